@@ -1,0 +1,17 @@
+"""Content addresses: equal content, recipe and versions give equal keys, on every machine."""
+
+import hashlib
+
+from enginewright.contract.base import canonical_json
+from enginewright.contract.task import Recipe
+
+
+def prepared_key(model_digest: str, recipe: Recipe) -> str:
+    """Return the key of a prepared model: sha256 (hex) over model digest and recipe."""
+    body = {"model_digest": model_digest, "recipe": recipe.model_dump(mode="json", exclude_none=True)}
+    return sha256_text(canonical_json(body))
+
+
+def sha256_text(text: str) -> str:
+    """Return the sha256 of `text`'s UTF-8 bytes in hex."""
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,87 @@
+"""What a plan is made from and what it is made of.
+
+The controller gathers `Facts`, `plan()` decides, the controller executes `Plan`. Data flows one
+way: nothing here calls back, reads a clock or keeps state.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.inference_model import InferenceModel
+from enginewright.contract.images import ImageFacts
+
+Object: TypeAlias = Mapping[str, Any]  # a Kubernetes object as the API server sends it, less managedFields
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """The volume that holds a namespace's artefacts; the administrator's choice."""
+
+    claim: str  # name of the PersistentVolumeClaim in every namespace with a model
+    size: str
+    access_mode: str  # ReadWriteMany | ReadWriteOnce
+    storage_class: str | None  # None: the cluster's default
+
+
+@dataclass(frozen=True)
+class Config:
+    """The operator's own settings, from the chart."""
+
+    namespace: str  # the operator's
+    images: Mapping[str, str]  # variant -> image reference: cpu, openvino
+    image_pull_policy: str
+    image_pull_secrets: tuple[str, ...]
+    store: StoreConfig
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that is known about one model at one moment."""
+
+    model: InferenceModel
+    config: Config
+    now: datetime  # timezone-aware
+    classes: tuple[AcceleratorClass, ...] = ()
+    nodes: tuple[Object, ...] = ()
+    images: Mapping[str, ImageFacts] = field(default_factory=dict)  # by reference; absent: not yet probed
+    image_failures: Mapping[str, str] = field(default_factory=dict)  # by reference: why the probe failed
+    store: Object | None = None  # the namespace's claim
+    jobs: tuple[Object, ...] = ()  # this model's
+    pods: tuple[Object, ...] = ()  # of its Jobs and its Deployments
+    deployments: tuple[Object, ...] = ()
+    revisions: tuple[Object, ...] = ()  # its ControllerRevisions
+    services: tuple[Object, ...] = ()
+    disruption_budgets: tuple[Object, ...] = ()
+
+
+@dataclass(frozen=True)
+class ObjectRef:
+    """Names an object to delete."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True)
+class EventIntent:
+    """An Event to tell once per change: type, reason and message are its identity."""
+
+    type: str  # Normal | Warning
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done now. Executing it twice does nothing the second time."""
+
+    apply: tuple[dict[str, Any], ...]  # server-side apply, in this order
+    delete: tuple[ObjectRef, ...]
+    status: dict[str, Any]  # the whole wanted status
+    events: tuple[EventIntent, ...]
+    requeue_after: float | None  # seconds; None: only events wake this model

@@ -1,0 +1,1 @@
+"""What runs in Job and serving pods: stages, store, backends and server."""
