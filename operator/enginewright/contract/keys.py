@@ -8,7 +8,10 @@ from enginewright.contract.task import Recipe
 
 def prepared_key(model_digest: str, recipe: Recipe) -> str:
     """Return the key of a prepared model: sha256 (hex) over model digest and recipe."""
-    body = {"model_digest": model_digest, "recipe": recipe.model_dump(mode="json", exclude_none=True)}
+    body = {
+        "model_digest": model_digest,
+        "recipe": recipe.model_dump(mode="json", exclude_none=True),
+    }
     return sha256_text(canonical_json(body))
 
 

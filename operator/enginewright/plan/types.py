@@ -13,7 +13,9 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_model import InferenceModel
 from enginewright.contract.images import ImageFacts
 
-Object: TypeAlias = Mapping[str, Any]  # a Kubernetes object as the API server sends it, less managedFields
+Object: TypeAlias = Mapping[
+    str, Any
+]  # a Kubernetes object as the API server sends it, less managedFields
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,12 @@ class Facts:
     now: datetime  # timezone-aware
     classes: tuple[AcceleratorClass, ...] = ()
     nodes: tuple[Object, ...] = ()
-    images: Mapping[str, ImageFacts] = field(default_factory=dict)  # by reference; absent: not yet probed
-    image_failures: Mapping[str, str] = field(default_factory=dict)  # by reference: why the probe failed
+    images: Mapping[str, ImageFacts] = field(
+        default_factory=dict
+    )  # by reference; absent: not yet probed
+    image_failures: Mapping[str, str] = field(
+        default_factory=dict
+    )  # by reference: why the probe failed
     store: Object | None = None  # the namespace's claim
     jobs: tuple[Object, ...] = ()  # this model's
     pods: tuple[Object, ...] = ()  # of its Jobs and its Deployments
