@@ -8,7 +8,7 @@ import json
 import re
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from enginewright.contract.base import Message
 from enginewright.contract.reasons import Reason
@@ -49,7 +49,7 @@ class StageReport(Message):
     published: Published | None = None
     seconds: float = 0.0
     findings: tuple[Finding, ...] = ()
-    facts: dict[str, Any] = {}  # for the full report only
+    facts: dict[str, Any] = Field(default_factory=dict)  # for the full report only
 
     def herald(self) -> str:
         """Return compact JSON of at most `HERALD_LIMIT` bytes for the termination message."""
