@@ -1,0 +1,248 @@
+"""The client: `kubernetes.aio`'s transport and credentials, plain dicts, retries, metrics.
+
+The generated models of the library are left aside: they refuse fields that they do not know and
+cost a conversion each way, and our resources have no model there.
+"""
+
+import asyncio
+import json
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.client.rest import RESTClientObject
+
+from enginewright.kube.api import JsonObject, Listing
+from enginewright.kube.connection import authorization_of
+from enginewright.kube.errors import Expired, Forbidden, KubeError, NotFound, Transient, error_from
+from enginewright.kube.metrics import FAILED, RestMetrics
+from enginewright.kube.resources import Resource, resource_of
+
+FIELD_MANAGER: Final = "enginewright"
+USER_AGENT: Final = "enginewright-operator"
+
+_APPLY: Final = "application/apply-patch+yaml"
+_JSON: Final = "application/json"
+_ATTEMPTS: Final = 4
+_FIRST_BACKOFF: Final = 0.2  # seconds, doubled each time
+_LONGEST_WAIT: Final = 5.0  # a longer Retry-After is left to the work queue
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=30, connect=10)
+_PAGE: Final = 500
+_WARNINGS_REMEMBERED: Final = 100
+
+_logger = logging.getLogger(__name__)
+
+
+class KubeClient:
+    """`KubeApi` over one connection pool to one API server.
+
+    `load` is asked for the connection at first use and again after a 401.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], Awaitable[Configuration]],
+        metrics: RestMetrics,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._load = load
+        self._metrics = metrics
+        self._sleep = sleep
+        self._transport: RESTClientObject | None = None
+        self._configuration = Configuration()
+        self._reloading = asyncio.Lock()
+        self._warnings: set[str] = set()
+
+    async def close(self) -> None:
+        """Close the connections; requests under way fail."""
+        if self._transport is not None:
+            await self._transport.close()
+            self._transport = None
+
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> JsonObject:
+        """Return one object; NotFound when there is none."""
+        return await self._request("GET", resource.path(namespace, name))
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+    ) -> Listing:
+        """Return all objects that match, read in pages; as of the last page's version."""
+        query = {"limit": str(_PAGE)}
+        if labels:
+            query["labelSelector"] = labels
+        if fields:
+            query["fieldSelector"] = fields
+        path = resource.path(namespace)
+        items: list[JsonObject] = []
+        try:
+            page = await self._request("GET", path, query=query)
+            items += page.get("items") or ()
+            while proceed := page["metadata"].get("continue"):
+                page = await self._request("GET", path, query={**query, "continue": proceed})
+                items += page.get("items") or ()
+        except Expired:
+            del query["limit"]
+            page = await self._request("GET", path, query=query)
+            items = page.get("items") or []
+        for item in items:
+            item["apiVersion"] = resource.api_version
+            item["kind"] = resource.kind
+        return Listing(tuple(items), page["metadata"]["resourceVersion"])
+
+    async def apply(self, obj: Mapping[str, Any], *, force: bool = True) -> JsonObject:
+        """Server-side apply `obj` whole; without `force`, Conflict where another writer owns."""
+        return await self._apply(obj, None, force=force)
+
+    async def apply_status(self, obj: Mapping[str, Any]) -> JsonObject:
+        """Server-side apply the status of `obj`; NotFound when the object does not exist."""
+        return await self._apply(obj, "status", force=True)
+
+    async def create(self, obj: Mapping[str, Any]) -> JsonObject:
+        """Create `obj`; Conflict when its name is taken."""
+        resource = resource_of(obj["apiVersion"], obj["kind"])
+        path = resource.path(obj["metadata"].get("namespace"))
+        return await self._request("POST", path, query={"fieldManager": FIELD_MANAGER}, body=obj)
+
+    async def delete(
+        self, resource: Resource, namespace: str | None, name: str, *, uid: str
+    ) -> JsonObject | None:
+        """Delete in the background; the object where it stays for a while, else None."""
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Background",
+            "preconditions": {"uid": uid},
+        }
+        try:
+            answer = await self._request("DELETE", resource.path(namespace, name), body=options)
+        except NotFound:
+            return None
+        return None if answer.get("kind") == "Status" else answer
+
+    async def _apply(
+        self, obj: Mapping[str, Any], subresource: str | None, *, force: bool
+    ) -> JsonObject:
+        resource = resource_of(obj["apiVersion"], obj["kind"])
+        metadata = obj["metadata"]
+        return await self._request(
+            "PATCH",
+            resource.path(metadata.get("namespace"), metadata["name"], subresource),
+            query={"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"},
+            body=obj,
+            content_type=_APPLY,
+        )
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = _JSON,
+    ) -> JsonObject:
+        """Send until it succeeds, fails for good or `_ATTEMPTS` are spent; raises `KubeError`."""
+        target = f"{path}?{urlencode(query)}" if query else path
+        reloaded = False
+        attempt = 0
+        while True:
+            attempt += 1
+            transport = await self._connected()
+            try:
+                return await self._attempt(transport, method, target, body, content_type)
+            except Forbidden as error:
+                if error.code != 401 or reloaded:
+                    raise
+                reloaded = True
+                await self._reload(stale=transport)
+            except Transient as error:
+                wait = self._wait_before_next(attempt, error)
+                if wait is None:
+                    raise
+                _logger.debug("%s %s failed, trying again: %s", method, path, error.message)
+                await self._sleep(wait)
+
+    @staticmethod
+    def _wait_before_next(attempt: int, error: Transient) -> float | None:
+        """Return seconds to wait, or None to give up: attempts spent, or too long for a worker."""
+        if attempt >= _ATTEMPTS:
+            return None
+        # Jitter: whoever was refused together must not come back together.
+        backoff = _FIRST_BACKOFF * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
+        wait = max(backoff, error.retry_after or 0.0)
+        return wait if wait <= _LONGEST_WAIT else None
+
+    async def _attempt(
+        self,
+        transport: RESTClientObject,
+        method: str,
+        target: str,
+        body: Mapping[str, Any] | None,
+        content_type: str,
+    ) -> JsonObject:
+        headers = {"Accept": _JSON, "Content-Type": content_type, "User-Agent": USER_AGENT}
+        started = time.monotonic()
+        code = FAILED
+        try:
+            if authorization := await authorization_of(self._configuration):
+                headers["Authorization"] = authorization
+            response = await transport.request(
+                method,
+                f"{self._configuration.host}{target}",
+                headers=headers,
+                body=body,
+                _request_timeout=_TIMEOUT,
+            )
+            content: bytes = await response.read()
+            code = str(response.status)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            detail = str(error) or type(error).__name__
+            raise Transient(f"no answer from the API server: {detail}") from error
+        finally:
+            self._metrics.requests.labels(method, code).inc()
+            self._metrics.duration.labels(method).observe(time.monotonic() - started)
+        if not 200 <= response.status < 300:
+            raise error_from(response.status, content, response.headers)
+        self._tell_warnings(response.headers.getall("Warning", ()))
+        try:
+            answer: JsonObject = json.loads(content)
+        except ValueError as error:
+            raise Transient(
+                "the API server's answer is no JSON: something is in between"
+            ) from error
+        return answer
+
+    def _tell_warnings(self, warnings: tuple[str, ...]) -> None:
+        """Log what the API server warns of, once: an old CRD drops fields with no other sign."""
+        for warning in warnings:
+            if warning not in self._warnings and len(self._warnings) < _WARNINGS_REMEMBERED:
+                self._warnings.add(warning)
+                _logger.warning("the API server warns: %s", warning)
+
+    async def _connected(self) -> RESTClientObject:
+        if self._transport is None:
+            await self._reload(stale=None)
+        if self._transport is None:
+            raise KubeError("the client is closed")
+        return self._transport
+
+    async def _reload(self, stale: RESTClientObject | None) -> None:
+        """Load the connection anew, once for all requests that found it stale."""
+        async with self._reloading:
+            if self._transport is not stale:
+                return
+            self._configuration = await self._load()
+            self._transport = RESTClientObject(self._configuration)
+            if stale is not None:
+                await stale.close()

@@ -1,0 +1,26 @@
+"""Metrics of our requests, under client-go's names so that existing dashboards work."""
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+FAILED: Final = "<error>"  # client-go's code of a request without an answer
+
+
+class RestMetrics:
+    """Counts and times requests; each attempt is one request."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Counter(
+            "rest_client_requests",
+            "Requests to the API server, by method and status code.",
+            ("method", "code"),
+            registry=registry,
+        )
+        self.duration = Histogram(
+            "rest_client_request_duration_seconds",
+            "Time until the API server's answer was read, by method.",
+            ("method",),
+            registry=registry,
+            buckets=(0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60),
+        )
