@@ -1,0 +1,79 @@
+"""The parent cgroups of the nodes' pods, on cgroup v1 and v2."""
+
+import os
+import time
+from pathlib import Path
+
+from localcluster.errors import ClusterError
+
+_ROOT = Path("/sys/fs/cgroup")
+
+
+def unified() -> bool:
+    """Tell whether the machine has cgroup v2 only."""
+    return (_ROOT / "cgroup.controllers").exists()
+
+
+def hierarchies() -> list[Path]:
+    """Return the mount points of every hierarchy that carries cgroups."""
+    if unified():
+        return [_ROOT]
+    found = []
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, mount, kind, *_ = line.split()
+        if kind in {"cgroup", "cgroup2"} and Path(mount).is_dir():
+            found.append(Path(mount))
+    return found
+
+
+def create(name: str) -> None:
+    """Make a cgroup in every hierarchy, ready for children."""
+    for root in hierarchies():
+        folder = root / name
+        folder.mkdir(exist_ok=True)
+        for file in ("cpuset.cpus", "cpuset.mems"):  # empty at birth on v1: no task may enter
+            if not unified() and (folder / file).exists():
+                (folder / file).write_text((root / file).read_text())
+        if unified():
+            wanted = " ".join(
+                f"+{each}" for each in (root / "cgroup.controllers").read_text().split()
+            )
+            (root / "cgroup.subtree_control").write_text(wanted)
+            (folder / "cgroup.subtree_control").write_text(wanted)
+
+
+def _folders(prefix: str) -> list[Path]:
+    return [
+        each for root in hierarchies() for each in root.glob(f"{prefix}-[0-9]*") if each.is_dir()
+    ]
+
+
+def members(prefix: str) -> set[int]:
+    """Return the pids in all cgroups whose name begins with `prefix`."""
+    pids: set[int] = set()
+    for top in _folders(prefix):
+        for procs in top.rglob("cgroup.procs"):
+            try:
+                pids.update(int(line) for line in procs.read_text().split())
+            except OSError:  # removed meanwhile
+                continue
+    return pids
+
+
+def remove(prefix: str, seconds: float = 10) -> None:
+    """Remove all cgroups whose name begins with `prefix`.
+
+    Raises:
+        ClusterError: One stays busy.
+    """
+    deadline = time.monotonic() + seconds
+    while folders := _folders(prefix):
+        for top in folders:
+            for folder, _, _ in os.walk(top, topdown=False):
+                try:
+                    os.rmdir(folder)
+                except OSError:
+                    continue
+        if time.monotonic() > deadline:
+            raise ClusterError(f"the cgroup {folders[0]} stays busy; run `down` again")
+        time.sleep(0.05)

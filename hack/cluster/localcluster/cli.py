@@ -1,0 +1,275 @@
+"""The command: `hack/cluster/cluster VERB`."""
+
+import argparse
+import fcntl
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from localcluster import addons, build, cleanup, controlplane, gpus, images, machine, network, node
+from localcluster.errors import ClusterError
+from localcluster.layout import (
+    DEFAULT_NAME,
+    DEFAULT_PORT,
+    Cluster,
+    Settings,
+)
+from localcluster.processes import Processes, run
+from localcluster.progress import say, step, wait_until
+
+_MAX_NODES = 9
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb and return the exit code: 0 done, 1 a reason was told, 2 wrong usage."""
+    options = _parser().parse_args(arguments)
+    try:
+        _require_name(options.name)
+        machine.require_linux_root()
+        return int(options.verb(Cluster(options.name), options))
+    except ClusterError as error:
+        say(f"cluster: {error}")
+        return 1
+    except KeyboardInterrupt:
+        say("cluster: interrupted; `up` goes on from here, `down` removes what there is")
+        return 130
+
+
+def _require_name(name: str) -> None:
+    if not re.fullmatch(r"[a-z][a-z0-9]{0,19}", name):
+        raise ClusterError(
+            f"--name {name!r} is not 1 to 20 lower-case letters and digits; choose another"
+        )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="cluster", description=__doc__)
+    parser.add_argument(
+        "--name", default=DEFAULT_NAME, help="several clusters can run side by side"
+    )
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    up = verbs.add_parser("up", help="start, or mend, the cluster; a no-op when all runs")
+    up.add_argument("--nodes", type=int, help="number of nodes (default 1)")
+    up.add_argument("--port", type=int, help="port of the API on 127.0.0.1")
+    up.add_argument(
+        "--gpus", action="append", default=[], metavar="NODE=PRODUCT[/MIG]:COUNT",
+        help="simulated devices, e.g. 2=l4:1 or 1=a100-80gb/1g.10gb:7",
+    )  # fmt: skip
+    up.add_argument(
+        "--control-plane-only",
+        action="store_true",
+        help="API server and etcd, no controllers, no node",
+    )
+    up.set_defaults(verb=_up)
+    verbs.add_parser("down", help="remove everything").set_defaults(verb=_down)
+    verbs.add_parser("status", help="tell what runs").set_defaults(verb=_status)
+    verbs.add_parser("env", help="print KUBECONFIG and PATH for a shell").set_defaults(verb=_env)
+    for name in ("kubectl", "helm"):
+        tool = verbs.add_parser(name, help=f"run {name} against the cluster", add_help=False)
+        tool.add_argument("arguments", nargs=argparse.REMAINDER)
+        tool.set_defaults(verb=_tool, tool=name)
+    load = verbs.add_parser("load", help="import image archives into every node")
+    load.add_argument("archives", nargs="+", type=Path)
+    load.set_defaults(verb=_load)
+    logs = verbs.add_parser("logs", help="print a process's log, or name the processes")
+    logs.add_argument("process", nargs="?")
+    logs.set_defaults(verb=_logs)
+    kill = verbs.add_parser("kill", help="end a process as a crash would; `up` mends it")
+    kill.add_argument("process")
+    kill.set_defaults(verb=_kill)
+    return parser
+
+
+@contextmanager
+def _locked(cluster: Cluster) -> Iterator[None]:
+    """One `up` or `down` at a time."""
+    path = Path("/run/lock") / f"{cluster.namespace}.lock"
+    with path.open("w") as lock:
+        if not _flock(lock.fileno()):
+            raise ClusterError(f"another command changes the cluster {cluster.name!r}; wait for it")
+        yield
+        path.unlink(missing_ok=True)
+
+
+def _flock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _settings(cluster: Cluster, options: argparse.Namespace) -> Settings:
+    existing = cluster.read_settings()
+    devices = tuple(gpus.parse(each) for each in options.gpus)
+    nodes = 0 if options.control_plane_only else options.nodes
+    if nodes is not None and not 0 <= nodes <= _MAX_NODES:
+        raise ClusterError(f"--nodes {nodes} is not between 1 and {_MAX_NODES}")
+    if existing is None:
+        machine.require_room()
+        if options.port is None and cluster.name != DEFAULT_NAME:
+            port = machine.free_port()
+        else:
+            port = options.port or DEFAULT_PORT
+            machine.require_port(port)
+        nodes = 1 if nodes is None else nodes
+        for each in devices:
+            if not 1 <= each.node <= nodes:
+                raise ClusterError(f"--gpus names node {each.node}, but there are {nodes} nodes")
+        return Settings(nodes, port, devices)
+    for asked, has, flag in (
+        (nodes, existing.nodes, "--nodes"),
+        (options.port, existing.port, "--port"),
+        (devices or None, existing.gpus, "--gpus"),
+    ):
+        if asked is not None and asked != has:
+            raise ClusterError(
+                f"the cluster {cluster.name!r} was made with other {flag}; run `down` first"
+            )
+    return existing
+
+
+def _up(cluster: Cluster, options: argparse.Namespace) -> int:
+    with _locked(cluster):
+        settings = _settings(cluster, options)
+        machine.install_programs()
+        binaries = build.binaries()
+        kube = binaries / "kube"
+        processes = Processes(cluster)
+        cluster.folder.mkdir(parents=True, exist_ok=True)
+        cluster.write_settings(settings)
+        _link_tools(cluster, kube)
+        network.create_hub(cluster)
+        for index in range(1, settings.nodes + 1):
+            network.create_node(cluster.node(index), settings.nodes)
+        with step("control plane"):
+            controlplane.create_credentials(cluster, kube, settings)
+            controlplane.start(cluster, kube, settings, processes)
+        if settings.nodes:
+            _up_nodes(cluster, binaries, settings, processes)
+    say(
+        f'cluster {cluster.name!r} is up; eval "$(hack/cluster/cluster --name {cluster.name} env)" to use it'
+    )
+    return 0
+
+
+def _up_nodes(cluster: Cluster, binaries: Path, settings: Settings, processes: Processes) -> None:
+    kube = binaries / "kube"
+    nodes = [cluster.node(index) for index in range(1, settings.nodes + 1)]
+    controlplane.start_controllers(cluster, kube, processes)
+    with step(f"{len(nodes)} node(s)"):
+        for each in nodes:
+            node.start_containerd(each, processes)
+        addons.load_images(cluster, binaries, settings)
+        for each in nodes:
+            devices = [gpu for gpu in settings.gpus if gpu.node == each.index]
+            node.start_kubelet(each, kube, devices, processes)
+        addons.apply(cluster, kube)
+        names = [f"node/{each.name}" for each in nodes]
+        wait_until(
+            "the nodes' registration",
+            lambda: (
+                len(_kubectl(cluster, "get", "nodes", "--output", "name").split()) >= len(nodes)
+            ),
+            60,
+            "see `logs kubelet-1`",
+        )
+        _kubectl(cluster, "wait", "--for=condition=Ready", "--timeout=90s", *names)
+    with step("DNS"):
+        _kubectl(
+            cluster, "--namespace", "kube-system", "rollout", "status", "--timeout=90s", "deployment/coredns"
+        )  # fmt: skip
+
+
+def _link_tools(cluster: Cluster, kube: Path) -> None:
+    cluster.bin.mkdir(parents=True, exist_ok=True)
+    for name in ("kubectl", "helm"):
+        link = cluster.bin / name
+        if not (link.is_symlink() and os.readlink(link) == str(kube)):
+            link.unlink(missing_ok=True)
+            link.symlink_to(kube)
+
+
+def _kubectl(cluster: Cluster, *arguments: str) -> str:
+    return run(cluster.bin / "kubectl", "--kubeconfig", cluster.kubeconfig, *arguments)
+
+
+def _require(cluster: Cluster) -> Settings:
+    settings = cluster.read_settings()
+    if settings is None:
+        raise ClusterError(f"there is no cluster {cluster.name!r}; run `up` first")
+    return settings
+
+
+def _down(cluster: Cluster, _: argparse.Namespace) -> int:
+    with _locked(cluster):
+        if not cleanup.leftovers(cluster):
+            say(f"there is no cluster {cluster.name!r}")
+            return 0
+        with step(f"removing cluster {cluster.name!r}"):
+            cleanup.remove(cluster)
+    return 0
+
+
+def _status(cluster: Cluster, _: argparse.Namespace) -> int:
+    settings = _require(cluster)
+    processes = Processes(cluster)
+    dead = 0
+    for name in processes.names():
+        alive = processes.alive(name)
+        dead += not alive
+        print(f"{name:28} {'running' if alive else 'NOT running'}")
+    answers = controlplane.ready(cluster, settings.port)
+    print(f"{'API on 127.0.0.1:' + str(settings.port):28} {'ready' if answers else 'NOT ready'}")
+    return 0 if answers and not dead else 1
+
+
+def _env(cluster: Cluster, _: argparse.Namespace) -> int:
+    _require(cluster)
+    print(f"export KUBECONFIG={cluster.kubeconfig}")
+    print(f'export PATH="{cluster.bin}:$PATH"')
+    return 0
+
+
+def _tool(cluster: Cluster, options: argparse.Namespace) -> int:
+    _require(cluster)
+    environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
+    return subprocess.call([str(cluster.bin / options.tool), *options.arguments], env=environment)
+
+
+def _load(cluster: Cluster, options: argparse.Namespace) -> int:
+    settings = _require(cluster)
+    for archive in options.archives:
+        if not archive.exists():
+            raise ClusterError(f"{archive} does not exist")
+        for index in range(1, settings.nodes + 1):
+            with step(f"{archive.name} into {cluster.node(index).name}"):
+                images.load(cluster.node(index), archive)
+    return 0
+
+
+def _known(cluster: Cluster, process: str) -> Processes:
+    _require(cluster)
+    processes = Processes(cluster)
+    if process not in processes.names():
+        raise ClusterError(f"no process {process!r}; there are {', '.join(processes.names())}")
+    return processes
+
+
+def _logs(cluster: Cluster, options: argparse.Namespace) -> int:
+    if options.process is None:
+        _require(cluster)
+        print("\n".join(Processes(cluster).names()))
+        return 0
+    with _known(cluster, options.process).log(options.process).open("rb") as log:
+        sys.stdout.buffer.write(log.read())
+    return 0
+
+
+def _kill(cluster: Cluster, options: argparse.Namespace) -> int:
+    _known(cluster, options.process).kill(options.process)
+    return 0

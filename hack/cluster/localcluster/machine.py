@@ -1,0 +1,115 @@
+"""What the machine must offer before anything is started, and what is installed when it is missing."""
+
+import os
+import platform
+import shutil
+import socket
+from pathlib import Path
+
+from localcluster.errors import ClusterError
+from localcluster.layout import STATE_ROOT
+from localcluster.processes import run
+from localcluster.progress import step
+
+MINIMUM_DISK_GIB = 8
+MINIMUM_MEMORY_GIB = 3
+
+_PROGRAMS = {  # program -> Debian package
+    "containerd": "containerd",
+    "runc": "runc",
+    "nft": "nftables",
+    "ip": "iproute2",
+    "conntrack": "conntrack",
+    "iptables": "iptables",
+    "nsenter": "util-linux",
+    "socat": "socat",
+}
+_CNI_FOLDER = Path("/usr/lib/cni")
+
+
+def require_linux_root() -> None:
+    """Refuse what cannot work.
+
+    Raises:
+        ClusterError: Not Linux, or not root.
+    """
+    if platform.system() != "Linux":
+        raise ClusterError(
+            "the local cluster needs Linux (network namespaces, cgroups); "
+            "use `make demo CONTEXT=<kube context>` with a cluster of yours instead"
+        )
+    if os.geteuid() != 0:
+        raise ClusterError("the local cluster needs root; run it with sudo")
+
+
+def require_room() -> None:
+    """Refuse to start where the cluster would soon fail.
+
+    Raises:
+        ClusterError: Too little disk or memory.
+    """
+    STATE_ROOT.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(STATE_ROOT).free / 2**30
+    if free < MINIMUM_DISK_GIB:
+        raise ClusterError(
+            f"{STATE_ROOT} has {free:.1f} GiB free, the cluster needs {MINIMUM_DISK_GIB}; free some"
+        )
+    available = _available_memory_gib()
+    if available < MINIMUM_MEMORY_GIB:
+        raise ClusterError(
+            f"{available:.1f} GiB of memory are available, the cluster needs {MINIMUM_MEMORY_GIB}; "
+            "end other programs"
+        )
+
+
+def _available_memory_gib() -> float:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) / 2**20
+    return 0.0
+
+
+def require_port(port: int) -> None:
+    """Refuse a port that somebody else listens on.
+
+    Raises:
+        ClusterError: It is taken.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            raise ClusterError(
+                f"port {port} on 127.0.0.1 is taken; name another with --port"
+            ) from None
+
+
+def free_port() -> int:
+    """Return a port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def install_programs() -> None:
+    """Install the Debian packages of programs that are missing.
+
+    Raises:
+        ClusterError: There is no apt-get, or it failed.
+    """
+    missing = {package for program, package in _PROGRAMS.items() if not shutil.which(program)}
+    if not (_CNI_FOLDER / "ptp").exists():
+        missing.add("containernetworking-plugins")
+    if not missing:
+        return
+    names = sorted(missing)
+    if not shutil.which("apt-get"):
+        raise ClusterError(f"install these and try again: {', '.join(names)}")
+    with step(f"installing {', '.join(names)}"):
+        run("apt-get", "update", "-qq", timeout=300)
+        run(
+            "env", "DEBIAN_FRONTEND=noninteractive",
+            "apt-get", "install", "-y", "-qq", "--no-install-recommends", *names,
+            timeout=600,
+        )  # fmt: skip

@@ -1,0 +1,124 @@
+"""One node: containerd, kubelet, kube-proxy and, where asked, a device plugin."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from localcluster import cgroups, gpus, network
+from localcluster.layout import DNS_ADDRESS, POD_RANGE, Gpus, Node
+from localcluster.processes import Processes
+from localcluster.progress import wait_until
+
+PAUSE_IMAGE = "localhost/enginewright/pause:1"
+
+
+def start_containerd(node: Node, processes: Processes) -> None:
+    """Start the node's containerd and wait for its socket.
+
+    Raises:
+        ClusterError: It ended, or its socket does not come.
+    """
+    node.folder.mkdir(parents=True, exist_ok=True)
+    cni = node.folder / "cni"
+    cni.mkdir(exist_ok=True)
+    (cni / "10-pods.conflist").write_text(json.dumps(network.pod_network(node)))
+    config = node.folder / "containerd.toml"
+    config.write_text(_containerd_config(node, cni))
+    name = f"containerd-{node.index}"
+    if not processes.alive(name):
+        node.containerd_socket.unlink(missing_ok=True)
+    processes.start(name, ["containerd", "--config", config], namespace=node.namespace)
+    wait_until(
+        f"{name}'s socket",
+        lambda: processes.alive(name) and node.containerd_socket.exists(),
+        30,
+        f"the end of its log:\n{processes.tail(name)}",
+    )
+
+
+def _containerd_config(node: Node, cni: Path) -> str:
+    # netns_mounts_under_state_dir and restrict_oom_score_adj: the first keeps every mount below
+    # our folder, without the second runc needs CAP_SYS_RESOURCE to start any pod.
+    return f"""\
+version = 2
+root = "{node.folder}/containerd"
+state = "{node.folder}/run"
+disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.v1.aufs",
+  "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.zfs"]
+[grpc]
+address = "{node.containerd_socket}"
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{PAUSE_IMAGE}"
+restrict_oom_score_adj = true
+netns_mounts_under_state_dir = true
+stream_server_address = "127.0.0.1"
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "/usr/lib/cni"
+conf_dir = "{cni}"
+"""
+
+
+def start_kubelet(node: Node, kube: Path, devices: Sequence[Gpus], processes: Processes) -> None:
+    """Start kubelet, kube-proxy and the device plugin of a node."""
+    cgroups.create(node.cgroup)
+    resolver = node.folder / "resolv.conf"
+    resolver.write_text("# pods ask CoreDNS; nothing is asked outside\n")
+    config = node.folder / "kubelet.json"
+    config.write_text(json.dumps(_kubelet_config(node, resolver)))
+    pki = node.cluster.pki
+    labels = {key: value for each in devices for key, value in gpus.labels(each).items()}
+    named = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+    processes.start(
+        f"kubelet-{node.index}",
+        [
+            kube, "kubelet", "--config", config, "--kubeconfig", pki / f"{node.name}.kubeconfig",
+            "--hostname-override", node.name, "--node-ip", node.address,
+            "--root-dir", node.folder / "kubelet", "--cert-dir", node.folder / "kubelet-pki",
+            *(["--node-labels", named] if named else []),
+        ],
+        namespace=node.namespace,
+    )  # fmt: skip
+    processes.start(
+        f"kube-proxy-{node.index}",
+        [
+            kube, "kube-proxy", "--kubeconfig", pki / "proxy.kubeconfig",
+            "--hostname-override", node.name, "--proxy-mode", "nftables", "--cluster-cidr", POD_RANGE,
+            # Read-only sysctls of a machine without CAP_SYS_RESOURCE: leave them alone.
+            "--conntrack-max-per-core", "0", "--conntrack-min", "0",
+            "--conntrack-tcp-timeout-established", "0", "--conntrack-tcp-timeout-close-wait", "0",
+        ],
+        namespace=node.namespace,
+    )  # fmt: skip
+    if devices:
+        offers = [f"{gpus.resource(each)}={each.count}" for each in devices]
+        plugins = node.folder / "kubelet" / "device-plugins"
+        processes.start(f"device-plugin-{node.index}", [kube, "device-plugin", plugins, *offers])
+    processes.check(f"kubelet-{node.index}")
+
+
+def _kubelet_config(node: Node, resolver: Path) -> dict[str, object]:
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": False},
+            "x509": {"clientCAFile": str(node.cluster.pki / "ca.crt")},
+        },
+        "authorization": {"mode": "AlwaysAllow"},  # of those who hold the client certificate
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": f"/{node.cgroup}",
+        "failCgroupV1": False,
+        "enforceNodeAllocatable": [],
+        "clusterDNS": [DNS_ADDRESS],
+        "clusterDomain": "cluster.local",
+        "containerRuntimeEndpoint": f"unix://{node.containerd_socket}",
+        "resolvConf": str(resolver),
+        "podLogsDir": str(node.folder / "pod-logs"),
+        "failSwapOn": False,
+        "oomScoreAdj": 0,
+        "imageGCHighThresholdPercent": 100,  # images cannot be pulled again
+        "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%"},
+        "shutdownGracePeriod": "0s",
+    }

@@ -1,0 +1,181 @@
+"""Long-lived processes: started detached, remembered by pid and start time, ended by those alone.
+
+A pid without its start time may be somebody else's by now, and a name is nobody's mark.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from localcluster.errors import ClusterError
+from localcluster.layout import Cluster
+
+
+def start_time(pid: int) -> int | None:
+    """Return a process's start time in clock ticks since boot; None when it is gone or a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = stat[stat.rindex(")") + 2 :].split()
+    return None if fields[0] == "Z" else int(fields[19])
+
+
+def run(*command: str | Path, timeout: float = 120, input_text: str | None = None) -> str:
+    """Run a command to its end and return its output.
+
+    Raises:
+        ClusterError: It failed; the message holds the end of what it said.
+    """
+    try:
+        done = subprocess.run(
+            [str(part) for part in command],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            input=input_text,
+        )
+    except FileNotFoundError:
+        raise ClusterError(
+            f"the program {command[0]} is missing; install it and try again"
+        ) from None
+    except subprocess.TimeoutExpired:
+        shown = " ".join(str(part) for part in command)
+        raise ClusterError(f"`{shown}` did not end within {timeout:.0f} s") from None
+    if done.returncode != 0:
+        shown = " ".join(str(part) for part in command)
+        raise ClusterError(f"`{shown}` failed: {(done.stderr or done.stdout).strip()[-1500:]}")
+    return done.stdout
+
+
+class Processes:
+    """The processes of one cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._folder = cluster.folder / "processes"
+
+    def alive(self, name: str) -> bool:
+        """Tell whether the process of this name runs."""
+        return self._read(name) is not None
+
+    def names(self) -> list[str]:
+        """Return the names of all processes that were started, running or not."""
+        return sorted(path.stem for path in self._folder.glob("*.json"))
+
+    def log(self, name: str) -> Path:
+        """Return the path of a process's log."""
+        return self._cluster.logs / f"{name}.log"
+
+    def start(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        *,
+        namespace: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Start a process unless it runs; return whether it was started.
+
+        With `namespace` it runs in that network namespace. (`ip netns exec` would hide the
+        cgroups: it mounts its own /sys.)
+        """
+        if self.alive(name):
+            return False
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._cluster.logs.mkdir(parents=True, exist_ok=True)
+        entered = ["nsenter", f"--net=/run/netns/{namespace}", "--"] if namespace else []
+        with self.log(name).open("ab") as log:
+            process = subprocess.Popen(
+                [*entered, *(str(part) for part in command)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, **(environment or {})},
+                cwd="/",
+            )
+        mark = {"pid": process.pid, "start": start_time(process.pid)}
+        path = self._folder / f"{name}.json"
+        path.with_suffix(".tmp").write_text(json.dumps(mark))
+        path.with_suffix(".tmp").rename(path)
+        return True
+
+    def check(self, name: str, seconds: float = 1.0) -> None:
+        """Fail when a process ends within its first moments.
+
+        Raises:
+            ClusterError: With the end of its log.
+        """
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if not self.alive(name):
+                raise ClusterError(f"{name} ended at once; the end of its log:\n{self.tail(name)}")
+            time.sleep(0.1)
+
+    def tail(self, name: str, lines: int = 15) -> str:
+        """Return the end of a process's log."""
+        try:
+            text = self.log(name).read_text(errors="replace")
+        except FileNotFoundError:
+            return "(no log)"
+        return "\n".join(text.splitlines()[-lines:])
+
+    def stop(self, name: str, seconds: float = 10) -> None:
+        """End a process: politely, then not."""
+        pid = self._read(name)
+        if pid is not None:
+            end([pid], seconds)
+        (self._folder / f"{name}.json").unlink(missing_ok=True)
+
+    def kill(self, name: str) -> None:
+        """End a process as a crash would, and forget nothing: the next `up` starts it again."""
+        pid = self._read(name)
+        if pid is not None:
+            end([pid], 0)
+
+    def _read(self, name: str) -> int | None:
+        try:
+            mark = json.loads((self._folder / f"{name}.json").read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+        pid = int(mark["pid"])
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)  # ours when `up` itself started it
+        return pid if start_time(pid) == mark["start"] and mark["start"] is not None else None
+
+
+def end(pids: Iterable[int], seconds: float) -> None:
+    """End processes: SIGTERM, and SIGKILL to those that run after `seconds` (0: at once)."""
+    waiting = {pid: start_time(pid) for pid in pids}
+    if seconds > 0:
+        _signal(waiting, signal.SIGTERM)
+        _await(waiting, seconds)
+    _signal(waiting, signal.SIGKILL)
+    _await(waiting, 10)
+
+
+def _signal(pids: Mapping[int, int | None], number: int) -> None:
+    for pid, started in pids.items():
+        if started is not None and start_time(pid) == started:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def _await(pids: Mapping[int, int | None], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for pid in pids:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        if not any(
+            started is not None and start_time(pid) == started for pid, started in pids.items()
+        ):
+            return
+        time.sleep(0.05)
