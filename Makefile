@@ -2,14 +2,44 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 VENV := .venv
+RUN := $(VENV)/bin
+CLUSTER := hack/cluster/cluster
+CONTEXT ?=
+PYTHON_SOURCES := operator runtime_image tests hack/cluster/cluster hack/cluster/localcluster
 
-.PHONY: help venv lint crds test unit demo clean
+.PHONY: help demo test unit lint format crds venv clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
 
-venv: $(VENV)/.locked ## Make the development environment from the lock
+demo: venv ## Show the main job end to end, on the local cluster or on CONTEXT=<kube context>
+	CONTEXT='$(CONTEXT)' hack/demo
 
-$(VENV)/.locked: requirements/dev.txt pyproject.toml
+test: lint ## Set everything up and run every test
+	hack/images build
+	$(RUN)/pytest
+
+unit: venv ## Run the tests that need nothing but Python
+	$(RUN)/pytest tests/unit
+
+lint: venv ## Check style, types, imports, shell scripts, the chart and drift of the CRDs
+	hack/lint
+
+format: venv ## Format the Python code
+	$(RUN)/ruff format $(PYTHON_SOURCES)
+	$(RUN)/ruff check --fix $(PYTHON_SOURCES)
+
+crds: venv ## Generate crds/ and the chart's copy from the typed API
+	hack/crds
+
+venv: $(VENV)/.locked .venv-openvino/.locked ## Make the Python environments from their locks
+
+$(VENV)/.locked: requirements/dev.txt
 	hack/venv $(VENV) dev
 
+.venv-openvino/.locked: requirements/runtime-openvino.txt
+	hack/venv .venv-openvino runtime-openvino
+
+clean: ## Remove the local cluster and the environments; caches stay
+	$(CLUSTER) down
+	rm -rf $(VENV) .venv-openvino
