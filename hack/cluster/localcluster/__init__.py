@@ -1,4 +1,1 @@
-"""A real Kubernetes out of processes of this machine, without Docker and without a registry.
-
-Standard library only: it must run on a fresh machine before anything is installed.
-"""
+"""Driver of the local cluster: standard library only, so that it runs before anything is installed."""

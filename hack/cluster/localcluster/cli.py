@@ -236,9 +236,14 @@ def _env(cluster: Cluster, _: argparse.Namespace) -> int:
 
 
 def _tool(cluster: Cluster, options: argparse.Namespace) -> int:
-    _require(cluster)
-    environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
-    return subprocess.call([str(cluster.bin / options.tool), *options.arguments], env=environment)
+    environment = dict(os.environ)
+    if cluster.kubeconfig.exists():
+        environment["KUBECONFIG"] = str(cluster.kubeconfig)
+    elif options.tool == "kubectl":
+        _require(cluster)  # helm can also lint and render without a cluster
+    return subprocess.call(
+        [str(build.binaries() / "kube"), options.tool, *options.arguments], env=environment
+    )
 
 
 def _load(cluster: Cluster, options: argparse.Namespace) -> int:

@@ -1,147 +1,177 @@
-"""Where a cluster keeps its things: one folder, so that `down` can leave nothing behind."""
+"""Where a cluster keeps its files, and what is remembered of it between calls."""
 
+import fcntl
 import json
 import os
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-STATE_ROOT = Path("/var/lib/enginewright")
+from .errors import ClusterError
+
 DEFAULT_NAME = "enginewright"
-DEFAULT_PORT = 16443
-
-HUB_ADDRESS = "192.0.2.1"  # TEST-NET-1: the API server's, inside the cluster only
-SERVICE_RANGE = "198.19.0.0/16"
-POD_RANGE = "198.18.0.0/16"
-API_SERVICE_ADDRESS = "198.19.0.1"
-DNS_ADDRESS = "198.19.0.10"
+MAX_NODES = 16
+# A unix socket's path has at most 107 bytes; the longest we make below the state folder has 26.
+_LONGEST_STATE_PATH = 80
 
 
-def cache_root() -> Path:
-    """Return the folder of everything that can be made again."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "enginewright"
+def _base(variable: str, fallback: str) -> Path:
+    return Path(os.environ.get(variable) or Path.home() / fallback) / "enginewright"
 
 
-@dataclass(frozen=True)
-class Gpus:
-    """Devices that one node offers: product of the table in gpus.py, whole or as MIG slices."""
+def cache_folder() -> Path:
+    """Where built binaries are kept, for all clusters."""
+    return _base("XDG_CACHE_HOME", ".cache") / "cluster"
 
-    node: int
-    product: str
-    mig: str | None
-    count: int
+
+def clusters_folder() -> Path:
+    """Where every cluster has its state folder."""
+    return _base("XDG_STATE_HOME", ".local/state") / "clusters"
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What a cluster was asked to be; kept in its folder, so that a second `up` can compare."""
-
-    nodes: int
-    port: int
-    gpus: tuple[Gpus, ...] = ()
-
-
-@dataclass(frozen=True)
-class Node:
-    """One kubelet with its containerd, in a network namespace of its own."""
-
-    cluster: "Cluster"
-    index: int  # from 1
-
-    @property
-    def name(self) -> str:
-        """Name as Kubernetes knows it."""
-        return f"node-{self.index}"
-
-    @property
-    def folder(self) -> Path:
-        """Everything that the node writes."""
-        return self.cluster.folder / self.name
-
-    @property
-    def namespace(self) -> str:
-        """Network namespace."""
-        return f"{self.cluster.namespace}-{self.index}"
-
-    @property
-    def address(self) -> str:
-        """Address in the cluster's own network."""
-        return f"192.0.2.{self.index + 10}"
-
-    @property
-    def pod_range(self) -> str:
-        """Addresses of the node's pods."""
-        return f"198.18.{self.index}.0/24"
-
-    @property
-    def cgroup(self) -> str:
-        """Parent of all pod cgroups, in every hierarchy."""
-        return f"{self.cluster.cgroup_prefix}-{self.index}"
-
-    @property
-    def containerd_socket(self) -> Path:
-        """Where the node's containerd listens."""
-        return self.folder / "containerd.sock"
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """Names and paths that follow from a cluster's name."""
+class Layout:
+    """The files of one cluster; everything below `state` goes with `down`."""
 
     name: str
 
-    @property
-    def folder(self) -> Path:
-        """State: removed as a whole by `down`."""
-        return STATE_ROOT / self.name
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?", self.name):
+            raise ClusterError(
+                f"{self.name!r} cannot be a cluster's name",
+                remedy="use at most 30 lower-case letters, digits and dashes",
+            )
+        if len(str(self.state)) > _LONGEST_STATE_PATH:
+            raise ClusterError(
+                f"the state folder {self.state} has a path too long for unix sockets",
+                remedy=f"set XDG_STATE_HOME so that it has at most {_LONGEST_STATE_PATH} letters",
+            )
 
     @property
-    def namespace(self) -> str:
-        """Network namespace of the control plane, and prefix of the nodes' ones."""
-        return f"ew-{self.name}"
+    def state(self) -> Path:
+        return clusters_folder() / self.name
 
     @property
-    def cgroup_prefix(self) -> str:
-        """Common beginning of the nodes' cgroups."""
-        return f"ew-{self.name}"
+    def config(self) -> Path:
+        return self.state / "cluster.json"
 
     @property
     def kubeconfig(self) -> Path:
-        """For users, through the forwarded port."""
-        return self.folder / "kubeconfig"
+        return self.state / "kubeconfig"
 
     @property
     def pki(self) -> Path:
-        """Certificates, keys and static tokens."""
-        return self.folder / "pki"
+        return self.state / "pki"
+
+    @property
+    def credentials(self) -> Path:
+        return self.state / "credentials"
 
     @property
     def logs(self) -> Path:
-        """One file a process."""
-        return self.folder / "logs"
+        return self.state / "logs"
 
     @property
-    def bin(self) -> Path:
-        """Folder with kubectl and helm, for PATH."""
-        return self.folder / "bin"
+    def volumes(self) -> Path:
+        return self.state / "volumes"
 
     @property
-    def settings_file(self) -> Path:
-        """Where `Settings` are kept."""
-        return self.folder / "settings.json"
+    def socket(self) -> Path:
+        """Where the control plane's supervisor listens; also the mark of this cluster's processes."""
+        return self.state / "sandbox.sock"
 
-    def node(self, index: int) -> Node:
-        """Return the node with this number, from 1."""
-        return Node(self, index)
+    @property
+    def cgroup(self) -> str:
+        """The cgroup below which every pod of this cluster runs, in each hierarchy."""
+        return f"enginewright-{self.name}"
 
-    def read_settings(self) -> Settings | None:
-        """Return what the cluster was asked to be; None when there is none."""
+    def node(self, index: int) -> "NodeLayout":
+        return NodeLayout(self, index)
+
+
+@dataclass(frozen=True)
+class NodeLayout:
+    """The files of one node; `index` counts from 1."""
+
+    cluster: Layout
+    index: int
+
+    @property
+    def name(self) -> str:
+        return f"node-{self.index}"
+
+    @property
+    def state(self) -> Path:
+        return self.cluster.state / self.name
+
+    @property
+    def socket(self) -> Path:
+        return self.state / "sandbox.sock"
+
+    @property
+    def containerd_socket(self) -> Path:
+        return self.state / "containerd.sock"
+
+    @property
+    def var(self) -> Path:
+        """What this node sees as /var."""
+        return self.state / "var"
+
+    @property
+    def cgroup(self) -> str:
+        return f"{self.cluster.cgroup}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a cluster was asked to be. `gpus` maps a node's index to what it offers, as given."""
+
+    build: str
+    port: int
+    nodes: int
+    control_plane_only: bool = False
+    etcd_ports: tuple[int, int] = (2379, 2380)
+    gpus: dict[int, str] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        partial = path.with_suffix(".tmp")
+        partial.write_text(json.dumps(asdict(self), indent=2))
+        partial.replace(path)
+
+
+def load_config(layout: Layout) -> Config | None:
+    """The remembered configuration, or None where there is no such cluster (or none that got that far)."""
+    try:
+        raw = json.loads(layout.config.read_text())
+    except FileNotFoundError:
+        return None
+    raw["etcd_ports"] = tuple(raw["etcd_ports"])
+    raw["gpus"] = {int(index): offer for index, offer in raw["gpus"].items()}
+    return Config(**raw)
+
+
+def require_config(layout: Layout) -> Config:
+    """As load_config, for verbs that need a cluster."""
+    config = load_config(layout)
+    if config is None:
+        raise ClusterError(
+            f"there is no cluster {layout.name!r}",
+            remedy=f"start it: hack/cluster/cluster up --name {layout.name}",
+        )
+    return config
+
+
+@contextmanager
+def locked(folder: Path, *, busy: str) -> Iterator[None]:
+    """Hold the only lock on a folder that exists; the lock is on the folder itself, no file is left."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
         try:
-            raw = json.loads(self.settings_file.read_text())
-        except FileNotFoundError:
-            return None
-        return Settings(raw["nodes"], raw["port"], tuple(Gpus(**each) for each in raw["gpus"]))
-
-    def write_settings(self, settings: Settings) -> None:
-        """Keep what the cluster is asked to be."""
-        self.settings_file.write_text(json.dumps(asdict(settings)))
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ClusterError(busy, remedy="wait until it has ended, then try again") from None
+        yield
+    finally:
+        os.close(handle)

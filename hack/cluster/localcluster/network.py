@@ -1,90 +1,78 @@
-"""The cluster's own network: namespaces with no route out, so that nothing reaches anything else.
+"""The addresses of a cluster. Pure: every cluster has network namespaces of its own, so all are alike.
 
-    hub namespace (control plane)        node namespaces
-      br0 192.0.2.1/24  ---- veth pair ----  eth0 192.0.2.1N/24, pods 198.18.N.0/24
-
-The addresses are TEST-NET-1 and the benchmarking range (RFC 5737, RFC 2544): nobody routes them.
+Ranges are those reserved for documentation (192.0.2.0/24) and benchmarking (198.18.0.0/15), which no
+network that a user's machine talks to may use.
 """
 
-from pathlib import Path
-
-from localcluster.layout import HUB_ADDRESS, Cluster, Node
-from localcluster.processes import run
-
-
-def exists(namespace: str) -> bool:
-    """Tell whether a network namespace is there."""
-    return Path(f"/run/netns/{namespace}").exists()
-
-
-def _inside(namespace: str, *command: str) -> None:
-    run("nsenter", f"--net=/run/netns/{namespace}", "--", *command)
+SERVER = "192.0.2.1"
+SERVER_PORT = 6443
+NODE_PREFIX = 24
+POD_RANGE = "198.18.0.0/16"
+SERVICE_RANGE = "198.19.0.0/16"
+KUBERNETES_SERVICE = "198.19.0.1"
+DNS_SERVICE = "198.19.0.10"
+DOMAIN = "cluster.local"
+METRICS_SERVER_PORT = 4443
 
 
-def _sysctl(namespace: str, name: str, value: str) -> None:
-    _inside(namespace, "sh", "-c", f"echo {value} > /proc/sys/{name}")
+def node_address(index: int) -> str:
+    """The address of node INDEX (from 1) on the cluster's bridge."""
+    return f"192.0.2.{10 + index}"
 
 
-def _create(namespace: str) -> None:
-    run("ip", "netns", "add", namespace)
-    _inside(namespace, "ip", "link", "set", "lo", "up")
-    _sysctl(namespace, "net/ipv4/ip_forward", "1")
+def pod_range(index: int) -> str:
+    """The addresses of the pods of node INDEX."""
+    return f"198.18.{index}.0/24"
 
 
-def create_hub(cluster: Cluster) -> None:
-    """Make the control plane's namespace with the bridge that carries the API server's address."""
-    if exists(cluster.namespace):
-        return
-    _create(cluster.namespace)
-    _inside(cluster.namespace, "ip", "link", "add", "br0", "type", "bridge")
-    _inside(cluster.namespace, "ip", "address", "add", f"{HUB_ADDRESS}/24", "dev", "br0")
-    _inside(cluster.namespace, "ip", "link", "set", "br0", "up")
-    # The API server finds its own address by the default route; it leads nowhere.
-    _inside(cluster.namespace, "ip", "route", "add", "default", "dev", "br0")
+def server_hosts() -> list[str]:
+    """Every name and address under which the API server is reached."""
+    service = "kubernetes.default.svc"
+    names = ["localhost", "kubernetes", "kubernetes.default", service, f"{service}.{DOMAIN}"]
+    return [*names, "127.0.0.1", SERVER, KUBERNETES_SERVICE]
 
 
-def create_node(node: Node, nodes: int) -> None:
-    """Make a node's namespace, joined to the hub, with routes to the other nodes' pods."""
-    if exists(node.namespace):
-        return
-    _create(node.namespace)
-    hub = node.cluster.namespace
-    port = f"node{node.index}"
-    run(
-        "ip", "link", "add", port, "netns", hub,
-        "type", "veth", "peer", "name", "eth0", "netns", node.namespace,
-    )  # fmt: skip
-    _inside(hub, "ip", "link", "set", port, "master", "br0", "up")
-    _inside(hub, "ip", "route", "replace", node.pod_range, "via", node.address)
-    _inside(node.namespace, "ip", "address", "add", f"{node.address}/24", "dev", "eth0")
-    _inside(node.namespace, "ip", "link", "set", "eth0", "up")
-    _inside(node.namespace, "ip", "route", "add", "default", "via", HUB_ADDRESS)
-    for index in range(1, nodes + 1):
-        if index != node.index:
-            other = node.cluster.node(index)
-            _inside(node.namespace, "ip", "route", "add", other.pod_range, "via", other.address)
+def server_commands() -> list[str]:
+    """Commands that give the control plane's namespace its bridge; `up` runs them once.
 
-
-def pod_network(node: Node) -> dict[str, object]:
-    """Return the CNI configuration of a node.
-
-    Point-to-point rather than a bridge: all traffic is routed, so a Service's answer between two
-    pods of one node passes the same translation as its request, also without br_netfilter.
+    Nothing outside has a route in or out. Packets to other networks are refused at once instead of
+    dropped, so that a pod which asks for the internet fails in milliseconds.
     """
-    return {
-        "cniVersion": "0.4.0",
-        "name": node.namespace,
-        "plugins": [
-            {
-                "type": "ptp",
-                "ipMasq": False,
-                "ipam": {
-                    "type": "host-local",
-                    "dataDir": str(node.folder / "ipam"),
-                    "ranges": [[{"subnet": node.pod_range}]],
-                    "routes": [{"dst": "0.0.0.0/0"}],
-                },
-            },
-            {"type": "portmap", "capabilities": {"portMappings": True}},
-        ],
-    }
+    return [
+        "ip link set lo up",
+        "ip link add nodes type bridge",
+        f"ip address add {SERVER}/{NODE_PREFIX} dev nodes",
+        "ip link set nodes up",
+        "ip route add unreachable default",
+    ]
+
+
+def attach_commands(index: int, pid: int) -> list[str]:
+    """Commands in the control plane's namespace that plug node INDEX, whose first process is PID, in."""
+    link = f"node{index}"
+    return [
+        f"! ip link show {link} >/dev/null 2>&1 || ip link delete {link}",
+        f"ip link add {link} type veth peer name eth0 netns {pid}",
+        f"ip link set {link} master nodes up",
+        f"ip route replace {pod_range(index)} via {node_address(index)}",
+    ]
+
+
+def node_commands(index: int) -> list[str]:
+    """Commands in a node's namespace once it is plugged in."""
+    return [
+        "ip link set lo up",
+        f"ip address replace {node_address(index)}/{NODE_PREFIX} dev eth0",
+        "ip link set eth0 up",
+        "ip route replace unreachable default",
+        "sysctl -q -w net.ipv4.ip_forward=1",
+    ]
+
+
+def peer_commands(index: int, nodes: int) -> list[str]:
+    """Commands in node INDEX's namespace that route to the pods of the other nodes."""
+    return [
+        f"ip route replace {pod_range(other)} via {node_address(other)}"
+        for other in range(1, nodes + 1)
+        if other != index
+    ]
