@@ -1,0 +1,132 @@
+"""The observed state: one slim copy of every object that the operator watches.
+
+Three sources feed it: the first listing, kopf's watch events and the answers to our own writes.
+They arrive in no order, so a resource version never goes back and a deleted uid never returns.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from enginewright.controller.slim import slim, without_version
+from enginewright.kube.api import JsonObject, Listing
+from enginewright.kube.resources import Resource
+
+MODEL_LABEL: Final = "enginewright.dev/model"
+_TOMBSTONES: Final = 4096  # deletions remembered against events that lag behind
+
+_Name = tuple[str, str]  # namespace (empty for cluster-scoped kinds), name
+
+
+class Cache:
+    """Objects by kind and name, children also by their model's label. Not for threads."""
+
+    def __init__(self) -> None:
+        self._objects: dict[Resource, dict[_Name, JsonObject]] = {}
+        self._children: dict[Resource, dict[_Name, dict[str, JsonObject]]] = {}
+        self._tombstones: OrderedDict[str, None] = OrderedDict()
+
+    def observe(
+        self, resource: Resource, obj: Mapping[str, Any], *, deleted: bool = False
+    ) -> JsonObject | None:
+        """Take in an event; returns the object where something changed that somebody reads."""
+        if deleted:
+            return self._forget(resource, obj)
+        return self._take(resource, obj)
+
+    def wrote(self, resource: Resource, obj: Mapping[str, Any]) -> None:
+        """Take in the API server's answer to a write of ours, before its event comes back."""
+        self._take(resource, obj)
+
+    def deleted(self, resource: Resource, obj: Mapping[str, Any]) -> None:
+        """Forget an object that we deleted, before its event comes back."""
+        self._forget(resource, obj)
+
+    def replace(self, resource: Resource, listing: Listing) -> list[JsonObject]:
+        """Take in a whole listing; returns what changed, including what is gone.
+
+        Objects that are newer than the listing stay: they came after it.
+        """
+        changed = [taken for obj in listing.items if (taken := self._take(resource, obj))]
+        listed = {_name(obj) for obj in listing.items}
+        as_of = _version(listing.resource_version)
+        ghosts = [
+            obj
+            for name, obj in self._objects.get(resource, {}).items()
+            if name not in listed and _version_of(obj) <= as_of
+        ]
+        changed += [gone for obj in ghosts if (gone := self._forget(resource, obj))]
+        return changed
+
+    def get(self, resource: Resource, namespace: str | None, name: str) -> JsonObject | None:
+        """Return an object; not to be changed."""
+        return self._objects.get(resource, {}).get((namespace or "", name))
+
+    def all(self, resource: Resource) -> Iterable[JsonObject]:
+        """Return all objects of a kind, in a copy that survives changes."""
+        return tuple(self._objects.get(resource, {}).values())
+
+    def of_model(self, resource: Resource, namespace: str, model: str) -> tuple[JsonObject, ...]:
+        """Return the objects that carry the model's label, by name so that plans are stable."""
+        children = self._children.get(resource, {}).get((namespace, model), {})
+        return tuple(children[name] for name in sorted(children))
+
+    def _take(self, resource: Resource, obj: Mapping[str, Any]) -> JsonObject | None:
+        name = _name(obj)
+        known = self._objects.setdefault(resource, {}).get(name)
+        if obj["metadata"].get("uid", "") in self._tombstones:
+            return None
+        if known is not None and _version_of(obj) <= _version_of(known):
+            return None
+        kept = slim(resource, obj)
+        self._index(resource, known, kept)
+        self._objects[resource][name] = kept
+        if known is not None and without_version(known) == without_version(kept):
+            return None
+        return kept
+
+    def _forget(self, resource: Resource, obj: Mapping[str, Any]) -> JsonObject | None:
+        uid = obj["metadata"].get("uid", "")
+        self._tombstones[uid] = None
+        if len(self._tombstones) > _TOMBSTONES:
+            self._tombstones.popitem(last=False)
+        known = self.get(resource, *_name(obj))
+        if known is None or known["metadata"].get("uid", "") != uid:
+            return None  # another object has taken the name
+        del self._objects[resource][_name(obj)]
+        self._index(resource, known, None)
+        return known
+
+    def _index(self, resource: Resource, old: JsonObject | None, new: JsonObject | None) -> None:
+        index = self._children.setdefault(resource, {})
+        if old is not None and (owner := model_of(old)):
+            siblings = index[owner]
+            del siblings[old["metadata"]["name"]]
+            if not siblings:
+                del index[owner]
+        if new is not None and (owner := model_of(new)):
+            index.setdefault(owner, {})[new["metadata"]["name"]] = new
+
+
+def model_of(obj: Mapping[str, Any]) -> _Name | None:
+    """Return namespace and name of the model whose label `obj` carries."""
+    metadata = obj["metadata"]
+    model = (metadata.get("labels") or {}).get(MODEL_LABEL)
+    return (metadata.get("namespace") or "", model) if model else None
+
+
+def _name(obj: Mapping[str, Any]) -> _Name:
+    metadata = obj["metadata"]
+    return (metadata.get("namespace") or "", metadata["name"])
+
+
+def _version_of(obj: Mapping[str, Any]) -> int:
+    return _version(obj["metadata"].get("resourceVersion", ""))
+
+
+def _version(text: str) -> int:
+    """Return a resource version as a number; comparing them is allowed since Kubernetes 1.35.
+
+    Before that it was so in fact for everything that etcd holds (KEP-5504 tells the history).
+    """
+    return int(text) if text.isdecimal() else 0

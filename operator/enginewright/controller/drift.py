@@ -1,0 +1,76 @@
+"""Does an observed object still say what we applied? Decided without asking the API server.
+
+Server-side apply owns the fields that we send and no others, so the question is whether each of
+them is still there with its value: others may add what they like. The API server rewrites some
+values (`1000m` to `1`, an empty string to nothing), which are equal here too.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Final
+
+# What associative lists of built-in kinds are keyed by; other lists are compared item by item.
+_ITEM_KEYS: Final = ("name", "uid", "containerPort", "port", "mountPath", "type")
+
+_QUANTITY: Final = re.compile(r"([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)([eE][+-]?\d+|[numkKMGTPE]i?)?")
+_SUFFIXES: Final = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    "k": Decimal(10**3),
+    **{suffix: Decimal(1000**power) for power, suffix in enumerate("MGTPE", start=2)},
+    **{f"{suffix}i": Decimal(1024**power) for power, suffix in enumerate("KMGTPE", start=1)},
+}
+
+
+def holds(intent: Any, observed: Any) -> bool:  # noqa: ANN401 - any JSON value
+    """Return whether every field of `intent` is in `observed` with an equal value."""
+    if observed is None:
+        return not intent  # empty values are left out by the API server
+    if isinstance(intent, Mapping):
+        return isinstance(observed, Mapping) and all(
+            holds(value, observed.get(key)) for key, value in intent.items()
+        )
+    if isinstance(intent, list | tuple):
+        return isinstance(observed, list | tuple) and _list_holds(intent, observed)
+    return bool(intent == observed) or _same_quantity(intent, observed)
+
+
+def _list_holds(intent: Sequence[Any], observed: Sequence[Any]) -> bool:
+    if key := _item_key(intent):
+        by_key = {item.get(key): item for item in observed if isinstance(item, Mapping)}
+        return all(item[key] in by_key and holds(item, by_key[item[key]]) for item in intent)
+    return len(intent) == len(observed) and all(
+        holds(*pair) for pair in zip(intent, observed, strict=True)
+    )
+
+
+def _item_key(items: Sequence[Any]) -> str | None:
+    """Return the field that tells the items apart, if one does."""
+    for key in _ITEM_KEYS:
+        if items and all(isinstance(item, Mapping) and key in item for item in items):
+            values = [item[key] for item in items]
+            if len(set(values)) == len(values):
+                return key
+    return None
+
+
+def _same_quantity(intent: object, observed: object) -> bool:
+    if isinstance(intent, bool) or isinstance(observed, bool):
+        return False
+    wanted = _quantity(intent)
+    return wanted is not None and wanted == _quantity(observed)
+
+
+def _quantity(value: object) -> Decimal | None:
+    """Return the number that a Kubernetes quantity stands for (apimachinery, resource.Quantity)."""
+    match = _QUANTITY.fullmatch(str(value))
+    if match is None:
+        return None
+    number, suffix = match.groups()
+    if suffix is None:
+        return Decimal(number)
+    if suffix[0] in "eE" and len(suffix) > 1 and suffix[1:].lstrip("+-").isdigit():
+        return Decimal(number + suffix)
+    return Decimal(number) * _SUFFIXES[suffix] if suffix in _SUFFIXES else None

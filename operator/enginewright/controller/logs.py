@@ -1,0 +1,70 @@
+"""Log lines as logfmt, each with the controller and the key that it is about.
+
+The key travels in a context variable, so that a line written deep inside a plan or the client
+carries it too without anybody passing it along.
+"""
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Final
+
+from typing_extensions import override
+
+_about: ContextVar[Mapping[str, str]] = ContextVar("about", default={})  # noqa: B039 - never changed
+_LEVELS: Final = ("debug", "info", "warning", "error")
+_PLAIN: Final = frozenset(
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@+,*()[]<>"
+)
+
+
+@contextmanager
+def about(**fields: str) -> Iterator[None]:
+    """Put `fields` into every line that is logged inside."""
+    token = _about.set({**_about.get(), **fields})
+    try:
+        yield
+    finally:
+        _about.reset(token)
+
+
+class LogfmtFormatter(logging.Formatter):
+    """`ts=… level=… logger=… controller=… namespace=… name=… msg="…"`; a traceback is one field."""
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            **_about.get(),
+            "msg": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return " ".join(f"{name}={_quoted(value)}" for name, value in fields.items())
+
+
+def configure_logging(level: str) -> None:
+    """Send everything of at least `level` to stderr; libraries only from warning on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogfmtFormatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("enginewright").setLevel(level.upper())
+
+
+def check_level(level: str) -> str:
+    """Return `level` in lower case; ValueError when it is none."""
+    if level.lower() not in _LEVELS:
+        raise ValueError(f"{level!r} is no log level; use one of {', '.join(_LEVELS)}")
+    return level.lower()
+
+
+def _quoted(value: str) -> str:
+    if value and _PLAIN.issuperset(value):
+        return value
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'

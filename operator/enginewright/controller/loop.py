@@ -1,0 +1,152 @@
+"""Workers that take keys from a queue and reconcile them: the one place where errors end.
+
+Metrics carry controller-runtime's names.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from enginewright.controller.logs import about
+from enginewright.controller.queue import QueueClosed, QueueMetrics, WorkQueue
+from enginewright.kube.errors import KubeError, Transient
+
+Key = TypeVar("Key", bound=Hashable)
+
+RESYNC: Final = 600.0  # seconds: every key is looked at this often, in memory
+STUCK: Final = 600.0  # seconds after which work on one key counts as stuck
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one pass over a key."""
+
+    exists: bool = True  # False: nothing to come back to
+    wrote: bool = False  # the facts have changed by our own hand: look once more
+    requeue_after: float | None = None  # seconds
+
+
+class LoopMetrics:
+    """Metrics of all controllers."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.queues = QueueMetrics(registry)
+        self.total = Counter(
+            "controller_runtime_reconcile",
+            "Reconciles, by controller and result.",
+            ("controller", "result"),
+            registry=registry,
+        )
+        self.errors = Counter(
+            "controller_runtime_reconcile_errors",
+            "Reconciles that failed.",
+            ("controller",),
+            registry=registry,
+        )
+        self.time = Histogram(
+            "controller_runtime_reconcile_time_seconds",
+            "How long a reconcile took.",
+            ("controller",),
+            registry=registry,
+            buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60),
+        )
+
+
+class Controller(Generic[Key]):
+    """One queue, its workers and what they do with a key."""
+
+    def __init__(
+        self,
+        name: str,
+        reconcile: Callable[[Key], Awaitable[Outcome]],
+        metrics: LoopMetrics,
+        *,
+        workers: int,
+        describe: Callable[[Key], dict[str, str]],
+    ) -> None:
+        self.queue: WorkQueue[Key] = WorkQueue(name, metrics.queues)
+        self._name = name
+        self._reconcile = reconcile
+        self._describe = describe
+        self._metrics = metrics
+        self._workers = workers
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Start the workers."""
+        self._tasks = [
+            asyncio.create_task(self._work(), name=f"{self._name}-{number}")
+            for number in range(self._workers)
+        ]
+
+    async def stop(self, grace: float) -> None:
+        """Take nothing more, let what is under way end within `grace` seconds, then cut it off."""
+        self.queue.shut_down()
+        if not self._tasks:
+            return
+        _, late = await asyncio.wait(self._tasks, timeout=grace)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def trouble(self) -> str | None:
+        """Return why this controller does not work as it should; None when it does."""
+        if any(task.done() for task in self._tasks):
+            return f"a worker of {self._name} has ended"
+        if self.queue.longest_running > STUCK:
+            return f"a worker of {self._name} has been on one key for {STUCK:.0f} s"
+        return None
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                key = await self.queue.get()
+            except QueueClosed:
+                return
+            with about(controller=self._name, **self._describe(key)):
+                try:
+                    await self._process(key)
+                finally:
+                    self.queue.done(key)
+
+    async def _process(self, key: Key) -> None:
+        started = time.monotonic()
+        try:
+            outcome = await self._reconcile(key)
+        except KubeError as error:
+            wished = error.retry_after if isinstance(error, Transient) else None
+            delay = self.queue.add_rate_limited(key, wished or 0.0)
+            _logger.error("%s; tried again in %.1f s", error.message, delay)  # noqa: TRY400 - the sentence says it
+            result = "error"
+        except Exception:
+            delay = self.queue.add_rate_limited(key)
+            _logger.exception("reconcile failed, a bug; tried again in %.1f s", delay)
+            result = "error"
+        else:
+            result = self._schedule(key, outcome)
+        if result == "error":
+            self._metrics.errors.labels(self._name).inc()
+        self._metrics.total.labels(self._name, result).inc()
+        self._metrics.time.labels(self._name).observe(time.monotonic() - started)
+
+    def _schedule(self, key: Key, outcome: Outcome) -> str:
+        """Put the key where it belongs next; returns controller-runtime's name of the result."""
+        if not outcome.exists:
+            self.queue.forget(key)
+            return "success"
+        if outcome.wrote:
+            # Later each time: should a plan never settle, it costs less and less.
+            self.queue.add_rate_limited(key)
+            return "requeue"
+        self.queue.forget(key)
+        resync = RESYNC * random.uniform(0.9, 1.1)  # noqa: S311 - spreads load, no secret
+        self.queue.add_after(key, min(outcome.requeue_after or resync, resync))
+        return "success" if outcome.requeue_after is None else "requeue_after"

@@ -1,0 +1,187 @@
+"""Work queue with client-go's semantics (k8s.io/client-go/util/workqueue).
+
+A key that is queued already is not queued twice; a key that changes while it is being worked on
+is queued again when that work is done, so no two workers ever hold one key and no change is lost.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Final, Generic, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+Key = TypeVar("Key", bound=Hashable)
+
+_BASE_DELAY: Final = 0.1  # seconds, doubled at each failure
+_MAX_DELAY: Final = 300.0
+_BUCKETS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 300)
+
+
+class QueueClosed(Exception):  # noqa: N818 - the end of work, not an error
+    """The queue was shut down and is empty."""
+
+
+class QueueMetrics:
+    """Metrics of all queues, under client-go's names; `name` is the queue's."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        labels = ("name",)
+        self.depth = Gauge("workqueue_depth", "Keys waiting.", labels, registry=registry)
+        self.adds = Counter("workqueue_adds", "Keys queued.", labels, registry=registry)
+        self.retries = Counter(
+            "workqueue_retries", "Keys queued again after a failure.", labels, registry=registry
+        )
+        self.wait = Histogram(
+            "workqueue_queue_duration_seconds",
+            "How long keys waited for a worker.",
+            labels,
+            registry=registry,
+            buckets=_BUCKETS,
+        )
+        self.work = Histogram(
+            "workqueue_work_duration_seconds",
+            "How long the work on a key took.",
+            labels,
+            registry=registry,
+            buckets=_BUCKETS,
+        )
+        self.unfinished = Gauge(
+            "workqueue_unfinished_work_seconds",
+            "Age of all work in progress, added up; it grows without end where workers are stuck.",
+            labels,
+            registry=registry,
+        )
+
+
+class WorkQueue(Generic[Key]):
+    """Keys for workers of one event loop; times are the loop's, so tests can turn its clock."""
+
+    def __init__(
+        self, name: str, metrics: QueueMetrics, *, jitter: Callable[[], float] = random.random
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._jitter = jitter
+        self._waiting: deque[Key] = deque()
+        self._dirty: set[Key] = set()
+        self._processing: dict[Key, float] = {}  # started when
+        self._added: dict[Key, float] = {}  # queued when
+        self._later: dict[Key, asyncio.TimerHandle] = {}
+        self._failures: dict[Key, int] = {}
+        self._getters: deque[asyncio.Future[None]] = deque()
+        self._closed = False
+        self._adds = metrics.adds.labels(name)
+        self._retries = metrics.retries.labels(name)
+        self._wait = metrics.wait.labels(name)
+        self._work = metrics.work.labels(name)
+        metrics.depth.labels(name).set_function(lambda: len(self._waiting))
+        metrics.unfinished.labels(name).set_function(self._unfinished)
+
+    def add(self, key: Key) -> None:
+        """Queue `key` unless it is queued; while it is worked on, remember it for afterwards."""
+        if self._closed or key in self._dirty:
+            return
+        self._dirty.add(key)
+        self._adds.inc()
+        self._added[key] = self._loop.time()
+        if key not in self._processing:
+            self._waiting.append(key)
+            self._wake()
+
+    def add_after(self, key: Key, delay: float) -> None:
+        """Queue `key` in `delay` seconds; of several wishes for one key the earliest counts."""
+        if self._closed:
+            return
+        if delay <= 0:
+            self.add(key)
+            return
+        when = self._loop.time() + delay
+        if pending := self._later.get(key):
+            if pending.when() <= when:
+                return
+            pending.cancel()
+        self._later[key] = self._loop.call_at(when, self._due, key)
+
+    def add_rate_limited(self, key: Key, at_least: float = 0.0) -> float:
+        """Queue `key` again after a failure, later each time; returns the seconds until then.
+
+        Between half and the whole of 0.1 s doubled per failure, at most five minutes; never
+        before `at_least`, which is what a server's Retry-After asks for.
+        """
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        self._retries.inc()
+        delay = min(_BASE_DELAY * 2.0 ** min(failures, 30), _MAX_DELAY)
+        delay = max(delay * (0.5 + 0.5 * self._jitter()), at_least)
+        self.add_after(key, delay)
+        return delay
+
+    def failures(self, key: Key) -> int:
+        """Return how often `key` failed since it was last forgotten."""
+        return self._failures.get(key, 0)
+
+    def forget(self, key: Key) -> None:
+        """Say that `key` is well: its next failure starts at the shortest delay."""
+        self._failures.pop(key, None)
+
+    async def get(self) -> Key:
+        """Take the next key, which stays taken until `done`; QueueClosed when all is over."""
+        while not self._waiting:
+            if self._closed:
+                raise QueueClosed
+            getter: asyncio.Future[None] = self._loop.create_future()
+            self._getters.append(getter)
+            try:
+                await getter
+            except asyncio.CancelledError:
+                # The wake-up was for us but we are leaving: pass it on.
+                if getter.done() and not getter.cancelled() and self._waiting:
+                    self._wake()
+                raise
+        key = self._waiting.popleft()
+        self._dirty.discard(key)
+        now = self._loop.time()
+        self._wait.observe(now - self._added.pop(key, now))
+        self._processing[key] = now
+        return key
+
+    def done(self, key: Key) -> None:
+        """End the work on `key`; queue it again where it was added meanwhile."""
+        now = self._loop.time()
+        self._work.observe(now - self._processing.pop(key, now))
+        if key in self._dirty:
+            self._waiting.append(key)
+            self._wake()
+
+    def shut_down(self) -> None:
+        """Take nothing more and drop what waits: a level-triggered loop finds it again."""
+        self._closed = True
+        for timer in self._later.values():
+            timer.cancel()
+        self._later.clear()
+        self._waiting.clear()
+        self._dirty.clear()
+        while self._getters:
+            self._wake()
+
+    @property
+    def longest_running(self) -> float:
+        """Seconds that the oldest work in progress has taken; 0 when there is none."""
+        now = self._loop.time()
+        return max((now - started for started in self._processing.values()), default=0.0)
+
+    def _due(self, key: Key) -> None:
+        self._later.pop(key, None)
+        self.add(key)
+
+    def _wake(self) -> None:
+        while self._getters:
+            getter = self._getters.popleft()
+            if not getter.done():
+                getter.set_result(None)
+                return
+
+    def _unfinished(self) -> float:
+        now = self._loop.time()
+        return sum(now - started for started in self._processing.values())

@@ -1,0 +1,92 @@
+"""Which keys an observed change concerns. No IO: kopf calls this inside its watch streams."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from enginewright.controller.cache import Cache, model_of
+from enginewright.kube.api import Listing
+from enginewright.kube.resources import (
+    ACCELERATOR_CLASSES,
+    CLAIMS,
+    INFERENCE_MODELS,
+    NODES,
+    Resource,
+)
+
+IMAGE_LABEL: Final = "enginewright.dev/image"
+
+
+class ModelKey(NamedTuple):
+    """Names an InferenceModel."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Sinks:
+    """Where keys go: the queues' `add`, one a controller."""
+
+    model: Callable[[ModelKey], None]
+    accelerator_class: Callable[[str], None]
+    image: Callable[[str], None]
+
+
+class Router:
+    """Feeds the cache and, where that made a difference, the queues."""
+
+    def __init__(self, cache: Cache, sinks: Sinks) -> None:
+        self._cache = cache
+        self._sinks = sinks
+
+    def event(self, resource: Resource, obj: Mapping[str, Any], *, deleted: bool) -> None:
+        """Take in one watch event."""
+        before = self._cache.get(
+            resource, obj["metadata"].get("namespace"), obj["metadata"]["name"]
+        )
+        if changed := self._cache.observe(resource, obj, deleted=deleted):
+            self._route(resource, changed)
+            if before is not None and model_of(before) != model_of(changed):
+                self._route(resource, before)
+
+    def listing(self, resource: Resource, listing: Listing) -> int:
+        """Take in a whole listing; returns how many objects changed."""
+        changed = self._cache.replace(resource, listing)
+        for obj in changed:
+            self._route(resource, obj)
+        return len(changed)
+
+    def everything(self) -> None:
+        """Queue every key there is: at the start, and when facts that all share have changed."""
+        for accelerator_class in self._cache.all(ACCELERATOR_CLASSES):
+            self._sinks.accelerator_class(accelerator_class["metadata"]["name"])
+        self.all_models()
+
+    def all_models(self) -> None:
+        """Queue every model."""
+        self._models(self._cache.all(INFERENCE_MODELS))
+
+    def _route(self, resource: Resource, obj: Mapping[str, Any]) -> None:
+        if resource == INFERENCE_MODELS:
+            self._models((obj,))
+        elif resource in (ACCELERATOR_CLASSES, NODES):
+            if resource == ACCELERATOR_CLASSES:
+                self._sinks.accelerator_class(obj["metadata"]["name"])
+            self.everything()
+        elif resource == CLAIMS:
+            namespace = obj["metadata"]["namespace"]
+            self._models(
+                model
+                for model in self._cache.all(INFERENCE_MODELS)
+                if model["metadata"]["namespace"] == namespace
+            )
+        elif owner := model_of(obj):
+            self._sinks.model(ModelKey(*owner))
+        elif image := (obj["metadata"].get("labels") or {}).get(IMAGE_LABEL):
+            self._sinks.image(image)
+
+    def _models(self, models: Iterable[Mapping[str, Any]]) -> None:
+        for model in models:
+            metadata = model["metadata"]
+            self._sinks.model(ModelKey(metadata["namespace"], metadata["name"]))

@@ -1,0 +1,71 @@
+"""What is kept of an observed object: what somebody reads, and nothing that only makes noise.
+
+The cache compares slim objects to tell a change from a heartbeat, so what is dropped here can
+neither wake a reconcile nor take memory.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from enginewright.kube.api import JsonObject
+from enginewright.kube.resources import NODES, PODS, Resource
+
+_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+_READY: Final = "Ready"
+
+
+def slim(resource: Resource, obj: Mapping[str, Any]) -> JsonObject:
+    """Return a copy of `obj` with what is read of its kind; nested values are shared."""
+    kept = _KEPT.get(resource, _whole)(obj)
+    kept["apiVersion"] = resource.api_version
+    kept["kind"] = resource.kind
+    kept["metadata"] = _metadata(resource, obj["metadata"])
+    return kept
+
+
+def without_version(obj: Mapping[str, Any]) -> JsonObject:
+    """Return `obj` without the resource version, which moves with every heartbeat."""
+    metadata = {key: value for key, value in obj["metadata"].items() if key != "resourceVersion"}
+    return {**obj, "metadata": metadata}
+
+
+def _metadata(resource: Resource, metadata: Mapping[str, Any]) -> JsonObject:
+    kept = {key: value for key, value in metadata.items() if key != "managedFields"}
+    if resource == NODES:
+        kept.pop("annotations", None)  # written by every agent on the node, all the time
+    elif _LAST_APPLIED in (annotations := kept.get("annotations") or {}):
+        kept["annotations"] = {k: v for k, v in annotations.items() if k != _LAST_APPLIED}
+    return kept
+
+
+def _whole(obj: Mapping[str, Any]) -> JsonObject:
+    return dict(obj)
+
+
+def _pod(obj: Mapping[str, Any]) -> JsonObject:
+    spec = obj.get("spec") or {}
+    return {
+        "spec": {key: spec[key] for key in ("nodeName",) if key in spec},
+        "status": obj.get("status") or {},
+    }
+
+
+def _node(obj: Mapping[str, Any]) -> JsonObject:
+    """Keep readiness and schedulability; labels stay with the metadata."""
+    spec = obj.get("spec") or {}
+    status = obj.get("status") or {}
+    conditions = [
+        {"type": _READY, "status": condition.get("status")}
+        for condition in status.get("conditions") or ()
+        if condition.get("type") == _READY
+    ]
+    return {
+        "spec": {key: spec[key] for key in ("unschedulable", "taints") if key in spec},
+        "status": {"conditions": conditions},
+    }
+
+
+_KEPT: Final[dict[Resource, Callable[[Mapping[str, Any]], JsonObject]]] = {
+    PODS: _pod,
+    NODES: _node,
+}
