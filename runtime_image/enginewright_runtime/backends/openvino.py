@@ -1,0 +1,34 @@
+"""OpenVINO on the CPU, inside ONNX Runtime.
+
+Its options fail silently: a device or a precision that it cannot serve makes no exception but a
+session on the CPU provider. `base` looks for that; here only what is known to work is asked for.
+"""
+
+import re
+from pathlib import Path
+from typing import ClassVar
+
+import onnxruntime as ort
+
+from enginewright_runtime.backends.base import Request
+
+
+class OpenVinoBackend:
+    """Runs partitions of the graph on OpenVINO's CPU plug-in."""
+
+    name: ClassVar[str] = "openvino"
+    provider: ClassVar[str] = "OpenVINOExecutionProvider"
+
+    def provider_options(self, request: Request) -> dict[str, str]:
+        """Return device, threads and, when there is a folder for it, the compiled-blob cache."""
+        options = {"device_type": "CPU", "num_of_threads": str(request.threads)}
+        if request.cache_dir is not None:
+            options["cache_dir"] = str(request.cache_dir)
+        return options
+
+    def version(self) -> str:
+        """Return OpenVINO's version, from the file name of the library that the wheel carries."""
+        folder = Path(ort.__file__).parent / "capi"
+        names = (path.name for path in folder.glob("libopenvino.so.*"))
+        versions = (re.fullmatch(r"libopenvino\.so\.(\d+\.\d+\.\d+)", name) for name in names)
+        return next((found.group(1) for found in versions if found), "unknown")

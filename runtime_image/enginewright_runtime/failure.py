@@ -1,0 +1,28 @@
+"""The one exception with which anything here says why a model cannot be prepared or served."""
+
+from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.contract.report import Finding
+
+
+class StageFailure(Exception):  # noqa: N818 - the outcome of a stage, not only an error
+    """A failure with a reason of the contract; its message is for users: thing, cause, remedy.
+
+    Raised by stages, backends and store alike, and turned into a report, a termination message and
+    an exit code in one place (`runner`). `nodes` are written "name (OpType)". The remedy of the
+    reason is added to `message` unless `remedy` gives a better one.
+    """
+
+    def __init__(
+        self,
+        reason: Reason,
+        message: str,
+        *,
+        nodes: tuple[str, ...] = (),
+        remedy: str | None = None,
+        findings: tuple[Finding, ...] = (),
+    ) -> None:
+        self.reason = reason
+        self.nodes = nodes
+        self.findings = findings
+        self.message = f"{message.rstrip('. ')}; {remedy or REMEDIES[reason]}"
+        super().__init__(self.message)

@@ -1,0 +1,75 @@
+"""What this container may use, from its cgroup: the machine's own figures are another's share.
+
+A thread pool sized by `os.cpu_count()` in a container limited to one CPU is throttled most of the
+time, which shows as latency and in no log.
+"""
+
+import os
+from pathlib import Path
+from typing import Final
+
+_ROOT: Final = Path("/sys/fs/cgroup")
+_SELF: Final = Path("/proc/self/cgroup")
+
+
+def cpu_limit(root: Path = _ROOT, membership: Path = _SELF) -> float | None:
+    """Return the CPUs that the cgroup grants (quota over period), or None without a limit.
+
+    Reads cgroup v2 (`cpu.max`) and v1 (`cpu.cfs_quota_us`), this process's group and every parent
+    that is visible; the smallest counts.
+    """
+    limits = [
+        limit
+        for folder in _folders(root, membership)
+        for limit in (_quota_v2(folder), _quota_v1(folder))
+        if limit is not None
+    ]
+    return min(limits, default=None)
+
+
+def threads(root: Path = _ROOT, membership: Path = _SELF) -> int:
+    """Return how many compute threads fit: whole CPUs of the limit, of those it may run on."""
+    runnable = len(os.sched_getaffinity(0))
+    limit = cpu_limit(root, membership)
+    return runnable if limit is None else max(1, min(runnable, int(limit)))
+
+
+def _folders(root: Path, membership: Path) -> list[Path]:
+    """Return the cgroup folders of this process, innermost first, then the mounts themselves."""
+    found: list[Path] = []
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mount = _mount(root, controllers) if controllers else root
+        if mount is None:
+            continue
+        folder = mount / path.lstrip("/")
+        found += [p for p in (folder, *folder.parents) if p.is_relative_to(mount)]
+    return found or [root, root / "cpu"]
+
+
+def _mount(root: Path, controllers: str) -> Path | None:
+    names = (controllers, "cpu", "cpu,cpuacct")
+    return next((root / name for name in names if (root / name).is_dir()), None)
+
+
+def _quota_v2(folder: Path) -> float | None:
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return None if quota == "max" else int(quota) / int(period)
+
+
+def _quota_v1(folder: Path) -> float | None:
+    try:
+        quota = int((folder / "cpu.cfs_quota_us").read_text())
+        period = int((folder / "cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return None
+    return quota / period if quota > 0 else None

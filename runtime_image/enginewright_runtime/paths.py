@@ -1,0 +1,47 @@
+"""Where things lie in a pod, as one value, so that tests and laptops can put them elsewhere."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from enginewright.contract import task
+
+ROOT_VARIABLE: Final = "ENGINEWRIGHT_ROOT"  # prefix of every path; unset in pods
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The contract's paths under one root."""
+
+    work: Path
+    store: Path
+    credentials: Path
+    samples_credentials: Path
+    source: Path
+    samples: Path
+    artifact: Path
+    termination_log: Path
+
+    @classmethod
+    def under(cls, root: Path) -> Self:
+        """Return the contract's paths with `root` before each."""
+
+        def place(path: str) -> Path:
+            return root / path.lstrip("/")
+
+        return cls(
+            work=place(task.WORK_PATH),
+            store=place(task.STORE_PATH),
+            credentials=place(task.CREDENTIALS_PATH),
+            samples_credentials=place(task.SAMPLES_CREDENTIALS_PATH),
+            source=place(task.SOURCE_PATH),
+            samples=place(task.SAMPLES_PATH),
+            artifact=place(task.ARTIFACT_PATH),
+            termination_log=place(task.TERMINATION_LOG),
+        )
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """Return the paths of this process: the contract's, under `ENGINEWRIGHT_ROOT` if set."""
+        return cls.under(Path(os.environ.get(ROOT_VARIABLE, "/")))
