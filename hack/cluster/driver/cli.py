@@ -2,6 +2,8 @@
 
 import argparse
 import fcntl
+import functools
+import json
 import os
 import re
 import subprocess
@@ -10,16 +12,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from localcluster import addons, build, cleanup, controlplane, gpus, images, machine, network, node
-from localcluster.errors import ClusterError
-from localcluster.layout import (
+from driver import addons, build, cleanup, controlplane, gpus, images, machine, network, node
+from driver.errors import ClusterError
+from driver.layout import (
     DEFAULT_NAME,
     DEFAULT_PORT,
     Cluster,
+    Gpus,
     Settings,
 )
-from localcluster.processes import Processes, run
-from localcluster.progress import say, step, wait_until
+from driver.processes import Processes, run
+from driver.progress import say, step, wait_until
 
 _MAX_NODES = 9
 
@@ -163,6 +166,7 @@ def _up_nodes(cluster: Cluster, binaries: Path, settings: Settings, processes: P
     controlplane.start_controllers(cluster, kube, processes)
     with step(f"{len(nodes)} node(s)"):
         for each in nodes:
+            node.start_namespace(each, binaries / "pause", processes)
             node.start_containerd(each, processes)
         addons.load_images(cluster, binaries, settings)
         for each in nodes:
@@ -179,10 +183,23 @@ def _up_nodes(cluster: Cluster, binaries: Path, settings: Settings, processes: P
             "see `logs kubelet-1`",
         )
         _kubectl(cluster, "wait", "--for=condition=Ready", "--timeout=90s", *names)
+        for gpu in settings.gpus:
+            wait_until(
+                f"the registration of {gpus.resource(gpu)} on node {gpu.node}",
+                functools.partial(_offers, cluster, gpu),
+                60,
+                f"see `logs device-plugin-{gpu.node}`",
+            )
     with step("DNS"):
         _kubectl(
             cluster, "--namespace", "kube-system", "rollout", "status", "--timeout=90s", "deployment/coredns"
         )  # fmt: skip
+
+
+def _offers(cluster: Cluster, gpu: Gpus) -> bool:
+    path = "jsonpath={.status.allocatable}"
+    offered = _kubectl(cluster, "get", "node", cluster.node(gpu.node).name, "--output", path)
+    return json.loads(offered or "{}").get(gpus.resource(gpu)) == str(gpu.count)
 
 
 def _link_tools(cluster: Cluster, kube: Path) -> None:

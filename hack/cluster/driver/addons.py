@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from localcluster.images import archive_binary, load
-from localcluster.layout import DNS_ADDRESS, Cluster, Settings, cache_root
-from localcluster.node import PAUSE_IMAGE
-from localcluster.processes import run
+from driver.images import archive_binary, load
+from driver.layout import DNS_ADDRESS, Cluster, Settings, cache_root
+from driver.node import PAUSE_IMAGE
+from driver.processes import run
 
 DNS_IMAGE = "localhost/enginewright/cluster-kube:1"
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from localcluster.errors import ClusterError
-from localcluster.layout import Gpus
+from driver.errors import ClusterError
+from driver.layout import Gpus
 
 
 @dataclass(frozen=True)

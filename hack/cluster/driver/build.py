@@ -8,10 +8,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from localcluster.errors import ClusterError
-from localcluster.layout import cache_root
-from localcluster.processes import run
-from localcluster.progress import step
+from driver.errors import ClusterError
+from driver.layout import cache_root
+from driver.processes import run
+from driver.progress import step
 
 SOURCE = Path(__file__).resolve().parent.parent / "kubernetes"
 _GO_NEEDED = (1, 26)

@@ -7,9 +7,9 @@ import json
 import tarfile
 from pathlib import Path
 
-from localcluster.errors import ClusterError
-from localcluster.layout import Node
-from localcluster.processes import run
+from driver.errors import ClusterError
+from driver.layout import Node
+from driver.processes import run
 
 
 def archive_binary(binary: Path, reference: str, archive: Path) -> None:

@@ -1,15 +1,65 @@
-"""One node: containerd, kubelet, kube-proxy and, where asked, a device plugin."""
+"""One node: containerd, kubelet, kube-proxy and, where asked, a device plugin.
+
+Kubelet, containerd's shims and the CNI plugins write to fixed places such as /var/lib/kubelet. Each
+node has a mount namespace of its own, in which these places are folders of the node: several nodes
+share a machine, nothing of the machine is touched, and all mounts go when the node's processes do.
+"""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from localcluster import cgroups, gpus, network
-from localcluster.layout import DNS_ADDRESS, POD_RANGE, Gpus, Node
-from localcluster.processes import Processes
-from localcluster.progress import wait_until
+from driver import cgroups, gpus, network
+from driver.layout import DNS_ADDRESS, POD_RANGE, Gpus, Node
+from driver.processes import Processes
+from driver.progress import wait_until
 
 PAUSE_IMAGE = "localhost/enginewright/pause:1"
+
+
+FIXED_PLACES = ("/var/lib/kubelet", "/var/lib/cni", "/var/log/containers", "/run/containerd")
+
+
+def start_namespace(node: Node, pause: Path, processes: Processes) -> None:
+    """Start the process that holds the node's mount namespace.
+
+    Raises:
+        ClusterError: The mounts failed.
+    """
+    name = f"namespace-{node.index}"
+    if processes.alive(name):
+        return
+    for each in _process_names(node):  # those that a crash left in a namespace without its holder
+        processes.stop(each)
+    lines = []
+    for place in FIXED_PLACES:
+        folder = node.folder / "places" / place.strip("/").replace("/", "-")
+        folder.mkdir(parents=True, exist_ok=True)
+        Path(place).mkdir(parents=True, exist_ok=True)
+        lines.append(f"mount --bind '{folder}' {place}")
+    script = " && ".join([*lines, f"touch '{node.folder}/mounted'", f"exec '{pause}'"])
+    (node.folder / "mounted").unlink(missing_ok=True)
+    processes.start(
+        name,
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script],
+        enter=[f"--net=/run/netns/{node.namespace}"],
+    )
+    wait_until(
+        f"{node.name}'s mount namespace",
+        lambda: processes.alive(name) and (node.folder / "mounted").exists(),
+        10,
+        f"the end of its log:\n{processes.tail(name)}",
+    )
+
+
+def _process_names(node: Node) -> list[str]:
+    kinds = ("kubelet", "kube-proxy", "device-plugin", "containerd")
+    return [f"{kind}-{node.index}" for kind in kinds]
+
+
+def _enter(node: Node, processes: Processes) -> list[str]:
+    holder = processes.pid(f"namespace-{node.index}")
+    return [f"--net=/run/netns/{node.namespace}", f"--mount=/proc/{holder}/ns/mnt"]
 
 
 def start_containerd(node: Node, processes: Processes) -> None:
@@ -27,7 +77,7 @@ def start_containerd(node: Node, processes: Processes) -> None:
     name = f"containerd-{node.index}"
     if not processes.alive(name):
         node.containerd_socket.unlink(missing_ok=True)
-    processes.start(name, ["containerd", "--config", config], namespace=node.namespace)
+    processes.start(name, ["containerd", "--config", config], enter=_enter(node, processes))
     wait_until(
         f"{name}'s socket",
         lambda: processes.alive(name) and node.containerd_socket.exists(),
@@ -37,12 +87,11 @@ def start_containerd(node: Node, processes: Processes) -> None:
 
 
 def _containerd_config(node: Node, cni: Path) -> str:
-    # netns_mounts_under_state_dir and restrict_oom_score_adj: the first keeps every mount below
-    # our folder, without the second runc needs CAP_SYS_RESOURCE to start any pod.
+    # Without restrict_oom_score_adj, runc needs CAP_SYS_RESOURCE to start any pod.
     return f"""\
 version = 2
 root = "{node.folder}/containerd"
-state = "{node.folder}/run"
+state = "/run/containerd/state"
 disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.v1.aufs",
   "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
   "io.containerd.snapshotter.v1.zfs"]
@@ -66,7 +115,7 @@ def start_kubelet(node: Node, kube: Path, devices: Sequence[Gpus], processes: Pr
     resolver.write_text("# pods ask CoreDNS; nothing is asked outside\n")
     config = node.folder / "kubelet.json"
     config.write_text(json.dumps(_kubelet_config(node, resolver)))
-    pki = node.cluster.pki
+    pki, enter = node.cluster.pki, _enter(node, processes)
     labels = {key: value for each in devices for key, value in gpus.labels(each).items()}
     named = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
     processes.start(
@@ -74,10 +123,10 @@ def start_kubelet(node: Node, kube: Path, devices: Sequence[Gpus], processes: Pr
         [
             kube, "kubelet", "--config", config, "--kubeconfig", pki / f"{node.name}.kubeconfig",
             "--hostname-override", node.name, "--node-ip", node.address,
-            "--root-dir", node.folder / "kubelet", "--cert-dir", node.folder / "kubelet-pki",
+            "--cert-dir", node.folder / "kubelet-pki",
             *(["--node-labels", named] if named else []),
         ],
-        namespace=node.namespace,
+        enter=enter,
     )  # fmt: skip
     processes.start(
         f"kube-proxy-{node.index}",
@@ -88,12 +137,15 @@ def start_kubelet(node: Node, kube: Path, devices: Sequence[Gpus], processes: Pr
             "--conntrack-max-per-core", "0", "--conntrack-min", "0",
             "--conntrack-tcp-timeout-established", "0", "--conntrack-tcp-timeout-close-wait", "0",
         ],
-        namespace=node.namespace,
+        enter=enter,
     )  # fmt: skip
     if devices:
         offers = [f"{gpus.resource(each)}={each.count}" for each in devices]
-        plugins = node.folder / "kubelet" / "device-plugins"
-        processes.start(f"device-plugin-{node.index}", [kube, "device-plugin", plugins, *offers])
+        processes.start(
+            f"device-plugin-{node.index}",
+            [kube, "device-plugin", "/var/lib/kubelet/device-plugins", *offers],
+            enter=enter,
+        )
     processes.check(f"kubelet-{node.index}")
 
 

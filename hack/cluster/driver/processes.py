@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from localcluster.errors import ClusterError
-from localcluster.layout import Cluster
+from driver.errors import ClusterError
+from driver.layout import Cluster
 
 
 def start_time(pid: int) -> int | None:
@@ -78,19 +78,18 @@ class Processes:
         name: str,
         command: Sequence[str | Path],
         *,
-        namespace: str | None = None,
-        environment: Mapping[str, str] | None = None,
+        enter: Sequence[str] = (),
     ) -> bool:
         """Start a process unless it runs; return whether it was started.
 
-        With `namespace` it runs in that network namespace. (`ip netns exec` would hide the
-        cgroups: it mounts its own /sys.)
+        `enter` are nsenter's options for the namespaces that it runs in. (`ip netns exec` would
+        hide the cgroups: it mounts its own /sys.)
         """
         if self.alive(name):
             return False
         self._folder.mkdir(parents=True, exist_ok=True)
         self._cluster.logs.mkdir(parents=True, exist_ok=True)
-        entered = ["nsenter", f"--net=/run/netns/{namespace}", "--"] if namespace else []
+        entered = ["nsenter", *enter, "--"] if enter else []
         with self.log(name).open("ab") as log:
             process = subprocess.Popen(
                 [*entered, *(str(part) for part in command)],
@@ -98,7 +97,6 @@ class Processes:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, **(environment or {})},
                 cwd="/",
             )
         mark = {"pid": process.pid, "start": start_time(process.pid)}
@@ -126,6 +124,10 @@ class Processes:
         except FileNotFoundError:
             return "(no log)"
         return "\n".join(text.splitlines()[-lines:])
+
+    def pid(self, name: str) -> int | None:
+        """Return the pid of a running process."""
+        return self._read(name)
 
     def stop(self, name: str, seconds: float = 10) -> None:
         """End a process: politely, then not."""

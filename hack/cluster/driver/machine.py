@@ -6,10 +6,10 @@ import shutil
 import socket
 from pathlib import Path
 
-from localcluster.errors import ClusterError
-from localcluster.layout import STATE_ROOT
-from localcluster.processes import run
-from localcluster.progress import step
+from driver.errors import ClusterError
+from driver.layout import STATE_ROOT
+from driver.processes import run
+from driver.progress import step
 
 MINIMUM_DISK_GIB = 8
 MINIMUM_MEMORY_GIB = 3

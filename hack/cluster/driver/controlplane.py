@@ -7,15 +7,15 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from localcluster.layout import (
+from driver.layout import (
     API_SERVICE_ADDRESS,
     HUB_ADDRESS,
     SERVICE_RANGE,
     Cluster,
     Settings,
 )
-from localcluster.processes import Processes, run
-from localcluster.progress import wait_until
+from driver.processes import Processes, run
+from driver.progress import wait_until
 
 _SERVER_NAMES = (
     "127.0.0.1",
@@ -82,7 +82,7 @@ def start(cluster: Cluster, kube: Path, settings: Settings, processes: Processes
     Raises:
         ClusterError: A process ended at once, or nothing answers in time.
     """
-    pki, namespace = cluster.pki, cluster.namespace
+    pki, enter = cluster.pki, [cluster.enter]
     processes.start(
         "etcd",
         [
@@ -90,7 +90,7 @@ def start(cluster: Cluster, kube: Path, settings: Settings, processes: Processes
             "--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379",
             "--listen-peer-urls", "http://127.0.0.1:2380", "--log-level", "warn",
         ],
-        namespace=namespace,
+        enter=enter,
     )  # fmt: skip
     processes.start(
         "kube-apiserver",
@@ -109,7 +109,7 @@ def start(cluster: Cluster, kube: Path, settings: Settings, processes: Processes
             "--service-cluster-ip-range", SERVICE_RANGE,
             "--cert-dir", cluster.folder / "apiserver",
         ],
-        namespace=namespace,
+        enter=enter,
     )  # fmt: skip
     socket = cluster.folder / "api.sock"
     if not processes.alive("api-inside"):
@@ -117,7 +117,7 @@ def start(cluster: Cluster, kube: Path, settings: Settings, processes: Processes
     processes.start(
         "api-inside",
         [kube, "forward", f"unix:{socket}", f"tcp:{HUB_ADDRESS}:6443"],
-        namespace=namespace,
+        enter=enter,
     )
     processes.start(
         "api-outside", [kube, "forward", f"tcp:127.0.0.1:{settings.port}", f"unix:{socket}"]
@@ -134,7 +134,7 @@ def start(cluster: Cluster, kube: Path, settings: Settings, processes: Processes
 
 def start_controllers(cluster: Cluster, kube: Path, processes: Processes) -> None:
     """Start the controller manager, the scheduler and the volume provisioner."""
-    pki, namespace = cluster.pki, cluster.namespace
+    pki, enter = cluster.pki, [cluster.enter]
     processes.start(
         "kube-controller-manager",
         [
@@ -146,7 +146,7 @@ def start_controllers(cluster: Cluster, kube: Path, processes: Processes) -> Non
             "--root-ca-file", pki / "ca.crt", "--cert-dir", cluster.folder / "controller-manager",
             "--node-monitor-grace-period", "20s",
         ],
-        namespace=namespace,
+        enter=enter,
     )  # fmt: skip
     processes.start(
         "kube-scheduler",
@@ -157,12 +157,12 @@ def start_controllers(cluster: Cluster, kube: Path, processes: Processes) -> Non
             "--bind-address", "127.0.0.1", "--leader-elect=false",
             "--cert-dir", cluster.folder / "scheduler",
         ],
-        namespace=namespace,
+        enter=enter,
     )  # fmt: skip
     processes.start(
         "provisioner",
         [kube, "provisioner", pki / "admin.kubeconfig", cluster.folder / "volumes"],
-        namespace=namespace,
+        enter=enter,
     )
 
 

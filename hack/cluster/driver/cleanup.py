@@ -1,20 +1,20 @@
 """Takes a cluster down and finds what a crash left, by the cluster's own marks alone.
 
 The marks: pids with their start times, membership of the cluster's cgroups or network namespaces,
-and shims that were started for a socket in the cluster's folder.
+and shims that were started for a socket in the cluster's folder. Mounts are in the nodes' mount
+namespaces and go with their processes.
 """
 
 import contextlib
-import json
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from localcluster import cgroups
-from localcluster.errors import ClusterError
-from localcluster.layout import Cluster
-from localcluster.processes import Processes, end, run
+from driver import cgroups, node
+from driver.errors import ClusterError
+from driver.layout import Cluster
+from driver.processes import Processes, end, run
 
 _NETNS = Path("/run/netns")
 
@@ -29,23 +29,20 @@ def remove(cluster: Cluster) -> None:
     # Kubelets first: else they start again what is ended below.
     for name in sorted(processes.names(), key=_stop_order):
         processes.stop(name, seconds=5)
-    sockets = list(_shim_sockets(cluster))
     for _ in range(20):  # a parent may fork while its children are being ended
         end(_members(cluster), 0)
         if not _members(cluster):
             break
     if left := _members(cluster):
         raise ClusterError(f"processes {sorted(left)} do not end; run `down` again")
-    _unmount(cluster)
     for namespace in _namespaces(cluster):
         run("ip", "netns", "delete", namespace)
     cgroups.remove(cluster.cgroup_prefix)
-    for path in [*sockets, *_foreign_files(cluster)]:
-        path.unlink(missing_ok=True)
     if cluster.folder.exists():
         shutil.rmtree(cluster.folder)
-    with contextlib.suppress(OSError):  # others' clusters may be in it
-        cluster.folder.parent.rmdir()
+    for folder in (cluster.folder.parent, *node.FIXED_PLACES):
+        with contextlib.suppress(OSError):  # in use by another cluster, or by the machine
+            os.rmdir(folder)
 
 
 def leftovers(cluster: Cluster) -> list[str]:
@@ -53,7 +50,6 @@ def leftovers(cluster: Cluster) -> list[str]:
     found = [f"process {pid}" for pid in sorted(_members(cluster))]
     found += [f"mount {path}" for path in _mounts(cluster)]
     found += [f"network namespace {name}" for name in _namespaces(cluster)]
-    found += [f"file {path}" for path in _foreign_files(cluster)]
     return [*found, str(cluster.folder)] if cluster.folder.exists() else found
 
 
@@ -99,38 +95,7 @@ def _shims(cluster: Cluster) -> Iterator[int]:
             yield int(entry.name)
 
 
-def _shim_sockets(cluster: Cluster) -> Iterator[Path]:
-    """Shims listen below /run/containerd, whatever containerd's own state folder is."""
-    for file in cluster.folder.glob("node-*/run/io.containerd.runtime.v2.task/k8s.io/*/address"):
-        with contextlib.suppress(OSError):
-            yield Path(file.read_text().removeprefix("unix://"))
-
-
 def _mounts(cluster: Cluster) -> list[str]:
     prefix = f"{cluster.folder}/"
     mounts = (line.split()[1] for line in Path("/proc/mounts").read_text().splitlines())
     return [mount for mount in mounts if mount.startswith(prefix)]
-
-
-def _unmount(cluster: Cluster) -> None:
-    for mount in reversed(_mounts(cluster)):
-        run("umount", "--lazy", mount)
-
-
-def _foreign_files(cluster: Cluster) -> Iterator[Path]:
-    """Files that kubelet and the CNI plugins write to fixed places outside the cluster's folder."""
-    logs = Path("/var/log/containers")
-    if logs.is_dir():
-        for link in logs.iterdir():
-            if link.is_symlink() and os.readlink(link).startswith(f"{cluster.folder}/"):
-                yield link
-    results = Path("/var/lib/cni/results")
-    if results.is_dir():
-        for path in results.glob(f"{cluster.namespace}-*"):
-            with contextlib.suppress(OSError, json.JSONDecodeError):
-                if (
-                    json.loads(path.read_text())
-                    .get("networkName", "")
-                    .startswith(f"{cluster.namespace}-")
-                ):
-                    yield path

@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from localcluster.errors import ClusterError
+from driver.errors import ClusterError
 
 _ROOT = Path("/sys/fs/cgroup")
 

@@ -1,0 +1,152 @@
+"""Where a cluster keeps its things: one folder, so that `down` can leave nothing behind."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+STATE_ROOT = Path("/var/lib/enginewright")
+DEFAULT_NAME = "enginewright"
+DEFAULT_PORT = 16443
+
+HUB_ADDRESS = "192.0.2.1"  # TEST-NET-1: the API server's, inside the cluster only
+SERVICE_RANGE = "198.19.0.0/16"
+POD_RANGE = "198.18.0.0/16"
+API_SERVICE_ADDRESS = "198.19.0.1"
+DNS_ADDRESS = "198.19.0.10"
+
+
+def cache_root() -> Path:
+    """Return the folder of everything that can be made again."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "enginewright"
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """Devices that one node offers: product of the table in gpus.py, whole or as MIG slices."""
+
+    node: int
+    product: str
+    mig: str | None
+    count: int
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a cluster was asked to be; kept in its folder, so that a second `up` can compare."""
+
+    nodes: int
+    port: int
+    gpus: tuple[Gpus, ...] = ()
+
+
+@dataclass(frozen=True)
+class Node:
+    """One kubelet with its containerd, in a network namespace of its own."""
+
+    cluster: "Cluster"
+    index: int  # from 1
+
+    @property
+    def name(self) -> str:
+        """Name as Kubernetes knows it."""
+        return f"node-{self.index}"
+
+    @property
+    def folder(self) -> Path:
+        """Everything that the node writes."""
+        return self.cluster.folder / self.name
+
+    @property
+    def namespace(self) -> str:
+        """Network namespace."""
+        return f"{self.cluster.namespace}-{self.index}"
+
+    @property
+    def address(self) -> str:
+        """Address in the cluster's own network."""
+        return f"192.0.2.{self.index + 10}"
+
+    @property
+    def pod_range(self) -> str:
+        """Addresses of the node's pods."""
+        return f"198.18.{self.index}.0/24"
+
+    @property
+    def cgroup(self) -> str:
+        """Parent of all pod cgroups, in every hierarchy."""
+        return f"{self.cluster.cgroup_prefix}-{self.index}"
+
+    @property
+    def containerd_socket(self) -> Path:
+        """Where the node's containerd listens."""
+        return self.folder / "containerd.sock"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Names and paths that follow from a cluster's name."""
+
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        """State: removed as a whole by `down`."""
+        return STATE_ROOT / self.name
+
+    @property
+    def namespace(self) -> str:
+        """Network namespace of the control plane, and prefix of the nodes' ones."""
+        return f"ew-{self.name}"
+
+    @property
+    def enter(self) -> str:
+        """Option of nsenter for the control plane's network namespace."""
+        return f"--net=/run/netns/{self.namespace}"
+
+    @property
+    def cgroup_prefix(self) -> str:
+        """Common beginning of the nodes' cgroups."""
+        return f"ew-{self.name}"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """For users, through the forwarded port."""
+        return self.folder / "kubeconfig"
+
+    @property
+    def pki(self) -> Path:
+        """Certificates, keys and static tokens."""
+        return self.folder / "pki"
+
+    @property
+    def logs(self) -> Path:
+        """One file a process."""
+        return self.folder / "logs"
+
+    @property
+    def bin(self) -> Path:
+        """Folder with kubectl and helm, for PATH."""
+        return self.folder / "bin"
+
+    @property
+    def settings_file(self) -> Path:
+        """Where `Settings` are kept."""
+        return self.folder / "settings.json"
+
+    def node(self, index: int) -> Node:
+        """Return the node with this number, from 1."""
+        return Node(self, index)
+
+    def read_settings(self) -> Settings | None:
+        """Return what the cluster was asked to be; None when there is none."""
+        try:
+            raw = json.loads(self.settings_file.read_text())
+        except FileNotFoundError:
+            return None
+        return Settings(raw["nodes"], raw["port"], tuple(Gpus(**each) for each in raw["gpus"]))
+
+    def write_settings(self, settings: Settings) -> None:
+        """Keep what the cluster is asked to be."""
+        self.settings_file.write_text(json.dumps(asdict(settings)))
