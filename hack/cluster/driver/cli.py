@@ -199,7 +199,7 @@ def _up_nodes(cluster: Cluster, binaries: Path, settings: Settings, processes: P
 def _offers(cluster: Cluster, gpu: Gpus) -> bool:
     path = "jsonpath={.status.allocatable}"
     offered = _kubectl(cluster, "get", "node", cluster.node(gpu.node).name, "--output", path)
-    return json.loads(offered or "{}").get(gpus.resource(gpu)) == str(gpu.count)
+    return bool(json.loads(offered or "{}").get(gpus.resource(gpu)) == str(gpu.count))
 
 
 def _link_tools(cluster: Cluster, kube: Path) -> None:
