@@ -1,0 +1,104 @@
+"""AcceleratorClass: a kind of device that one engine fits, as an administrator describes it."""
+
+from typing import Annotated, ClassVar
+
+from pydantic import ConfigDict, Field
+
+from enginewright.api.base import ApiModel, ObjectMeta
+from enginewright.api.conditions import Condition
+from enginewright.api.inference_model import Backends
+from enginewright.api.markers import INT32, INT64, Rule, map_list, rules
+from enginewright.api.pods import Tolerations
+from enginewright.api.scalars import Labels
+
+
+class AcceleratorClassSpec(ApiModel):
+    """Which nodes belong to the class, what a pod asks them for, and what may run there."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            Rule(
+                "!has(self.aheadOfTime) || !self.aheadOfTime || has(self.computeCapability)",
+                "aheadOfTime builds for a compute capability without a device: write"
+                ' computeCapability, such as "8.9", or set aheadOfTime to false',
+                field_path=".aheadOfTime",
+            )
+        )
+    )
+
+    node_selector: Annotated[
+        Labels,
+        Field(min_length=1),
+        Rule(
+            "size(self) >= 1",
+            "write at least one label of the nodes, such as kubernetes.io/os: linux",
+        ),
+    ]
+    """Labels of the nodes that belong to the class, such as nvidia.com/gpu.product: NVIDIA-L4."""
+
+    resource_name: Annotated[
+        str | None,
+        Field(max_length=253),
+        Rule(
+            "self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$')",
+            "write an extended resource as DOMAIN/NAME, such as nvidia.com/gpu or nvidia.com/mig-1g.10gb",
+        ),
+    ] = None
+    """Extended resource of which each pod asks for one, such as nvidia.com/gpu; absent: none, as on CPUs."""
+
+    tolerations: Tolerations = ()
+    """Taints of these nodes that pods of the class tolerate."""
+
+    compute_capability: Annotated[
+        str | None,
+        Field(max_length=8),
+        Rule(
+            "self.matches('^[0-9]{1,2}[.][0-9]{1,2}$')",
+            'write the compute capability as MAJOR.MINOR in quotes, such as "8.9"',
+        ),
+    ] = None
+    """CUDA compute capability of the devices, in quotes, such as "8.9"."""
+
+    backends: Backends
+    """Backends that may run on the class, the preferred one first."""
+
+    ahead_of_time: bool = False
+    """Whether engines are built for the compute capability without a device of the class."""
+
+
+class AcceleratorClassStatus(ApiModel):
+    """What the operator sees of the class."""
+
+    observed_generation: Annotated[int, INT64] = 0
+    """metadata.generation that this status is about; older: not yet looked at."""
+
+    nodes: Annotated[int, INT32] = 0
+    """How many nodes match the selector."""
+
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=32), map_list("type")] = ()
+    """Statements about the class: Ready and why."""
+
+
+class AcceleratorClass(ApiModel):
+    """A kind of device that one engine fits: a GPU product, a MIG profile, or plain CPUs."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            Rule(
+                "!format.dns1123Label().validate(self.metadata.name).hasValue()",
+                "a class is named in other objects' names: write at most 63 lowercase letters,"
+                " digits and '-', beginning and ending with a letter or digit",
+                field_path=".metadata.name",
+            )
+        )
+    )
+
+    kind: ClassVar[str] = "AcceleratorClass"
+    plural: ClassVar[str] = "acceleratorclasses"
+
+    metadata: ObjectMeta
+    spec: AcceleratorClassSpec
+    """Which nodes belong to the class, what a pod asks them for, and what may run there."""
+
+    status: AcceleratorClassStatus = AcceleratorClassStatus()
+    """What the operator sees of the class."""

@@ -1,0 +1,493 @@
+"""InferenceModel: what its owner wants served, and what the operator has made of it."""
+
+from enum import StrEnum
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+from pydantic import ConfigDict, Field
+
+from enginewright.api.base import ApiModel, ObjectMeta
+from enginewright.api.inference_model_status import InferenceModelStatus
+from enginewright.api.markers import ATOMIC, INT32, INT64, NotYet, Rule, map_list, rules
+from enginewright.api.pods import LocalObjectReference, PodTemplate, Resources
+from enginewright.api.scalars import (
+    DnsLabel,
+    Duration,
+    FreeForm,
+    Number,
+    Percent,
+    Quantity,
+    Sha256,
+    Tolerance,
+    Uri,
+)
+
+MAX_REPLICAS = 1000
+
+SUPPORTED_SCHEMES = NotYet(accepts="(pvc|https?)://.*", told="pvc, http and https")
+
+Replicas: TypeAlias = Annotated[int, Field(ge=0, le=MAX_REPLICAS), INT32]
+TensorName: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class Backend(StrEnum):
+    """How a class of accelerator runs a model."""
+
+    TENSORRT = "tensorrt"
+    TENSORRT_RTX = "tensorrt-rtx"
+    CUDA = "cuda"
+    OPENVINO = "openvino"
+    CPU = "cpu"
+
+
+class Precision(StrEnum):
+    """Numeric precision of the weights and activations that serve."""
+
+    FP32 = "FP32"
+    FP16 = "FP16"
+    BF16 = "BF16"
+    FP8 = "FP8"
+    INT8 = "INT8"
+
+
+Backends: TypeAlias = Annotated[
+    tuple[
+        Annotated[
+            Backend,
+            Field(description="One of tensorrt, tensorrt-rtx, cuda, openvino, cpu."),
+        ],
+        ...,
+    ],
+    Field(min_length=1, max_length=5),
+    ATOMIC,
+    Rule(
+        "self.all(x, self.exists_one(y, x == y))",
+        "name each backend once, the preferred one first",
+    ),
+]
+
+
+class Source(ApiModel):
+    """Where the model lies and how it is reached."""
+
+    uri: Annotated[Uri, SUPPORTED_SCHEMES]
+    """Address of the .onnx file: https, http, s3, gs, az, hf, oci or pvc://CLAIM/PATH. External data files are looked for beside it."""
+
+    sha256: Sha256 | None = None
+    """Digest of the .onnx file, as `sha256sum` prints it. Absent: whatever lies there is served, and its digest is told in the status."""
+
+    secret_ref: LocalObjectReference | None = None
+    """Secret of this namespace with the credentials for the address."""
+
+    refresh_interval: Annotated[Duration | None, NotYet(accepts="0[hms]", told="0s")] = None
+    """How often the source is looked at for a changed file, such as 10m; 0s: never."""
+
+
+class Extension(ApiModel):
+    """A library with operators that the model needs and ONNX Runtime does not have."""
+
+    uri: Uri
+    """Address of the shared library."""
+
+    sha256: Sha256
+    """Digest of the library, as `sha256sum` prints it: it is code that will run."""
+
+    type: Literal["TensorRTPlugin", "CustomOperators"]
+    """TensorRTPlugin: loaded into TensorRT's registry. CustomOperators: registered with ONNX Runtime."""
+
+
+class Calibration(ApiModel):
+    """Data from which the ranges of quantised tensors are learnt."""
+
+    uri: Uri
+    """Address of a .npz file with one array an input, samples along the first axis."""
+
+    secret_ref: LocalObjectReference | None = None
+    """Secret of this namespace with the credentials for the address."""
+
+    samples: Annotated[int, Field(ge=1, le=1_000_000), INT32] | None = None
+    """How many samples are used; absent: all."""
+
+    method: Literal["MinMax", "Entropy", "Percentile"] | None = None
+    """How a range is taken from what was seen: MinMax, Entropy or Percentile."""
+
+
+class Quantization(ApiModel):
+    """How the model is quantised, with precision INT8 or FP8."""
+
+    calibration: Calibration | None = None
+    """Data from which the ranges of quantised tensors are learnt."""
+
+    per_channel: bool | None = None
+    """Whether weights get a scale for each output channel instead of one for the whole tensor."""
+
+
+class ValueRange(ApiModel):
+    """Range of the values that golden inputs are drawn from."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            Rule(
+                "!self.low.matches('^[-+0-9.eE]+$') || !self.high.matches('^[-+0-9.eE]+$')"
+                " || double(self.low) < double(self.high)",
+                "write a low that is less than high",
+            )
+        )
+    )
+
+    low: Number
+    """Lowest value, as a number in quotes, such as "0"."""
+
+    high: Number
+    """Highest value, as a number in quotes, such as "1"."""
+
+
+Shape: TypeAlias = Annotated[
+    tuple[Annotated[int, INT64, Field(description="Size of one dimension.")], ...],
+    Field(min_length=1, max_length=16),
+    ATOMIC,
+    Rule(
+        "self.all(size, size >= 1 && size <= 2147483647)",
+        "write every dimension as a fixed size of at least 1, never 0, -1 or a name",
+    ),
+]
+
+
+class ShapeProfile(ApiModel):
+    """The sizes that one dynamic input may have."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            Rule(
+                "size(self.min) == size(self.opt) && size(self.opt) == size(self.max)",
+                "give min, opt and max the same number of dimensions: the rank of the input",
+                message_expression="'input ' + self.input + ': give min, opt and max the same number"
+                " of dimensions, the rank of the input; they have ' + string(size(self.min)) + ', '"
+                " + string(size(self.opt)) + ' and ' + string(size(self.max))",
+            ),
+            Rule(
+                "size(self.min) != size(self.opt) || size(self.opt) != size(self.max)"
+                " || self.opt.all(i, size, self.min[i] <= size && size <= self.max[i])",
+                "write sizes with min <= opt <= max in every dimension",
+                message_expression="'input ' + self.input + ': write sizes with min <= opt <= max"
+                " in every dimension'",
+            ),
+        )
+    )
+
+    input: TensorName
+    """Name of the input, as the model has it."""
+
+    min: Shape
+    """Smallest size of every dimension, such as [1, 3, 224, 224]."""
+
+    opt: Shape
+    """Most usual size of every dimension, for which engines are tuned, such as [8, 3, 224, 224]."""
+
+    max: Shape
+    """Largest size of every dimension, such as [32, 3, 224, 224]. Larger requests are refused."""
+
+    range: ValueRange | None = None
+    """Range of the values that golden inputs are drawn from; absent: a range that suits the input's type."""
+
+
+class Samples(ApiModel):
+    """Golden inputs of the user's own, perhaps with the outputs that are expected."""
+
+    uri: Annotated[Uri, SUPPORTED_SCHEMES]
+    """Address of a .npz file with arrays named SAMPLE/INPUT and, for expected outputs, SAMPLE/OUTPUT."""
+
+    secret_ref: LocalObjectReference | None = None
+    """Secret of this namespace with the credentials for the address."""
+
+
+class OutputTolerance(ApiModel):
+    """Tolerances for one output."""
+
+    name: TensorName
+    """Name of the output, as the model has it."""
+
+    rtol: Tolerance | None = None
+    """Relative tolerance, as a number in quotes."""
+
+    atol: Tolerance | None = None
+    """Absolute tolerance, as a number in quotes."""
+
+
+class Parity(ApiModel):
+    """How closely what serves must agree with the source model."""
+
+    samples: Samples | None = None
+    """Golden inputs of your own. Absent: inputs drawn at random, the same ones every time."""
+
+    rtol: Tolerance | None = None
+    """Relative tolerance, as a number in quotes, such as "0.01". Absent: one that suits the precision."""
+
+    atol: Tolerance | None = None
+    """Absolute tolerance, as a number in quotes, such as "0.001". Absent: one that suits the precision."""
+
+    outputs: Annotated[
+        tuple[OutputTolerance, ...] | None, Field(max_length=64), map_list("name"), NotYet()
+    ] = None
+    """Tolerances for single outputs, which take the place of rtol and atol."""
+
+
+class Accelerator(ApiModel):
+    """One class of accelerator that is to serve the model."""
+
+    class_name: Annotated[DnsLabel, Field(alias="class")]
+    """Name of an AcceleratorClass; `kubectl get acceleratorclasses` lists them."""
+
+    replicas: Replicas | None = None
+    """How many pods serve on this class; absent: spec.replicas. 0 suspends the class."""
+
+
+class Build(ApiModel):
+    """How the Jobs run that prepare the model and build its engines."""
+
+    workspace: Annotated[Quantity | None, NotYet()] = None
+    """Device memory that a TensorRT build may use, such as 4Gi."""
+
+    timeout: Annotated[
+        Duration,
+        Rule(
+            "!self.matches('^[0-9hms]+$') || (duration(self) >= duration('1m')"
+            " && duration(self) <= duration('168h'))",
+            "write a timeout between 1m and 168h",
+        ),
+    ] = "1h"
+    """How long one Job may take before it is ended and the failure is told, such as 1h."""
+
+    resources: Resources = Resources()
+    """Compute resources of every stage of the Jobs."""
+
+    interim: Annotated[
+        Literal["None", "CUDA", "CPU"] | None, NotYet(accepts="None", told="None")
+    ] = None
+    """What serves while an engine is built: None, CUDA or CPU."""
+
+
+class Fallback(ApiModel):
+    """What happens when nodes run elsewhere than on the chosen backend."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            Rule(
+                "self.policy != 'Budget' || has(self.maxComputeShare) || has(self.maxNodeShare)",
+                'policy Budget needs a share: write maxComputeShare: "2%", maxNodeShare: "5%" or both',
+            ),
+            Rule(
+                "self.policy == 'Budget' || (!has(self.maxComputeShare) && !has(self.maxNodeShare))",
+                "maxComputeShare and maxNodeShare go with policy: Budget; remove them or set that policy",
+            ),
+        )
+    )
+
+    policy: Literal["Forbid", "Budget", "Allow"]
+    """Forbid: no fallback. Budget: up to the shares. Allow: serves, and FallbackActive tells it."""
+
+    max_compute_share: Percent | None = None
+    """Share of the computing time that may run elsewhere, such as "2%"."""
+
+    max_node_share: Percent | None = None
+    """Share of the nodes that may run elsewhere, such as "5%"."""
+
+
+class Canary(ApiModel):
+    """A few pods with the new revision, tried before it takes over."""
+
+    replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS), INT32] | None = None
+    """How many pods try the new revision."""
+
+    hold: Duration | None = None
+    """How long the new revision is watched before it is promoted, such as 5m."""
+
+    min_samples: Annotated[int, Field(ge=0, le=10_000_000), INT32] | None = None
+    """How many requests must have been seen before a verdict counts."""
+
+    probe_traffic: bool | None = None
+    """Whether the operator sends requests of its own where users send too few."""
+
+
+class Analysis(ApiModel):
+    """Limits by which a canary is compared with what serves."""
+
+    max_latency_ratio: Tolerance | None = None
+    """Latency of the new revision divided by that of the old one, such as "1.2"."""
+
+    max_error_share: Percent | None = None
+    """Share of requests that may fail, such as "0.1%"."""
+
+
+class Rollout(ApiModel):
+    """How a new revision takes over."""
+
+    strategy: Literal["Surge", "Recreate"] = "Surge"
+    """Surge: the new pods first, then the old ones go. Recreate: the other way round, with downtime, for when no device is spare."""
+
+    canary: Annotated[Canary | None, NotYet()] = None
+    """A few pods with the new revision, tried before it takes over."""
+
+    analysis: Annotated[Analysis | None, NotYet()] = None
+    """Limits by which a canary is compared with what serves."""
+
+    on_failure: Annotated[Literal["Rollback", "Pause"] | None, NotYet()] = None
+    """What happens when a new revision fails: Rollback or Pause."""
+
+    paused: bool = False
+    """Holds what serves as it is: changes of the spec are prepared, not rolled out."""
+
+
+class Batching(ApiModel):
+    """How requests are put together into batches."""
+
+    max_size: Annotated[int, Field(ge=1, le=4096), INT32] | None = None
+    """How many requests one batch holds at most."""
+
+    max_delay: Duration | None = None
+    """How long a request may wait for others, such as 1s; 0s: not at all."""
+
+
+class Autoscaling(ApiModel):
+    """How the number of pods follows the load."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            Rule(
+                "!has(self.minReplicas) || self.minReplicas <= self.maxReplicas",
+                "write a minReplicas of at most maxReplicas",
+            )
+        )
+    )
+
+    min_replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS), INT32] | None = None
+    """Fewest pods a class."""
+
+    max_replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS), INT32]
+    """Most pods a class."""
+
+    metrics: Annotated[
+        tuple[
+            Annotated[
+                FreeForm,
+                Field(
+                    description="One metric, as in `kubectl explain"
+                    " horizontalpodautoscaler.spec.metrics --api-version=autoscaling/v2`."
+                ),
+            ],
+            ...,
+        ]
+        | None,
+        Field(max_length=16),
+        ATOMIC,
+    ] = None
+    """What the number of pods follows; absent: the share of time that the devices are busy."""
+
+
+class Serving(ApiModel):
+    """How the pods serve."""
+
+    batching: Annotated[Batching | None, NotYet()] = None
+    """How requests are put together into batches."""
+
+    max_queue: Annotated[int, Field(ge=1, le=65536), INT32] = 256
+    """How many requests wait in one pod at most; one more is answered with 503 and Retry-After."""
+
+    autoscaling: Annotated[Autoscaling | None, NotYet()] = None
+    """How the number of pods follows the load."""
+
+
+class InferenceModelSpec(ApiModel):
+    """What is to be served, and how."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            Rule(
+                "!has(self.quantization) || (has(self.precision)"
+                " && self.precision in ['INT8', 'FP8'])",
+                "quantization goes with precision: INT8 or FP8; set one of them or remove quantization",
+                field_path=".quantization",
+            ),
+            Rule(
+                "!has(self.precision) || !(self.precision in ['INT8', 'FP8'])"
+                " || (has(self.quantization) && has(self.quantization.calibration))",
+                "precision INT8 and FP8 need data to calibrate with: write quantization.calibration.uri",
+                field_path=".precision",
+            ),
+        )
+    )
+
+    source: Source
+    """Where the model lies and how it is reached."""
+
+    extensions: Annotated[tuple[Extension, ...] | None, Field(max_length=16), ATOMIC, NotYet()] = (
+        None
+    )
+    """Libraries with operators that the model needs and ONNX Runtime does not have."""
+
+    target_opset: Annotated[
+        Annotated[int, Field(ge=7, le=1000), INT32] | None,
+        NotYet(),
+    ] = None
+    """Opset of ai.onnx to which the model is converted; absent: converted only if the runtime needs it."""
+
+    precision: Annotated[Precision | None, NotYet()] = None
+    """Precision that serves: FP32, FP16, BF16, FP8 or INT8; absent: the model's own."""
+
+    quantization: Annotated[Quantization | None, NotYet()] = None
+    """How the model is quantised, with precision INT8 or FP8."""
+
+    shapes: Annotated[tuple[ShapeProfile, ...], Field(max_length=64), map_list("input")] = ()
+    """Sizes of the dynamic inputs. Absent: batch 1 to 32, tuned for 8; an input with any other dynamic dimension must be named here."""
+
+    parity: Parity = Parity()
+    """How closely what serves must agree with the source model."""
+
+    backends: Backends | None = None
+    """Candidates in order of preference; absent: what the accelerator class allows. cpu is never implied."""
+
+    replicas: Replicas = 1
+    """How many pods serve on each class of accelerator. 0 suspends the model."""
+
+    accelerators: Annotated[tuple[Accelerator, ...], Field(max_length=16), map_list("class")] = ()
+    """Classes of accelerator that serve. Absent: the one class there is; where there are several, name them."""
+
+    build: Build = Build()
+    """How the Jobs run that prepare the model and build its engines."""
+
+    fallback: Annotated[Fallback | None, NotYet()] = None
+    """What happens when nodes run elsewhere than on the chosen backend."""
+
+    rollout: Rollout = Rollout()
+    """How a new revision takes over."""
+
+    serving: Serving = Serving()
+    """How the pods serve."""
+
+    pod_template: PodTemplate = PodTemplate()
+    """What is added to the pods: resources, placement, accounts, labels."""
+
+
+class InferenceModel(ApiModel):
+    """An ONNX model that is validated, prepared, proven and served."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            Rule(
+                "size(self.metadata.name) <= 40"
+                " && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+                "a model's name becomes the name of a Service: write at most 40 lowercase letters,"
+                " digits and '-', beginning with a letter and ending with a letter or digit",
+                field_path=".metadata.name",
+            )
+        )
+    )
+
+    kind: ClassVar[str] = "InferenceModel"
+    plural: ClassVar[str] = "inferencemodels"
+
+    metadata: ObjectMeta
+    spec: InferenceModelSpec
+    """What is to be served, and how."""
+
+    status: InferenceModelStatus = InferenceModelStatus()
+    """What has been made of it; written by the operator."""

@@ -1,0 +1,166 @@
+"""What the operator tells about an InferenceModel.
+
+What serves now and what is being brought up are separate, so that a failed update never hides that
+the old revision serves on. Nothing here changes by itself: live figures are metrics.
+"""
+
+from datetime import datetime
+from typing import Annotated, TypeAlias
+
+from pydantic import Field
+
+from enginewright.api.base import ApiModel
+from enginewright.api.conditions import Condition
+from enginewright.api.markers import INT32, INT64, map_list
+
+Text: TypeAlias = Annotated[str, Field(max_length=256)]
+Digest: TypeAlias = Annotated[str, Field(max_length=128)]
+Count: TypeAlias = Annotated[int, INT32]
+
+
+class PreparationFailure(ApiModel):
+    """Why preparing failed, remembered after the Job is gone, so that no Job repeats what cannot succeed."""
+
+    stage: Text = ""
+    """Stage that failed; empty when the Job failed before one began."""
+
+    reason: Annotated[str, Field(max_length=1024)]
+    """Why, as one word for programs, such as DigestMismatch."""
+
+    message: Annotated[str, Field(max_length=32768)] = ""
+    """Why, as a sentence for people."""
+
+    time: datetime | None = None
+    """When it failed."""
+
+    attempts: Count = 1
+    """How many Jobs have failed for these inputs."""
+
+
+class Preparation(ApiModel):
+    """What is being brought up."""
+
+    inputs_hash: Digest
+    """Hash of everything in the spec and of the runtime image that decides how the model is prepared."""
+
+    job: Annotated[str, Field(max_length=253)] = ""
+    """Name of the Job that prepares it."""
+
+    stage: Text = ""
+    """Stage that runs or ran last: fetch, validate, golden, publish."""
+
+    attempt: Count = 0
+    """Number of the Job for these inputs, from 1."""
+
+    failure: PreparationFailure | None = None
+    """The last failure for these inputs; absent: none."""
+
+
+class Prepared(ApiModel):
+    """The prepared model for the current spec: validated, with golden inputs and outputs, in the store."""
+
+    inputs_hash: Digest
+    """Hash of everything in the spec and of the runtime image that decided how it was prepared."""
+
+    key: Digest
+    """Key of the artefact in the store: prepared/KEY/."""
+
+    model_digest: Digest
+    """sha256 over the model file and its external data."""
+
+    opset: Count
+    """Opset of ai.onnx that the prepared model has."""
+
+    ir_version: Count
+    """IR version that the prepared model has."""
+
+    nodes: Annotated[int, INT64]
+    """How many nodes the prepared model has, those of subgraphs included."""
+
+    size_bytes: Annotated[int, INT64]
+    """Size of the artefact in bytes."""
+
+
+class ServingClass(ApiModel):
+    """One class of accelerator that serves."""
+
+    class_name: Annotated[str, Field(max_length=63, alias="class")]
+    """Name of the AcceleratorClass."""
+
+    backend: Text
+    """Backend that serves on it."""
+
+    replicas: Count = 0
+    """How many pods are wanted."""
+
+    ready_replicas: Count = 0
+    """How many pods are ready."""
+
+
+class ServingState(ApiModel):
+    """What serves now; it may be an older revision than the one wanted."""
+
+    revision: Text
+    """Short hash of the revision that serves."""
+
+    prepared_key: Digest
+    """Key of the prepared model that serves."""
+
+    model_digest: Digest
+    """sha256 over the model file and its external data."""
+
+    backend: Text
+    """Backend that serves; of the first class, where classes differ."""
+
+    classes: Annotated[tuple[ServingClass, ...], Field(max_length=16), map_list("class")] = ()
+    """The classes of accelerator that serve."""
+
+
+class Summary(ApiModel):
+    """One-string fields for `kubectl get`, which cannot compute them."""
+
+    backend: Text = ""
+    """Backends that serve, such as openvino."""
+
+    placement: Text = ""
+    """Share of the computing that runs on the chosen backend, such as "97% TensorRT"."""
+
+    classes: Text = ""
+    """Ready and wanted pods of each class, such as "a100-80gb 2/2, l4 3/4"."""
+
+    p99: Text = ""
+    """99th percentile of the baseline latency, such as 12ms."""
+
+    revision: Text = ""
+    """Revision that serves and, during an update, the one that is to replace it."""
+
+
+class InferenceModelStatus(ApiModel):
+    """What has been made of it; written by the operator."""
+
+    observed_generation: Annotated[int, INT64] = 0
+    """metadata.generation that this status is about; older: not yet looked at."""
+
+    replicas: Count = 0
+    """How many pods are wanted over all classes."""
+
+    selector: Annotated[str, Field(max_length=1024)] = ""
+    """Label selector of the serving pods, for autoscalers."""
+
+    revision: Text = ""
+    """Short hash of the revision that is wanted: model, runtime image and serving options."""
+
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=32), map_list("type")] = ()
+    """Statements about the resource: Ready, Reconciling, Stalled, Available and more."""
+
+    preparation: Preparation | None = None
+    """What is being brought up; absent: nothing."""
+
+    prepared: Prepared | None = None
+    """The prepared model for the current spec; absent: not there yet."""
+
+    serving: ServingState | None = None
+    """What serves now; absent: nothing."""
+
+    summary: Summary = Summary()
+    """One-string fields for `kubectl get`."""

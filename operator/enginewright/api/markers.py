@@ -1,0 +1,105 @@
+"""What a Kubernetes schema can say and Python's type hints cannot.
+
+Markers sit in `Annotated[...]` beside a field's type and add their keyword to the JSON schema from
+which the custom resource definitions are made. They change nothing about parsing: the API server
+has validated what the operator reads.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+RULES_KEYWORD = "x-kubernetes-validations"
+LIST_TYPE_KEYWORD = "x-kubernetes-list-type"
+LIST_KEYS_KEYWORD = "x-kubernetes-list-map-keys"
+INT_OR_STRING_KEYWORD = "x-kubernetes-int-or-string"
+PRESERVE_KEYWORD = "x-kubernetes-preserve-unknown-fields"
+NOT_YET_KEYWORD = "x-not-yet"  # between our models and the generator, which removes it
+
+NOT_YET_SENTENCE = "This version refuses it."
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A CEL rule and the sentence that tells a user what to write instead."""
+
+    rule: str
+    message: str
+    message_expression: str | None = None  # CEL that gives a better message; `message` if it fails
+    field_path: str | None = None  # where the error is shown, below the rule's own place
+    reason: str | None = None  # FieldValueInvalid unless told
+
+    def keyword(self) -> dict[str, str]:
+        """Return one entry of `x-kubernetes-validations`."""
+        entry = {"rule": self.rule, "message": self.message}
+        if self.message_expression:
+            entry["messageExpression"] = self.message_expression
+        if self.field_path:
+            entry["fieldPath"] = self.field_path
+        if self.reason:
+            entry["reason"] = self.reason
+        return entry
+
+    def __get_pydantic_json_schema__(
+        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Append this rule to the field's schema."""
+        schema = handler(core_schema)
+        return {**schema, RULES_KEYWORD: [*schema.get(RULES_KEYWORD, []), self.keyword()]}
+
+
+def rules(*entries: Rule) -> dict[str, Any]:
+    """Return `json_schema_extra` for rules about a whole object."""
+    return {RULES_KEYWORD: [entry.keyword() for entry in entries]}
+
+
+@dataclass(frozen=True)
+class _Keywords:
+    """Replaces or extends the schema of the type that it marks."""
+
+    extra: tuple[tuple[str, Any], ...]
+    replace: bool = False
+
+    def __get_pydantic_json_schema__(
+        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Return the marked schema."""
+        return {**({} if self.replace else handler(core_schema)), **dict(self.extra)}
+
+
+ATOMIC = _Keywords(((LIST_TYPE_KEYWORD, "atomic"),))
+"""A list that one writer owns whole: its order means something."""
+
+INT_OR_STRING = _Keywords(((INT_OR_STRING_KEYWORD, True),), replace=True)
+FREE_FORM = _Keywords((("type", "object"), (PRESERVE_KEYWORD, True)), replace=True)
+"""An object of Kubernetes' own, checked where Kubernetes reads it."""
+
+INT32 = _Keywords((("format", "int32"),))
+INT64 = _Keywords((("format", "int64"),))
+
+
+def map_list(*keys: str) -> _Keywords:
+    """Mark a list whose entries are told apart by `keys`: no duplicates, merged by key."""
+    return _Keywords(((LIST_TYPE_KEYWORD, "map"), (LIST_KEYS_KEYWORD, list(keys))))
+
+
+@dataclass(frozen=True)
+class NotYet:
+    """A field that this version refuses when it is set, openly, instead of ignoring it.
+
+    Such a field has no default, so that a user's value can be told from none. Values that fully
+    match the regular expression `accepts` pass; `told` says in words which ones those are.
+    """
+
+    accepts: str | None = None
+    told: str | None = None
+
+    def __get_pydantic_json_schema__(
+        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Leave a sentence for the field's description."""
+        sentence = f"This version takes only {self.told}." if self.told else NOT_YET_SENTENCE
+        return {**handler(core_schema), NOT_YET_KEYWORD: sentence}

@@ -1,0 +1,118 @@
+"""The usual subset of a pod's fields, in Kubernetes' own shapes."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import ConfigDict, Field
+
+from enginewright.api.base import ApiModel
+from enginewright.api.markers import ATOMIC, INT64, Rule, rules
+from enginewright.api.scalars import FreeForm, Labels, ObjectName, Quantity
+
+_OURS = Rule(
+    "self.all(k, !k.startsWith('enginewright.dev/'))",
+    "names below enginewright.dev/ belong to the operator: choose another prefix",
+)
+
+ResourceQuantity: TypeAlias = Annotated[
+    Quantity, Field(description="A quantity, such as 2, 500m or 4Gi.")
+]
+Quantities: TypeAlias = Annotated[Mapping[str, ResourceQuantity], Field(max_length=16)]
+
+
+class Resources(ApiModel):
+    """Compute resources, as in a container."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            Rule(
+                "!has(self.requests) || !has(self.limits) || self.requests.all(k,"
+                " !(k in self.limits) || !isQuantity(string(self.requests[k]))"
+                " || !isQuantity(string(self.limits[k]))"
+                " || quantity(string(self.requests[k]))"
+                ".compareTo(quantity(string(self.limits[k]))) <= 0)",
+                "a request must not exceed its limit: lower the request or raise the limit",
+            )
+        )
+    )
+
+    requests: Quantities = Field(default_factory=dict)
+    """What the scheduler sets aside, by resource, such as cpu: "2" or memory: 4Gi."""
+
+    limits: Quantities = Field(default_factory=dict)
+    """What may be used at most, by resource, such as memory: 8Gi."""
+
+
+class Toleration(ApiModel):
+    """Lets pods onto nodes with a matching taint, as in a pod."""
+
+    key: Annotated[str, Field(max_length=316)] = ""
+    """Key of the taint; empty with operator Exists matches every taint."""
+
+    operator: Literal["Exists", "Equal"] | None = None
+    """How the taint's value is compared: Equal (when absent) or Exists, which takes no value."""
+
+    value: Annotated[str, Field(max_length=63)] = ""
+    """Value of the taint, with operator Equal."""
+
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """Effect of the taint; absent: every effect."""
+
+    toleration_seconds: Annotated[int, INT64] | None = None
+    """With effect NoExecute: for how many seconds the taint is tolerated; absent: for ever."""
+
+
+Tolerations: TypeAlias = Annotated[tuple[Toleration, ...], Field(max_length=32), ATOMIC]
+
+
+class LocalObjectReference(ApiModel):
+    """Names an object in the same namespace."""
+
+    name: ObjectName
+    """Name of the object."""
+
+
+class PodTemplate(ApiModel):
+    """What is added to the pods that serve the model and, where it applies, that prepare it."""
+
+    labels: Annotated[Labels, _OURS] = Field(default_factory=dict)
+    """Labels added to the pods."""
+
+    annotations: Annotated[
+        Mapping[
+            str, Annotated[str, Field(max_length=4096, description="Value of the annotation.")]
+        ],
+        Field(max_length=64),
+        Rule(
+            "self.all(k, !format.qualifiedName().validate(k).hasValue())",
+            "write annotation names as Kubernetes has them: note or example.com/note",
+        ),
+        _OURS,
+    ] = Field(default_factory=dict)
+    """Annotations added to the pods."""
+
+    resources: Resources = Resources()
+    """Compute resources of the serving container."""
+
+    node_selector: Labels = Field(default_factory=dict)
+    """Labels that a node must have, besides those that the accelerator class asks for."""
+
+    tolerations: Tolerations = ()
+    """Taints that the pods tolerate, besides those of the accelerator class."""
+
+    affinity: FreeForm | None = None
+    """Affinity of the pods, as in `kubectl explain pod.spec.affinity`."""
+
+    service_account_name: ObjectName | None = None
+    """Service account of the pods. Absent: the namespace's default, and no token is mounted."""
+
+    image_pull_secrets: Annotated[
+        tuple[LocalObjectReference, ...], Field(max_length=16), ATOMIC
+    ] = ()
+    """Secrets with which the runtime image is pulled, besides those of the operator's settings."""
+
+    runtime_class_name: ObjectName | None = None
+    """RuntimeClass of the pods, such as nvidia."""
+
+    priority_class_name: ObjectName | None = None
+    """PriorityClass of the pods."""

@@ -1,0 +1,144 @@
+"""Strings with a grammar: durations, shares, numbers, quantities, digests, addresses.
+
+Numbers travel as strings where Kubernetes forbids floats. Each grammar is a CEL rule rather than a
+`pattern`, because a rule can say what to write and a pattern only shows itself.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Final, TypeAlias
+
+from pydantic import Field
+
+from enginewright.api.markers import FREE_FORM, INT_OR_STRING, Rule
+
+_DURATION: Final = "^([0-9]{1,5}h)?([0-9]{1,5}m)?([0-9]{1,5}s)?$"
+_NUMBER: Final = "^[-+]?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]{1,2})?$"
+_UNITS: Final = {"h": 3600, "m": 60, "s": 1}
+
+DURATION_RULE: Final = Rule(
+    f"size(self) > 0 && self.matches('{_DURATION}')",
+    "write a duration in whole hours, minutes and seconds: 1h, 90s, 1h30m, or 0s for none",
+)
+
+Duration: TypeAlias = Annotated[str, Field(max_length=20), DURATION_RULE]
+
+Percent: TypeAlias = Annotated[
+    str,
+    Field(max_length=10),
+    Rule(
+        "self.matches('^(100([.]0+)?|[0-9]{1,2}([.][0-9]+)?)%$')",
+        'write a share as a percentage between 0% and 100%, such as "2%" or "0.1%"',
+    ),
+]
+
+Number: TypeAlias = Annotated[
+    str,
+    Field(max_length=32),
+    Rule(
+        f"self.matches('{_NUMBER}')",
+        'write a decimal number in quotes, such as "0.01", "1e-3" or "-2.5"',
+    ),
+]
+
+Tolerance: TypeAlias = Annotated[
+    str,
+    Field(max_length=32),
+    Rule(
+        f"self.matches('{_NUMBER}') && !self.startsWith('-')",
+        'write a tolerance as a decimal number of at least 0 in quotes, such as "0.01" or "1e-3"',
+    ),
+]
+
+Quantity: TypeAlias = Annotated[
+    int | str,
+    INT_OR_STRING,
+    Rule(
+        "isQuantity(string(self)) && !string(self).startsWith('-')",
+        "write a quantity as Kubernetes does: 2, 500m, 4Gi",
+    ),
+]
+
+Sha256: TypeAlias = Annotated[
+    str,
+    Field(max_length=80),
+    Rule(
+        "self.matches('^[0-9a-f]{64}$')",
+        "write the sha256 as 64 lowercase hexadecimal digits, as `sha256sum FILE` prints it",
+    ),
+]
+
+SCHEMES: Final = ("https", "http", "s3", "gs", "az", "hf", "oci", "pvc")
+
+Uri: TypeAlias = Annotated[
+    str,
+    Field(max_length=2048),
+    Rule(
+        f"self.matches('^({'|'.join(SCHEMES)})://')",
+        f"start with one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}",
+    ),
+    Rule(
+        "!self.matches('^[a-z0-9]+://') || self.startsWith('pvc://')"
+        " || self.matches('^[a-z0-9]+://[^/]+/.+')",
+        "write SCHEME://HOST-OR-BUCKET/PATH, down to the file",
+    ),
+    Rule(
+        "!self.startsWith('pvc://') || self.matches('^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[^/].*$')",
+        "write pvc://CLAIM/PATH: the name of a PersistentVolumeClaim in this namespace and the path"
+        " of the file inside it",
+    ),
+    Rule(
+        "!self.startsWith('pvc://') || !self.matches('/[.][.](/|$)')",
+        "write the path of the file inside the claim without '..'",
+    ),
+    Rule(
+        "!self.matches('^https?://[^/]*@')",
+        "keep credentials out of the URI, which everybody can read: put them into a Secret and name"
+        " it in secretRef",
+    ),
+]
+
+DnsLabel: TypeAlias = Annotated[
+    str,
+    Field(max_length=63),
+    Rule(
+        "!format.dns1123Label().validate(self).hasValue()",
+        "write at most 63 lowercase letters, digits and '-', beginning and ending with a letter or digit",
+    ),
+]
+
+ObjectName: TypeAlias = Annotated[
+    str,
+    Field(max_length=253),
+    Rule(
+        "!format.dns1123Subdomain().validate(self).hasValue()",
+        "write the name of a Kubernetes object: lowercase letters, digits, '-' and '.',"
+        " beginning and ending with a letter or digit",
+    ),
+]
+
+LabelValue: TypeAlias = Annotated[str, Field(max_length=63, description="Value of the label.")]
+Labels: TypeAlias = Annotated[
+    Mapping[str, LabelValue],
+    Field(max_length=64),
+    Rule(
+        "self.all(k, !format.qualifiedName().validate(k).hasValue())",
+        "write label names as Kubernetes has them: app or example.com/team",
+    ),
+    Rule(
+        "self.all(k, !format.labelValue().validate(self[k]).hasValue())",
+        "write label values of at most 63 letters, digits, '-', '_' and '.',"
+        " beginning and ending with a letter or digit",
+    ),
+]
+
+FreeForm: TypeAlias = Annotated[Mapping[str, object], FREE_FORM]
+
+
+def duration(text: str) -> timedelta:
+    """Return the length of a `Duration`; ValueError for what its grammar does not know."""
+    if not text or not re.fullmatch(_DURATION, text):
+        raise ValueError(f"{text!r} is no duration: {DURATION_RULE.message}")
+    parts = re.findall("([0-9]+)([hms])", text)
+    return timedelta(seconds=sum(int(count) * _UNITS[unit] for count, unit in parts))
