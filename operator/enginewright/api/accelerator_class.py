@@ -85,7 +85,8 @@ class AcceleratorClass(ApiModel):
     model_config = ConfigDict(
         json_schema_extra=rules(
             Rule(
-                "!format.dns1123Label().validate(self.metadata.name).hasValue()",
+                "size(self.metadata.name) <= 63"
+                " && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
                 "a class is named in other objects' names: write at most 63 lowercase letters,"
                 " digits and '-', beginning and ending with a letter or digit",
                 field_path=".metadata.name",

@@ -161,8 +161,7 @@ class ShapeProfile(ApiModel):
                 "size(self.min) == size(self.opt) && size(self.opt) == size(self.max)",
                 "give min, opt and max the same number of dimensions: the rank of the input",
                 message_expression="'input ' + self.input + ': give min, opt and max the same number"
-                " of dimensions, the rank of the input; they have ' + string(size(self.min)) + ', '"
-                " + string(size(self.opt)) + ' and ' + string(size(self.max))",
+                " of dimensions, the rank of the input'",
             ),
             Rule(
                 "size(self.min) != size(self.opt) || size(self.opt) != size(self.max)"

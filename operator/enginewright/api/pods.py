@@ -17,7 +17,17 @@ _OURS = Rule(
 ResourceQuantity: TypeAlias = Annotated[
     Quantity, Field(description="A quantity, such as 2, 500m or 4Gi.")
 ]
-Quantities: TypeAlias = Annotated[Mapping[str, ResourceQuantity], Field(max_length=16)]
+Quantities: TypeAlias = Annotated[Mapping[str, ResourceQuantity], Field(max_length=8)]
+
+
+def _within_limit(name: str) -> str:
+    """Return CEL: the request of `name` is at most its limit, or one of them is no quantity."""
+    request, limit = (f"string(self.{side}['{name}'])" for side in ("requests", "limits"))
+    return (
+        f"!('{name}' in self.requests && '{name}' in self.limits)"
+        f" || !isQuantity({request}) || !isQuantity({limit})"
+        f" || quantity({request}).compareTo(quantity({limit})) <= 0"
+    )
 
 
 class Resources(ApiModel):
@@ -25,13 +35,12 @@ class Resources(ApiModel):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            Rule(
-                "!has(self.requests) || !has(self.limits) || self.requests.all(k,"
-                " !(k in self.limits) || !isQuantity(string(self.requests[k]))"
-                " || !isQuantity(string(self.limits[k]))"
-                " || quantity(string(self.requests[k]))"
-                ".compareTo(quantity(string(self.limits[k]))) <= 0)",
-                "a request must not exceed its limit: lower the request or raise the limit",
+            *(
+                Rule(
+                    f"!has(self.requests) || !has(self.limits) || {_within_limit(name)}",
+                    f"the request for {name} must not exceed its limit: lower the request or raise the limit",
+                )
+                for name in ("cpu", "memory", "ephemeral-storage")
             )
         )
     )

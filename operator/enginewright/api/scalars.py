@@ -55,7 +55,7 @@ Quantity: TypeAlias = Annotated[
     int | str,
     INT_OR_STRING,
     Rule(
-        "isQuantity(string(self)) && !string(self).startsWith('-')",
+        "type(self) == int ? self >= 0 : isQuantity(self) && !self.startsWith('-')",
         "write a quantity as Kubernetes does: 2, 500m, 4Gi",
     ),
 ]

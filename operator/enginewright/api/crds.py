@@ -1,0 +1,245 @@
+"""Custom resource definitions, made from the models.
+
+pydantic writes JSON Schema; the API server takes structural schemas: no references, no unions, no
+null. A keyword that is not known to be taken is an error here rather than a refusal there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.base import GROUP, VERSION
+from enginewright.api.inference_model import InferenceModel
+from enginewright.api.markers import (
+    INT_OR_STRING_KEYWORD,
+    LIST_KEYS_KEYWORD,
+    LIST_TYPE_KEYWORD,
+    NOT_YET_KEYWORD,
+    PRESERVE_KEYWORD,
+    RULES_KEYWORD,
+)
+
+Schema = dict[str, Any]
+
+_KEYWORDS: Final = (  # all that structural schemas may have here, in the order they are written
+    "description",
+    "type",
+    "format",
+    INT_OR_STRING_KEYWORD,
+    "enum",
+    "default",
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "pattern",
+    "minItems",
+    "maxItems",
+    "minProperties",
+    "maxProperties",
+    "required",
+    RULES_KEYWORD,
+    LIST_TYPE_KEYWORD,
+    LIST_KEYS_KEYWORD,
+    PRESERVE_KEYWORD,
+    "properties",
+    "additionalProperties",
+    "items",
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of `kubectl get`; a wide one is shown with -o wide."""
+
+    name: str
+    json_path: str
+    description: str
+    type: str = "string"
+    wide: bool = False
+
+    def entry(self) -> Schema:
+        """Return one entry of `additionalPrinterColumns`."""
+        entry: Schema = {
+            "name": self.name,
+            "type": self.type,
+            "description": self.description,
+            "jsonPath": self.json_path,
+        }
+        return {**entry, "priority": 1} if self.wide else entry
+
+
+_READY: Final = '.status.conditions[?(@.type=="Ready")]'
+_AGE: Final = Column("AGE", ".metadata.creationTimestamp", "When it was created.", type="date")
+
+MODEL_COLUMNS: Final = (
+    Column("READY", f"{_READY}.status", "Whether what the spec asks for serves."),
+    Column("REASON", f"{_READY}.reason", "Why, in one word."),
+    Column("BACKEND", ".status.summary.backend", "Backends that serve."),
+    Column("PLACEMENT", ".status.summary.placement", "Share that runs on the chosen backend."),
+    Column("CLASSES", ".status.summary.classes", "Ready and wanted pods of each class."),
+    Column("P99", ".status.summary.p99", "99th percentile of the baseline latency."),
+    Column("REVISION", ".status.summary.revision", "Revision that serves."),
+    _AGE,
+    Column("DIGEST", ".status.prepared.modelDigest", "sha256 of the model.", wide=True),
+    Column("OPSET", ".status.prepared.opset", "Opset of the model.", type="integer", wide=True),
+)
+
+CLASS_COLUMNS: Final = (
+    Column("READY", f"{_READY}.status", "Whether models can use the class."),
+    Column("REASON", f"{_READY}.reason", "Why, in one word."),
+    Column("NODES", ".status.nodes", "Nodes that match the selector.", type="integer"),
+    Column("BACKENDS", ".spec.backends", "Allowed backends, the preferred one first."),
+    Column("RESOURCE", ".spec.resourceName", "Extended resource of which a pod asks for one."),
+    _AGE,
+)
+
+
+def definitions(annotations: Mapping[str, str] | None = None) -> dict[str, Schema]:
+    """Return every CustomResourceDefinition by file name, with `annotations` added."""
+    entries = (
+        _definition(
+            InferenceModel,
+            singular="inferencemodel",
+            short_name="im",
+            scope="Namespaced",
+            columns=MODEL_COLUMNS,
+            subresources={
+                "status": {},
+                "scale": {
+                    "specReplicasPath": ".spec.replicas",
+                    "statusReplicasPath": ".status.replicas",
+                    "labelSelectorPath": ".status.selector",
+                },
+            },
+        ),
+        _definition(
+            AcceleratorClass,
+            singular="acceleratorclass",
+            short_name="aclass",
+            scope="Cluster",
+            columns=CLASS_COLUMNS,
+            subresources={"status": {}},
+        ),
+    )
+    for entry in entries:
+        if annotations:
+            entry["metadata"]["annotations"] = dict(annotations)
+    return {f"{GROUP}_{entry['spec']['names']['plural']}.yaml": entry for entry in entries}
+
+
+def _definition(
+    model: type[InferenceModel | AcceleratorClass],
+    *,
+    singular: str,
+    short_name: str,
+    scope: str,
+    columns: tuple[Column, ...],
+    subresources: Schema,
+) -> Schema:
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{model.plural}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "names": {
+                "kind": model.kind,
+                "listKind": f"{model.kind}List",
+                "plural": model.plural,
+                "singular": singular,
+                "shortNames": [short_name],
+            },
+            "scope": scope,
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": subresources,
+                    "additionalPrinterColumns": [column.entry() for column in columns],
+                    "schema": {"openAPIV3Schema": _root(model)},
+                }
+            ],
+        },
+    }
+
+
+def _root(model: type[InferenceModel | AcceleratorClass]) -> Schema:
+    raw = model.model_json_schema()
+    parts = raw.pop("$defs")
+    raw["properties"].pop("metadata")
+    schema = structural(raw, parts)
+    kinds = {
+        "apiVersion": {
+            "type": "string",
+            "description": f"Version of this representation: {GROUP}/{VERSION}.",
+        },
+        "kind": {"type": "string", "description": f"Kind of the resource: {model.kind}."},
+        "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},
+    }
+    properties = schema["properties"]
+    properties["status"] = without_defaults(properties["status"])
+    schema["properties"] = {**kinds, **properties}
+    schema["required"] = ["spec"]
+    return schema
+
+
+def structural(schema: Mapping[str, Any], parts: Mapping[str, Schema]) -> Schema:
+    """Return pydantic's `schema` as a structural one; `parts` are its `$defs`.
+
+    Raises ValueError for a keyword that a structural schema has no place for.
+    """
+    own = dict(schema)
+    own.pop("title", None)
+    not_yet = own.pop(NOT_YET_KEYWORD, None)
+    inherited: Schema = {}
+    if reference := own.pop("$ref", None):
+        inherited = structural(parts[reference.rpartition("/")[2]], parts)
+    elif union := own.pop("anyOf", None):
+        (only,) = (entry for entry in union if entry.get("type") != "null")
+        inherited = structural(only, parts)
+    for name in ("items", "additionalProperties"):
+        if name in own:
+            own[name] = structural(own[name], parts)
+    if "properties" in own:
+        own["properties"] = {
+            name: structural(entry, parts) for name, entry in own["properties"].items()
+        }
+    whole = {**inherited, **own}
+    if both := [*inherited.get(RULES_KEYWORD, ()), *own.get(RULES_KEYWORD, ())]:
+        whole[RULES_KEYWORD] = both
+    _set_default(whole)
+    if "description" in whole:
+        whole["description"] = " ".join(
+            [*whole["description"].split(), *((not_yet,) if not_yet else ())]
+        )
+    if unknown := whole.keys() - set(_KEYWORDS):
+        raise ValueError(f"a structural schema has no place for {', '.join(sorted(unknown))}")
+    return {name: whole[name] for name in _KEYWORDS if name in whole}
+
+
+def _set_default(schema: Schema) -> None:
+    """Keep a default that says something: an object's is `{}` where that lets its fields' fill in."""
+    default = schema.pop("default", None)
+    if "properties" in schema and isinstance(default, dict):
+        if any("default" in entry for entry in schema["properties"].values()):
+            schema["default"] = {}
+    elif default not in (None, "", [], {}):
+        schema["default"] = default
+
+
+def without_defaults(schema: Schema) -> Schema:
+    """Return `schema` with no default anywhere: the operator says what a status holds."""
+    return {
+        name: (
+            {key: without_defaults(entry) for key, entry in value.items()}
+            if name == "properties"
+            else without_defaults(value)
+            if isinstance(value, dict)
+            else value
+        )
+        for name, value in schema.items()
+        if name != "default"
+    }
