@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.base import GROUP, VERSION
+from enginewright.api.inference_model import InferenceModel
+
 
 @dataclass(frozen=True)
 class Resource:
@@ -39,11 +43,9 @@ class Resource:
         return "/".join(parts)
 
 
-INFERENCE_MODELS: Final = Resource(
-    "enginewright.dev", "v1alpha1", "inferencemodels", "InferenceModel"
-)
+INFERENCE_MODELS: Final = Resource(GROUP, VERSION, InferenceModel.plural, InferenceModel.kind)
 ACCELERATOR_CLASSES: Final = Resource(
-    "enginewright.dev", "v1alpha1", "acceleratorclasses", "AcceleratorClass", namespaced=False
+    GROUP, VERSION, AcceleratorClass.plural, AcceleratorClass.kind, namespaced=False
 )
 JOBS: Final = Resource("batch", "v1", "jobs", "Job")
 PODS: Final = Resource("", "v1", "pods", "Pod")

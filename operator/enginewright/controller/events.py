@@ -1,0 +1,132 @@
+"""Events that `kubectl describe` shows, told once per change and never in anybody's way.
+
+Reconciles hand them over and go on: one task writes them, and one that cannot be written is
+logged and dropped. The name of an Event is made from what it says, so that the same news told by a
+restarted operator counts up the Event that is there instead of adding one.
+"""
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from enginewright.kube.api import JsonObject, KubeApi
+from enginewright.kube.errors import KubeError, NotFound
+from enginewright.kube.resources import EVENTS
+from enginewright.plan.types import EventIntent
+
+COMPONENT: Final = "enginewright"
+REPEAT_AFTER: Final = 300.0  # seconds in which the same news is told once
+_WAITING: Final = 1000
+_REMEMBERED: Final = 4096
+_MESSAGE_LIMIT: Final = 1024  # the API server refuses longer ones
+_CLUSTER_SCOPED_NAMESPACE: Final = "default"  # where kubectl looks for them
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Told:
+    regarding: Mapping[str, Any]  # the object's reference
+    intent: EventIntent
+
+
+class EventRecorder:
+    """Takes Events without waiting; `run` writes them."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._api = api
+        self._clock = clock
+        self._now = now
+        self._waiting: asyncio.Queue[_Told] = asyncio.Queue(_WAITING)
+        self._last_told: OrderedDict[str, float] = OrderedDict()
+
+    def tell(self, regarding: Mapping[str, Any], intent: EventIntent) -> None:
+        """Have an Event written about an object, unless the same one was told just now."""
+        told = _Told(_reference(regarding), intent)
+        name = _event_name(told)
+        moment = self._clock()
+        last = self._last_told.get(name)
+        if last is not None and moment - last < REPEAT_AFTER:
+            return
+        self._last_told[name] = moment
+        self._last_told.move_to_end(name)
+        if len(self._last_told) > _REMEMBERED:
+            self._last_told.popitem(last=False)
+        try:
+            self._waiting.put_nowait(told)
+        except asyncio.QueueFull:
+            _logger.warning("event dropped, too many are waiting: %s", intent.message)
+
+    async def run(self) -> None:
+        """Write Events until cancelled."""
+        while True:
+            told = await self._waiting.get()
+            await self._write_or_log(told)
+            self._waiting.task_done()
+
+    async def drain(self) -> None:
+        """Return when all that was told is written."""
+        await self._waiting.join()
+
+    async def _write_or_log(self, told: _Told) -> None:
+        try:
+            await self._write(told)
+        except KubeError as error:
+            _logger.warning("event not written: %s: %s", error.message, told.intent.message)
+
+    async def _write(self, told: _Told) -> None:
+        namespace = told.regarding.get("namespace") or _CLUSTER_SCOPED_NAMESPACE
+        name = _event_name(told)
+        now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        try:
+            known = await self._api.get(EVENTS, namespace, name)
+        except NotFound:
+            known = {}
+        event: JsonObject = {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "metadata": {"name": name, "namespace": namespace},
+            "involvedObject": dict(told.regarding),
+            "type": told.intent.type,
+            "reason": told.intent.reason,
+            "message": told.intent.message[:_MESSAGE_LIMIT],
+            "source": {"component": COMPONENT},
+            "reportingComponent": COMPONENT,
+            "firstTimestamp": known.get("firstTimestamp") or now,
+            "lastTimestamp": now,
+            "count": (known.get("count") or 0) + 1,
+        }
+        await self._api.apply(event)
+
+
+def _reference(obj: Mapping[str, Any]) -> JsonObject:
+    metadata = obj["metadata"]
+    reference = {
+        "apiVersion": obj["apiVersion"],
+        "kind": obj["kind"],
+        "namespace": metadata.get("namespace"),
+        "name": metadata["name"],
+        "uid": metadata.get("uid"),
+    }
+    return {key: value for key, value in reference.items() if value}
+
+
+def _event_name(told: _Told) -> str:
+    intent = told.intent
+    identity = "\n".join(
+        (told.regarding.get("uid", ""), intent.type, intent.reason, intent.message)
+    )
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    return f"{told.regarding['name'][:230]}.{digest}"

@@ -1,0 +1,184 @@
+"""Carrying out a plan: apply what differs, delete what must go, write one status.
+
+Writes nothing where the observed object says already what the plan wants. That is so when its
+intent annotation carries the hash of the wanted object, and its content still holds the intent or
+is what the API server answered to our last apply; so a restart writes nothing, somebody's edit is
+undone, and an API server that rewrites our values cannot make us write for ever.
+"""
+
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Final
+
+from enginewright.contract.base import canonical_json
+from enginewright.controller.cache import Cache
+from enginewright.controller.drift import holds
+from enginewright.kube.api import JsonObject, KubeApi
+from enginewright.kube.errors import Conflict, KubeError
+from enginewright.kube.resources import INFERENCE_MODELS, JOBS, Resource, resource_of
+from enginewright.plan.types import ObjectRef
+
+INTENT_ANNOTATION: Final = "enginewright.dev/intent"
+MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+_REMEMBERED: Final = 16384
+
+_logger = logging.getLogger(__name__)
+
+
+class NameTaken(KubeError):  # noqa: N818 - says what is the matter
+    """An object of somebody else has the name that we need."""
+
+
+class StillLeaving(KubeError):  # noqa: N818 - says what is the matter
+    """An object of an earlier owner has the name that we need and is on its way out."""
+
+
+class Executor:
+    """Writes for all controllers; remembers what the API server made of it."""
+
+    def __init__(self, api: KubeApi, cache: Cache) -> None:
+        self._api = api
+        self._cache = cache
+        self._answered: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    async def apply(self, wanted: Mapping[str, Any]) -> bool:
+        """Bring one object to what is wanted; returns whether anything was written.
+
+        Raises KubeError; StillLeaving and NameTaken where the name belongs to another object.
+        """
+        resource = resource_of(wanted["apiVersion"], wanted["kind"])
+        metadata = wanted["metadata"]
+        known = self._cache.get(resource, metadata.get("namespace"), metadata["name"])
+        if known is not None:
+            if _leaving(known, wanted):
+                raise StillLeaving(f"{_name(wanted)} is still being deleted")
+            # A Job's template cannot change: its name is made from all that decides it.
+            if resource == JOBS or self._settled(wanted, known):
+                return False
+            answer = await self._api.apply(wanted)
+        else:
+            answer = await self._first_apply(resource, wanted)
+        self._cache.wrote(resource, answer)
+        self._remember((answer["metadata"]["uid"], "content"), _content(answer))
+        _logger.info("applied %s", _name(wanted))
+        return True
+
+    async def delete(self, ref: ObjectRef) -> bool:
+        """Delete the object that was observed under this name, never one that came after it."""
+        resource = resource_of(ref.api_version, ref.kind)
+        known = self._cache.get(resource, ref.namespace, ref.name)
+        if known is None or known["metadata"].get("deletionTimestamp"):
+            return False
+        uid = known["metadata"]["uid"]
+        remains = await self._api.delete(resource, ref.namespace, ref.name, uid=uid)
+        if remains is None:
+            self._cache.deleted(resource, known)
+        else:
+            self._cache.wrote(resource, remains)
+        _logger.info("deleted %s", _name(known))
+        return True
+
+    async def write_status(self, observed: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+        """Write the whole status where it differs from the observed one."""
+        wanted = _without_nulls(status)
+        uid = observed["metadata"]["uid"]
+        told = canonical_json([wanted, observed.get("status")])
+        if wanted == (observed.get("status") or {}) or self._recalls((uid, "status"), told):
+            return False
+        metadata = {
+            key: observed["metadata"][key]
+            for key in ("name", "namespace", "uid")  # uid: never onto a later one of this name
+            if key in observed["metadata"]
+        }
+        answer = await self._api.apply_status(
+            {
+                "apiVersion": observed["apiVersion"],
+                "kind": observed["kind"],
+                "metadata": metadata,
+                "status": wanted,
+            }
+        )
+        resource = resource_of(observed["apiVersion"], observed["kind"])
+        self._cache.wrote(resource, answer)
+        self._remember((uid, "status"), canonical_json([wanted, answer.get("status")]))
+        return True
+
+    async def _first_apply(self, resource: Resource, wanted: Mapping[str, Any]) -> JsonObject:
+        """Apply an object that we do not know of, without taking one from somebody else."""
+        try:
+            return await self._api.apply(wanted, force=False)
+        except Conflict:
+            metadata = wanted["metadata"]
+            live = await self._api.get(resource, metadata.get("namespace"), metadata["name"])
+            if not _same_owner(wanted, live):
+                raise NameTaken(
+                    f"{_name(wanted)} exists and is not Enginewright's:"
+                    f" delete it or give the {INFERENCE_MODELS.kind} another name"
+                ) from None
+            return await self._api.apply(wanted)
+
+    def _settled(self, wanted: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
+        if _intent(wanted) is None or _intent(wanted) != _intent(known):
+            return False
+        if not holds(wanted["metadata"], known["metadata"]):
+            return False
+        body = {k: v for k, v in wanted.items() if k != "metadata"}
+        return holds(body, known) or self._recalls(
+            (known["metadata"]["uid"], "content"), _content(known)
+        )
+
+    def _remember(self, key: tuple[str, str], value: str) -> None:
+        self._answered[key] = hashlib.sha256(value.encode()).hexdigest()
+        self._answered.move_to_end(key)
+        if len(self._answered) > _REMEMBERED:
+            self._answered.popitem(last=False)
+
+    def _recalls(self, key: tuple[str, str], value: str) -> bool:
+        return self._answered.get(key) == hashlib.sha256(value.encode()).hexdigest()
+
+
+def _intent(obj: Mapping[str, Any]) -> str | None:
+    intent: str | None = (obj["metadata"].get("annotations") or {}).get(INTENT_ANNOTATION)
+    return intent
+
+
+def _content(obj: Mapping[str, Any]) -> str:
+    """Return all but metadata and status, which others write."""
+    return canonical_json({k: v for k, v in obj.items() if k not in ("metadata", "status")})
+
+
+def _leaving(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Return whether it is being deleted, or will be because its model is another, gone one."""
+    if known["metadata"].get("deletionTimestamp"):
+        return True
+    old, new = (_owners(obj).get(INFERENCE_MODELS.kind) for obj in (known, wanted))
+    return old is not None and new is not None and old != new
+
+
+def _same_owner(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
+    """Return whether a live object that we did not know of is the one that we want."""
+    if owners := _owners(wanted):
+        return owners.items() <= _owners(live).items()
+    managers = [
+        (obj["metadata"].get("labels") or {}).get(MANAGED_BY_LABEL) for obj in (wanted, live)
+    ]
+    return managers[0] is not None and managers[0] == managers[1]
+
+
+def _owners(obj: Mapping[str, Any]) -> dict[str, str]:
+    """Return the uids of the owners by kind."""
+    return {o["kind"]: o["uid"] for o in obj["metadata"].get("ownerReferences") or ()}
+
+
+def _name(obj: Mapping[str, Any]) -> str:
+    return f"{obj['kind']} {obj['metadata']['name']}"
+
+
+def _without_nulls(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    if isinstance(value, Mapping):
+        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list | tuple):
+        return [_without_nulls(item) for item in value]
+    return value

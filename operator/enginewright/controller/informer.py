@@ -1,0 +1,120 @@
+"""What is watched, and the listings that kopf does not do for us.
+
+The first listing comes before any reconcile, so that nothing is decided on half a picture. The
+hourly one drops what vanished while a watch was broken: kopf tells of no deletion that it missed.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from enginewright.controller.execute import MANAGED_BY_LABEL
+from enginewright.controller.routing import Router
+from enginewright.kube.api import KubeApi
+from enginewright.kube.errors import KubeError, NotFound
+from enginewright.kube.resources import (
+    ACCELERATOR_CLASSES,
+    CLAIMS,
+    CONTROLLER_REVISIONS,
+    DEPLOYMENTS,
+    DISRUPTION_BUDGETS,
+    INFERENCE_MODELS,
+    JOBS,
+    NODES,
+    PODS,
+    SERVICES,
+    Resource,
+)
+
+RELIST: Final = 3600.0  # seconds
+RETRY: Final = 5.0  # seconds between looks for a CRD, an API server or a permission
+MANAGED: Final = f"{MANAGED_BY_LABEL}=enginewright"
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Watch:
+    """One kind, and which of its objects the API server is to send."""
+
+    resource: Resource
+    labels: str | None = None
+    fields: str | None = None
+
+
+def watches(claim: str) -> tuple[Watch, ...]:
+    """Return everything that is watched; `claim` is the store's name in every namespace.
+
+    Shared kinds come before models, so that a model is never looked at without its surroundings.
+    """
+    return (
+        Watch(NODES),
+        Watch(ACCELERATOR_CLASSES),
+        # By name: the administrator may have made the claim, without our labels.
+        Watch(CLAIMS, fields=f"metadata.name={claim}"),
+        Watch(JOBS, labels=MANAGED),
+        Watch(PODS, labels=MANAGED),
+        Watch(DEPLOYMENTS, labels=MANAGED),
+        Watch(CONTROLLER_REVISIONS, labels=MANAGED),
+        Watch(SERVICES, labels=MANAGED),
+        Watch(DISRUPTION_BUDGETS, labels=MANAGED),
+        Watch(INFERENCE_MODELS),
+    )
+
+
+class Informer:
+    """Lists everything that is watched into the cache."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        router: Router,
+        watched: tuple[Watch, ...],
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._api = api
+        self._router = router
+        self._watched = watched
+        self._sleep = sleep
+        self.synced = False
+
+    async def first_listing(self) -> None:
+        """List every kind, waiting for those that cannot be listed yet; says what is missing."""
+        for watch in self._watched:
+            told = ""
+            while (trouble := await self._try(watch)) is not None:
+                if trouble != told:
+                    _logger.warning("%s; waiting for it", trouble)
+                    told = trouble
+                await self._sleep(RETRY)
+        self.synced = True
+
+    async def relist_forever(self) -> None:
+        """List everything again about once an hour."""
+        while True:
+            await self._sleep(RELIST * random.uniform(0.9, 1.1))  # noqa: S311 - spreads load
+            for watch in self._watched:
+                if trouble := await self._try(watch):
+                    _logger.warning("%s; listed again in an hour", trouble)
+
+    async def _try(self, watch: Watch) -> str | None:
+        """List one kind; returns what is in the way."""
+        resource = watch.resource
+        try:
+            listing = await self._api.list(resource, labels=watch.labels, fields=watch.fields)
+        except NotFound:
+            return (
+                f"the API server does not know {resource.plural}.{resource.group}:"
+                " install Enginewright's CRDs (kubectl apply --server-side -f crds/)"
+            )
+        except KubeError as error:
+            return f"{resource.plural} cannot be listed: {error.message}"
+        changed = self._router.listing(resource, listing)
+        _logger.debug(
+            "listed %s: %d objects, %d changed", resource.plural, len(listing.items), changed
+        )
+        return None

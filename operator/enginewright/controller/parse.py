@@ -1,0 +1,36 @@
+"""From observed objects to the typed API, without letting one bad object stop the others."""
+
+import logging
+from collections.abc import Iterable
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from enginewright.api.base import ApiModel
+from enginewright.kube.api import JsonObject
+
+Typed = TypeVar("Typed", bound=ApiModel)
+
+_logger = logging.getLogger(__name__)
+
+
+def parsed(model: type[Typed], objects: Iterable[JsonObject]) -> list[Typed]:
+    """Return the objects that can be read, by name; the others are logged and left out."""
+    found: list[Typed] = []
+    for obj in sorted(objects, key=lambda one: str(one["metadata"]["name"])):
+        try:
+            found.append(model.model_validate(obj))
+        except ValidationError as error:
+            _logger.warning(
+                "%s %s is left out: %s", obj["kind"], obj["metadata"]["name"], summary(error)
+            )
+    return found
+
+
+def summary(error: ValidationError) -> str:
+    """Return what is wrong with an object in one sentence: the field, the reason."""
+    parts = [
+        f"{'.'.join(str(step) for step in detail['loc'])}: {detail['msg']}"
+        for detail in error.errors(include_url=False, include_input=False)
+    ]
+    return "; ".join(parts)

@@ -1,0 +1,141 @@
+"""InferenceModels: gather the facts from the cache, plan, execute. No decision is made here."""
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from pydantic import ValidationError
+
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_model import InferenceModel
+from enginewright.contract.images import ImageFacts
+from enginewright.controller.cache import Cache
+from enginewright.controller.events import EventRecorder
+from enginewright.controller.execute import Executor, StillLeaving
+from enginewright.controller.loop import Outcome
+from enginewright.controller.parse import parsed, summary
+from enginewright.controller.routing import ModelKey
+from enginewright.kube.api import JsonObject
+from enginewright.kube.errors import KubeError, Transient
+from enginewright.kube.resources import (
+    ACCELERATOR_CLASSES,
+    CLAIMS,
+    CONTROLLER_REVISIONS,
+    DEPLOYMENTS,
+    DISRUPTION_BUDGETS,
+    INFERENCE_MODELS,
+    JOBS,
+    NODES,
+    PODS,
+    SERVICES,
+    Resource,
+)
+from enginewright.plan.types import Config, EventIntent, Facts, Plan
+
+LEAVING_RETRY: Final = 1.0  # seconds until a look at whether an old object of our name is gone
+
+_logger = logging.getLogger(__name__)
+
+
+class Images(Protocol):
+    """What is known of the configured images, by reference."""
+
+    @property
+    def facts(self) -> dict[str, ImageFacts]:
+        """Return what the probed images hold."""
+        ...
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Return why images could not be probed."""
+        ...
+
+
+class ModelReconciler:
+    """One pass over one model."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        executor: Executor,
+        recorder: EventRecorder,
+        images: Images,
+        config: Config,
+        plan: Callable[[Facts], Plan],
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._cache = cache
+        self._executor = executor
+        self._recorder = recorder
+        self._images = images
+        self._config = config
+        self._plan = plan
+        self._now = now
+
+    async def reconcile(self, key: ModelKey) -> Outcome:
+        """Do what the model needs now. Raises KubeError."""
+        observed = self._cache.get(INFERENCE_MODELS, key.namespace, key.name)
+        if observed is None or observed["metadata"].get("deletionTimestamp"):
+            return Outcome(exists=False)  # what it owned is left to Kubernetes' garbage collection
+        try:
+            model = InferenceModel.model_validate(observed)
+        except ValidationError as error:
+            # The schema let it through, so our CRD is another version's: only a change can help.
+            self._tell(observed, StatusReason.INVALID_SPEC, summary(error))
+            _logger.error("the InferenceModel cannot be read: %s", summary(error))  # noqa: TRY400
+            return Outcome()
+        plan = self._plan(self._facts(key, model))
+        try:
+            changed = await self._execute(plan)
+        except StillLeaving as error:
+            _logger.info("%s", error.message)
+            wrote = await self._executor.write_status(observed, plan.status)
+            return Outcome(wrote=wrote, requeue_after=LEAVING_RETRY)
+        except Transient:
+            raise
+        except KubeError as error:
+            self._tell(observed, "ApplyFailed", error.message)
+            await self._executor.write_status(observed, plan.status)
+            raise
+        wrote = await self._executor.write_status(observed, plan.status)
+        for intent in plan.events:
+            self._recorder.tell(observed, intent)
+        return Outcome(wrote=changed or wrote, requeue_after=plan.requeue_after)
+
+    async def _execute(self, plan: Plan) -> bool:
+        """Write what differs; returns whether anything did."""
+        changed = False
+        for wanted in plan.apply:
+            changed |= await self._executor.apply(wanted)
+        for ref in plan.delete:
+            changed |= await self._executor.delete(ref)
+        return changed
+
+    def _facts(self, key: ModelKey, model: InferenceModel) -> Facts:
+        cache = self._cache
+
+        def children(resource: Resource) -> tuple[JsonObject, ...]:
+            return cache.of_model(resource, key.namespace, key.name)
+
+        return Facts(
+            model=model,
+            config=self._config,
+            now=self._now(),
+            classes=tuple(parsed(AcceleratorClass, cache.all(ACCELERATOR_CLASSES))),
+            nodes=tuple(cache.all(NODES)),
+            images=self._images.facts,
+            image_failures=self._images.failures,
+            store=cache.get(CLAIMS, key.namespace, self._config.store.claim),
+            jobs=children(JOBS),
+            pods=children(PODS),
+            deployments=children(DEPLOYMENTS),
+            revisions=children(CONTROLLER_REVISIONS),
+            services=children(SERVICES),
+            disruption_budgets=children(DISRUPTION_BUDGETS),
+        )
+
+    def _tell(self, observed: JsonObject, reason: str, message: str) -> None:
+        self._recorder.tell(observed, EventIntent("Warning", reason, message))

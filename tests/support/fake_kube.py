@@ -1,0 +1,138 @@
+"""An API server in memory: names, uids, resource versions, ownership of fields, no schemas.
+
+Only for unit tests; the same behaviour is tested on a real API server in tests/apiserver.
+"""
+
+import copy
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from enginewright.kube.api import JsonObject, Listing
+from enginewright.kube.errors import Conflict, KubeError, NotFound
+from enginewright.kube.resources import Resource, resource_of
+
+_Key = tuple[Resource, str, str]
+
+
+class FakeKube:
+    """`KubeApi`; `calls` counts verbs, `fail` makes the next call of a verb raise."""
+
+    def __init__(self) -> None:
+        self.objects: dict[_Key, JsonObject] = {}
+        self.calls: Counter[str] = Counter()
+        self.fail: dict[str, list[KubeError]] = {}
+        self._versions = itertools.count(100)
+        self._uids = itertools.count(1)
+
+    @property
+    def writes(self) -> int:
+        return sum(self.calls[verb] for verb in ("apply", "apply_status", "create", "delete"))
+
+    def put(self, obj: Mapping[str, Any]) -> JsonObject:
+        """Have somebody else write `obj` whole."""
+        resource = resource_of(obj["apiVersion"], obj["kind"])
+        stored = copy.deepcopy(dict(obj))
+        metadata = stored["metadata"]
+        key = (resource, metadata.get("namespace", ""), metadata["name"])
+        known = self.objects.get(key)
+        metadata.setdefault("uid", known["metadata"]["uid"] if known else f"u{next(self._uids)}")
+        metadata["resourceVersion"] = str(next(self._versions))
+        self.objects[key] = stored
+        return copy.deepcopy(stored)
+
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> JsonObject:
+        self._count("get")
+        try:
+            return copy.deepcopy(self.objects[(resource, namespace or "", name)])
+        except KeyError:
+            raise NotFound(f"{resource.plural} {name!r} not found", code=404) from None
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+    ) -> Listing:
+        self._count("list")
+        wanted = dict(pair.split("=") for pair in (labels or "").split(",") if pair)
+        name = (fields or "").removeprefix("metadata.name=")
+        items = [
+            copy.deepcopy(obj)
+            for (kind, space, _), obj in self.objects.items()
+            if kind == resource
+            and namespace in (None, space)
+            and wanted.items() <= (obj["metadata"].get("labels") or {}).items()
+            and name in ("", obj["metadata"]["name"])
+        ]
+        return Listing(tuple(items), str(next(self._versions)))
+
+    async def apply(self, obj: Mapping[str, Any], *, force: bool = True) -> JsonObject:
+        self._count("apply")
+        resource = resource_of(obj["apiVersion"], obj["kind"])
+        metadata = obj["metadata"]
+        known = self.objects.get((resource, metadata.get("namespace", ""), metadata["name"]))
+        if known is not None and not force and not _owned_alike(known, obj):
+            raise Conflict(f"Apply failed with 1 conflict: {metadata['name']}", code=409)
+        merged = _merge(known or {}, obj)
+        if merged == known:
+            return copy.deepcopy(merged)
+        return self.put(merged)
+
+    async def apply_status(self, obj: Mapping[str, Any]) -> JsonObject:
+        self._count("apply_status")
+        metadata = obj["metadata"]
+        resource = resource_of(obj["apiVersion"], obj["kind"])
+        known = self.objects.get((resource, metadata.get("namespace", ""), metadata["name"]))
+        if known is None:
+            raise NotFound(f"{metadata['name']} not found", code=404)
+        if metadata.get("uid", known["metadata"]["uid"]) != known["metadata"]["uid"]:
+            raise Conflict("the UID in the precondition is another one", code=409)
+        changed = {**known, "status": copy.deepcopy(obj["status"])}
+        return copy.deepcopy(known) if changed == known else self.put(changed)
+
+    async def create(self, obj: Mapping[str, Any]) -> JsonObject:
+        self._count("create")
+        resource = resource_of(obj["apiVersion"], obj["kind"])
+        metadata = obj["metadata"]
+        if (resource, metadata.get("namespace", ""), metadata["name"]) in self.objects:
+            raise Conflict(f"{metadata['name']} already exists", code=409)
+        return self.put(obj)
+
+    async def delete(
+        self, resource: Resource, namespace: str | None, name: str, *, uid: str
+    ) -> JsonObject | None:
+        self._count("delete")
+        known = self.objects.get((resource, namespace or "", name))
+        if known is None:
+            return None
+        if known["metadata"]["uid"] != uid:
+            raise Conflict("the UID in the precondition is another one", code=409)
+        if known["metadata"].get("finalizers"):
+            known["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            return self.put(known)
+        del self.objects[(resource, namespace or "", name)]
+        return None
+
+    def _count(self, verb: str) -> None:
+        self.calls[verb] += 1
+        if errors := self.fail.get(verb):
+            raise errors.pop(0)
+
+
+def _owned_alike(known: Mapping[str, Any], obj: Mapping[str, Any]) -> bool:
+    uids = [
+        {owner["uid"] for owner in one["metadata"].get("ownerReferences") or ()}
+        for one in (known, obj)
+    ]
+    return uids[0] == uids[1] and bool(uids[0])
+
+
+def _merge(known: Any, wanted: Any) -> Any:
+    if isinstance(known, Mapping) and isinstance(wanted, Mapping):
+        merged = {key: _merge(known.get(key), value) for key, value in wanted.items()}
+        return {**known, **merged}
+    return copy.deepcopy(wanted)

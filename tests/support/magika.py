@@ -1,0 +1,40 @@
+"""The client side of magika, the model that names a file's type: bytes in, a name out.
+
+Features as https://github.com/google/magika describes them for its model standard_v3_3: the first
+and the last 1024 bytes, stripped, padded with 256.
+"""
+
+import functools
+import json
+import subprocess
+from pathlib import Path
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_SIZE = 1024
+_BLOCK = 4096
+_PADDING = 256
+
+
+def features(content: bytes) -> list[int]:
+    """Return the 2048 numbers that the model reads."""
+    begin = list(content[:_BLOCK].lstrip()[:_SIZE])
+    end = list(content[-_BLOCK:].rstrip()[-_SIZE:])
+    return [
+        *begin, *[_PADDING] * (_SIZE - len(begin)),
+        *[_PADDING] * (_SIZE - len(end)), *end,
+    ]  # fmt: skip
+
+
+def label(scores: list[float]) -> str:
+    """Return the name of the type with the highest score."""
+    return _labels()[scores.index(max(scores))]
+
+
+@functools.cache
+def _labels() -> list[str]:
+    shown = subprocess.run(
+        [str(_REPOSITORY / "hack/models")], capture_output=True, text=True, check=True
+    )
+    folder = Path(shown.stdout.strip().splitlines()[-1])
+    config = next(folder.rglob("standard_v3_3/config.min.json"))
+    return list(json.loads(config.read_text())["target_labels_space"])

@@ -1,0 +1,229 @@
+"""What the cache believes when listings, events and our own writes cross each other."""
+
+from typing import Any
+
+import pytest
+
+from enginewright.controller.cache import Cache
+from enginewright.controller.routing import ModelKey, Router, Sinks
+from enginewright.kube.api import Listing
+from enginewright.kube.resources import (
+    ACCELERATOR_CLASSES,
+    CLAIMS,
+    DEPLOYMENTS,
+    INFERENCE_MODELS,
+    JOBS,
+    NODES,
+    PODS,
+    Resource,
+)
+
+pytestmark = pytest.mark.unit
+
+
+def obj(name: str, version: int, uid: str = "u1", **rest: Any) -> dict[str, Any]:
+    metadata = {"namespace": "ns", "name": name, "uid": uid, "resourceVersion": str(version)}
+    metadata |= rest.pop("metadata", {})
+    return {"metadata": metadata, **rest}
+
+
+def of_model(name: str, version: int, model: str = "m", **rest: Any) -> dict[str, Any]:
+    labels = {"labels": {"enginewright.dev/model": model}}
+    return obj(name, version, uid=f"uid-{name}", metadata=labels, **rest)
+
+
+def test_an_older_version_never_overwrites_a_newer_one() -> None:
+    cache = Cache()
+    cache.wrote(JOBS, obj("j", 20, spec={"a": 2}))
+    assert cache.observe(JOBS, obj("j", 9, spec={"a": 1})) is None
+    held = cache.get(JOBS, "ns", "j")
+    assert held is not None
+    assert held["spec"] == {"a": 2}
+
+
+def test_the_echo_of_our_own_write_is_no_change() -> None:
+    cache = Cache()
+    cache.wrote(JOBS, obj("j", 20))
+    assert cache.observe(JOBS, obj("j", 20)) is None
+
+
+def test_a_new_version_with_nothing_new_in_it_is_no_change_but_is_remembered() -> None:
+    cache = Cache()
+    cache.observe(JOBS, obj("j", 1, metadata={"managedFields": [1]}))
+    assert cache.observe(JOBS, obj("j", 2, metadata={"managedFields": [2]})) is None
+    held = cache.get(JOBS, "ns", "j")
+    assert held is not None
+    assert held["metadata"]["resourceVersion"] == "2"
+    assert "managedFields" not in held["metadata"]
+
+
+def test_a_late_event_does_not_raise_the_dead() -> None:
+    cache = Cache()
+    cache.observe(JOBS, obj("j", 1))
+    cache.deleted(JOBS, obj("j", 1))
+    assert cache.observe(JOBS, obj("j", 2)) is None
+    assert cache.get(JOBS, "ns", "j") is None
+
+
+def test_the_old_ones_deletion_leaves_its_successor() -> None:
+    cache = Cache()
+    cache.observe(JOBS, obj("j", 1, uid="old"))
+    cache.observe(JOBS, obj("j", 5, uid="new"))
+    assert cache.observe(JOBS, obj("j", 4, uid="old"), deleted=True) is None
+    held = cache.get(JOBS, "ns", "j")
+    assert held is not None
+    assert held["metadata"]["uid"] == "new"
+
+
+def test_children_are_found_by_label_and_follow_it() -> None:
+    cache = Cache()
+    cache.observe(JOBS, of_model("b", 1))
+    cache.observe(JOBS, of_model("a", 2))
+    cache.observe(JOBS, of_model("c", 3, model="other"))
+    assert [job["metadata"]["name"] for job in cache.of_model(JOBS, "ns", "m")] == ["a", "b"]
+    cache.observe(JOBS, of_model("b", 4, model="other"))
+    assert [job["metadata"]["name"] for job in cache.of_model(JOBS, "ns", "m")] == ["a"]
+    cache.observe(JOBS, of_model("a", 5), deleted=True)
+    assert cache.of_model(JOBS, "ns", "m") == ()
+
+
+def test_a_listing_drops_ghosts_and_keeps_what_came_after_it() -> None:
+    cache = Cache()
+    cache.observe(JOBS, obj("ghost", 1, uid="g"))
+    cache.observe(JOBS, obj("kept", 2, uid="k"))
+    cache.observe(JOBS, obj("newer", 50, uid="n"))
+    changed = cache.replace(JOBS, Listing((obj("kept", 2, uid="k"), obj("new", 3, uid="x")), "40"))
+    assert sorted(one["metadata"]["name"] for one in changed) == ["ghost", "new"]
+    assert sorted(one["metadata"]["name"] for one in cache.all(JOBS)) == ["kept", "new", "newer"]
+
+
+# --- routing
+
+
+class Routed:
+    def __init__(self) -> None:
+        self.models: list[str] = []
+        self.classes: list[str] = []
+        self.images: list[str] = []
+        self.cache = Cache()
+        self.router = Router(
+            self.cache,
+            Sinks(
+                model=lambda key: self.models.append("/".join(key)),
+                accelerator_class=self.classes.append,
+                image=self.images.append,
+            ),
+        )
+        for namespace, name in (("ns", "m"), ("ns", "n"), ("elsewhere", "m")):
+            model = obj(name, 1, uid=f"{namespace}/{name}", metadata={"namespace": namespace})
+            self.router.event(INFERENCE_MODELS, model, deleted=False)
+        aclass = obj("cpu", 1, uid="c", metadata={"namespace": None})
+        self.router.event(ACCELERATOR_CLASSES, aclass, deleted=False)
+        self.forget()
+
+    def forget(self) -> None:
+        self.models.clear()
+        self.classes.clear()
+        self.images.clear()
+
+    def see(self, resource: Resource, one: dict[str, Any], *, deleted: bool = False) -> None:
+        self.router.event(resource, one, deleted=deleted)
+
+
+@pytest.fixture
+def routed() -> Routed:
+    return Routed()
+
+
+ALL = ["elsewhere/m", "ns/m", "ns/n"]
+
+
+def test_a_model_is_its_own_key(routed: Routed) -> None:
+    routed.see(INFERENCE_MODELS, obj("m", 7, uid="ns/m", spec={"changed": True}))
+    assert routed.models == ["ns/m"]
+    routed.see(INFERENCE_MODELS, obj("m", 8, uid="ns/m"), deleted=True)
+    assert routed.models == ["ns/m", "ns/m"]
+
+
+@pytest.mark.parametrize("resource", [JOBS, PODS, DEPLOYMENTS])
+def test_a_child_wakes_its_model(routed: Routed, resource: Resource) -> None:
+    routed.see(resource, of_model("child", 5, status={"phase": "Running"}))
+    assert routed.models == ["ns/m"]
+    routed.see(resource, of_model("child", 6, status={"phase": "Failed"}), deleted=True)
+    assert routed.models == ["ns/m", "ns/m"]
+
+
+def test_a_child_that_changes_hands_wakes_both(routed: Routed) -> None:
+    routed.see(JOBS, of_model("j", 5))
+    routed.forget()
+    routed.see(JOBS, of_model("j", 6, model="n"))
+    assert sorted(routed.models) == ["ns/m", "ns/n"]
+
+
+def test_the_stores_claim_wakes_the_models_of_its_namespace(routed: Routed) -> None:
+    routed.see(CLAIMS, obj("store", 5, status={"phase": "Bound"}))
+    assert sorted(routed.models) == ["ns/m", "ns/n"]
+
+
+def test_an_accelerator_class_wakes_all(routed: Routed) -> None:
+    routed.see(ACCELERATOR_CLASSES, obj("gpu", 5, uid="g", metadata={"namespace": None}))
+    assert sorted(routed.models) == ALL
+    assert sorted(set(routed.classes)) == ["cpu", "gpu"]
+
+
+def test_a_probe_wakes_its_image(routed: Routed) -> None:
+    probe = obj("p", 5, metadata={"labels": {"enginewright.dev/image": "abc"}})
+    routed.see(JOBS, probe)
+    assert (routed.images, routed.models) == (["abc"], [])
+
+
+def node(version: int, **changes: Any) -> dict[str, Any]:
+    conditions = [
+        {"type": "MemoryPressure", "status": "False", "lastHeartbeatTime": str(version)},
+        {
+            "type": "Ready",
+            "status": changes.get("ready", "True"),
+            "lastHeartbeatTime": str(version),
+        },
+    ]
+    metadata = {
+        "namespace": None,
+        "labels": changes.get("labels", {"zone": "a"}),
+        "annotations": {"agent/heartbeat": str(version)},
+    }
+    return obj(
+        "node-1",
+        version,
+        metadata=metadata,
+        spec=changes.get("spec", {}),
+        status={"conditions": conditions, "images": [version]},
+    )
+
+
+def test_a_nodes_heartbeat_wakes_nobody(routed: Routed) -> None:
+    routed.see(NODES, node(1))
+    assert sorted(routed.models) == ALL
+    routed.forget()
+    routed.see(NODES, node(2))
+    assert (routed.models, routed.classes) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ready": "False"},
+        {"labels": {"zone": "b"}},
+        {"spec": {"unschedulable": True}},
+        {"spec": {"taints": [{"key": "gpu", "effect": "NoSchedule"}]}},
+    ],
+)
+def test_a_nodes_change_wakes_all(routed: Routed, change: dict[str, Any]) -> None:
+    routed.see(NODES, node(1))
+    routed.forget()
+    routed.see(NODES, node(2, **change))
+    assert sorted(routed.models) == ALL
+    assert routed.classes == ["cpu"]
+
+
+def test_model_keys_are_plain_pairs() -> None:
+    assert ModelKey("ns", "m") == ("ns", "m")
