@@ -1,0 +1,114 @@
+"""Events: once per change, counted up over restarts, in nobody's way."""
+
+import asyncio
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import pytest
+from support.fake_kube import FakeKube
+
+from enginewright.controller.events import REPEAT_AFTER, EventRecorder
+from enginewright.kube.errors import Forbidden
+from enginewright.kube.resources import EVENTS
+from enginewright.plan.types import EventIntent
+
+pytestmark = pytest.mark.unit
+
+MODEL = {
+    "apiVersion": "enginewright.dev/v1alpha1",
+    "kind": "InferenceModel",
+    "metadata": {"name": "m", "namespace": "ns", "uid": "u1"},
+}
+CLASS = {"apiVersion": "v1", "kind": "AcceleratorClass", "metadata": {"name": "cpu", "uid": "u2"}}
+NEWS = EventIntent("Warning", "ParityFailed", "output y differs")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.seconds, UTC)
+
+
+async def told(kube: FakeKube, clock: Clock, *news: tuple[dict[str, object], EventIntent]) -> None:
+    """Tell `news` in a process of its own and wait until all is written."""
+    recorder = EventRecorder(kube, clock=clock, now=clock.now)
+    writer = asyncio.create_task(recorder.run())
+    for regarding, intent in news:
+        recorder.tell(regarding, intent)
+    await asyncio.wait_for(recorder.drain(), 5)
+    writer.cancel()
+    with suppress(asyncio.CancelledError):
+        await writer
+
+
+async def test_what_kubectl_describe_needs() -> None:
+    kube, clock = FakeKube(), Clock()
+    await told(kube, clock, (MODEL, NEWS))
+    (event,) = kube.objects.values()
+    assert event["involvedObject"] == {
+        "apiVersion": "enginewright.dev/v1alpha1",
+        "kind": "InferenceModel",
+        "name": "m",
+        "namespace": "ns",
+        "uid": "u1",
+    }
+    assert event["metadata"]["namespace"] == "ns"
+    assert (event["type"], event["reason"]) == ("Warning", "ParityFailed")
+    assert (event["message"], event["count"]) == ("output y differs", 1)
+    assert event["firstTimestamp"] == event["lastTimestamp"] == "1970-01-12T13:46:40Z"
+
+
+async def test_repeated_news_is_told_once() -> None:
+    kube, clock = FakeKube(), Clock()
+    await told(kube, clock, (MODEL, NEWS), (MODEL, NEWS))
+    assert kube.writes == 1
+
+
+async def test_other_news_is_another_event() -> None:
+    kube, clock = FakeKube(), Clock()
+    other = EventIntent("Normal", "Serving", "serves")
+    await told(kube, clock, (MODEL, NEWS), (MODEL, other), (CLASS, NEWS))
+    assert len(kube.objects) == 3
+
+
+async def test_news_of_cluster_scoped_objects_lie_in_default() -> None:
+    kube, clock = FakeKube(), Clock()
+    await told(kube, clock, (CLASS, NEWS))
+    assert [namespace for _, namespace, _ in kube.objects] == ["default"]
+
+
+async def test_after_a_while_and_after_a_restart_it_counts_up() -> None:
+    kube, clock = FakeKube(), Clock()
+    recorder = EventRecorder(kube, clock=clock, now=clock.now)
+    writer = asyncio.create_task(recorder.run())
+    for _ in range(4):
+        recorder.tell(MODEL, NEWS)
+        await asyncio.wait_for(recorder.drain(), 5)
+        clock.seconds += 0.4 * REPEAT_AFTER
+    writer.cancel()
+    await told(kube, clock, (MODEL, NEWS))
+    ((_, _, _), event), *more = kube.objects.items()
+    assert not more
+    assert event["count"] == 3  # at 0, at 1.2 and, restarted, at 1.6 times REPEAT_AFTER
+    assert event["firstTimestamp"] < event["lastTimestamp"]
+
+
+async def test_an_event_that_cannot_be_written_stops_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kube, clock = FakeKube(), Clock()
+    kube.fail["apply"] = [Forbidden("events is forbidden")]
+    await told(kube, clock, (MODEL, NEWS), (MODEL, EventIntent("Normal", "A", "b")))
+    assert [resource for resource, _, _ in kube.objects] == [EVENTS]
+    assert "events is forbidden" in caplog.text
+
+
+async def test_telling_never_waits_however_much_there_is() -> None:
+    recorder = EventRecorder(FakeKube())
+    for number in range(5000):  # nobody writes
+        recorder.tell(MODEL, EventIntent("Normal", "A", str(number)))

@@ -1,0 +1,63 @@
+"""Where the connection comes from, and what is said when it cannot be had."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from enginewright.kube.connection import (
+    ConnectionNotConfigured,
+    authorization_of,
+    load_connection,
+)
+
+pytestmark = pytest.mark.unit
+
+
+def kubeconfig(folder: Path, **user: str) -> Path:
+    path = folder / "config"
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        "clusters": [{"name": "k", "cluster": {"server": "http://127.0.0.1:9"}}],
+        "users": [{"name": "u", "user": user}],
+    }
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+async def test_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, token="t0")))
+    configuration = await load_connection()
+    assert configuration.host == "http://127.0.0.1:9"
+    assert await authorization_of(configuration) == "Bearer t0"
+
+
+async def test_a_kubeconfig_that_is_set_wins_over_the_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "192.0.2.1")
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, token="t0")))
+    assert (await load_connection()).host == "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "a: b", "[]"])
+async def test_an_unusable_kubeconfig_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    path = tmp_path / "config"
+    if content is not None:
+        path.write_text(content)
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    with pytest.raises(ConnectionNotConfigured, match="set KUBECONFIG to a working file"):
+        await load_connection()
+
+
+async def test_a_pod_without_a_token_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "192.0.2.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    with pytest.raises(ConnectionNotConfigured, match="automountServiceAccountToken"):
+        await load_connection()
