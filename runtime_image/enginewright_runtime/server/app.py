@@ -1,0 +1,426 @@
+"""What answers what: the Open Inference Protocol's resources, and ours beside them.
+
+Runs in the event loop only. Everything that is the same for every request is encoded once.
+"""
+
+import asyncio
+import enum
+import logging
+import secrets
+import time
+from dataclasses import dataclass
+from email.utils import formatdate
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes, urlsplit
+
+import orjson
+from enginewright.contract.task import ServeTask
+
+import enginewright_runtime.server.metrics as figures
+from enginewright_runtime.server.connection import Connection
+from enginewright_runtime.server.decode import decode
+from enginewright_runtime.server.encode import encode
+from enginewright_runtime.server.errors import OutOfProfileError, RequestError
+from enginewright_runtime.server.message import JSON_TYPE, Request, Response
+from enginewright_runtime.server.runner import explain, is_input_at_fault
+from enginewright_runtime.server.settings import MIB, RETRY_AFTER_SECONDS, Settings
+from enginewright_runtime.server.signature import Tensor
+from enginewright_runtime.server.startup import ServedModel
+from enginewright_runtime.server.worker import Job, Worker
+
+_log: Final = logging.getLogger(__name__)
+_RETRY: Final = b"Retry-After: %d\r\n" % RETRY_AFTER_SECONDS
+_STUCK_RUNS: Final = 20  # warm-up runs that a run may take before it counts as stuck
+
+
+class _Resource(enum.Enum):
+    SERVER = enum.auto()
+    LIVE = enum.auto()
+    READY = enum.auto()
+    MODEL = enum.auto()
+    MODEL_READY = enum.auto()
+    INFER = enum.auto()
+    EXECUTION = enum.auto()
+    METRICS = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    """A ready model with what serves it."""
+
+    model: ServedModel
+    worker: Worker
+    metadata: bytes
+    stuck_after: float
+
+
+class App:
+    """The application behind all connections of one server."""
+
+    def __init__(self, task: ServeTask, settings: Settings, version: str) -> None:
+        self.settings = settings
+        self.draining = False
+        self.date = b""
+        self.connections: set[Connection] = set()
+        self.metrics = figures.Metrics(task.model, task.revision)
+        self._task = task
+        self._state = "starting"  # in words, while not ready
+        self._serving: _Serving | None = None
+        self._body_limit = settings.body_bytes
+        self._inflight_limit = settings.inflight_bytes
+        self._inflight = 0
+        self._resources = _resources(task)
+        self._server_metadata = orjson.dumps(
+            {"name": "enginewright", "version": version, "extensions": ["binary_tensor_data"]}
+        )
+        self.renew_date()
+
+    def renew_date(self) -> None:
+        """Write the Date header anew."""
+        self.date = f"Date: {formatdate(usegmt=True)}\r\n".encode()
+
+    def progress(self, state: str) -> None:
+        """Say what is being done before the model is ready."""
+        self._state = state
+
+    def serve_model(self, model: ServedModel) -> None:
+        """Become ready with `model`."""
+        worker = Worker(model.runner.run, self._task.max_queue, self._finish)
+        self.metrics.depth = lambda: worker.depth
+        self._body_limit = max(self._body_limit, model.signature.largest_request + MIB)
+        self._inflight_limit = max(self._inflight_limit, 4 * self._body_limit)
+        self._serving = _Serving(
+            model,
+            worker,
+            _model_metadata(self._task, model),
+            max(self.settings.stuck_seconds, _STUCK_RUNS * model.slowest_run),
+        )
+
+    def drain(self) -> None:
+        """Stop being ready; every response from now on closes its connection."""
+        self.draining = True
+        self._state = "draining"
+
+    @property
+    def has_model(self) -> bool:
+        """Whether the model has become ready."""
+        return self._serving is not None
+
+    @property
+    def outstanding(self) -> int:
+        """Requests that the model still owes an answer."""
+        return self._serving.worker.outstanding if self._serving else 0
+
+    # What `Connection` asks of its application.
+
+    def connected(self, connection: Connection) -> bool:
+        """Take in a connection; False when even the reserve is used up."""
+        self.connections.add(connection)
+        limit = self.settings.connections + self.settings.reserved_connections
+        return len(self.connections) <= limit
+
+    def disconnected(self, connection: Connection) -> None:
+        """Forget a connection."""
+        self.connections.discard(connection)
+
+    def refuse(
+        self, status: int, message: str, headers: bytes = b"", *, infer: bool = False
+    ) -> Response:
+        """Build an error answer."""
+        if infer:
+            self.metrics.requests[status] += 1
+        return _json(status, orjson.dumps({"error": message}), headers)
+
+    def admit(self, request: Request) -> Response | None:
+        """Refuse a request whose head alone shows that it cannot be answered."""
+        resource = self._resources.get(request.target) or self._find(request.target)
+        if resource is None:
+            return self.refuse(404, self._why_unknown(request.target))
+        infer = resource is _Resource.INFER
+        methods = (b"POST",) if infer else (b"GET", b"HEAD")
+        if request.method not in methods:
+            allowed = b", ".join(methods)
+            return self.refuse(
+                405,
+                f"{request.method.decode()} is not allowed here, use {allowed.decode()}",
+                b"Allow: %b\r\n" % allowed,
+            )
+        request.route = resource
+        return self._admit_inference(request) if infer else None
+
+    def account(self, request: Request, size: int) -> Response | None:
+        """Count `size` bytes of body as in flight, or refuse them."""
+        total = request.accounted + size
+        if total > self._body_limit:
+            return self._refuse_large(
+                f"the body is larger than the {self._body_limit} bytes allowed here"
+            )
+        if request.json_length is None and total > self.settings.json_bytes:
+            return self._refuse_large(
+                f"the JSON is larger than {self.settings.json_bytes} bytes;"
+                " send tensors in binary (see the binary tensor data extension)"
+            )
+        if self._inflight + size > self._inflight_limit:
+            return self._refuse_busy("too many bytes of requests are waiting")
+        self._inflight += size
+        request.accounted = total
+        return None
+
+    def release(self, request: Request) -> None:
+        """Take the request's body out of the account."""
+        self._inflight -= request.accounted
+        request.accounted = 0
+
+    def serve(self, connection: Connection, request: Request) -> Response | None:
+        """Answer a request whose body is here; None when the model will."""
+        try:
+            if request.route is _Resource.INFER:
+                return self._infer(connection, request)
+            return self._get(request.route)
+        except Exception:  # noqa: BLE001 - a bug of ours costs one request, not the connection
+            return self._unexpected("serving a request", infer=request.route is _Resource.INFER)
+
+    # Inference.
+
+    def _admit_inference(self, request: Request) -> Response | None:
+        if self._serving is None:
+            return self._refuse_busy(f"the model is not ready: {self._state}")
+        if len(self.connections) > self.settings.connections:
+            request.keep_alive = False
+            return self._refuse_busy("too many connections")
+        if request.content_encoding not in {b"", b"identity"}:
+            return self.refuse(
+                415,
+                "compressed requests are not taken; send the body as it is",
+                b"Accept-Encoding: identity\r\n",
+                infer=True,
+            )
+        return None
+
+    def _infer(self, connection: Connection, request: Request) -> Response | None:
+        serving = self._serving
+        if serving is None or serving.worker.full:
+            return self._refuse_busy(f"{self._task.max_queue} requests are waiting already")
+        body = request.body
+        if body is None:
+            return self.refuse(
+                400, "the body is empty; send a JSON object with 'inputs'", infer=True
+            )
+        if request.json_length is not None and request.json_length > body.length:
+            return self.refuse(
+                400,
+                f"Inference-Header-Content-Length is {request.json_length},"
+                f" but the body has {body.length} bytes",
+                infer=True,
+            )
+        try:
+            call = decode(serving.model.signature, body, request.json_length)
+        except RequestError as error:
+            if isinstance(error, OutOfProfileError):
+                self.metrics.out_of_profile += 1
+            return self.refuse(error.status, error.message, infer=True)
+        request.body = None  # the tensors keep what they need of it
+        job = Job(connection, request, call, time.monotonic())
+        if call.timeout:
+            job.timer = asyncio.get_running_loop().call_later(call.timeout, self._expire, job)
+        serving.worker.submit(job)
+        return None
+
+    def _expire(self, job: Job) -> None:
+        """Answer a job whose time is up, unless it is being computed."""
+        job.timer = None
+        if job.started or job.answered:
+            return
+        job.answered = True
+        job.call.feeds = {}
+        self.metrics.queue.observe(time.monotonic() - job.queued)
+        if job.request.abandoned:
+            self.metrics.requests[figures.CLIENT_CLOSED] += 1
+            return
+        job.connection.respond(
+            self.refuse(
+                504,
+                f"the request waited longer than its timeout of {job.call.timeout:g} s",
+                infer=True,
+            )
+        )
+
+    def _finish(self, job: Job) -> None:
+        """Answer a job that the worker has done with."""
+        if job.timer is not None:
+            job.timer.cancel()
+        if not job.started:
+            self._expire_late(job)
+            return
+        self.metrics.queue.observe(job.started - job.queued)
+        self.metrics.compute.observe(job.finished - job.started)
+        if job.request.abandoned:
+            self._give_up(job)
+        elif not job.answered:
+            response = self._result(job)
+            job.connection.respond(response)
+
+    def _expire_late(self, job: Job) -> None:
+        """Handle a job that was not computed: expired, or its client has gone."""
+        if job.request.abandoned and not job.answered:
+            self._give_up(job)
+        else:
+            self._expire(job)
+            self.release(job.request)
+
+    def _give_up(self, job: Job) -> None:
+        self.metrics.requests[figures.CLIENT_CLOSED] += 1
+        self.release(job.request)
+
+    def _result(self, job: Job) -> Response:
+        serving = self._serving
+        if job.error is not None:
+            return self._failed(job.error)
+        if serving is None or job.arrays is None:
+            return self._unexpected("finishing a request", infer=True)
+        try:
+            response = encode(
+                self._task.model,
+                self._task.revision,
+                serving.model.signature,
+                job.call,
+                job.arrays,
+            )
+        except Exception:  # noqa: BLE001 - likewise
+            return self._unexpected("writing an answer", infer=True)
+        self.metrics.requests[200] += 1
+        return response
+
+    def _failed(self, error: Exception) -> Response:
+        if is_input_at_fault(error):
+            return self.refuse(400, f"the model refuses these inputs: {explain(error)}", infer=True)
+        reference = secrets.token_hex(4)
+        _log.error("the model failed on a request (reference %s): %s", reference, error)
+        return self.refuse(
+            500,
+            f"the model failed on these inputs (reference {reference}): {explain(error)}",
+            infer=True,
+        )
+
+    # Everything else.
+
+    def _get(self, resource: object) -> Response:
+        serving = self._serving
+        if resource is _Resource.LIVE:
+            response = _health("live", self._why_dead())
+        elif resource is _Resource.READY:
+            response = _health("ready", self._why_not_ready())
+        elif resource is _Resource.MODEL_READY:
+            response = _health("ready", self._why_not_ready(), name=self._task.model)
+        elif resource is _Resource.METRICS:
+            text = self.metrics.expose()
+            response = Response(200, figures.CONTENT_TYPE, [text], len(text))
+        elif resource is _Resource.SERVER:
+            response = _json(200, self._server_metadata)
+        elif serving is None:
+            response = self.refuse(503, f"the model is not ready: {self._state}", _RETRY)
+        elif resource is _Resource.EXECUTION:
+            response = _json(200, serving.model.execution)
+        else:
+            response = _json(200, serving.metadata)
+        return response
+
+    def _why_dead(self) -> str | None:
+        """Return why the process should be restarted, None when it works or is still loading."""
+        if self._serving is None:
+            return None
+        worker = self._serving.worker
+        if not worker.alive():
+            return "the thread that runs the model has ended"
+        busy = worker.busy_seconds(time.monotonic())
+        if busy > self._serving.stuck_after:
+            return f"the model has been running one request for {busy:.0f} s"
+        return None
+
+    def _why_not_ready(self) -> str | None:
+        if self.draining or self._serving is None:
+            return self._state
+        return self._why_dead()
+
+    def _find(self, target: bytes) -> _Resource | None:
+        """Look up a target that is not written in the plain way."""
+        return self._resources.get(_path(target))
+
+    def _why_unknown(self, target: bytes) -> str:
+        path = _path(target).decode(errors="replace")
+        parts = path.split("/")
+        model, revision = self._task.model, self._task.revision
+        if parts[:3] == ["", "v2", "models"] and len(parts) > 3:
+            if parts[3] != model:
+                return f"model {parts[3][:100]!r} is not served here; this server has {model!r}"
+            if parts[4:5] == ["versions"] and parts[5:6] not in ([revision], ["1"]):
+                return f"model {model!r} has no such version here; it has {revision!r}"
+        return f"there is nothing at {path[:200]}; see /v2/models/{model}"
+
+    def _refuse_large(self, message: str) -> Response:
+        return self.refuse(413, message, infer=True)
+
+    def _refuse_busy(self, message: str) -> Response:
+        return self.refuse(503, f"{message}; try again later", _RETRY, infer=True)
+
+    def _unexpected(self, doing: str, *, infer: bool) -> Response:
+        reference = secrets.token_hex(4)
+        _log.exception("unexpected error while %s (reference %s)", doing, reference)
+        return self.refuse(
+            500, f"unexpected error; the server's log has it under {reference}", infer=infer
+        )
+
+
+def _resources(task: ServeTask) -> dict[bytes, _Resource]:
+    found = {
+        "/v2": _Resource.SERVER,
+        "/v2/health/live": _Resource.LIVE,
+        "/v2/health/ready": _Resource.READY,
+        "/metrics": _Resource.METRICS,
+    }
+    model = f"/v2/models/{task.model}"
+    for base in (model, f"{model}/versions/{task.revision}", f"{model}/versions/1"):
+        found[base] = _Resource.MODEL
+        found[f"{base}/ready"] = _Resource.MODEL_READY
+        found[f"{base}/infer"] = _Resource.INFER
+        found[f"{base}/execution"] = _Resource.EXECUTION
+    return {path.encode(): resource for path, resource in found.items()}
+
+
+def _path(target: bytes) -> bytes:
+    """Return the decoded path of a request target in origin or absolute form."""
+    try:
+        path = urlsplit(target).path if not target.startswith(b"/") else target.partition(b"?")[0]
+    except ValueError:
+        return target
+    return unquote_to_bytes(path)
+
+
+def _json(status: int, body: bytes, headers: bytes = b"") -> Response:
+    return Response(status, JSON_TYPE + headers, [body], len(body))
+
+
+def _health(what: str, problem: str | None, name: str | None = None) -> Response:
+    document: dict[str, Any] = {} if name is None else {"name": name}
+    document[what] = problem is None
+    if problem is not None:
+        document["error"] = problem
+    return _json(200 if problem is None else 503, orjson.dumps(document))
+
+
+def _model_metadata(task: ServeTask, model: ServedModel) -> bytes:
+    def describe(tensors: dict[str, Tensor]) -> list[dict[str, Any]]:
+        return [
+            {"name": tensor.name, "datatype": tensor.datatype.name, "shape": tensor.shape}
+            for tensor in tensors.values()
+        ]
+
+    return orjson.dumps(
+        {
+            "name": task.model,
+            "versions": [task.revision],
+            "platform": "onnx_onnxv1",
+            "inputs": describe(model.signature.inputs),
+            "outputs": describe(model.signature.outputs),
+        }
+    )

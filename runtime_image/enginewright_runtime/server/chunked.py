@@ -1,0 +1,83 @@
+"""Chunked bodies (RFC 9112, 7.1), strictly: a lenient reading is how requests get smuggled."""
+
+import enum
+import re
+from typing import Final
+
+_LINE_BYTES: Final = 1024  # a chunk's size line or one trailer field
+_TRAILER_LINES: Final = 32
+_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\r\n]*)?")
+_TRAILER_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n]*")
+
+
+class ChunkedError(ValueError):
+    """The bytes are not a chunked body; the message says where they stop being one."""
+
+
+class _Expect(enum.Enum):
+    SIZE = enum.auto()
+    DATA = enum.auto()
+    DATA_END = enum.auto()
+    TRAILER = enum.auto()
+
+
+class ChunkedDecoder:
+    """Takes a body in pieces of any size; `data` holds what is decoded, `done` ends it."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.done = False
+        self._expect = _Expect.SIZE
+        self._left = 0  # bytes of the current chunk
+        self._line = b""  # part of a line
+        self._trailers = 0
+
+    def feed(self, piece: memoryview) -> int:
+        """Decode `piece` and return how many of its bytes belong to this body.
+
+        Raises:
+            ChunkedError: the framing is broken, so that nothing after it can be understood.
+        """
+        at, end = 0, len(piece)
+        while at < end and not self.done:
+            if self._expect is _Expect.DATA:
+                taken = min(self._left, end - at)
+                self.data += piece[at : at + taken]
+                self._left -= taken
+                at += taken
+                if not self._left:
+                    self._expect = _Expect.DATA_END
+            else:
+                at += self._take_line(bytes(piece[at : at + _LINE_BYTES]))
+        return at
+
+    def _take_line(self, text: bytes) -> int:
+        stop = text.find(b"\n") + 1
+        line = self._line + (text[:stop] if stop else text)
+        if len(line) > _LINE_BYTES:
+            raise ChunkedError(f"a line is longer than {_LINE_BYTES} bytes")
+        if not stop:
+            self._line = line
+            return len(text)
+        self._line = b""
+        if not line.endswith(b"\r\n"):
+            raise ChunkedError("a line ends without CR")
+        self._end_line(line[:-2])
+        return stop
+
+    def _end_line(self, line: bytes) -> None:
+        if self._expect is _Expect.SIZE:
+            if not (size := _SIZE_LINE.fullmatch(line)):
+                raise ChunkedError("a chunk does not begin with its size in hexadecimal digits")
+            self._left = int(size.group(1), 16)
+            self._expect = _Expect.DATA if self._left else _Expect.TRAILER
+        elif self._expect is _Expect.DATA_END:
+            if line:
+                raise ChunkedError("a chunk is longer than its size says")
+            self._expect = _Expect.SIZE
+        elif not line:
+            self.done = True
+        else:
+            self._trailers += 1
+            if self._trailers > _TRAILER_LINES or not _TRAILER_LINE.fullmatch(line):
+                raise ChunkedError("the trailer is not a short list of header fields")

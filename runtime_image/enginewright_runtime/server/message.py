@@ -1,0 +1,81 @@
+"""Requests, their bodies and responses, as the connection and the application pass them."""
+
+from typing import Final
+
+import numpy as np
+
+ALIGNMENT: Final = 64  # bytes: a cache line, and the widest vector register
+JOINED_BYTES: Final = 16 * 1024  # below it, one copy is cheaper than a vectored write
+JSON_TYPE: Final = b"Content-Type: application/json\r\n"
+BINARY_TYPE: Final = b"Content-Type: application/octet-stream\r\n"
+
+
+class Body:
+    """Bytes of a request body in memory of their own: `memory[start : start + length]`."""
+
+    __slots__ = ("length", "memory", "start")
+
+    def __init__(self, length: int, aligned_at: int) -> None:
+        """Reserve `length` bytes such that byte `aligned_at` lies on a 64-byte boundary."""
+        memory = np.empty(length + ALIGNMENT, np.uint8)
+        address: int = memory.__array_interface__["data"][0]
+        self.memory = memory
+        self.start = -(address + aligned_at) % ALIGNMENT
+        self.length = length
+
+    def view(self) -> memoryview:
+        """Return the body's bytes, writable."""
+        return self.memory.data[self.start : self.start + self.length]
+
+
+class Request:
+    """One request: its head, then its body."""
+
+    __slots__ = (
+        "abandoned",
+        "accounted",
+        "body",
+        "chunked",
+        "content_encoding",
+        "expects_continue",
+        "has_host",
+        "json_length",
+        "keep_alive",
+        "length",
+        "method",
+        "refusal",
+        "route",
+        "target",
+        "version",
+    )
+
+    def __init__(self, target: bytes) -> None:
+        self.target = target
+        self.method = b""
+        self.version = "1.1"
+        self.keep_alive = False  # wanted by the client
+        self.length = 0  # Content-Length
+        self.chunked = False
+        self.json_length: int | None = None  # Inference-Header-Content-Length
+        self.content_encoding = b""
+        self.expects_continue = False
+        self.has_host = False
+        self.refusal: Response | None = None  # given already; only the body is still in the way
+        self.route: object = None  # the application's own mark
+        self.accounted = 0  # bytes of its body in the application's account
+        self.abandoned = False  # the client is gone
+        self.body: Body | None = None
+
+
+class Response:
+    """Status, header lines and body of an answer."""
+
+    __slots__ = ("headers", "length", "parts", "status")
+
+    def __init__(
+        self, status: int, headers: bytes, parts: list[bytes | memoryview], length: int
+    ) -> None:
+        self.status = status
+        self.headers = headers  # whole lines, each with its CRLF
+        self.parts = parts  # written one after another, large ones without being joined
+        self.length = length  # bytes of all parts

@@ -1,0 +1,103 @@
+"""The server's figures: plain counters on the hot path, `prometheus_client` for the exposition.
+
+`prometheus_client`'s own counters lock and look up labels on every increment. These are only
+touched by the event loop's thread, so they need neither.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+from typing_extensions import override
+
+CONTENT_TYPE: Final = f"Content-Type: {CONTENT_TYPE_PLAIN_0_0_4}\r\n".encode()
+CLIENT_CLOSED: Final = 499  # nobody to answer; counted under the code that proxies use for it
+_BOUNDS: Final = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+)
+_LABELS: Final = ("model", "revision")
+
+
+class Histogram:
+    """Counts of durations in seconds."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_BOUNDS) + 1)
+        self.total = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one duration."""
+        self.counts[bisect_left(_BOUNDS, seconds)] += 1
+        self.total += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Return upper bound and cumulative count of every bucket."""
+        cumulative = 0
+        rows: list[tuple[str, float]] = []
+        for bound, count in zip((*map(str, _BOUNDS), "+Inf"), self.counts, strict=True):
+            cumulative += count
+            rows.append((bound, cumulative))
+        return rows
+
+
+class Metrics(Collector):
+    """The figures of one model."""
+
+    def __init__(self, model: str, revision: str) -> None:
+        self._labels = (model, revision)
+        self.queue = Histogram()
+        self.compute = Histogram()
+        self.requests: Counter[int] = Counter()  # answers to inference requests, by status code
+        self.out_of_profile = 0
+        self.depth: Callable[[], int] = lambda: 0
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def expose(self) -> bytes:
+        """Return the figures in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    @override
+    def collect(self) -> Iterable[Metric]:
+        """Yield the figures as `prometheus_client` wants them."""
+        durations = HistogramMetricFamily(
+            "enginewright_request_duration_seconds",
+            "Time of inference requests waiting for the model (queue) and in it (compute).",
+            labels=(*_LABELS, "stage"),
+        )
+        for stage, histogram in (("queue", self.queue), ("compute", self.compute)):
+            durations.add_metric((*self._labels, stage), histogram.buckets(), histogram.total)
+        yield durations
+        requests = CounterMetricFamily(
+            "enginewright_requests",
+            "Inference requests by status code; 499: the client left before its answer.",
+            labels=(*_LABELS, "code"),
+        )
+        for code, count in sorted(self.requests.items()):
+            requests.add_metric((*self._labels, str(code)), count)
+        yield requests
+        depth = GaugeMetricFamily(
+            "enginewright_queue_depth", "Inference requests waiting for the model.", labels=_LABELS
+        )
+        depth.add_metric(self._labels, self.depth())
+        yield depth
+        refused = CounterMetricFamily(
+            "enginewright_out_of_profile",
+            "Inference requests refused for a shape outside the model's shape profiles.",
+            labels=_LABELS,
+        )
+        refused.add_metric(self._labels, self.out_of_profile)
+        yield refused

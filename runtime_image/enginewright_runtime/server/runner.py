@@ -1,0 +1,67 @@
+"""Runs the session, and says in plain words what ONNX Runtime has against an input."""
+
+import ctypes
+import re
+from typing import Any, Final
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from enginewright_runtime.server.datatypes import BF16
+from enginewright_runtime.server.signature import Signature
+
+_ERROR: Final = re.compile(r"\[ONNXRuntimeError\] : \d+ : (?P<code>\w+) : (?P<text>.*)", re.DOTALL)
+_SOURCE_LINE: Final = re.compile(r"/\S+\.(?:cc|h|cpp|hpp):\d+ .*? was false\. ", re.DOTALL)
+_LONGEST: Final = 500
+
+
+class Runner:
+    """One session; not for two threads at a time."""
+
+    def __init__(self, session: ort.InferenceSession, signature: Signature) -> None:
+        self._session = session
+        tensors = (*signature.inputs.values(), *signature.outputs.values())
+        self._half = {tensor.name for tensor in tensors if tensor.datatype is BF16}
+
+    def run(self, outputs: list[str], feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return `outputs` for `feeds`; BF16 tensors are uint16 arrays of their bits."""
+        if self._half:
+            return self._run_values(outputs, feeds)
+        arrays: list[NDArray[Any]] = self._session.run(outputs, feeds)
+        return arrays
+
+    def _run_values(self, outputs: list[str], feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Run on ONNX Runtime's own values: its NumPy conversion knows no BF16."""
+        values = {
+            name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, TensorProto.BFLOAT16)
+            if name in self._half
+            else ort.OrtValue.ortvalue_from_numpy(array)
+            for name, array in feeds.items()
+        }
+        results = self._session.run_with_ort_values(outputs, values)
+        return [
+            _bits(value) if name in self._half else value.numpy()
+            for name, value in zip(outputs, results, strict=True)
+        ]
+
+
+def _bits(value: ort.OrtValue) -> NDArray[np.uint16]:
+    shape = value.shape()
+    size = int(np.prod(shape, dtype=np.int64)) * 2
+    return np.frombuffer(ctypes.string_at(value.data_ptr(), size), np.uint16).reshape(shape)
+
+
+def is_input_at_fault(error: Exception) -> bool:
+    """Tell whether ONNX Runtime blames the input: its status INVALID_ARGUMENT."""
+    found = _ERROR.match(str(error))
+    return found is not None and found.group("code") == "INVALID_ARGUMENT"
+
+
+def explain(error: Exception) -> str:
+    """Return ONNX Runtime's message without its status prefix and source lines, shortened."""
+    found = _ERROR.match(str(error))
+    text = found.group("text") if found else str(error)
+    text = " ".join(_SOURCE_LINE.sub("", text).replace("Name:'' ", "").split())
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
