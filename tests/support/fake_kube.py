@@ -28,7 +28,7 @@ class FakeKube:
 
     @property
     def writes(self) -> int:
-        return sum(self.calls[verb] for verb in ("apply", "apply_status", "create", "delete"))
+        return sum(self.calls[verb] for verb in ("apply", "apply_status", "delete"))
 
     def put(self, obj: Mapping[str, Any]) -> JsonObject:
         """Have somebody else write `obj` whole."""
@@ -93,14 +93,6 @@ class FakeKube:
             raise Conflict("the UID in the precondition is another one", code=409)
         changed = {**known, "status": copy.deepcopy(obj["status"])}
         return copy.deepcopy(known) if changed == known else self.put(changed)
-
-    async def create(self, obj: Mapping[str, Any]) -> JsonObject:
-        self._count("create")
-        resource = resource_of(obj["apiVersion"], obj["kind"])
-        metadata = obj["metadata"]
-        if (resource, metadata.get("namespace", ""), metadata["name"]) in self.objects:
-            raise Conflict(f"{metadata['name']} already exists", code=409)
-        return self.put(obj)
 
     async def delete(
         self, resource: Resource, namespace: str | None, name: str, *, uid: str

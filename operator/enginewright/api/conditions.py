@@ -47,6 +47,7 @@ class StatusReason(StrEnum):
     SERVING = "Serving"
     NOTHING_SERVES = "NothingServes"
     SUSPENDED = "Suspended"
+    SCALED_TO_ZERO = "ScaledToZero"
     UPDATE_REFUSED = "UpdateRefused"
     UNSUPPORTED_FIELD = "UnsupportedField"
     INVALID_SPEC = "InvalidSpec"

@@ -1,0 +1,1 @@
+"""Pure builders of Kubernetes objects: plain values in, plain dicts out."""

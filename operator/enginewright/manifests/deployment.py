@@ -1,0 +1,146 @@
+"""The Deployment that serves one revision on one accelerator class."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from enginewright.api.inference_model import InferenceModel
+from enginewright.contract.task import ARTIFACT_PATH, HTTP_PORT, STORE_PATH, ServeTask
+from enginewright.manifests.labels import CLASS, REVISION, of_model, serving_selector
+from enginewright.manifests.names import deployment_name
+from enginewright.manifests.owner import owned_metadata
+from enginewright.manifests.pods import POD_SECURITY, TMP_VOLUME, container, pull_secrets
+from enginewright.manifests.snapshot import ClassSnapshot, Snapshot
+
+PROGRESS_DEADLINE_SECONDS: Final = 600
+GRACE_SECONDS: Final = 40  # the server drains for 25 s at most
+_DEFAULT_RESOURCES: Final = {"requests": {"cpu": "250m", "memory": "256Mi"}}
+_STARTUP_SECONDS: Final = 600
+
+
+def serving_deployment(
+    model: InferenceModel, snapshot: Snapshot, accelerator: ClassSnapshot, replicas: int
+) -> dict[str, Any]:
+    """Return the Deployment of `snapshot` for one of its classes."""
+    name = model.metadata.name
+    selector = serving_selector(name, accelerator.name)
+    labels = {**of_model(name, "serve"), CLASS: accelerator.name}
+    surge = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": owned_metadata(
+            model, deployment_name(name, accelerator.name), {**labels, REVISION: snapshot.revision}
+        ),
+        "spec": {
+            "replicas": replicas,
+            "progressDeadlineSeconds": PROGRESS_DEADLINE_SECONDS,
+            "revisionHistoryLimit": 2,  # ControllerRevisions are the history
+            "strategy": surge if snapshot.strategy == "Surge" else {"type": "Recreate"},
+            "selector": {"matchLabels": selector},
+            "template": _pod(snapshot, accelerator, selector, labels, name),
+        },
+    }
+
+
+def _pod(
+    snapshot: Snapshot,
+    accelerator: ClassSnapshot,
+    selector: Mapping[str, str],
+    labels: Mapping[str, str],
+    model: str,
+) -> dict[str, Any]:
+    template = snapshot.pod_template
+    task = ServeTask(
+        model=model,
+        revision=snapshot.revision,
+        prepared_key=snapshot.prepared_key,
+        backend=accelerator.backend,
+        max_queue=snapshot.max_queue,
+    ).to_json()
+    resources = _resources(template.get("resources") or _DEFAULT_RESOURCES, accelerator)
+    fetch = container(
+        "fetch-artifact",
+        accelerator.image,
+        ("enginewright-runtime", "fetch-artifact"),
+        pull_policy=snapshot.pull_policy,
+        task=task,
+        mounts=[
+            {"name": "store", "mountPath": STORE_PATH, "readOnly": True},
+            {"name": "artifact", "mountPath": ARTIFACT_PATH},
+        ],
+        resources=_DEFAULT_RESOURCES,
+    )
+    server = container(
+        "server",
+        accelerator.image,
+        ("enginewright-runtime", "serve"),
+        pull_policy=snapshot.pull_policy,
+        task=task,
+        mounts=[{"name": "artifact", "mountPath": ARTIFACT_PATH, "readOnly": True}],
+        resources=resources,
+    )
+    server["ports"] = [{"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"}]
+    server["startupProbe"] = _probe("/v2/health/live", period=2, failures=_STARTUP_SECONDS // 2)
+    server["readinessProbe"] = _probe("/v2/health/ready", period=2, failures=2)
+    server["livenessProbe"] = _probe("/v2/health/live", period=10, failures=6)
+    account = template.get("serviceAccountName")
+    spec: dict[str, Any] = {
+        "automountServiceAccountToken": account is not None,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "securityContext": POD_SECURITY,
+        "imagePullSecrets": pull_secrets(
+            [
+                *snapshot.pull_secrets,
+                *(each["name"] for each in template.get("imagePullSecrets") or ()),
+            ]
+        ),
+        "nodeSelector": {**(template.get("nodeSelector") or {}), **accelerator.node_selector},
+        "tolerations": [*accelerator.tolerations, *(template.get("tolerations") or ())],
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": dict(selector)},
+                "matchLabelKeys": ["pod-template-hash"],
+            }
+        ],
+        "initContainers": [fetch],
+        "containers": [server],
+        "volumes": [
+            TMP_VOLUME,
+            {"name": "artifact", "emptyDir": {}},
+            {
+                "name": "store",
+                "persistentVolumeClaim": {"claimName": snapshot.store_claim, "readOnly": True},
+            },
+        ],
+    }
+    for field in ("serviceAccountName", "runtimeClassName", "priorityClassName", "affinity"):
+        if template.get(field):
+            spec[field] = template[field]
+    return {
+        "metadata": {
+            "labels": {**(template.get("labels") or {}), **labels, REVISION: snapshot.revision},
+            "annotations": dict(template.get("annotations") or {}),
+        },
+        "spec": spec,
+    }
+
+
+def _resources(wanted: Mapping[str, Any], accelerator: ClassSnapshot) -> dict[str, Any]:
+    """Add one device of the class: extended resources take a limit."""
+    if accelerator.resource_name is None:
+        return dict(wanted)
+    limits = {**(wanted.get("limits") or {}), accelerator.resource_name: "1"}
+    return {**wanted, "limits": limits}
+
+
+def _probe(path: str, *, period: int, failures: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": "http"},
+        "periodSeconds": period,
+        "failureThreshold": failures,
+        "timeoutSeconds": 3,
+    }

@@ -1,0 +1,31 @@
+"""Labels by which the operator, Services, users and monitoring find objects."""
+
+from typing import Final
+
+from enginewright.manifests.names import child_name
+
+MODEL: Final = "enginewright.dev/model"
+CLASS: Final = "enginewright.dev/class"
+REVISION: Final = "enginewright.dev/revision"
+COMPONENT: Final = "enginewright.dev/component"  # prepare | serve | probe
+IMAGE: Final = "enginewright.dev/image"
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+NAME: Final = "app.kubernetes.io/name"
+OPERATOR: Final = "enginewright"
+
+
+def model_value(model: str) -> str:
+    """Return a model's name as a label value: names may be longer than values."""
+    return child_name(model)
+
+
+def of_model(model: str, component: str | None = None) -> dict[str, str]:
+    """Return the labels of an object that belongs to one model."""
+    labels = {MANAGED_BY: OPERATOR, MODEL: model_value(model)}
+    return {**labels, COMPONENT: component} if component else labels
+
+
+def serving_selector(model: str, accelerator_class: str | None = None) -> dict[str, str]:
+    """Return what selects a model's serving pods, of all classes or of one; never changes."""
+    selector = {MODEL: model_value(model), COMPONENT: "serve"}
+    return {**selector, CLASS: accelerator_class} if accelerator_class else selector

@@ -1,0 +1,41 @@
+"""Names of what belongs to a model: readable, deterministic, within Kubernetes' limits."""
+
+import hashlib
+from typing import Final
+
+MAX_LABEL: Final = 63
+_HASH_LENGTH: Final = 8
+
+
+def child_name(*parts: str, limit: int = MAX_LABEL) -> str:
+    """Join `parts` with dashes; too long a name is cut and made unique by a hash of the whole.
+
+    The last part stays whole: it tells children of one model apart.
+    """
+    whole = "-".join(parts)
+    if len(whole) <= limit:
+        return whole
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:_HASH_LENGTH]
+    last = parts[-1]
+    room = limit - len(last) - len(digest) - 2
+    if room < 1:
+        return f"{whole[: limit - len(digest) - 1].rstrip('-.')}-{digest}"
+    return f"{whole[:room].rstrip('-.')}-{digest}-{last}"
+
+
+def prepare_job_name(model: str, inputs_hash: str, attempt: int) -> str:
+    """Return the name of the Job that prepares these inputs for the `attempt`-th time (from 1)."""
+    return child_name(model, "prepare", f"{inputs_hash[:10]}-{attempt}")
+
+
+def deployment_name(model: str, accelerator_class: str) -> str:
+    """Return the name of a model's Deployment for one accelerator class.
+
+    52 characters leave room for the pods' suffixes within a host name.
+    """
+    return child_name(model, accelerator_class, limit=52)
+
+
+def revision_name(model: str, revision: str) -> str:
+    """Return the name of a revision's ControllerRevision."""
+    return child_name(model, revision)

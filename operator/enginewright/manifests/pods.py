@@ -1,0 +1,56 @@
+"""What every pod of ours has in common: the restricted Pod Security Standard, and no surprises."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from enginewright.contract.task import TASK_VARIABLE
+
+USER: Final = 65532  # the images' own
+
+CONTAINER_SECURITY: Final = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+POD_SECURITY: Final = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "fsGroup": USER,
+    "fsGroupChangePolicy": "OnRootMismatch",
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+TMP_VOLUME: Final = {"name": "tmp", "emptyDir": {}}
+TMP_MOUNT: Final = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108 - the container's own
+
+
+def container(
+    name: str,
+    image: str,
+    command: Iterable[str],
+    *,
+    pull_policy: str,
+    task: str | None = None,
+    mounts: Iterable[dict[str, Any]] = (),
+    resources: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return a container that runs one command of the runtime image on one task (JSON)."""
+    built: dict[str, Any] = {
+        "name": name,
+        "image": image,
+        "imagePullPolicy": pull_policy,
+        "command": list(command),
+        "securityContext": CONTAINER_SECURITY,
+        "volumeMounts": [TMP_MOUNT, *mounts],
+        "terminationMessagePolicy": "File",
+    }
+    if task is not None:
+        built["env"] = [{"name": TASK_VARIABLE, "value": task}]
+    if resources:
+        built["resources"] = resources
+    return built
+
+
+def pull_secrets(names: Iterable[str]) -> list[dict[str, str]]:
+    """Return references to image pull secrets, each once, in order."""
+    return [{"name": name} for name in dict.fromkeys(names)]

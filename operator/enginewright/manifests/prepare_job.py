@@ -1,0 +1,126 @@
+"""The Job that prepares a model: stages as init containers of one pod, sharing one folder.
+
+`kubectl get pods` then shows the progress (Init:2/3), Kubernetes itself names the stage that
+failed, and no stage needs a service account.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from enginewright.api.inference_model import InferenceModel
+from enginewright.contract.reasons import ExitCode
+from enginewright.contract.task import (
+    CREDENTIALS_PATH,
+    PREPARE_STAGES,
+    SAMPLES_CREDENTIALS_PATH,
+    SAMPLES_PATH,
+    SOURCE_PATH,
+    STORE_PATH,
+    WORK_PATH,
+    PrepareTask,
+)
+from enginewright.manifests.labels import of_model
+from enginewright.manifests.owner import owned_metadata
+from enginewright.manifests.pods import POD_SECURITY, TMP_VOLUME, container, pull_secrets
+
+RETRIES: Final = 2  # of the pod, by the Job controller, for what can pass
+KEPT_SECONDS: Final = 24 * 3600  # for people to look at; the outcome is in the status
+_DEFAULT_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "256Mi"}}
+
+
+@dataclass(frozen=True)
+class PrepareJob:
+    """What decides a prepare Job besides the model."""
+
+    name: str
+    image: str
+    pull_policy: str
+    pull_secrets: tuple[str, ...]
+    store_claim: str
+    task: PrepareTask
+    deadline_seconds: int
+    resources: dict[str, Any]
+    source_claim: str | None = None  # of a pvc:// source
+    samples_claim: str | None = None
+    source_secret: str | None = None
+    samples_secret: str | None = None
+
+
+def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
+    """Return the Job."""
+    labels = of_model(model.metadata.name, "prepare")
+    volumes: list[dict[str, Any]] = [
+        TMP_VOLUME,
+        {"name": "work", "emptyDir": {}},
+        {"name": "store", "persistentVolumeClaim": {"claimName": wanted.store_claim}},
+    ]
+    common = [
+        {"name": "work", "mountPath": WORK_PATH},
+        {"name": "store", "mountPath": STORE_PATH},
+    ]
+    fetch_only = []
+    for name, claim, path in (
+        ("source", wanted.source_claim, SOURCE_PATH),
+        ("samples", wanted.samples_claim, SAMPLES_PATH),
+    ):
+        if claim:
+            volumes.append(
+                {"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+            )
+            fetch_only.append({"name": name, "mountPath": path, "readOnly": True})
+    for name, secret, path in (
+        ("credentials", wanted.source_secret, CREDENTIALS_PATH),
+        ("samples-credentials", wanted.samples_secret, SAMPLES_CREDENTIALS_PATH),
+    ):
+        if secret:
+            volumes.append({"name": name, "secret": {"secretName": secret}})
+            fetch_only.append({"name": name, "mountPath": path, "readOnly": True})
+    task = wanted.task.to_json()
+    stages = [
+        container(
+            stage,
+            wanted.image,
+            ("enginewright-runtime", "stage", stage),
+            pull_policy=wanted.pull_policy,
+            task=task,
+            mounts=[*common, *fetch_only] if stage == "fetch" else common,
+            resources=wanted.resources or _DEFAULT_RESOURCES,
+        )
+        for stage in PREPARE_STAGES
+    ]
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": owned_metadata(model, wanted.name, labels),
+        "spec": {
+            "backoffLimit": RETRIES,
+            "activeDeadlineSeconds": wanted.deadline_seconds,
+            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {
+                "rules": [
+                    {
+                        "action": "Ignore",  # the node's trouble, not the model's
+                        "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+                    },
+                    {
+                        "action": "FailJob",
+                        "onExitCodes": {"operator": "In", "values": [int(ExitCode.PERMANENT)]},
+                    },
+                ]
+            },
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "restartPolicy": "Never",
+                    "automountServiceAccountToken": False,
+                    "enableServiceLinks": False,
+                    "securityContext": POD_SECURITY,
+                    "imagePullSecrets": pull_secrets(wanted.pull_secrets),
+                    "initContainers": stages[:-1],
+                    "containers": stages[-1:],
+                    "volumes": volumes,
+                },
+            },
+        },
+    }

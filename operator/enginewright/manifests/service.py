@@ -1,0 +1,49 @@
+"""How a model is reached, and how many of its pods an eviction may take."""
+
+from typing import Any
+
+from enginewright.api.inference_model import InferenceModel
+from enginewright.manifests.labels import CLASS, of_model, serving_selector
+from enginewright.manifests.names import deployment_name
+from enginewright.manifests.owner import owned_metadata
+
+
+def service(model: InferenceModel) -> dict[str, Any]:
+    """Return the Service in front of all the model's ready pods, of every class."""
+    name = model.metadata.name
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": owned_metadata(model, name, of_model(name, "serve")),
+        "spec": {
+            "selector": serving_selector(name),
+            "ports": [
+                {
+                    "name": "http",
+                    "port": 80,
+                    "targetPort": "http",
+                    "protocol": "TCP",
+                    "appProtocol": "http",
+                }
+            ],
+        },
+    }
+
+
+def disruption_budget(model: InferenceModel, accelerator_class: str) -> dict[str, Any]:
+    """Return the budget of one class: one pod at a time, and a broken pod blocks no drain."""
+    name = model.metadata.name
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": owned_metadata(
+            model,
+            deployment_name(name, accelerator_class),
+            {**of_model(name, "serve"), CLASS: accelerator_class},
+        ),
+        "spec": {
+            "maxUnavailable": 1,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": {"matchLabels": serving_selector(name, accelerator_class)},
+        },
+    }

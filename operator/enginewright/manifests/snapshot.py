@@ -1,0 +1,72 @@
+"""A revision whole: all that is needed to serve it again when the spec has moved on.
+
+Kept in a ControllerRevision, so that a refused update leaves the old revision serving, scalable
+and, if its pods are lost, rebuilt.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from enginewright.api.inference_model import InferenceModel
+from enginewright.contract.base import canonical_json
+from enginewright.contract.keys import sha256_text
+from enginewright.manifests.labels import REVISION, of_model
+from enginewright.manifests.names import revision_name
+from enginewright.manifests.owner import owned_metadata
+
+_REVISION_LENGTH = 10
+
+
+class ClassSnapshot(BaseModel):
+    """One accelerator class as it was when the revision was made."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    backend: str
+    image: str
+    node_selector: Mapping[str, str] = {}
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    resource_name: str | None = None
+
+
+class Snapshot(BaseModel):
+    """What is rolled out as one; replicas are no part of it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    prepared_key: str
+    model_digest: str
+    classes: tuple[ClassSnapshot, ...]
+    strategy: str
+    max_queue: int
+    pod_template: Mapping[str, Any] = {}  # as in the spec, camelCase
+    pull_policy: str
+    pull_secrets: tuple[str, ...] = ()
+    store_claim: str
+
+    @property
+    def revision(self) -> str:
+        """Short hash: equal content gives the same revision, also when it comes back later."""
+        return sha256_text(canonical_json(self.model_dump(mode="json")))[:_REVISION_LENGTH]
+
+    @classmethod
+    def read(cls, controller_revision: Mapping[str, Any]) -> Self:
+        """Read a snapshot back from its ControllerRevision; ValueError when it is none."""
+        return cls.model_validate(controller_revision.get("data") or {})
+
+
+def controller_revision(model: InferenceModel, snapshot: Snapshot, number: int) -> dict[str, Any]:
+    """Return the ControllerRevision that keeps `snapshot`; `number` orders revisions."""
+    labels = {**of_model(model.metadata.name), REVISION: snapshot.revision}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": owned_metadata(
+            model, revision_name(model.metadata.name, snapshot.revision), labels
+        ),
+        "revision": number,
+        "data": snapshot.model_dump(mode="json"),
+    }

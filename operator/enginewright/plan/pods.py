@@ -1,0 +1,118 @@
+"""What pods tell: which stage runs, what failed and why, what they wait for.
+
+Stages herald their outcome in the termination message. Where none stands, because the process was
+killed, the exit code and Kubernetes' own reason have to do. Texts name no pod and no time.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.contract.report import StageReport, read_herald
+from enginewright.plan.types import Object
+
+_SIGNALS: Final = {132: "SIGILL", 134: "SIGABRT", 135: "SIGBUS", 136: "SIGFPE", 139: "SIGSEGV"}
+_IMAGE_TROUBLE: Final = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
+)
+_CONFIG_TROUBLE: Final = frozenset(
+    {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One failed container."""
+
+    stage: str
+    reason: Reason
+    message: str
+    finished_at: str  # RFC 3339, as the kubelet wrote it
+
+
+def container_statuses(pod: Object) -> Iterator[Mapping[str, Any]]:
+    """Yield the statuses of init containers and containers, in the order in which they run."""
+    status = pod.get("status") or {}
+    yield from status.get("initContainerStatuses") or ()
+    yield from status.get("containerStatuses") or ()
+
+
+def of_job(pods: Iterable[Object], job: str) -> list[Object]:
+    """Return a Job's pods, oldest first."""
+    mine = [
+        pod
+        for pod in pods
+        if (pod["metadata"].get("labels") or {}).get("batch.kubernetes.io/job-name") == job
+    ]
+    return sorted(mine, key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")))
+
+
+def heralds(pod: Object) -> Iterator[StageReport]:
+    """Yield what the containers that ended said."""
+    for status in container_statuses(pod):
+        ended = (status.get("state") or {}).get("terminated") or {}
+        if ended.get("message") and (report := read_herald(ended["message"])):
+            yield report
+
+
+def failure(pod: Object) -> Failure | None:
+    """Return the first container that failed, now or at its last start."""
+    for status in container_statuses(pod):
+        for state in (status.get("state") or {}, status.get("lastState") or {}):
+            ended = state.get("terminated")
+            if ended and ended.get("exitCode", 0) != 0:
+                return _explain(status["name"], ended)
+        if (status.get("state") or {}).get("running"):
+            continue
+    return None
+
+
+def _explain(stage: str, ended: Mapping[str, Any]) -> Failure:
+    finished_at = str(ended.get("finishedAt") or "")
+    code = int(ended.get("exitCode", 0))
+    report = read_herald(ended["message"]) if ended.get("message") else None
+    if report and report.reason:
+        message = report.message or REMEDIES[report.reason]
+        return Failure(stage, report.reason, message, finished_at)
+    if ended.get("reason") == "OOMKilled":
+        reason, cause = (
+            Reason.OUT_OF_MEMORY,
+            f"{stage} was ended for using more memory than its limit",
+        )
+    elif code in _SIGNALS:
+        reason, cause = Reason.BACKEND_CRASHED, f"{stage} crashed in native code ({_SIGNALS[code]})"
+    else:
+        reason, cause = (
+            Reason.INTERNAL_ERROR,
+            f"{stage} ended with exit code {code} and said nothing",
+        )
+    return Failure(stage, reason, f"{cause}; {REMEDIES[reason]}", finished_at)
+
+
+def running_stage(pod: Object, stages: tuple[str, ...]) -> str:
+    """Return the stage that runs or comes next."""
+    ended = {
+        status["name"]
+        for status in container_statuses(pod)
+        if ((status.get("state") or {}).get("terminated") or {}).get("exitCode") == 0
+    }
+    return next((stage for stage in stages if stage not in ended), stages[-1])
+
+
+def trouble(pod: Object) -> str:
+    """Return why a pod cannot start, as a sentence; empty when nothing is known to be wrong."""
+    status = pod.get("status") or {}
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return f"no node takes the pod: {condition.get('message') or condition.get('reason')}"
+    for each in container_statuses(pod):
+        waiting = (each.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") in _IMAGE_TROUBLE:
+            return (
+                f"the image {each.get('image')} cannot be pulled; check its name in the chart's values"
+                " and the pull secrets"
+            )
+        if waiting.get("reason") in _CONFIG_TROUBLE:
+            return f"{each['name']} cannot start: {waiting.get('message') or waiting['reason']}"
+    return ""

@@ -1,0 +1,300 @@
+"""Bringing a prepared model about: which Job is wanted, what came of it, when to try again.
+
+The memory of failures is the status, so a Job that has been cleaned away starts no loop: what
+cannot succeed is not tried again until its inputs change, what can pass is tried with backoff.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from enginewright.api.inference_model_status import Preparation, PreparationFailure, Prepared
+from enginewright.contract.reasons import REMEDIES, ExitCode, Reason, exit_code
+from enginewright.contract.report import Published
+from enginewright.contract.task import PREPARE_STAGES, PrepareTask
+from enginewright.manifests.labels import COMPONENT
+from enginewright.manifests.names import prepare_job_name
+from enginewright.manifests.prepare_job import PrepareJob, prepare_job
+from enginewright.plan import pods
+from enginewright.plan.resolve import Target
+from enginewright.plan.types import Facts, Object, ObjectRef
+
+FIRST_RETRY: Final = timedelta(minutes=1)
+LONGEST_RETRY: Final = timedelta(hours=1)
+_ARTIFACT_GONE: Final = frozenset({Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT})
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where preparing stands."""
+
+    prepared: Prepared | None = None
+    preparation: Preparation | None = None
+    message: str = ""  # progress, when neither prepared nor failed
+    failure: PreparationFailure | None = None
+    retries: bool = False  # the failure can pass, and it is tried again
+    apply: tuple[dict[str, Any], ...] = ()
+    delete: tuple[ObjectRef, ...] = ()
+    requeue_after: float | None = None
+    job_name: str = field(default="")
+
+
+def prepare(facts: Facts, target: Target) -> Outcome:
+    """Return where preparing `target` stands and what is to be done for it."""
+    prepared = facts.model.status.prepared
+    current = prepared if prepared and prepared.inputs_hash == target.artifact_hash else None
+    jobs = {job["metadata"]["name"]: job for job in facts.jobs if _is_prepare(job)}
+    if current and not _lost(facts, jobs):
+        return Outcome(prepared=current, delete=_superseded(facts, jobs, keep=""))
+    known = facts.model.status.preparation
+    known = known if known and known.inputs_hash == target.job_hash else None
+    attempt = max(known.attempt, 1) if known else _free_attempt(facts, target, jobs)
+    name = prepare_job_name(facts.model.metadata.name, target.job_hash, attempt)
+    superseded = _superseded(facts, jobs, keep=name)
+    if job := jobs.get(name):
+        return _of_job(facts, target, job, attempt, superseded)
+    if known and known.failure:
+        return _after_failure(facts, target, known.failure, attempt, superseded)
+    return _start(facts, target, attempt, superseded)
+
+
+def _of_job(
+    facts: Facts, target: Target, job: Object, attempt: int, delete: tuple[ObjectRef, ...]
+) -> Outcome:
+    """Return what came of the Job of this attempt."""
+    name = job["metadata"]["name"]
+    if _condition(job, "Complete"):
+        if published := _published(facts, name):
+            return Outcome(prepared=_prepared(target, published), delete=delete)
+        return _start(facts, target, attempt + 1, delete)  # its pod, and so its word, is gone
+    if _condition(job, "Failed"):
+        known = facts.model.status.preparation
+        remembered = known.failure if known and known.inputs_hash == target.job_hash else None
+        if remembered is None or remembered.attempts < attempt:
+            remembered = _failure(facts, job, attempt)
+        return _after_failure(facts, target, remembered, attempt, delete)
+    return _under_way(facts, target, name, attempt, delete)
+
+
+def _is_prepare(job: Object) -> bool:
+    return (job["metadata"].get("labels") or {}).get(COMPONENT) == "prepare"
+
+
+def _condition(job: Object, kind: str) -> Mapping[str, Any] | None:
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    return next(
+        (each for each in conditions if each.get("type") == kind and each.get("status") == "True"),
+        None,
+    )
+
+
+def _lost(facts: Facts, jobs: Mapping[str, Object]) -> bool:
+    """Tell whether a serving pod found the artefact gone since it was last published."""
+    published = max(
+        (str((job.get("status") or {}).get("completionTime") or "") for job in jobs.values()),
+        default="",
+    )
+    serving = (
+        pod for pod in facts.pods if (pod["metadata"].get("labels") or {}).get(COMPONENT) == "serve"
+    )
+    failures = (pods.failure(pod) for pod in serving)
+    return any(
+        each is not None and each.reason in _ARTIFACT_GONE and each.finished_at > published
+        for each in failures
+    )
+
+
+def _free_attempt(facts: Facts, target: Target, jobs: Mapping[str, Object]) -> int:
+    """Return the first attempt whose Job is still running or was never made."""
+    attempt = 1
+    while (
+        job := jobs.get(prepare_job_name(facts.model.metadata.name, target.job_hash, attempt))
+    ) and _condition(job, "Complete"):
+        if not facts.model.status.prepared:
+            break  # the status was lost: take the Job's word
+        attempt += 1
+    return attempt
+
+
+def _superseded(facts: Facts, jobs: Mapping[str, Object], keep: str) -> tuple[ObjectRef, ...]:
+    """Return the Jobs that still run for inputs that nobody wants any more."""
+    return tuple(
+        ObjectRef("batch/v1", "Job", facts.model.metadata.namespace, name)
+        for name, job in sorted(jobs.items())
+        if name != keep and not _condition(job, "Complete") and not _condition(job, "Failed")
+    )
+
+
+def _start(facts: Facts, target: Target, attempt: int, delete: tuple[ObjectRef, ...]) -> Outcome:
+    known = facts.model.status.preparation
+    failed = known.failure if known and known.inputs_hash == target.job_hash else None
+    name = prepare_job_name(facts.model.metadata.name, target.job_hash, attempt)
+    spec = facts.model.spec
+    job = prepare_job(
+        facts.model,
+        PrepareJob(
+            name=name,
+            image=target.image,
+            pull_policy=facts.config.image_pull_policy,
+            pull_secrets=(
+                *facts.config.image_pull_secrets,
+                *(each.name for each in spec.pod_template.image_pull_secrets),
+            ),
+            store_claim=facts.config.store.claim,
+            task=PrepareTask(
+                job=name,
+                source_uri=spec.source.uri,
+                source_sha256=spec.source.sha256,
+                recipe=target.recipe,
+            ),
+            deadline_seconds=target.deadline_seconds,
+            resources=target.build_resources,
+            source_claim=target.source_claim,
+            samples_claim=target.samples_claim,
+            source_secret=target.source_secret,
+            samples_secret=target.samples_secret,
+        ),
+    )
+    return Outcome(
+        preparation=_preparation(target, name, attempt, PREPARE_STAGES[0], failed),
+        message=_progress(PREPARE_STAGES[0]),
+        apply=(job,),
+        delete=delete,
+        job_name=name,
+    )
+
+
+def _under_way(
+    facts: Facts, target: Target, name: str, attempt: int, delete: tuple[ObjectRef, ...]
+) -> Outcome:
+    mine = pods.of_job(facts.pods, name)
+    stage = pods.running_stage(mine[-1], PREPARE_STAGES) if mine else PREPARE_STAGES[0]
+    failed = next((each for each in map(pods.failure, reversed(mine)) if each), None)
+    remembered = facts.model.status.preparation
+    earlier = (
+        remembered.failure if remembered and remembered.inputs_hash == target.job_hash else None
+    )
+    failure = (
+        _remember(facts, failed.stage, failed.reason, failed.message, max(attempt - 1, 1), earlier)
+        if failed
+        else None
+    )
+    trouble = pods.trouble(mine[-1]) if mine else ""
+    return Outcome(
+        preparation=_preparation(target, name, attempt, stage, earlier),
+        message=f"{_progress(stage)}: {trouble}" if trouble else _progress(stage),
+        failure=failure,
+        retries=failure is not None,
+        delete=delete,
+        job_name=name,
+    )
+
+
+def _progress(stage: str) -> str:
+    position = PREPARE_STAGES.index(stage) + 1
+    return f"{stage} ({position}/{len(PREPARE_STAGES)})"
+
+
+def _preparation(
+    target: Target, job: str, attempt: int, stage: str, failure: PreparationFailure | None
+) -> Preparation:
+    return Preparation(
+        inputs_hash=target.job_hash, job=job, stage=stage, attempt=attempt, failure=failure
+    )
+
+
+def _published(facts: Facts, job: str) -> Published | None:
+    for pod in reversed(pods.of_job(facts.pods, job)):
+        for report in pods.heralds(pod):
+            if report.published:
+                return report.published
+    return None
+
+
+def _prepared(target: Target, published: Published) -> Prepared:
+    return Prepared(
+        inputs_hash=target.artifact_hash,
+        key=published.key,
+        model_digest=published.model_digest,
+        opset=published.opset,
+        ir_version=published.ir_version,
+        nodes=published.nodes,
+        size_bytes=published.size_bytes,
+    )
+
+
+def _failure(facts: Facts, job: Object, attempt: int) -> PreparationFailure:
+    name = job["metadata"]["name"]
+    mine = pods.of_job(facts.pods, name)
+    condition = _condition(job, "Failed") or {}
+    if condition.get("reason") == "DeadlineExceeded":
+        known = facts.model.status.preparation
+        stage = known.stage if known else ""
+        message = f"preparing took longer than spec.build.timeout; {REMEDIES[Reason.TIMEOUT]}"
+        return _remember(facts, stage, Reason.TIMEOUT, message, attempt, None)
+    found = next((each for each in map(pods.failure, reversed(mine)) if each), None)
+    if found:
+        return _remember(facts, found.stage, found.reason, found.message, attempt, None)
+    message = f"the Job failed and its pod is gone; {REMEDIES[Reason.INTERNAL_ERROR]}"
+    return _remember(facts, "", Reason.INTERNAL_ERROR, message, attempt, None)
+
+
+def _remember(
+    facts: Facts,
+    stage: str,
+    reason: Reason,
+    message: str,
+    attempts: int,
+    earlier: PreparationFailure | None,
+) -> PreparationFailure:
+    return PreparationFailure(
+        stage=stage,
+        reason=reason,
+        message=message,
+        time=earlier.time if earlier else facts.now.astimezone(UTC).replace(microsecond=0),
+        attempts=attempts,
+    )
+
+
+def _after_failure(
+    facts: Facts,
+    target: Target,
+    failure: PreparationFailure,
+    attempt: int,
+    delete: tuple[ObjectRef, ...],
+) -> Outcome:
+    """Stay failed, wait, or try again."""
+    name = prepare_job_name(facts.model.metadata.name, target.job_hash, attempt)
+    preparation = _preparation(target, name, attempt, failure.stage, failure)
+    if not _can_pass(failure.reason):
+        return Outcome(preparation=preparation, failure=failure, delete=delete)
+    wait = (_due(failure) - facts.now).total_seconds()
+    if wait > 0:
+        return Outcome(
+            preparation=preparation,
+            failure=failure,
+            retries=True,
+            delete=delete,
+            requeue_after=wait,
+        )
+    again = _start(facts, target, attempt + 1, delete)
+    kept = again.preparation.model_copy(update={"failure": failure}) if again.preparation else None
+    return Outcome(
+        preparation=kept,
+        message=again.message,
+        failure=failure,
+        retries=True,
+        apply=again.apply,
+        delete=delete,
+        job_name=again.job_name,
+    )
+
+
+def _can_pass(reason: str) -> bool:
+    return reason not in set(Reason) or exit_code(Reason(reason)) != ExitCode.PERMANENT
+
+
+def _due(failure: PreparationFailure) -> datetime:
+    delay = min(FIRST_RETRY * (1 << min(failure.attempts - 1, 10)), LONGEST_RETRY)
+    return (failure.time or datetime.min.replace(tzinfo=UTC)) + delay

@@ -1,0 +1,78 @@
+"""A cluster of two nodes with Enginewright installed as a user installs it, once a session."""
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import harness
+from tests.e2e.harness import CLUSTER_NAME, OPERATOR_NAMESPACE, REPOSITORY, Namespace, run
+from tests.e2e.models import write_models
+
+
+@pytest.fixture(scope="session")
+def kubeconfig() -> Iterator[Path]:
+    """The cluster, up; removed at the end."""
+    run([str(REPOSITORY / "hack/images"), "build"], timeout=1500)
+    harness.cluster("up", "--nodes", "2", timeout=1500)
+    found = re.search(r"KUBECONFIG=(\S+)", harness.cluster("env"))
+    assert found
+    yield Path(found.group(1))
+    harness.cluster("down")
+
+
+@pytest.fixture(scope="session")
+def installed(kubeconfig: Path) -> Namespace:
+    """Enginewright installed by Helm; the operator's namespace."""
+    run([str(REPOSITORY / "hack/install"), CLUSTER_NAME], timeout=600)
+    return Namespace(OPERATOR_NAMESPACE, kubeconfig)
+
+
+@pytest.fixture(scope="session")
+def models() -> Path:
+    """Folder with the real models that packages ship."""
+    return Path(run([str(REPOSITORY / "hack/models")], timeout=600).strip().splitlines()[-1])
+
+
+@pytest.fixture(scope="session")
+def new_namespace(installed: Namespace) -> Callable[[], Namespace]:
+    """Makes namespaces that admit only pods under the restricted profile."""
+    numbers = itertools.count(1)
+
+    def create() -> Namespace:
+        name = f"team-{next(numbers)}"
+        namespace = Namespace(name, installed.kubeconfig)
+        namespace.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Namespace",
+                "metadata": {
+                    "name": name,
+                    "labels": {"pod-security.kubernetes.io/enforce": "restricted"},
+                },
+            }
+        )
+        return namespace
+
+    return create
+
+
+@pytest.fixture(scope="session")
+def namespace(new_namespace: Callable[[], Namespace], model_files: Path) -> Namespace:
+    """A namespace whose claim `models` holds the model files."""
+    namespace = new_namespace()
+    run(
+        [str(REPOSITORY / "hack/upload-models"), str(model_files)],
+        environment={"KUBECONFIG": str(namespace.kubeconfig), "NAMESPACE": namespace.name},
+    )
+    return namespace
+
+
+@pytest.fixture(scope="session")
+def model_files(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The real models and the broken ones, under the names that the tests use."""
+    folder = tmp_path_factory.mktemp("models")
+    write_models(models, folder)
+    return folder

@@ -1,0 +1,170 @@
+"""A Kubernetes user's view of the cluster: kubectl, and requests to a Service."""
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+REPOSITORY = Path(__file__).resolve().parents[2]
+CLUSTER_NAME = "test"
+OPERATOR_NAMESPACE = "enginewright-system"
+
+
+def cluster(*arguments: str, timeout: float = 600) -> str:
+    """Run the local cluster's command; its output, or an error that shows all it said."""
+    command = [str(REPOSITORY / "hack/cluster/cluster"), "--name", CLUSTER_NAME, *arguments]
+    return run(command, timeout=timeout)
+
+
+def run(
+    command: list[str],
+    *,
+    timeout: float = 600,
+    stdin: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """Run a command to its end; its output, or an error that shows all it said."""
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        input=stdin,
+        env={**os.environ, **(environment or {})},
+    )
+    if done.returncode != 0:
+        raise CommandError(command, done.returncode, done.stdout, done.stderr)
+    return done.stdout
+
+
+class CommandError(AssertionError):
+    """A command failed."""
+
+    def __init__(self, command: list[str], code: int, stdout: str, stderr: str) -> None:
+        super().__init__(f"{' '.join(command)} -> {code}\n{stdout}\n{stderr}")
+        self.stderr = stderr
+
+
+def eventually(
+    check: Callable[[], T], seconds: float = 120, what: str = "", interval: float = 0.5
+) -> T:
+    """Poll until `check` returns something true; it may raise meanwhile."""
+    deadline = time.monotonic() + seconds
+    last: object = None
+    while True:
+        try:
+            if result := check():
+                return result
+            last = result
+        except (CommandError, OSError) as error:
+            last = error
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what or 'it'} did not happen within {seconds} s; last: {last}")
+        time.sleep(interval)
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """One namespace, with a kubectl for it."""
+
+    name: str
+    kubeconfig: Path
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, timeout: float = 200) -> str:
+        """Run kubectl in this namespace."""
+        program = str(self.kubeconfig.parent / "bin" / "kubectl")
+        command = [program, "--kubeconfig", str(self.kubeconfig), "--namespace", self.name]
+        return run([*command, *arguments], stdin=stdin, timeout=timeout)
+
+    def apply(self, *objects: dict[str, Any]) -> str:
+        """Apply objects as a user does: client-side, strictly validated."""
+        text = "\n---\n".join(json.dumps(each) for each in objects)
+        return self.kubectl("apply", "--filename", "-", stdin=text)
+
+    def get(self, kind: str, name: str) -> dict[str, Any]:
+        """Return one object."""
+        return dict(json.loads(self.kubectl("get", kind, name, "--output", "json")))
+
+    def items(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
+        """Return all objects of a kind."""
+        found = json.loads(self.kubectl("get", kind, "--selector", selector, "--output", "json"))
+        return list(found["items"])
+
+    def condition(self, name: str, kind: str) -> dict[str, Any]:
+        """Return one condition of an InferenceModel; empty when it is not there."""
+        conditions = self.get("inferencemodel", name).get("status", {}).get("conditions", [])
+        return next((each for each in conditions if each["type"] == kind), {})
+
+    def wait_ready(self, name: str, seconds: int = 180) -> None:
+        """Wait as a user does."""
+        timeout = f"--timeout={seconds}s"
+        try:
+            self.kubectl(
+                "wait", "--for=condition=Ready", f"im/{name}", timeout, timeout=seconds + 10
+            )
+        except CommandError as error:
+            raise AssertionError(f"{error}\n{self.story(name)}") from None
+
+    def wait_condition(self, name: str, kind: str, status: str, reason: str, seconds: float = 120) -> dict[str, Any]:
+        """Wait for a condition with this status and reason, and return it."""
+
+        def check() -> dict[str, Any]:
+            found = self.condition(name, kind)
+            wanted = found.get("status") == status and found.get("reason") == reason
+            return found if wanted else {}
+
+        try:
+            return eventually(check, seconds, f"{kind}={status}/{reason}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.story(name)}") from None
+
+    def story(self, name: str) -> str:
+        """Return all that a user would look at when something goes wrong."""
+        parts = [
+            self.kubectl("describe", f"im/{name}"),
+            self.kubectl("get", "jobs,pods,deployments", "--output", "wide"),
+        ]
+        return "\n".join(parts)
+
+    @contextlib.contextmanager
+    def forward(self, target: str, port: int) -> Iterator[str]:
+        """Forward a port of a Service or a pod to this machine; the base URL."""
+        program = str(self.kubeconfig.parent / "bin" / "kubectl")
+        process = subprocess.Popen(
+            [
+                program, "--kubeconfig", str(self.kubeconfig), "--namespace", self.name,
+                "port-forward", target, f":{port}", "--address", "127.0.0.1",
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.search(r"127\.0\.0\.1:(\d+)", line)
+            if not found:
+                process.terminate()
+                raise CommandError(["port-forward"], 1, line, process.communicate()[1])
+            yield f"http://127.0.0.1:{found.group(1)}"
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+def http_json(url: str, body: object = None, timeout: float = 30) -> Any:
+    """GET, or POST `body` as JSON; the answer's JSON."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=timeout) as answer:
+        return json.load(answer)

@@ -1,0 +1,244 @@
+"""The main job: a manifest becomes a service that answers, and behaves as a Kubernetes user expects."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.e2e.harness import Namespace, eventually, http_json
+from tests.support.magika import features, label
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+PYTHON_SOURCE = b"""\
+import asyncio
+
+async def main() -> None:
+    async with asyncio.timeout(3):
+        await asyncio.sleep(1)
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+def inference_model(name: str, file: str, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "enginewright.dev/v1alpha1",
+        "kind": "InferenceModel",
+        "metadata": {"name": name},
+        "spec": {"source": {"uri": f"pvc://models/{file}"}, **spec},
+    }
+
+
+@pytest.fixture(scope="module")
+def served(namespace: Namespace) -> Namespace:
+    namespace.apply(inference_model("magika", "magika.onnx"))
+    namespace.wait_ready("magika")
+    return namespace
+
+
+def test_the_service_answers_a_meaningful_request(served: Namespace) -> None:
+    with served.forward("service/magika", 80) as url:
+        answer = http_json(
+            f"{url}/v2/models/magika/infer",
+            {
+                "inputs": [
+                    {
+                        "name": "bytes",
+                        "shape": [1, 2048],
+                        "datatype": "INT32",
+                        "data": features(PYTHON_SOURCE),
+                    }
+                ]
+            },
+        )
+        execution = http_json(f"{url}/v2/models/magika/execution")
+    assert label(answer["outputs"][0]["data"]) == "python"
+    assert "OpenVINOExecutionProvider" in json.dumps(execution)
+
+
+def test_columns_conditions_and_events(served: Namespace) -> None:
+    header, row = served.kubectl("get", "im", "magika").strip().splitlines()
+    assert header.split()[:4] == ["NAME", "READY", "REASON", "BACKEND"]
+    assert row.split()[:4] == ["magika", "True", "Serving", "openvino"]
+    described = served.kubectl("describe", "im/magika")
+    for text in ("Validated", "Available", "Events:", "Serving"):
+        assert text in described
+    served.kubectl("rollout", "status", "--timeout=10s", "deployment/magika-cpu")
+
+
+def test_explain_teaches(served: Namespace) -> None:
+    text = served.kubectl("explain", "inferencemodel.spec.shapes")
+    assert "min" in text
+    assert "required" in text
+
+
+def test_pods_are_restricted_and_have_no_token(served: Namespace) -> None:
+    pods = served.items("pods", "enginewright.dev/model=magika")
+    assert pods
+    for pod in pods:
+        spec = pod["spec"]
+        assert spec["automountServiceAccountToken"] is False
+        for container in [*spec.get("initContainers", []), *spec["containers"]]:
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_scale_puts_pods_on_both_nodes(served: Namespace) -> None:
+    served.kubectl("scale", "im/magika", "--replicas=2")
+    served.kubectl("wait", "--for=condition=Ready=False", "im/magika", "--timeout=30s")
+    served.wait_ready("magika")
+    pods = served.items("pods", "enginewright.dev/model=magika,enginewright.dev/component=serve")
+    assert {pod["spec"]["nodeName"] for pod in pods} == {"node-1", "node-2"}
+    assert served.get("inferencemodel", "magika")["status"]["replicas"] == 2
+
+
+def test_a_second_apply_writes_nothing(served: Namespace, installed: Namespace) -> None:
+    served.apply(inference_model("magika", "magika.onnx", replicas=2))
+    served.wait_ready("magika")
+    before, versions = _writes(installed), _versions(served)
+    assert "unchanged" in served.apply(inference_model("magika", "magika.onnx", replicas=2))
+    served.kubectl("annotate", "im/magika", "example.com/note=seen", "--overwrite")
+    _reconciled(installed)
+    assert _writes(installed) == before
+    assert _versions(served) == versions
+
+
+def test_an_operator_restart_writes_nothing(served: Namespace, installed: Namespace) -> None:
+    versions = _versions(served)
+    installed.kubectl("rollout", "restart", "deployment/enginewright")
+    installed.kubectl("rollout", "status", "deployment/enginewright", "--timeout=90s")
+    _reconciled(installed)
+    assert _versions(served) == versions
+
+
+def test_a_refused_update_keeps_the_old_revision_serving(served: Namespace) -> None:
+    before = served.get("inferencemodel", "magika")["status"]["serving"]["revision"]
+    served.apply(inference_model("magika", "truncated.onnx", replicas=2))
+    served.wait_condition("magika", "Validated", "False", "InvalidModel")
+    assert served.condition("magika", "Available")["status"] == "True"
+    assert served.condition("magika", "Ready")["status"] == "False"
+    assert served.condition("magika", "Stalled")["status"] == "True"
+    served.kubectl("scale", "im/magika", "--replicas=1")
+    eventually(
+        lambda: served.get("deployment", "magika-cpu")["status"].get("readyReplicas") == 1,
+        60,
+        "scaling of what serves",
+    )
+    served.apply(inference_model("magika", "magika.onnx", replicas=1))
+    served.wait_ready("magika")
+    assert served.get("inferencemodel", "magika")["status"]["serving"]["revision"] == before
+
+
+def test_an_update_replaces_the_model_without_a_gap(served: Namespace) -> None:
+    served.apply(inference_model("magika", "magika.onnx", serving={"maxQueue": 17}))
+    served.kubectl("wait", "--for=condition=Ready=False", "im/magika", "--timeout=30s")
+    assert served.condition("magika", "Available")["status"] == "True"
+    served.wait_ready("magika")
+
+
+def test_deleting_leaves_only_the_cache(namespace: Namespace) -> None:
+    namespace.apply(inference_model("shortlived", "magika.onnx"))
+    eventually(lambda: namespace.items("jobs", "enginewright.dev/model=shortlived"), 60)
+    namespace.kubectl("delete", "im/shortlived", "--wait=true")
+    kinds = "jobs,pods,deployments,services,poddisruptionbudgets,controllerrevisions"
+    eventually(
+        lambda: not namespace.items(kinds, "enginewright.dev/model=shortlived"), 90, "the removal"
+    )
+    assert namespace.items("persistentvolumeclaims")
+
+
+def test_a_source_over_http(
+    namespace: Namespace, new_namespace: Callable[[], Namespace]
+) -> None:
+    namespace.apply(*_file_server(namespace))
+    namespace.kubectl("rollout", "status", "deployment/files", "--timeout=60s")
+    elsewhere = new_namespace()
+    url = f"http://files.{namespace.name}.svc.cluster.local:8000/magika.onnx"
+    model = inference_model("remote", "")
+    model["spec"]["source"]["uri"] = url
+    elsewhere.apply(model)
+    elsewhere.wait_ready("remote")
+
+
+def _file_server(namespace: Namespace) -> list[dict[str, Any]]:
+    image = namespace.items("pods", "enginewright.dev/component=serve")[0]["spec"]["containers"][0]["image"]
+    labels = {"app": "files"}
+    security = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
+    return [
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "files"},
+            "spec": {
+                "selector": {"matchLabels": labels},
+                "template": {
+                    "metadata": {"labels": labels},
+                    "spec": {
+                        "securityContext": security,
+                        "containers": [
+                            {
+                                "name": "files",
+                                "image": image,
+                                "command": ["python3", "-m", "http.server", "-d", "/models", "8000"],
+                                "readinessProbe": {"httpGet": {"path": "/", "port": 8000}},
+                                "securityContext": {
+                                    "allowPrivilegeEscalation": False,
+                                    "capabilities": {"drop": ["ALL"]},
+                                },
+                                "volumeMounts": [{"name": "models", "mountPath": "/models"}],
+                            }
+                        ],
+                        "volumes": [
+                            {"name": "models", "persistentVolumeClaim": {"claimName": "models"}}
+                        ],
+                    },
+                },
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "files"},
+            "spec": {"selector": labels, "ports": [{"port": 8000}]},
+        },
+    ]
+
+
+def _metrics(installed: Namespace) -> str:
+    pod = installed.items("pods", "app.kubernetes.io/name=enginewright")[0]["metadata"]["name"]
+    path = f"/api/v1/namespaces/{installed.name}/pods/{pod}:8080/proxy/metrics"
+    return installed.kubectl("get", "--raw", path)
+
+
+def _writes(installed: Namespace) -> float:
+    """Count the operator's API requests that are no reads."""
+    pattern = r'^rest_client_requests_total\{[^}]*method="(?!GET)[A-Z]+"[^}]*\} ([0-9.e+]+)$'
+    return sum(float(value) for value in re.findall(pattern, _metrics(installed), re.MULTILINE))
+
+
+def _reconciled(installed: Namespace) -> None:
+    """Wait until the operator has worked through its queue since now."""
+    pattern = r'^workqueue_work_duration_seconds_count\{[^}]*\} ([0-9.e+]+)$'
+
+    def done() -> float:
+        return sum(float(each) for each in re.findall(pattern, _metrics(installed), re.MULTILINE))
+
+    def idle() -> bool:
+        depths = re.findall(r"^workqueue_depth\{[^}]*\} ([0-9.e+]+)$", _metrics(installed), re.MULTILINE)
+        return bool(done()) and all(float(each) == 0 for each in depths)
+
+    eventually(idle, 60, "an idle queue")
+
+
+def _versions(namespace: Namespace) -> dict[str, str]:
+    kinds = "inferencemodels,jobs,deployments,services,poddisruptionbudgets,controllerrevisions,persistentvolumeclaims"
+    return {
+        f"{each['kind']}/{each['metadata']['name']}": json.dumps(
+            [each["metadata"].get("generation"), each.get("spec"), each.get("status")]
+        )
+        for each in namespace.items(kinds)
+        if each["metadata"]["name"].startswith(("magika", "enginewright"))
+    }

@@ -1,0 +1,363 @@
+"""Real models, real artefacts and the real server in a process of its own, for the server's tests."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from enginewright.contract.manifest import MANIFEST_NAME, ArtifactFile, Manifest, TensorSpec
+from enginewright.contract.task import Recipe, ServeTask, ShapeProfile
+
+OPSET = 17
+IR_VERSION = 9
+START_SECONDS = 60.0
+Feeds = dict[str, NDArray[Any]]
+
+_PROGRAM = """
+import json, sys
+from pathlib import Path
+from enginewright.contract.task import ServeTask
+from enginewright_runtime.paths import Paths
+from enginewright_runtime.server.main import run
+from enginewright_runtime.server.settings import Settings
+arguments = json.loads(sys.argv[1])
+sys.exit(run(
+    ServeTask.model_validate(arguments["task"]),
+    Paths.under(Path(arguments["root"])),
+    port=arguments["port"],
+    settings=Settings(**arguments["settings"]),
+))
+"""
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    weights: Mapping[str, NDArray[Any]] | None = None,
+) -> onnx.ModelProto:
+    """Return a model of the default domain."""
+    graph = helper.make_graph(
+        list(nodes),
+        "graph",
+        list(inputs),
+        list(outputs),
+        [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()],
+    )
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION
+    )
+
+
+def tensor(name: str, kind: int, *shape: int | str | None) -> onnx.ValueInfoProto:
+    """Return an input or output of `shape`."""
+    return helper.make_tensor_value_info(name, kind, list(shape))
+
+
+def linear_model(size: int = 8) -> onnx.ModelProto:
+    """Return x [batch, size] -> y [batch, 4] = x @ W, and its sum over the batch."""
+    weights = np.arange(size * 4, dtype=np.float32).reshape(size, 4) / size
+    return model(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["y"]),
+            helper.make_node("ReduceSum", ["y"], ["total"], keepdims=0),
+        ],
+        [tensor("x", TensorProto.FLOAT, "batch", size)],
+        [tensor("y", TensorProto.FLOAT, "batch", 4), tensor("total", TensorProto.FLOAT)],
+        {"w": weights},
+    )
+
+
+def slow_model() -> onnx.ModelProto:
+    """Return a model that takes as long as its input `turns` says and gives it back."""
+    body = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["state", "m"], ["product"]),
+            helper.make_node("Tanh", ["product"], ["next"]),
+            helper.make_node("Identity", ["go"], ["go_on"]),
+        ],
+        "body",
+        [
+            tensor("turn", TensorProto.INT64),
+            tensor("go", TensorProto.BOOL),
+            tensor("state", TensorProto.FLOAT, 256, 256),
+        ],
+        [tensor("go_on", TensorProto.BOOL), tensor("next", TensorProto.FLOAT, 256, 256)],
+    )
+    return model(
+        [
+            helper.make_node("Squeeze", ["turns"], ["count"]),
+            helper.make_node("Loop", ["count", "", "m"], ["state_out"], body=body),
+            helper.make_node("ReduceSum", ["state_out"], ["sum"], keepdims=0),
+            helper.make_node("Identity", ["turns"], ["done"]),
+        ],
+        [tensor("turns", TensorProto.INT64, 1)],
+        [tensor("done", TensorProto.INT64, 1), tensor("sum", TensorProto.FLOAT)],
+        {"m": np.eye(256, dtype=np.float32)},
+    )
+
+
+def write_artifact(
+    root: Path,
+    onnx_model: onnx.ModelProto | Path,
+    samples: Sequence[Feeds],
+    *,
+    shapes: Sequence[ShapeProfile] = (),
+    name: str = "m",
+    revision: str = "r1",
+    max_queue: int = 256,
+) -> ServeTask:
+    """Write what `fetch-artifact` leaves under `root`, and return the task to serve it."""
+    folder = root / "artifact"
+    (folder / "golden").mkdir(parents=True)
+    (root / "dev").mkdir()
+    (root / "dev/termination-log").touch()
+    path = folder / "model.onnx"
+    if isinstance(onnx_model, Path):
+        path.write_bytes(onnx_model.read_bytes())
+    else:
+        onnx.save(onnx_model, path)
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    outputs = [output.name for output in session.get_outputs()]
+    inputs_file: Feeds = {}
+    outputs_file: Feeds = {}
+    for index, feeds in enumerate(samples):
+        inputs_file |= {f"s{index}/{key}": _storable(value) for key, value in feeds.items()}
+        results = session.run(None, feeds)
+        outputs_file |= {
+            f"s{index}/{key}": _storable(value)
+            for key, value in zip(outputs, results, strict=True)
+        }
+    np.savez(folder / "golden/inputs.npz", **inputs_file)  # type: ignore[arg-type]  # its stub takes allow_pickle for an array
+    np.savez(folder / "golden/outputs.npz", **outputs_file)  # type: ignore[arg-type]  # likewise
+    key = hashlib.sha256(name.encode()).hexdigest()
+    files = tuple(
+        ArtifactFile(
+            path=str(file.relative_to(folder)),
+            sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
+            size_bytes=file.stat().st_size,
+        )
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    )
+    manifest = Manifest(
+        key=key,
+        model_digest=files[-1].sha256,
+        recipe=Recipe(
+            backend="cpu",
+            ort_version=ort.__version__,
+            max_opset=26,
+            max_ir_version=13,
+            shapes=tuple(shapes),
+        ),
+        files=files,
+        opset=OPSET,
+        ir_version=IR_VERSION,
+        nodes=1,
+        inputs=tuple(
+            TensorSpec(name=arg.name, dtype="float32", shape=tuple(arg.shape))
+            for arg in session.get_inputs()
+        ),
+        outputs=(),
+        golden_source="generated",
+        versions={"onnxruntime": ort.__version__},
+    )
+    (folder / MANIFEST_NAME).write_text(manifest.to_json())
+    return ServeTask(
+        model=name, revision=revision, prepared_key=key, backend="cpu", max_queue=max_queue
+    )
+
+
+def _storable(array: NDArray[Any]) -> NDArray[Any]:
+    return array.astype(np.str_) if array.dtype == object else array
+
+
+def free_port() -> int:
+    """Return a TCP port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclasses.dataclass
+class Answer:
+    """One HTTP response."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """Return the body as JSON."""
+        return json.loads(self.body)
+
+
+class Wire:
+    """A raw connection, for what no client library would send."""
+
+    def __init__(self, port: int, timeout: float = 20.0) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
+        self._rest = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def send(self, data: bytes) -> None:
+        """Send all of `data`."""
+        self._socket.sendall(data)
+
+    def shrink(self, size: int) -> None:
+        """Make the receive buffer small, so that large answers must wait for us."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+
+    def finish(self) -> None:
+        """Close our sending side."""
+        self._socket.shutdown(socket.SHUT_WR)
+
+    def receive(self, *, head_only: bool = False) -> Answer:
+        """Read one response; EOFError when the server closed instead."""
+        while b"\r\n\r\n" not in self._rest:
+            self._more()
+        head, self._rest = self._rest.split(b"\r\n\r\n", 1)
+        lines = head.decode("latin-1").split("\r\n")
+        headers = {
+            key.lower(): value
+            for key, value in (line.split(": ", 1) for line in lines[1:])
+        }
+        length = 0 if head_only else int(headers.get("content-length", "0"))
+        while len(self._rest) < length:
+            self._more()
+        body, self._rest = self._rest[:length], self._rest[length:]
+        return Answer(int(lines[0].split()[1]), headers, body)
+
+    def closed(self) -> bool:
+        """Wait until the server closes and tell whether it sent nothing more."""
+        try:
+            return not self._rest and not self._socket.recv(1)
+        except ConnectionResetError:
+            return not self._rest
+
+    def _more(self) -> None:
+        data = self._socket.recv(1 << 20)
+        if not data:
+            raise EOFError(f"closed after {self._rest!r}")
+        self._rest += data
+
+
+class Server:
+    """The server as a process. Leaving the context ends it."""
+
+    def __init__(self, root: Path, task: ServeTask, **settings: float) -> None:
+        self.root = root
+        self.port = free_port()
+        self.task = task
+        arguments = {
+            "task": task.model_dump(mode="json"),
+            "root": str(root),
+            "port": self.port,
+            "settings": settings,
+        }
+        self._log = (root / "server.log").open("wb")
+        self.process = subprocess.Popen(  # noqa: S603 - our own interpreter and program
+            [sys.executable, "-c", _PROGRAM, json.dumps(arguments)],
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+
+    def __enter__(self) -> Self:
+        try:
+            self.wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Kill the process if it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        self._log.close()
+
+    def log(self) -> str:
+        """Return what the server has logged."""
+        return (self.root / "server.log").read_text()
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout: float = START_SECONDS) -> int:
+        """Wait for the end; return the exit code."""
+        return self.process.wait(timeout)
+
+    def wait_until_ready(self) -> None:
+        """Poll readiness; fail with the log when the process ends."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise AssertionError(f"ended with {self.process.returncode}: {self.log()}")
+            try:
+                if self.get("/v2/health/ready").status == 200:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.02)
+        raise AssertionError(f"not ready: {self.log()}")
+
+    def wire(self) -> Wire:
+        """Open a raw connection."""
+        return Wire(self.port)
+
+    def get(self, path: str, *, method: str = "GET") -> Answer:
+        """Send one request without a body on a connection of its own."""
+        with self.wire() as wire:
+            wire.send(f"{method} {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+            return wire.receive(head_only=method == "HEAD")
+
+    def post(
+        self, document: object, *, path: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """Send one JSON inference request on a connection of its own."""
+        with self.wire() as wire:
+            wire.send(self.infer_request(document, path=path, headers=headers))
+            return wire.receive()
+
+    def infer_request(
+        self,
+        document: object,
+        tensors: bytes = b"",
+        *,
+        path: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        """Return the bytes of an inference request."""
+        body = document if isinstance(document, bytes) else json.dumps(document).encode()
+        fields = {"Host": "h", "Content-Length": str(len(body) + len(tensors))} | dict(headers or {})
+        if tensors:
+            fields["Inference-Header-Content-Length"] = str(len(body))
+        lines = "".join(f"{key}: {value}\r\n" for key, value in fields.items())
+        target = path or f"/v2/models/{self.task.model}/infer"
+        return f"POST {target} HTTP/1.1\r\n{lines}\r\n".encode() + body + tensors
