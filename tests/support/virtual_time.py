@@ -16,9 +16,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         self._jump = jump
 
     @override
-    def select(
-        self, timeout: float | None = None
-    ) -> list[tuple[selectors.SelectorKey, int]]:
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
         if not ready and timeout is None:
             raise AssertionError("everything waits for something that never comes")
@@ -46,4 +44,3 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` to its end in virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)
-

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-
 from enginewright.controller.cache import Cache
 from enginewright.controller.routing import ModelKey, Router, Sinks
 from enginewright.kube.api import Listing

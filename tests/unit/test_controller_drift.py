@@ -3,16 +3,17 @@
 from typing import Any
 
 import pytest
+from enginewright.controller.drift import holds
 from hypothesis import given
 from hypothesis import strategies as st
-
-from enginewright.controller.drift import holds
 
 pytestmark = pytest.mark.unit
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -34,7 +35,12 @@ JSON = st.recursive(
         # a defaulted field, another writer's container, another order
         (
             {"containers": [{"name": "a", "image": "i"}]},
-            {"containers": [{"name": "b"}, {"name": "a", "image": "i", "imagePullPolicy": "Always"}]},
+            {
+                "containers": [
+                    {"name": "b"},
+                    {"name": "a", "image": "i", "imagePullPolicy": "Always"},
+                ]
+            },
         ),
         (
             {"ports": [{"containerPort": 80}]},

@@ -5,12 +5,12 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 import pytest
-from support.fake_kube import FakeKube
-
 from enginewright.controller.events import REPEAT_AFTER, EventRecorder
 from enginewright.kube.errors import Forbidden
 from enginewright.kube.resources import EVENTS
 from enginewright.plan.types import EventIntent
+
+from tests.support.fake_kube import FakeKube
 
 pytestmark = pytest.mark.unit
 

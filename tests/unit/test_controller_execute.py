@@ -4,11 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from support.fake_kube import FakeKube
-
 from enginewright.controller.cache import Cache
 from enginewright.controller.execute import (
-    INTENT_ANNOTATION,
     Executor,
     NameTaken,
     StillLeaving,
@@ -17,12 +14,14 @@ from enginewright.kube.errors import Conflict
 from enginewright.kube.resources import CLAIMS, DEPLOYMENTS, INFERENCE_MODELS, JOBS
 from enginewright.plan.types import ObjectRef
 
+from tests.support.fake_kube import FakeKube
+
 pytestmark = pytest.mark.unit
 
 OWNER = {"apiVersion": "enginewright.dev/v1alpha1", "kind": "InferenceModel", "name": "m"}
 
 
-def deployment(*, intent: str = "1", uid: str = "model-1", **spec: Any) -> dict[str, Any]:
+def deployment(*, uid: str = "model-1", **spec: Any) -> dict[str, Any]:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -30,7 +29,6 @@ def deployment(*, intent: str = "1", uid: str = "model-1", **spec: Any) -> dict[
             "name": "m-cpu",
             "namespace": "ns",
             "labels": {"app.kubernetes.io/managed-by": "enginewright"},
-            "annotations": {INTENT_ANNOTATION: intent},
             "ownerReferences": [{**OWNER, "uid": uid, "controller": True}],
         },
         "spec": {"replicas": 2, **spec},
@@ -74,7 +72,14 @@ async def test_an_unchanged_object_costs_nothing_also_after_a_restart(world: Wor
 
 async def test_a_changed_intent_is_applied(world: World) -> None:
     await world.executor.apply(deployment())
-    assert await world.executor.apply(deployment(intent="2", replicas=3))
+    assert await world.executor.apply(deployment(replicas=3))
+    assert world.kube.writes == 2
+
+
+async def test_a_field_that_is_wanted_no_more_is_applied_away(world: World) -> None:
+    await world.executor.apply(deployment(paused=True))
+    world.restart()
+    assert await world.executor.apply(deployment())
     assert world.kube.writes == 2
 
 

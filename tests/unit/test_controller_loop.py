@@ -1,15 +1,16 @@
 """What the workers do with success, failure and a shutdown, in virtual time."""
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Awaitable, Callable
 
 import pytest
-from prometheus_client import CollectorRegistry
-from support.virtual_time import run
-
 from enginewright.controller.loop import STUCK, Controller, LoopMetrics, Outcome
 from enginewright.kube.errors import Forbidden, Transient
+from prometheus_client import CollectorRegistry
+
+from tests.support.virtual_time import run
 
 pytestmark = pytest.mark.unit
 
@@ -54,7 +55,7 @@ async def passes(
 def test_an_unchanged_key_is_looked_at_about_every_ten_minutes() -> None:
     times = run(passes([Outcome()], 6700))
     assert len(times) in (11, 12)
-    assert all(540 <= later - earlier <= 660 for earlier, later in zip(times, times[1:], strict=False))
+    assert all(540 <= later - earlier <= 660 for earlier, later in itertools.pairwise(times))
 
 
 def test_requeue_after_is_kept() -> None:
@@ -79,15 +80,24 @@ def test_a_failure_is_tried_again_and_said(caplog: pytest.LogCaptureFixture) -> 
     assert len(times) == 2
     assert "quota q is used up" in caplog.text
     assert "Traceback" not in caplog.text
-    assert registry.get_sample_value(
-        "controller_runtime_reconcile_errors_total", {"controller": "test"}
-    ) == 1
-    assert registry.get_sample_value(
-        "controller_runtime_reconcile_total", {"controller": "test", "result": "error"}
-    ) == 1
-    assert registry.get_sample_value(
-        "controller_runtime_reconcile_total", {"controller": "test", "result": "success"}
-    ) == 1
+    assert (
+        registry.get_sample_value(
+            "controller_runtime_reconcile_errors_total", {"controller": "test"}
+        )
+        == 1
+    )
+    assert (
+        registry.get_sample_value(
+            "controller_runtime_reconcile_total", {"controller": "test", "result": "error"}
+        )
+        == 1
+    )
+    assert (
+        registry.get_sample_value(
+            "controller_runtime_reconcile_total", {"controller": "test", "result": "success"}
+        )
+        == 1
+    )
 
 
 def test_retry_after_is_honoured() -> None:

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from prometheus_client import CollectorRegistry
-from support.virtual_time import run
-
 from enginewright.controller.queue import QueueClosed, QueueMetrics, WorkQueue
+from prometheus_client import CollectorRegistry
+
+from tests.support.virtual_time import run
 
 pytestmark = pytest.mark.unit
 

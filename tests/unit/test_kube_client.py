@@ -1,14 +1,11 @@
 """The client over real HTTP on loopback: requests as they go out, answers as errors come back."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 from aiohttp import web
-from kubernetes.aio.client.configuration import Configuration
-from prometheus_client import CollectorRegistry
-
 from enginewright.kube.client import KubeClient
 from enginewright.kube.errors import (
     Conflict,
@@ -28,6 +25,8 @@ from enginewright.kube.resources import (
     NODES,
     resource_of,
 )
+from kubernetes.aio.client.configuration import Configuration
+from prometheus_client import CollectorRegistry
 
 pytestmark = pytest.mark.unit
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-
 from enginewright.kube.connection import (
     ConnectionNotConfigured,
     authorization_of,

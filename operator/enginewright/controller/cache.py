@@ -11,8 +11,8 @@ from typing import Any, Final
 from enginewright.controller.slim import slim, without_version
 from enginewright.kube.api import JsonObject, Listing
 from enginewright.kube.resources import Resource
+from enginewright.manifests import labels
 
-MODEL_LABEL: Final = "enginewright.dev/model"
 _TOMBSTONES: Final = 4096  # deletions remembered against events that lag behind
 
 _Name = tuple[str, str]  # namespace (empty for cluster-scoped kinds), name
@@ -111,7 +111,7 @@ class Cache:
 def model_of(obj: Mapping[str, Any]) -> _Name | None:
     """Return namespace and name of the model whose label `obj` carries."""
     metadata = obj["metadata"]
-    model = (metadata.get("labels") or {}).get(MODEL_LABEL)
+    model = (metadata.get("labels") or {}).get(labels.MODEL)
     return (metadata.get("namespace") or "", model) if model else None
 
 

@@ -18,10 +18,10 @@ from enginewright.controller.drift import holds
 from enginewright.kube.api import JsonObject, KubeApi
 from enginewright.kube.errors import Conflict, KubeError
 from enginewright.kube.resources import INFERENCE_MODELS, JOBS, Resource, resource_of
+from enginewright.manifests import labels
 from enginewright.plan.types import ObjectRef
 
 INTENT_ANNOTATION: Final = "enginewright.dev/intent"
-MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 _REMEMBERED: Final = 16384
 
 _logger = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ class Executor:
 
         Raises KubeError; StillLeaving and NameTaken where the name belongs to another object.
         """
+        wanted = _stamped(wanted)
         resource = resource_of(wanted["apiVersion"], wanted["kind"])
         metadata = wanted["metadata"]
         known = self._cache.get(resource, metadata.get("namespace"), metadata["name"])
@@ -120,7 +121,7 @@ class Executor:
             return await self._api.apply(wanted)
 
     def _settled(self, wanted: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
-        if _intent(wanted) is None or _intent(wanted) != _intent(known):
+        if _intent(wanted) != _intent(known):
             return False
         if not holds(wanted["metadata"], known["metadata"]):
             return False
@@ -137,6 +138,14 @@ class Executor:
 
     def _recalls(self, key: tuple[str, str], value: str) -> bool:
         return self._answered.get(key) == hashlib.sha256(value.encode()).hexdigest()
+
+
+def _stamped(wanted: Mapping[str, Any]) -> JsonObject:
+    """Return `wanted` with its own hash, which tells a later look that a field was dropped."""
+    metadata = wanted["metadata"]
+    intent = hashlib.sha256(canonical_json(wanted).encode()).hexdigest()
+    annotations = {**(metadata.get("annotations") or {}), INTENT_ANNOTATION: intent}
+    return {**wanted, "metadata": {**metadata, "annotations": annotations}}
 
 
 def _intent(obj: Mapping[str, Any]) -> str | None:
@@ -162,7 +171,7 @@ def _same_owner(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
     if owners := _owners(wanted):
         return owners.items() <= _owners(live).items()
     managers = [
-        (obj["metadata"].get("labels") or {}).get(MANAGED_BY_LABEL) for obj in (wanted, live)
+        (obj["metadata"].get("labels") or {}).get(labels.MANAGED_BY) for obj in (wanted, live)
     ]
     return managers[0] is not None and managers[0] == managers[1]
 

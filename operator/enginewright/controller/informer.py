@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from enginewright.controller.execute import MANAGED_BY_LABEL
 from enginewright.controller.routing import Router
 from enginewright.kube.api import KubeApi
 from enginewright.kube.errors import KubeError, NotFound
@@ -28,10 +27,11 @@ from enginewright.kube.resources import (
     SERVICES,
     Resource,
 )
+from enginewright.manifests import labels
 
 RELIST: Final = 3600.0  # seconds
 RETRY: Final = 5.0  # seconds between looks for a CRD, an API server or a permission
-MANAGED: Final = f"{MANAGED_BY_LABEL}=enginewright"
+MANAGED: Final = f"{labels.MANAGED_BY}={labels.OPERATOR}"
 
 _logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from enginewright.controller.cache import Cache, model_of
 from enginewright.kube.api import Listing
@@ -13,8 +13,7 @@ from enginewright.kube.resources import (
     NODES,
     Resource,
 )
-
-IMAGE_LABEL: Final = "enginewright.dev/image"
+from enginewright.manifests import labels
 
 
 class ModelKey(NamedTuple):
@@ -83,7 +82,7 @@ class Router:
             )
         elif owner := model_of(obj):
             self._sinks.model(ModelKey(*owner))
-        elif image := (obj["metadata"].get("labels") or {}).get(IMAGE_LABEL):
+        elif image := (obj["metadata"].get("labels") or {}).get(labels.IMAGE):
             self._sinks.image(image)
 
     def _models(self, models: Iterable[Mapping[str, Any]]) -> None:

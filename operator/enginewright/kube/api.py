@@ -46,10 +46,6 @@ class KubeApi(Protocol):
         """Server-side apply the status of `obj`; NotFound when the object does not exist."""
         ...
 
-    async def create(self, obj: Mapping[str, Any]) -> JsonObject:
-        """Create `obj`; Conflict when its name is taken."""
-        ...
-
     async def delete(
         self, resource: Resource, namespace: str | None, name: str, *, uid: str
     ) -> JsonObject | None:

@@ -108,12 +108,6 @@ class KubeClient:
         """Server-side apply the status of `obj`; NotFound when the object does not exist."""
         return await self._apply(obj, "status", force=True)
 
-    async def create(self, obj: Mapping[str, Any]) -> JsonObject:
-        """Create `obj`; Conflict when its name is taken."""
-        resource = resource_of(obj["apiVersion"], obj["kind"])
-        path = resource.path(obj["metadata"].get("namespace"))
-        return await self._request("POST", path, query={"fieldManager": FIELD_MANAGER}, body=obj)
-
     async def delete(
         self, resource: Resource, namespace: str | None, name: str, *, uid: str
     ) -> JsonObject | None:

@@ -1,0 +1,89 @@
+"""The operator's settings: one JSON document that the chart writes, checked before anything runs."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from enginewright.controller.logs import check_level
+from enginewright.controller.parse import summary
+from enginewright.plan.types import Config, StoreConfig
+
+CONFIG_VARIABLE: Final = "ENGINEWRIGHT_CONFIG"
+NAMESPACE_VARIABLE: Final = "POD_NAMESPACE"
+
+_Name = Annotated[str, Field(min_length=1)]
+
+
+class BadSettings(Exception):  # noqa: N818 - read as a sentence where it is raised
+    """The settings cannot be used; the message says which one and what to write."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the process needs beside what plans are made from."""
+
+    config: Config
+    log_level: str
+    http_port: int
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True
+    )
+
+
+class _Store(_Document):
+    claim: _Name
+    size: _Name
+    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"]
+    storage_class: str | None = None
+
+
+class _Settings(_Document):
+    images: Annotated[Mapping[str, _Name], Field(min_length=1)]
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    image_pull_secrets: tuple[_Name, ...] = ()
+    store: _Store
+    log_level: Annotated[str, AfterValidator(check_level)] = "info"
+    http_port: Annotated[int, Field(ge=1, le=65535)] = 8080
+
+
+def load_settings(environment: Mapping[str, str] = os.environ) -> Settings:
+    """Return the settings of this process. Raises BadSettings."""
+    namespace = environment.get(NAMESPACE_VARIABLE)
+    if not namespace:
+        raise BadSettings(
+            f"{NAMESPACE_VARIABLE} is not set: it names the namespace that the operator runs in"
+            " (from fieldRef metadata.namespace in a pod)"
+        )
+    text = environment.get(CONFIG_VARIABLE)
+    if not text:
+        raise BadSettings(
+            f"{CONFIG_VARIABLE} is not set: it holds the operator's settings as one JSON document"
+            " (the chart writes it; docs/operator.md describes it)"
+        )
+    try:
+        read = _Settings.model_validate_json(text)
+    except ValidationError as error:
+        raise BadSettings(f"{CONFIG_VARIABLE} cannot be used: {summary(error)}") from None
+    return Settings(
+        config=Config(
+            namespace=namespace,
+            images=dict(read.images),
+            image_pull_policy=read.image_pull_policy,
+            image_pull_secrets=read.image_pull_secrets,
+            store=StoreConfig(
+                claim=read.store.claim,
+                size=read.store.size,
+                access_mode=read.store.access_mode,
+                storage_class=read.store.storage_class or None,
+            ),
+        ),
+        log_level=read.log_level,
+        http_port=read.http_port,
+    )

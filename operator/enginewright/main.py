@@ -1,0 +1,145 @@
+"""The operator's entry point: kopf as informer, everything else ours.
+
+kopf lists, watches and reconnects; each event goes straight to the router and out of kopf's hands.
+No kopf handler does IO, keeps state in objects or adds finalizers.
+"""
+
+import asyncio
+import signal
+import sys
+from typing import Any, Final
+
+import kopf
+
+from enginewright.controller.app import Application
+from enginewright.controller.informer import Watch
+from enginewright.controller.logs import configure_logging
+from enginewright.controller.routing import Router
+from enginewright.controller.settings import BadSettings, Settings, load_settings
+from enginewright.kube.connection import (
+    ConnectionNotConfigured,
+    authorization_of,
+    load_connection,
+)
+
+EX_CONFIG: Final = 78  # sysexits.h
+
+
+def main() -> None:
+    """Run until SIGTERM or SIGINT; exit 78 with one sentence where the settings are of no use."""
+    try:
+        settings = load_settings()
+        configure_logging(settings.log_level)
+        asyncio.run(_run(settings))
+    except (BadSettings, ConnectionNotConfigured) as error:
+        print(f"enginewright-operator: {error}", file=sys.stderr)
+        sys.exit(EX_CONFIG)
+
+
+async def _run(settings: Settings) -> None:
+    await load_connection()  # says at once what is wrong with it
+    stop = asyncio.Event()
+    app = Application(settings)
+    starting = asyncio.create_task(app.start())
+    stopping = asyncio.create_task(stop.wait())
+    _on_signals(stop)
+    try:
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            return
+        starting.result()
+        await _watch(app, stop, stopping)
+    finally:
+        stopping.cancel()
+        await app.stop_serving()
+        await app.stop()
+
+
+async def _watch(app: Application, stop: asyncio.Event, stopping: asyncio.Task[bool]) -> None:
+    """Run kopf until `stop`.
+
+    When it ends, kopf waits for every task that began after it, an open scrape of our metrics
+    among them: so the HTTP server is closed first, and the signals stay ours.
+    """
+    unwatch = asyncio.Event()
+
+    async def end_in_order() -> None:
+        await stopping
+        await app.stop_serving()
+        unwatch.set()
+
+    ending = asyncio.create_task(end_in_order())
+    known = asyncio.all_tasks()
+    tasks = await kopf.spawn_tasks(
+        registry=_registry(app.router, app.watches),
+        settings=_settings(app.watches),
+        clusterwide=True,
+        stop_flag=unwatch,
+    )
+    _on_signals(stop)
+    try:
+        await kopf.run_tasks(tasks, ignored=known)
+    finally:
+        ending.cancel()
+
+
+def _on_signals(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+
+
+def _registry(router: Router, watched: tuple[Watch, ...]) -> kopf.OperatorRegistry:
+    """One handler for all kinds: hand the event to the router."""
+
+    async def handle(event: Any, param: Any = None, **_kwargs: Any) -> None:  # noqa: ANN401 - kopf's
+        router.event(param, event["object"], deleted=event["type"] == "DELETED")
+
+    registry = kopf.OperatorRegistry()
+    kopf.on.login(registry=registry)(_login)
+    for resource in (watch.resource for watch in watched):
+        place = (resource.group, resource.version, resource.plural)
+        kopf.on.event(*place, id=resource.plural, param=resource, registry=registry)(handle)
+    return registry
+
+
+async def _login(**_kwargs: Any) -> kopf.ConnectionInfo:  # noqa: ANN401 - kopf's
+    """Give kopf the connection that our client has, read anew at every 401."""
+    configuration = await load_connection()
+    scheme, _, token = (await authorization_of(configuration) or "").partition(" ")
+    return kopf.ConnectionInfo(
+        server=configuration.host,
+        ca_path=configuration.ssl_ca_cert,
+        insecure=not configuration.verify_ssl,
+        scheme=scheme or None,
+        token=token or None,
+        certificate_path=configuration.cert_file,
+        private_key_path=configuration.key_file,
+        proxy_url=configuration.proxy,
+    )
+
+
+def _settings(watched: tuple[Watch, ...]) -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.scanning.disabled = True  # kinds and namespaces are fixed: less RBAC, no CRD watch
+    settings.peering.standalone = True  # no peering CRD
+    settings.posting.enabled = False  # our recorder writes Events
+    settings.queueing.worker_limit = None  # handlers take microseconds; our queues set the bound
+    settings.watching.server_timeout = 300
+    settings.watching.client_timeout = 330
+    settings.watching.connect_timeout = 30
+    settings.watching.chunk_size = 500
+    settings.networking.request_timeout = 30
+    settings.networking.error_backoffs = (1, 2, 4)  # the default also waits 54 s on a 403
+    for watch in watched:
+        key = (watch.resource.group, watch.resource.version, watch.resource.plural)
+        if watch.labels:
+            settings.watching.label_selectors[key] = watch.labels
+        if watch.fields:
+            settings.watching.field_selectors[key] = watch.fields
+    return settings
+
+
+if __name__ == "__main__":
+    main()
