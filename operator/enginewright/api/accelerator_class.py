@@ -28,7 +28,6 @@ class AcceleratorClassSpec(ApiModel):
 
     node_selector: Annotated[
         Labels,
-        Field(min_length=1),
         Rule(
             "size(self) >= 1",
             "write at least one label of the nodes, such as kubernetes.io/os: linux",

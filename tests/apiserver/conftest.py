@@ -1,0 +1,62 @@
+"""A real kube-apiserver and etcd with our definitions, once a session; a namespace for each test."""
+
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import REPOSITORY, Namespace, run
+
+_numbers = itertools.count(1)
+
+
+@contextmanager
+def _control_plane(name: str) -> Iterator[Path]:
+    """Start a control plane of its own; yields its kubeconfig and removes it at the end."""
+    cluster = [str(REPOSITORY / "hack/cluster/cluster"), "--name", name]
+    run([*cluster, "up", "--control-plane-only"], timeout=1500)
+    try:
+        found = re.search(r"KUBECONFIG=(\S+)", run([*cluster, "env"]))
+        assert found
+        yield Path(found.group(1))
+    finally:
+        run([*cluster, "down"])
+
+
+def _new_namespace(kubeconfig: Path) -> Namespace:
+    namespace = Namespace(f"test-{next(_numbers)}", kubeconfig)
+    namespace.kubectl("create", "namespace", namespace.name)
+    return namespace
+
+
+@pytest.fixture(scope="session")
+def bare_kubeconfig() -> Iterator[Path]:
+    """An API server that knows nothing of ours."""
+    with _control_plane(f"bare{os.getpid()}") as kubeconfig:
+        yield kubeconfig
+
+
+@pytest.fixture(scope="session")
+def kubeconfig() -> Iterator[Path]:
+    """An API server with the definitions of `crds/`."""
+    with _control_plane(f"api{os.getpid()}") as kubeconfig:
+        admin = Namespace("default", kubeconfig)
+        admin.kubectl("apply", "--server-side", "--filename", str(REPOSITORY / "crds"))
+        admin.kubectl("wait", "--for=condition=established", "crd", "--all", "--timeout=30s")
+        yield kubeconfig
+
+
+@pytest.fixture(scope="session")
+def new_namespace(kubeconfig: Path) -> Callable[[], Namespace]:
+    """Makes namespaces."""
+    return lambda: _new_namespace(kubeconfig)
+
+
+@pytest.fixture
+def namespace(kubeconfig: Path) -> Namespace:
+    """A namespace of this test's own."""
+    return _new_namespace(kubeconfig)

@@ -1,0 +1,464 @@
+"""What the API server refuses, and that it says what to write instead."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.e2e.harness import CommandError, Namespace
+
+pytestmark = pytest.mark.apiserver
+
+Spec = dict[str, Any]
+
+SHA256 = "write the sha256 as 64 lowercase hexadecimal digits, as `sha256sum FILE` prints it"
+PVC = (
+    "write pvc://CLAIM/PATH: the name of a PersistentVolumeClaim in this namespace and the path of"
+    " the file inside it"
+)
+DURATION = "write a duration in whole hours, minutes and seconds: 1h, 90s, 1h30m, or 0s for none"
+PERCENT = 'write a share as a percentage between 0% and 100%, such as "2%" or "0.1%"'
+TOLERANCE = (
+    'write a tolerance as a decimal number of at least 0 in quotes, such as "0.01" or "1e-3"'
+)
+QUANTITY = "write a quantity as Kubernetes does: 2, 500m, 4Gi"
+OBJECT_NAME = "write the name of a Kubernetes object: lowercase letters, digits, '-' and '.'"
+DIMENSION = "write every dimension as a fixed size of at least 1, never 0, -1 or a name"
+
+
+def uri(text: str) -> Spec:
+    return {"source": {"uri": text}}
+
+
+def shape(**changed: object) -> Spec:
+    profile = {"input": "x", "min": [1, 3], "opt": [8, 3], "max": [32, 3], **changed}
+    return {"shapes": [{name: value for name, value in profile.items() if value is not None}]}
+
+
+def resources(**sides: Spec) -> Spec:
+    return {"podTemplate": {"resources": sides}}
+
+
+BAD_MODELS: list[tuple[str, Spec, str, str]] = [
+    # what is wrong, the spec's change, the field that is named, the sentence
+    (
+        "unknown scheme",
+        uri("ftp://host/model.onnx"),
+        "spec.source.uri",
+        "start with one of https://, http://, s3://, gs://, az://, hf://, oci://, pvc://",
+    ),
+    ("no scheme", uri("model.onnx"), "spec.source.uri", "start with one of https://"),
+    ("no address", {"source": {"uri": None}}, "spec.source.uri", "Required value"),
+    (
+        "host without path",
+        uri("https://host"),
+        "spec.source.uri",
+        "write SCHEME://HOST-OR-BUCKET/PATH, down to the file",
+    ),
+    ("claim without path", uri("pvc://models"), "spec.source.uri", PVC),
+    ("path without claim", uri("pvc:///model.onnx"), "spec.source.uri", PVC),
+    ("claim that is no name", uri("pvc://My_Models/model.onnx"), "spec.source.uri", PVC),
+    (
+        "path out of the claim",
+        uri("pvc://models/../other/model.onnx"),
+        "spec.source.uri",
+        "write the path of the file inside the claim without '..'",
+    ),
+    (
+        "credentials in the address",
+        uri("https://me:secret@host/model.onnx"),
+        "spec.source.uri",
+        "put them into a Secret and name it in secretRef",
+    ),
+    ("short digest", {"source": {"sha256": "9f2c"}}, "spec.source.sha256", SHA256),
+    ("digest in capitals", {"source": {"sha256": "A" * 64}}, "spec.source.sha256", SHA256),
+    (
+        "digest with its algorithm",
+        {"source": {"sha256": "sha256:" + "a" * 64}},
+        "spec.source.sha256",
+        SHA256,
+    ),
+    (
+        "secret that is no name",
+        {"source": {"secretRef": {"name": "My Secret"}}},
+        "spec.source.secretRef.name",
+        OBJECT_NAME,
+    ),
+    (
+        "interval in words",
+        {"source": {"refreshInterval": "10 minutes"}},
+        "spec.source.refreshInterval",
+        DURATION,
+    ),
+    ("opset of another age", {"targetOpset": 3}, "spec.targetOpset", "greater than or equal to 7"),
+    (
+        "unknown precision",
+        {"precision": "fp16"},
+        "spec.precision",
+        'supported values: "FP32", "FP16", "BF16", "FP8", "INT8"',
+    ),
+    (
+        "quantization without precision",
+        {"quantization": {"perChannel": True}},
+        "spec.quantization",
+        "quantization goes with precision: INT8 or FP8; set one of them or remove quantization",
+    ),
+    (
+        "quantization with another precision",
+        {"precision": "FP16", "quantization": {"perChannel": True}},
+        "spec.quantization",
+        "quantization goes with precision: INT8 or FP8",
+    ),
+    (
+        "nothing to calibrate with",
+        {"precision": "INT8"},
+        "spec.precision",
+        "precision INT8 and FP8 need data to calibrate with: write quantization.calibration.uri",
+    ),
+    (
+        "min above opt",
+        shape(min=[9, 3]),
+        "spec.shapes[0]",
+        "input x: write sizes with min <= opt <= max in every dimension",
+    ),
+    (
+        "opt above max",
+        shape(opt=[8, 4]),
+        "spec.shapes[0]",
+        "input x: write sizes with min <= opt <= max in every dimension",
+    ),
+    (
+        "ranks that differ",
+        shape(opt=[8, 3, 224]),
+        "spec.shapes[0]",
+        "input x: give min, opt and max the same number of dimensions, the rank of the input",
+    ),
+    ("size of zero", shape(min=[0, 3]), "spec.shapes[0].min", DIMENSION),
+    ("size of -1", shape(max=[-1, 3]), "spec.shapes[0].max", DIMENSION),
+    ("size in words", shape(max=["batch", 3]), "spec.shapes[0].max[0]", "must be of type integer"),
+    ("shape without dimensions", shape(min=[]), "spec.shapes[0].min", "at least 1 items"),
+    ("no opt", shape(opt=None), "spec.shapes[0].opt", "Required value"),
+    (
+        "an input twice",
+        {"shapes": shape()["shapes"] * 2},
+        "spec.shapes[1]",
+        'Duplicate value: {"input":"x"}',
+    ),
+    (
+        "range the wrong way round",
+        shape(range={"low": "1", "high": "0.5"}),
+        "spec.shapes[0].range",
+        "write a low that is less than high",
+    ),
+    (
+        "range in words",
+        shape(range={"low": "none", "high": "1"}),
+        "spec.shapes[0].range.low",
+        'write a decimal number in quotes, such as "0.01", "1e-3" or "-2.5"',
+    ),
+    ("negative tolerance", {"parity": {"rtol": "-0.1"}}, "spec.parity.rtol", TOLERANCE),
+    ("tolerance in words", {"parity": {"atol": "small"}}, "spec.parity.atol", TOLERANCE),
+    (
+        "tolerance without quotes",
+        {"parity": {"rtol": 0.01}},
+        "spec.parity.rtol",
+        "must be of type string",
+    ),
+    (
+        "a backend twice",
+        {"backends": ["cpu", "openvino", "cpu"]},
+        "spec.backends",
+        "name each backend once, the preferred one first",
+    ),
+    (
+        "unknown backend",
+        {"backends": ["gpu"]},
+        "spec.backends[0]",
+        'supported values: "tensorrt", "tensorrt-rtx", "cuda", "openvino", "cpu"',
+    ),
+    ("no backend", {"backends": []}, "spec.backends", "at least 1 items"),
+    ("fewer than no replicas", {"replicas": -1}, "spec.replicas", "greater than or equal to 0"),
+    ("too many replicas", {"replicas": 1001}, "spec.replicas", "less than or equal to 1000"),
+    (
+        "a class twice",
+        {"accelerators": [{"class": "l4"}, {"class": "l4"}]},
+        "spec.accelerators[1]",
+        'Duplicate value: {"class":"l4"}',
+    ),
+    (
+        "class that is no name",
+        {"accelerators": [{"class": "NVIDIA L4"}]},
+        "spec.accelerators[0].class",
+        "write at most 63 lowercase letters, digits and '-'",
+    ),
+    ("timeout in words", {"build": {"timeout": "soon"}}, "spec.build.timeout", DURATION),
+    ("empty timeout", {"build": {"timeout": ""}}, "spec.build.timeout", DURATION),
+    (
+        "timeout too short",
+        {"build": {"timeout": "10s"}},
+        "spec.build.timeout",
+        "write a timeout between 1m and 168h",
+    ),
+    ("workspace in words", {"build": {"workspace": "lots"}}, "spec.build.workspace", QUANTITY),
+    (
+        "unknown interim",
+        {"build": {"interim": "GPU"}},
+        "spec.build.interim",
+        'supported values: "None", "CUDA", "CPU"',
+    ),
+    (
+        "quantity in words",
+        resources(requests={"cpu": "two"}),
+        "spec.podTemplate.resources.requests[cpu]",
+        QUANTITY,
+    ),
+    (
+        "negative quantity",
+        resources(limits={"memory": -1}),
+        "spec.podTemplate.resources.limits[memory]",
+        QUANTITY,
+    ),
+    (
+        "request above limit",
+        resources(requests={"memory": "2Gi"}, limits={"memory": "1024Mi"}),
+        "spec.podTemplate.resources",
+        "the request for memory must not exceed its limit: lower the request or raise the limit",
+    ),
+    (
+        "request above limit, as numbers",
+        {"build": {"resources": {"requests": {"cpu": 2}, "limits": {"cpu": "500m"}}}},
+        "spec.build.resources",
+        "the request for cpu must not exceed its limit",
+    ),
+    (
+        "budget without a share",
+        {"fallback": {"policy": "Budget"}},
+        "spec.fallback",
+        'policy Budget needs a share: write maxComputeShare: "2%", maxNodeShare: "5%" or both',
+    ),
+    (
+        "share without a budget",
+        {"fallback": {"policy": "Forbid", "maxNodeShare": "5%"}},
+        "spec.fallback",
+        "maxComputeShare and maxNodeShare go with policy: Budget; remove them or set that policy",
+    ),
+    (
+        "share above the whole",
+        {"fallback": {"policy": "Budget", "maxNodeShare": "150%"}},
+        "spec.fallback.maxNodeShare",
+        PERCENT,
+    ),
+    (
+        "share without a percent sign",
+        {"rollout": {"analysis": {"maxErrorShare": "0.1"}}},
+        "spec.rollout.analysis.maxErrorShare",
+        PERCENT,
+    ),
+    (
+        "unknown strategy",
+        {"rollout": {"strategy": "RollingUpdate"}},
+        "spec.rollout.strategy",
+        'supported values: "Surge", "Recreate"',
+    ),
+    (
+        "canary of no pods",
+        {"rollout": {"canary": {"replicas": 0}}},
+        "spec.rollout.canary.replicas",
+        "greater than or equal to 1",
+    ),
+    (
+        "no queue",
+        {"serving": {"maxQueue": 0}},
+        "spec.serving.maxQueue",
+        "greater than or equal to 1",
+    ),
+    (
+        "batches of nothing",
+        {"serving": {"batching": {"maxSize": 0}}},
+        "spec.serving.batching.maxSize",
+        "greater than or equal to 1",
+    ),
+    (
+        "autoscaling the wrong way round",
+        {"serving": {"autoscaling": {"minReplicas": 8, "maxReplicas": 2}}},
+        "spec.serving.autoscaling",
+        "write a minReplicas of at most maxReplicas",
+    ),
+    (
+        "autoscaling without an end",
+        {"serving": {"autoscaling": {"minReplicas": 1}}},
+        "spec.serving.autoscaling.maxReplicas",
+        "Required value",
+    ),
+    (
+        "label that is no name",
+        {"podTemplate": {"labels": {"my team": "x"}}},
+        "spec.podTemplate.labels",
+        "write label names as Kubernetes has them: app or example.com/team",
+    ),
+    (
+        "label with a value that is none",
+        {"podTemplate": {"nodeSelector": {"disk": "a b"}}},
+        "spec.podTemplate.nodeSelector",
+        "write label values of at most 63 letters, digits, '-', '_' and '.'",
+    ),
+    (
+        "the operator's own label",
+        {"podTemplate": {"labels": {"enginewright.dev/model": "x"}}},
+        "spec.podTemplate.labels",
+        "names below enginewright.dev/ belong to the operator: choose another prefix",
+    ),
+    (
+        "the operator's own annotation",
+        {"podTemplate": {"annotations": {"enginewright.dev/x": "x"}}},
+        "spec.podTemplate.annotations",
+        "names below enginewright.dev/ belong to the operator: choose another prefix",
+    ),
+    (
+        "unknown effect of a taint",
+        {"podTemplate": {"tolerations": [{"effect": "Never"}]}},
+        "spec.podTemplate.tolerations[0].effect",
+        'supported values: "NoSchedule", "PreferNoSchedule", "NoExecute"',
+    ),
+]
+
+BAD_NAMES = ["9lives", "a.b", "x" * 41, "ends-"]
+
+BAD_CLASSES: list[tuple[str, Spec, str, str]] = [
+    ("no nodes", {"nodeSelector": None}, "spec.nodeSelector", "Required value"),
+    (
+        "every node",
+        {"nodeSelector": {}},
+        "spec.nodeSelector",
+        "write at least one label of the nodes, such as kubernetes.io/os: linux",
+    ),
+    ("no backends", {"backends": None}, "spec.backends", "Required value"),
+    (
+        "a backend twice",
+        {"backends": ["cpu", "cpu"]},
+        "spec.backends",
+        "name each backend once, the preferred one first",
+    ),
+    (
+        "resource without a domain",
+        {"resourceName": "gpu"},
+        "spec.resourceName",
+        "write an extended resource as DOMAIN/NAME, such as nvidia.com/gpu or nvidia.com/mig-1g.10gb",
+    ),
+    (
+        "capability without a dot",
+        {"computeCapability": "89"},
+        "spec.computeCapability",
+        'write the compute capability as MAJOR.MINOR in quotes, such as "8.9"',
+    ),
+    (
+        "capability without quotes",
+        {"computeCapability": 8.9},
+        "spec.computeCapability",
+        "must be of type string",
+    ),
+    (
+        "ahead of time for nothing",
+        {"aheadOfTime": True},
+        "spec.aheadOfTime",
+        'write computeCapability, such as "8.9", or set aheadOfTime to false',
+    ),
+]
+
+
+def merged(base: Spec, change: Spec) -> Spec:
+    """Return `base` with `change` laid over it; None removes a field, {} empties it."""
+    result = dict(base)
+    for name, value in change.items():
+        if value is None:
+            result.pop(name, None)
+        elif value and isinstance(value, dict) and isinstance(result.get(name), dict):
+            result[name] = merged(result[name], value)
+        else:
+            result[name] = value
+    return result
+
+
+def obj(kind: str, name: str, spec: Spec) -> Spec:
+    """Return an object of ours."""
+    return {
+        "apiVersion": "enginewright.dev/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def inference_model(change: Spec, name: str = "resnet50") -> Spec:
+    """Return an InferenceModel whose spec is the smallest there is with `change` laid over it."""
+    return obj("InferenceModel", name, merged(uri("pvc://models/model.onnx"), change))
+
+
+def refusal(namespace: Namespace, body: Spec) -> str:
+    """Return what the user reads when `body` is refused."""
+    with pytest.raises(CommandError) as told:
+        namespace.kubectl("create", "--dry-run=server", "--filename", "-", stdin=json.dumps(body))
+    return told.value.stderr
+
+
+@pytest.fixture(scope="module")
+def place(new_namespace: Callable[[], Namespace]) -> Namespace:
+    """One namespace for all: nothing is ever stored in it."""
+    return new_namespace()
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "sentence"),
+    [pytest.param(*rest, id=wrong) for wrong, *rest in BAD_MODELS],
+)
+def test_a_bad_model_is_refused_with_the_remedy(
+    place: Namespace, change: Spec, field: str, sentence: str
+) -> None:
+    told = refusal(place, inference_model(change))
+    assert f"{field}: " in told
+    assert sentence in told
+    assert "evaluation" not in told  # no rule stumbles over what another one is there to refuse
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_name_that_cannot_be_a_services_is_refused(place: Namespace, name: str) -> None:
+    told = refusal(place, inference_model({}, name))
+    assert "metadata.name: Invalid value" in told
+    if name != "ends-":  # which the API server refuses for every kind, before our rule
+        assert "write at most 40 lowercase letters, digits and '-', beginning with a letter" in told
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "sentence"),
+    [pytest.param(*rest, id=wrong) for wrong, *rest in BAD_CLASSES],
+)
+def test_a_bad_class_is_refused_with_the_remedy(
+    place: Namespace, change: Spec, field: str, sentence: str
+) -> None:
+    good: Spec = {"nodeSelector": {"kubernetes.io/os": "linux"}, "backends": ["cpu"]}
+    told = refusal(place, obj("AcceleratorClass", "l4", merged(good, change)))
+    assert f"{field}: " in told
+    assert sentence in told
+    assert "evaluation" not in told
+
+
+def test_a_class_with_a_dot_in_its_name_is_refused(place: Namespace) -> None:
+    good: Spec = {"nodeSelector": {"kubernetes.io/os": "linux"}, "backends": ["cpu"]}
+    told = refusal(place, obj("AcceleratorClass", "mig-1g.10gb", good))
+    assert "metadata.name: Invalid value" in told
+    assert "write at most 63 lowercase letters, digits and '-'" in told
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"precison": "FP16"}, "spec.precison"),
+        ({"source": {"url": "pvc://models/model.onnx"}}, "spec.source.url"),
+        ({"shapes": [{"input": "x", "min": [1], "opt": [1], "max": [1], "maximum": [1]}]},
+         "spec.shapes[0].maximum"),
+        ({"podTemplate": {"env": []}}, "spec.podTemplate.env"),
+    ],
+)  # fmt: skip
+def test_a_typo_is_refused_by_kubectl(place: Namespace, change: Spec, field: str) -> None:
+    assert f'unknown field "{field}"' in refusal(place, inference_model(change))
