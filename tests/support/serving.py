@@ -139,8 +139,7 @@ def write_artifact(
         inputs_file |= {f"s{index}/{key}": _storable(value) for key, value in feeds.items()}
         results = session.run(None, feeds)
         outputs_file |= {
-            f"s{index}/{key}": _storable(value)
-            for key, value in zip(outputs, results, strict=True)
+            f"s{index}/{key}": _storable(value) for key, value in zip(outputs, results, strict=True)
         }
     np.savez(folder / "golden/inputs.npz", **inputs_file)  # type: ignore[arg-type]  # its stub takes allow_pickle for an array
     np.savez(folder / "golden/outputs.npz", **outputs_file)  # type: ignore[arg-type]  # likewise
@@ -238,10 +237,7 @@ class Wire:
             self._more()
         head, self._rest = self._rest.split(b"\r\n\r\n", 1)
         lines = head.decode("latin-1").split("\r\n")
-        headers = {
-            key.lower(): value
-            for key, value in (line.split(": ", 1) for line in lines[1:])
-        }
+        headers = {key.lower(): value for key, value in (line.split(": ", 1) for line in lines[1:])}
         length = 0 if head_only else int(headers.get("content-length", "0"))
         while len(self._rest) < length:
             self._more()
@@ -355,7 +351,9 @@ class Server:
     ) -> bytes:
         """Return the bytes of an inference request."""
         body = document if isinstance(document, bytes) else json.dumps(document).encode()
-        fields = {"Host": "h", "Content-Length": str(len(body) + len(tensors))} | dict(headers or {})
+        fields = {"Host": "h", "Content-Length": str(len(body) + len(tensors))} | dict(
+            headers or {}
+        )
         if tensors:
             fields["Inference-Header-Content-Length"] = str(len(body))
         lines = "".join(f"{key}: {value}\r\n" for key, value in fields.items())

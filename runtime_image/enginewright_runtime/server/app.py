@@ -18,8 +18,8 @@ from enginewright.contract.task import ServeTask
 
 import enginewright_runtime.server.metrics as figures
 from enginewright_runtime.server.connection import Connection
-from enginewright_runtime.server.decode import decode
-from enginewright_runtime.server.encode import encode
+from enginewright_runtime.server.decode import Decoder
+from enginewright_runtime.server.encode import Encoder
 from enginewright_runtime.server.errors import OutOfProfileError, RequestError
 from enginewright_runtime.server.message import JSON_TYPE, Request, Response
 from enginewright_runtime.server.runner import explain, is_input_at_fault
@@ -50,6 +50,8 @@ class _Serving:
 
     model: ServedModel
     worker: Worker
+    decoder: Decoder
+    encoder: Encoder
     metadata: bytes
     stuck_after: float
 
@@ -92,6 +94,8 @@ class App:
         self._serving = _Serving(
             model,
             worker,
+            Decoder(model.signature),
+            Encoder(self._task.model, self._task.revision, model.signature),
             _model_metadata(self._task, model),
             max(self.settings.stuck_seconds, _STUCK_RUNS * model.slowest_run),
         )
@@ -214,15 +218,15 @@ class App:
                 infer=True,
             )
         try:
-            call = decode(serving.model.signature, body, request.json_length)
+            plan, feeds = serving.decoder.decode(body, request.json_length)
         except RequestError as error:
             if isinstance(error, OutOfProfileError):
                 self.metrics.out_of_profile += 1
             return self.refuse(error.status, error.message, infer=True)
         request.body = None  # the tensors keep what they need of it
-        job = Job(connection, request, call, time.monotonic())
-        if call.timeout:
-            job.timer = asyncio.get_running_loop().call_later(call.timeout, self._expire, job)
+        job = Job(connection, request, plan, feeds, time.monotonic())
+        if plan.timeout:
+            job.timer = asyncio.get_running_loop().call_later(plan.timeout, self._expire, job)
         serving.worker.submit(job)
         return None
 
@@ -232,7 +236,7 @@ class App:
         if job.started or job.answered:
             return
         job.answered = True
-        job.call.feeds = {}
+        job.feeds = {}
         self.metrics.queue.observe(time.monotonic() - job.queued)
         if job.request.abandoned:
             self.metrics.requests[figures.CLIENT_CLOSED] += 1
@@ -240,7 +244,7 @@ class App:
         job.connection.respond(
             self.refuse(
                 504,
-                f"the request waited longer than its timeout of {job.call.timeout:g} s",
+                f"the request waited longer than its timeout of {job.plan.timeout:g} s",
                 infer=True,
             )
         )
@@ -279,13 +283,7 @@ class App:
         if serving is None or job.arrays is None:
             return self._unexpected("finishing a request", infer=True)
         try:
-            response = encode(
-                self._task.model,
-                self._task.revision,
-                serving.model.signature,
-                job.call,
-                job.arrays,
-            )
+            response = serving.encoder.encode(job.plan, job.arrays)
         except Exception:  # noqa: BLE001 - likewise
             return self._unexpected("writing an answer", infer=True)
         self.metrics.requests[200] += 1

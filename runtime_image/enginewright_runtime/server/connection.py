@@ -10,7 +10,7 @@ import asyncio
 import enum
 import time
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from typing_extensions import override
 
@@ -114,9 +114,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - a TCP server's always is
-        self._transport = transport
-        transport.set_write_buffer_limits(high=0)  # any byte not taken by the kernel pauses us
+        self._transport = stream = cast("asyncio.Transport", transport)
+        stream.set_write_buffer_limits(high=0)  # any byte not taken by the kernel pauses us
         self._opened = time.monotonic()
         self._deadline = self._opened + self._settings.idle_seconds
         if not self._app.connected(self):

@@ -6,52 +6,93 @@ from typing import Any, Final
 import orjson
 from numpy.typing import NDArray
 
-from enginewright_runtime.server.decode import Call
-from enginewright_runtime.server.message import BINARY_TYPE, JOINED_BYTES, JSON_TYPE, Response
+from enginewright_runtime.server.message import (
+    BINARY_TYPE,
+    JOINED_BYTES,
+    JSON_TYPE,
+    Response,
+)
+from enginewright_runtime.server.plan import Plan
 from enginewright_runtime.server.signature import Signature
 
 _LENGTH: Final = struct.Struct("<I")
+_REMEMBERED: Final = 16  # shapes of answers to the same question
 
 
-def encode(
-    model: str, version: str, signature: Signature, call: Call, arrays: list[NDArray[Any]]
-) -> Response:
-    """Return the answer to `call` with `arrays`, which are in the order of `call.outputs`.
+class Encoder:
+    """Encodes the answers of one model."""
 
-    In JSON, NaN and infinities become null, for JSON has none of them; binary data keeps them.
-    """
-    document: dict[str, Any] = {"model_name": model, "model_version": version}
-    if call.identifier is not None:
-        document["id"] = call.identifier
-    outputs: list[dict[str, Any]] = []
-    parts: list[bytes | memoryview] = [b""]
-    length = 0
-    for name, as_bytes, array in zip(call.outputs, call.binary, arrays, strict=True):
-        datatype = signature.outputs[name].datatype
-        output: dict[str, Any] = {
-            "name": name,
-            "datatype": datatype.name,
-            "shape": array.shape,
-        }
-        if as_bytes:
-            part = _strings(array) if datatype.is_string else _bytes(array)
-            size = len(part)
-            output["parameters"] = {"binary_data_size": size}
-            parts.append(part)
-            length += size
-        else:
-            flat = array.reshape(-1)
-            output["data"] = flat.tolist() if datatype.is_string else flat
-        outputs.append(output)
-    document["outputs"] = outputs
-    header = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
-    parts[0] = header
-    length += len(header)
-    if any(call.binary):
-        headers = b"%bInference-Header-Content-Length: %d\r\n" % (BINARY_TYPE, len(header))
-    else:
-        headers = JSON_TYPE
-    return Response(200, headers, parts, length)
+    def __init__(self, model: str, version: str, signature: Signature) -> None:
+        self._start: dict[str, Any] = {"model_name": model, "model_version": version}
+        self._datatypes = {name: tensor.datatype for name, tensor in signature.outputs.items()}
+        self._strings = {name for name, kind in self._datatypes.items() if kind.is_string}
+
+    def encode(self, plan: Plan, arrays: list[NDArray[Any]]) -> Response:
+        """Return the answer with `arrays`, which are in the order of `plan.outputs`.
+
+        In JSON, NaN and infinities become null, for JSON has none of them; binary data keeps them.
+        """
+        if False in plan.binary:
+            return self._encode_json(plan, arrays)
+        tensors = [
+            _strings(array) if name in self._strings else _bytes(array)
+            for name, array in zip(plan.outputs, arrays, strict=True)
+        ]
+        header = self._binary_header(plan, arrays, tensors)
+        return _binary_response(header, tensors)
+
+    def _binary_header(
+        self, plan: Plan, arrays: list[NDArray[Any]], tensors: list[bytes | memoryview]
+    ) -> bytes:
+        """Return the JSON of an answer in binary, remembered unless string sizes are in it."""
+        shapes = tuple([array.shape for array in arrays])
+        header = plan.answers.get(shapes)
+        if header is None:
+            header = self._dump(
+                plan,
+                [
+                    self._describe(name, array) | {"parameters": {"binary_data_size": len(tensor)}}
+                    for name, array, tensor in zip(plan.outputs, arrays, tensors, strict=True)
+                ],
+            )
+            if len(plan.answers) < _REMEMBERED and self._strings.isdisjoint(plan.outputs):
+                plan.answers[shapes] = header
+        return header
+
+    def _encode_json(self, plan: Plan, arrays: list[NDArray[Any]]) -> Response:
+        """Encode an answer with at least one output in JSON."""
+        tensors: list[bytes | memoryview] = []
+        outputs: list[dict[str, Any]] = []
+        for name, as_bytes, array in zip(plan.outputs, plan.binary, arrays, strict=True):
+            output = self._describe(name, array)
+            if as_bytes:
+                tensor = _strings(array) if name in self._strings else _bytes(array)
+                output["parameters"] = {"binary_data_size": len(tensor)}
+                tensors.append(tensor)
+            else:
+                flat = array.reshape(-1)
+                output["data"] = flat.tolist() if name in self._strings else flat
+            outputs.append(output)
+        header = self._dump(plan, outputs)
+        if True in plan.binary:
+            return _binary_response(header, tensors)
+        return Response(200, JSON_TYPE, [header], len(header))
+
+    def _describe(self, name: str, array: NDArray[Any]) -> dict[str, Any]:
+        return {"name": name, "datatype": self._datatypes[name].name, "shape": array.shape}
+
+    def _dump(self, plan: Plan, outputs: list[dict[str, Any]]) -> bytes:
+        document = dict(self._start)
+        if plan.identifier is not None:
+            document["id"] = plan.identifier
+        document["outputs"] = outputs
+        return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _binary_response(header: bytes, tensors: list[bytes | memoryview]) -> Response:
+    headers = b"%bInference-Header-Content-Length: %d\r\n" % (BINARY_TYPE, len(header))
+    length = len(header) + sum(map(len, tensors))
+    return Response(200, headers, [header, *tensors], length)
 
 
 def _bytes(array: NDArray[Any]) -> bytes | memoryview:

@@ -24,6 +24,7 @@ from enginewright.contract.task import HTTP_PORT, ServeTask
 
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.paths import Paths
+from enginewright_runtime.server import memory
 from enginewright_runtime.server.app import App
 from enginewright_runtime.server.connection import RECEIVE_BYTES, Connection
 from enginewright_runtime.server.head import HeadParser
@@ -143,6 +144,7 @@ class _Server:
             outcome = (Reason.INTERNAL_ERROR, f"unexpected error while loading: {error!r}")
         else:
             self._herald(None, "")
+            memory.settle()
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(self._ready, model)
             return

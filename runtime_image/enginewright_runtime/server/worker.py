@@ -16,8 +16,9 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from enginewright_runtime.server.connection import Connection
-from enginewright_runtime.server.decode import Call
+from enginewright_runtime.server.decode import Feeds
 from enginewright_runtime.server.message import Request
+from enginewright_runtime.server.plan import Plan
 
 _log: Final = logging.getLogger(__name__)
 
@@ -28,25 +29,29 @@ class Job:
     __slots__ = (
         "answered",
         "arrays",
-        "call",
         "connection",
         "deadline",
         "error",
+        "feeds",
         "finished",
+        "plan",
         "queued",
         "request",
         "started",
         "timer",
     )
 
-    def __init__(self, connection: Connection, request: Request, call: Call, now: float) -> None:
+    def __init__(
+        self, connection: Connection, request: Request, plan: Plan, feeds: Feeds, now: float
+    ) -> None:
         self.connection = connection
         self.request = request
-        self.call = call
+        self.plan = plan
+        self.feeds = feeds
         self.queued = now
         self.started = 0.0
         self.finished = 0.0
-        self.deadline = now + call.timeout if call.timeout else 0.0
+        self.deadline = now + plan.timeout if plan.timeout else 0.0
         self.timer: asyncio.TimerHandle | None = None
         self.answered = False  # with 504; whatever the worker still finds is not wanted
         self.arrays: list[NDArray[Any]] | None = None
@@ -58,7 +63,7 @@ class Worker:
 
     def __init__(
         self,
-        run: Callable[[list[str], dict[str, NDArray[Any]]], list[NDArray[Any]]],
+        run: Callable[[list[str], Feeds], list[NDArray[Any]]],
         capacity: int,
         done: Callable[[Job], None],
     ) -> None:
@@ -132,7 +137,7 @@ class Worker:
 
     def _compute(self, job: Job) -> None:
         try:
-            job.arrays = self._run_model(job.call.outputs, job.call.feeds)
+            job.arrays = self._run_model(job.plan.outputs, job.feeds)
         except Exception as error:  # noqa: BLE001 - whatever a model does, the next request is served
             job.error = error
 
