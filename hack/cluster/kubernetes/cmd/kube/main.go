@@ -42,15 +42,16 @@ var programs = map[string]func(){
 	"kube-scheduler":          cobraProgram(func() *cobra.Command { return scheduler.NewSchedulerCommand() }),
 	"kube-proxy":              cobraProgram(proxy.NewProxyCommand),
 	// Not a signal context: the kubelet sets up its own, and a second one panics.
-	"kubelet":       cobraProgram(func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) }),
-	"kubectl":       cobraProgram(kubectl.NewDefaultKubectlCommand),
-	"etcd":          func() { etcdmain.Main(os.Args) },
-	"coredns":       serveDNS,
-	"helm":          runHelm,
-	"pki":           fallible(makePKI),
-	"forward":       fallible(forward),
-	"device-plugin": fallible(runDevicePlugin),
-	"provisioner":   fallible(runProvisioner),
+	"kubelet":        cobraProgram(func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) }),
+	"kubectl":        cobraProgram(kubectl.NewDefaultKubectlCommand),
+	"metrics-server": cobraProgram(metricsServer),
+	"etcd":           func() { etcdmain.Main(os.Args) },
+	"coredns":        serveDNS,
+	"helm":           runHelm,
+	"pki":            fallible(makePKI),
+	"forward":        fallible(forward),
+	"device-plugin":  fallible(runDevicePlugin),
+	"provisioner":    fallible(runProvisioner),
 }
 
 func main() {

@@ -19,41 +19,39 @@ import (
 
 const certificateLifetime = 365 * 24 * time.Hour
 
-// makePKI writes ca, apiserver and kubelet-client pairs and the service-account key into a folder.
+// makePKI writes the pairs of the API server and its clients and the service-account key into a
+// folder. The front proxy, which may act for any user, has an authority of its own.
 // usage: pki FOLDER HOST...
 func makePKI(arguments []string) error {
 	if len(arguments) < 2 {
 		return errors.New("usage: pki FOLDER HOST...")
 	}
 	folder, hosts := arguments[0], arguments[1:]
-	authorityKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	cluster, err := newAuthority(folder, "ca")
 	if err != nil {
 		return err
 	}
-	authority := certificate("enginewright-local")
-	authority.IsCA, authority.BasicConstraintsValid = true, true
-	authority.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
-	if err := writePair(folder, "ca", authority, authority, authorityKey, authorityKey); err != nil {
+	frontProxy, err := newAuthority(folder, "front-proxy-ca")
+	if err != nil {
 		return err
 	}
-	server := certificate("kube-apiserver")
-	server.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
-	for _, host := range hosts {
-		if address := net.ParseIP(host); address != nil {
-			server.IPAddresses = append(server.IPAddresses, address)
-		} else {
-			server.DNSNames = append(server.DNSNames, host)
-		}
-	}
-	client := certificate("kube-apiserver-kubelet-client")
-	client.Subject.Organization = []string{"system:masters"}
-	client.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
-	for name, template := range map[string]*x509.Certificate{"apiserver": server, "kubelet-client": client} {
+	kubeletClient := clientCertificate("kube-apiserver-kubelet-client")
+	kubeletClient.Subject.Organization = []string{"system:masters"}
+	for _, each := range []struct {
+		name     string
+		template *x509.Certificate
+		issuer   *authority
+	}{
+		{"apiserver", serverCertificate("kube-apiserver", hosts), cluster},
+		{"metrics-server", serverCertificate("metrics-server", []string{"metrics-server.kube-system.svc"}), cluster},
+		{"kubelet-client", kubeletClient, cluster},
+		{"front-proxy-client", clientCertificate("front-proxy-client"), frontProxy},
+	} {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		if err != nil {
 			return err
 		}
-		if err := writePair(folder, name, template, authority, key, authorityKey); err != nil {
+		if err := writePair(folder, each.name, each.template, each.issuer.certificate, key, each.issuer.key); err != nil {
 			return err
 		}
 	}
@@ -63,6 +61,41 @@ func makePKI(arguments []string) error {
 		return err
 	}
 	return writeKey(filepath.Join(folder, "service-accounts.key"), accounts)
+}
+
+type authority struct {
+	certificate *x509.Certificate
+	key         crypto.Signer
+}
+
+func newAuthority(folder, name string) (*authority, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	template := certificate("enginewright-local-" + name)
+	template.IsCA, template.BasicConstraintsValid = true, true
+	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
+	return &authority{template, key}, writePair(folder, name, template, template, key, key)
+}
+
+func serverCertificate(name string, hosts []string) *x509.Certificate {
+	template := certificate(name)
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	for _, host := range hosts {
+		if address := net.ParseIP(host); address != nil {
+			template.IPAddresses = append(template.IPAddresses, address)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
+	}
+	return template
+}
+
+func clientCertificate(name string) *x509.Certificate {
+	template := certificate(name)
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	return template
 }
 
 func certificate(name string) *x509.Certificate {
