@@ -1,0 +1,176 @@
+"""The chart on an API server: first install, upgrade, uninstall, and what the operator may do."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.harness import REPOSITORY, CommandError, Namespace, eventually, run
+
+pytestmark = pytest.mark.apiserver
+
+CHART = REPOSITORY / "charts/enginewright"
+HOME = "enginewright-system"
+OPERATOR = f"--as=system:serviceaccount:{HOME}:enginewright"
+IMAGES = ["--set=images.operator=operator:1", "--set=images.runtime.cpu=cpu:1"]
+
+Helm = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def helm(bare_kubeconfig: Path) -> Helm:
+    """Runs helm for the operator's namespace."""
+
+    def call(*arguments: str) -> str:
+        program = str(bare_kubeconfig.parent / "bin/helm")
+        command = [program, "--kubeconfig", str(bare_kubeconfig), "--namespace", HOME]
+        return run([*command, *arguments])
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def home(bare_kubeconfig: Path, helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Namespace:
+    """The operator's namespace, with an older chart installed whose schema lacks `spec.shapes`."""
+    older = tmp_path_factory.mktemp("older") / "enginewright"
+    shutil.copytree(CHART, older)
+    path = older / "files/crds/enginewright.dev_inferencemodels.yaml"
+    definition = yaml.safe_load(path.read_text())
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    del schema["properties"]["spec"]["properties"]["shapes"]
+    path.write_text(yaml.safe_dump(definition))
+    helm("install", "enginewright", str(older), "--create-namespace", *IMAGES)
+    return Namespace(HOME, bare_kubeconfig)
+
+
+def claim(name: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name},
+        "spec": {
+            "accessModes": ["ReadWriteMany"],
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }
+
+
+def config_map(name: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "b"}}
+
+
+def apply_as_operator(home: Namespace, body: dict[str, Any]) -> str:
+    return home.kubectl(
+        "apply", "--server-side", "--validate=false", OPERATOR, "--filename", "-",
+        stdin=json.dumps(body),
+    )  # fmt: skip
+
+
+def test_install_brings_the_definitions_and_the_cpu_class(home: Namespace) -> None:
+    spec = home.get("acceleratorclass", "cpu")["spec"]
+    assert spec["backends"] == ["openvino", "cpu"]
+    assert spec["nodeSelector"] == {"kubernetes.io/os": "linux"}
+    home.kubectl("get", "inferencemodels", "--all-namespaces")
+
+
+def test_the_api_server_takes_the_operators_pod(home: Namespace) -> None:
+    template = home.get("deployment", "enginewright")["spec"]["template"]
+    home.kubectl("label", "namespace", HOME, "pod-security.kubernetes.io/enforce=restricted")
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "operator", "labels": template["metadata"]["labels"]},
+        "spec": template["spec"],
+    }
+    home.kubectl("create", "--dry-run=server", "--filename", "-", stdin=json.dumps(pod))
+
+
+@pytest.mark.parametrize(
+    "body", [claim("enginewright-store"), config_map("enginewright-images")], ids=["claim", "facts"]
+)
+def test_the_operator_makes_what_is_its_own(home: Namespace, body: dict[str, Any]) -> None:
+    assert "serverside-applied" in apply_as_operator(home, body)
+
+
+@pytest.mark.parametrize("body", [claim("data"), config_map("settings")], ids=["claim", "map"])
+def test_the_operator_makes_nothing_else(home: Namespace, body: dict[str, Any]) -> None:
+    with pytest.raises(CommandError, match="forbidden"):
+        apply_as_operator(home, body)
+
+
+def test_the_operator_sees_its_claim_in_every_namespace_and_no_other(home: Namespace) -> None:
+    command = ("get", "persistentvolumeclaims", "--all-namespaces", OPERATOR)
+    home.kubectl(*command, "--field-selector", "metadata.name=enginewright-store")
+    with pytest.raises(CommandError, match="forbidden"):
+        home.kubectl(*command)
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource", "allowed"),
+    [
+        ("watch", "inferencemodels.enginewright.dev", True),
+        ("patch", "inferencemodels.enginewright.dev/status", True),
+        ("patch", "inferencemodels.enginewright.dev", False),
+        ("patch", "acceleratorclasses.enginewright.dev/status", True),
+        ("create", "acceleratorclasses.enginewright.dev", False),
+        ("delete", "jobs.batch", True),
+        ("patch", "deployments.apps", True),
+        ("create", "controllerrevisions.apps", True),
+        ("create", "poddisruptionbudgets.policy", True),
+        ("patch", "services", True),
+        ("list", "nodes", True),
+        ("watch", "pods", True),
+        ("create", "pods", False),
+        ("create", "pods/exec", False),
+        ("patch", "events", True),
+        ("delete", "persistentvolumeclaims", False),
+        ("get", "secrets", False),
+        ("get", "configmaps", False),
+        ("create", "clusterroles.rbac.authorization.k8s.io", False),
+    ],
+)
+def test_rights(home: Namespace, verb: str, resource: str, *, allowed: bool) -> None:
+    kind, _, subresource = resource.partition("/")
+    command = (
+        "auth", "can-i", verb, kind, f"--subresource={subresource}", OPERATOR, "--all-namespaces"
+    )  # fmt: skip
+    if allowed:
+        assert home.kubectl(*command).strip() == "yes"
+    else:
+        with pytest.raises(CommandError):
+            home.kubectl(*command)
+
+
+def test_upgrade_brings_the_new_schema_and_leaves_the_administrators_class(
+    home: Namespace, helm: Helm
+) -> None:
+    with pytest.raises(CommandError, match="does not exist"):
+        home.kubectl("explain", "inferencemodel.spec.shapes")
+    backends = {"spec": {"backends": ["cpu"]}}
+    home.kubectl("patch", "aclass", "cpu", "--type=merge", "--patch", json.dumps(backends))
+    before = home.get("aclass", "cpu")["metadata"]["uid"]
+    helm("upgrade", "enginewright", str(CHART), *IMAGES)
+    after = home.get("aclass", "cpu")
+    assert after["spec"]["backends"] == ["cpu"]
+    assert after["metadata"]["uid"] == before
+    eventually(lambda: home.kubectl("explain", "inferencemodel.spec.shapes.min"), 30)
+
+
+def test_uninstall_keeps_the_definitions_and_the_models(home: Namespace, helm: Helm) -> None:
+    body = {
+        "apiVersion": "enginewright.dev/v1alpha1",
+        "kind": "InferenceModel",
+        "metadata": {"name": "kept"},
+        "spec": {"source": {"uri": "pvc://models/model.onnx"}},
+    }
+    home.apply(body)
+    told = helm("uninstall", "enginewright")
+    assert "inferencemodels.enginewright.dev" in told
+    assert home.get("im", "kept")["spec"]["replicas"] == 1
+    assert home.items("deployments") == []
+    helm("install", "enginewright", str(CHART), *IMAGES)  # takes over what was kept
+    assert home.get("im", "kept")["spec"]["replicas"] == 1

@@ -1,0 +1,322 @@
+"""The resources as kubectl's users meet them: defaults, explain, scale, columns, status."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import yaml
+from enginewright.api.conditions import Condition
+from enginewright.api.inference_model import InferenceModel
+from enginewright.api.inference_model_status import (
+    InferenceModelStatus,
+    Preparation,
+    PreparationFailure,
+    Prepared,
+    ServingClass,
+    ServingState,
+    Summary,
+)
+
+from tests.e2e.harness import REPOSITORY, Namespace
+
+pytestmark = pytest.mark.apiserver
+
+EVERYTHING = """
+apiVersion: enginewright.dev/v1alpha1
+kind: InferenceModel
+metadata: {name: resnet50}
+spec:
+  source:
+    uri: s3://models/resnet50/model.onnx
+    sha256: 9f2c0000000000000000000000000000000000000000000000000000000000ff
+    secretRef: {name: s3-reader}
+    refreshInterval: 0s
+  extensions: []
+  targetOpset: 17
+  precision: INT8
+  quantization:
+    calibration: {uri: s3://models/resnet50/calib.npz, samples: 512, method: MinMax}
+    perChannel: true
+  shapes:
+    - {input: images, min: [1,3,224,224], opt: [8,3,224,224], max: [32,3,224,224], range: {low: "0", high: "1"}}
+  parity: {samples: {uri: s3://models/resnet50/golden.npz}, rtol: "0.01", atol: "1e-3", outputs: []}
+  backends: [tensorrt, cuda]
+  replicas: 2
+  accelerators:
+    - {class: a100-80gb, replicas: 2}
+    - {class: l4, replicas: 4}
+  build: {workspace: 4Gi, timeout: 1h, resources: {}, interim: None}
+  fallback: {policy: Budget, maxComputeShare: "2%", maxNodeShare: "5%"}
+  rollout:
+    strategy: Surge
+    canary: {replicas: 1, hold: 5m, minSamples: 200, probeTraffic: true}
+    analysis: {maxLatencyRatio: "1.2", maxErrorShare: "0.1%"}
+    onFailure: Rollback
+    paused: false
+  serving:
+    batching: {maxSize: 32, maxDelay: 0s}
+    maxQueue: 256
+    autoscaling:
+      minReplicas: 1
+      maxReplicas: 8
+      metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 80}}}]
+  podTemplate:
+    labels: {team: vision}
+    annotations: {example.com/note: "a note, of any kind"}
+    resources: {requests: {cpu: 2, memory: 4Gi}, limits: {memory: 8Gi, nvidia.com/gpu: "1"}}
+    nodeSelector: {disk: ssd}
+    tolerations: [{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}]
+    affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: []}}
+    serviceAccountName: reader
+    imagePullSecrets: [{name: registry}]
+    runtimeClassName: nvidia
+    priorityClassName: high
+"""
+
+NOW = datetime(2026, 11, 21, 4, 44, 30, tzinfo=UTC)
+STATUS = InferenceModelStatus(
+    observed_generation=1,
+    replicas=6,
+    selector="enginewright.dev/model=resnet50",
+    revision="5d41402abc",
+    conditions=(
+        Condition(
+            type="Ready",
+            status="True",
+            reason="Serving",
+            message="all 6 pods of revision 5d41402abc are ready",
+            observed_generation=1,
+            last_transition_time=NOW,
+        ),
+    ),
+    preparation=Preparation(
+        inputs_hash="ab" * 32,
+        job="resnet50-prepare-1",
+        stage="validate",
+        attempt=2,
+        failure=PreparationFailure(
+            stage="fetch",
+            reason="SourceUnreachable",
+            message="no route to host",
+            time=NOW,
+            attempts=1,
+        ),
+    ),
+    prepared=Prepared(
+        inputs_hash="ab" * 32,
+        key="cd" * 32,
+        model_digest="ef" * 32,
+        opset=17,
+        ir_version=8,
+        nodes=122,
+        size_bytes=102_400_000_000,
+    ),
+    serving=ServingState(
+        revision="5d41402abc",
+        prepared_key="cd" * 32,
+        model_digest="ef" * 32,
+        backend="openvino",
+        classes=(
+            ServingClass(class_name="a100-80gb", backend="openvino", replicas=2, ready_replicas=2),
+            ServingClass(class_name="l4", backend="cpu", replicas=4, ready_replicas=4),
+        ),
+    ),
+    summary=Summary(
+        backend="openvino",
+        placement="97% OpenVINO",
+        classes="a100-80gb 2/2, l4 4/4",
+        p99="12ms",
+        revision="5d41402abc",
+    ),
+)
+
+
+def smallest(name: str = "resnet50", **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "enginewright.dev/v1alpha1",
+        "kind": "InferenceModel",
+        "metadata": {"name": name},
+        "spec": {"source": {"uri": "pvc://models/model.onnx"}, **spec},
+    }
+
+
+def write_status(namespace: Namespace, name: str, status: InferenceModelStatus) -> None:
+    body = {"status": status.model_dump(mode="json", by_alias=True, exclude_none=True)}
+    namespace.kubectl(
+        "patch", "inferencemodel", name, "--subresource=status", "--type=merge",
+        "--patch", json.dumps(body),
+    )  # fmt: skip
+
+
+def table(text: str) -> list[dict[str, str]]:
+    """Return the rows of `kubectl get` by column; cells are cut where the header's words begin."""
+    header, *lines = text.splitlines()
+    names = header.split()
+    starts = [header.index(name) for name in names]
+    ends = [*starts[1:], None]
+    return [
+        {
+            name: line[start:end].strip()
+            for name, start, end in zip(names, starts, ends, strict=True)
+        }
+        for line in lines
+    ]
+
+
+def test_an_address_is_enough_and_the_rest_is_filled_in(namespace: Namespace) -> None:
+    namespace.apply(smallest())
+    assert namespace.get("inferencemodel", "resnet50")["spec"] == {
+        "source": {"uri": "pvc://models/model.onnx"},
+        "replicas": 1,
+        "build": {"timeout": "1h"},
+        "rollout": {"strategy": "Surge", "paused": False},
+        "serving": {"maxQueue": 256},
+    }
+
+
+def test_the_servers_defaults_are_the_models_defaults(namespace: Namespace) -> None:
+    namespace.apply(smallest())
+    stored = InferenceModel.model_validate(namespace.get("inferencemodel", "resnet50"))
+    assert stored.spec == InferenceModel.model_validate(smallest()).spec
+
+
+def test_every_field_is_accepted_and_survives(namespace: Namespace) -> None:
+    body = yaml.safe_load(EVERYTHING)
+    namespace.apply(body)
+    assert namespace.get("im", "resnet50")["spec"] == body["spec"]
+
+
+def test_the_largest_object_is_within_the_cost_of_the_rules(namespace: Namespace) -> None:
+    sizes = [2**31 - 1] * 16
+    labels = {f"example.com/{number:063}": "x" * 63 for number in range(64)}
+    quantities = {f"example.com/{number}": "123456789Ki" for number in range(6)}
+    resources = {"cpu": "1", "memory": "1Gi", **quantities}
+    namespace.apply(
+        smallest(
+            shapes=[
+                {"input": f"{number:0256}", "min": sizes, "opt": sizes, "max": sizes,
+                 "range": {"low": "-1e-99", "high": "1e+99"}}
+                for number in range(64)
+            ],
+            accelerators=[{"class": f"{number:063}"} for number in range(16)],
+            build={"resources": {"requests": resources, "limits": resources}},
+            podTemplate={
+                "labels": labels, "nodeSelector": labels,
+                "annotations": dict.fromkeys(labels, "x" * 1000),
+                "resources": {"requests": resources, "limits": resources},
+            },
+        )
+    )  # fmt: skip
+
+
+def test_explain_teaches_shapes(namespace: Namespace) -> None:
+    told = " ".join(namespace.kubectl("explain", "inferencemodel.spec.shapes").split())
+    assert "Sizes of the dynamic inputs. Absent: batch 1 to 32, tuned for 8" in told
+    assert (
+        "min <[]integer> -required- Smallest size of every dimension, such as [1, 3, 224, 224]."
+        in told
+    )
+    assert "Larger requests are refused." in told
+
+
+@pytest.mark.parametrize(
+    ("field", "sentence"),
+    [
+        ("im.spec.source.uri", "This version takes only pvc, http and https."),
+        ("im.spec.precision", "This version refuses it."),
+        ("im.spec.podTemplate.tolerations.effect", "Effect of the taint; absent: every effect."),
+        ("im.status.serving", "What serves now; absent: nothing."),
+        ("aclass.spec.computeCapability", 'in quotes, such as "8.9".'),
+    ],
+)
+def test_explain_teaches_every_field(namespace: Namespace, field: str, sentence: str) -> None:
+    assert sentence in " ".join(namespace.kubectl("explain", field).split())
+
+
+def test_scale(namespace: Namespace) -> None:
+    namespace.apply(smallest())
+    write_status(namespace, "resnet50", STATUS)
+    namespace.kubectl("scale", "inferencemodel/resnet50", "--replicas=3")
+    assert namespace.get("im", "resnet50")["spec"]["replicas"] == 3
+    path = f"/apis/enginewright.dev/v1alpha1/namespaces/{namespace.name}/inferencemodels/resnet50/scale"
+    scale = json.loads(namespace.kubectl("get", "--raw", path))
+    assert scale["spec"] == {"replicas": 3}
+    assert scale["status"] == {"replicas": 6, "selector": "enginewright.dev/model=resnet50"}
+
+
+def test_columns(namespace: Namespace) -> None:
+    namespace.apply(smallest())
+    write_status(namespace, "resnet50", STATUS)
+    (row,) = table(namespace.kubectl("get", "im"))
+    assert row.pop("AGE")
+    assert row == {
+        "NAME": "resnet50",
+        "READY": "True",
+        "REASON": "Serving",
+        "BACKEND": "openvino",
+        "PLACEMENT": "97% OpenVINO",
+        "CLASSES": "a100-80gb 2/2, l4 4/4",
+        "P99": "12ms",
+        "REVISION": "5d41402abc",
+    }
+    (wide,) = table(namespace.kubectl("get", "im", "--output", "wide"))
+    assert wide["DIGEST"] == "ef" * 32
+    assert wide["OPSET"] == "17"
+
+
+def test_columns_of_classes(namespace: Namespace) -> None:
+    body = {
+        "apiVersion": "enginewright.dev/v1alpha1",
+        "kind": "AcceleratorClass",
+        "metadata": {"name": "mig-1g-10gb"},
+        "spec": {
+            "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-A100"},
+            "resourceName": "nvidia.com/mig-1g.10gb",
+            "computeCapability": "8.0",
+            "backends": ["tensorrt", "cuda"],
+        },
+    }
+    namespace.apply(body)
+    status = {"status": {"observedGeneration": 1, "nodes": 3}}
+    namespace.kubectl(
+        "patch", "aclass", "mig-1g-10gb", "--subresource=status", "--type=merge",
+        "--patch", json.dumps(status),
+    )  # fmt: skip
+    (row,) = table(namespace.kubectl("get", "aclass", "mig-1g-10gb"))
+    assert row["NODES"] == "3"
+    assert row["BACKENDS"] == '["tensorrt","cuda"]'
+    assert row["RESOURCE"] == "nvidia.com/mig-1g.10gb"
+    assert namespace.get("aclass", "mig-1g-10gb")["spec"] == {
+        **body["spec"],  # type: ignore[dict-item]  # a literal of several types
+        "aheadOfTime": False,
+    }
+    namespace.kubectl("delete", "aclass", "mig-1g-10gb")
+
+
+def test_a_status_survives_and_leaves_the_spec_alone(namespace: Namespace) -> None:
+    namespace.apply(smallest())
+    before = namespace.get("im", "resnet50")
+    write_status(namespace, "resnet50", STATUS)
+    after = namespace.get("im", "resnet50")
+    assert InferenceModel.model_validate(after).status == STATUS
+    assert after["spec"] == before["spec"]
+    assert after["metadata"]["generation"] == before["metadata"]["generation"]
+    namespace.apply(smallest(replicas=2) | {"status": {"replicas": 99}})
+    changed = namespace.get("im", "resnet50")
+    assert changed["status"] == after["status"]
+    assert changed["metadata"]["generation"] == before["metadata"]["generation"] + 1
+
+
+def test_wait_for_a_condition(namespace: Namespace) -> None:
+    namespace.apply(smallest())
+    write_status(namespace, "resnet50", STATUS)
+    namespace.kubectl("wait", "--for=condition=Ready", "im/resnet50", "--timeout=10s")
+
+
+def test_the_documentation_can_be_applied(namespace: Namespace) -> None:
+    text = (REPOSITORY / "docs/resource.md").read_text()
+    blocks = [part.partition("```")[0] for part in text.split("```yaml\n")[1:]]
+    assert blocks
+    for block in blocks:
+        namespace.kubectl("create", "--dry-run=server", "--filename", "-", stdin=block)
