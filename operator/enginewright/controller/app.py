@@ -5,9 +5,15 @@ import logging
 from contextlib import suppress
 from typing import Final
 
-from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+)
 
 from enginewright.controller.cache import Cache
+from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.classes import ClassReconciler
 from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
@@ -34,6 +40,7 @@ class Application:
     """Made inside a running event loop; `router` is what the informer feeds."""
 
     def __init__(self, settings: Settings) -> None:
+        disable_created_metrics()  # a second series for each counter that nothing reads
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
@@ -41,13 +48,14 @@ class Application:
         self._client = KubeClient(load_connection, RestMetrics(registry))
         cache = Cache()
         executor = Executor(self._client, cache)
+        pods = PodCatchUp(self._client, cache)
         self._recorder = EventRecorder(self._client)
         self.watches = watches(settings.config.store.claim)
         self._images = ImageReconciler(
-            self._client, cache, executor, settings.config, changed=self._all_models
+            self._client, cache, pods, executor, settings.config, changed=self._all_models
         )
         models = ModelReconciler(
-            cache, executor, self._recorder, self._images, settings.config, plan
+            pods, cache, executor, self._recorder, self._images, settings.config, plan
         )
         self._models: Controller[ModelKey] = Controller(
             "inferencemodel",

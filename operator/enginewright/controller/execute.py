@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from enginewright.contract.base import canonical_json
 from enginewright.controller.cache import Cache
+from enginewright.controller.children import owners
 from enginewright.controller.drift import holds
 from enginewright.kube.api import JsonObject, KubeApi
 from enginewright.kube.errors import Conflict, KubeError
@@ -162,23 +163,18 @@ def _leaving(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Return whether it is being deleted, or will be because its model is another, gone one."""
     if known["metadata"].get("deletionTimestamp"):
         return True
-    old, new = (_owners(obj).get(INFERENCE_MODELS.kind) for obj in (known, wanted))
+    old, new = (owners(obj).get(INFERENCE_MODELS.kind) for obj in (known, wanted))
     return old is not None and new is not None and old != new
 
 
 def _same_owner(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
     """Return whether a live object that we did not know of is the one that we want."""
-    if owners := _owners(wanted):
-        return owners.items() <= _owners(live).items()
+    if wanted_owners := owners(wanted):
+        return wanted_owners.items() <= owners(live).items()
     managers = [
         (obj["metadata"].get("labels") or {}).get(labels.MANAGED_BY) for obj in (wanted, live)
     ]
     return managers[0] is not None and managers[0] == managers[1]
-
-
-def _owners(obj: Mapping[str, Any]) -> dict[str, str]:
-    """Return the uids of the owners by kind."""
-    return {o["kind"]: o["uid"] for o in obj["metadata"].get("ownerReferences") or ()}
 
 
 def _name(obj: Mapping[str, Any]) -> str:

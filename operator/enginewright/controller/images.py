@@ -14,6 +14,8 @@ from pydantic import ValidationError
 
 from enginewright.contract.images import ImageFacts
 from enginewright.controller.cache import Cache
+from enginewright.controller.catch_up import PodCatchUp
+from enginewright.controller.children import finished
 from enginewright.controller.execute import Executor
 from enginewright.controller.loop import Outcome
 from enginewright.kube.api import JsonObject, KubeApi
@@ -51,6 +53,7 @@ class ImageReconciler:
         self,
         api: KubeApi,
         cache: Cache,
+        pods: PodCatchUp,
         executor: Executor,
         config: Config,
         *,
@@ -59,6 +62,7 @@ class ImageReconciler:
     ) -> None:
         self._api = api
         self._cache = cache
+        self._pods = pods
         self._executor = executor
         self._config = config
         self._changed = changed
@@ -99,10 +103,11 @@ class ImageReconciler:
         observed = self._cache.get(JOBS, self._config.namespace, job["metadata"]["name"])
         if observed is None:
             return Outcome(wrote=await self._executor.apply(job))
+        await self._pods.catch_up((observed,))
         if facts := self._answer(key):
             await self._learn(image, facts)
             return Outcome(exists=False)
-        if _finished(observed):
+        if finished(observed):
             return await self._failed(key, image, observed)
         if failure := self._why_not_started(key):
             self._tell(image, failure)
@@ -215,24 +220,12 @@ def _read_entry(text: str, image: str) -> ImageFacts | None:
         return None
 
 
-def _condition(job: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    for condition in (job.get("status") or {}).get("conditions") or ():
-        if condition.get("type") in ("Failed", "Complete") and condition.get("status") == "True":
-            found: Mapping[str, Any] = condition
-            return found
-    return None
-
-
-def _finished(job: Mapping[str, Any]) -> bool:
-    return _condition(job) is not None
-
-
 def _finished_at(job: Mapping[str, Any], now: datetime) -> datetime:
-    text = (_condition(job) or {}).get("lastTransitionTime")
+    text = (finished(job) or {}).get("lastTransitionTime")
     return datetime.fromisoformat(text) if text else now
 
 
 def _job_failure(job: Mapping[str, Any]) -> str | None:
-    condition = _condition(job) or {}
+    condition = finished(job) or {}
     message: str | None = condition.get("message") if condition.get("type") == "Failed" else None
     return message

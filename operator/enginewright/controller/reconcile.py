@@ -12,6 +12,8 @@ from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model import InferenceModel
 from enginewright.contract.images import ImageFacts
 from enginewright.controller.cache import Cache
+from enginewright.controller.catch_up import PodCatchUp
+from enginewright.controller.children import of_jobs, of_owner
 from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor, StillLeaving
 from enginewright.controller.loop import Outcome
@@ -36,6 +38,7 @@ from enginewright.plan.types import Config, EventIntent, Facts, Plan
 
 LEAVING_RETRY: Final = 1.0  # seconds until a look at whether an old object of our name is gone
 
+
 _logger = logging.getLogger(__name__)
 
 
@@ -58,6 +61,7 @@ class ModelReconciler:
 
     def __init__(
         self,
+        pods: PodCatchUp,
         cache: Cache,
         executor: Executor,
         recorder: EventRecorder,
@@ -67,6 +71,7 @@ class ModelReconciler:
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        self._pods = pods
         self._cache = cache
         self._executor = executor
         self._recorder = recorder
@@ -87,6 +92,8 @@ class ModelReconciler:
             self._tell(observed, StatusReason.INVALID_SPEC, summary(error))
             _logger.error("the InferenceModel cannot be read: %s", summary(error))  # noqa: TRY400
             return Outcome()
+        jobs = self._cache.of_model(JOBS, key.namespace, key.name)
+        await self._pods.catch_up(jobs)
         plan = self._plan(self._facts(key, model))
         try:
             changed = await self._execute(plan)
@@ -116,10 +123,12 @@ class ModelReconciler:
 
     def _facts(self, key: ModelKey, model: InferenceModel) -> Facts:
         cache = self._cache
+        uid = model.metadata.uid
 
         def children(resource: Resource) -> tuple[JsonObject, ...]:
-            return cache.of_model(resource, key.namespace, key.name)
+            return of_owner(uid, cache.of_model(resource, key.namespace, key.name))
 
+        jobs = children(JOBS)
         return Facts(
             model=model,
             config=self._config,
@@ -129,8 +138,8 @@ class ModelReconciler:
             images=self._images.facts,
             image_failures=self._images.failures,
             store=cache.get(CLAIMS, key.namespace, self._config.store.claim),
-            jobs=children(JOBS),
-            pods=children(PODS),
+            jobs=jobs,
+            pods=of_jobs(jobs, cache.of_model(PODS, key.namespace, key.name)),
             deployments=children(DEPLOYMENTS),
             revisions=children(CONTROLLER_REVISIONS),
             services=children(SERVICES),
