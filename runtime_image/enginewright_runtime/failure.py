@@ -9,7 +9,7 @@ class StageFailure(Exception):  # noqa: N818 - the outcome of a stage, not only 
 
     Raised by stages, backends and store alike, and turned into a report, a termination message and
     an exit code in one place (`runner`). `nodes` are written "name (OpType)". The remedy of the
-    reason is added to `message` unless `remedy` gives a better one.
+    reason is added to `message` unless `remedy` gives a better one ("": the message has it).
     """
 
     def __init__(
@@ -24,5 +24,6 @@ class StageFailure(Exception):  # noqa: N818 - the outcome of a stage, not only 
         self.reason = reason
         self.nodes = nodes
         self.findings = findings
-        self.message = f"{message.rstrip('. ')}; {remedy or REMEDIES[reason]}"
+        last = REMEDIES[reason] if remedy is None else remedy
+        self.message = f"{message.rstrip('. ')}; {last}" if last else message
         super().__init__(self.message)

@@ -1,0 +1,137 @@
+"""The command of the runtime image: `enginewright-runtime`."""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Final, TypeVar
+
+from enginewright.contract.base import Message
+from enginewright.contract.reasons import Reason, exit_code
+from enginewright.contract.report import StageReport
+from enginewright.contract.task import PREPARE_STAGES, TASK_VARIABLE, PrepareTask, ServeTask
+from pydantic import ValidationError
+
+from enginewright_runtime import logs
+from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.paths import ROOT_VARIABLE, Paths
+from enginewright_runtime.runner import failed, run_stage, write_herald
+
+_log: Final = logging.getLogger(__name__)
+_TERMINATED: Final = 128 + signal.SIGTERM
+
+_Task = TypeVar("_Task", bound=Message)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    options = _parser().parse_args(arguments)
+    paths = Paths.from_environment()
+    logs.configure(getattr(options, "stage", options.command))
+    if options.command == "serve":
+        from enginewright_runtime.server.main import run  # noqa: PLC0415 - stages need no server
+
+        return _with_task("serve", ServeTask, paths, run)
+    # as PID 1 of a container this process would ignore the signal
+    signal.signal(signal.SIGTERM, _terminate)
+    match options.command:
+        case "probe":
+            return _probe(paths)
+        case "fetch-artifact":
+            return _with_task(
+                "fetch-artifact", ServeTask, paths, lambda task: _fetch_artifact(task, paths)
+            )
+        case _:
+            return _with_task(
+                options.stage, PrepareTask, paths, lambda task: _stage(options.stage, task, paths)
+            )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="enginewright-runtime",
+        description=f"Runs in Job and serving pods. The task is JSON in {TASK_VARIABLE};"
+        f" {ROOT_VARIABLE} puts a prefix before every path, for use outside a pod.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("probe", help="say what this image holds")
+    stage = commands.add_parser("stage", help="run one stage of a prepare Job")
+    stage.add_argument("stage", choices=PREPARE_STAGES)
+    commands.add_parser("fetch-artifact", help="copy a prepared model from the store, checked")
+    commands.add_parser("serve", help="serve the fetched model")
+    return parser
+
+
+def _with_task(stage: str, kind: type[_Task], paths: Paths, act: Callable[[_Task], int]) -> int:
+    try:
+        task = kind.model_validate_json(os.environ.get(TASK_VARIABLE, ""))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the whole"
+        failure = StageFailure(
+            Reason.INTERNAL_ERROR,
+            f"{TASK_VARIABLE} is no {kind.__name__}: {where}: {first['msg']}",
+        )
+        report = failed(stage, failure)
+        _log.error("%s", report.message)
+        write_herald(paths, report.herald())
+        return int(exit_code(report.reason))
+    return act(task)
+
+
+def _stage(stage: str, task: PrepareTask, paths: Paths) -> int:
+    def run() -> StageReport:
+        # each stage imports what it alone needs, inside the boundary that reports failures
+        match stage:
+            case "fetch":
+                from enginewright_runtime.stages import fetch  # noqa: PLC0415
+
+                return fetch.run(task, paths)
+            case "validate":
+                from enginewright_runtime.stages import validate  # noqa: PLC0415
+
+                return validate.run(task, paths)
+            case "golden":
+                from enginewright_runtime.stages import golden  # noqa: PLC0415
+
+                return golden.run(task, paths)
+            case _:
+                from enginewright_runtime.stages import publish  # noqa: PLC0415
+
+                return publish.run(task, paths)
+
+    return run_stage(stage, run, paths, task.job)
+
+
+def _fetch_artifact(task: ServeTask, paths: Paths) -> int:
+    from enginewright_runtime import artifact  # noqa: PLC0415 - as the stages
+
+    return run_stage("fetch-artifact", lambda: artifact.run(task, paths), paths, None)
+
+
+def _probe(paths: Paths) -> int:
+    from enginewright_runtime.probe import probe  # noqa: PLC0415 - loads native code
+
+    try:
+        facts = probe().to_json()
+    except StageFailure as failure:
+        report = failed("probe", failure)
+        _log.error("%s", report.message)
+        write_herald(paths, report.herald())
+        return int(exit_code(report.reason))
+    print(facts)
+    write_herald(paths, facts)
+    return 0
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    """End at once: children are killed on the way out."""
+    del number, frame
+    sys.exit(_TERMINATED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""What ONNX Runtime says, without its source lines: for people who read a condition."""
+
+import re
+from typing import Final
+
+_STATUS: Final = re.compile(r"\[ONNXRuntimeError\] : \d+ : (?P<code>\w+) : (?P<text>.*)", re.DOTALL)
+_FUNCTION: Final = re.compile(
+    r"/?(?:onnxruntime|onnxruntime_src|__w)/\S+?:\d+ .*?\)(?: const)?(?: \[with .*?\])? (?=[A-Z\[(])",
+    re.DOTALL,
+)
+_PLACE: Final = re.compile(r"(?:Exception from|at) (?:src|/)\S+:\d+:?")
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+_LONGEST: Final = 400
+
+
+def status(text: str) -> str | None:
+    """Return ONNX Runtime's status code, such as INVALID_GRAPH, or None."""
+    found = _STATUS.match(text)
+    return found.group("code") if found else None
+
+
+def plain(text: str) -> str:
+    """Return the message in one line, without status, source lines, colours, and not too long."""
+    found = _STATUS.match(text)
+    words = found.group("text") if found else text
+    words = _COLOUR.sub("", words)
+    if "[OpenVINO-EP]" in words:
+        words = "OpenVINO: " + words.rpartition("[OpenVINO-EP]")[2]
+    words = _PLACE.sub("", _FUNCTION.sub("", words))
+    words = " ".join(words.split())
+    return words if len(words) <= _LONGEST else words[:_LONGEST] + " …"

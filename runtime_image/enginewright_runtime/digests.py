@@ -1,0 +1,74 @@
+"""Copying with the digest taken on the way, and the digest of a model of several files."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from enginewright.contract.base import canonical_json
+from enginewright.contract.keys import sha256_text
+from enginewright.contract.manifest import ArtifactFile
+
+CHUNK: Final = 1 << 20
+MODEL_NAME: Final = "model.onnx"  # what every .onnx file is called after fetch
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What a copy found on its way."""
+
+    sha256: str
+    size_bytes: int
+
+
+def copy(
+    reader: BinaryIO,
+    writer: BinaryIO | None,
+    told: Callable[[int], None] | None = None,
+) -> Copied:
+    """Copy `reader` to `writer` (None: only read), in one pass with hashing.
+
+    `told` gets the size of every chunk. Raises OSError as the files do.
+    """
+    digest = hashlib.sha256()
+    size = 0
+    while chunk := reader.read(CHUNK):
+        digest.update(chunk)
+        size += len(chunk)
+        if writer is not None:
+            writer.write(chunk)
+        if told is not None:
+            told(len(chunk))
+    return Copied(digest.hexdigest(), size)
+
+
+def file_sha256(path: Path) -> Copied:
+    """Return digest and size of a file."""
+    with path.open("rb") as reader:
+        return copy(reader, None)
+
+
+def model_digest(files: tuple[ArtifactFile, ...]) -> str:
+    """Return the digest that stands for a model: of its .onnx file and all external data.
+
+    One file: its sha256, so that it is what `sha256sum` prints. Several: the sha256 of the
+    canonical JSON list of [path, sha256], the .onnx file first (always as "model.onnx", so that
+    renaming it changes nothing), then the external data files by path in code point order.
+    """
+    if len(files) == 1:
+        return files[0].sha256
+    ordered = sorted(files, key=lambda file: (file.path != MODEL_NAME, file.path))
+    return sha256_text(canonical_json([[file.path, file.sha256] for file in ordered]))
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the entries of a folder durable; file systems that cannot are left alone."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        return
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,154 @@
+"""Walks over an ONNX model: every graph, node and tensor, those of subgraphs and functions too."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+import onnx
+from enginewright.contract.manifest import TensorSpec
+from google.protobuf.message import DecodeError
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+)
+
+
+class UnparsableError(ValueError):
+    """The file's protobuf cannot be parsed: it is no ONNX model, or is cut off."""
+
+
+def parse(path: Path) -> ModelProto:
+    """Parse a model without its external data; raises UnparsableError."""
+    try:
+        return onnx.load(path, load_external_data=False)
+    except DecodeError as error:
+        raise UnparsableError(str(path)) from error
+
+
+def label(node: NodeProto) -> str:
+    """Return "name (OpType)"; a node without a name is called by its first output."""
+    name = node.name or next((output for output in node.output if output), "unnamed")
+    return f"{name} ({node.op_type})"
+
+
+def walk_nodes(model: ModelProto) -> Iterator[NodeProto]:
+    """Yield every node of the graph, of subgraphs and of model-local functions."""
+    yield from _nodes_of(model.graph.node)
+    for function in model.functions:
+        yield from _nodes_of(function.node)
+
+
+def _nodes_of(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
+    for node in nodes:
+        yield node
+        for graph in _subgraphs(node):
+            yield from _nodes_of(graph.node)
+
+
+def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == AttributeProto.GRAPHS:
+            yield from attribute.graphs
+
+
+def walk_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Yield every constant tensor: initializers and attributes, wherever they are."""
+    yield from _tensors_of_graph(model.graph)
+    function: FunctionProto
+    for function in model.functions:
+        yield from _tensors_of_nodes(function.node)
+
+
+def _tensors_of_graph(graph: GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield sparse.values
+        yield sparse.indices
+    yield from _tensors_of_nodes(graph.node)
+
+
+def _tensors_of_nodes(nodes: Sequence[NodeProto]) -> Iterator[TensorProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.TENSOR:
+                yield attribute.t
+            yield from attribute.tensors
+        for graph in _subgraphs(node):
+            yield from _tensors_of_graph(graph)
+
+
+def external_entries(tensor: TensorProto) -> dict[str, str] | None:
+    """Return location, offset and length of a tensor that lies outside; None for one inside."""
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return None
+    return {entry.key: entry.value for entry in tensor.external_data}
+
+
+def is_inside(location: str) -> bool:
+    """Tell whether an external location stays in the model's folder."""
+    path = PurePosixPath(location)
+    return (
+        bool(location)
+        and not path.is_absolute()
+        and ".." not in path.parts
+        and "\\" not in location
+    )
+
+
+def default_opset(model: ModelProto) -> int | None:
+    """Return the version of the domain ai.onnx that the model imports."""
+    versions = [entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}]
+    return max(versions, default=None)
+
+
+def inputs_of(model: ModelProto) -> tuple[TensorSpec, ...]:
+    """Return what a caller must give: the graph's inputs that have no initializer."""
+    constant = {tensor.name for tensor in model.graph.initializer}
+    constant |= {sparse.values.name for sparse in model.graph.sparse_initializer}
+    return tuple(_spec(value) for value in model.graph.input if value.name not in constant)
+
+
+def outputs_of(model: ModelProto) -> tuple[TensorSpec, ...]:
+    """Return the graph's outputs."""
+    return tuple(_spec(value) for value in model.graph.output)
+
+
+def has_rank(model: ModelProto, name: str) -> bool:
+    """Tell whether the input `name` declares how many dimensions it has."""
+    return any(
+        value.type.tensor_type.HasField("shape")
+        for value in model.graph.input
+        if value.name == name
+    )
+
+
+def _spec(value: ValueInfoProto) -> TensorSpec:
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        return TensorSpec(
+            name=value.name, dtype=(kind or "unknown").removesuffix("_type"), shape=()
+        )
+    tensor = value.type.tensor_type
+    dimensions: list[int | str | None] = []
+    for dimension in tensor.shape.dim:
+        if dimension.WhichOneof("value") == "dim_value":
+            # exporters write -1 for unknown; ONNX Runtime takes it as that
+            dimensions.append(dimension.dim_value if dimension.dim_value >= 0 else None)
+        else:
+            dimensions.append(dimension.dim_param or None)
+    return TensorSpec(name=value.name, dtype=_dtype_name(tensor.elem_type), shape=tuple(dimensions))
+
+
+def _dtype_name(element: int) -> str:
+    if element == TensorProto.STRING:
+        return "string"
+    try:
+        return str(onnx.helper.tensor_dtype_to_np_dtype(element).name)
+    except KeyError:
+        return "unknown"

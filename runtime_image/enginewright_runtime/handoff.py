@@ -1,0 +1,71 @@
+"""What one stage leaves in the work folder for the next, as typed JSON."""
+
+from pathlib import Path
+from typing import Final, Self
+
+from enginewright.contract.base import Message
+from enginewright.contract.manifest import ArtifactFile, TensorSpec
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding
+from enginewright.contract.task import ShapeProfile
+from pydantic import ValidationError
+
+from enginewright_runtime.failure import StageFailure
+
+MODEL_FOLDER: Final = "model"  # holds model.onnx and its external data
+SAMPLES_FILE: Final = "samples.npz"
+GOLDEN_FOLDER: Final = "golden"  # holds inputs.npz and outputs.npz
+
+
+class Handoff(Message):
+    """Base of what is handed on: a file of the class's name in the work folder."""
+
+    def leave(self, work: Path) -> None:
+        """Write this into the work folder."""
+        (work / self._file()).write_text(self.to_json())
+
+    @classmethod
+    def pick_up(cls, work: Path) -> Self:
+        """Read what an earlier stage left.
+
+        Raises:
+            StageFailure: InternalError, since stages of one pod run in order.
+        """
+        path = work / cls._file()
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError) as error:
+            raise StageFailure(
+                Reason.INTERNAL_ERROR, f"cannot read what an earlier stage left in {path}: {error}"
+            ) from error
+
+    @classmethod
+    def _file(cls) -> str:
+        return f"{cls.__name__.lower()}.json"
+
+
+class Fetched(Handoff):
+    """Left by `fetch`."""
+
+    files: tuple[ArtifactFile, ...]  # relative to the model folder, model.onnx first
+    model_digest: str
+    samples: bool  # whether there is a samples file
+
+
+class Validated(Handoff):
+    """Left by `validate`."""
+
+    opset: int
+    ir_version: int
+    nodes: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    profiles: tuple[ShapeProfile, ...]  # of every input: declared ones and defaults
+    warnings: tuple[Finding, ...] = ()
+
+
+class Golden(Handoff):
+    """Left by `golden`."""
+
+    source: str  # generated | samples
+    samples: int

@@ -1,0 +1,130 @@
+"""Runs a function of ours in a process of its own, because native code may kill that process.
+
+Compiling or first running a model has crashed OpenVINO and ONNX Runtime with a signal: no Python
+error, no report, only a dead container. Here the stage outlives it and tells the last words.
+"""
+
+import importlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from typing import Any, Final
+
+from enginewright.contract.reasons import Reason
+
+from enginewright_runtime.backends.base import SessionError
+from enginewright_runtime.backends.words import plain
+from enginewright_runtime.failure import StageFailure
+
+_LAST_WORDS: Final = 2000  # bytes of stderr that are kept
+_OUT_OF_MEMORY: Final = ("std::bad_alloc", "Failed to allocate memory", "MemoryError")
+
+
+def run_isolated(function: str, doing: str, **arguments: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Run `function` ("module:name" of this package) in a child process and return its result.
+
+    Args:
+        function: takes and returns what JSON can hold.
+        doing: for messages, such as "loading the model on backend cpu".
+        arguments: of the function, by keyword.
+
+    Raises:
+        StageFailure: as the function raised it; BackendCrashed when a signal ended the child;
+            OutOfMemory when the kernel did, or an allocation failed.
+        SessionError: as the function raised it.
+    """
+    with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as results:
+        command = [sys.executable, "-m", __name__, function, str(results.fileno())]
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=errors,
+            stderr=errors,
+            pass_fds=(results.fileno(),),
+        )
+        try:
+            child.communicate(json.dumps(arguments).encode())
+        finally:
+            child.kill()
+            child.wait()
+        results.seek(0)
+        answer = results.read()
+        last_words = _tail(errors)
+    if child.returncode < 0:
+        raise _killed(-child.returncode, doing, last_words)
+    if not answer:
+        raise StageFailure(
+            Reason.BACKEND_CRASHED,
+            f"{doing} ended its process with code {child.returncode}{_said(last_words)}",
+        )
+    return _result(json.loads(answer), doing, last_words)
+
+
+def _tail(file: Any) -> str:  # noqa: ANN401 - a binary temporary file
+    file.seek(0, os.SEEK_END)
+    file.seek(max(0, file.tell() - _LAST_WORDS))
+    text: str = file.read().decode(errors="replace")
+    return text.strip()
+
+
+def _said(last_words: str) -> str:
+    return f"; its last words: {plain(last_words)}" if last_words else ""
+
+
+def _killed(number: int, doing: str, last_words: str) -> StageFailure:
+    if number == signal.SIGKILL or any(words in last_words for words in _OUT_OF_MEMORY):
+        return StageFailure(Reason.OUT_OF_MEMORY, f"{doing} was killed for want of memory")
+    name = signal.Signals(number).name
+    return StageFailure(Reason.BACKEND_CRASHED, f"{doing} crashed with {name}{_said(last_words)}")
+
+
+def _result(answer: dict[str, Any], doing: str, last_words: str) -> Any:  # noqa: ANN401
+    match answer:
+        case {"result": result}:
+            return result
+        case {"failure": {"reason": reason, "message": message, "nodes": nodes}}:
+            raise StageFailure(
+                Reason(reason), message + _said(last_words), nodes=tuple(nodes), remedy=""
+            )
+        case {"session_error": text}:
+            raise SessionError(text)
+        case {"memory": _}:
+            raise StageFailure(Reason.OUT_OF_MEMORY, f"{doing} failed for want of memory")
+        case _:
+            raise StageFailure(Reason.INTERNAL_ERROR, f"{doing} failed: {answer.get('error')}")
+
+
+def _child(function: str, descriptor: int) -> int:
+    """Run in the child: read arguments, run, write one JSON answer."""
+    module, _, name = function.partition(":")
+    arguments = json.load(sys.stdin)
+    answer: dict[str, Any]
+    try:
+        answer = {"result": getattr(importlib.import_module(module), name)(**arguments)}
+    except StageFailure as failure:
+        answer = {
+            "failure": {
+                "reason": failure.reason.value,
+                "message": failure.message,
+                "nodes": failure.nodes,
+            }
+        }
+    except SessionError as error:
+        out = any(words in str(error) for words in _OUT_OF_MEMORY)
+        answer = {"memory": str(error)} if out else {"session_error": str(error)}
+    except MemoryError as error:
+        answer = {"memory": str(error)}
+    except Exception as error:
+        logging.getLogger(__name__).debug("internal error", exc_info=True)
+        answer = {"error": f"{type(error).__name__}: {plain(str(error))}"}
+    with os.fdopen(descriptor, "w") as writer:
+        json.dump(answer, writer)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_child(sys.argv[1], int(sys.argv[2])))

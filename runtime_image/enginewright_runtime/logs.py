@@ -1,0 +1,86 @@
+"""One-line logfmt on stderr, with a rate-limited way to tell progress.
+
+The operator reads reports, never logs: these lines are for people who run `kubectl logs`.
+"""
+
+import logging
+import os
+import sys
+import time
+from datetime import UTC, datetime
+from typing import Final
+
+from typing_extensions import override
+
+LEVEL_VARIABLE: Final = "ENGINEWRIGHT_LOG_LEVEL"  # debug adds the tracebacks of internal errors
+_EVERY_SECONDS: Final = 5.0
+_EVERY_SHARE: Final = 0.1
+
+
+class _Logfmt(logging.Formatter):
+    def __init__(self, about: str) -> None:
+        super().__init__()
+        self._about = about
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        message = record.getMessage()
+        if record.exc_info:
+            message += "\n" + self.formatException(record.exc_info)
+        quoted = message.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        level = record.levelname.lower()
+        return f'ts={stamp} level={level} stage={self._about} msg="{quoted}"'
+
+
+def configure(about: str) -> None:
+    """Send log lines to stderr, each with `stage=about`."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Logfmt(about))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    debug = os.environ.get(LEVEL_VARIABLE, "").lower() == "debug"
+    logging.getLogger("enginewright_runtime").setLevel(logging.DEBUG if debug else logging.INFO)
+
+
+class Progress:
+    """Tells how far a transfer is, every 5 s or 10%, whichever comes first."""
+
+    def __init__(self, logger: logging.Logger, what: str, total: int | None) -> None:
+        self._logger = logger
+        self._what = what
+        self._total = total
+        self._done = 0
+        self._told = 0
+        self._began = self._told_at = time.monotonic()
+
+    def add(self, size: int) -> None:
+        """Count `size` more bytes."""
+        self._done += size
+        now = time.monotonic()
+        step = (self._total or 0) * _EVERY_SHARE
+        late = now - self._told_at >= _EVERY_SECONDS
+        if late or (self._total and self._done - self._told >= step and now - self._told_at >= 1.0):
+            self._tell(now)
+
+    def expect(self, total: int) -> None:
+        """Set how many bytes there will be, once that is known."""
+        self._total = total
+
+    def restart(self) -> None:
+        """Count from zero again: the transfer starts over."""
+        self._done = self._told = 0
+
+    def _tell(self, now: float) -> None:
+        self._told, self._told_at = self._done, now
+        rate = self._done / max(now - self._began, 1e-6)
+        of = f" of {in_words(self._total)} ({self._done / self._total:.0%})" if self._total else ""
+        self._logger.info("%s: %s%s, %s/s", self._what, in_words(self._done), of, in_words(rate))
+
+
+def in_words(size: float) -> str:
+    """Return a size in bytes as people write it: 4.5 MiB."""
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"

@@ -1,0 +1,68 @@
+"""Asks this image what it holds: the limits are found by making sessions, not looked up."""
+
+from collections.abc import Callable
+from importlib import metadata
+from typing import Final
+
+import onnx
+import onnxruntime as ort
+from enginewright.contract.images import ImageFacts
+from onnx import TensorProto, helper
+
+from enginewright_runtime.backends.base import CPU_PROVIDER, available, distribution
+
+_KNOWN_OPSET: Final = 13  # loads in every ONNX Runtime that we support
+_KNOWN_IR: Final = 7
+_FATAL_ONLY: Final = 4
+_VARIANTS: Final = {"onnxruntime": "cpu", "onnxruntime-openvino": "openvino"}
+
+
+def probe() -> ImageFacts:
+    """Return what this environment holds.
+
+    Raises:
+        StageFailure: ProviderMissing, when more than one distribution owns `onnxruntime`.
+    """
+    owner = distribution()
+    return ImageFacts(
+        variant=_VARIANTS.get(owner, owner),
+        ort_distribution=owner,
+        ort_version=str(ort.__version__),
+        max_opset=_greatest(_KNOWN_OPSET, lambda opset: _loads(opset, _KNOWN_IR)),
+        max_ir_version=_greatest(_KNOWN_IR, lambda version: _loads(_KNOWN_OPSET, version)),
+        providers=tuple(ort.get_available_providers()),
+        backends={name: backend.version() for name, backend in available().items()},
+        onnx_version=str(onnx.__version__),
+        runtime_version=metadata.version("enginewright"),
+    )
+
+
+def _greatest(known: int, works: Callable[[int], bool]) -> int:
+    """Return the greatest number that works; every one between it and `known` does."""
+    low, high = known, known * 2
+    while works(high):
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if works(middle) else (low, middle)
+    return low
+
+
+def _loads(opset: int, ir_version: int) -> bool:
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "probe",
+        [value("x", TensorProto.FLOAT, [1])],
+        [value("y", TensorProto.FLOAT, [1])],
+    )
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version
+    )
+    options = ort.SessionOptions()
+    options.log_severity_level = _FATAL_ONLY
+    try:
+        ort.InferenceSession(model.SerializeToString(), options, providers=[CPU_PROVIDER])
+    except Exception:  # noqa: BLE001 - ONNX Runtime's exceptions have no class of their own
+        return False
+    return True

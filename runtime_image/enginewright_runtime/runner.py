@@ -1,0 +1,98 @@
+"""Runs one stage and sees to it that its outcome is told, whatever it is.
+
+Three readers: the operator takes the herald from the termination message at once, people read the
+full report in the store, and the Job controller acts on the exit code.
+"""
+
+import errno
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from typing import Final
+
+from enginewright.contract.reasons import Reason, exit_code
+from enginewright.contract.report import StageReport
+
+from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.paths import Paths
+from enginewright_runtime.sources.base import no_room
+from enginewright_runtime.store import Store
+
+_log: Final = logging.getLogger(__name__)
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def run_stage(stage: str, run: Callable[[], StageReport], paths: Paths, job: str | None) -> int:
+    """Run a stage, report, and return the exit code.
+
+    Args:
+        stage: its name in the report.
+        run: the stage; what it raises becomes a report.
+        paths: where the termination log and the store are.
+        job: name of the prepare Job, whose folder gets the full report; None: there is none.
+    """
+    began = time.monotonic()
+    report = _outcome(stage, run, paths)
+    report = report.model_copy(update={"seconds": round(time.monotonic() - began, 3)})
+    if report.ok:
+        _log.info("%s", report.message)
+    else:
+        _log.error("%s: %s", report.reason, report.message)
+    for finding in report.findings[0 if report.ok else 1 :]:
+        _log.warning("%s: %s", finding.severity, finding.message)
+    write_herald(paths, report.herald())
+    if job is not None:
+        _upload(paths, job, report)
+    return int(exit_code(report.reason))
+
+
+def _outcome(stage: str, run: Callable[[], StageReport], paths: Paths) -> StageReport:
+    try:
+        return run()
+    except StageFailure as failure:
+        return failed(stage, failure)
+    except MemoryError:
+        return failed(stage, StageFailure(Reason.OUT_OF_MEMORY, f"{stage} ran out of memory"))
+    except OSError as error:
+        if error.errno in _FULL:
+            return failed(stage, no_room(stage, None, shutil.disk_usage(paths.work).free))
+        return failed(stage, _internal(stage, error))
+    except Exception as error:  # noqa: BLE001 - the boundary: everything becomes a report
+        return failed(stage, _internal(stage, error))
+
+
+def failed(stage: str, failure: StageFailure) -> StageReport:
+    """Return the report of a failure."""
+    return StageReport(
+        stage=stage,
+        ok=False,
+        reason=failure.reason,
+        message=failure.message,
+        findings=failure.findings,
+        facts={"nodes": list(failure.nodes)} if failure.nodes else {},
+    )
+
+
+def _internal(stage: str, error: Exception) -> StageFailure:
+    _log.debug("internal error", exc_info=True)
+    cause = " ".join(str(error).split())[:300]
+    return StageFailure(
+        Reason.INTERNAL_ERROR, f"{stage} failed unexpectedly with {type(error).__name__}: {cause}"
+    )
+
+
+def write_herald(paths: Paths, text: str) -> None:
+    """Write the termination message; outside a pod there may be nobody who reads one."""
+    try:
+        paths.termination_log.write_text(text)
+    except OSError as error:
+        _log.warning("no termination message: %s", error.strerror)
+
+
+def _upload(paths: Paths, job: str, report: StageReport) -> None:
+    try:
+        Store(paths.store).put_report(job, report.stage, report.to_json())
+    except StageFailure as failure:
+        # the stage's own outcome must not be hidden by this
+        _log.warning("the full report is not in the store: %s", failure.message)

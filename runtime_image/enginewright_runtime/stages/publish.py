@@ -1,0 +1,78 @@
+"""Puts the prepared model into the store and says what it made."""
+
+from importlib import metadata
+from typing import Final
+
+from enginewright.contract.keys import prepared_key
+from enginewright.contract.manifest import ArtifactFile, Manifest
+from enginewright.contract.report import Published, StageReport
+from enginewright.contract.task import PrepareTask
+
+from enginewright_runtime.backends.base import distribution
+from enginewright_runtime.digests import MODEL_NAME
+from enginewright_runtime.handoff import GOLDEN_FOLDER, MODEL_FOLDER, Fetched, Golden, Validated
+from enginewright_runtime.logs import in_words
+from enginewright_runtime.paths import Paths
+from enginewright_runtime.stages.golden_run import INPUTS, OUTPUTS
+from enginewright_runtime.store import Store
+
+_GOLDEN: Final = (f"{GOLDEN_FOLDER}/{INPUTS}", f"{GOLDEN_FOLDER}/{OUTPUTS}")
+
+
+def run(task: PrepareTask, paths: Paths) -> StageReport:
+    """Publish what the stages before have left; idempotent.
+
+    Raises:
+        StageFailure: StoreUnavailable.
+    """
+    fetched = Fetched.pick_up(paths.work)
+    validated = Validated.pick_up(paths.work)
+    golden = Golden.pick_up(paths.work)
+    key = prepared_key(fetched.model_digest, task.recipe)
+
+    def describe(files: tuple[ArtifactFile, ...]) -> Manifest:
+        return Manifest(
+            key=key,
+            model_digest=fetched.model_digest,
+            recipe=task.recipe,
+            model=f"{MODEL_FOLDER}/{MODEL_NAME}",
+            files=files,
+            opset=validated.opset,
+            ir_version=validated.ir_version,
+            nodes=validated.nodes,
+            inputs=validated.inputs,
+            outputs=validated.outputs,
+            golden_inputs=_GOLDEN[0],
+            golden_outputs=_GOLDEN[1],
+            golden_source=golden.source,
+            versions=_versions(),
+        )
+
+    names = [f"{MODEL_FOLDER}/{file.path}" for file in fetched.files]
+    files = {name: paths.work / name for name in (*names, *_GOLDEN)}
+    manifest, cached = Store(paths.store).publish(key, files, describe)
+    size = sum(file.size_bytes for file in manifest.files)
+    did = "the store had" if cached else "published"
+    return StageReport(
+        stage="publish",
+        ok=True,
+        message=f"{did} prepared model {key[:12]}, {in_words(size)}",
+        published=Published(
+            key=key,
+            model_digest=manifest.model_digest,
+            opset=manifest.opset,
+            ir_version=manifest.ir_version,
+            nodes=manifest.nodes,
+            size_bytes=size,
+            cached=cached,
+        ),
+        facts={"manifest": manifest.model_dump(mode="json")},
+    )
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "onnx": metadata.version("onnx"),
+        "onnxruntime": metadata.version(distribution()),
+        "enginewright": metadata.version("enginewright"),
+    }

@@ -1,0 +1,314 @@
+"""Artefacts on a mounted volume.
+
+`prepared/<key>/` appears by one rename of a whole, synced folder out of `tmp/`, so that a reader
+sees an artefact complete or not at all, whatever dies when. Of several publishers of one key one
+wins and the others learn that. Nothing is opened by its reader before its digest was checked.
+"""
+
+import errno
+import os
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Final
+
+from enginewright.contract.manifest import MANIFEST_NAME, MANIFEST_VERSION, ArtifactFile, Manifest
+from enginewright.contract.reasons import Reason
+from pydantic import ValidationError
+
+from enginewright_runtime import digests
+from enginewright_runtime.failure import StageFailure
+
+_PREPARED: Final = "prepared"
+_REPORTS: Final = "reports"
+_TMP: Final = "tmp"
+_DEAD_AFTER_SECONDS: Final = 86400.0
+_LARGEST_MANIFEST: Final = 16 << 20
+_TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
+_CAUSES: Final = {
+    errno.ENOSPC: "it is full",
+    errno.EDQUOT: "its quota is used up",
+    errno.EROFS: "it is read-only",
+    errno.EACCES: "this user may not write there",
+    errno.EPERM: "this user may not write there",
+}
+
+
+class Store:
+    """One store; safe for any number of processes at once."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def find(self, key: str) -> Manifest | None:
+        """Return the manifest of an artefact that is there, without checking its files.
+
+        Raises:
+            StageFailure: StoreUnavailable, or ArtifactCorrupt for an unusable manifest.
+        """
+        with self._available():
+            self._require_volume()
+            path = self._artifact(key) / MANIFEST_NAME
+            try:
+                with _open_plain(path) as reader:
+                    text = reader.read(_LARGEST_MANIFEST)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return _checked_manifest(text, key)
+
+    def read(self, key: str, target: Path) -> Manifest:
+        """Copy an artefact to `target`, each file checked on its way, the manifest last.
+
+        Raises:
+            StageFailure: ArtifactMissing; ArtifactCorrupt, naming the file; StoreUnavailable.
+        """
+        manifest = self.find(key)
+        if manifest is None:
+            raise StageFailure(
+                Reason.ARTIFACT_MISSING, f"the store has no prepared model with key {key[:12]}"
+            )
+        with self._available():
+            target.mkdir(parents=True, exist_ok=True)
+            (target / MANIFEST_NAME).unlink(missing_ok=True)
+            for file in manifest.files:
+                self._copy_out(key, file, target / file.path)
+            (target / MANIFEST_NAME).write_text(manifest.to_json())
+        return manifest
+
+    def verify(self, manifest: Manifest) -> None:
+        """Check every file of an artefact; raises as `read`."""
+        with self._available():
+            for file in manifest.files:
+                self._copy_out(manifest.key, file, None)
+
+    def publish(
+        self,
+        key: str,
+        files: Mapping[str, Path],
+        describe: Callable[[tuple[ArtifactFile, ...]], Manifest],
+    ) -> tuple[Manifest, bool]:
+        """Store an artefact unless there is one with this key that is whole.
+
+        Args:
+            key: content address.
+            files: what to store, by path inside the artefact.
+            describe: makes the manifest of the files as they were copied.
+
+        Returns:
+            The manifest that the store now holds, and whether it was there already.
+
+        Raises:
+            StageFailure: StoreUnavailable.
+        """
+        if (present := self._whole(key)) is not None:
+            return present, True
+        with self._available():
+            self._require_volume()
+            self._sweep()
+            folder = self._root / _TMP / f"{key}-{secrets.token_hex(8)}"
+            try:
+                manifest = _write(folder, files, describe)
+                if self._move_in(folder, key):
+                    return manifest, False
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+        present = self.find(key)
+        return (manifest, False) if present is None else (present, True)
+
+    def put_report(self, job: str, stage: str, text: str) -> None:
+        """Write a stage's full report to reports/<job>/<stage>.json.
+
+        Raises:
+            StageFailure: StoreUnavailable.
+        """
+        if not _is_name(job) or not _is_name(stage):
+            raise StageFailure(Reason.INTERNAL_ERROR, f"{job}/{stage} cannot name a report")
+        with self._available():
+            self._require_volume()
+            folder = self._root / _REPORTS / job
+            folder.mkdir(parents=True, exist_ok=True)
+            temporary = folder / f".{stage}-{secrets.token_hex(8)}"
+            try:
+                temporary.write_text(text)
+                temporary.replace(folder / f"{stage}.json")
+            finally:
+                temporary.unlink(missing_ok=True)
+
+    def _artifact(self, key: str) -> Path:
+        if not _is_name(key):
+            raise StageFailure(Reason.INTERNAL_ERROR, f"{key!r} is no key")
+        return self._root / _PREPARED / key
+
+    def _require_volume(self) -> None:
+        if not self._root.is_dir():
+            raise StageFailure(
+                Reason.STORE_UNAVAILABLE, f"the store is not there: {self._root} is no folder"
+            )
+
+    def _whole(self, key: str) -> Manifest | None:
+        """Return the artefact's manifest if it is there and every file is as it says."""
+        try:
+            manifest = self.find(key)
+            if manifest is not None:
+                self.verify(manifest)
+        except StageFailure as failure:
+            if failure.reason is not Reason.ARTIFACT_CORRUPT:
+                raise
+            return None
+        return manifest
+
+    def _move_in(self, folder: Path, key: str) -> bool:
+        """Make the finished folder the artefact; False when another publisher was first."""
+        target = self._artifact(key)
+        target.parent.mkdir(exist_ok=True)
+        for attempt in (1, 2):
+            try:
+                folder.rename(target)
+            except OSError as error:
+                if error.errno not in _TAKEN:
+                    raise
+                if attempt == 2 or self._whole(key) is not None:
+                    return False
+                self._move_away(target)
+            else:
+                digests.sync_folder(target.parent)
+                return True
+        return False
+
+    def _move_away(self, target: Path) -> None:
+        """Take a damaged artefact out of the way; another process may do so at the same time."""
+        trash = self._root / _TMP / f"damaged-{secrets.token_hex(8)}"
+        try:
+            target.rename(trash)
+        except FileNotFoundError:
+            return
+        shutil.rmtree(trash, ignore_errors=True)
+
+    def _copy_out(self, key: str, file: ArtifactFile, target: Path | None) -> None:
+        path = self._artifact(key) / file.path
+        try:
+            with _open_plain(path) as reader:
+                if target is None:
+                    copied = digests.copy(reader, None)
+                else:
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with target.open("wb") as writer:
+                        copied = digests.copy(reader, writer)
+        except (FileNotFoundError, NotADirectoryError):
+            raise _corrupt(key, f"file {file.path} is missing") from None
+        if (copied.size_bytes, copied.sha256) != (file.size_bytes, file.sha256):
+            if target is not None:
+                target.unlink(missing_ok=True)
+            found = (
+                f"{copied.size_bytes} bytes instead of {file.size_bytes}"
+                if copied.size_bytes != file.size_bytes
+                else f"sha256 {copied.sha256[:12]} instead of {file.sha256[:12]}"
+            )
+            raise _corrupt(key, f"file {file.path} has {found}")
+
+    def _sweep(self) -> None:
+        """Remove what publishers that died more than a day ago have left."""
+        folder = self._root / _TMP
+        folder.mkdir(exist_ok=True)
+        for entry in folder.iterdir():
+            if time.time() - _last_written(entry) > _DEAD_AFTER_SECONDS:
+                shutil.rmtree(entry, ignore_errors=True)
+
+    @contextmanager
+    def _available(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            cause = _CAUSES.get(error.errno or 0, error.strerror or str(error))
+            raise StageFailure(Reason.STORE_UNAVAILABLE, f"the store fails: {cause}") from error
+
+
+def _write(
+    folder: Path,
+    files: Mapping[str, Path],
+    describe: Callable[[tuple[ArtifactFile, ...]], Manifest],
+) -> Manifest:
+    """Copy the files into `folder`, the manifest last, all of it durable."""
+    listed = []
+    for name, source in files.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with source.open("rb") as reader, target.open("xb") as writer:
+            copied = digests.copy(reader, writer)
+            _sync(writer)
+        listed.append(ArtifactFile(path=name, sha256=copied.sha256, size_bytes=copied.size_bytes))
+    manifest = describe(tuple(listed))
+    with (folder / MANIFEST_NAME).open("xb") as writer:
+        writer.write(manifest.to_json().encode())
+        _sync(writer)
+    for path in sorted({folder / name for name in files}, reverse=True):
+        digests.sync_folder(path.parent)
+    digests.sync_folder(folder)
+    return manifest
+
+
+def _sync(writer: BinaryIO) -> None:
+    writer.flush()
+    os.fsync(writer.fileno())
+
+
+def _open_plain(path: Path) -> BinaryIO:
+    """Open a regular file of the store; a link counts as missing, wherever it points."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(path)
+    return os.fdopen(descriptor, "rb")
+
+
+def _checked_manifest(text: bytes, key: str) -> Manifest:
+    try:
+        manifest = Manifest.model_validate_json(text)
+    except ValidationError as error:
+        raise _corrupt(key, f"{MANIFEST_NAME} cannot be read") from error
+    if manifest.version > MANIFEST_VERSION:
+        raise _corrupt(key, f"{MANIFEST_NAME} was written by a newer version of Enginewright")
+    if manifest.key != key:
+        raise _corrupt(key, f"{MANIFEST_NAME} belongs to another key")
+    names = [file.path for file in manifest.files]
+    outside = [name for name in names if not _is_inside(name)]
+    if outside:
+        raise _corrupt(
+            key, f"{MANIFEST_NAME} lists {outside[0]!r}, which is not inside the artefact"
+        )
+    for name in (manifest.model, manifest.golden_inputs, manifest.golden_outputs):
+        if name not in names:
+            raise _corrupt(key, f"{MANIFEST_NAME} does not list {name}")
+    return manifest
+
+
+def _corrupt(key: str, what: str) -> StageFailure:
+    return StageFailure(Reason.ARTIFACT_CORRUPT, f"prepared model {key[:12]} is damaged: {what}")
+
+
+def _is_inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    return (
+        not path.is_absolute()
+        and ".." not in path.parts
+        and str(path) == name
+        and name not in {"", ".", MANIFEST_NAME}
+    )
+
+
+def _is_name(text: str) -> bool:
+    return bool(text) and text not in {".", ".."} and "/" not in text and "\0" not in text
+
+
+def _last_written(folder: Path) -> float:
+    """Return when anything below was last written; now, when it just vanishes."""
+    try:
+        times = [folder.lstat().st_mtime]
+        times += [path.lstat().st_mtime for path in folder.rglob("*")]
+    except FileNotFoundError:
+        return time.time()
+    return max(times)
