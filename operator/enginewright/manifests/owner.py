@@ -19,7 +19,6 @@ def owned_metadata(model: InferenceModel, name: str, labels: dict[str, str]) -> 
                 "name": model.metadata.name,
                 "uid": model.metadata.uid,
                 "controller": True,
-                "blockOwnerDeletion": True,
             }
         ],
     }
