@@ -1,6 +1,5 @@
 """The truth table: from where a model stands to its conditions. docs/conditions.md is its text."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from enginewright.api.conditions import (
@@ -64,7 +63,7 @@ def _verdict(
     if outcome and outcome.failure:
         message = outcome.failure.message + serves
         if outcome.retries:
-            return Verdict("False", outcome.failure.reason, f"{message}; it is tried again")
+            return Verdict("False", outcome.failure.reason, message + _again(outcome, message))
         return Verdict("False", outcome.failure.reason, message, stalled=True)
     if outcome is None or outcome.prepared is None:
         message = f"preparing the model: {outcome.message if outcome else 'next'}{serves}"
@@ -91,7 +90,17 @@ def _rolled_out(rollout: Rollout, serves: str) -> Verdict:
     message = f"revision {rollout.applied}, {progress.message}{serves}"
     if progress.stuck:
         return Verdict("False", StatusReason.ROLLOUT_FAILED, message, stalled=True)
-    return Verdict("False", StatusReason.ROLLING_OUT, message)
+    steady = rollout.serving is not None and rollout.serving.revision == rollout.applied
+    return Verdict(
+        "False", StatusReason.PROGRESSING if steady else StatusReason.ROLLING_OUT, message
+    )
+
+
+def _again(outcome: Outcome, message: str) -> str:
+    """Add that it is tried again, unless the remedy says so already."""
+    if outcome.message:
+        return f"; trying again: {outcome.message}"
+    return "" if "tried again" in message else "; it is tried again"
 
 
 def _serves(rollout: Rollout) -> str:
@@ -113,15 +122,13 @@ def _available(rollout: Rollout) -> WantedCondition:
 
 def _validated(outcome: Outcome | None) -> WantedCondition:
     kind = ConditionType.VALIDATED
-    if outcome and outcome.failure:
+    if outcome is None:
+        message = "the model of this spec is not looked at yet"
+        return _condition(kind, "Unknown", StatusReason.NOT_YET_VERIFIED, message)
+    if outcome.failure:
         return _condition(kind, "False", outcome.failure.reason, outcome.failure.message)
-    if outcome and outcome.prepared:
+    if outcome.prepared:
         held = outcome.prepared
         message = f"opset {held.opset}, IR version {held.ir_version}, {held.nodes} nodes"
         return _condition(kind, "True", StatusReason.PREPARED, message)
     return _condition(kind, "Unknown", StatusReason.PREPARING, "the model is not validated yet")
-
-
-def by_type(wanted: Iterable[WantedCondition]) -> dict[str, WantedCondition]:
-    """Return conditions by their type."""
-    return {each.type: each for each in wanted}

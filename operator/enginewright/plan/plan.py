@@ -17,6 +17,7 @@ _QUIET = frozenset(
     {
         StatusReason.PREPARING,
         StatusReason.ROLLING_OUT,
+        StatusReason.PROGRESSING,
         StatusReason.PROBING_IMAGE,
         StatusReason.SUSPENDED,
         StatusReason.SCALED_TO_ZERO,
@@ -87,8 +88,8 @@ def _status(
             generation=model.metadata.generation,
             now=facts.now.astimezone(UTC),
         ),
-        preparation=outcome.preparation if outcome else None,
-        # An obstacle says nothing of the model: what was prepared stays known.
+        # An obstacle says nothing of the model: what was prepared, or why not, stays known.
+        preparation=outcome.preparation if outcome else model.status.preparation,
         prepared=outcome.prepared if outcome else model.status.prepared,
         serving=rollout.serving,
         summary=_summary(rollout),
@@ -110,7 +111,7 @@ def _summary(rollout: Rollout) -> Summary:
 
 
 def _events(facts: Facts, status: InferenceModelStatus) -> tuple[EventIntent, ...]:
-    """Tell once why a model is ready or not: when Ready's reason, or the failing text, changes."""
+    """Tell once why a model is ready or not: when the reason of Ready changes."""
     before = next(
         (each for each in facts.model.status.conditions if each.type == ConditionType.READY), None
     )

@@ -29,6 +29,7 @@ class Failure:
     reason: Reason
     message: str
     finished_at: str  # RFC 3339, as the kubelet wrote it
+    exit_code: int
 
 
 def container_statuses(pod: Object) -> Iterator[Mapping[str, Any]]:
@@ -57,15 +58,23 @@ def heralds(pod: Object) -> Iterator[StageReport]:
 
 
 def failure(pod: Object) -> Failure | None:
-    """Return the first container that failed, now or at its last start."""
+    """Return the first container that failed, now or at its last start, and has not succeeded since."""
     for status in container_statuses(pod):
-        for state in (status.get("state") or {}, status.get("lastState") or {}):
-            ended = state.get("terminated")
-            if ended and ended.get("exitCode", 0) != 0:
-                return _explain(status["name"], ended)
-        if (status.get("state") or {}).get("running"):
-            continue
+        now = (status.get("state") or {}).get("terminated")
+        ended = now or (status.get("lastState") or {}).get("terminated")
+        if ended and ended.get("exitCode", 0) != 0:
+            return _explain(status["name"], ended)
     return None
+
+
+def ended(pod: Object) -> bool:
+    """Tell whether all that the pod will ever say is known."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def leaving(pod: Object) -> bool:
+    """Tell whether the pod ended or ends because somebody wanted so, not for what it holds."""
+    return ended(pod) or bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def _explain(stage: str, ended: Mapping[str, Any]) -> Failure:
@@ -73,8 +82,7 @@ def _explain(stage: str, ended: Mapping[str, Any]) -> Failure:
     code = int(ended.get("exitCode", 0))
     report = read_herald(ended["message"]) if ended.get("message") else None
     if report and report.reason:
-        message = report.message or REMEDIES[report.reason]
-        return Failure(stage, report.reason, message, finished_at)
+        return Failure(stage, report.reason, _whole(report), finished_at, code)
     if ended.get("reason") == "OOMKilled":
         reason, cause = (
             Reason.OUT_OF_MEMORY,
@@ -87,7 +95,16 @@ def _explain(stage: str, ended: Mapping[str, Any]) -> Failure:
             Reason.INTERNAL_ERROR,
             f"{stage} ended with exit code {code} and said nothing",
         )
-    return Failure(stage, reason, f"{cause}; {REMEDIES[reason]}", finished_at)
+    return Failure(stage, reason, f"{cause}; {REMEDIES[reason]}", finished_at, code)
+
+
+def _whole(report: StageReport) -> str:
+    """Return a report's message with the remedy, which a cut message has lost."""
+    if report.message and not report.message.endswith("…"):
+        return report.message
+    return "; ".join(
+        filter(None, (report.message, REMEDIES[report.reason or Reason.INTERNAL_ERROR]))
+    )
 
 
 def running_stage(pod: Object, stages: tuple[str, ...]) -> str:

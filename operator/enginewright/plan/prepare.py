@@ -4,8 +4,8 @@ The memory of failures is the status, so a Job that has been cleaned away starts
 cannot succeed is not tried again until its inputs change, what can pass is tried with backoff.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from enginewright.api.inference_model_status import Preparation, PreparationFail
 from enginewright.contract.reasons import REMEDIES, ExitCode, Reason, exit_code
 from enginewright.contract.report import Published
 from enginewright.contract.task import PREPARE_STAGES, PrepareTask
-from enginewright.manifests.labels import COMPONENT
+from enginewright.manifests.labels import COMPONENT, REVISION
 from enginewright.manifests.names import prepare_job_name
 from enginewright.manifests.prepare_job import PrepareJob, prepare_job
 from enginewright.plan import pods
@@ -37,7 +37,6 @@ class Outcome:
     apply: tuple[dict[str, Any], ...] = ()
     delete: tuple[ObjectRef, ...] = ()
     requeue_after: float | None = None
-    job_name: str = field(default="")
 
 
 def prepare(facts: Facts, target: Target) -> Outcome:
@@ -45,11 +44,12 @@ def prepare(facts: Facts, target: Target) -> Outcome:
     prepared = facts.model.status.prepared
     current = prepared if prepared and prepared.inputs_hash == target.artifact_hash else None
     jobs = {job["metadata"]["name"]: job for job in facts.jobs if _is_prepare(job)}
-    if current and not _lost(facts, jobs):
+    lost = current is not None and _lost(facts, current.key, jobs)
+    if current and not lost:
         return Outcome(prepared=current, delete=_superseded(facts, jobs, keep=""))
     known = facts.model.status.preparation
     known = known if known and known.inputs_hash == target.job_hash else None
-    attempt = max(known.attempt, 1) if known else _free_attempt(facts, target, jobs)
+    attempt = max(known.attempt, 1) if known else _first_attempt(facts, target, jobs, lost=lost)
     name = prepare_job_name(facts.model.metadata.name, target.job_hash, attempt)
     superseded = _superseded(facts, jobs, keep=name)
     if job := jobs.get(name):
@@ -64,21 +64,28 @@ def _of_job(
 ) -> Outcome:
     """Return what came of the Job of this attempt."""
     name = job["metadata"]["name"]
+    mine = pods.of_job(facts.pods, name)
+    # Jobs and pods are watched apart: what a pod said may be seen later than that its Job ended.
+    if not _ended(job) or not all(map(pods.leaving, mine)):
+        return _under_way(facts, target, name, attempt, delete)
     if _condition(job, "Complete"):
-        if published := _published(facts, name):
+        if published := _published(mine):
             return Outcome(prepared=_prepared(target, published), delete=delete)
-        return _start(facts, target, attempt + 1, delete)  # its pod, and so its word, is gone
-    if _condition(job, "Failed"):
-        known = facts.model.status.preparation
-        remembered = known.failure if known and known.inputs_hash == target.job_hash else None
-        if remembered is None or remembered.attempts < attempt:
-            remembered = _failure(facts, job, attempt)
-        return _after_failure(facts, target, remembered, attempt, delete)
-    return _under_way(facts, target, name, attempt, delete)
+        if not mine:
+            return _start(facts, target, attempt + 1, delete)  # its word is gone with its pod
+    known = facts.model.status.preparation
+    remembered = known.failure if known and known.inputs_hash == target.job_hash else None
+    if remembered is None or remembered.attempts < attempt:
+        remembered = _failure(facts, job, attempt)
+    return _after_failure(facts, target, remembered, attempt, delete)
 
 
 def _is_prepare(job: Object) -> bool:
-    return (job["metadata"].get("labels") or {}).get(COMPONENT) == "prepare"
+    return _label(job, COMPONENT) == "prepare"
+
+
+def _label(obj: Object, label: str) -> str:
+    return str((obj["metadata"].get("labels") or {}).get(label, ""))
 
 
 def _condition(job: Object, kind: str) -> Mapping[str, Any] | None:
@@ -89,30 +96,35 @@ def _condition(job: Object, kind: str) -> Mapping[str, Any] | None:
     )
 
 
-def _lost(facts: Facts, jobs: Mapping[str, Object]) -> bool:
-    """Tell whether a serving pod found the artefact gone since it was last published."""
+def _ended(job: Object) -> bool:
+    return any(_condition(job, kind) for kind in ("Complete", "Failed"))
+
+
+def _lost(facts: Facts, key: str, jobs: Mapping[str, Object]) -> bool:
+    """Tell whether a pod that is to serve `key` found it gone since it was last published."""
+    revisions = {
+        _label(each, REVISION)
+        for each in facts.revisions
+        if (each.get("data") or {}).get("prepared_key") == key
+    }
     published = max(
         (str((job.get("status") or {}).get("completionTime") or "") for job in jobs.values()),
         default="",
     )
-    serving = (
-        pod for pod in facts.pods if (pod["metadata"].get("labels") or {}).get(COMPONENT) == "serve"
-    )
-    failures = (pods.failure(pod) for pod in serving)
+    failures = (pods.failure(pod) for pod in facts.pods if _label(pod, REVISION) in revisions)
     return any(
         each is not None and each.reason in _ARTIFACT_GONE and each.finished_at > published
         for each in failures
     )
 
 
-def _free_attempt(facts: Facts, target: Target, jobs: Mapping[str, Object]) -> int:
-    """Return the first attempt whose Job is still running or was never made."""
+def _first_attempt(facts: Facts, target: Target, jobs: Mapping[str, Object], *, lost: bool) -> int:
+    """Return the attempt to begin with: past those that made what is `lost`, else the first."""
+    model = facts.model.metadata.name
     attempt = 1
-    while (
-        job := jobs.get(prepare_job_name(facts.model.metadata.name, target.job_hash, attempt))
-    ) and _condition(job, "Complete"):
-        if not facts.model.status.prepared:
-            break  # the status was lost: take the Job's word
+    while lost and (job := jobs.get(prepare_job_name(model, target.job_hash, attempt))):
+        if not _condition(job, "Complete"):
+            break
         attempt += 1
     return attempt
 
@@ -122,7 +134,7 @@ def _superseded(facts: Facts, jobs: Mapping[str, Object], keep: str) -> tuple[Ob
     return tuple(
         ObjectRef("batch/v1", "Job", facts.model.metadata.namespace, name)
         for name, job in sorted(jobs.items())
-        if name != keep and not _condition(job, "Complete") and not _condition(job, "Failed")
+        if name != keep and not _ended(job)
     )
 
 
@@ -161,7 +173,6 @@ def _start(facts: Facts, target: Target, attempt: int, delete: tuple[ObjectRef, 
         message=_progress(PREPARE_STAGES[0]),
         apply=(job,),
         delete=delete,
-        job_name=name,
     )
 
 
@@ -175,19 +186,19 @@ def _under_way(
     earlier = (
         remembered.failure if remembered and remembered.inputs_hash == target.job_hash else None
     )
-    failure = (
-        _remember(facts, failed.stage, failed.reason, failed.message, max(attempt - 1, 1), earlier)
-        if failed
-        else None
-    )
+    failure = earlier
+    if failed:
+        failure = _remember(
+            facts, failed.stage, failed.reason, failed.message, max(attempt - 1, 1), earlier
+        )
+    given_up = failed is not None and failed.exit_code == ExitCode.PERMANENT  # by podFailurePolicy
     trouble = pods.trouble(mine[-1]) if mine else ""
     return Outcome(
         preparation=_preparation(target, name, attempt, stage, earlier),
         message=f"{_progress(stage)}: {trouble}" if trouble else _progress(stage),
         failure=failure,
-        retries=failure is not None,
+        retries=failure is not None and not given_up,
         delete=delete,
-        job_name=name,
     )
 
 
@@ -204,8 +215,8 @@ def _preparation(
     )
 
 
-def _published(facts: Facts, job: str) -> Published | None:
-    for pod in reversed(pods.of_job(facts.pods, job)):
+def _published(mine: Sequence[Object]) -> Published | None:
+    for pod in reversed(mine):
         for report in pods.heralds(pod):
             if report.published:
                 return report.published
@@ -236,7 +247,7 @@ def _failure(facts: Facts, job: Object, attempt: int) -> PreparationFailure:
     found = next((each for each in map(pods.failure, reversed(mine)) if each), None)
     if found:
         return _remember(facts, found.stage, found.reason, found.message, attempt, None)
-    message = f"the Job failed and its pod is gone; {REMEDIES[Reason.INTERNAL_ERROR]}"
+    message = f"the Job ended without a word from its pods; {REMEDIES[Reason.INTERNAL_ERROR]}"
     return _remember(facts, "", Reason.INTERNAL_ERROR, message, attempt, None)
 
 
@@ -286,8 +297,7 @@ def _after_failure(
         failure=failure,
         retries=True,
         apply=again.apply,
-        delete=delete,
-        job_name=again.job_name,
+        delete=(*delete, ObjectRef("batch/v1", "Job", facts.model.metadata.namespace, name)),
     )
 
 

@@ -77,7 +77,7 @@ def roll_out(facts: Facts, wanted: Snapshot | None) -> Rollout:
     )
     revision = wanted.revision if wanted else None
     if applied is None:
-        return Rollout(revision, None, 0, ready, None, None)
+        return Rollout(revision, None, 0, ready, facts.model.status.serving, None)
     replicas = {each.name: _replicas(facts, each.name) for each in applied.classes}
     progress = _progress(facts, applied, deployments, replicas)
     gone = [each for each in facts.deployments if _label(each, CLASS) not in replicas]
@@ -187,7 +187,7 @@ def _progress(
         for pod in facts.pods
         if _label(pod, COMPONENT) == "serve" and _label(pod, REVISION) == snapshot.revision
     ]
-    unready = [pod for pod in mine if not _ready(pod)]
+    unready = [pod for pod in mine if not _ready(pod) and not pods.leaving(pod)]
     failed = next((each for each in map(pods.failure, unready) if each), None)
     trouble = next((each for each in map(pods.trouble, unready) if each), "")
     if trouble:

@@ -1,0 +1,216 @@
+"""The truth table of docs/conditions.md, row by row, and what holds in every one of them."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+from enginewright.contract.reasons import Reason
+
+from tests.support.plan_world import CPU_IMAGE, MODEL, World, published, terminated
+
+pytestmark = pytest.mark.unit
+
+TABLE: Final = Path(__file__).parents[2] / "docs" / "conditions.md"
+COLUMNS: Final = ("Ready", "Reconciling", "Stalled", "Available", "Validated")
+OTHER: Final = {"uri": "https://models.example/other.onnx"}
+
+
+def table() -> dict[str, dict[str, str]]:
+    """Return the rows of the document's table by state."""
+    rows: dict[str, dict[str, str]] = {}
+    columns: list[str] | None = None
+    for line in TABLE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            columns = None
+        elif cells[0] == "State":
+            columns = cells[1:]
+        elif columns and not set(cells[0]) <= set("-"):
+            rows[cells[0]] = dict(zip(columns, cells[1:], strict=True))
+    return rows
+
+
+def serving() -> World:
+    return World(replicas=2).settle().job_succeeds().all_available()
+
+
+def updating() -> World:
+    return serving().edit(source=OTHER).job_succeeds(published(key="b" * 64, digest="e" * 64))
+
+
+def unprobed() -> World:
+    world = World()
+    world.images = {}
+    return world.settle()
+
+
+def next_job_runs() -> World:
+    world = World().settle().job_fails(Reason.SOURCE_UNREACHABLE, "fetch").later(minutes=1)
+    assert world.job()["metadata"]["name"].endswith("-2")
+    return world
+
+
+def missing(world: World, available: int) -> World:
+    """Have pods of what serves gone, as after the loss of a node."""
+    for deployment in world.all("Deployment"):
+        deployment["status"] |= {
+            "readyReplicas": available,
+            "availableReplicas": available,
+            "unavailableReplicas": 2 - available,
+        }
+    return world.settle()
+
+
+def crashing() -> World:
+    world = serving()
+    name = world.the("Deployment")["metadata"]["name"]
+    ended = terminated("server", code=139)["state"]
+    state = {"name": "server", "ready": False, "state": {}, "lastState": ended}
+    world.serving_pod(name, index=0, status={"containerStatuses": [state]})
+    return missing(world, 1)
+
+
+def artefact_gone() -> World:
+    world = serving()
+    world.now = world.now.replace(hour=13)
+    missing(world, 1)
+    return world.new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
+
+
+def paused_update() -> World:
+    world = serving().edit(rollout={"paused": True})
+    return world.edit(source=OTHER).job_succeeds(published(key="b" * 64))
+
+
+def update_fails() -> World:
+    return updating().rolling(available=2).new_pod_fails(Reason.PROVIDER_MISSING)
+
+
+STATES: Final[dict[str, Callable[[], World]]] = {
+    "the runtime image is asked what it holds": unprobed,
+    "the spec cannot be acted on": lambda: World(precision="FP16").settle(),
+    "first preparation": lambda: World().settle().stage_runs("validate"),
+    "a stage failed, its Job tries again": lambda: (
+        World().settle().pod_fails(Reason.SOURCE_UNREACHABLE, "fetch")
+    ),
+    "a passing failure, the next Job waits": lambda: (
+        World().settle().job_fails(Reason.SOURCE_UNREACHABLE, "fetch")
+    ),
+    "a passing failure, the next Job runs": next_job_runs,
+    "refused, nothing serves": lambda: World().settle().job_fails(Reason.DIGEST_MISMATCH, "fetch"),
+    "first rollout": lambda: World().settle().job_succeeds(),
+    "first rollout, its pods fail": lambda: (
+        World().settle().job_succeeds().rolling(0).new_pod_fails(Reason.PROVIDER_MISSING)
+    ),
+    "first rollout, given up": lambda: (
+        World()
+        .settle()
+        .job_succeeds()
+        .rolling(0, stuck=True)
+        .new_pod_fails(Reason.PROVIDER_MISSING)
+    ),
+    "serving": serving,
+    "serving, pods missing": lambda: missing(serving(), 1),
+    "serving, no pod left": lambda: missing(serving(), 0),
+    "serving, a pod crashes": crashing,
+    "serving, the artefact is gone": artefact_gone,
+    "update, its model is prepared": lambda: serving().edit(source=OTHER),
+    "update, rolling out": lambda: updating().rolling(available=2),
+    "update refused, the old revision serves": lambda: (
+        serving().edit(source=OTHER).job_fails(Reason.DIGEST_MISMATCH, "fetch")
+    ),
+    "update cannot be acted on, the old revision serves": lambda: serving().edit(precision="FP16"),
+    "update, its pods fail, the old revision serves": update_fails,
+    "update given up, the old revision serves": lambda: (
+        update_fails().rolling(available=2, stuck=True).new_pod_fails(Reason.PROVIDER_MISSING)
+    ),
+    "update given up without a word": lambda: updating().rolling(available=2, stuck=True),
+    "paused, an update is held back": paused_update,
+    "paused, nothing to hold back": lambda: serving().edit(rollout={"paused": True}),
+    "paused before anything served": lambda: (
+        World(rollout={"paused": True}).settle().job_succeeds()
+    ),
+    "scaled to zero": lambda: serving().edit(replicas=0).all_available(),
+}
+
+
+def test_every_row_has_a_state_and_every_state_a_row() -> None:
+    assert list(table()) == list(STATES)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_conditions_are_those_of_the_table(state: str) -> None:
+    world = STATES[state]()
+    told = {kind: " ".join(pair) for kind, pair in world.told().items()}
+    shown = {
+        kind: text if " " in table()[state][kind] else text.split()[0]
+        for kind, text in told.items()
+    }
+    assert shown == table()[state]
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_what_tools_rely_on_holds_in_every_state(state: str) -> None:
+    world = STATES[state]()
+    told = world.told()
+    assert tuple(told) == COLUMNS
+    status = {kind: pair[0] for kind, pair in told.items()}
+    assert (status["Ready"], status["Reconciling"], status["Stalled"]) in {
+        ("True", "False", "False"),
+        ("False", "True", "False"),
+        ("False", "False", "True"),
+    }
+    assert len({told[kind][1] for kind in ("Ready", "Reconciling", "Stalled")}) == 1
+    assert world.status["observedGeneration"] == world.generation
+    assert all(
+        each["observedGeneration"] == world.generation for each in world.status["conditions"]
+    )
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_messages_are_sentences_that_do_not_change_by_themselves(state: str) -> None:
+    world = STATES[state]()
+    pods = [pod["metadata"]["name"] for pod in world.all("Pod")]
+    for condition in world.status["conditions"]:
+        message = condition["message"]
+        assert not any(pod in message for pod in pods)
+        assert not re.search(r"\d\d:\d\d|uid-\d", message)
+        assert MODEL not in message, "kubectl shows the model's name beside it"
+        if condition["status"] == "True" or condition["type"] == "Ready":
+            assert message
+
+
+def test_a_failure_that_is_tried_again_says_so_once() -> None:
+    world = World().settle().job_fails(Reason.SOURCE_UNREACHABLE, "fetch", "no host; tried again")
+    assert world.condition("Ready")["message"] == "no host; tried again"
+    world = World().settle().job_fails(Reason.STORE_UNAVAILABLE, "fetch", "the disk is full")
+    assert world.condition("Ready")["message"] == "the disk is full; it is tried again"
+
+
+def test_a_refused_update_says_what_serves_on() -> None:
+    world = serving()
+    revision = world.status["serving"]["revision"]
+    world.edit(source=OTHER).job_fails(Reason.DIGEST_MISMATCH, "fetch", "other digest")
+    assert world.condition("Ready")["message"] == f"other digest; revision {revision} serves on"
+    assert world.condition("Validated")["message"] == "other digest"
+
+
+def test_a_transition_time_moves_only_when_a_status_flips() -> None:
+    world = World().settle()
+    begun = world.condition("Ready")["lastTransitionTime"]
+    world.now = world.now.replace(hour=13)
+    world.job_succeeds()
+    assert world.condition("Ready")["reason"] == "RollingOut"
+    assert world.condition("Ready")["lastTransitionTime"] == begun
+    assert world.condition("Validated")["lastTransitionTime"] == "2026-11-21T13:00:00Z"
+
+
+def test_an_image_that_cannot_be_asked_stalls_with_the_reason() -> None:
+    world = World()
+    world.images = {}
+    world.image_failures = {CPU_IMAGE: "exec format error"}
+    world.settle()
+    assert world.told()["Stalled"] == ("True", "ImageProbeFailed")
+    assert "exec format error" in world.condition("Stalled")["message"]
