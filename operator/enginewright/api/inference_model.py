@@ -76,7 +76,7 @@ class Source(ApiModel):
     """Digest of the .onnx file, as `sha256sum` prints it. Absent: whatever lies there is served, and its digest is told in the status."""
 
     secret_ref: LocalObjectReference | None = None
-    """Secret of this namespace with the credentials for the address."""
+    """Secret of this namespace with the key token, or the keys username and password."""
 
     refresh_interval: Annotated[Duration | None, NotYet(accepts="0[hms]", told="0s")] = None
     """How often the source is looked at for a changed file, such as 10m; 0s: never."""
@@ -186,7 +186,7 @@ class ShapeProfile(ApiModel):
     """Largest size of every dimension, such as [32, 3, 224, 224]. Larger requests are refused."""
 
     range: ValueRange | None = None
-    """Range of the values that golden inputs are drawn from; absent: a range that suits the input's type."""
+    """Range of the values that golden inputs are drawn from; absent: 0 to 1, and 0 to 9 for integers."""
 
 
 class Samples(ApiModel):
@@ -196,7 +196,7 @@ class Samples(ApiModel):
     """Address of a .npz file with arrays named SAMPLE/INPUT and, for expected outputs, SAMPLE/OUTPUT."""
 
     secret_ref: LocalObjectReference | None = None
-    """Secret of this namespace with the credentials for the address."""
+    """Secret of this namespace with the key token, or the keys username and password."""
 
 
 class OutputTolerance(ApiModel):
@@ -219,10 +219,10 @@ class Parity(ApiModel):
     """Golden inputs of your own. Absent: inputs drawn at random, the same ones every time."""
 
     rtol: Tolerance | None = None
-    """Relative tolerance, as a number in quotes, such as "0.01". Absent: one that suits the precision."""
+    """Relative tolerance, as a number in quotes, such as "0.01". Where it or atol is given, every value must be within them; absent: nearly all values within what suits their type."""
 
     atol: Tolerance | None = None
-    """Absolute tolerance, as a number in quotes, such as "0.001". Absent: one that suits the precision."""
+    """Absolute tolerance, as a number in quotes, such as "0.001"; see rtol."""
 
     outputs: Annotated[
         tuple[OutputTolerance, ...] | None, Field(max_length=64), map_list("name"), NotYet()
@@ -237,7 +237,7 @@ class Accelerator(ApiModel):
     """Name of an AcceleratorClass; `kubectl get acceleratorclasses` lists them."""
 
     replicas: Replicas | None = None
-    """How many pods serve on this class; absent: spec.replicas. 0 suspends the class."""
+    """How many pods serve on this class; absent: spec.replicas. 0: none."""
 
 
 class Build(ApiModel):
@@ -445,7 +445,7 @@ class InferenceModelSpec(ApiModel):
     """Candidates in order of preference; absent: what the accelerator class allows. cpu is never implied."""
 
     replicas: Replicas = 1
-    """How many pods serve on each class of accelerator. 0 suspends the model."""
+    """How many pods serve on each class of accelerator. 0: none; what was prepared is kept."""
 
     accelerators: Annotated[tuple[Accelerator, ...], Field(max_length=16), map_list("class")] = ()
     """Classes of accelerator that serve. Absent: the one class there is; where there are several, name them."""
@@ -463,7 +463,7 @@ class InferenceModelSpec(ApiModel):
     """How the pods serve."""
 
     pod_template: PodTemplate = PodTemplate()
-    """What is added to the pods: resources, placement, accounts, labels."""
+    """What is added to the pods that serve the model: resources, placement, accounts, labels."""
 
 
 class InferenceModel(ApiModel):

@@ -82,7 +82,7 @@ class LocalObjectReference(ApiModel):
 
 
 class PodTemplate(ApiModel):
-    """What is added to the pods that serve the model and, where it applies, that prepare it."""
+    """What is added to the pods that serve the model."""
 
     labels: Annotated[Labels, _OURS] = Field(default_factory=dict)
     """Labels added to the pods."""
@@ -101,7 +101,7 @@ class PodTemplate(ApiModel):
     """Annotations added to the pods."""
 
     resources: Resources = Resources()
-    """Compute resources of the serving container."""
+    """Compute resources of the serving container. Its limit of memory bounds the model that fits."""
 
     node_selector: Labels = Field(default_factory=dict)
     """Labels that a node must have, besides those that the accelerator class asks for."""
@@ -118,7 +118,7 @@ class PodTemplate(ApiModel):
     image_pull_secrets: Annotated[
         tuple[LocalObjectReference, ...], Field(max_length=16), ATOMIC
     ] = ()
-    """Secrets with which the runtime image is pulled, besides those of the operator's settings."""
+    """Secrets of this namespace with which the runtime image is pulled, also for the Jobs."""
 
     runtime_class_name: ObjectName | None = None
     """RuntimeClass of the pods, such as nvidia."""

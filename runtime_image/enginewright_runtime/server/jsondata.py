@@ -68,14 +68,19 @@ def _integers(tensor: Tensor, data: object, shape: tuple[int, ...], count: int) 
     if datatype is BF16:
         raise RequestError(400, f"input {tensor.name!r}: BF16 has no JSON form; send it in binary")
     array = _from_json(tensor, data, shape, count)
-    if count and (
-        array.dtype.kind not in "iu"
-        or int(array.min()) < datatype.low
-        or int(array.max()) > datatype.high
-    ):
-        raise _unfit(tensor, f"integers from {datatype.low} to {datatype.high}")
-    integers: NDArray[Any] = array.astype(datatype.dtype)
-    return integers
+    if not count:
+        return array.astype(datatype.dtype)
+    if array.dtype.kind not in "iu":  # NumPy has no integer type for 0 beside 2**64 - 1
+        array = np.asarray(data, object).reshape(shape)
+        if any(type(element) is not int for element in array.flat):
+            raise _unfit(tensor, _range(tensor))
+    if not datatype.low <= int(array.min()) <= int(array.max()) <= datatype.high:
+        raise _unfit(tensor, _range(tensor))
+    return array.astype(datatype.dtype)
+
+
+def _range(tensor: Tensor) -> str:
+    return f"integers from {tensor.datatype.low} to {tensor.datatype.high}"
 
 
 def _booleans(tensor: Tensor, data: object, shape: tuple[int, ...], count: int) -> NDArray[Any]:
