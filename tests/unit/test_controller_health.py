@@ -1,0 +1,79 @@
+"""Probes, metrics and log lines as their readers see them."""
+
+import logging
+import socket
+
+import aiohttp
+import pytest
+from enginewright.controller.cache import Cache
+from enginewright.controller.health import HealthServer
+from enginewright.controller.logs import LogfmtFormatter, about
+from enginewright.controller.metrics import ModelCollector
+from enginewright.kube.resources import INFERENCE_MODELS
+from prometheus_client import CollectorRegistry, generate_latest
+
+pytestmark = pytest.mark.unit
+
+
+async def test_probes_and_metrics_over_http() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    troubles: list[str | None] = [None]
+    registry = CollectorRegistry()
+    ModelCollector(Cache(), registry)
+    server = HealthServer(
+        port, alive=lambda: troubles[0], ready=lambda: "not yet", registry=registry
+    )
+    await server.start()
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+
+            async def get(path: str) -> tuple[int, str]:
+                async with session.get(path) as answer:
+                    return answer.status, await answer.text()
+
+            assert await get("/healthz") == (200, "ok\n")
+            assert await get("/readyz") == (503, "not yet\n")
+            troubles[0] = "a worker is stuck"
+            assert await get("/healthz") == (503, "a worker is stuck\n")
+            status, text = await get("/metrics")
+            assert status == 200
+            assert "# TYPE enginewright_models gauge" in text
+    finally:
+        await server.stop()
+
+
+def test_models_are_counted_by_condition_when_asked() -> None:
+    cache, registry = Cache(), CollectorRegistry()
+    ModelCollector(cache, registry)
+    for number, ready in enumerate(("True", "True", "False")):
+        conditions = [{"type": "Ready", "status": ready}]
+        metadata = {"name": f"m{number}", "namespace": "ns", "resourceVersion": "1"}
+        cache.observe(
+            INFERENCE_MODELS, {"metadata": metadata, "status": {"conditions": conditions}}
+        )
+    text = generate_latest(registry).decode()
+    assert 'enginewright_models{condition="Ready",status="True"} 2.0' in text
+    assert 'enginewright_models{condition="Ready",status="False"} 1.0' in text
+    assert 'enginewright_models{condition="Ready",status="Unknown"} 0.0' in text
+
+
+def test_a_log_line_says_what_it_is_about_and_stays_one_line() -> None:
+    record = logging.LogRecord("a.b", logging.INFO, "", 0, 'said "%s"\nand more', ("so",), None)
+    record.created = 0.25
+    with about(controller="inferencemodel", namespace="ns", name="m"):
+        line = LogfmtFormatter().format(record)
+    assert line == (
+        "ts=1970-01-01T00:00:00.250+00:00 level=info logger=a.b controller=inferencemodel"
+        ' namespace=ns name=m msg="said \\"so\\"\\nand more"'
+    )
+
+
+def test_a_traceback_is_a_field() -> None:
+    error = ZeroDivisionError("by zero")
+    info = (ZeroDivisionError, error, None)
+    record = logging.LogRecord("a", logging.ERROR, "", 0, "failed", (), info)
+    line = LogfmtFormatter().format(record)
+    assert "\n" not in line
+    assert "ZeroDivisionError" in line

@@ -1,0 +1,232 @@
+"""Asking images what they hold: once, kept over restarts, failures told and tried again."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from enginewright.contract.images import ImageFacts
+from enginewright.controller.cache import Cache
+from enginewright.controller.catch_up import PodCatchUp
+from enginewright.controller.execute import Executor
+from enginewright.controller.images import CONFIG_MAP, FIRST_RETRY, ImageReconciler
+from enginewright.controller.loop import Outcome
+from enginewright.kube.errors import Forbidden
+from enginewright.kube.resources import CONFIG_MAPS, JOBS, PODS
+from enginewright.manifests.probe_job import image_hash
+from enginewright.plan.types import Config, StoreConfig
+
+from tests.support.fake_kube import FakeKube
+
+pytestmark = pytest.mark.unit
+
+CPU, OPENVINO = "example.com/cpu:1", "example.com/openvino:1"
+KEY = image_hash(CPU)
+START = datetime(2026, 1, 1, tzinfo=UTC)
+FACTS = ImageFacts(
+    variant="cpu",
+    ort_distribution="onnxruntime",
+    ort_version="1.31.1",
+    max_opset=26,
+    max_ir_version=13,
+    providers=("CPUExecutionProvider",),
+    backends={"cpu": "1.31.1"},
+    onnx_version="1.23.2",
+    runtime_version="0.1.0",
+)
+
+
+class World:
+    def __init__(self) -> None:
+        self.kube = FakeKube()
+        self.now = START
+        self.told = 0
+        self.restart()
+
+    def restart(self) -> None:
+        self.cache = Cache()
+        for (resource, _, _), stored in self.kube.objects.items():
+            self.cache.observe(resource, stored)
+        self.images = ImageReconciler(
+            self.kube,
+            self.cache,
+            PodCatchUp(self.kube, self.cache),
+            Executor(self.kube, self.cache),
+            Config(
+                namespace="system",
+                images={"cpu": CPU, "openvino": OPENVINO},
+                image_pull_policy="Always",
+                image_pull_secrets=("pull",),
+                store=StoreConfig("store", "1Gi", "ReadWriteMany", None),
+            ),
+            changed=self.changed,
+            now=lambda: self.now,
+        )
+
+    def changed(self) -> None:
+        self.told += 1
+
+    async def reconcile(self, key: str = KEY) -> Outcome:
+        return await self.images.reconcile(key)
+
+    def probe(self) -> dict[str, Any] | None:
+        return self.cache.get(JOBS, "system", f"probe-{KEY}")
+
+    def pod(self, state: Mapping[str, Any], phase: str = "Pending") -> None:
+        job = self.probe()
+        assert job is not None
+        labels = job["spec"]["template"]["metadata"]["labels"]
+        owner = {"kind": "Job", "uid": job["metadata"]["uid"]}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": "probe-x",
+                "namespace": "system",
+                "labels": labels,
+                "ownerReferences": [owner],
+            },
+            "status": {"phase": phase, "containerStatuses": [{"name": "probe", "state": state}]},
+        }
+        self.cache.observe(PODS, self.kube.put(pod))
+
+    def ended(self, code: int, message: str) -> None:
+        state = {"terminated": {"exitCode": code, "message": message}}
+        self.pod(state, "Succeeded" if code == 0 else "Failed")
+
+    def job_failed(self, message: str = "Job has reached the specified backoff limit") -> None:
+        job = self.probe()
+        assert job is not None
+        condition = {
+            "type": "Failed",
+            "status": "True",
+            "message": message,
+            "lastTransitionTime": self.now.isoformat().replace("+00:00", "Z"),
+        }
+        self.cache.observe(JOBS, self.kube.put({**job, "status": {"conditions": [condition]}}))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_an_image_is_asked_once_and_all_models_hear(world: World) -> None:
+    await world.images.load()
+    assert world.images.loaded
+    assert (await world.reconcile()).wrote
+    assert not (await world.reconcile()).wrote
+    world.ended(0, FACTS.to_json())
+    assert await world.reconcile() == Outcome(exists=False)
+    assert (world.images.facts, world.told) == ({CPU: FACTS}, 1)
+    assert (CONFIG_MAPS, "system", CONFIG_MAP) in world.kube.objects
+
+
+async def test_a_restart_asks_nothing(world: World) -> None:
+    await world.reconcile()
+    world.ended(0, FACTS.to_json())
+    await world.reconcile()
+    writes = world.kube.writes
+    world.restart()
+    await world.images.load()
+    assert world.images.facts == {CPU: FACTS}
+    assert await world.reconcile() == Outcome(exists=False)
+    assert world.kube.writes == writes
+
+
+async def test_a_second_image_is_kept_beside_the_first(world: World) -> None:
+    await world.reconcile()
+    world.ended(0, FACTS.to_json())
+    await world.reconcile()
+    other = image_hash(OPENVINO)
+    await world.reconcile(other)
+    job = world.cache.get(JOBS, "system", f"probe-{other}")
+    assert job is not None
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "y",
+            "namespace": "system",
+            "labels": job["spec"]["template"]["metadata"]["labels"],
+        },
+        "status": {
+            "containerStatuses": [
+                {"state": {"terminated": {"exitCode": 0, "message": FACTS.to_json()}}}
+            ]
+        },
+    }
+    world.cache.observe(PODS, world.kube.put(pod))
+    await world.reconcile(other)
+    stored = world.kube.objects[(CONFIG_MAPS, "system", CONFIG_MAP)]
+    assert set(stored["data"]) == {KEY, other}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"image": "another", "facts": {}}'])
+async def test_a_stored_answer_that_is_no_use_is_asked_again(world: World, text: str) -> None:
+    world.kube.put(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": CONFIG_MAP, "namespace": "system"},
+            "data": {KEY: text},
+        }
+    )
+    await world.images.load()
+    assert world.images.facts == {}
+    assert (await world.reconcile()).wrote
+
+
+async def test_an_image_that_cannot_be_pulled_is_told_once(world: World) -> None:
+    await world.reconcile()
+    for reason in ("ErrImagePull", "ImagePullBackOff", "ErrImagePull"):
+        world.pod({"waiting": {"reason": reason, "message": "request 7 failed"}})
+        await world.reconcile()
+    assert "cannot be pulled" in world.images.failures[CPU]
+    assert world.told == 1
+
+
+async def test_an_image_that_starts_slowly_is_no_failure(world: World) -> None:
+    await world.reconcile()
+    world.pod({"waiting": {"reason": "ContainerCreating"}})
+    assert await world.reconcile() == Outcome()
+    assert world.images.failures == {}
+
+
+async def test_a_failed_probe_is_told_and_tried_again_ever_later(world: World) -> None:
+    await world.reconcile()
+    world.ended(1, "onnxruntime is missing")
+    world.job_failed()
+    assert (await world.reconcile()).requeue_after == FIRST_RETRY
+    assert "onnxruntime is missing" in world.images.failures[CPU]
+    world.now += timedelta(seconds=FIRST_RETRY)
+    assert (await world.reconcile()).wrote  # deleted
+    assert (await world.reconcile()).wrote  # made again
+    assert "onnxruntime is missing" in world.images.failures[CPU]
+    world.job_failed("deadline")
+    assert (await world.reconcile()).requeue_after == 2 * FIRST_RETRY
+
+
+async def test_a_success_ends_the_failure(world: World) -> None:
+    await world.reconcile()
+    world.pod({"waiting": {"reason": "ErrImagePull"}})
+    await world.reconcile()
+    world.ended(0, FACTS.to_json())
+    await world.reconcile()
+    assert (world.images.failures, world.told) == ({}, 2)
+
+
+async def test_facts_that_cannot_be_kept_are_not_used(world: World) -> None:
+    await world.reconcile()
+    world.ended(0, FACTS.to_json())
+    world.kube.fail["apply"] = [Forbidden("configmaps is forbidden")]
+    with pytest.raises(Forbidden):
+        await world.reconcile()
+    assert world.images.facts == {}
+    await world.reconcile()
+    assert world.images.facts == {CPU: FACTS}
+
+
+async def test_a_probe_of_an_image_that_is_configured_no_more_is_left(world: World) -> None:
+    assert await world.reconcile("0123456789abcdef") == Outcome(exists=False)
+    assert world.kube.writes == 0

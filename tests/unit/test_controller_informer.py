@@ -1,0 +1,93 @@
+"""Listings: complete before anything is decided, patient, and the end of ghosts."""
+
+import asyncio
+import logging
+
+import pytest
+from enginewright.controller.cache import Cache
+from enginewright.controller.informer import Informer, Watch, watches
+from enginewright.controller.routing import ModelKey, Router, Sinks
+from enginewright.kube.errors import Forbidden, NotFound
+from enginewright.kube.resources import ACCELERATOR_CLASSES, CLAIMS, INFERENCE_MODELS, JOBS, PODS
+
+from tests.support.fake_kube import FakeKube
+from tests.support.virtual_time import run
+
+pytestmark = pytest.mark.unit
+
+
+class World:
+    def __init__(self) -> None:
+        self.kube = FakeKube()
+        self.cache = Cache()
+        self.models: list[ModelKey] = []
+        sinks = Sinks(model=self.models.append, accelerator_class=_ignore, image=_ignore)
+        router = Router(self.cache, sinks)
+        watched = (
+            Watch(ACCELERATOR_CLASSES),
+            Watch(JOBS, labels="managed=yes"),
+            Watch(INFERENCE_MODELS),
+        )
+        self.informer = Informer(self.kube, router, watched)
+
+    def add(self, kind: str, name: str, **labels: str) -> dict[str, object]:
+        version = "batch/v1" if kind == "Job" else "enginewright.dev/v1alpha1"
+        metadata = {"name": name, "namespace": "ns", "labels": labels}
+        return self.kube.put({"apiVersion": version, "kind": kind, "metadata": metadata})
+
+
+def _ignore(_key: str) -> None:
+    pass
+
+
+def test_every_kind_is_listed_with_its_selector() -> None:
+    world = World()
+    world.add("Job", "ours", managed="yes")
+    world.add("Job", "theirs")
+    world.add("InferenceModel", "m")
+    assert not world.informer.synced
+    run(world.informer.first_listing())
+    assert world.informer.synced
+    assert [job["metadata"]["name"] for job in world.cache.all(JOBS)] == ["ours"]
+    assert world.models == [ModelKey("ns", "m")]
+
+
+def test_what_cannot_be_listed_is_said_once_and_waited_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.kube.fail["list"] = [
+        NotFound("404 page not found"),
+        NotFound("404 page not found"),
+        Forbidden("it is forbidden"),
+    ]
+    with caplog.at_level(logging.WARNING):
+        run(world.informer.first_listing())
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.startswith("the API server does not know acceleratorclasses.enginewright.dev:")
+    assert "install Enginewright's CRDs" in first
+    assert second == "acceleratorclasses cannot be listed: it is forbidden; waiting for it"
+
+
+def test_what_vanished_unseen_is_found_within_an_hour_or_so() -> None:
+    async def scenario() -> None:
+        world = World()
+        world.add("InferenceModel", "m")
+        await world.informer.first_listing()
+        world.models.clear()
+        del world.kube.objects[(INFERENCE_MODELS, "ns", "m")]
+        relisting = asyncio.create_task(world.informer.relist_forever())
+        await asyncio.sleep(4000)
+        relisting.cancel()
+        assert world.cache.get(INFERENCE_MODELS, "ns", "m") is None
+        assert world.models == [ModelKey("ns", "m")]
+
+    run(scenario())
+
+
+def test_models_are_listed_last_and_the_claim_by_name() -> None:
+    watched = watches("store")
+    assert watched[-1].resource == INFERENCE_MODELS
+    by_kind = {watch.resource: watch for watch in watched}
+    assert by_kind[CLAIMS].fields == "metadata.name=store"
+    assert by_kind[PODS].labels == "app.kubernetes.io/managed-by=enginewright"

@@ -1,0 +1,258 @@
+"""One pass over a model: what goes into the plan, and what is done when carrying it out fails."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from enginewright.contract.images import ImageFacts
+from enginewright.controller.cache import Cache
+from enginewright.controller.catch_up import PodCatchUp
+from enginewright.controller.events import EventRecorder
+from enginewright.controller.execute import Executor
+from enginewright.controller.loop import Outcome
+from enginewright.controller.reconcile import ModelReconciler
+from enginewright.controller.routing import ModelKey
+from enginewright.kube.errors import Forbidden, Transient
+from enginewright.kube.resources import (
+    ACCELERATOR_CLASSES,
+    DEPLOYMENTS,
+    EVENTS,
+    INFERENCE_MODELS,
+    JOBS,
+    PODS,
+)
+from enginewright.plan.types import Config, EventIntent, Facts, ObjectRef, Plan, StoreConfig
+
+from tests.support.fake_kube import FakeKube
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.unit
+
+KEY = ModelKey("ns", "m")
+CONFIG = Config(
+    namespace="system",
+    images={"cpu": "example.com/cpu:1"},
+    image_pull_policy="IfNotPresent",
+    image_pull_secrets=(),
+    store=StoreConfig("store", "1Gi", "ReadWriteMany", None),
+)
+
+
+class NoImages:
+    facts: dict[str, ImageFacts] = {}  # noqa: RUF012 - never changed
+    failures: dict[str, str] = {}  # noqa: RUF012 - never changed
+
+
+class World:
+    """A reconciler over the fake, with a plan that a test writes."""
+
+    def __init__(self) -> None:
+        self.kube = FakeKube()
+        self.cache = Cache()
+        self.recorder = EventRecorder(self.kube)
+        self.seen: list[Facts] = []
+        self.plan: Callable[[Facts], Plan] = lambda _: decided()
+        self.reconciler = ModelReconciler(
+            PodCatchUp(self.kube, self.cache),
+            self.cache,
+            Executor(self.kube, self.cache),
+            self.recorder,
+            NoImages(),
+            CONFIG,
+            self._planned,
+            now=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+        )
+        self.model = self.kube.put(
+            {
+                "apiVersion": "enginewright.dev/v1alpha1",
+                "kind": "InferenceModel",
+                "metadata": {"name": "m", "namespace": "ns", "generation": 1},
+                "spec": {"source": {"uri": "https://example.com/m.onnx"}},
+            }
+        )
+        self.cache.observe(INFERENCE_MODELS, self.model)
+
+    def _planned(self, facts: Facts) -> Plan:
+        self.seen.append(facts)
+        return self.plan(facts)
+
+    async def reconcile(self) -> Outcome:
+        return await self.reconciler.reconcile(KEY)
+
+    async def events(self) -> list[str]:
+        """The reasons of all Events told so far."""
+        writer = asyncio.create_task(self.recorder.run())
+        await asyncio.wait_for(self.recorder.drain(), 5)
+        writer.cancel()
+        return [
+            event["reason"] for (kind, _, _), event in self.kube.objects.items() if kind == EVENTS
+        ]
+
+    def child(self, kind: str = "Job", name: str = "j", **rest: Any) -> dict[str, Any]:
+        owner = {
+            "apiVersion": "enginewright.dev/v1alpha1",
+            "kind": "InferenceModel",
+            "name": "m",
+            "uid": rest.pop("owner", self.model["metadata"]["uid"]),
+        }
+        version = {"Job": "batch/v1", "Deployment": "apps/v1"}[kind]
+        labels = {
+            "app.kubernetes.io/managed-by": "enginewright",
+            "enginewright.dev/model": "m",
+        }
+        metadata = {"name": name, "namespace": "ns", "labels": labels, "ownerReferences": [owner]}
+        return {"apiVersion": version, "kind": kind, "metadata": metadata, **rest}
+
+
+def decided(**changes: Any) -> Plan:
+    values: dict[str, Any] = {
+        "apply": (),
+        "delete": (),
+        "status": {"observedGeneration": 1},
+        "events": (),
+        "requeue_after": None,
+    }
+    return Plan(**(values | changes))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_a_plan_is_carried_out_once_and_then_costs_nothing(world: World) -> None:
+    world.plan = lambda _: decided(
+        apply=(world.child("Job"), world.child("Deployment", "d", spec={"replicas": 1})),
+        requeue_after=5,
+    )
+    assert await world.reconcile() == Outcome(wrote=True, requeue_after=5)
+    writes = world.kube.writes
+    assert writes == 3
+    assert await world.reconcile() == Outcome(requeue_after=5)
+    assert world.kube.writes == writes
+    # what was written is in the next facts, before any watch event
+    assert [job["metadata"]["name"] for job in world.seen[1].jobs] == ["j"]
+    assert len(world.seen[1].deployments) == 1
+    assert world.seen[1].model.status.observed_generation == 1
+
+
+async def test_deletions_are_carried_out(world: World) -> None:
+    world.cache.observe(DEPLOYMENTS, world.kube.put(world.child("Deployment", "d")))
+    world.plan = lambda facts: decided(
+        delete=tuple(ObjectRef("apps/v1", "Deployment", "ns", "d") for _ in facts.deployments)
+    )
+    assert (await world.reconcile()).wrote
+    assert not (await world.reconcile()).wrote
+    assert world.kube.calls["delete"] == 1
+
+
+async def test_a_model_that_is_gone_or_going_is_left_alone(world: World) -> None:
+    going = {
+        **world.model,
+        "metadata": {**world.model["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"},
+    }
+    world.cache.observe(INFERENCE_MODELS, world.kube.put(going))
+    assert await world.reconcile() == Outcome(exists=False)
+    world.cache.deleted(INFERENCE_MODELS, world.model)
+    assert await world.reconcile() == Outcome(exists=False)
+    assert world.seen == []
+
+
+async def test_a_model_that_cannot_be_read_is_told_and_not_tried_again(world: World) -> None:
+    world.cache.observe(INFERENCE_MODELS, world.kube.put({**world.model, "spec": {"source": 7}}))
+    assert await world.reconcile() == Outcome()
+    assert world.seen == []
+    assert await world.events() == ["InvalidSpec"]
+
+
+async def test_a_class_that_cannot_be_read_is_left_out(world: World) -> None:
+    for name, spec in (("bad", {}), ("good", {"nodeSelector": {"a": "b"}, "backends": ["cpu"]})):
+        accelerator_class = {
+            "apiVersion": "enginewright.dev/v1alpha1",
+            "kind": "AcceleratorClass",
+            "metadata": {"name": name},
+            "spec": spec,
+        }
+        world.cache.observe(ACCELERATOR_CLASSES, world.kube.put(accelerator_class))
+    await world.reconcile()
+    assert [each.metadata.name for each in world.seen[0].classes] == ["good"]
+
+
+async def test_what_cannot_be_applied_is_told_and_the_status_is_written(world: World) -> None:
+    world.plan = lambda _: decided(apply=(world.child("Job"),))
+    world.kube.fail["apply"] = [Forbidden("exceeded quota: q")]
+    with pytest.raises(Forbidden):
+        await world.reconcile()
+    assert world.kube.objects[(INFERENCE_MODELS, "ns", "m")]["status"]
+    assert await world.events() == ["ApplyFailed"]
+
+
+async def test_a_busy_api_server_is_no_news(world: World) -> None:
+    world.plan = lambda _: decided(apply=(world.child("Job"),))
+    world.kube.fail["apply"] = [Transient("busy")]
+    with pytest.raises(Transient):
+        await world.reconcile()
+    assert await world.events() == []
+
+
+async def test_events_are_told_after_the_status(world: World) -> None:
+    world.plan = lambda _: decided(events=(EventIntent("Normal", "Serving", "serves"),))
+    world.kube.fail["apply_status"] = [Transient("busy")]
+    with pytest.raises(Transient):
+        await world.reconcile()
+    assert await world.events() == []
+    await world.reconcile()
+    assert await world.events() == ["Serving"]
+
+
+async def test_children_of_an_earlier_model_are_no_facts_and_are_waited_for(world: World) -> None:
+    old = world.kube.put(world.child("Job", owner="an earlier model"))
+    world.cache.observe(JOBS, old)
+    world.cache.observe(PODS, world.kube.put(pod_of(old, "Succeeded")))
+    world.plan = lambda _: decided(apply=(world.child("Job"),))
+    outcome = await world.reconcile()
+    assert (world.seen[0].jobs, world.seen[0].pods) == ((), ())
+    assert outcome.requeue_after == 1.0
+    assert world.kube.calls["apply"] == 0
+    world.cache.observe(JOBS, old, deleted=True)
+    del world.kube.objects[(JOBS, "ns", "j")]
+    assert (await world.reconcile()).wrote
+
+
+def pod_of(job: dict[str, Any], phase: str) -> dict[str, Any]:
+    metadata = job["metadata"]
+    labels = {**metadata["labels"], "batch.kubernetes.io/job-name": metadata["name"]}
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": metadata["uid"]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{metadata['name']}-x",
+            "namespace": "ns",
+            "labels": labels,
+            "ownerReferences": [owner],
+        },
+        "status": {"phase": phase},
+    }
+
+
+async def test_a_finished_jobs_pods_are_asked_for_when_the_watch_lags(world: World) -> None:
+    job = world.kube.put(world.child("Job"))
+    world.cache.observe(PODS, world.kube.put(pod_of(job, "Running")))
+    world.kube.put(pod_of(job, "Succeeded"))  # its event is still on the way
+    done = {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}
+    world.cache.observe(JOBS, world.kube.put({**job, "status": done}))
+    await world.reconcile()
+    assert [pod["status"]["phase"] for pod in world.seen[0].pods] == ["Succeeded"]
+    assert world.kube.calls["list"] == 1
+    await world.reconcile()
+    assert world.kube.calls["list"] == 1
+
+
+async def test_a_running_jobs_pods_are_not_asked_for(world: World) -> None:
+    world.cache.observe(JOBS, world.kube.put(world.child("Job", status={"active": 1})))
+    await world.reconcile()
+    assert world.kube.calls["list"] == 0

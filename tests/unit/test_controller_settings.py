@@ -1,0 +1,66 @@
+"""Settings: what the chart writes is read, and what is wrong is said in one sentence."""
+
+import json
+from typing import Any
+
+import pytest
+from enginewright.controller.settings import BadSettings, Settings, load_settings
+
+pytestmark = pytest.mark.unit
+
+DOCUMENT = {
+    "images": {"cpu": "example.com/cpu:1"},
+    "imagePullPolicy": "Always",
+    "imagePullSecrets": ["pull"],
+    "logLevel": "debug",
+    "store": {"claim": "store", "size": "20Gi", "accessMode": "ReadWriteMany"},
+}
+
+
+def load(document: Any, namespace: str = "system") -> Settings:
+    text = document if isinstance(document, str) else json.dumps(document)
+    return load_settings({"ENGINEWRIGHT_CONFIG": text, "POD_NAMESPACE": namespace})
+
+
+def test_what_the_chart_writes() -> None:
+    settings = load(DOCUMENT)
+    assert (settings.log_level, settings.http_port) == ("debug", 8080)
+    config = settings.config
+    assert config.namespace == "system"
+    assert config.images == {"cpu": "example.com/cpu:1"}
+    assert (config.image_pull_policy, config.image_pull_secrets) == ("Always", ("pull",))
+    assert config.store.storage_class is None
+    assert (config.store.claim, config.store.access_mode) == ("store", "ReadWriteMany")
+
+
+def test_little_is_needed() -> None:
+    settings = load({key: DOCUMENT[key] for key in ("images", "store")})
+    assert settings.config.image_pull_policy == "IfNotPresent"
+    assert settings.log_level == "info"
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ("", "ENGINEWRIGHT_CONFIG is not set"),
+        ("{", "ENGINEWRIGHT_CONFIG cannot be used"),
+        ("[]", "ENGINEWRIGHT_CONFIG cannot be used"),
+        ({**DOCUMENT, "images": {}}, "images"),
+        ({**DOCUMENT, "images": {"cpu": ""}}, "images.cpu"),
+        ({**DOCUMENT, "store": {}}, "store.claim"),
+        ({**DOCUMENT, "imagePullPolicy": "Sometimes"}, "imagePullPolicy"),
+        ({**DOCUMENT, "logLevel": "loud"}, "use one of debug, info, warning, error"),
+        ({**DOCUMENT, "httpPort": 0}, "httpPort"),
+        ({**DOCUMENT, "imagePullPolcy": "Always"}, "imagePullPolcy"),
+    ],
+)
+def test_what_is_wrong_is_named(document: Any, told: str) -> None:
+    with pytest.raises(BadSettings) as caught:
+        load(document)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_namespace_is_needed() -> None:
+    with pytest.raises(BadSettings, match="POD_NAMESPACE is not set"):
+        load(DOCUMENT, namespace="")
