@@ -16,11 +16,10 @@ from typing import Any, Self
 import numpy as np
 import onnx
 import onnxruntime as ort
-from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
-
 from enginewright.contract.manifest import MANIFEST_NAME, ArtifactFile, Manifest, TensorSpec
 from enginewright.contract.task import Recipe, ServeTask, ShapeProfile
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 17
 IR_VERSION = 9
@@ -116,12 +115,16 @@ def write_artifact(
     onnx_model: onnx.ModelProto | Path,
     samples: Sequence[Feeds],
     *,
+    golden: Sequence[Feeds] | None = None,
     shapes: Sequence[ShapeProfile] = (),
     name: str = "m",
     revision: str = "r1",
     max_queue: int = 256,
 ) -> ServeTask:
-    """Write what `fetch-artifact` leaves under `root`, and return the task to serve it."""
+    """Write what `fetch-artifact` leaves under `root`, and return the task to serve it.
+
+    `golden` gives the expected outputs where NumPy cannot hold the inputs' type.
+    """
     folder = root / "artifact"
     (folder / "golden").mkdir(parents=True)
     (root / "dev").mkdir()
@@ -137,10 +140,10 @@ def write_artifact(
     outputs_file: Feeds = {}
     for index, feeds in enumerate(samples):
         inputs_file |= {f"s{index}/{key}": _storable(value) for key, value in feeds.items()}
-        results = session.run(None, feeds)
-        outputs_file |= {
-            f"s{index}/{key}": _storable(value) for key, value in zip(outputs, results, strict=True)
-        }
+        results = (
+            golden[index] if golden else dict(zip(outputs, session.run(None, feeds), strict=True))
+        )
+        outputs_file |= {f"s{index}/{key}": _storable(value) for key, value in results.items()}
     np.savez(folder / "golden/inputs.npz", **inputs_file)  # type: ignore[arg-type]  # its stub takes allow_pickle for an array
     np.savez(folder / "golden/outputs.npz", **outputs_file)  # type: ignore[arg-type]  # likewise
     key = hashlib.sha256(name.encode()).hexdigest()
@@ -183,6 +186,15 @@ def write_artifact(
 
 def _storable(array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(np.str_) if array.dtype == object else array
+
+
+def real_model(name: str) -> Path:
+    """Return the path of a real model, from the packages of requirements/models.txt."""
+    repository = Path(__file__).resolve().parents[2]
+    shown = subprocess.run(
+        [str(repository / "hack/models")], capture_output=True, text=True, check=True, timeout=250
+    )
+    return next(Path(shown.stdout.strip().splitlines()[-1]).rglob(name))
 
 
 def free_port() -> int:
@@ -272,7 +284,7 @@ class Server:
             "settings": settings,
         }
         self._log = (root / "server.log").open("wb")
-        self.process = subprocess.Popen(  # noqa: S603 - our own interpreter and program
+        self.process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, json.dumps(arguments)],
             stdout=self._log,
             stderr=subprocess.STDOUT,

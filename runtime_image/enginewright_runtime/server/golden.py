@@ -112,7 +112,7 @@ def _numeric_difference(
         tolerance = (rtol or 0.0) * np.abs(want) + (atol or 0.0)
         failed = bool((error > tolerance).any())
     else:
-        tolerance = RTOL * np.abs(want) + max(min(_ATOL, RTOL * scale), 1e-5 * scale, 1e-9)
+        tolerance = RTOL * np.abs(want) + max(min(_ATOL, RTOL * scale), 1e-5 * scale, 1e-6)
         failed = bool(
             np.mean(error > tolerance) > _OUTLIER_SHARE
             or (error > tolerance + _OUTLIER_SIZE * scale).any()
