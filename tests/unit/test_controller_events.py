@@ -1,8 +1,10 @@
 """Events: once per change, counted up over restarts, in nobody's way."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from enginewright.controller.events import REPEAT_AFTER, EventRecorder
@@ -34,7 +36,7 @@ class Clock:
         return datetime.fromtimestamp(self.seconds, UTC)
 
 
-async def told(kube: FakeKube, clock: Clock, *news: tuple[dict[str, object], EventIntent]) -> None:
+async def told(kube: FakeKube, clock: Clock, *news: tuple[Mapping[str, Any], EventIntent]) -> None:
     """Tell `news` in a process of its own and wait until all is written."""
     recorder = EventRecorder(kube, clock=clock, now=clock.now)
     writer = asyncio.create_task(recorder.run())

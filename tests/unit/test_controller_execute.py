@@ -119,7 +119,7 @@ async def test_a_value_that_the_server_rewrites_is_applied_once(world: World) ->
         world.kube.calls["apply"] += 1
         return world.kube.put(stored)
 
-    world.kube.apply = rewriting  # type: ignore[method-assign, assignment] # a webhook, in short
+    world.kube.apply = rewriting  # type: ignore[method-assign] # a webhook, in short
     assert await world.executor.apply(deployment(strange="as sent"))
     assert not await world.executor.apply(deployment(strange="as sent"))
 

@@ -45,7 +45,6 @@ def test_every_kind_is_listed_with_its_selector() -> None:
     world.add("Job", "ours", managed="yes")
     world.add("Job", "theirs")
     world.add("InferenceModel", "m")
-    assert not world.informer.synced
     run(world.informer.first_listing())
     assert world.informer.synced
     assert [job["metadata"]["name"] for job in world.cache.all(JOBS)] == ["ours"]
