@@ -67,7 +67,10 @@ class _Keywords:
         self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         """Return the marked schema."""
-        return {**({} if self.replace else handler(core_schema)), **dict(self.extra)}
+        marked = handler(core_schema)
+        if self.replace:
+            marked = {name: marked[name] for name in ("description",) if name in marked}
+        return {**marked, **dict(self.extra)}
 
 
 ATOMIC = _Keywords(((LIST_TYPE_KEYWORD, "atomic"),))

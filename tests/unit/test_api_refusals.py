@@ -1,0 +1,62 @@
+"""Fields that this version does not act on are named, and nothing else is."""
+
+from typing import Any
+
+import pytest
+from enginewright.api.inference_model import InferenceModelSpec
+from enginewright.api.refusals import refused_fields
+
+CALIBRATION = {"calibration": {"uri": "pvc://models/calibration.npz"}}
+
+
+def refused(change: dict[str, Any]) -> tuple[str, ...]:
+    source = {"uri": "pvc://models/model.onnx", **change.pop("source", {})}
+    return refused_fields(InferenceModelSpec.model_validate({"source": source, **change}))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"source": {"uri": "s3://bucket/model.onnx"}}, "spec.source.uri: s3://bucket/model.onnx"),
+        ({"source": {"refreshInterval": "10m"}}, "spec.source.refreshInterval: 10m"),
+        ({"targetOpset": 17}, "spec.targetOpset"),
+        ({"precision": "FP32"}, "spec.precision"),
+        ({"extensions": [{"uri": "pvc://a/b", "sha256": "0" * 64, "type": "CustomOperators"}]},
+         "spec.extensions"),
+        ({"parity": {"samples": {"uri": "oci://registry/samples"}}},
+         "spec.parity.samples.uri: oci://registry/samples"),
+        ({"parity": {"outputs": [{"name": "y", "rtol": "0.1"}]}}, "spec.parity.outputs"),
+        ({"build": {"workspace": "4Gi"}}, "spec.build.workspace"),
+        ({"build": {"interim": "CUDA"}}, "spec.build.interim: CUDA"),
+        ({"fallback": {"policy": "Forbid"}}, "spec.fallback"),
+        ({"rollout": {"canary": {}}}, "spec.rollout.canary"),
+        ({"rollout": {"analysis": {"maxErrorShare": "1%"}}}, "spec.rollout.analysis"),
+        ({"rollout": {"onFailure": "Pause"}}, "spec.rollout.onFailure"),
+        ({"serving": {"batching": {"maxSize": 8}}}, "spec.serving.batching"),
+        ({"serving": {"autoscaling": {"maxReplicas": 8}}}, "spec.serving.autoscaling"),
+    ],
+)  # fmt: skip
+def test_a_field_that_would_be_ignored_is_named(change: dict[str, Any], expected: str) -> None:
+    assert refused(change) == (expected,)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"source": {"uri": "https://host/model.onnx", "refreshInterval": "0s"}},
+        {"source": {"uri": "http://host/model.onnx"}},
+        {"extensions": [], "parity": {"outputs": []}},  # an empty list asks for nothing
+        {"build": {"interim": "None", "timeout": "2h"}},
+        {"parity": {"rtol": "0.1", "atol": "0.1", "samples": {"uri": "pvc://models/golden.npz"}}},
+        {"rollout": {"strategy": "Recreate", "paused": True}, "serving": {"maxQueue": 1}},
+        {"replicas": 0, "backends": ["cpu"], "accelerators": [{"class": "cpu"}]},
+    ],
+)
+def test_what_is_acted_on_passes(change: dict[str, Any]) -> None:
+    assert refused(change) == ()
+
+
+def test_all_are_named_in_the_order_of_the_schema() -> None:
+    change = {"precision": "INT8", "quantization": CALIBRATION, "fallback": {"policy": "Allow"}}
+    assert refused(change) == ("spec.precision", "spec.quantization", "spec.fallback")

@@ -1,0 +1,213 @@
+"""The generated definitions: whole, bounded, described, and never behind the models."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from enginewright.api.crds import definitions, structural
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SUFFIX_NOT_YET = re.compile(r"This version (refuses it|takes only .+)\.$")
+
+Schema = dict[str, Any]
+
+
+def schema(plural: str) -> Schema:
+    (version,) = definitions()[f"enginewright.dev_{plural}.yaml"]["spec"]["versions"]
+    return dict(version["schema"]["openAPIV3Schema"])
+
+
+def parts(node: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
+    """Yield every part of a schema below the root's metadata, with its path."""
+    yield path, node
+    for name, entry in node.get("properties", {}).items():
+        if (path, name) != ("", "metadata"):
+            yield from parts(entry, f"{path}.{name}")
+    for name, suffix in (("items", "[]"), ("additionalProperties", "{}")):
+        if name in node:
+            yield from parts(node[name], path + suffix)
+
+
+ALL_PARTS = [
+    pytest.param(part, id=f"{plural}{path}")
+    for plural in ("inferencemodels", "acceleratorclasses")
+    for path, part in parts(schema(plural))
+]
+
+
+@pytest.mark.parametrize("part", ALL_PARTS)
+def test_every_field_is_described(part: Schema) -> None:
+    described = part.get("description", "")
+    assert described.endswith(".")
+    assert "\n" not in described
+
+
+@pytest.mark.parametrize("part", ALL_PARTS)
+def test_every_list_map_and_string_has_an_end(part: Schema) -> None:
+    if part.get("type") == "string" and part["description"].startswith(("Kind of", "Version of")):
+        return  # the API server's own fields
+    if part.get("type") == "string":
+        assert {"maxLength", "enum"} & part.keys() or part.get("format") == "date-time"
+    if part.get("type") == "array":
+        assert "maxItems" in part
+        assert "x-kubernetes-list-type" in part
+    if "additionalProperties" in part:
+        assert "maxProperties" in part
+
+
+@pytest.mark.parametrize("part", ALL_PARTS)
+def test_every_rule_has_a_sentence(part: Schema) -> None:
+    for rule in part.get("x-kubernetes-validations", ()):
+        assert len(rule["message"]) > 20
+        assert not rule["message"].endswith(".")  # kubectl goes on after it
+
+
+def follow(node: Schema, json_path: str) -> Schema:
+    """Return the part that a printer column shows; KeyError when there is none."""
+    for name in re.sub(r"\[[^]]*\]", "[]", json_path).strip(".").split("."):
+        node = node["properties"][name.removesuffix("[]")]
+        if name.endswith("[]"):
+            node = node["items"]
+    return node
+
+
+@pytest.mark.parametrize(
+    ("plural", "column"),
+    [
+        pytest.param(entry["spec"]["names"]["plural"], column, id=f"{name}-{column['name']}")
+        for name, entry in definitions().items()
+        for column in entry["spec"]["versions"][0]["additionalPrinterColumns"]
+    ],
+)
+def test_every_column_shows_a_field(plural: str, column: Schema) -> None:
+    if column["jsonPath"] == ".metadata.creationTimestamp":
+        return
+    shown = follow(schema(plural), column["jsonPath"])
+    assert shown["type"] == (column["type"] if column["name"] != "BACKENDS" else "array")
+
+
+def test_columns_of_models() -> None:
+    columns = definitions()["enginewright.dev_inferencemodels.yaml"]["spec"]["versions"][0]
+    names = [
+        (each["name"], each.get("priority", 0)) for each in columns["additionalPrinterColumns"]
+    ]
+    narrow = ["READY", "REASON", "BACKEND", "PLACEMENT", "CLASSES", "P99", "REVISION", "AGE"]
+    assert names == [(name, 0) for name in narrow] + [("DIGEST", 1), ("OPSET", 1)]
+
+
+def test_scale_paths_show_fields() -> None:
+    version = definitions()["enginewright.dev_inferencemodels.yaml"]["spec"]["versions"][0]
+    scale = version["subresources"]["scale"]
+    types = [follow(schema("inferencemodels"), path)["type"] for path in scale.values()]
+    assert types == ["integer", "integer", "string"]
+
+
+def test_refused_fields_have_no_default_and_say_so() -> None:
+    marked = [
+        (path, part)
+        for path, part in parts(schema("inferencemodels"))
+        if SUFFIX_NOT_YET.search(part.get("description", ""))
+    ]
+    assert len(marked) == 16
+    assert all("default" not in part for _, part in marked)
+
+
+def test_status_has_no_defaults() -> None:
+    for _, part in parts(schema("inferencemodels")["properties"]["status"]):
+        assert "default" not in part
+
+
+def test_a_default_fills_in_through_empty_objects() -> None:
+    spec = schema("inferencemodels")["properties"]["spec"]["properties"]
+    assert spec["build"]["default"] == {}
+    assert spec["build"]["properties"]["timeout"]["default"] == "1h"
+    assert "default" not in spec["podTemplate"]
+    assert "default" not in spec["shapes"]
+
+
+def test_a_keyword_that_has_no_place_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no place for exclusiveMinimum"):
+        structural({"type": "integer", "exclusiveMinimum": 0}, {})
+
+
+def test_the_files_are_what_the_models_say() -> None:
+    subprocess.run([str(REPOSITORY / "hack/crds"), "--check"], check=True, timeout=60)
+
+
+def test_drift_is_told(tmp_path: Path) -> None:
+    """In a copy of the tree, since the check looks at the tree it lies in."""
+    for name in ("hack/crds.py", "crds", "charts/enginewright/files/crds"):
+        target = tmp_path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["cp", "-r", str(REPOSITORY / name), str(target)], check=True)
+    changed = tmp_path / "crds/enginewright.dev_inferencemodels.yaml"
+    changed.write_text(changed.read_text().replace("shortNames", "longNames"))
+    (tmp_path / "crds/leftover.yaml").write_text("a: b\n")
+    check = [sys.executable, str(tmp_path / "hack/crds.py"), "--check"]
+    told = subprocess.run(check, capture_output=True, text=True, check=False, timeout=60)
+    assert told.returncode == 1
+    assert "-    longNames:" in told.stdout
+    assert "+    shortNames:" in told.stdout
+    assert "-a: b" in told.stdout
+    assert "run hack/crds" in told.stderr
+    subprocess.run(check[:-1], check=True, timeout=60)
+    assert subprocess.run(check, check=False, timeout=60).returncode == 0
+    assert not (tmp_path / "crds/leftover.yaml").exists()
+
+
+def test_the_charts_copy_differs_only_in_what_keeps_it() -> None:
+    for path in sorted((REPOSITORY / "crds").glob("*.yaml")):
+        text = (REPOSITORY / "charts/enginewright/files/crds" / path.name).read_text()
+        assert "{{" not in text  # Helm would read it as a template of ours
+        copy = yaml.safe_load(text)
+        assert copy["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+        assert copy == yaml.safe_load(path.read_text())
+
+
+def documented() -> str:
+    return (REPOSITORY / "docs/resource.md").read_text()
+
+
+def leaves(plural: str) -> list[str]:
+    """Return the paths of a spec's fields that hold values, without brackets."""
+    spec = schema(plural)["properties"]["spec"]
+    found = [
+        (path.strip(".").replace("[]", ""), part) for path, part in parts(spec) if "{}" not in path
+    ]
+    scalars = [path for path, part in found if path and "properties" not in part]
+    return list(dict.fromkeys(path for path in scalars if not _holds_objects(path, scalars)))
+
+
+def _holds_objects(path: str, paths: list[str]) -> bool:
+    return any(other.startswith(f"{path}.") for other in paths)
+
+
+@pytest.mark.parametrize("path", leaves("inferencemodels"))
+def test_the_documentation_has_every_field(path: str) -> None:
+    assert f"`{path}`" in documented()
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in leaves("acceleratorclasses") if not path.startswith("tolerations.")]
+)
+def test_the_documentation_has_every_field_of_classes(path: str) -> None:
+    assert f"`{path}`" in documented().partition("## AcceleratorClass")[2]
+
+
+def test_the_documentation_marks_what_is_refused() -> None:
+    refused = {
+        path.removeprefix(".spec.")
+        for path, part in parts(schema("inferencemodels"))
+        if SUFFIX_NOT_YET.search(part.get("description", ""))
+    }
+    marked = {
+        found.group(1)
+        for line in documented().splitlines()
+        if "✗" in line and (found := re.match(r"\| `([^`]+)`", line))
+    }
+    assert marked == refused
