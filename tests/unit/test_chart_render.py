@@ -1,0 +1,262 @@
+"""The chart as Helm renders it: least rights, restricted pods, settings that the operator reads."""
+
+import itertools
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from enginewright.controller.settings import load_settings
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CHART = REPOSITORY / "charts/enginewright"
+IMAGES = {"images": {"operator": "operator:1", "runtime": {"cpu": "cpu:1", "openvino": "vino:1"}}}
+
+pytestmark = pytest.mark.timeout(1500)  # helm is built when it is first used
+
+Object = dict[str, Any]
+
+FULL: Object = {
+    **IMAGES,
+    "imagePullPolicy": "Always",
+    "imagePullSecrets": [{"name": "registry"}],
+    "store": {
+        "claim": "models",
+        "size": "1Ti",
+        "accessMode": "ReadWriteOnce",
+        "storageClass": "fast",
+    },
+    "logLevel": "debug",
+    "resources": {"limits": {"memory": "1Gi"}},
+    "podAnnotations": {"example.com/note": "yes"},
+    "nodeSelector": {"disk": "ssd"},
+    "tolerations": [{"operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+}
+VARIANTS = {
+    "smallest": {"images": {"operator": "operator:1", "runtime": {"cpu": "cpu:1"}}},
+    "full": FULL,
+    "bare": {**IMAGES, "crds": {"install": False}, "accelerators": {"cpu": {"create": False}}},
+}
+
+
+def helm(values: Object, release: str = "enginewright") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            str(REPOSITORY / "hack/cluster/cluster"), "helm", "template", release, str(CHART),
+            "--namespace", "home", "--values", "-",
+        ],
+        input=json.dumps(values), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def render(values: Object, release: str = "enginewright") -> list[Object]:
+    done = helm(values, release)
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def refusal(values: Object) -> str:
+    done = helm(values)
+    assert done.returncode != 0
+    return done.stderr
+
+
+def of_kind(objects: list[Object], kind: str) -> list[Object]:
+    return [each for each in objects if each["kind"] == kind]
+
+
+def one(objects: list[Object], kind: str) -> Object:
+    (found,) = of_kind(objects, kind)
+    return found
+
+
+@pytest.fixture(scope="module", params=sorted(VARIANTS))
+def variant(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def objects(variant: str) -> list[Object]:
+    return render(VARIANTS[variant])
+
+
+def pod(objects: list[Object]) -> Object:
+    return dict(one(objects, "Deployment")["spec"]["template"]["spec"])
+
+
+def test_pods_are_restricted(objects: list[Object]) -> None:
+    spec = pod(objects)
+    assert spec["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "runAsGroup": 65532,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    (container,) = spec["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert not {"hostNetwork", "hostPID", "hostIPC", "volumes", "initContainers"} & spec.keys()
+
+
+def rules(objects: list[Object]) -> list[Object]:
+    roles = of_kind(objects, "ClusterRole") + of_kind(objects, "Role")
+    return list(itertools.chain.from_iterable(role["rules"] for role in roles))
+
+
+def test_rights_have_no_wildcard_and_no_secrets(objects: list[Object]) -> None:
+    for rule in rules(objects):
+        for values in rule.values():
+            assert "*" not in values
+        assert "secrets" not in rule["resources"]
+        assert not {"escalate", "bind", "impersonate", "deletecollection"} & set(rule["verbs"])
+
+
+def test_config_maps_only_by_name_and_at_home(objects: list[Object]) -> None:
+    (rule,) = [rule for rule in rules(objects) if "configmaps" in rule["resources"]]
+    assert rule in one(objects, "Role")["rules"]
+    assert rule["resourceNames"] == ["enginewright-images"]
+    assert one(objects, "Role")["metadata"]["namespace"] == "home"
+
+
+def test_the_store_is_the_only_claim_and_is_never_deleted(
+    objects: list[Object], variant: str
+) -> None:
+    found = [rule for rule in rules(objects) if "persistentvolumeclaims" in rule["resources"]]
+    (rule,) = found
+    claim = VARIANTS[variant].get("store", {}).get("claim", "enginewright-store")
+    assert rule["resourceNames"] == [claim]
+    assert "delete" not in rule["verbs"]
+
+
+def test_bindings_bind_the_pods_account(objects: list[Object]) -> None:
+    account = one(objects, "ServiceAccount")["metadata"]
+    assert pod(objects)["serviceAccountName"] == account["name"]
+    for binding, role in (("ClusterRoleBinding", "ClusterRole"), ("RoleBinding", "Role")):
+        bound = one(objects, binding)
+        assert bound["roleRef"]["name"] == one(objects, role)["metadata"]["name"]
+        assert bound["subjects"] == [
+            {"kind": "ServiceAccount", "name": account["name"], "namespace": "home"}
+        ]
+
+
+def test_one_operator_at_a_time(objects: list[Object]) -> None:
+    spec = one(objects, "Deployment")["spec"]
+    assert spec["replicas"] == 1
+    assert spec["strategy"] == {"type": "Recreate"}
+
+
+def test_service_and_probes_reach_the_port(objects: list[Object]) -> None:
+    (container,) = pod(objects)["containers"]
+    assert container["ports"] == [{"name": "http", "containerPort": 8080}]
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+    service = one(objects, "Service")["spec"]
+    assert service["ports"] == [{"name": "http", "port": 8080, "targetPort": "http"}]
+    labels = one(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert service["selector"].items() <= labels.items()
+
+
+def environment(objects: list[Object]) -> dict[str, str]:
+    (container,) = pod(objects)["containers"]
+    return {each["name"]: each.get("value", "home") for each in container["env"]}
+
+
+def test_the_operator_reads_what_the_chart_writes() -> None:
+    settings = load_settings(environment(render(FULL)))
+    assert settings.log_level == "debug"
+    assert settings.http_port == 8080
+    assert settings.config.namespace == "home"
+    assert settings.config.images == {"cpu": "cpu:1", "openvino": "vino:1"}
+    assert settings.config.image_pull_policy == "Always"
+    assert settings.config.image_pull_secrets == ("registry",)
+    store = settings.config.store
+    assert (store.claim, store.size) == ("models", "1Ti")
+    assert (store.access_mode, store.storage_class) == ("ReadWriteOnce", "fast")
+
+
+def test_the_operator_reads_the_defaults() -> None:
+    config = load_settings(environment(render(VARIANTS["smallest"]))).config
+    assert config.images == {"cpu": "cpu:1"}
+    assert config.image_pull_secrets == ()
+    assert config.store.storage_class is None
+
+
+def test_pod_values_arrive() -> None:
+    objects = render(FULL)
+    spec = pod(objects)
+    assert spec["nodeSelector"] == {"kubernetes.io/os": "linux", "disk": "ssd"}
+    for field in ("tolerations", "affinity", "imagePullSecrets"):
+        assert spec[field] == FULL[field]
+    (container,) = spec["containers"]
+    assert container["imagePullPolicy"] == "Always"
+    assert container["resources"]["limits"] == {"memory": "1Gi"}
+    metadata = one(objects, "Deployment")["spec"]["template"]["metadata"]
+    assert metadata["annotations"] == FULL["podAnnotations"]
+
+
+def test_definitions_and_class_have_a_switch(objects: list[Object], variant: str) -> None:
+    bare = variant == "bare"
+    assert len(of_kind(objects, "CustomResourceDefinition")) == (0 if bare else 2)
+    assert len(of_kind(objects, "AcceleratorClass")) == (0 if bare else 1)
+
+
+def test_the_class_is_a_hook_and_the_definitions_are_kept() -> None:
+    objects = render(IMAGES)
+    annotations = one(objects, "AcceleratorClass")["metadata"]["annotations"]
+    assert annotations == {"helm.sh/hook": "post-install,post-upgrade"}
+    for each in of_kind(objects, "CustomResourceDefinition"):
+        assert each["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+def test_releases_do_not_share_names() -> None:
+    first, second = (
+        {(each["kind"], each["metadata"]["name"]) for each in render({**IMAGES, **off}, release)}
+        for off in (VARIANTS["bare"],)
+        for release in ("enginewright", "staging")
+    )
+    assert not first & second
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({}, "set images.operator to the operator's image: build it from operator/Containerfile"),
+        (
+            {"images": {"operator": "operator:1"}},
+            "set images.runtime.cpu to the runtime image's variant `cpu`",
+        ),
+        ({**IMAGES, "image": {}}, "additional properties 'image' not allowed"),
+        ({**IMAGES, "store": {"sizes": "1Gi"}}, "additional properties 'sizes' not allowed"),
+        ({**IMAGES, "store": {"accessMode": "ReadWriteAll"}}, "'ReadWriteMany', 'ReadWriteOnce'"),
+        ({**IMAGES, "store": {"size": "much"}}, "/store/size"),
+        ({**IMAGES, "store": {"claim": "My Claim"}}, "/store/claim"),
+        ({**IMAGES, "logLevel": "loud"}, "'debug', 'info', 'warning', 'error'"),
+        ({**IMAGES, "crds": {"install": "no"}}, "/crds/install"),
+        ({**IMAGES, "imagePullSecrets": ["registry"]}, "/imagePullSecrets/0"),
+    ],
+)
+def test_bad_values_are_refused(values: Object, sentence: str) -> None:
+    assert sentence in refusal(values)
+
+
+def described(schema: Object, path: str = "") -> list[str]:
+    """Return the paths of the schema's values that lack a description."""
+    missing = []
+    for name, entry in schema.get("properties", {}).items():
+        if "description" not in entry:
+            missing.append(f"{path}.{name}")
+        missing += described(entry, f"{path}.{name}")
+    return missing
+
+
+def test_every_value_is_described_and_known() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert described(schema) == []
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert values.keys() == schema["properties"].keys() - {"global"}
