@@ -1,10 +1,19 @@
 """What every cluster is expected to have: DNS, a storage class, a class for system pods."""
 
+import base64
 import json
 from pathlib import Path
 
 from driver.images import archive_binary, load
-from driver.layout import DNS_ADDRESS, Cluster, Settings, cache_root
+from driver.layout import (
+    DNS_ADDRESS,
+    HUB_ADDRESS,
+    METRICS_PORT,
+    METRICS_USER,
+    Cluster,
+    Settings,
+    cache_root,
+)
 from driver.node import PAUSE_IMAGE
 from driver.processes import run
 
@@ -32,8 +41,9 @@ def load_images(cluster: Cluster, binaries: Path, settings: Settings) -> None:
 
 
 def apply(cluster: Cluster, kube: Path) -> None:
-    """Apply DNS and the storage class; unchanged ones stay as they are."""
-    text = "\n---\n".join(json.dumps(each) for each in [*_dns(), _storage_class()])
+    """Apply DNS, the storage class and the metrics API; unchanged ones stay as they are."""
+    objects = [*_dns(), _storage_class(), *_metrics(cluster)]
+    text = "\n---\n".join(json.dumps(each) for each in objects)
     run(
         kube, "kubectl", "--kubeconfig", cluster.kubeconfig,
         "apply", "--server-side", "--force-conflicts", "--filename", "-",
@@ -52,6 +62,71 @@ def _storage_class() -> dict[str, object]:
         "provisioner": "enginewright.dev/local",
         "reclaimPolicy": "Delete",
         "volumeBindingMode": "Immediate",
+    }
+
+
+def _metrics(cluster: Cluster) -> list[dict[str, object]]:
+    """Return what makes metrics-server, a process at the hub, the metrics API of the cluster."""
+    meta = {"name": "metrics-server", "namespace": "kube-system"}
+    user = {"name": METRICS_USER}
+    authority = base64.b64encode((cluster.pki / "ca.crt").read_bytes()).decode()
+    return [
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": user,
+            "rules": [
+                {"apiGroups": [""], "resources": ["nodes/metrics"], "verbs": ["get"]},
+                {
+                    "apiGroups": [""],
+                    "resources": ["pods", "nodes"],
+                    "verbs": ["get", "list", "watch"],
+                },
+            ],
+        },
+        _metrics_binding(user, "ClusterRole", METRICS_USER),
+        _metrics_binding(
+            {"name": f"{METRICS_USER}:review"}, "ClusterRole", "system:auth-delegator"
+        ),
+        _metrics_binding(meta, "Role", "extension-apiserver-authentication-reader"),
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": meta,
+            "spec": {"ports": [{"name": "https", "port": 443, "targetPort": METRICS_PORT}]},
+        },
+        {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {**meta, "labels": {"kubernetes.io/service-name": "metrics-server"}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [HUB_ADDRESS], "conditions": {"ready": True}}],
+            "ports": [{"name": "https", "port": METRICS_PORT, "protocol": "TCP"}],
+        },
+        {
+            "apiVersion": "apiregistration.k8s.io/v1",
+            "kind": "APIService",
+            "metadata": {"name": "v1beta1.metrics.k8s.io"},
+            "spec": {
+                "group": "metrics.k8s.io",
+                "version": "v1beta1",
+                "groupPriorityMinimum": 100,
+                "versionPriority": 100,
+                "service": meta,
+                "caBundle": authority,
+            },
+        },
+    ]
+
+
+def _metrics_binding(meta: dict[str, str], kind: str, role: str) -> dict[str, object]:
+    group = "rbac.authorization.k8s.io"
+    return {
+        "apiVersion": f"{group}/v1",
+        "kind": f"{kind}Binding",
+        "metadata": meta,
+        "roleRef": {"apiGroup": group, "kind": kind, "name": role},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": METRICS_USER}],
     }
 
 

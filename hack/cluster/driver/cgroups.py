@@ -42,22 +42,21 @@ def create(name: str) -> None:
             (folder / "cgroup.subtree_control").write_text(wanted)
 
 
-def _folders(prefix: str) -> list[Path]:
-    return [
-        each for root in hierarchies() for each in root.glob(f"{prefix}-[0-9]*") if each.is_dir()
-    ]
+def existing(name: str, *, exact: bool = False) -> list[Path]:
+    """Return the folders of a cgroup, or of all that are named `name` and a number."""
+    pattern = name if exact else f"{name}-[0-9]*"
+    return [each for root in hierarchies() for each in root.glob(pattern) if each.is_dir()]
 
 
-def members(prefix: str) -> set[int]:
-    """Return the pids in all cgroups whose name begins with `prefix`."""
-    pids: set[int] = set()
-    for top in _folders(prefix):
-        for procs in top.rglob("cgroup.procs"):
-            try:
-                pids.update(int(line) for line in procs.read_text().split())
-            except OSError:  # removed meanwhile
-                continue
-    return pids
+def pids(top: Path) -> set[int]:
+    """Return the pids in a cgroup and in those below it."""
+    found: set[int] = set()
+    for procs in top.rglob("cgroup.procs"):
+        try:
+            found.update(int(line) for line in procs.read_text().split())
+        except OSError:  # removed meanwhile
+            continue
+    return found
 
 
 def remove(prefix: str, seconds: float = 10) -> None:
@@ -67,7 +66,7 @@ def remove(prefix: str, seconds: float = 10) -> None:
         ClusterError: One stays busy.
     """
     deadline = time.monotonic() + seconds
-    while folders := _folders(prefix):
+    while folders := existing(prefix):
         for top in folders:
             for folder, _, _ in os.walk(top, topdown=False):
                 try:

@@ -1,42 +1,31 @@
-"""Takes a cluster down and finds what a crash left, by the cluster's own marks alone.
+"""Takes a cluster down and finds what a crash left, by the cluster's own marks (see members.py).
 
-The marks: pids with their start times, membership of the cluster's cgroups or network namespaces,
-and shims that were started for a socket in the cluster's folder. Mounts are in the nodes' mount
-namespaces and go with their processes.
+Mounts are in the nodes' mount namespaces and go with their processes.
 """
 
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
-from driver import cgroups, node
-from driver.errors import ClusterError
+from driver import cgroups, members, network, node
 from driver.layout import Cluster
-from driver.processes import Processes, end, run
-
-_NETNS = Path("/run/netns")
+from driver.processes import Processes
 
 
 def remove(cluster: Cluster) -> None:
     """Leave no process, mount, cgroup, network namespace or file behind.
 
+    Nothing is ended politely: all data goes anyway, and politeness would cost seconds a process.
+
     Raises:
         ClusterError: Something stays busy.
     """
     processes = Processes(cluster)
-    # Kubelets first: else they start again what is ended below.
     for name in sorted(processes.names(), key=_stop_order):
-        processes.stop(name, seconds=5)
-    for _ in range(20):  # a parent may fork while its children are being ended
-        end(_members(cluster), 0)
-        if not _members(cluster):
-            break
-    if left := _members(cluster):
-        raise ClusterError(f"processes {sorted(left)} do not end; run `down` again")
-    for namespace in _namespaces(cluster):
-        run("ip", "netns", "delete", namespace)
+        processes.stop(name, seconds=0)
+    members.end_cluster(cluster)
+    network.remove(cluster)
     cgroups.remove(cluster.cgroup_prefix)
     if cluster.folder.exists():
         shutil.rmtree(cluster.folder)
@@ -47,52 +36,17 @@ def remove(cluster: Cluster) -> None:
 
 def leftovers(cluster: Cluster) -> list[str]:
     """Return what there is of a cluster, in words; empty when nothing is."""
-    found = [f"process {pid}" for pid in sorted(_members(cluster))]
+    found = [f"process {pid}" for pid in sorted(members.of_cluster(cluster))]
     found += [f"mount {path}" for path in _mounts(cluster)]
-    found += [f"network namespace {name}" for name in _namespaces(cluster)]
+    found += [f"network namespace {name}" for name in network.namespaces(cluster)]
+    found += [f"cgroup {path}" for path in cgroups.existing(cluster.cgroup_prefix)]
     return [*found, str(cluster.folder)] if cluster.folder.exists() else found
 
 
 def _stop_order(name: str) -> int:
-    order = ("kubelet", "device-plugin", "kube-proxy", "provisioner", "containerd", "api-outside")
+    # What starts others goes first: else it starts again what is ended after it.
+    order = ("kubelet", "containerd")
     return next((rank for rank, prefix in enumerate(order) if name.startswith(prefix)), len(order))
-
-
-def _namespaces(cluster: Cluster) -> list[str]:
-    if not _NETNS.is_dir():
-        return []
-    wanted = [cluster.namespace]
-    wanted += [
-        path.name
-        for path in _NETNS.iterdir()
-        if path.name.startswith(f"{cluster.namespace}-")
-        and path.name.removeprefix(f"{cluster.namespace}-").isdigit()
-    ]
-    return [name for name in wanted if (_NETNS / name).exists()]
-
-
-def _members(cluster: Cluster) -> set[int]:
-    pids = cgroups.members(cluster.cgroup_prefix)
-    for namespace in _namespaces(cluster):
-        pids.update(int(pid) for pid in run("ip", "netns", "pids", namespace).split())
-    pids.update(_shims(cluster))
-    pids.discard(os.getpid())
-    return pids
-
-
-def _shims(cluster: Cluster) -> Iterator[int]:
-    prefix = f"{cluster.folder}/".encode()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            arguments = (entry / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if not arguments[0].endswith(b"containerd-shim-runc-v2") or b"-address" not in arguments:
-            continue
-        if arguments[arguments.index(b"-address") + 1].startswith(prefix):
-            yield int(entry.name)
 
 
 def _mounts(cluster: Cluster) -> list[str]:

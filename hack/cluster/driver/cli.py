@@ -12,24 +12,39 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from driver import addons, build, cleanup, controlplane, gpus, images, machine, network, node
+from driver import (
+    addons,
+    build,
+    cleanup,
+    controlplane,
+    gpus,
+    images,
+    machine,
+    members,
+    network,
+    node,
+)
 from driver.errors import ClusterError
 from driver.layout import (
     DEFAULT_NAME,
     DEFAULT_PORT,
     Cluster,
     Gpus,
+    Node,
     Settings,
 )
 from driver.processes import Processes, run
 from driver.progress import say, step, wait_until
 
 _MAX_NODES = 9
+_TOOLS = ("kubectl", "helm")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code: 0 done, 1 a reason was told, 2 wrong usage."""
-    options = _parser().parse_args(arguments)
+    given, tool_arguments = split_tool(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(given)
+    options.tool_arguments = tool_arguments
     try:
         _require_name(options.name)
         machine.require_linux_root()
@@ -42,6 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+def split_tool(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Separate our own arguments from those after the verb `kubectl` or `helm`, which are theirs."""
+    index = 0
+    while index < len(arguments) and arguments[index].startswith("-"):
+        index += 2 if arguments[index] == "--name" else 1
+    if index < len(arguments) and arguments[index] in _TOOLS:
+        return list(arguments[: index + 1]), list(arguments[index + 1 :])
+    return list(arguments), []
+
+
 def _require_name(name: str) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9]{0,19}", name):
         raise ClusterError(
@@ -51,11 +76,12 @@ def _require_name(name: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="cluster", description=__doc__)
-    parser.add_argument(
-        "--name", default=DEFAULT_NAME, help="several clusters can run side by side"
-    )
+    named = argparse.ArgumentParser(add_help=False)
+    for each, default in ((parser, DEFAULT_NAME), (named, argparse.SUPPRESS)):
+        each.add_argument("--name", default=default, help="several clusters can run side by side")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    up = verbs.add_parser("up", help="start, or mend, the cluster; a no-op when all runs")
+    add = functools.partial(verbs.add_parser, parents=[named])
+    up = add("up", help="start, or mend, the cluster; a no-op when all runs")
     up.add_argument("--nodes", type=int, help="number of nodes (default 1)")
     up.add_argument("--port", type=int, help="port of the API on 127.0.0.1")
     up.add_argument(
@@ -68,21 +94,20 @@ def _parser() -> argparse.ArgumentParser:
         help="API server and etcd, no controllers, no node",
     )
     up.set_defaults(verb=_up)
-    verbs.add_parser("down", help="remove everything").set_defaults(verb=_down)
-    verbs.add_parser("status", help="tell what runs").set_defaults(verb=_status)
-    verbs.add_parser("env", help="print KUBECONFIG and PATH for a shell").set_defaults(verb=_env)
-    for name in ("kubectl", "helm"):
+    add("down", help="remove everything").set_defaults(verb=_down)
+    add("status", help="tell what runs").set_defaults(verb=_status)
+    add("env", help="print KUBECONFIG and PATH for a shell").set_defaults(verb=_env)
+    for name in _TOOLS:
         tool = verbs.add_parser(name, help=f"run {name} against the cluster", add_help=False)
-        tool.add_argument("arguments", nargs=argparse.REMAINDER)
         tool.set_defaults(verb=_tool, tool=name)
-    load = verbs.add_parser("load", help="import image archives into every node")
+    load = add("load", help="import image archives into every node")
     load.add_argument("archives", nargs="+", type=Path)
     load.set_defaults(verb=_load)
-    logs = verbs.add_parser("logs", help="print a process's log, or name the processes")
+    logs = add("logs", help="print a process's log, or name the processes")
     logs.add_argument("process", nargs="?")
     logs.set_defaults(verb=_logs)
-    kill = verbs.add_parser("kill", help="end a process as a crash would; `up` mends it")
-    kill.add_argument("process")
+    kill = add("kill", help="end a process, or a node, as a crash would; `up` mends it")
+    kill.add_argument("process", help="as `status` names it, or node-N")
     kill.set_defaults(verb=_kill)
     return parser
 
@@ -94,8 +119,10 @@ def _locked(cluster: Cluster) -> Iterator[None]:
     with path.open("w") as lock:
         if not _flock(lock.fileno()):
             raise ClusterError(f"another command changes the cluster {cluster.name!r}; wait for it")
-        yield
-        path.unlink(missing_ok=True)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def _flock(descriptor: int) -> bool:
@@ -106,14 +133,13 @@ def _flock(descriptor: int) -> bool:
     return True
 
 
-def _settings(cluster: Cluster, options: argparse.Namespace) -> Settings:
+def _settings(cluster: Cluster, options: argparse.Namespace, binaries: Path) -> Settings:
     existing = cluster.read_settings()
-    devices = tuple(gpus.parse(each) for each in options.gpus)
+    devices = gpus.parse_all(options.gpus)
     nodes = 0 if options.control_plane_only else options.nodes
     if nodes is not None and not 0 <= nodes <= _MAX_NODES:
         raise ClusterError(f"--nodes {nodes} is not between 1 and {_MAX_NODES}")
     if existing is None:
-        machine.require_room()
         if options.port is None and cluster.name != DEFAULT_NAME:
             port = machine.free_port()
         else:
@@ -123,7 +149,7 @@ def _settings(cluster: Cluster, options: argparse.Namespace) -> Settings:
         for each in devices:
             if not 1 <= each.node <= nodes:
                 raise ClusterError(f"--gpus names node {each.node}, but there are {nodes} nodes")
-        return Settings(nodes, port, devices)
+        return Settings(nodes, port, devices, binaries.name)
     for asked, has, flag in (
         (nodes, existing.nodes, "--nodes"),
         (options.port, existing.port, "--port"),
@@ -133,14 +159,31 @@ def _settings(cluster: Cluster, options: argparse.Namespace) -> Settings:
             raise ClusterError(
                 f"the cluster {cluster.name!r} was made with other {flag}; run `down` first"
             )
+    if existing.build != binaries.name and not _runs(cluster, existing):
+        raise ClusterError(
+            f"the cluster {cluster.name!r} was made by another version of these programs, and not "
+            "all of it runs; run `down`, then `up`"
+        )
     return existing
+
+
+def _runs(cluster: Cluster, settings: Settings) -> bool:
+    processes = Processes(cluster)
+    return all(map(processes.alive, processes.names())) and controlplane.ready(
+        cluster, settings.port
+    )
 
 
 def _up(cluster: Cluster, options: argparse.Namespace) -> int:
     with _locked(cluster):
-        settings = _settings(cluster, options)
-        machine.install_programs()
+        if cluster.read_settings() is None:
+            machine.require_room()
         binaries = build.binaries()
+        settings = _settings(cluster, options, binaries)
+        if settings.build != binaries.name:
+            say(f"cluster {cluster.name!r} is up; it was made by another version of these programs")
+            return 0
+        machine.install_programs()
         kube = binaries / "kube"
         processes = Processes(cluster)
         cluster.folder.mkdir(parents=True, exist_ok=True)
@@ -164,6 +207,7 @@ def _up_nodes(cluster: Cluster, binaries: Path, settings: Settings, processes: P
     kube = binaries / "kube"
     nodes = [cluster.node(index) for index in range(1, settings.nodes + 1)]
     controlplane.start_controllers(cluster, kube, processes)
+    controlplane.start_metrics(cluster, kube, processes)
     with step(f"{len(nodes)} node(s)"):
         for each in nodes:
             node.start_namespace(each, binaries / "pause", processes)
@@ -258,9 +302,9 @@ def _tool(cluster: Cluster, options: argparse.Namespace) -> int:
         environment["KUBECONFIG"] = str(cluster.kubeconfig)
     elif options.tool == "kubectl":
         _require(cluster)  # helm can also lint and render without a cluster
-    return subprocess.call(
-        [str(build.binaries() / "kube"), options.tool, *options.arguments], env=environment
-    )
+    program = cluster.bin / options.tool  # of a running cluster: no build, should sources differ
+    command = [program] if program.exists() else [build.binaries() / "kube", options.tool]
+    return subprocess.call([*command, *options.tool_arguments], env=environment)
 
 
 def _load(cluster: Cluster, options: argparse.Namespace) -> int:
@@ -282,6 +326,11 @@ def _known(cluster: Cluster, process: str) -> Processes:
     return processes
 
 
+def _named_node(cluster: Cluster, name: str) -> Node | None:
+    nodes = [cluster.node(index) for index in range(1, _require(cluster).nodes + 1)]
+    return next((each for each in nodes if each.name == name), None)
+
+
 def _logs(cluster: Cluster, options: argparse.Namespace) -> int:
     if options.process is None:
         _require(cluster)
@@ -293,5 +342,8 @@ def _logs(cluster: Cluster, options: argparse.Namespace) -> int:
 
 
 def _kill(cluster: Cluster, options: argparse.Namespace) -> int:
-    _known(cluster, options.process).kill(options.process)
+    if one := _named_node(cluster, options.process):
+        members.end_node(one)
+    else:
+        _known(cluster, options.process).kill(options.process)
     return 0

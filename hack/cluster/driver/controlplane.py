@@ -10,12 +10,13 @@ from pathlib import Path
 from driver.layout import (
     API_SERVICE_ADDRESS,
     HUB_ADDRESS,
+    METRICS_PORT,
+    METRICS_USER,
     SERVICE_RANGE,
     Cluster,
     Settings,
 )
 from driver.processes import Processes, run
-from driver.progress import wait_until
 
 _SERVER_NAMES = (
     "127.0.0.1",
@@ -42,6 +43,7 @@ def create_credentials(cluster: Cluster, kube: Path, settings: Settings) -> None
         "controller-manager": ("system:kube-controller-manager", ""),
         "scheduler": ("system:kube-scheduler", ""),
         "proxy": ("system:kube-proxy", "system:node-proxier"),
+        "metrics-server": (METRICS_USER, ""),
     }
     for index in range(1, settings.nodes + 1):
         name = cluster.node(index).name
@@ -107,6 +109,15 @@ def start(cluster: Cluster, kube: Path, settings: Settings, processes: Processes
             "--service-account-key-file", pki / "service-accounts.key",
             "--service-account-signing-key-file", pki / "service-accounts.key",
             "--service-cluster-ip-range", SERVICE_RANGE,
+            "--requestheader-client-ca-file", pki / "front-proxy-ca.crt",
+            "--requestheader-allowed-names", "front-proxy-client",
+            "--requestheader-username-headers", "X-Remote-User",
+            "--requestheader-group-headers", "X-Remote-Group",
+            "--requestheader-extra-headers-prefix", "X-Remote-Extra-",
+            "--proxy-client-cert-file", pki / "front-proxy-client.crt",
+            "--proxy-client-key-file", pki / "front-proxy-client.key",
+            # No kube-proxy here: webhooks and aggregated APIs are reached by their endpoints.
+            "--enable-aggregator-routing",
             "--cert-dir", cluster.folder / "apiserver",
         ],
         enter=enter,
@@ -122,14 +133,7 @@ def start(cluster: Cluster, kube: Path, settings: Settings, processes: Processes
     processes.start(
         "api-outside", [kube, "forward", f"tcp:127.0.0.1:{settings.port}", f"unix:{socket}"]
     )
-    processes.check("kube-apiserver")
-    processes.check("api-outside", 0.2)
-    wait_until(
-        "the API server's readiness",
-        lambda: processes.alive("kube-apiserver") and ready(cluster, settings.port),
-        120,
-        f"the end of its log:\n{processes.tail('kube-apiserver')}",
-    )
+    processes.wait("kube-apiserver", "readiness", lambda: ready(cluster, settings.port), 120)
 
 
 def start_controllers(cluster: Cluster, kube: Path, processes: Processes) -> None:
@@ -164,6 +168,23 @@ def start_controllers(cluster: Cluster, kube: Path, processes: Processes) -> Non
         [kube, "provisioner", pki / "admin.kubeconfig", cluster.folder / "volumes"],
         enter=enter,
     )
+
+
+def start_metrics(cluster: Cluster, kube: Path, processes: Processes) -> None:
+    """Start metrics-server. The kubelets' certificates are their own: it does not check them."""
+    pki, credentials = cluster.pki, cluster.pki / "metrics-server.kubeconfig"
+    processes.start(
+        "metrics-server",
+        [
+            kube, "metrics-server", "--kubeconfig", credentials,
+            "--authentication-kubeconfig", credentials, "--authorization-kubeconfig", credentials,
+            "--secure-port", str(METRICS_PORT), "--tls-cert-file", pki / "metrics-server.crt",
+            "--tls-private-key-file", pki / "metrics-server.key",
+            "--kubelet-insecure-tls", "--kubelet-preferred-address-types", "InternalIP",
+            "--metric-resolution", "15s",
+        ],
+        enter=[cluster.enter],
+    )  # fmt: skip
 
 
 def ready(cluster: Cluster, port: int) -> bool:

@@ -1,39 +1,59 @@
 """What a node with GPUs looks like to Kubernetes: resources, and GPU Feature Discovery's labels."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from driver.errors import ClusterError
 from driver.layout import Gpus
 
+_PARTS_OF_A_CARD = 7
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A MIG profile as GPU Feature Discovery describes it."""
+
+    memory_mib: int
+    multiprocessors: int
+    slices: int
+
 
 @dataclass(frozen=True)
 class Product:
-    """One GPU as GPU Feature Discovery describes it."""
+    """One GPU as GPU Feature Discovery describes it, and the MIG profiles it can be cut in."""
 
     label: str  # nvidia.com/gpu.product
     memory_mib: int
     capability: tuple[int, int]
     family: str
+    slices: Mapping[str, Slice] = field(default_factory=dict)
 
 
-PRODUCTS = {
+# Profiles and sizes: NVIDIA's Multi-Instance GPU user guide, supported profiles.
+_A100_40GB = {
+    "1g.5gb": Slice(4864, 14, 1),
+    "2g.10gb": Slice(9856, 28, 2),
+    "3g.20gb": Slice(19968, 42, 3),
+}
+_A100_80GB = {
+    "1g.10gb": Slice(9728, 14, 1),
+    "2g.20gb": Slice(19968, 28, 2),
+    "3g.40gb": Slice(40192, 42, 3),
+    "7g.80gb": Slice(81050, 98, 7),
+}
+_H100 = {
+    "1g.10gb": Slice(9984, 16, 1),
+    "2g.20gb": Slice(20096, 32, 2),
+    "3g.40gb": Slice(40448, 60, 3),
+}
+PRODUCTS: Mapping[str, Product] = {
     "t4": Product("Tesla-T4", 15360, (7, 5), "turing"),
     "a10": Product("NVIDIA-A10", 23028, (8, 6), "ampere"),
-    "a100-40gb": Product("NVIDIA-A100-SXM4-40GB", 40960, (8, 0), "ampere"),
-    "a100-80gb": Product("NVIDIA-A100-SXM4-80GB", 81920, (8, 0), "ampere"),
+    "a100-40gb": Product("NVIDIA-A100-SXM4-40GB", 40960, (8, 0), "ampere", _A100_40GB),
+    "a100-80gb": Product("NVIDIA-A100-SXM4-80GB", 81920, (8, 0), "ampere", _A100_80GB),
     "l4": Product("NVIDIA-L4", 23034, (8, 9), "ada-lovelace"),
     "l40s": Product("NVIDIA-L40S", 46068, (8, 9), "ada-lovelace"),
-    "h100": Product("NVIDIA-H100-80GB-HBM3", 81559, (9, 0), "hopper"),
-}
-# Sizes of MIG slices: NVIDIA's Multi-Instance GPU user guide, supported profiles.
-MIG_MEMORY_MIB = {
-    "1g.5gb": 4864,
-    "2g.10gb": 9856,
-    "3g.20gb": 19968,
-    "1g.10gb": 9728,
-    "2g.20gb": 19968,
-    "3g.40gb": 40192,
-    "7g.80gb": 81050,
+    "h100": Product("NVIDIA-H100-80GB-HBM3", 81559, (9, 0), "hopper", _H100),
 }
 
 
@@ -49,19 +69,48 @@ def parse(text: str) -> Gpus:
         raise ClusterError(
             f"--gpus {text!r} is not NODE=PRODUCT[/MIG]:COUNT; write for example 2=l4:1"
         )
-    name, _, mig = product.partition("/")
+    name, slash, mig = product.partition("/")
     if name not in PRODUCTS:
         raise ClusterError(f"unknown GPU {name!r}; choose one of {', '.join(PRODUCTS)}")
-    if mig and mig not in MIG_MEMORY_MIB:
-        raise ClusterError(
-            f"unknown MIG profile {mig!r}; choose one of {', '.join(MIG_MEMORY_MIB)}"
-        )
+    slices = PRODUCTS[name].slices
+    if slash and mig not in slices:
+        known = f"choose one of {', '.join(slices)}" if slices else "it cannot be sliced"
+        raise ClusterError(f"unknown MIG profile {mig!r} of {name}; {known}")
+    if int(count) < 1:
+        raise ClusterError(f"--gpus {text!r} offers nothing; give a count of 1 or more")
     return Gpus(int(node), name, mig or None, int(count))
+
+
+def parse_all(texts: Sequence[str]) -> tuple[Gpus, ...]:
+    """Read every `--gpus`; a node has one product, whole or in one kind of slice or several.
+
+    Raises:
+        ClusterError: One is malformed, or two of one node do not go together.
+    """
+    parsed = tuple(parse(text) for text in texts)
+    for index, one in enumerate(parsed):
+        for other in parsed[:index]:
+            if one.node != other.node:
+                continue
+            if one.product != other.product or one.mig == other.mig:
+                raise ClusterError(
+                    f"--gpus names node {one.node} twice, with {other.product} and {one.product}; "
+                    "give each node one product, and each kind of slice once"
+                )
+    return parsed
 
 
 def resource(gpus: Gpus) -> str:
     """Return the extended resource's name."""
     return f"nvidia.com/mig-{gpus.mig}" if gpus.mig else "nvidia.com/gpu"
+
+
+def _cards(gpus: Gpus) -> int:
+    """Return how many whole GPUs a node has; slices of one card have at most seven parts."""
+    if not gpus.mig:
+        return gpus.count
+    of_one = _PARTS_OF_A_CARD // PRODUCTS[gpus.product].slices[gpus.mig].slices
+    return -(-gpus.count // of_one)
 
 
 def labels(gpus: Gpus) -> dict[str, str]:
@@ -74,16 +123,20 @@ def labels(gpus: Gpus) -> dict[str, str]:
         "nvidia.com/gpu.family": product.family,
         "nvidia.com/gpu.compute.major": str(product.capability[0]),
         "nvidia.com/gpu.compute.minor": str(product.capability[1]),
-        "nvidia.com/gpu.count": str(gpus.count if not gpus.mig else 1),
-        "nvidia.com/mig.capable": "true" if gpus.mig else "false",
+        "nvidia.com/gpu.count": str(_cards(gpus)),
+        "nvidia.com/mig.capable": "true" if product.slices else "false",
     }
     if not gpus.mig:
         return common
     prefix = f"nvidia.com/mig-{gpus.mig}"
+    size = product.slices[gpus.mig]
     return {
         **common,
         "nvidia.com/mig.strategy": "mixed",
         f"{prefix}.count": str(gpus.count),
-        f"{prefix}.memory": str(MIG_MEMORY_MIB[gpus.mig]),
+        f"{prefix}.memory": str(size.memory_mib),
+        f"{prefix}.multiprocessors": str(size.multiprocessors),
         f"{prefix}.product": f"{product.label}-MIG-{gpus.mig}",
+        f"{prefix}.slices.ci": str(size.slices),
+        f"{prefix}.slices.gi": str(size.slices),
     }

@@ -1,15 +1,17 @@
 """Container images without a builder: a static binary in one layer, and imports into containerd."""
 
-import gzip
 import hashlib
 import io
 import json
 import tarfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from driver.errors import ClusterError
 from driver.layout import Node
 from driver.processes import run
+
+_NAME_KEY = "org.opencontainers.image.ref.name"
 
 
 def archive_binary(binary: Path, reference: str, archive: Path) -> None:
@@ -48,48 +50,62 @@ def _architecture() -> str:
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
 
 
-def references(archive: Path) -> list[str]:
-    """Return the names that an oci-archive or docker-archive carries.
+@dataclass(frozen=True)
+class Content:
+    """What an image archive holds: the names, and a digest over all that they stand for."""
+
+    references: tuple[str, ...]
+    digest: str
+
+
+def inspect(archive: Path) -> Content:
+    """Read an oci-archive's or a docker-archive's index, which names its content by digests.
 
     Raises:
-        ClusterError: It is neither.
+        ClusterError: It is neither, or carries no name.
     """
     try:
         with tarfile.open(archive) as tar:
-            names = tar.getnames()
-            if "manifest.json" in names:
-                raw = tar.extractfile("manifest.json")
-                entries = json.load(raw) if raw else []
-                return [tag for entry in entries for tag in entry.get("RepoTags") or []]
-            raw = tar.extractfile("index.json")
-            index = json.load(raw) if raw else {}
-    except (tarfile.TarError, OSError, KeyError, json.JSONDecodeError, gzip.BadGzipFile) as error:
+            docker = "manifest.json" in tar.getnames()
+            member = tar.extractfile("manifest.json" if docker else "index.json")
+            raw = member.read() if member else b"{}"
+        index = json.loads(raw)
+    except (tarfile.TarError, OSError, EOFError, KeyError, ValueError) as error:
         raise ClusterError(
-            f"{archive} is no image archive ({error}); make one with `buildah push NAME oci-archive:FILE:NAME`"
+            f"{archive} is no image archive ({error}); "
+            "make one with `buildah push NAME oci-archive:FILE:NAME`"
         ) from None
-    key = "org.opencontainers.image.ref.name"
-    return [
-        entry["annotations"][key]
-        for entry in index.get("manifests", [])
-        if key in entry.get("annotations", {})
-    ]
+    if docker:
+        found = [tag for entry in index for tag in entry.get("RepoTags") or []]
+    else:
+        annotations = [entry.get("annotations", {}) for entry in index.get("manifests", [])]
+        found = [each[_NAME_KEY] for each in annotations if _NAME_KEY in each]
+    if not found:
+        raise ClusterError(f"{archive} names no image; push it with a name: oci-archive:FILE:NAME")
+    return Content(tuple(found), hashlib.sha256(raw).hexdigest())
 
 
 def load(node: Node, archive: Path) -> bool:
-    """Import an archive into a node's containerd, unless this very file is there; tell whether."""
-    stat = archive.stat()
-    mark = f"{archive.resolve()} {stat.st_size} {stat.st_mtime_ns}"
-    marks = node.folder / "images"
-    marks.mkdir(exist_ok=True)
-    remembered = marks / hashlib.sha256(mark.encode()).hexdigest()
-    if remembered.exists():
+    """Import an archive into a node's containerd, unless its names stand for it there already.
+
+    Returns:
+        Whether it was imported.
+
+    Raises:
+        ClusterError: It is no archive of a named image, or containerd refused it.
+    """
+    content = inspect(archive)
+    record = node.folder / "images.json"
+    imported: dict[str, str] = json.loads(record.read_text()) if record.exists() else {}
+    if all(imported.get(name) == content.digest for name in content.references):
         return False
-    if not references(archive):
-        raise ClusterError(f"{archive} names no image; push it with a name: oci-archive:FILE:NAME")
     run(
         "ctr", "--address", node.containerd_socket, "--namespace", "k8s.io",
         "images", "import", archive,
         timeout=300,
     )  # fmt: skip
-    remembered.write_text(mark)
+    imported.update(dict.fromkeys(content.references, content.digest))
+    partial = record.with_suffix(".tmp")
+    partial.write_text(json.dumps(imported, indent=1))
+    partial.rename(record)
     return True

@@ -14,6 +14,8 @@ SERVICE_RANGE = "198.19.0.0/16"
 POD_RANGE = "198.18.0.0/16"
 API_SERVICE_ADDRESS = "198.19.0.1"
 DNS_ADDRESS = "198.19.0.10"
+METRICS_PORT = 4443  # of metrics-server, at the hub
+METRICS_USER = "enginewright:metrics-server"
 
 
 def cache_root() -> Path:
@@ -39,6 +41,7 @@ class Settings:
     nodes: int
     port: int
     gpus: tuple[Gpus, ...] = ()
+    build: str = ""  # of the binaries that it was made with
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,12 @@ class Cluster:
             raw = json.loads(self.settings_file.read_text())
         except FileNotFoundError:
             return None
-        return Settings(raw["nodes"], raw["port"], tuple(Gpus(**each) for each in raw["gpus"]))
+        return Settings(
+            raw["nodes"],
+            raw["port"],
+            tuple(Gpus(**each) for each in raw["gpus"]),
+            raw.get("build", ""),
+        )
 
     def write_settings(self, settings: Settings) -> None:
         """Keep what the cluster is asked to be."""

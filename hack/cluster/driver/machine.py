@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 from driver.errors import ClusterError
-from driver.layout import STATE_ROOT
+from driver.layout import STATE_ROOT, cache_root
 from driver.processes import run
 from driver.progress import step
 
@@ -48,18 +48,23 @@ def require_room() -> None:
     Raises:
         ClusterError: Too little disk or memory.
     """
-    STATE_ROOT.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(STATE_ROOT).free / 2**30
-    if free < MINIMUM_DISK_GIB:
-        raise ClusterError(
-            f"{STATE_ROOT} has {free:.1f} GiB free, the cluster needs {MINIMUM_DISK_GIB}; free some"
-        )
+    for folder in (STATE_ROOT, cache_root()):
+        free = shutil.disk_usage(_existing(folder)).free / 2**30
+        if free < MINIMUM_DISK_GIB:
+            raise ClusterError(
+                f"{folder} has {free:.1f} GiB of disk free, the cluster needs {MINIMUM_DISK_GIB}; "
+                "free some"
+            )
     available = _available_memory_gib()
     if available < MINIMUM_MEMORY_GIB:
         raise ClusterError(
             f"{available:.1f} GiB of memory are available, the cluster needs {MINIMUM_MEMORY_GIB}; "
             "end other programs"
         )
+
+
+def _existing(folder: Path) -> Path:
+    return next(each for each in (folder, *folder.parents) if each.exists())
 
 
 def _available_memory_gib() -> float:

@@ -4,65 +4,118 @@
       br0 192.0.2.1/24  ---- veth pair ----  eth0 192.0.2.1N/24, pods 198.18.N.0/24
 
 The addresses are TEST-NET-1 and the benchmarking range (RFC 5737, RFC 2544): nobody routes them.
+Every command here can be repeated: an `up` that was cut off half-way goes on where it ended.
 """
 
+import contextlib
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
-from driver.layout import HUB_ADDRESS, Cluster, Node
+from driver.layout import HUB_ADDRESS, POD_RANGE, Cluster, Node
 from driver.processes import run
 
-
-def exists(namespace: str) -> bool:
-    """Tell whether a network namespace is there."""
-    return Path(f"/run/netns/{namespace}").exists()
+_NETNS = Path("/run/netns")
+_FORWARD = "echo 1 > /proc/sys/net/ipv4/ip_forward"
 
 
-def _inside(namespace: str, *command: str) -> None:
-    run("nsenter", f"--net=/run/netns/{namespace}", "--", *command)
+def namespaces(cluster: Cluster) -> list[str]:
+    """Return the names of the cluster's network namespaces, whole or half made."""
+    if not _NETNS.is_dir():
+        return []
+    prefix = f"{cluster.namespace}-"
+    found = (path.name for path in _NETNS.iterdir())
+    return sorted(
+        name
+        for name in found
+        if name == cluster.namespace
+        or (name.startswith(prefix) and name.removeprefix(prefix).isdigit())
+    )
 
 
-def _sysctl(namespace: str, name: str, value: str) -> None:
-    _inside(namespace, "sh", "-c", f"echo {value} > /proc/sys/{name}")
+def _mounted(namespace: str) -> bool:
+    """Tell a namespace from the empty file that `ip netns add` leaves when it is cut off."""
+    try:
+        return (_NETNS / namespace).stat().st_dev != _NETNS.stat().st_dev
+    except FileNotFoundError:
+        return False
+
+
+def remove(cluster: Cluster) -> None:
+    """Delete the cluster's namespaces and, with the last of the machine, the mount that held them."""
+    for namespace in namespaces(cluster):
+        if _mounted(namespace):
+            run("ip", "netns", "delete", namespace)
+        else:
+            (_NETNS / namespace).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        if not any(_NETNS.iterdir()):
+            if os.path.ismount(_NETNS):
+                run("umount", _NETNS)
+            _NETNS.rmdir()
+
+
+def members(namespace: str) -> set[int]:
+    """Return the pids of the processes in a network namespace."""
+    if not _mounted(namespace):
+        return set()
+    return {int(pid) for pid in run("ip", "netns", "pids", namespace).split()}
+
+
+def _inside(namespace: str, commands: Sequence[str]) -> None:
+    script = "\n".join(["set -e", *commands])
+    run("nsenter", f"--net={_NETNS / namespace}", "--", "sh", "-c", script)
 
 
 def _create(namespace: str) -> None:
-    run("ip", "netns", "add", namespace)
-    _inside(namespace, "ip", "link", "set", "lo", "up")
-    _sysctl(namespace, "net/ipv4/ip_forward", "1")
+    if not _mounted(namespace):
+        (_NETNS / namespace).unlink(missing_ok=True)
+        run("ip", "netns", "add", namespace)
 
 
 def create_hub(cluster: Cluster) -> None:
     """Make the control plane's namespace with the bridge that carries the API server's address."""
-    if exists(cluster.namespace):
-        return
     _create(cluster.namespace)
-    _inside(cluster.namespace, "ip", "link", "add", "br0", "type", "bridge")
-    _inside(cluster.namespace, "ip", "address", "add", f"{HUB_ADDRESS}/24", "dev", "br0")
-    _inside(cluster.namespace, "ip", "link", "set", "br0", "up")
-    # The API server finds its own address by the default route; it leads nowhere.
-    _inside(cluster.namespace, "ip", "route", "add", "default", "dev", "br0")
+    _inside(
+        cluster.namespace,
+        [
+            "ip link set lo up",
+            "ip link show br0 >/dev/null 2>&1 || ip link add br0 type bridge",
+            f"ip address replace {HUB_ADDRESS}/24 dev br0",
+            "ip link set br0 up",
+            # What is not of the cluster is refused at once, instead of after a pod's timeout.
+            "ip route replace unreachable default",
+            _FORWARD,
+        ],
+    )
 
 
 def create_node(node: Node, nodes: int) -> None:
     """Make a node's namespace, joined to the hub, with routes to the other nodes' pods."""
-    if exists(node.namespace):
-        return
+    hub, port = node.cluster.namespace, f"node{node.index}"
+    pair = f"type veth peer name eth0 netns {node.namespace}"
     _create(node.namespace)
-    hub = node.cluster.namespace
-    port = f"node{node.index}"
-    run(
-        "ip", "link", "add", port, "netns", hub,
-        "type", "veth", "peer", "name", "eth0", "netns", node.namespace,
-    )  # fmt: skip
-    _inside(hub, "ip", "link", "set", port, "master", "br0", "up")
-    _inside(hub, "ip", "route", "replace", node.pod_range, "via", node.address)
-    _inside(node.namespace, "ip", "address", "add", f"{node.address}/24", "dev", "eth0")
-    _inside(node.namespace, "ip", "link", "set", "eth0", "up")
-    _inside(node.namespace, "ip", "route", "add", "default", "via", HUB_ADDRESS)
-    for index in range(1, nodes + 1):
-        if index != node.index:
-            other = node.cluster.node(index)
-            _inside(node.namespace, "ip", "route", "add", other.pod_range, "via", other.address)
+    _inside(
+        hub,
+        [
+            f"ip link show {port} >/dev/null 2>&1 || ip link add {port} {pair}",
+            f"ip link set {port} master br0 up",
+            f"ip route replace {node.pod_range} via {node.address}",
+        ],
+    )
+    others = [node.cluster.node(index) for index in range(1, nodes + 1) if index != node.index]
+    _inside(
+        node.namespace,
+        [
+            "ip link set lo up",
+            f"ip address replace {node.address}/24 dev eth0",
+            "ip link set eth0 up",
+            f"ip route replace default via {HUB_ADDRESS}",
+            f"ip route replace unreachable {POD_RANGE}",  # addresses of pods that there are not
+            *(f"ip route replace {other.pod_range} via {other.address}" for other in others),
+            _FORWARD,
+        ],
+    )
 
 
 def pod_network(node: Node) -> dict[str, object]:

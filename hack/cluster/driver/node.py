@@ -6,13 +6,13 @@ share a machine, nothing of the machine is touched, and all mounts go when the n
 """
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from driver import cgroups, gpus, network
+from driver import cgroups, gpus, members, network
 from driver.layout import DNS_ADDRESS, POD_RANGE, Gpus, Node
 from driver.processes import Processes
-from driver.progress import wait_until
 
 PAUSE_IMAGE = "localhost/enginewright/pause:1"
 
@@ -29,11 +29,16 @@ def start_namespace(node: Node, pause: Path, processes: Processes) -> None:
     name = f"namespace-{node.index}"
     if processes.alive(name):
         return
-    for each in _process_names(node):  # those that a crash left in a namespace without its holder
+    # What a crash left in a namespace without its holder can neither be entered nor mended: the
+    # node starts anew, as after a power cut, and what lives in memory then is gone.
+    members.end_node(node)
+    for each in _process_names(node):
         processes.stop(each)
+    for folder in (_place(node, "/run/containerd"), node.folder / "ipam"):
+        shutil.rmtree(folder, ignore_errors=True)
     lines = []
     for place in FIXED_PLACES:
-        folder = node.folder / "places" / place.strip("/").replace("/", "-")
+        folder = _place(node, place)
         folder.mkdir(parents=True, exist_ok=True)
         Path(place).mkdir(parents=True, exist_ok=True)
         lines.append(f"mount --bind '{folder}' {place}")
@@ -44,12 +49,12 @@ def start_namespace(node: Node, pause: Path, processes: Processes) -> None:
         ["unshare", "--mount", "--propagation", "private", "sh", "-c", script],
         enter=[f"--net=/run/netns/{node.namespace}"],
     )
-    wait_until(
-        f"{node.name}'s mount namespace",
-        lambda: processes.alive(name) and (node.folder / "mounted").exists(),
-        10,
-        f"the end of its log:\n{processes.tail(name)}",
-    )
+    processes.wait(name, "its mounts", (node.folder / "mounted").exists, 10)
+
+
+def _place(node: Node, place: str) -> Path:
+    """Return the node's own folder for one of the fixed places."""
+    return node.folder / "places" / place.strip("/").replace("/", "-")
 
 
 def _process_names(node: Node) -> list[str]:
@@ -78,12 +83,7 @@ def start_containerd(node: Node, processes: Processes) -> None:
     if not processes.alive(name):
         node.containerd_socket.unlink(missing_ok=True)
     processes.start(name, ["containerd", "--config", config], enter=_enter(node, processes))
-    wait_until(
-        f"{name}'s socket",
-        lambda: processes.alive(name) and node.containerd_socket.exists(),
-        30,
-        f"the end of its log:\n{processes.tail(name)}",
-    )
+    processes.wait(name, "its socket", node.containerd_socket.exists, 30)
 
 
 def _containerd_config(node: Node, cni: Path) -> str:
@@ -118,7 +118,7 @@ def start_kubelet(node: Node, kube: Path, devices: Sequence[Gpus], processes: Pr
     pki, enter = node.cluster.pki, _enter(node, processes)
     labels = {key: value for each in devices for key, value in gpus.labels(each).items()}
     named = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
-    processes.start(
+    started = processes.start(
         f"kubelet-{node.index}",
         [
             kube, "kubelet", "--config", config, "--kubeconfig", pki / f"{node.name}.kubeconfig",
@@ -146,7 +146,8 @@ def start_kubelet(node: Node, kube: Path, devices: Sequence[Gpus], processes: Pr
             [kube, "device-plugin", "/var/lib/kubelet/device-plugins", *offers],
             enter=enter,
         )
-    processes.check(f"kubelet-{node.index}")
+    if started:
+        processes.check(f"kubelet-{node.index}")
 
 
 def _kubelet_config(node: Node, resolver: Path) -> dict[str, object]:
@@ -155,10 +156,10 @@ def _kubelet_config(node: Node, resolver: Path) -> dict[str, object]:
         "kind": "KubeletConfiguration",
         "authentication": {
             "anonymous": {"enabled": False},
-            "webhook": {"enabled": False},
+            "webhook": {"enabled": True},
             "x509": {"clientCAFile": str(node.cluster.pki / "ca.crt")},
         },
-        "authorization": {"mode": "AlwaysAllow"},  # of those who hold the client certificate
+        "authorization": {"mode": "Webhook"},
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": f"/{node.cgroup}",
         "failCgroupV1": False,

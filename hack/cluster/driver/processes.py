@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from driver.errors import ClusterError
@@ -115,6 +115,22 @@ class Processes:
         while time.monotonic() < deadline:
             if not self.alive(name):
                 raise ClusterError(f"{name} ended at once; the end of its log:\n{self.tail(name)}")
+            time.sleep(0.1)
+
+    def wait(self, name: str, what: str, check: Callable[[], bool], seconds: float) -> None:
+        """Poll `check` until it is true, as long as the process `name` runs.
+
+        Raises:
+            ClusterError: The process ended, or `seconds` have passed; with the end of its log.
+        """
+        deadline = time.monotonic() + seconds
+        while not (alive := self.alive(name)) or not check():
+            if not alive or time.monotonic() > deadline:
+                happened = "ended before" if not alive else f"has not, in {seconds:.0f} s, reached"
+                raise ClusterError(
+                    f"{name} {happened} {what}; run `up` again, or `down` first; "
+                    f"the end of its log ({self.log(name)}):\n{self.tail(name)}"
+                )
             time.sleep(0.1)
 
     def tail(self, name: str, lines: int = 15) -> str:
