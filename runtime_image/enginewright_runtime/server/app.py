@@ -23,13 +23,14 @@ from enginewright_runtime.server.encode import Encoder
 from enginewright_runtime.server.errors import OutOfProfileError, RequestError
 from enginewright_runtime.server.message import JSON_TYPE, Request, Response
 from enginewright_runtime.server.runner import explain, is_input_at_fault
-from enginewright_runtime.server.settings import MIB, RETRY_AFTER_SECONDS, Settings
+from enginewright_runtime.server.settings import RETRY_AFTER_SECONDS, Settings
 from enginewright_runtime.server.signature import Tensor
 from enginewright_runtime.server.startup import ServedModel
 from enginewright_runtime.server.worker import Job, Worker
 
 _log: Final = logging.getLogger(__name__)
 _RETRY: Final = b"Retry-After: %d\r\n" % RETRY_AFTER_SECONDS
+_JSON_BESIDE_TENSORS: Final = 64 * 1024  # bytes allowed for it in the largest binary request
 _STUCK_RUNS: Final = 20  # warm-up runs that a run may take before it counts as stuck
 
 
@@ -89,7 +90,9 @@ class App:
         """Become ready with `model`."""
         worker = Worker(model.runner.run, self._task.max_queue, self._finish)
         self.metrics.depth = lambda: worker.depth
-        self._body_limit = max(self._body_limit, model.signature.largest_request + MIB)
+        self._body_limit = max(
+            self._body_limit, model.signature.largest_request + _JSON_BESIDE_TENSORS
+        )
         self._inflight_limit = max(self._inflight_limit, 4 * self._body_limit)
         self._serving = _Serving(
             model,

@@ -88,7 +88,7 @@ class HeadParser:
 
 
 def _check(request: Request) -> None:
-    if request.version not in _VERSIONS:
+    if not request.method or request.version not in _VERSIONS:  # no method: HTTP/2's preface
         raise HeadError(505, "only HTTP/1.0 and HTTP/1.1 are spoken here")
     if request.version == "1.0":
         if request.chunked:
