@@ -17,7 +17,8 @@ from enginewright.api.markers import NotYet
 def refused_fields(spec: InferenceModelSpec) -> tuple[str, ...]:
     """Return the paths of refused fields, with the value where only some values are refused.
 
-    For example `("spec.precision", "spec.build.interim: CUDA")`; empty when all can be honoured.
+    For example `("spec.precision", "spec.build.interim: CUDA (only None)")`; empty when all can be
+    honoured.
     """
     return tuple(_refused(spec, "spec"))
 
@@ -35,4 +36,4 @@ def _refused(part: BaseModel, path: str) -> Iterator[str]:
         elif marker.accepts is None:
             yield place
         elif not re.fullmatch(marker.accepts, str(value), re.DOTALL):
-            yield f"{place}: {value}"
+            yield f"{place}: {value} (only {marker.told})"

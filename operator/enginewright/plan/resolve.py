@@ -75,7 +75,7 @@ def _unsupported_fields(facts: Facts) -> Obstacle | None:
     refused = refused_fields(facts.model.spec)
     if not refused:
         return None
-    message = f"this version does not act on {', '.join(refused)}; remove what is named"
+    message = f"this version does not act on {', '.join(refused)}; remove or change what is named"
     return Obstacle(StatusReason.UNSUPPORTED_FIELD, message)
 
 
