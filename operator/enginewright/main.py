@@ -75,6 +75,8 @@ async def _watch(app: Application, stop: asyncio.Event, stopping: asyncio.Task[b
         registry=_registry(app.router, app.watches),
         settings=_settings(app.watches),
         clusterwide=True,
+        # Not for peering, which is off: else kopf asks for the user's name, and a pod's has none.
+        identity="enginewright",
         stop_flag=unwatch,
     )
     _on_signals(stop)
