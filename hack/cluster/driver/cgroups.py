@@ -27,7 +27,11 @@ def hierarchies() -> list[Path]:
 
 
 def create(name: str) -> None:
-    """Make a cgroup in every hierarchy, ready for children."""
+    """Make a cgroup in every hierarchy, ready for children.
+
+    Raises:
+        ClusterError: A v2 hierarchy does not hand on what a kubelet needs.
+    """
     for root in hierarchies():
         folder = root / name
         folder.mkdir(exist_ok=True)
@@ -35,11 +39,26 @@ def create(name: str) -> None:
             if not unified() and (folder / file).exists():
                 (folder / file).write_text((root / file).read_text())
         if unified():
-            wanted = " ".join(
-                f"+{each}" for each in (root / "cgroup.controllers").read_text().split()
-            )
-            (root / "cgroup.subtree_control").write_text(wanted)
-            (folder / "cgroup.subtree_control").write_text(wanted)
+            _hand_on(root)
+            _hand_on(folder)
+
+
+def _hand_on(folder: Path) -> None:
+    """Give a v2 cgroup's children every controller that it has, one by one: some may be refused.
+
+    Raises:
+        ClusterError: One is refused that a kubelet cannot do without.
+    """
+    for controller in (folder / "cgroup.controllers").read_text().split():
+        try:
+            (folder / "cgroup.subtree_control").write_text(f"+{controller}")
+        except OSError as error:
+            if controller in {"cpu", "memory", "pids"}:
+                raise ClusterError(
+                    f"{folder} does not hand the cgroup controller {controller} on "
+                    f"({error.strerror}); run on the machine itself, or move the processes of this "
+                    "container out of its root cgroup"
+                ) from None
 
 
 def existing(name: str, *, exact: bool = False) -> list[Path]:

@@ -47,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.tool_arguments = tool_arguments
     try:
         _require_name(options.name)
-        machine.require_linux_root()
+        if options.root:
+            machine.require_linux_root()
         return int(options.verb(Cluster(options.name), options))
     except ClusterError as error:
         say(f"cluster: {error}")
@@ -79,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     named = argparse.ArgumentParser(add_help=False)
     for each, default in ((parser, DEFAULT_NAME), (named, argparse.SUPPRESS)):
         each.add_argument("--name", default=default, help="several clusters can run side by side")
+    parser.set_defaults(root=False)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     add = functools.partial(verbs.add_parser, parents=[named])
     up = add("up", help="start, or mend, the cluster; a no-op when all runs")
@@ -93,8 +95,8 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="API server and etcd, no controllers, no node",
     )
-    up.set_defaults(verb=_up)
-    add("down", help="remove everything").set_defaults(verb=_down)
+    up.set_defaults(verb=_up, root=True)
+    add("down", help="remove everything").set_defaults(verb=_down, root=True)
     add("status", help="tell what runs").set_defaults(verb=_status)
     add("env", help="print KUBECONFIG and PATH for a shell").set_defaults(verb=_env)
     for name in _TOOLS:
@@ -102,13 +104,13 @@ def _parser() -> argparse.ArgumentParser:
         tool.set_defaults(verb=_tool, tool=name)
     load = add("load", help="import image archives into every node")
     load.add_argument("archives", nargs="+", type=Path)
-    load.set_defaults(verb=_load)
+    load.set_defaults(verb=_load, root=True)
     logs = add("logs", help="print a process's log, or name the processes")
     logs.add_argument("process", nargs="?")
     logs.set_defaults(verb=_logs)
     kill = add("kill", help="end a process, or a node, as a crash would; `up` mends it")
     kill.add_argument("process", help="as `status` names it, or node-N")
-    kill.set_defaults(verb=_kill)
+    kill.set_defaults(verb=_kill, root=True)
     return parser
 
 

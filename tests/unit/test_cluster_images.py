@@ -1,0 +1,83 @@
+"""Images of one static binary, and what an archive is known by."""
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from driver.errors import ClusterError
+from driver.images import archive_binary, inspect
+
+pytestmark = pytest.mark.unit
+
+
+def _archive(path: Path, members: dict[str, object]) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for name, content in members.items():
+            raw = json.dumps(content).encode()
+            info = tarfile.TarInfo(name)
+            info.size = len(raw)
+            tar.addfile(info, io.BytesIO(raw))
+    return path
+
+
+def _oci(path: Path, name: str, digest: str) -> Path:
+    annotations = {"org.opencontainers.image.ref.name": name}
+    return _archive(
+        path, {"index.json": {"manifests": [{"digest": digest, "annotations": annotations}]}}
+    )
+
+
+def _binary(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def test_an_image_of_a_binary_names_itself_and_holds_the_binary(tmp_path: Path) -> None:
+    archive = tmp_path / "pause.tar"
+    archive_binary(_binary(tmp_path / "pause", b"\x7fELF"), "localhost/pause:1", archive)
+    assert inspect(archive).references == ("localhost/pause:1",)
+    with tarfile.open(archive) as tar:
+        layer = tar.extractfile("layer.tar")
+        assert layer is not None
+        with tarfile.open(fileobj=layer) as files:
+            member = files.getmember("pause")
+            assert member.mode == 0o755
+            content = files.extractfile(member)
+            assert content is not None
+            assert content.read() == b"\x7fELF"
+
+
+def test_the_digest_follows_the_content_not_the_file(tmp_path: Path) -> None:
+    digests = []
+    for number, content in enumerate((b"one", b"one", b"two")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        archive_binary(_binary(folder / "tool", content), "localhost/tool:1", folder / "tool.tar")
+        digests.append(inspect(folder / "tool.tar").digest)
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_reads_an_oci_archive(tmp_path: Path) -> None:
+    one = inspect(_oci(tmp_path / "a.tar", "localhost/x:1", "sha256:1"))
+    other = inspect(_oci(tmp_path / "b.tar", "localhost/x:1", "sha256:2"))
+    assert one.references == other.references == ("localhost/x:1",)
+    assert one.digest != other.digest
+
+
+def test_refuses_an_archive_without_a_name(tmp_path: Path) -> None:
+    archive = _archive(tmp_path / "a.tar", {"index.json": {"manifests": [{"digest": "sha256:1"}]}})
+    with pytest.raises(ClusterError, match="names no image"):
+        inspect(archive)
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b cut"])
+def test_refuses_what_is_no_archive(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(ClusterError, match="is no image archive"):
+        inspect(_binary(tmp_path / "x.tar", content))
+
+
+def test_refuses_an_archive_of_something_else(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="is no image archive"):
+        inspect(_archive(tmp_path / "x.tar", {"readme": {}}))
