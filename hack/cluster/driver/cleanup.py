@@ -4,11 +4,10 @@ Mounts are in the nodes' mount namespaces and go with their processes.
 """
 
 import contextlib
-import os
 import shutil
 from pathlib import Path
 
-from driver import cgroups, members, network, node
+from driver import cgroups, members, network
 from driver.layout import Cluster
 from driver.processes import Processes
 
@@ -29,9 +28,8 @@ def remove(cluster: Cluster) -> None:
     cgroups.remove(cluster.cgroup_prefix)
     if cluster.folder.exists():
         shutil.rmtree(cluster.folder)
-    for folder in (cluster.folder.parent, *node.FIXED_PLACES):
-        with contextlib.suppress(OSError):  # in use by another cluster, or by the machine
-            os.rmdir(folder)
+    with contextlib.suppress(OSError):  # another cluster's folder lies there too
+        cluster.folder.parent.rmdir()
 
 
 def leftovers(cluster: Cluster) -> list[str]:

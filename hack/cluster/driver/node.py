@@ -1,8 +1,9 @@
 """One node: containerd, kubelet, kube-proxy and, where asked, a device plugin.
 
 Kubelet, containerd's shims and the CNI plugins write to fixed places such as /var/lib/kubelet. Each
-node has a mount namespace of its own, in which these places are folders of the node: several nodes
-share a machine, nothing of the machine is touched, and all mounts go when the node's processes do.
+node has a mount namespace of its own, in which /var is a folder of the node and /run is in memory:
+several nodes share a machine, nothing of the machine is touched, and all mounts go when the node's
+processes do.
 """
 
 import json
@@ -15,9 +16,6 @@ from driver.layout import DNS_ADDRESS, POD_RANGE, Gpus, Node
 from driver.processes import Processes
 
 PAUSE_IMAGE = "localhost/enginewright/pause:1"
-
-
-FIXED_PLACES = ("/var/lib/kubelet", "/var/lib/cni", "/var/log/containers", "/run/containerd")
 
 
 def start_namespace(node: Node, pause: Path, processes: Processes) -> None:
@@ -34,27 +32,37 @@ def start_namespace(node: Node, pause: Path, processes: Processes) -> None:
     members.end_node(node)
     for each in _process_names(node):
         processes.stop(each)
-    for folder in (_place(node, "/run/containerd"), node.folder / "ipam"):
-        shutil.rmtree(folder, ignore_errors=True)
-    lines = []
-    for place in FIXED_PLACES:
-        folder = _place(node, place)
-        folder.mkdir(parents=True, exist_ok=True)
-        Path(place).mkdir(parents=True, exist_ok=True)
-        lines.append(f"mount --bind '{folder}' {place}")
-    script = " && ".join([*lines, f"touch '{node.folder}/mounted'", f"exec '{pause}'"])
-    (node.folder / "mounted").unlink(missing_ok=True)
+    shutil.rmtree(node.folder / "ipam", ignore_errors=True)
+    for folder in ("cache", "lib", "log", "tmp"):
+        (node.folder / "var" / folder).mkdir(parents=True, exist_ok=True)
+    mounted = node.folder / "mounted"
+    mounted.unlink(missing_ok=True)
+    script = "\n".join([*private_places(node), f"touch '{mounted}'", f"exec '{pause}'"])
     processes.start(
         name,
-        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script],
+        ["unshare", "--mount", "--propagation", "private", "sh", "-ec", script],
         enter=[f"--net=/run/netns/{node.namespace}"],
     )
-    processes.wait(name, "its mounts", (node.folder / "mounted").exists, 10)
+    processes.wait(name, "its mounts", mounted.exists, 10)
 
 
-def _place(node: Node, place: str) -> Path:
-    """Return the node's own folder for one of the fixed places."""
-    return node.folder / "places" / place.strip("/").replace("/", "-")
+def private_places(node: Node) -> list[str]:
+    """Return the commands that give a node its own /run and /var; the cluster's folder stays seen.
+
+    Mounts on folders made for the purpose would not do: whoever removes such a folder, another
+    cluster's `down` for one, unmounts it in every namespace.
+    """
+    cluster = node.cluster.folder
+    return [
+        "mount -t tmpfs -o mode=755 tmpfs /run",
+        "mkdir /run/lock /run/cluster",
+        f"mount --bind '{cluster}' /run/cluster",
+        f"mount --bind '{node.folder}/var' /var",
+        "ln -sfn /run /var/run",
+        f"mkdir -p '{cluster}'",
+        f"mount --bind /run/cluster '{cluster}'",
+        "umount /run/cluster",
+    ]
 
 
 def _process_names(node: Node) -> list[str]:
