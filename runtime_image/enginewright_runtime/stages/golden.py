@@ -81,24 +81,23 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
 def _generate(
     paths: Paths, recipe: Recipe, validated: Validated, findings: list[Finding]
 ) -> list[Sample]:
-    """Generate inputs; where the model refuses random integers, try zeros, then ones."""
-    fillings = Filling.ORDER if _has_free_integers(validated, recipe) else Filling.ORDER[:1]
-    first: dict[str, str] = {}
+    """Generate inputs; where the model refuses integers, try others that are more often indices."""
+    fillings = tuple(Filling) if _has_free_integers(validated, recipe) else (Filling.DIGITS,)
+    refused: dict[str, str] = {}
     for filling in fillings:
         samples = generate(validated.inputs, validated.profiles, recipe.shapes, filling)
-        kept = _affordable(samples, findings)
+        kept, left_out = _affordable(samples)
         refused, warnings = _run_reference(paths, recipe, kept)
-        first = first or refused
-        if kept[0].name in refused:
-            continue
-        findings += warnings
-        if refused:
-            _refuse_or_warn(kept, refused, recipe, findings)
-        return [sample for sample in kept if sample.name not in refused]
+        # in the end what is left of the smallest shapes has to do
+        if not refused or (filling == fillings[-1] and kept[0].name not in refused):
+            findings += [*left_out, *warnings]
+            if refused:
+                _refuse_or_warn(kept, refused, recipe, findings)
+            return [sample for sample in kept if sample.name not in refused]
     raise StageFailure(
         Reason.PARITY_FAILED,
-        "no golden inputs could be generated; ONNX Runtime refuses"
-        f" {', '.join(fillings)} values: {next(iter(first.values()))}",
+        "no golden inputs could be generated; ONNX Runtime refuses values from"
+        f" {', '.join(fillings)}: {next(iter(refused.values()))}",
         remedy=(
             'give the inputs a range in spec.shapes (range: {low: "0", high: "1"}), or inputs of'
             " your own in spec.parity.samples"
@@ -129,16 +128,16 @@ def _has_free_integers(validated: Validated, recipe: Recipe) -> bool:
     )
 
 
-def _affordable(samples: list[Sample], findings: list[Finding]) -> list[Sample]:
+def _affordable(samples: list[Sample]) -> tuple[list[Sample], list[Finding]]:
     """Leave out samples too large to store, but never the first."""
-    kept = samples[:1]
+    kept, left_out = samples[:1], []
     for sample in samples[1:]:
         size = sum(array.nbytes for array in sample.inputs.values())
         if size <= _LARGEST:
             kept.append(sample)
         else:
-            findings.append(_warning(f"the {sample.name} shapes ({in_words(size)}) are not proven"))
-    return kept
+            left_out.append(_warning(f"the {sample.name} shapes ({in_words(size)}) are not proven"))
+    return kept, left_out
 
 
 def _run_reference(

@@ -7,6 +7,7 @@ accepts: integers are most often indices, so they are drawn small.
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,6 @@ from enginewright_runtime.shapes import points
 
 Array = NDArray[Any]
 _SEED: Final = 20240229
-_INTEGERS: Final = (0, 9)  # inclusive: fits every vocabulary, and class numbers mostly
 _ONE_SAMPLE: Final = "sample"  # its name when the samples file has bare input names
 _MOST_SAMPLES: Final = 64
 _WHERE: Final = "spec.parity.samples"
@@ -36,25 +36,31 @@ class Sample:
     expected: Mapping[str, Array]
 
 
-class Filling:
-    """How undeclared integers are filled; tried in this order until the model accepts one."""
+class Filling(StrEnum):
+    """Range of undeclared integers, tried in this order until the model accepts one."""
 
-    RANDOM = "random"
-    ZEROS = "zeros"
-    ONES = "ones"
-    ORDER = (RANDOM, ZEROS, ONES)
+    DIGITS = "0 to 9"
+    BITS = "0 to 1"
+    ZEROS = "0 to 0"
+    ONES = "1 to 1"
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Return the least and the greatest value."""
+        least, _, most = self.partition(" to ")
+        return int(least), int(most)
 
 
 def generate(
     inputs: Sequence[TensorSpec],
     profiles: Sequence[ShapeProfile],
     declared: Sequence[ShapeProfile],
-    integers: str = Filling.RANDOM,
+    integers: Filling = Filling.DIGITS,
 ) -> list[Sample]:
     """Return one sample for every corner of the profiles, named min, opt and max.
 
-    Floats are drawn from [0, 1) or the profile's range, integers from 0 to 9 or that range
-    (inclusive), booleans evenly.
+    Floats are drawn from [0, 1) or the profile's range, integers from `integers` or that
+    range (inclusive), booleans evenly.
     """
     ranges = {profile.input: (profile.low, profile.high) for profile in declared}
     return [
@@ -74,7 +80,7 @@ def _draw(
     spec: TensorSpec,
     shape: tuple[int, ...],
     span: tuple[float | None, float | None] | None,
-    integers: str,
+    integers: Filling,
     corner: str,
 ) -> Array:
     seed = [_SEED, *spec.name.encode(), *corner.encode()]
@@ -89,10 +95,12 @@ def _draw(
     dtype = np.dtype(spec.dtype)
     if dtype.kind == "f":
         return _floats(generator, shape, low, high).astype(dtype)
-    if low is None and high is None and integers != Filling.RANDOM:
-        return np.full(shape, 1 if integers == Filling.ONES else 0, dtype)
-    least = _INTEGERS[0] if low is None else int(np.ceil(low))
-    most = max(least, _INTEGERS[1]) if high is None else int(np.floor(high))
+    least, most = integers.span
+    if low is not None:
+        least = int(np.ceil(low))
+        most = max(least, most)
+    if high is not None:
+        most = int(np.floor(high))
     limits = np.iinfo(dtype)
     least, most = max(least, int(limits.min)), min(most, int(limits.max))
     return generator.integers(least, max(least, most), shape, dtype=np.int64, endpoint=True).astype(
