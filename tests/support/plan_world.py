@@ -199,18 +199,20 @@ class World:
         return found
 
     def job_pod(self, **status: Any) -> Json:
-        """Have a pod of the running Job observed, in addition to earlier ones."""
-        job = self.job()["metadata"]
-        count = sum(
-            pod["metadata"]["labels"].get("batch.kubernetes.io/job-name") == job["name"]
+        """Have a pod of the running Job observed: the one that runs, else a new one."""
+        job = self.job()["metadata"]["name"]
+        mine = [
+            pod
             for pod in self.all("Pod")
-        )
+            if pod["metadata"]["labels"].get("batch.kubernetes.io/job-name") == job
+        ]
+        if mine and mine[-1]["status"]["phase"] not in ("Succeeded", "Failed"):
+            mine[-1]["status"] = {"phase": "Pending", **status}
+            return mine[-1]
+        labels = self.job()["spec"]["template"]["metadata"]["labels"]
         return self._pod(
-            f"{job['name']}-{count:05}",
-            {
-                **self.job()["spec"]["template"]["metadata"]["labels"],
-                "batch.kubernetes.io/job-name": job["name"],
-            },
+            f"{job}-{len(mine):05}",
+            {**labels, "batch.kubernetes.io/job-name": job},
             {"phase": "Pending", **status},
         )
 

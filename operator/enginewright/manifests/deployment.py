@@ -11,6 +11,7 @@ from enginewright.manifests.owner import owned_metadata
 from enginewright.manifests.pods import POD_SECURITY, TMP_VOLUME, container, pull_secrets
 from enginewright.manifests.snapshot import ClassSnapshot, Snapshot
 
+FETCH_ARTIFACT: Final = "fetch-artifact"  # name of the init container
 PROGRESS_DEADLINE_SECONDS: Final = 600
 GRACE_SECONDS: Final = 40  # the server drains for 25 s at most
 _DEFAULT_RESOURCES: Final = {"requests": {"cpu": "250m", "memory": "256Mi"}}
@@ -59,7 +60,7 @@ def _pod(
     ).to_json()
     resources = _resources(template.get("resources") or _DEFAULT_RESOURCES, accelerator)
     fetch = container(
-        "fetch-artifact",
+        FETCH_ARTIFACT,
         accelerator.image,
         ("enginewright-runtime", "fetch-artifact"),
         pull_policy=snapshot.pull_policy,

@@ -31,9 +31,9 @@ def prepare_job_name(model: str, inputs_hash: str, attempt: int) -> str:
 def deployment_name(model: str, accelerator_class: str) -> str:
     """Return the name of a model's Deployment for one accelerator class.
 
-    52 characters leave room for the pods' suffixes within a host name.
+    46 characters leave room for the 17 that a pod's name adds, so that it is a host name, whole.
     """
-    return child_name(model, accelerator_class, limit=52)
+    return child_name(model, accelerator_class, limit=46)
 
 
 def revision_name(model: str, revision: str) -> str:

@@ -49,8 +49,12 @@ class Snapshot(BaseModel):
 
     @property
     def revision(self) -> str:
-        """Short hash: equal content gives the same revision, also when it comes back later."""
-        return sha256_text(canonical_json(self.model_dump(mode="json")))[:_REVISION_LENGTH]
+        """Short hash: equal content gives the same revision, also when it comes back later.
+
+        Defaults are left out, so that a field that a later version adds restarts no pods.
+        """
+        content = self.model_dump(mode="json", exclude_defaults=True)
+        return sha256_text(canonical_json(content))[:_REVISION_LENGTH]
 
     @classmethod
     def read(cls, controller_revision: Mapping[str, Any]) -> Self:

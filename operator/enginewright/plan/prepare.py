@@ -13,6 +13,7 @@ from enginewright.api.inference_model_status import Preparation, PreparationFail
 from enginewright.contract.reasons import REMEDIES, ExitCode, Reason, exit_code
 from enginewright.contract.report import Published
 from enginewright.contract.task import PREPARE_STAGES, PrepareTask
+from enginewright.manifests.deployment import FETCH_ARTIFACT
 from enginewright.manifests.labels import COMPONENT, REVISION
 from enginewright.manifests.names import prepare_job_name
 from enginewright.manifests.prepare_job import PrepareJob, prepare_job
@@ -113,7 +114,10 @@ def _lost(facts: Facts, key: str, jobs: Mapping[str, Object]) -> bool:
     )
     failures = (pods.failure(pod) for pod in facts.pods if _label(pod, REVISION) in revisions)
     return any(
-        each is not None and each.reason in _ARTIFACT_GONE and each.finished_at > published
+        each is not None
+        and each.stage == FETCH_ARTIFACT  # the server sees its own copy, not the store
+        and each.reason in _ARTIFACT_GONE
+        and each.finished_at > published
         for each in failures
     )
 
@@ -149,10 +153,7 @@ def _start(facts: Facts, target: Target, attempt: int, delete: tuple[ObjectRef, 
             name=name,
             image=target.image,
             pull_policy=facts.config.image_pull_policy,
-            pull_secrets=(
-                *facts.config.image_pull_secrets,
-                *(each.name for each in spec.pod_template.image_pull_secrets),
-            ),
+            pull_secrets=target.pull_secrets,
             store_claim=facts.config.store.claim,
             task=PrepareTask(
                 job=name,

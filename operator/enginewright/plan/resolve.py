@@ -17,6 +17,7 @@ from enginewright.contract.base import canonical_json
 from enginewright.contract.keys import sha256_text
 from enginewright.contract.task import Recipe, ShapeProfile
 from enginewright.manifests.snapshot import ClassSnapshot
+from enginewright.plan.nodes import takes_pods
 from enginewright.plan.types import Facts
 
 _MANY_NODES: Final = 2
@@ -45,6 +46,7 @@ class Target:
     samples_secret: str | None
     deadline_seconds: int
     build_resources: dict[str, Any]
+    pull_secrets: tuple[str, ...]
     artifact_hash: str  # of what decides the prepared model
     job_hash: str  # of that and of what decides whether the Job can succeed
 
@@ -87,14 +89,16 @@ def _unshared_store(facts: Facts) -> Obstacle | None:
         if claim
         else (facts.config.store.access_mode,)
     )
-    schedulable = [
-        node for node in facts.nodes if not (node.get("spec") or {}).get("unschedulable")
-    ]
-    if "ReadWriteMany" in modes or len(schedulable) < _MANY_NODES:
+    if "ReadWriteMany" in modes:
+        return None
+    tolerations = [*facts.model.spec.pod_template.tolerations]
+    tolerations += [one for each in facts.classes for one in each.spec.tolerations]
+    open_nodes = sum(takes_pods(node, tolerations) for node in facts.nodes)
+    if open_nodes < _MANY_NODES:
         return None
     message = (
         f"the store's claim {facts.config.store.claim} is {'/'.join(modes)}, which one node can"
-        f" mount, and the cluster has {len(schedulable)} nodes; install the chart with"
+        f" mount, and pods may land on {open_nodes} nodes; install the chart with"
         " store.accessMode=ReadWriteMany and a storage class that offers it, and delete the claim"
     )
     return Obstacle(StatusReason.STORE_NOT_SHARED, message)
@@ -175,6 +179,10 @@ def _target(facts: Facts, classes: list[AcceleratorClass], backend: str, image: 
     resources = spec.build.resources.model_dump(
         mode="json", by_alias=True, exclude_none=True, exclude_defaults=True
     )
+    pull_secrets = (
+        *facts.config.image_pull_secrets,
+        *(each.name for each in spec.pod_template.image_pull_secrets),
+    )
     artifact = {
         "uri": spec.source.uri,
         "sha256": spec.source.sha256,
@@ -186,6 +194,7 @@ def _target(facts: Facts, classes: list[AcceleratorClass], backend: str, image: 
         "secrets": [source_secret, samples_secret],
         "deadline": deadline,
         "resources": resources,
+        "pull_secrets": pull_secrets,
     }
     return Target(
         classes=tuple(_snapshot(each, backend, image) for each in classes),
@@ -198,6 +207,7 @@ def _target(facts: Facts, classes: list[AcceleratorClass], backend: str, image: 
         samples_secret=samples_secret,
         deadline_seconds=deadline,
         build_resources=resources,
+        pull_secrets=pull_secrets,
         artifact_hash=sha256_text(canonical_json(artifact)),
         job_hash=sha256_text(canonical_json(job)),
     )

@@ -216,8 +216,7 @@ def _complete(deployment: Object | None, revision: str, wanted: int) -> bool:
     counts = [
         int(status.get(key) or 0) for key in ("replicas", "updatedReplicas", "availableReplicas")
     ]
-    asked = int((deployment.get("spec") or {}).get("replicas") or 0)
-    return asked == wanted and all(count == wanted for count in counts)
+    return _asked(deployment) == wanted and all(count == wanted for count in counts)
 
 
 def _gave_up(deployment: Object | None) -> bool:
@@ -248,7 +247,7 @@ def _serving(
         ServingClass(
             class_name=each.name,
             backend=each.backend,
-            replicas=replicas.get(each.name, 0),
+            replicas=replicas.get(each.name, _asked(deployments.get(each.name))),
             ready_replicas=_ready_replicas(deployments.get(each.name)),
         )
         for each in snapshot.classes
@@ -264,3 +263,7 @@ def _serving(
 
 def _ready_replicas(deployment: Object | None) -> int:
     return int(((deployment or {}).get("status") or {}).get("readyReplicas") or 0)
+
+
+def _asked(deployment: Object | None) -> int:
+    return int(((deployment or {}).get("spec") or {}).get("replicas") or 0)

@@ -1,0 +1,403 @@
+"""Preparing: which Job is made when, what came of it, and that nothing becomes a storm."""
+
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import pytest
+from enginewright.contract.reasons import REMEDIES, ExitCode, Reason, exit_code
+from enginewright.contract.report import HERALD_LIMIT, StageReport
+
+from tests.support.plan_world import CPU_IMAGE, World, image_facts, published, terminated
+
+pytestmark = pytest.mark.unit
+
+PERMANENT: Final = [each for each in Reason if exit_code(each) is ExitCode.PERMANENT]
+PASSING: Final = [each for each in Reason if exit_code(each) is not ExitCode.PERMANENT]
+OTHER: Final = {"uri": "https://models.example/other.onnx"}
+
+
+def jobs(world: World) -> list[str]:
+    return [job["metadata"]["name"] for job in world.all("Job")]
+
+
+def ready(world: World) -> str:
+    return str(world.condition("Ready")["message"])
+
+
+# progress
+
+
+def test_the_claim_comes_before_the_job() -> None:
+    world = World()
+    world.pass_once()
+    assert world.last
+    kinds = [each["kind"] for each in world.last.apply]
+    assert kinds == ["PersistentVolumeClaim", "Job"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "text"),
+    [
+        ("fetch", "fetch (1/4)"),
+        ("validate", "validate (2/4)"),
+        ("golden", "golden (3/4)"),
+        ("publish", "publish (4/4)"),
+    ],
+)
+def test_the_stage_that_runs_is_told(stage: str, text: str) -> None:
+    world = World().settle().stage_runs(stage)
+    assert world.status["preparation"]["stage"] == stage
+    assert ready(world) == f"preparing the model: {text}"
+
+
+UNSCHEDULED: Final = {
+    "conditions": [
+        {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/2 nodes are available: 2 Insufficient cpu.",
+        }
+    ]
+}
+
+
+def waiting(reason: str, message: str = "") -> dict[str, Any]:
+    state = {"waiting": {"reason": reason, "message": message}}
+    return {"initContainerStatuses": [{"name": "fetch", "image": CPU_IMAGE, "state": state}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (UNSCHEDULED, "no node takes the pod: 0/2 nodes are available: 2 Insufficient cpu."),
+        (waiting("ImagePullBackOff"), f"the image {CPU_IMAGE} cannot be pulled"),
+        (waiting("ErrImagePull"), f"the image {CPU_IMAGE} cannot be pulled"),
+        (waiting("CreateContainerConfigError", 'secret "s" not found'), 'secret "s" not found'),
+    ],
+)
+def test_a_pod_that_cannot_start_says_why(status: dict[str, Any], text: str) -> None:
+    world = World().settle()
+    world.job_pod(**status)
+    world.settle()
+    assert text in ready(world)
+    assert world.told()["Reconciling"] == ("True", "Preparing")
+
+
+def test_what_was_made_is_remembered_and_the_job_is_needed_no_more() -> None:
+    world = World().settle().job_succeeds()
+    prepared = world.status["prepared"]
+    assert prepared["key"] == "a" * 64
+    assert (prepared["opset"], prepared["irVersion"], prepared["nodes"]) == (17, 8, 105)
+    assert "preparation" not in world.status
+    world.job_is_cleaned_away()
+    assert world.status["prepared"] == prepared
+    assert jobs(world) == []
+
+
+# failures
+
+
+@pytest.mark.parametrize("reason", PERMANENT)
+def test_what_cannot_succeed_is_not_tried_again(reason: Reason) -> None:
+    world = World().settle().job_fails(reason, message="the thing, the cause")
+    assert world.told()["Stalled"] == ("True", reason)
+    assert world.last
+    assert world.last.requeue_after is None
+    before = jobs(world)
+    world.later(days=2)
+    assert jobs(world) == before
+    world.job_is_cleaned_away().later(days=2)
+    assert jobs(world) == []
+    assert world.told()["Stalled"] == ("True", reason)
+    assert ready(world) == "the thing, the cause"
+
+
+@pytest.mark.parametrize("reason", PASSING)
+def test_what_can_pass_is_tried_again_with_growing_waits(reason: Reason) -> None:
+    world = World().settle()
+    waits = []
+    for attempt in range(1, 10):
+        assert world.job()["metadata"]["name"].endswith(f"-{attempt}")
+        world.job_fails(reason, "fetch")
+        assert world.told()["Reconciling"] == ("True", reason)
+        assert world.last
+        assert world.last.requeue_after
+        waits.append(timedelta(seconds=world.last.requeue_after))
+        world.now += waits[-1] - timedelta(seconds=1)
+        world.settle()
+        assert all(job.get("status") for job in world.all("Job")), "not before its time"
+        world.later(seconds=1)
+        assert len(jobs(world)) == 1, "the Job of the earlier attempt goes"
+    assert [int(wait.total_seconds() // 60) for wait in waits] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+def test_a_retry_that_succeeds_forgets_the_failure() -> None:
+    world = World().settle().job_fails(Reason.SOURCE_UNREACHABLE, "fetch", "no host")
+    world.later(minutes=1)
+    assert ready(world) == "no host; trying again: fetch (1/4)"
+    world.job_succeeds()
+    assert world.told()["Validated"] == ("True", "Prepared")
+    assert "preparation" not in world.status
+
+
+def test_a_pod_that_failed_is_told_while_its_job_goes_on() -> None:
+    world = World().settle().pod_fails(Reason.STORE_UNAVAILABLE, "golden", "the disk is full")
+    assert world.told()["Validated"] == ("False", "StoreUnavailable")
+    assert world.told()["Reconciling"] == ("True", "StoreUnavailable")
+    world.stage_runs("fetch")
+    assert ready(world) == "the disk is full; trying again: fetch (1/4)"
+    world.job_succeeds()
+    assert world.told()["Validated"] == ("True", "Prepared")
+
+
+def test_a_pod_whose_failure_ends_the_job_promises_no_retry() -> None:
+    world = World().settle().pod_fails(Reason.INVALID_MODEL, "validate", "not a model")
+    assert world.told()["Stalled"] == ("True", "InvalidModel")
+    assert ready(world) == "not a model"
+    assert world.event_reasons() == ["Preparing", "InvalidModel"]
+    world.job_ends("Failed", reason="PodFailurePolicy")
+    assert world.event_reasons() == ["Preparing", "InvalidModel"]
+
+
+@pytest.mark.parametrize(
+    ("code", "kubernetes", "reason", "text"),
+    [
+        (137, "OOMKilled", Reason.OUT_OF_MEMORY, "more memory than its limit"),
+        (139, "Error", Reason.BACKEND_CRASHED, "SIGSEGV"),
+        (134, "Error", Reason.BACKEND_CRASHED, "SIGABRT"),
+        (132, "Error", Reason.BACKEND_CRASHED, "SIGILL"),
+        (137, "Error", Reason.INTERNAL_ERROR, "exit code 137"),
+        (70, "Error", Reason.INTERNAL_ERROR, "exit code 70"),
+        (128, "StartError", Reason.INTERNAL_ERROR, "exit code 128"),
+    ],
+)
+def test_a_stage_that_dies_without_a_word_is_explained(
+    code: int, kubernetes: str, reason: Reason, text: str
+) -> None:
+    world = World().settle()
+    died = terminated("golden", code=code, reason=kubernetes)
+    world.job_pod(phase="Failed", initContainerStatuses=[terminated("fetch"), died])
+    world.job_ends("Failed", reason="BackoffLimitExceeded")
+    failure = world.status["preparation"]["failure"]
+    assert (failure["stage"], failure["reason"]) == ("golden", reason)
+    assert text in failure["message"]
+    assert failure["message"].endswith(REMEDIES[reason])
+
+
+def test_a_job_that_takes_too_long_names_the_stage_and_the_field() -> None:
+    world = World().settle().stage_runs("golden")
+    world.the("Pod")["metadata"]["deletionTimestamp"] = "2026-11-21T13:00:00Z"
+    world.job_ends("Failed", reason="DeadlineExceeded")
+    assert world.told()["Stalled"] == ("True", "Timeout")
+    assert world.status["preparation"]["failure"]["stage"] == "golden"
+    assert "spec.build.timeout" in ready(world)
+    name = jobs(world)[0]
+    world.edit(build={"timeout": "2h"})
+    assert world.job()["metadata"]["name"] != name, "the remedy takes effect at once"
+    assert world.job()["spec"]["activeDeadlineSeconds"] == 7200
+
+
+def test_a_message_that_was_cut_gets_its_remedy_back() -> None:
+    report = StageReport(
+        stage="validate", ok=False, reason=Reason.INVALID_MODEL, message="x" * 2 * HERALD_LIMIT
+    )
+    world = World().settle()
+    ended = terminated("validate", code=65, message=report.herald())
+    world.job_pod(phase="Failed", initContainerStatuses=[terminated("fetch"), ended])
+    world.settle()
+    assert ready(world).endswith(f"…; {REMEDIES[Reason.INVALID_MODEL]}")
+
+
+def test_a_herald_cut_by_the_kubelet_still_gives_its_reason() -> None:
+    report = StageReport(stage="fetch", ok=False, reason=Reason.DIGEST_MISMATCH, message="m" * 300)
+    world = World().settle()
+    ended = terminated("fetch", code=65, message=report.herald()[:120])
+    world.job_pod(phase="Failed", initContainerStatuses=[ended])
+    world.settle()
+    assert world.told()["Validated"] == ("False", "DigestMismatch")
+    assert ready(world) == REMEDIES[Reason.DIGEST_MISMATCH]
+
+
+# what is seen late, or never
+
+
+def test_a_job_seen_to_end_before_its_pod_is_not_judged_yet() -> None:
+    for kind in ("Complete", "Failed"):
+        world = World().settle().stage_runs("publish")
+        world.job_ends(kind)
+        assert world.told()["Reconciling"] == ("True", "Preparing")
+        assert len(jobs(world)) == 1
+        assert "failure" not in world.status["preparation"]
+
+
+def test_a_job_whose_pod_is_gone_with_its_word_is_made_again() -> None:
+    world = World().settle()
+    world.job_ends("Complete")
+    assert world.job()["metadata"]["name"].endswith("-2")
+    world.job_succeeds()
+    assert world.told()["Validated"] == ("True", "Prepared")
+
+
+def test_a_job_whose_word_cannot_be_read_is_no_endless_loop() -> None:
+    world = World().settle()
+    for _ in range(3):
+        world.job_pod(phase="Succeeded", containerStatuses=[terminated("publish", message="?")])
+        world.job_ends("Complete")
+        assert world.told()["Reconciling"] == ("True", "InternalError")
+        assert all(job.get("status") for job in world.all("Job")), "it waits"
+        world.later(hours=1)
+
+
+def test_a_job_that_failed_without_any_pod_is_told() -> None:
+    world = World().settle()
+    world.job_ends("Failed", reason="BackoffLimitExceeded")
+    assert world.told()["Validated"] == ("False", "InternalError")
+
+
+def test_a_job_that_somebody_deletes_is_made_again() -> None:
+    world = World().settle()
+    name = world.job()["metadata"]["name"]
+    del world.objects[("Job", name)]
+    world.settle()
+    assert world.job()["metadata"]["name"] == name
+
+
+# changes
+
+
+def test_a_corrected_spec_is_tried_at_once_and_the_running_job_goes() -> None:
+    world = World().settle()
+    first = world.job()["metadata"]["name"]
+    world.edit(source=OTHER)
+    assert first not in jobs(world)
+    world.job_fails(Reason.DIGEST_MISMATCH, "fetch")
+    world.edit(source={**OTHER, "sha256": "f" * 64})
+    assert world.told()["Reconciling"] == ("True", "Preparing")
+    assert "failure" not in world.status["preparation"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"source": {**OTHER, "secretRef": {"name": "token"}}},
+        {"build": {"resources": {"limits": {"memory": "8Gi"}}}},
+        {"podTemplate": {"imagePullSecrets": [{"name": "mine"}]}},
+        {"shapes": [{"input": "x", "min": [1], "opt": [2], "max": [4]}]},
+        {"parity": {"atol": "0.5"}},
+    ],
+)
+def test_every_remedy_leads_to_a_new_job(spec: dict[str, Any]) -> None:
+    world = World(source=OTHER).settle().job_fails(Reason.OUT_OF_MEMORY, "golden")
+    world.edit(**spec)
+    assert world.told()["Reconciling"] == ("True", "Preparing")
+    world.job()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"replicas": 3},
+        {"build": {"timeout": "2h", "resources": {"limits": {"memory": "8Gi"}}}},
+        {"serving": {"maxQueue": 8}},
+        {"podTemplate": {"labels": {"team": "vision"}}},
+        {"rollout": {"strategy": "Recreate"}},
+    ],
+)
+def test_what_does_not_make_the_artefact_prepares_nothing_again(spec: dict[str, Any]) -> None:
+    world = World().settle().job_succeeds().all_available().edit(**spec)
+    assert world.told()["Validated"] == ("True", "Prepared")
+    assert len(jobs(world)) == 1
+
+
+def test_another_onnx_runtime_prepares_again_while_the_old_revision_serves() -> None:
+    world = World().settle().job_succeeds().all_available()
+    before = world.the("Deployment")
+    world.images = {CPU_IMAGE: image_facts("cpu", "1.32.0", 27)}
+    world.settle()
+    assert world.told()["Ready"] == ("False", "Preparing")
+    assert world.told()["Available"] == ("True", "Serving")
+    assert world.the("Deployment") == before
+
+
+def test_going_back_takes_the_word_of_the_job_that_is_still_there() -> None:
+    world = World().settle().job_succeeds().edit(source=OTHER).job_succeeds(published("b" * 64))
+    world.edit(source={"uri": "https://models.example/resnet.onnx"})
+    assert world.status["prepared"]["key"] == "a" * 64
+    assert len(jobs(world)) == 2
+
+
+# the artefact gets lost
+
+
+def lost(reason: Reason = Reason.ARTIFACT_MISSING, container: str = "fetch-artifact") -> World:
+    world = World().settle().job_succeeds().all_available()
+    world.now += timedelta(hours=1)
+    return world.new_pod_fails(reason, container)
+
+
+@pytest.mark.parametrize("reason", [Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT])
+def test_an_artefact_that_the_store_lost_is_prepared_again(reason: Reason) -> None:
+    world = lost(reason)
+    assert world.job()["metadata"]["name"].endswith("-2")
+    assert world.told()["Available"] == ("True", "Serving")
+    world.now += timedelta(minutes=1)
+    world.job_succeeds().all_available()
+    assert world.told()["Ready"] == ("True", "Serving")
+    assert all(job.get("status") for job in world.all("Job"))
+
+
+def test_it_is_prepared_again_also_when_its_first_job_is_gone() -> None:
+    world = World().settle().job_succeeds().all_available().job_is_cleaned_away()
+    world.new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
+    assert world.job()["metadata"]["name"].endswith("-1")
+
+
+def test_a_damaged_copy_in_a_pod_says_nothing_of_the_store() -> None:
+    world = lost(Reason.ARTIFACT_CORRUPT, container="server")
+    assert len(jobs(world)) == 1
+
+
+def test_a_pod_that_has_fetched_since_complains_no_more() -> None:
+    world = World().settle().job_succeeds().all_available().job_is_cleaned_away()
+    report = StageReport(stage="fetch-artifact", ok=False, reason=Reason.ARTIFACT_MISSING)
+    again = {
+        **terminated("fetch-artifact"),
+        "lastState": terminated("fetch-artifact", code=75, message=report.herald())["state"],
+    }
+    name = world.the("Deployment")["metadata"]["name"]
+    world.serving_pod(name, index=7, status={"initContainerStatuses": [again]})
+    world.settle()
+    assert jobs(world) == []
+
+
+def test_an_old_revision_that_lost_its_artefact_does_not_hold_up_the_new_one() -> None:
+    world = World().settle().job_succeeds().all_available()
+    world.edit(source=OTHER)
+    old = world.serving_pod(world.the("Deployment")["metadata"]["name"], index=8)
+    world.job_succeeds(published("b" * 64))
+    report = StageReport(stage="fetch-artifact", ok=False, reason=Reason.ARTIFACT_MISSING)
+    failed = terminated("fetch-artifact", code=75, message=report.herald())
+    failed["state"]["terminated"]["finishedAt"] = "2026-11-21T23:00:00Z"
+    old["status"] = {"initContainerStatuses": [failed]}
+    world.settle()
+    assert world.told()["Ready"] == ("False", "RollingOut")
+    assert all(job.get("status") for job in world.all("Job"))
+
+
+# memory
+
+
+def test_a_refusal_in_between_forgets_no_failure() -> None:
+    world = World().settle().job_fails(Reason.DIGEST_MISMATCH, "fetch").job_is_cleaned_away()
+    world.edit(precision="FP16").edit(precision=None)
+    assert world.told()["Stalled"] == ("True", "DigestMismatch")
+    assert jobs(world) == []
+
+
+def test_the_time_of_a_failure_is_when_it_was_first_seen() -> None:
+    world = World().settle().job_fails(Reason.SOURCE_UNREACHABLE, "fetch")
+    seen = world.status["preparation"]["failure"]["time"]
+    assert datetime.fromisoformat(seen) == world.now
+    world.later(seconds=20)
+    assert world.status["preparation"]["failure"]["time"] == seen

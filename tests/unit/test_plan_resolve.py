@@ -1,0 +1,280 @@
+"""From a spec to what is to be made: every refusal names the thing, the reason, the remedy."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+from enginewright.contract.task import PrepareTask
+from enginewright.plan.plan import plan
+from enginewright.plan.types import StoreConfig
+
+from tests.support.plan_world import (
+    CPU_IMAGE,
+    NAMESPACE,
+    OPENVINO_IMAGE,
+    World,
+    accelerator_class,
+    image_facts,
+    node,
+)
+
+pytestmark = pytest.mark.unit
+
+SHAPE: Final = {"input": "images", "min": [1, 3], "opt": [8, 3], "max": [32, 3]}
+
+
+def task(world: World) -> Mapping[str, Any]:
+    """Return the task of the running prepare Job."""
+    (container,) = world.job()["spec"]["template"]["spec"]["containers"]
+    (variable,) = container["env"]
+    return PrepareTask.model_validate_json(variable["value"]).model_dump(exclude_none=True)
+
+
+def stalled(world: World) -> tuple[str, str]:
+    world.settle()
+    told = world.condition("Stalled")
+    assert told["status"] == "True", told
+    assert not world.objects, "nothing is made for a spec that is refused"
+    return told["reason"], told["message"]
+
+
+# fields that this version does not act on
+
+REFUSED: Final[list[tuple[str, dict[str, Any]]]] = [
+    ("spec.targetOpset", {"targetOpset": 17}),
+    ("spec.precision", {"precision": "FP16"}),
+    ("spec.quantization", {"quantization": {"perChannel": True}}),
+    (
+        "spec.extensions",
+        {
+            "extensions": [
+                {"uri": "https://x.example/a.so", "sha256": "0" * 64, "type": "CustomOperators"}
+            ]
+        },
+    ),
+    ("spec.build.interim", {"build": {"interim": "CPU"}}),
+    ("spec.build.workspace", {"build": {"workspace": "4Gi"}}),
+    ("spec.fallback", {"fallback": {"policy": "Forbid"}}),
+    ("spec.rollout.canary", {"rollout": {"canary": {"replicas": 1}}}),
+    ("spec.rollout.analysis", {"rollout": {"analysis": {"maxErrorShare": "1%"}}}),
+    ("spec.rollout.onFailure", {"rollout": {"onFailure": "Rollback"}}),
+    ("spec.serving.batching", {"serving": {"batching": {"maxSize": 8}}}),
+    ("spec.serving.autoscaling", {"serving": {"autoscaling": {"maxReplicas": 8}}}),
+    ("spec.parity.outputs", {"parity": {"outputs": [{"name": "y", "rtol": "0.1"}]}}),
+    (
+        "spec.source.refreshInterval",
+        {"source": {"uri": "https://x.example/m.onnx", "refreshInterval": "10m"}},
+    ),
+    ("spec.source.uri", {"source": {"uri": "s3://bucket/m.onnx"}}),
+    ("spec.parity.samples.uri", {"parity": {"samples": {"uri": "hf://org/repo/golden.npz"}}}),
+]
+
+
+@pytest.mark.parametrize(("path", "spec"), REFUSED)
+def test_a_field_that_nothing_acts_on_is_refused_by_name(path: str, spec: dict[str, Any]) -> None:
+    reason, message = stalled(World(**spec))
+    assert reason == "UnsupportedField"
+    assert path in message
+    assert "remove or change" in message
+
+
+def test_values_that_mean_what_happens_anyway_are_taken() -> None:
+    source = {"uri": "https://x.example/m.onnx", "refreshInterval": "0s"}
+    World(source=source, build={"interim": "None"}).settle().job()
+
+
+# classes
+
+
+def test_the_one_class_there_is_needs_no_name() -> None:
+    world = World().settle().job_succeeds()
+    assert [each["metadata"]["name"] for each in world.all("Deployment")] == ["resnet-cpu"]
+
+
+def test_several_classes_must_be_named() -> None:
+    world = World()
+    world.classes = [accelerator_class("l4"), accelerator_class("a100")]
+    reason, message = stalled(world)
+    assert reason == "AmbiguousAcceleratorClass"
+    assert "a100, l4" in message
+    assert "spec.accelerators" in message
+
+
+def test_without_a_class_the_remedy_is_one() -> None:
+    world = World()
+    world.classes = []
+    reason, message = stalled(world)
+    assert reason == "NoAcceleratorClass"
+    assert "apply one" in message
+
+
+def test_a_class_that_is_not_there_is_named_beside_those_that_are() -> None:
+    reason, message = stalled(World(accelerators=[{"class": "h100"}]))
+    assert reason == "UnknownAcceleratorClass"
+    assert "h100" in message
+    assert "cpu" in message
+
+
+# backends
+
+
+@pytest.mark.parametrize(
+    ("allowed", "wanted", "chosen"),
+    [
+        (("openvino", "cpu"), None, "openvino"),
+        (("openvino", "cpu"), ["cpu"], "cpu"),
+        (("openvino", "cpu"), ["cpu", "openvino"], "cpu"),
+        (("cpu",), ["openvino", "cpu"], "cpu"),
+        (("tensorrt", "openvino"), None, "openvino"),
+    ],
+)
+def test_the_first_candidate_that_is_allowed_and_has_an_image_serves(
+    allowed: tuple[str, ...], wanted: list[str] | None, chosen: str
+) -> None:
+    world = World(**({"backends": wanted} if wanted else {}))
+    world.classes = [accelerator_class("cpu", *allowed)]
+    world.settle()
+    image = {"cpu": CPU_IMAGE, "openvino": OPENVINO_IMAGE}[chosen]
+    assert task(world)["recipe"]["backend"] == chosen
+    assert world.job()["spec"]["template"]["spec"]["containers"][0]["image"] == image
+
+
+@pytest.mark.parametrize(
+    ("allowed", "wanted"),
+    [(("tensorrt",), None), (("cpu",), ["openvino"]), (("openvino",), ["cpu"])],
+)
+def test_a_class_that_allows_none_of_the_backends_says_what_it_offers(
+    allowed: tuple[str, ...], wanted: list[str] | None
+) -> None:
+    world = World(**({"backends": wanted} if wanted else {}))
+    world.classes = [accelerator_class("edge", *allowed)]
+    reason, message = stalled(world)
+    assert reason == "BackendNotAllowed"
+    assert "edge" in message
+    assert "spec.backends" in message
+
+
+def test_classes_with_different_backends_are_two_models() -> None:
+    world = World(accelerators=[{"class": "cpu"}, {"class": "intel"}])
+    world.classes = [accelerator_class("cpu"), accelerator_class("intel", "openvino")]
+    reason, message = stalled(world)
+    assert reason == "BackendNotAllowed"
+    assert "cpu: cpu, intel: openvino" in message
+
+
+# the runtime image
+
+
+def test_the_recipe_holds_what_the_image_said_of_itself() -> None:
+    world = World(
+        shapes=[{**SHAPE, "range": {"low": "-1.5", "high": "1e2"}}],
+        parity={
+            "samples": {"uri": "pvc://golden/a/b.npz"},
+            "rtol": "0.01",
+            "atol": "1e-3",
+        },
+        source={"uri": "pvc://models/m.onnx", "sha256": "f" * 64},
+    )
+    world.images = {CPU_IMAGE: image_facts("cpu", "1.30.0", 24)}
+    told = task(world.settle())
+    assert told["source_sha256"] == "f" * 64
+    assert told["job"] == world.job()["metadata"]["name"]
+    assert told["recipe"] == {
+        "backend": "cpu",
+        "ort_version": "1.30.0",
+        "max_opset": 24,
+        "max_ir_version": 13,
+        "shapes": (
+            {
+                "input": "images",
+                "min": (1, 3),
+                "opt": (8, 3),
+                "max": (32, 3),
+                "low": -1.5,
+                "high": 100.0,
+            },
+        ),
+        "samples_uri": "pvc://golden/a/b.npz",
+        "rtol": 0.01,
+        "atol": 0.001,
+    }
+
+
+# the store
+
+
+def unshared(*nodes: Mapping[str, Any]) -> World:
+    world = World()
+    world.nodes = [dict(each) for each in nodes]
+    world.config = replace(
+        world.config, store=StoreConfig("enginewright-store", "20Gi", "ReadWriteOnce", "fast")
+    )
+    return world
+
+
+def test_a_volume_of_one_node_is_refused_where_pods_may_land_on_two() -> None:
+    reason, message = stalled(unshared(node("a"), node("b")))
+    assert reason == "StoreNotShared"
+    assert "ReadWriteOnce" in message
+    assert "store.accessMode=ReadWriteMany" in message
+
+
+CONTROL_PLANE: Final = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [node("b", unschedulable=True), node("b", taints=[CONTROL_PLANE])],
+    ids=["cordoned", "tainted"],
+)
+def test_a_volume_of_one_node_is_enough_where_pods_land_on_one(other: Mapping[str, Any]) -> None:
+    world = unshared(node("a"), other).settle()
+    claim = world.the("PersistentVolumeClaim")
+    assert claim["spec"] == {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "20Gi"}},
+        "storageClassName": "fast",
+    }
+
+
+@pytest.mark.parametrize(
+    ("toleration", "counts"),
+    [
+        ({"operator": "Exists"}, True),
+        ({"key": "gpu", "operator": "Exists"}, True),
+        ({"key": "gpu", "value": "yes"}, True),
+        ({"key": "gpu", "value": "yes", "effect": "NoSchedule"}, True),
+        ({"key": "gpu", "value": "yes", "effect": "NoExecute"}, False),
+        ({"key": "gpu", "value": "no"}, False),
+        ({"key": "other", "operator": "Exists"}, False),
+    ],
+)
+def test_a_taint_that_the_class_tolerates_keeps_no_pod_away(
+    toleration: dict[str, str], counts: bool
+) -> None:
+    taint = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
+    world = unshared(node("a"), node("b", taints=[taint]))
+    world.classes = [accelerator_class("cpu", tolerations=[toleration])]
+    world.settle()
+    assert (world.condition("Ready")["reason"] == "StoreNotShared") is counts
+
+
+def test_a_claim_of_the_administrators_own_is_taken_as_it_is() -> None:
+    world = unshared(node("a"), node("b"))
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "enginewright-store", "namespace": NAMESPACE},
+        "spec": {"accessModes": ["ReadWriteMany"]},
+    }
+    world.objects[("PersistentVolumeClaim", "enginewright-store")] = claim
+    world.settle().job()
+    assert world.the("PersistentVolumeClaim") == claim
+
+
+def test_a_model_on_its_way_out_is_left_to_garbage_collection() -> None:
+    world = World().settle().job_succeeds()
+    world.deleted = True
+    last = plan(world.facts())
+    assert (last.apply, last.delete, last.events, last.requeue_after) == ((), (), (), None)
