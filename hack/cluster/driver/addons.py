@@ -17,6 +17,7 @@ from driver.layout import (
 from driver.node import PAUSE_IMAGE
 from driver.processes import run
 
+METRICS_API = "apiservice/v1beta1.metrics.k8s.io"
 DNS_IMAGE = "localhost/enginewright/cluster-kube:1"
 
 _COREFILE = """\
@@ -106,7 +107,7 @@ def _metrics(cluster: Cluster) -> list[dict[str, object]]:
         {
             "apiVersion": "apiregistration.k8s.io/v1",
             "kind": "APIService",
-            "metadata": {"name": "v1beta1.metrics.k8s.io"},
+            "metadata": {"name": METRICS_API.removeprefix("apiservice/")},
             "spec": {
                 "group": "metrics.k8s.io",
                 "version": "v1beta1",

@@ -31,7 +31,7 @@ def binaries() -> Path:
     folder = cache_root() / "cluster" / digest.hexdigest()[:16]
     if (folder / "kube").exists() and (folder / "pause").exists():
         return folder
-    go = _go()
+    go = find_go()
     major, minor, _ = version.split(".")
     package = "k8s.io/component-base/version"
     flags = (
@@ -75,7 +75,8 @@ def _kubernetes_version() -> str:
     return found.group(1)
 
 
-def _go() -> str:
+def find_go() -> str:
+    """Return a Go that is new enough, from PATH or out of the Python package."""
     for candidate in (shutil.which("go"), "/usr/local/go/bin/go"):
         if candidate and os.path.exists(candidate) and _go_version(candidate) >= _GO_NEEDED:
             return candidate

@@ -209,7 +209,6 @@ def _up_nodes(cluster: Cluster, binaries: Path, settings: Settings, processes: P
     kube = binaries / "kube"
     nodes = [cluster.node(index) for index in range(1, settings.nodes + 1)]
     controlplane.start_controllers(cluster, kube, processes)
-    controlplane.start_metrics(cluster, kube, processes)
     with step(f"{len(nodes)} node(s)"):
         for each in nodes:
             node.start_namespace(each, binaries / "pause", processes)
@@ -219,6 +218,7 @@ def _up_nodes(cluster: Cluster, binaries: Path, settings: Settings, processes: P
             devices = [gpu for gpu in settings.gpus if gpu.node == each.index]
             node.start_kubelet(each, kube, devices, processes)
         addons.apply(cluster, kube)
+        controlplane.start_metrics(cluster, kube, processes)
         names = [f"node/{each.name}" for each in nodes]
         wait_until(
             "the nodes' registration",
@@ -236,10 +236,11 @@ def _up_nodes(cluster: Cluster, binaries: Path, settings: Settings, processes: P
                 60,
                 f"see `logs device-plugin-{gpu.node}`",
             )
-    with step("DNS"):
+    with step("DNS and metrics"):
         _kubectl(
             cluster, "--namespace", "kube-system", "rollout", "status", "--timeout=90s", "deployment/coredns"
         )  # fmt: skip
+        _kubectl(cluster, "wait", "--for=condition=Available", "--timeout=60s", addons.METRICS_API)
 
 
 def _offers(cluster: Cluster, gpu: Gpus) -> bool:

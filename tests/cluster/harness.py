@@ -1,0 +1,114 @@
+"""A user's hand on one cluster, and an eye of its own for what a cluster leaves behind."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+COMMAND = Path(__file__).resolve().parents[2] / "hack/cluster/cluster"
+STATE = Path("/var/lib/enginewright")
+T = TypeVar("T")
+
+
+def until(what: str, check: Callable[[], T | None], seconds: float = 60) -> T:
+    """Poll until `check` returns something true, and return that."""
+    deadline = time.monotonic() + seconds
+    while not (found := check()):
+        assert time.monotonic() < deadline, f"{what} did not happen within {seconds} s"
+        time.sleep(0.1)
+    return found
+
+
+@dataclass(frozen=True)
+class Handle:
+    """The command, for one cluster."""
+
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        return STATE / self.name
+
+    def command(self, *arguments: str | Path) -> list[str]:
+        return [str(COMMAND), "--name", self.name, *map(str, arguments)]
+
+    def run(self, *arguments: str | Path, stdin: str = "", ok: bool = True) -> str:
+        """Run a verb to its end; its standard output. With `ok` false it must fail: its messages."""
+        done = subprocess.run(
+            self.command(*arguments),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert (done.returncode == 0) is ok, f"{arguments}: {done.stdout}\n{done.stderr}"
+        return done.stdout if ok else done.stderr
+
+    def kubectl(self, *arguments: str | Path, stdin: str = "") -> str:
+        return self.run("kubectl", *arguments, stdin=stdin)
+
+    def probe(self, pod: str, *arguments: str) -> str:
+        """Run the test program inside a pod."""
+        return self.kubectl("exec", pod, "--", "/probe", *arguments)
+
+    def get(self, *arguments: str) -> Any:
+        return json.loads(self.kubectl("get", *arguments, "--output", "json"))
+
+    def apply(self, *objects: dict[str, Any]) -> None:
+        items = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+        self.kubectl("apply", "--filename", "-", stdin=json.dumps(items))
+
+    def wait(self, condition: str, *what: str, seconds: int = 60) -> None:
+        self.kubectl("wait", f"--for={condition}", f"--timeout={seconds}s", *what)
+
+    def pids(self) -> dict[str, int]:
+        """The process behind each name, as the cluster's folder tells."""
+        marks = sorted((self.folder / "processes").glob("*.json"))
+        return {mark.stem: json.loads(mark.read_text())["pid"] for mark in marks}
+
+
+def traces(name: str) -> list[str]:
+    """All that is on this machine of a cluster, found without the driver's own code."""
+    found = [
+        str(path) for path in (STATE / name, Path(f"/run/lock/ew-{name}.lock")) if path.exists()
+    ]
+    found += [str(path) for path in Path("/run/netns").glob(f"ew-{name}*")]
+    found += [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/ew-{name}-*")]
+    found += [str(path) for path in Path("/sys/fs/cgroup").glob(f"ew-{name}-*")]
+    mounts = Path("/proc/mounts").read_text().splitlines()
+    found += [line for line in mounts if f"/{name}/" in line or f"ew-{name}" in line]
+    needles = (f"{STATE}/{name}/".encode(), f"/ew-{name}-".encode())
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes()
+            words += b" " + (entry / "cgroup").read_bytes()
+            words += (entry / "mountinfo").read_bytes()
+        except OSError:
+            continue
+        if any(needle in words for needle in needles):
+            found.append(f"process {entry.name}: {words[:200]!r}")
+    return found
+
+
+def start_and_kill(handle: Handle, moment: Callable[[], bool], *arguments: str) -> None:
+    """Run `up` until `moment`, then end the driver as the kernel's memory killer would."""
+    driver = subprocess.Popen(
+        handle.command("up", *arguments),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        until("the moment to crash", lambda: moment() or driver.poll() is not None)
+        assert driver.poll() is None, "the driver ended before it could be killed"
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
