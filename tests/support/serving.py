@@ -30,9 +30,11 @@ _PROGRAM = """
 import json, sys
 from pathlib import Path
 from enginewright.contract.task import ServeTask
+from enginewright_runtime import logs
 from enginewright_runtime.paths import Paths
 from enginewright_runtime.server.main import run
 from enginewright_runtime.server.settings import Settings
+logs.configure("serve")
 arguments = json.loads(sys.argv[1])
 sys.exit(run(
     ServeTask.model_validate(arguments["task"]),
@@ -221,8 +223,8 @@ class Answer:
 class Wire:
     """A raw connection, for what no client library would send."""
 
-    def __init__(self, port: int, timeout: float = 20.0) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
+    def __init__(self, port: int, *, host: str = "127.0.0.1", timeout: float = 20.0) -> None:
+        self._socket = socket.create_connection((host, port), timeout=timeout)
         self._rest = b""
 
     def __enter__(self) -> Self:
@@ -273,9 +275,11 @@ class Wire:
 class Server:
     """The server as a process. Leaving the context ends it."""
 
-    def __init__(self, root: Path, task: ServeTask, **settings: float) -> None:
+    def __init__(
+        self, root: Path, task: ServeTask, *, port: int | None = None, **settings: float
+    ) -> None:
         self.root = root
-        self.port = free_port()
+        self.port = port or free_port()
         self.task = task
         arguments = {
             "task": task.model_dump(mode="json"),

@@ -17,12 +17,13 @@ import orjson
 from enginewright.contract.task import ServeTask
 
 import enginewright_runtime.server.metrics as figures
+from enginewright_runtime.backends.words import plain
 from enginewright_runtime.server.connection import Connection
 from enginewright_runtime.server.decode import Decoder
 from enginewright_runtime.server.encode import Encoder
 from enginewright_runtime.server.errors import OutOfProfileError, RequestError
 from enginewright_runtime.server.message import JSON_TYPE, Request, Response
-from enginewright_runtime.server.runner import explain, is_input_at_fault
+from enginewright_runtime.server.runner import is_input_at_fault
 from enginewright_runtime.server.settings import RETRY_AFTER_SECONDS, Settings
 from enginewright_runtime.server.signature import Tensor
 from enginewright_runtime.server.startup import ServedModel
@@ -294,12 +295,14 @@ class App:
 
     def _failed(self, error: Exception) -> Response:
         if is_input_at_fault(error):
-            return self.refuse(400, f"the model refuses these inputs: {explain(error)}", infer=True)
+            return self.refuse(
+                400, f"the model refuses these inputs: {plain(str(error))}", infer=True
+            )
         reference = secrets.token_hex(4)
         _log.error("the model failed on a request (reference %s): %s", reference, error)
         return self.refuse(
             500,
-            f"the model failed on these inputs (reference {reference}): {explain(error)}",
+            f"the model failed on these inputs (reference {reference}): {plain(str(error))}",
             infer=True,
         )
 

@@ -19,11 +19,11 @@ from typing import Final
 
 import uvloop
 from enginewright.contract.reasons import ExitCode, Reason, exit_code
-from enginewright.contract.report import StageReport
 from enginewright.contract.task import HTTP_PORT, ServeTask
 
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.paths import Paths
+from enginewright_runtime.runner import failed, write_herald
 from enginewright_runtime.server import memory
 from enginewright_runtime.server.app import App
 from enginewright_runtime.server.connection import RECEIVE_BYTES, Connection
@@ -55,10 +55,6 @@ def run(
     Returns:
         0 after a drain; the exit code of the reason when the model must not serve.
     """
-    if not logging.getLogger().handlers:
-        logging.basicConfig(
-            level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-        )
     server = _Server(task, paths or Paths.from_environment(), port, settings or Settings())
     try:
         code = uvloop.run(server.run())
@@ -128,30 +124,40 @@ class _Server:
             self._task.backend,
             self._port,
         )
-        self._herald(
+        crashed = StageFailure(
             Reason.BACKEND_CRASHED,
-            f"the process ended while backend {self._task.backend} was loading or proving the model;"
-            " exit code 139 is a crash of the native library, 137 a kill, mostly for memory",
+            f"the process ended while backend {self._task.backend} was loading or proving the model"
+            " (exit code 139: the native library crashed; 137: killed, mostly for memory)",
         )
+        write_herald(self._paths, failed("serve", crashed).herald())
         try:
             model = prepare(self._task, self._paths.artifact, tell)
         except StageFailure as failure:
-            outcome = (failure.reason, failure.message)
+            self._tell_failure(loop, failure)
         except MemoryError:
-            outcome = (Reason.OUT_OF_MEMORY, "not enough memory to load the model")
+            self._tell_failure(
+                loop, StageFailure(Reason.OUT_OF_MEMORY, "the model does not fit into the memory")
+            )
         except Exception as error:  # noqa: BLE001 - the thread's last line of defence: it must tell
-            _log.exception("unexpected error while loading")
-            outcome = (Reason.INTERNAL_ERROR, f"unexpected error while loading: {error!r}")
+            _log.debug("internal error", exc_info=True)
+            self._tell_failure(
+                loop,
+                StageFailure(
+                    Reason.INTERNAL_ERROR, f"unexpected {type(error).__name__} at start: {error}"
+                ),
+            )
         else:
-            self._herald(None, "")
+            write_herald(self._paths, "")
             memory.settle()
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(self._ready, model)
-            return
-        _log.error("model %s cannot serve: %s: %s", self._task.model, *outcome)
-        self._herald(*outcome)
+
+    def _tell_failure(self, loop: asyncio.AbstractEventLoop, failure: StageFailure) -> None:
+        report = failed("serve", failure)
+        _log.error("%s: %s", report.reason, report.message)
+        write_herald(self._paths, report.herald())
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(self._fail, outcome[0])
+            loop.call_soon_threadsafe(self._fail, failure.reason)
 
     def _ready(self, model: ServedModel) -> None:
         if self._stop.is_set():
@@ -168,14 +174,6 @@ class _Server:
         self._exit_code = exit_code(reason)
         self._stop.set()
 
-    def _herald(self, reason: Reason | None, message: str) -> None:
-        """Leave in the pod's status why the process ended; no reason: nothing to tell."""
-        report = StageReport(stage="serve", ok=False, reason=reason, message=message)
-        try:
-            self._paths.termination_log.write_text(report.herald() if reason else "")
-        except OSError as error:
-            _log.warning("cannot write the termination message: %s", error)
-
     # Stopping.
 
     def _on_signal(self, number: int) -> None:
@@ -191,7 +189,7 @@ class _Server:
         began = time.monotonic()
         settings = self._settings
         if not self._app.has_model:
-            self._herald(None, "")
+            write_herald(self._paths, "")
             return
         await asyncio.sleep(settings.drain_linger)
         server.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import onnxruntime as ort
 import orjson
 from enginewright.contract.manifest import MANIFEST_NAME, Manifest
 from enginewright.contract.reasons import Reason
@@ -22,9 +23,11 @@ from pydantic import ValidationError
 import enginewright_runtime.limits
 from enginewright_runtime import backends
 from enginewright_runtime.backends.base import SessionError
+from enginewright_runtime.backends.words import plain
+from enginewright_runtime.digests import file_sha256
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.server.golden import GoldenError, Sample, difference, read_samples
-from enginewright_runtime.server.runner import Runner, explain
+from enginewright_runtime.server.runner import Runner
 from enginewright_runtime.server.signature import Signature, SignatureError, read_signature
 
 _log: Final = logging.getLogger(__name__)
@@ -91,7 +94,7 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
             "elsewhere_count": len(placement.elsewhere),
         },
         "threads": threads,
-        "versions": {"onnxruntime": _ort_version(), task.backend: backend.version()},
+        "versions": {"onnxruntime": str(ort.__version__), task.backend: backend.version()},
         "outputs_left_out": signature.left_out,
         "proofs": {
             "golden_samples": len(samples),
@@ -107,12 +110,6 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
         f" {len(samples)} golden samples agree, loaded in {loaded_after:.1f} s, ready in {seconds:.1f} s"
     )
     return ServedModel(signature, runner, orjson.dumps(execution), slowest, summary)
-
-
-def _ort_version() -> str:
-    import onnxruntime  # noqa: PLC0415 - imported by the backends already; kept out of module load
-
-    return str(onnxruntime.__version__)
 
 
 def _read_manifest(task: ServeTask, artifact: Path) -> Manifest:
@@ -145,18 +142,15 @@ def _load(
             ) from error
         reason = Reason.INVALID_MODEL if task.backend == "cpu" else Reason.UNSUPPORTED_OPERATOR
         raise StageFailure(
-            reason, f"backend {task.backend} refuses the model: {explain(error)}"
+            reason, f"backend {task.backend} refuses the model: {plain(str(error))}"
         ) from error
 
 
 def _damaged_file(artifact: Path, manifest: Manifest) -> str | None:
     """Return the first file that differs from the manifest; asked only when loading has failed."""
-    import hashlib  # noqa: PLC0415 - needed in this rare case only
-
     for file in manifest.files:
         try:
-            with (artifact / file.path).open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            digest = file_sha256(artifact / file.path).sha256
         except OSError:
             return file.path
         if digest != file.sha256:
@@ -198,7 +192,7 @@ def _timed(
         # exceptions of ONNX Runtime share no base class but Exception
         shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items())
         raise StageFailure(
-            Reason.PARITY_FAILED, f"the backend fails on {label} ({shapes}): {explain(error)}"
+            Reason.PARITY_FAILED, f"the backend fails on {label} ({shapes}): {plain(str(error))}"
         ) from error
     return arrays, time.monotonic() - began
 
