@@ -195,8 +195,8 @@ class Model(RuleBasedStateMachine):
 
 
 Model.TestCase.settings = settings(
-    max_examples=60,
-    stateful_step_count=25,
+    max_examples=30,
+    stateful_step_count=20,
     deadline=None,
     derandomize=True,  # the same run for everybody; hunt with --hypothesis-profile or by hand
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],

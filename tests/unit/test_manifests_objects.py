@@ -1,0 +1,112 @@
+"""Names, owners and selectors: what must never change, never clash and never outlive its model."""
+
+import re
+from typing import Any, Final
+
+import pytest
+from enginewright.manifests.names import child_name, deployment_name, prepare_job_name
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.plan_world import MODEL, NAMESPACE, World
+
+pytestmark = pytest.mark.unit
+
+LABELS: Final = st.from_regex(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", fullmatch=True)
+CLASSES: Final = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
+NAME: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+
+
+def world() -> World:
+    return World(replicas=2).settle().job_succeeds()
+
+
+def children(made: World) -> list[dict[str, Any]]:
+    return [obj for (kind, _), obj in made.objects.items() if kind != "Pod"]
+
+
+@given(model=LABELS, accelerator=CLASSES, digest=st.from_regex("[0-9a-f]{64}", fullmatch=True))
+def test_names_fit_where_kubernetes_puts_them(model: str, accelerator: str, digest: str) -> None:
+
+    deployment = deployment_name(model, accelerator)
+    pod = f"{deployment}-6d4b75cb6d-hwspb"
+    assert len(pod) <= 63, "a pod's name is its host name"
+    job = prepare_job_name(model, digest, 12)
+    assert len(job) <= 63, "a Job's name is a label value of its pods"
+    assert job.endswith(f"{digest[:10]}-12")
+    for name in (deployment, job):
+        assert re.fullmatch(NAME, name)
+
+
+def test_a_name_that_was_cut_differs_from_others_that_were_cut() -> None:
+    names = {deployment_name("m" * 40, "c" * 30 + end) for end in "ab"}
+    assert len(names) == 2
+    assert child_name("short", "name") == "short-name"
+
+
+def test_all_that_is_the_models_goes_with_it_and_the_store_stays() -> None:
+    for obj in children(world()):
+        owners = obj["metadata"].get("ownerReferences")
+        if obj["kind"] == "PersistentVolumeClaim":
+            assert owners is None
+            continue
+        (owner,) = owners
+        assert owner["kind"] == "InferenceModel"
+        assert (owner["name"], owner["uid"]) == (MODEL, "0b9e6b6e-model")
+        assert owner["controller"] is True
+
+
+def test_the_operator_finds_all_of_it_by_label() -> None:
+    for obj in children(world()):
+        labels = obj["metadata"]["labels"]
+        assert labels["app.kubernetes.io/managed-by"] == "enginewright"
+        assert obj["metadata"]["namespace"] == NAMESPACE
+        if obj["kind"] != "PersistentVolumeClaim":
+            assert labels["enginewright.dev/model"] == MODEL
+
+
+def test_the_service_reaches_the_serving_pods_of_all_classes_and_no_others() -> None:
+    made = world()
+    service = made.the("Service")
+    assert service["metadata"]["name"] == MODEL
+    (port,) = service["spec"]["ports"]
+    assert (port["port"], port["targetPort"]) == (80, "http")
+    selector = service["spec"]["selector"]
+    serving = made.the("Deployment")["spec"]["template"]["metadata"]["labels"]
+    preparing = made.the("Job")["spec"]["template"]["metadata"]["labels"]
+    assert selector.items() <= serving.items()
+    assert not selector.items() <= preparing.items()
+    assert "enginewright.dev/class" not in selector
+    assert "enginewright.dev/revision" not in selector
+
+
+def test_a_selector_names_no_revision_so_that_it_never_changes() -> None:
+    made = world()
+    (deployment, budget) = (made.the("Deployment"), made.the("PodDisruptionBudget"))
+    selector = deployment["spec"]["selector"]["matchLabels"]
+    assert selector == {
+        "enginewright.dev/model": MODEL,
+        "enginewright.dev/class": "cpu",
+        "enginewright.dev/component": "serve",
+    }
+    assert budget["spec"]["selector"]["matchLabels"] == selector
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert labels["enginewright.dev/revision"] == made.status["revision"]
+
+
+def test_an_eviction_takes_one_pod_and_a_broken_pod_blocks_no_drain() -> None:
+    spec = world().the("PodDisruptionBudget")["spec"]
+    assert spec["maxUnavailable"] == 1
+    assert spec["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
+def test_a_rollout_is_given_up_after_a_while() -> None:
+    assert 0 < world().the("Deployment")["spec"]["progressDeadlineSeconds"] <= 3600
+
+
+def test_the_claim_asks_for_the_clusters_default_unless_a_class_is_configured() -> None:
+    claim = world().the("PersistentVolumeClaim")
+    assert claim["spec"] == {
+        "accessModes": ["ReadWriteMany"],
+        "resources": {"requests": {"storage": "20Gi"}},
+    }

@@ -1,0 +1,296 @@
+"""What every pod of ours must have: the restricted Pod Security Standard, its task, its volumes."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+from enginewright.contract import task as contract
+from enginewright.contract.reasons import ExitCode
+from enginewright.contract.task import PREPARE_STAGES, PrepareTask, ServeTask
+from enginewright.manifests.probe_job import probe_job
+
+from tests.support.plan_world import CPU_IMAGE, World, accelerator_class
+
+pytestmark = pytest.mark.unit
+
+RICH: Final[dict[str, Any]] = {
+    "source": {"uri": "pvc://models/m.onnx", "secretRef": {"name": "token"}},
+    "parity": {
+        "samples": {"uri": "pvc://golden/g.npz", "secretRef": {"name": "samples-token"}},
+    },
+    "podTemplate": {
+        "labels": {"team": "vision", "app.kubernetes.io/managed-by": "me"},
+        "annotations": {"note": "hello"},
+        "resources": {"requests": {"cpu": 2}, "limits": {"memory": "4Gi"}},
+        "nodeSelector": {"zone": "a", "kubernetes.io/os": "windows"},
+        "tolerations": [{"key": "mine", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {"x": "y"}},
+        "serviceAccountName": "model",
+        "imagePullSecrets": [{"name": "mine"}, {"name": "registry"}],
+        "runtimeClassName": "nvidia",
+        "priorityClassName": "high",
+    },
+}
+
+
+def prepare_pod(**spec: Any) -> dict[str, Any]:
+    pod: dict[str, Any] = World(**spec).settle().job()["spec"]["template"]
+    return pod
+
+
+def serving_pod(**spec: Any) -> dict[str, Any]:
+    world = World(**spec)
+    world.classes = [
+        accelerator_class(
+            "cpu",
+            resourceName="example.com/tpu",
+            tolerations=[{"key": "tpu", "operator": "Exists", "effect": "NoSchedule"}],
+        )
+    ]
+    pod: dict[str, Any] = world.settle().job_succeeds().the("Deployment")["spec"]["template"]
+    return pod
+
+
+def probe_pod() -> dict[str, Any]:
+    job = probe_job(
+        "enginewright", CPU_IMAGE, pull_policy="Always", image_pull_secrets=("registry",)
+    )
+    pod: dict[str, Any] = job["spec"]["template"]
+    return pod
+
+
+PODS: Final = {
+    "prepare": prepare_pod,
+    "prepare, rich": lambda: prepare_pod(**RICH),
+    "serve": serving_pod,
+    "serve, rich": lambda: serving_pod(**RICH),
+    "probe": probe_pod,
+}
+
+
+def containers(pod: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield from pod["spec"].get("initContainers", ())
+    yield from pod["spec"]["containers"]
+
+
+def container(pod: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(each for each in containers(pod) if each["name"] == name)
+
+
+def mounts(of: dict[str, Any]) -> dict[str, bool]:
+    """Return whether each mount path is read-only."""
+    return {each["mountPath"]: each.get("readOnly", False) for each in of["volumeMounts"]}
+
+
+@pytest.mark.parametrize("kind", PODS)
+def test_the_restricted_standard_is_met(kind: str) -> None:
+    """As https://kubernetes.io/docs/concepts/security/pod-security-standards/ lists it."""
+    pod = PODS[kind]()
+    spec = pod["spec"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] == 65532
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+    for each in containers(pod):
+        security = each["securityContext"]
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert security["readOnlyRootFilesystem"] is True
+        assert not any("hostPort" in port for port in each.get("ports", ()))
+    kinds = {key for volume in spec["volumes"] for key in volume if key != "name"}
+    assert kinds <= {"emptyDir", "persistentVolumeClaim", "secret"}
+
+
+@pytest.mark.parametrize("kind", PODS)
+def test_files_of_the_volumes_belong_to_the_pods_user(kind: str) -> None:
+    security = PODS[kind]()["spec"]["securityContext"]
+    assert security["fsGroup"] == security["runAsGroup"] == 65532
+    assert security["fsGroupChangePolicy"] == "OnRootMismatch"
+
+
+@pytest.mark.parametrize("kind", PODS)
+def test_every_mount_has_its_volume_and_every_volume_a_mount(kind: str) -> None:
+    pod = PODS[kind]()
+    mounted = {mount["name"] for each in containers(pod) for mount in each["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["spec"]["volumes"]}
+
+
+@pytest.mark.parametrize("kind", PODS)
+def test_containers_can_write_to_tmp_and_say_why_they_ended(kind: str) -> None:
+    for each in containers(PODS[kind]()):
+        assert mounts(each)["/tmp"] is False  # noqa: S108 - the container's own
+        assert each["terminationMessagePolicy"] == "File"
+        assert each["resources"]["requests"].keys() >= {"cpu"}
+
+
+@pytest.mark.parametrize("kind", ["prepare", "serve", "probe", "prepare, rich"])
+def test_no_pod_holds_a_token_that_nobody_asked_for(kind: str) -> None:
+    spec = PODS[kind]()["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    assert "serviceAccountName" not in spec
+    assert spec["enableServiceLinks"] is False
+
+
+@pytest.mark.parametrize("kind", PODS)
+def test_objects_are_json_and_equal_each_time(kind: str) -> None:
+    assert json.dumps(PODS[kind]()) == json.dumps(PODS[kind]())
+
+
+# prepare
+
+
+def test_stages_run_in_order_and_publish_ends_the_pod() -> None:
+    spec = prepare_pod()["spec"]
+    assert [each["name"] for each in spec["initContainers"]] == list(PREPARE_STAGES[:-1])
+    assert [each["name"] for each in spec["containers"]] == [PREPARE_STAGES[-1]]
+    assert spec["restartPolicy"] == "Never"
+    for each in containers({"spec": spec}):
+        assert each["command"] == ["enginewright-runtime", "stage", each["name"]]
+        assert each["image"] == CPU_IMAGE
+        (variable,) = each["env"]
+        assert variable["name"] == contract.TASK_VARIABLE
+        assert PrepareTask.model_validate_json(variable["value"]).source_uri.endswith(".onnx")
+
+
+def test_every_stage_shares_the_work_and_writes_its_report() -> None:
+    for each in containers(prepare_pod(**RICH)):
+        assert mounts(each)[contract.WORK_PATH] is False
+        assert mounts(each)[contract.STORE_PATH] is False
+
+
+def test_only_fetch_sees_the_source_and_its_secrets_and_changes_nothing_there() -> None:
+    pod = prepare_pod(**RICH)
+    theirs = {
+        contract.SOURCE_PATH,
+        contract.SAMPLES_PATH,
+        contract.CREDENTIALS_PATH,
+        contract.SAMPLES_CREDENTIALS_PATH,
+    }
+    assert dict.fromkeys(theirs, True).items() <= mounts(container(pod, "fetch")).items()
+    for stage in PREPARE_STAGES[1:]:
+        assert not theirs & mounts(container(pod, stage)).keys()
+    volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+    claim = {"claimName": "models", "readOnly": True}
+    assert volumes["source"]["persistentVolumeClaim"] == claim
+    assert volumes["samples"]["persistentVolumeClaim"]["claimName"] == "golden"
+    assert volumes["credentials"]["secret"]["secretName"] == "token"
+    assert volumes["samples-credentials"]["secret"]["secretName"] == "samples-token"
+
+
+def test_a_source_on_the_web_needs_no_claim() -> None:
+    names = {volume["name"] for volume in prepare_pod()["spec"]["volumes"]}
+    assert names == {"tmp", "work", "store"}
+
+
+def test_the_job_ends_at_once_for_what_cannot_succeed_and_ignores_evictions() -> None:
+    spec = World(build={"timeout": "1h30m"}).settle().job()["spec"]
+    assert spec["activeDeadlineSeconds"] == 5400
+    assert spec["ttlSecondsAfterFinished"] > 0
+    first, second = spec["podFailurePolicy"]["rules"]
+    assert first["action"] == "Ignore"
+    assert first["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
+    assert second["action"] == "FailJob"
+    assert second["onExitCodes"] == {"operator": "In", "values": [int(ExitCode.PERMANENT)]}
+
+
+def test_build_resources_are_those_of_every_stage() -> None:
+    wanted = {"requests": {"cpu": "2"}, "limits": {"memory": "8Gi"}}
+    for each in containers(prepare_pod(build={"resources": wanted})):
+        assert each["resources"] == wanted
+
+
+def test_jobs_pull_with_the_models_own_secrets_too() -> None:
+    secrets = prepare_pod(**RICH)["spec"]["imagePullSecrets"]
+    assert secrets == [{"name": "registry"}, {"name": "mine"}]
+
+
+# serve
+
+
+def test_the_server_reads_a_copy_that_was_checked_and_never_the_store() -> None:
+    pod = serving_pod()
+    fetch, server = containers(pod)
+    assert fetch["command"] == ["enginewright-runtime", "fetch-artifact"]
+    assert mounts(fetch) == {
+        "/tmp": False,  # noqa: S108
+        contract.STORE_PATH: True,
+        contract.ARTIFACT_PATH: False,
+    }
+    assert server["command"] == ["enginewright-runtime", "serve"]
+    assert mounts(server) == {"/tmp": False, contract.ARTIFACT_PATH: True}  # noqa: S108
+    assert fetch["env"] == server["env"]
+
+
+def test_the_task_says_what_to_serve() -> None:
+    world = World(serving={"maxQueue": 7}).settle().job_succeeds()
+    (variable,) = container(world.the("Deployment")["spec"]["template"], "server")["env"]
+    assert ServeTask.model_validate_json(variable["value"]) == ServeTask(
+        model="resnet",
+        revision=world.status["revision"],
+        prepared_key="a" * 64,
+        backend="cpu",
+        max_queue=7,
+    )
+
+
+def test_the_probes_ask_the_server_for_what_each_is_about() -> None:
+    server = container(serving_pod(), "server")
+    assert server["ports"] == [
+        {"name": "http", "containerPort": contract.HTTP_PORT, "protocol": "TCP"}
+    ]
+    assert server["readinessProbe"]["httpGet"] == {"path": "/v2/health/ready", "port": "http"}
+    assert server["livenessProbe"]["httpGet"] == {"path": "/v2/health/live", "port": "http"}
+    startup = server["startupProbe"]
+    assert startup["periodSeconds"] * startup["failureThreshold"] >= 300
+
+
+def test_the_class_places_the_pod_and_the_template_adds_to_it() -> None:
+    spec = serving_pod(**RICH)["spec"]
+    assert spec["nodeSelector"] == {"zone": "a", "kubernetes.io/os": "linux"}, "the class wins"
+    assert [each["key"] for each in spec["tolerations"]] == ["tpu", "mine"]
+    assert spec["serviceAccountName"] == "model"
+    assert spec["automountServiceAccountToken"] is True
+    assert spec["runtimeClassName"] == "nvidia"
+    assert spec["priorityClassName"] == "high"
+    assert spec["affinity"] == {"nodeAffinity": {"x": "y"}}
+    assert spec["imagePullSecrets"] == [{"name": "registry"}, {"name": "mine"}]
+    assert container({"spec": spec}, "server")["resources"] == {
+        "requests": {"cpu": 2},
+        "limits": {"memory": "4Gi", "example.com/tpu": "1"},
+    }
+
+
+def test_only_the_server_takes_a_device() -> None:
+    fetch, server = containers(serving_pod())
+    assert "example.com/tpu" not in fetch["resources"].get("limits", {})
+    assert server["resources"]["limits"]["example.com/tpu"] == "1"
+
+
+def test_labels_of_the_user_never_replace_ours() -> None:
+    metadata = serving_pod(**RICH)["metadata"]
+    assert metadata["labels"]["team"] == "vision"
+    assert metadata["labels"]["app.kubernetes.io/managed-by"] == "enginewright"
+    assert metadata["annotations"] == {"note": "hello"}
+
+
+def test_pods_spread_over_nodes() -> None:
+    (spread,) = serving_pod()["spec"]["topologySpreadConstraints"]
+    assert spread["topologyKey"] == "kubernetes.io/hostname"
+    assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
+    assert spread["labelSelector"]["matchLabels"]["enginewright.dev/class"] == "cpu"
+
+
+# probe
+
+
+def test_a_probe_is_found_again_by_its_image() -> None:
+    job = probe_job("enginewright", CPU_IMAGE, pull_policy="Always", image_pull_secrets=())
+    other = probe_job("enginewright", CPU_IMAGE + "0", pull_policy="Always", image_pull_secrets=())
+    assert job["metadata"]["name"] != other["metadata"]["name"]
+    assert job["metadata"]["namespace"] == "enginewright"
+    (only,) = job["spec"]["template"]["spec"]["containers"]
+    assert only["command"] == ["enginewright-runtime", "probe"]
+    assert only["imagePullPolicy"] == "Always"
+    label = "enginewright.dev/image"
+    assert job["metadata"]["labels"][label] == job["spec"]["template"]["metadata"]["labels"][label]

@@ -1,0 +1,326 @@
+"""Rolling out: what serves is never taken away before what replaces it is there."""
+
+import copy
+from typing import Any, Final
+
+import pytest
+from enginewright.contract.reasons import Reason
+from enginewright.manifests.snapshot import Snapshot
+
+from tests.support.plan_world import World, accelerator_class, published, terminated
+
+pytestmark = pytest.mark.unit
+
+OTHER: Final = {"uri": "https://models.example/other.onnx"}
+SECOND: Final = published("b" * 64, "e" * 64)
+
+
+def serving(**spec: Any) -> World:
+    return World(**{"replicas": 2, **spec}).settle().job_succeeds().all_available()
+
+
+def two_classes(*names: str, **spec: Any) -> World:
+    world = World(accelerators=[{"class": name} for name in names], **spec)
+    world.classes = [accelerator_class(name) for name in ("big", "cpu", "small")]
+    return world.settle().job_succeeds()
+
+
+def revision(obj: dict[str, Any]) -> str:
+    return str(obj["metadata"]["labels"]["enginewright.dev/revision"])
+
+
+def deployments(world: World) -> dict[str, int]:
+    return {each["metadata"]["name"]: each["spec"]["replicas"] for each in world.all("Deployment")}
+
+
+def ready(world: World) -> str:
+    return str(world.condition("Ready")["message"])
+
+
+# the first one
+
+
+def test_the_snapshot_comes_before_what_is_made_from_it() -> None:
+    world = World().settle()
+    world.job_succeeds()
+    assert world.last
+    kinds = [each["kind"] for each in world.last.apply]
+    assert kinds == ["ControllerRevision", "Service", "PodDisruptionBudget", "Deployment"]
+
+
+def test_nothing_is_said_to_serve_before_it_does() -> None:
+    world = World(replicas=2).settle().job_succeeds()
+    assert "serving" not in world.status
+    assert world.status["summary"] == {"revision": f"→ {world.status['revision']}"}
+    world.all_available()
+    assert world.status["serving"]["revision"] == world.status["revision"]
+    assert world.status["serving"]["modelDigest"] == "d" * 64
+    assert world.status["summary"] == {
+        "backend": "cpu",
+        "classes": "cpu 2/2",
+        "revision": world.status["revision"],
+    }
+
+
+def test_the_scale_subresource_gets_count_and_selector() -> None:
+    world = two_classes("big", "small", replicas=3)
+    assert world.status["replicas"] == 6
+    (pod_labels,) = {
+        tuple(sorted(each["spec"]["template"]["metadata"]["labels"].items()))
+        for each in world.all("Deployment")
+        if each["metadata"]["name"] == "resnet-big"
+    }
+    selector = dict(part.split("=") for part in world.status["selector"].split(","))
+    assert selector.items() <= dict(pod_labels).items()
+
+
+def test_a_deployment_that_its_controller_has_not_seen_yet_is_not_complete() -> None:
+    world = serving()
+    world.edit(podTemplate={"labels": {"team": "vision"}})
+    deployment = world.the("Deployment")
+    assert deployment["status"]["observedGeneration"] < deployment["metadata"]["generation"]
+    assert world.told()["Ready"] == ("False", "RollingOut")
+    assert ready(world).startswith(f"revision {world.status['revision']}, pods ready: cpu 0/2")
+
+
+# scaling
+
+
+def test_scaling_is_no_new_revision() -> None:
+    world = serving()
+    before = world.status["revision"]
+    world.edit(replicas=5)
+    assert deployments(world) == {"resnet-cpu": 5}
+    assert world.status["revision"] == before
+    assert world.told()["Ready"] == ("False", "Progressing")
+    assert len(world.all("ControllerRevision")) == 1
+
+
+def test_a_class_may_have_a_count_of_its_own() -> None:
+    world = World(replicas=2, accelerators=[{"class": "big", "replicas": 0}, {"class": "small"}])
+    world.classes = [accelerator_class("big"), accelerator_class("small")]
+    world.settle().job_succeeds()
+    assert deployments(world) == {"resnet-big": 0, "resnet-small": 2}
+    world.all_available()
+    assert world.told()["Ready"] == ("True", "Serving")
+    assert world.status["summary"]["classes"] == "big 0/0, small 2/2"
+
+
+def test_what_serves_is_scaled_also_while_an_update_is_refused() -> None:
+    world = serving()
+    template = copy.deepcopy(world.the("Deployment")["spec"]["template"])
+    world.edit(source=OTHER).job_fails(Reason.DIGEST_MISMATCH, "fetch")
+    world.edit(replicas=4)
+    assert deployments(world) == {"resnet-cpu": 4}
+    assert world.the("Deployment")["spec"]["template"] == template
+
+
+def test_what_serves_is_scaled_also_while_the_rollout_is_paused() -> None:
+    world = serving().edit(rollout={"paused": True}).edit(source=OTHER).job_succeeds(SECOND)
+    world.edit(replicas=1).all_available()
+    assert deployments(world) == {"resnet-cpu": 1}
+    assert world.told()["Ready"] == ("False", "Suspended")
+
+
+# updates
+
+
+def test_an_update_replaces_within_one_deployment() -> None:
+    world = serving()
+    old = world.status["serving"]["revision"]
+    world.edit(source=OTHER)
+    assert revision(world.the("Deployment")) == old, "nothing happens before it is prepared"
+    world.job_succeeds(SECOND)
+    new = world.status["revision"]
+    deployment = world.the("Deployment")
+    assert revision(deployment) == new != old
+    assert deployment["spec"]["strategy"] == {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0},
+    }
+    assert world.status["serving"]["revision"] == old
+    assert world.status["summary"]["revision"] == f"{old} → {new}"
+    world.rolling(available=2)
+    assert world.status["serving"]["revision"] == old
+    world.all_available()
+    assert world.status["serving"]["revision"] == new
+    assert world.status["serving"]["preparedKey"] == "b" * 64
+
+
+def test_recreate_accepts_downtime() -> None:
+    world = serving(rollout={"strategy": "Recreate"})
+    assert world.the("Deployment")["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_an_update_whose_pods_fail_says_why_and_what_serves_on() -> None:
+    world = serving().edit(source=OTHER).job_succeeds(SECOND).rolling(available=2)
+    world.new_pod_fails(Reason.PROVIDER_MISSING, message="no CUDA here")
+    old = world.status["serving"]["revision"]
+    assert ready(world) == f"no CUDA here; revision {old} serves on"
+    assert "no CUDA here" in world.events[-1].message
+    assert world.events[-1].type == "Warning"
+
+
+def test_going_back_while_an_update_fails_brings_the_old_revision_whole() -> None:
+    world = serving()
+    before = world.the("Deployment")["spec"]
+    world.edit(source=OTHER).job_succeeds(SECOND).rolling(available=2)
+    world.edit(source={"uri": "https://models.example/resnet.onnx"})
+    assert world.the("Deployment")["spec"] == before
+    world.all_available()
+    assert world.told()["Ready"] == ("True", "Serving")
+
+
+def test_pausing_in_the_middle_goes_back_to_what_serves() -> None:
+    world = serving()
+    before = world.the("Deployment")["spec"]
+    world.edit(source=OTHER).job_succeeds(SECOND).rolling(available=2)
+    world.edit(rollout={"paused": True})
+    assert world.the("Deployment")["spec"] == before
+    world.all_available().edit(rollout={"paused": False})
+    assert revision(world.the("Deployment")) == world.status["revision"]
+
+
+def test_a_lost_deployment_is_rebuilt_while_an_update_is_refused() -> None:
+    world = serving()
+    before = world.the("Deployment")["spec"]
+    world.edit(source=OTHER).job_fails(Reason.INVALID_MODEL)
+    del world.objects[("Deployment", "resnet-cpu")]
+    world.settle()
+    assert world.the("Deployment")["spec"] == before
+
+
+def test_pods_on_their_way_out_explain_nothing() -> None:
+    world = serving()
+    deployment = world.the("Deployment")
+    killed = {"containerStatuses": [terminated("server", code=143)]}
+    leaving = world.serving_pod("resnet-cpu", index=50, status=killed)
+    leaving["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:30Z"
+    world.serving_pod("resnet-cpu", index=51, status={**killed, "phase": "Failed"})
+    deployment["status"]["availableReplicas"] = 1
+    world.settle()
+    assert world.told()["Ready"] == ("False", "Progressing")
+
+
+def test_a_rollout_that_waits_for_a_node_says_so() -> None:
+    world = World().settle().job_succeeds()
+    unscheduled = {
+        "type": "PodScheduled",
+        "status": "False",
+        "message": "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.",
+    }
+    world.serving_pod("resnet-cpu", status={"phase": "Pending", "conditions": [unscheduled]})
+    world.settle()
+    assert "Insufficient nvidia.com/gpu" in ready(world)
+    assert world.told()["Reconciling"] == ("True", "RollingOut")
+
+
+# classes
+
+
+def test_a_class_that_is_wanted_no_more_goes_when_the_others_serve() -> None:
+    world = two_classes("big", "small").all_available()
+    world.edit(accelerators=[{"class": "cpu"}])
+    assert sorted(deployments(world)) == ["resnet-big", "resnet-cpu", "resnet-small"]
+    assert world.status["summary"]["classes"] == "big 1/1, small 1/1"
+    world.all_available()
+    assert sorted(deployments(world)) == ["resnet-cpu"]
+    budgets = [each["metadata"]["name"] for each in world.all("PodDisruptionBudget")]
+    assert budgets == ["resnet-cpu"]
+    assert world.told()["Ready"] == ("True", "Serving")
+
+
+def test_a_class_whose_device_changes_is_a_new_revision() -> None:
+    world = serving()
+    before = world.status["revision"]
+    world.classes = [accelerator_class("cpu", resourceName="example.com/tpu")]
+    world.settle()
+    assert world.status["revision"] != before
+    (server,) = world.the("Deployment")["spec"]["template"]["spec"]["containers"]
+    assert server["resources"]["limits"] == {"example.com/tpu": "1"}
+
+
+def test_a_class_that_is_deleted_takes_nothing_away() -> None:
+    world = serving()
+    before = world.the("Deployment")["spec"]
+    world.classes = []
+    world.settle()
+    assert world.told()["Stalled"] == ("True", "NoAcceleratorClass")
+    assert world.told()["Available"] == ("True", "Serving")
+    assert world.the("Deployment")["spec"] == before
+
+
+# history
+
+
+def test_the_newest_five_revisions_and_the_serving_one_are_kept() -> None:
+    world = serving()
+    old = world.status["serving"]["revision"]
+    for count in range(8):
+        world.edit(podTemplate={"labels": {"try": str(count)}})
+    kept = {revision(each): each["revision"] for each in world.all("ControllerRevision")}
+    assert sorted(kept.values()) == [1, 5, 6, 7, 8, 9]
+    assert kept[old] == 1
+    assert kept[world.status["revision"]] == 9
+
+
+def test_a_revision_that_comes_back_is_the_same_one() -> None:
+    world = serving()
+    before = world.status["revision"]
+    world.edit(podTemplate={"labels": {"a": "b"}}).all_available()
+    world.edit(podTemplate=None).all_available()
+    assert world.status["revision"] == before
+    assert len(world.all("ControllerRevision")) == 2
+
+
+def test_a_snapshot_reads_back_as_itself() -> None:
+    world = serving(
+        podTemplate={
+            "resources": {"requests": {"cpu": 2, "memory": "1Gi"}},
+            "tolerations": [{"key": "gpu", "operator": "Exists"}],
+            "affinity": {"nodeAffinity": {"x": [1, {"y": None}]}},
+        }
+    )
+    kept = world.the("ControllerRevision")
+    assert Snapshot.read(kept).revision == revision(kept)
+
+
+def test_a_snapshot_of_an_older_version_that_lacks_a_field_keeps_its_revision() -> None:
+    kept = serving().the("ControllerRevision")
+    older = {k: v for k, v in kept["data"].items() if k != "pod_template"}
+    older["classes"] = [
+        {k: v for k, v in each.items() if k != "resource_name"} for each in older["classes"]
+    ]
+    assert Snapshot.read({**kept, "data": older}).revision == revision(kept)
+
+
+def test_a_snapshot_that_cannot_be_read_leaves_what_serves_alone() -> None:
+    world = serving()
+    before = copy.deepcopy(world.the("Deployment"))
+    serves = world.status["serving"]
+    world.the("ControllerRevision")["data"] = {"of": "another version"}
+    world.edit(precision="FP16")
+    assert world.the("Deployment") == before
+    assert world.status["serving"]["revision"] == serves["revision"]
+
+
+def test_a_status_that_was_lost_is_found_again_without_a_new_job() -> None:
+    world = serving()
+    told = world.status
+    world.status = {}
+    world.settle()
+    assert {**world.status, "conditions": []} == {**told, "conditions": []}
+    assert len(world.all("Job")) == 1
+
+
+# events
+
+
+def test_every_change_is_told_once() -> None:
+    world = serving()
+    assert world.event_reasons() == ["Preparing", "RollingOut", "Serving"]
+    world.settle().later(hours=1)
+    assert world.event_reasons() == ["Preparing", "RollingOut", "Serving"]
+    world.edit(source=OTHER).job_fails(Reason.DIGEST_MISMATCH, "fetch", "other digest")
+    assert world.event_reasons()[3:] == ["Preparing", "DigestMismatch"]
+    assert [event.type for event in world.events] == ["Normal"] * 4 + ["Warning"]
