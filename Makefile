@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin
 CLUSTER := hack/cluster/cluster
 CONTEXT ?=
-PYTHON_SOURCES := operator runtime_image tests hack/cluster/cluster hack/cluster/driver
+PYTHON_SOURCES := operator runtime_image tests hack
 
 .PHONY: help demo test unit lint format crds venv clean
 

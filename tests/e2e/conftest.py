@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hack.samples.models import write_models
 from tests.e2e import harness
 from tests.e2e.harness import CLUSTER_NAME, OPERATOR_NAMESPACE, REPOSITORY, Namespace, run
-from tests.e2e.models import write_models
 
 
 @pytest.fixture(scope="session")

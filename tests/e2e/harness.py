@@ -114,7 +114,9 @@ class Namespace:
         except CommandError as error:
             raise AssertionError(f"{error}\n{self.story(name)}") from None
 
-    def wait_condition(self, name: str, kind: str, status: str, reason: str, seconds: float = 120) -> dict[str, Any]:
+    def wait_condition(
+        self, name: str, kind: str, status: str, reason: str, seconds: float = 120
+    ) -> dict[str, Any]:
         """Wait for a condition with this status and reason, and return it."""
 
         def check() -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from hack.samples.magika import features, label
 from tests.e2e.harness import Namespace, eventually, http_json
-from tests.support.magika import features, label
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -150,9 +150,7 @@ def test_deleting_leaves_only_the_cache(namespace: Namespace) -> None:
     assert namespace.items("persistentvolumeclaims")
 
 
-def test_a_source_over_http(
-    namespace: Namespace, new_namespace: Callable[[], Namespace]
-) -> None:
+def test_a_source_over_http(namespace: Namespace, new_namespace: Callable[[], Namespace]) -> None:
     namespace.apply(*_file_server(namespace))
     namespace.kubectl("rollout", "status", "deployment/files", "--timeout=60s")
     elsewhere = new_namespace()
@@ -164,9 +162,15 @@ def test_a_source_over_http(
 
 
 def _file_server(namespace: Namespace) -> list[dict[str, Any]]:
-    image = namespace.items("pods", "enginewright.dev/component=serve")[0]["spec"]["containers"][0]["image"]
+    image = namespace.items("pods", "enginewright.dev/component=serve")[0]["spec"]["containers"][0][
+        "image"
+    ]
     labels = {"app": "files"}
-    security = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
+    security = {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
     return [
         {
             "apiVersion": "apps/v1",
@@ -182,7 +186,14 @@ def _file_server(namespace: Namespace) -> list[dict[str, Any]]:
                             {
                                 "name": "files",
                                 "image": image,
-                                "command": ["python3", "-m", "http.server", "-d", "/models", "8000"],
+                                "command": [
+                                    "python3",
+                                    "-m",
+                                    "http.server",
+                                    "-d",
+                                    "/models",
+                                    "8000",
+                                ],
                                 "readinessProbe": {"httpGet": {"path": "/", "port": 8000}},
                                 "securityContext": {
                                     "allowPrivilegeEscalation": False,
@@ -221,13 +232,15 @@ def _writes(installed: Namespace) -> float:
 
 def _reconciled(installed: Namespace) -> None:
     """Wait until the operator has worked through its queue since now."""
-    pattern = r'^workqueue_work_duration_seconds_count\{[^}]*\} ([0-9.e+]+)$'
+    pattern = r"^workqueue_work_duration_seconds_count\{[^}]*\} ([0-9.e+]+)$"
 
     def done() -> float:
         return sum(float(each) for each in re.findall(pattern, _metrics(installed), re.MULTILINE))
 
     def idle() -> bool:
-        depths = re.findall(r"^workqueue_depth\{[^}]*\} ([0-9.e+]+)$", _metrics(installed), re.MULTILINE)
+        depths = re.findall(
+            r"^workqueue_depth\{[^}]*\} ([0-9.e+]+)$", _metrics(installed), re.MULTILINE
+        )
         return bool(done()) and all(float(each) == 0 for each in depths)
 
     eventually(idle, 60, "an idle queue")

@@ -9,7 +9,7 @@ import json
 import subprocess
 from pathlib import Path
 
-_REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[2]
 _SIZE = 1024
 _BLOCK = 4096
 _PADDING = 256
@@ -33,7 +33,7 @@ def label(scores: list[float]) -> str:
 @functools.cache
 def _labels() -> list[str]:
     shown = subprocess.run(
-        [str(_REPOSITORY / "hack/models")], capture_output=True, text=True, check=True
+        [str(REPOSITORY / "hack/models")], capture_output=True, text=True, check=True
     )
     folder = Path(shown.stdout.strip().splitlines()[-1])
     config = next(folder.rglob("standard_v3_3/config.min.json"))

@@ -1,4 +1,4 @@
-"""The model files that the cluster tests serve or refuse: real ones, and ones broken on purpose."""
+"""The model files that demo and cluster tests serve or refuse: real ones, and ones broken on purpose."""
 
 import shutil
 from pathlib import Path
@@ -20,24 +20,35 @@ def write_models(real: Path, folder: Path) -> None:
 
 
 def _newer_opset() -> onnx.ModelProto:
-    """A model of opset 99, which no runtime supports."""
-    return _one_node(helper.make_node("Relu", ["x"], ["y"], name="activation"), opset=99)
+    """A model as a newer exporter writes it: CumProd came with opset 26."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["positive"], name="encoder/activation"),
+        helper.make_node("CumProd", ["positive", "axis"], ["decay"], name="encoder/decay"),
+        helper.make_node("CumProd", ["decay", "axis"], ["y"], name="decoder/decay"),
+    ]
+    axis = helper.make_tensor("axis", TensorProto.INT64, [], [1])
+    return _model(nodes, opset=26, initializers=[axis])
 
 
 def _custom_operator() -> onnx.ModelProto:
     node = helper.make_node("Frobnicate", ["x"], ["y"], name="frobnicate_1", domain="com.example")
-    return _one_node(node, opset=17, extra=[helper.make_opsetid("com.example", 1)])
+    return _model([node], opset=17, extra=[helper.make_opsetid("com.example", 1)])
 
 
-def _one_node(
-    node: onnx.NodeProto, *, opset: int, extra: list[onnx.OperatorSetIdProto] | None = None
+def _model(
+    nodes: list[onnx.NodeProto],
+    *,
+    opset: int,
+    initializers: list[onnx.TensorProto] | None = None,
+    extra: list[onnx.OperatorSetIdProto] | None = None,
 ) -> onnx.ModelProto:
     graph = helper.make_graph(
-        [node],
-        "one-node",
+        nodes,
+        "sample",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])],
+        initializers or [],
     )
     return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", opset), *(extra or [])], ir_version=8
+        graph, opset_imports=[helper.make_opsetid("", opset), *(extra or [])], ir_version=10
     )

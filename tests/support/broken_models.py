@@ -1,0 +1,234 @@
+"""Models with one thing wrong each."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+FLOAT = TensorProto.FLOAT
+
+
+def value(name: str, *shape: int | str | None, kind: int = FLOAT) -> ValueInfoProto:
+    """Return an input or output."""
+    return helper.make_tensor_value_info(name, kind, list(shape))
+
+
+def build(  # noqa: PLR0913 - one keyword a field
+    nodes: Sequence[NodeProto],
+    inputs: Sequence[ValueInfoProto],
+    outputs: Sequence[ValueInfoProto],
+    weights: Sequence[TensorProto] = (),
+    *,
+    opset: int = 17,
+    ir_version: int = 9,
+    domains: Sequence[tuple[str, int]] = (),
+) -> ModelProto:
+    """Return a model."""
+    return helper.make_model(
+        helper.make_graph(list(nodes), "graph", list(inputs), list(outputs), list(weights)),
+        opset_imports=[
+            helper.make_opsetid("", opset),
+            *(helper.make_opsetid(*each) for each in domains),
+        ],
+        ir_version=ir_version,
+    )
+
+
+def relu(*, opset: int = 17, ir_version: int = 9) -> ModelProto:
+    """Return a good model of one node, x [1, 4] to y."""
+    return build(
+        [helper.make_node("Relu", ["x"], ["y"], name="relu")],
+        [value("x", 1, 4)],
+        [value("y", 1, 4)],
+        opset=opset,
+        ir_version=ir_version,
+    )
+
+
+def one_node(op_type: str, domain: str = "", **attributes: str) -> ModelProto:
+    """Return x [1, 4] to y through one operator."""
+    return build(
+        [helper.make_node(op_type, ["x"], ["y"], name="node-1", domain=domain, **attributes)],
+        [value("x", 1, 4)],
+        [value("y", 1, 4)],
+        domains=[(domain, 1)] if domain else [],
+    )
+
+
+def newer_operators(count: int) -> ModelProto:
+    """Return nodes of opset 27 behind nodes that any opset has."""
+    nodes = [helper.make_node("Relu", ["x"], ["x0"], name="old")]
+    for index in range(count):
+        nodes.append(
+            helper.make_node("LinearAttention", [f"x{index}"], [f"x{index + 1}"], name=f"new-{index}")
+        )
+    nodes[-1].output[0] = "y"
+    return build(nodes, [value("x", 1, 4)], [value("y", 1, 4)], opset=27)
+
+
+def no_kernel() -> ModelProto:
+    """Return an operator that the CPU provider has, for a type that it has it not for."""
+    kind = TensorProto.UINT16
+    return build(
+        [helper.make_node("BitShift", ["x", "x"], ["y"], name="shift", direction="LEFT")],
+        [value("x", 4, kind=kind)],
+        [value("y", 4, kind=kind)],
+    )
+
+
+def wrong_types() -> ModelProto:
+    """Return a sum of float and int64."""
+    return build(
+        [helper.make_node("Add", ["x", "i"], ["y"], name="sum")],
+        [value("x", 1, 4), value("i", 1, 4, kind=TensorProto.INT64)],
+        [value("y", 1, 4)],
+    )
+
+
+def cyclic() -> ModelProto:
+    """Return two nodes that wait for each other."""
+    return build(
+        [
+            helper.make_node("Add", ["x", "b"], ["a"], name="first"),
+            helper.make_node("Relu", ["a"], ["b"], name="second"),
+        ],
+        [value("x", 1, 4)],
+        [value("b", 1, 4)],
+    )
+
+
+def unsorted() -> ModelProto:
+    """Return two nodes in the wrong order, which ONNX Runtime takes and onnx.checker does not."""
+    return build(
+        [
+            helper.make_node("Relu", ["a"], ["y"], name="second"),
+            helper.make_node("Relu", ["x"], ["a"], name="first"),
+        ],
+        [value("x", 1, 4)],
+        [value("y", 1, 4)],
+    )
+
+
+def sequence_output() -> ModelProto:
+    """Return a model whose only output is no tensor."""
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(FLOAT, [1, 4]))
+    return build(
+        [helper.make_node("SequenceConstruct", ["x"], ["y"], name="sequence")],
+        [value("x", 1, 4)],
+        [helper.make_value_info("y", kind)],
+    )
+
+
+def external(location: str, *, length: int = 64, offset: int = 0) -> ModelProto:
+    """Return x [1, 4] to y = x @ w [4, 4], with w outside."""
+    weight = TensorProto(name="w", data_type=FLOAT, dims=[4, 4])
+    weight.data_location = TensorProto.EXTERNAL
+    for key, entry in (("location", location), ("offset", str(offset)), ("length", str(length))):
+        weight.external_data.add(key=key, value=entry)
+    return build(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")],
+        [value("x", 1, 4)],
+        [value("y", 1, 4)],
+        [weight],
+    )
+
+
+def weights() -> bytes:
+    """Return the external data that `external` wants."""
+    return np.eye(4, dtype=np.float32).tobytes()
+
+
+def open_dimensions(*shape: int | str | None, name: str = "x") -> ModelProto:
+    """Return the identity over a float input of `shape`."""
+    return build(
+        [helper.make_node("Relu", [name], ["y"], name="relu")],
+        [value(name, *shape)],
+        [value("y", *shape)],
+    )
+
+
+def fixed_batch() -> ModelProto:
+    """Return a model that says that any batch goes and then reshapes to one."""
+    shape = numpy_helper.from_array(np.array([1, 4], np.int64), "shape")
+    return build(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"], name="reshape")],
+        [value("x", "batch", 4)],
+        [value("y", 1, 4)],
+        [shape],
+    )
+
+
+def embedding(rows: int) -> ModelProto:
+    """Return a table of `rows` rows looked up with int64 indices [batch, 3]."""
+    table = numpy_helper.from_array(np.arange(rows * 2, dtype=np.float32).reshape(rows, 2), "table")
+    return build(
+        [helper.make_node("Gather", ["table", "i"], ["y"], name="lookup")],
+        [value("i", "batch", 3, kind=TensorProto.INT64)],
+        [value("y", "batch", 3, 2)],
+        [table],
+    )
+
+
+def not_finite() -> ModelProto:
+    """Return the logarithm of a negative number."""
+    return build(
+        [
+            helper.make_node("Abs", ["x"], ["a"]),
+            helper.make_node("Neg", ["a"], ["b"]),
+            helper.make_node("Sub", ["b", "one"], ["c"]),
+            helper.make_node("Log", ["c"], ["y"]),
+        ],
+        [value("x", 1, 4)],
+        [value("y", 1, 4)],
+        [numpy_helper.from_array(np.ones(1, np.float32), "one")],
+    )
+
+
+def random_output() -> ModelProto:
+    """Return noise beside the identity."""
+    return build(
+        [
+            helper.make_node("RandomNormalLike", ["x"], ["noise"]),
+            helper.make_node("Relu", ["x"], ["y"]),
+        ],
+        [value("x", 1, 400)],
+        [value("noise", 1, 400), value("y", 1, 400)],
+    )
+
+
+def endless() -> ModelProto:
+    """Return a loop that takes many minutes."""
+    body = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["state", "m"], ["product"]),
+            helper.make_node("Tanh", ["product"], ["next"]),
+            helper.make_node("Identity", ["go"], ["go_on"]),
+        ],
+        "body",
+        [
+            value("turn", kind=TensorProto.INT64),
+            value("go", kind=TensorProto.BOOL),
+            value("state", 256, 256),
+        ],
+        [value("go_on", kind=TensorProto.BOOL), value("next", 256, 256)],
+    )
+    return build(
+        [
+            helper.make_node("Loop", ["count", "", "x"], ["state_out"], body=body),
+            helper.make_node("ReduceSum", ["state_out"], ["y"], keepdims=0),
+        ],
+        [value("x", 256, 256)],
+        [value("y")],
+        [
+            numpy_helper.from_array(np.eye(256, dtype=np.float32), "m"),
+            numpy_helper.from_array(np.array(10**9, np.int64), "count"),
+        ],
+    )
+
+
+def save_with_external(model: ModelProto, path: str) -> None:
+    """Write a model with all its weights in weights.bin beside it."""
+    onnx.save_model(
+        model, path, save_as_external_data=True, location="weights.bin", size_threshold=0
+    )

@@ -1,0 +1,162 @@
+"""The operator as a process of its own, as a pod would run it, against any API server."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.e2e.harness import eventually
+
+CPU_IMAGE = "example.com/enginewright/cpu:1"
+STORE = "enginewright-store"
+WRITING = ("POST", "PUT", "PATCH", "DELETE")
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class OperatorProcess:
+    """Started by `with`; `log` holds what it wrote once it has ended."""
+
+    def __init__(self, kubeconfig: Path, namespace: str, folder: Path) -> None:
+        self.port = free_port()
+        self._log_path = folder / f"operator-{self.port}.log"
+        config = {
+            "images": {"cpu": CPU_IMAGE},
+            "store": {"claim": STORE, "size": "1Gi", "accessMode": "ReadWriteMany"},
+            "logLevel": "debug",
+            "httpPort": self.port,
+        }
+        self.environment = {
+            **os.environ,
+            "KUBECONFIG": str(kubeconfig),
+            "POD_NAMESPACE": namespace,
+            "ENGINEWRIGHT_CONFIG": json.dumps(config),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        with self._log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "enginewright.main"],
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.kill()
+        if kind is not None:
+            print(self.log[-20_000:])
+
+    @property
+    def log(self) -> str:
+        return self._log_path.read_text()
+
+    def wait_ready(self) -> Self:
+        """Wait until everything is listed and the workers run."""
+        eventually(lambda: self.get("/readyz")[0] == 200, 30, "ready", interval=0.05)
+        return self
+
+    def kill(self) -> None:
+        """End it as a node that loses power does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(10)
+            self._process = None
+
+    def wait_exit(self) -> int:
+        """Wait until it ends by itself; the exit code."""
+        assert self._process is not None
+        code = self._process.wait(20)
+        self._process = None
+        return code
+
+    def terminate(self) -> tuple[int, float]:
+        """End it as the kubelet does; exit code and seconds."""
+        assert self._process is not None
+        started = time.monotonic()
+        self._process.send_signal(signal.SIGTERM)
+        code = self._process.wait(20)
+        self._process = None
+        return code, time.monotonic() - started
+
+    def get(self, path: str) -> tuple[int, str]:
+        """GET from its HTTP server; status 0 while nobody listens."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def total(self, metric: str, **labels: str) -> float:
+        """Return the sum of a metric over all series with these labels."""
+        _, text = self.get("/metrics")
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == metric and labels.items() <= sample.labels.items()
+        )
+
+    def writes(self) -> int:
+        """Return how many writing requests it has sent."""
+        return int(sum(self.total("rest_client_requests_total", method=each) for each in WRITING))
+
+    def reads(self) -> int:
+        """Return how many reading requests it has sent, kopf's left aside."""
+        return int(self.total("rest_client_requests_total", method="GET"))
+
+    def passes(self) -> int:
+        """Return how many reconciles of models have ended."""
+        return int(self.total("controller_runtime_reconcile_total", controller="inferencemodel"))
+
+    def wait_passes(self, count: int, seconds: float = 30) -> None:
+        """Wait until so many reconciles of models have ended and nothing is under way."""
+
+        def done() -> bool:
+            busy = self.total("workqueue_depth") + self.total("workqueue_unfinished_work_seconds")
+            return not busy and self.passes() >= count
+
+        eventually(done, seconds, f"{count} reconciles", interval=0.05)
+
+    def wait_quiet(self, window: float = 1.0) -> None:
+        """Wait until it has neither written nor reconciled for `window` seconds.
+
+        A key that comes back after a write does so within a fraction of that.
+        """
+        seen = (-1, -1)
+        since = time.monotonic()
+
+        def quiet() -> bool:
+            nonlocal seen, since
+            now = (self.writes(), self.passes())
+            if now != seen:
+                seen, since = now, time.monotonic()
+            return time.monotonic() - since >= window
+
+        eventually(quiet, 60, "quiet", interval=0.1)

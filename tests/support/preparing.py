@@ -1,0 +1,158 @@
+"""Runs the stages of a prepare Job through the real command, on folders that stand for volumes."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+from enginewright.contract.images import ImageFacts
+from enginewright.contract.report import HERALD_LIMIT, StageReport, read_herald
+from enginewright.contract.task import (
+    PREPARE_STAGES,
+    PrepareTask,
+    Recipe,
+    ServeTask,
+    ShapeProfile,
+)
+
+STAGE_SECONDS = 200.0
+LIMITS = {"1.31.1": (26, 13), "1.24.1": (25, 13)}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one stage has told, to each of its readers."""
+
+    code: int
+    report: StageReport  # the herald
+    full: dict[str, Any] | None  # the report in the store
+    log: str
+
+    @property
+    def message(self) -> str:
+        """Return the herald's message."""
+        return self.report.message
+
+
+class Workplace:
+    """One pod's folders under `root`, and the environment that the command runs in."""
+
+    def __init__(self, root: Path, python: Path | str = sys.executable) -> None:
+        self.root = root
+        self.python = str(python)
+        for name in ("work", "store", "source", "samples", "dev", "tmp"):
+            (root / name).mkdir()
+
+    def put(self, name: str, content: onnx.ModelProto | Path | bytes) -> str:
+        """Put a file on the claim; return its address."""
+        path = self.root / "source" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, Path):
+            path.write_bytes(content.read_bytes())
+        elif isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            path.write_bytes(content.SerializeToString())
+        return f"pvc://models/{name}"
+
+    def task(  # noqa: PLR0913 - one keyword a field
+        self,
+        uri: str,
+        *,
+        backend: str = "cpu",
+        sha256: str | None = None,
+        shapes: Sequence[ShapeProfile] = (),
+        samples_uri: str | None = None,
+        rtol: float | None = None,
+        atol: float | None = None,
+    ) -> PrepareTask:
+        """Return a task with the limits of the ONNX Runtime that the backend has."""
+        version = "1.24.1" if backend == "openvino" else "1.31.1"
+        opset, ir_version = LIMITS[version]
+        return PrepareTask(
+            job="job-1",
+            source_uri=uri,
+            source_sha256=sha256,
+            recipe=Recipe(
+                backend=backend,
+                ort_version=version,
+                max_opset=opset,
+                max_ir_version=ir_version,
+                shapes=tuple(shapes),
+                samples_uri=samples_uri,
+                rtol=rtol,
+                atol=atol,
+            ),
+        )
+
+    def stage(self, name: str, task: PrepareTask) -> Outcome:
+        """Run one stage."""
+        return self._run(["stage", name], task.to_json())
+
+    def prepare(self, task: PrepareTask) -> tuple[str, Outcome]:
+        """Run the stages until one fails; return the last one's name and outcome."""
+        outcomes = [(PREPARE_STAGES[0], self.stage(PREPARE_STAGES[0], task))]
+        for name in PREPARE_STAGES[1:]:
+            if outcomes[-1][1].code != 0:
+                break
+            outcomes.append((name, self.stage(name, task)))
+        return outcomes[-1]
+
+    def fetch_artifact(self, key: str, backend: str = "cpu") -> Outcome:
+        """Run what brings the artefact into a serving pod."""
+        task = ServeTask(model="m", revision="r", prepared_key=key, backend=backend)
+        return self._run(["fetch-artifact"], task.to_json())
+
+    def probe(self) -> ImageFacts:
+        """Ask the environment what it holds."""
+        done = self.start(["probe"], "")
+        text, _ = done.communicate(timeout=STAGE_SECONDS)
+        assert done.returncode == 0
+        assert self._termination_log().read_text() == text.strip()
+        return ImageFacts.model_validate_json(text)
+
+    def start(self, arguments: Sequence[str], task: str, **environment: str) -> "subprocess.Popen[str]":
+        """Start the command."""
+        return subprocess.Popen(
+            [self.python, "-m", "enginewright_runtime", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ
+            | {
+                "ENGINEWRIGHT_ROOT": str(self.root),
+                "ENGINEWRIGHT_TASK": task,
+                "TMPDIR": str(self.root / "tmp"),
+                **environment,
+            },
+        )
+
+    def leftovers(self) -> list[str]:
+        """Return what the stages have forgotten in temporary folders."""
+        folders = (self.root / "tmp", self.root / "store/tmp")
+        hidden = [path for path in (self.root / "store").rglob(".*") if path.is_file()]
+        return [
+            str(path) for folder in folders if folder.is_dir() for path in folder.iterdir()
+        ] + [str(path) for path in hidden]
+
+    def _termination_log(self) -> Path:
+        return self.root / "dev/termination-log"
+
+    def _run(self, arguments: Sequence[str], task: str) -> Outcome:
+        self._termination_log().unlink(missing_ok=True)
+        process = self.start(arguments, task)
+        _, log = process.communicate(timeout=STAGE_SECONDS)
+        herald = self._termination_log().read_bytes()
+        report = read_herald(herald.decode())
+        assert report is not None, log
+        assert len(herald) <= HERALD_LIMIT
+        assert "Traceback" not in log
+        assert not self.leftovers(), self.leftovers()
+        path = self.root / "store/reports/job-1" / f"{report.stage}.json"
+        full = json.loads(path.read_text()) if path.exists() else None
+        return Outcome(process.returncode, report, full, log)

@@ -1,0 +1,140 @@
+"""What kubelet, Job controller and Deployment controller would write, where there are none.
+
+Statuses go through the real API server, so they have the form that it accepts.
+"""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from tests.e2e.harness import Namespace
+
+_STAGES = ("fetch", "validate", "golden", "publish")
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _set_status(namespace: Namespace, kind: str, name: str, status: dict[str, Any]) -> None:
+    patch = json.dumps({"status": status})
+    namespace.kubectl("patch", kind, name, "--subresource=status", "--type=merge", "--patch", patch)
+
+
+def add_node(namespace: Namespace, name: str, **labels: str) -> None:
+    """Add a node that is ready."""
+    metadata = {"name": name, "labels": {"kubernetes.io/os": "linux", **labels}}
+    namespace.apply({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}})
+    _set_status(namespace, "node", name, {"conditions": [{"type": "Ready", "status": "True"}]})
+
+
+def start_pod(namespace: Namespace, job: dict[str, Any]) -> str:
+    """Make a Job's pod, as the Job controller does; its name."""
+    metadata = job["metadata"]
+    name = f"{metadata['name']}-x{len(namespace.items('pods'))}"
+    template = job["spec"]["template"]
+    owner = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "controller": True,
+    }
+    labels = {**template["metadata"]["labels"], "batch.kubernetes.io/job-name": metadata["name"]}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
+        "spec": template["spec"],
+    }
+    namespace.kubectl("create", "--filename", "-", stdin=json.dumps(pod))
+    _set_status(namespace, "job", metadata["name"], {"active": 1, "startTime": _now()})
+    return name
+
+
+def run_stages(
+    namespace: Namespace, pod: str, ended: dict[str, dict[str, Any]], running: str | None = None
+) -> None:
+    """Set a prepare pod's status: stages that have ended with their heralds, one that runs.
+
+    A herald with `"ok": false` ends its stage with the exit code of a bad model.
+    """
+    statuses = []
+    for stage in _STAGES:
+        if stage in ended:
+            herald = ended[stage]
+            code = 0 if herald["ok"] else 65
+            message = json.dumps({"stage": stage, **herald})
+            state = {"terminated": {"exitCode": code, "message": message, "finishedAt": _now()}}
+        elif stage == running:
+            state = {"running": {"startedAt": _now()}}
+        else:
+            state = {"waiting": {"reason": "PodInitializing"}}
+        statuses.append(_container_status(stage, state))
+    failed = any(not herald["ok"] for herald in ended.values())
+    done = len(ended) == len(_STAGES)
+    phase = "Failed" if failed else "Succeeded" if done else "Pending"
+    status = {
+        "phase": phase,
+        "initContainerStatuses": statuses[:-1],
+        "containerStatuses": statuses[-1:],
+    }
+    _set_status(namespace, "pod", pod, status)
+
+
+def end_probe(namespace: Namespace, pod: str, message: str) -> None:
+    """End a probe's pod with its answer."""
+    state = {"terminated": {"exitCode": 0, "message": message, "finishedAt": _now()}}
+    status = {"phase": "Succeeded", "containerStatuses": [_container_status("probe", state)]}
+    _set_status(namespace, "pod", pod, status)
+
+
+def complete_job(namespace: Namespace, name: str) -> None:
+    """End a Job well."""
+    _end_job(namespace, name, ("SuccessCriteriaMet", "Complete"), {"succeeded": 1})
+
+
+def fail_job(namespace: Namespace, name: str) -> None:
+    """End a Job badly."""
+    _end_job(namespace, name, ("FailureTarget", "Failed"), {"failed": 1})
+
+
+def _end_job(
+    namespace: Namespace, name: str, conditions: tuple[str, str], counts: dict[str, int]
+) -> None:
+    now = _now()
+    entries = [
+        {"type": each, "status": "True", "reason": "Test", "lastTransitionTime": now}
+        for each in conditions
+    ]
+    # The API server wants the first of the two before the second.
+    _set_status(namespace, "job", name, {"conditions": entries[:1]})
+    status: dict[str, Any] = {"active": 0, "conditions": entries, **counts}
+    if "succeeded" in counts:
+        status["completionTime"] = now
+    _set_status(namespace, "job", name, status)
+
+
+def roll_out(namespace: Namespace, name: str) -> None:
+    """Bring a Deployment's pods up."""
+    deployment = namespace.get("deployment", name)
+    count = deployment["spec"]["replicas"]
+    status = {
+        "observedGeneration": deployment["metadata"]["generation"],
+        "replicas": count,
+        "updatedReplicas": count,
+        "readyReplicas": count,
+        "availableReplicas": count,
+    }
+    _set_status(namespace, "deployment", name, status)
+
+
+def _container_status(name: str, state: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "state": state,
+        "ready": False,
+        "restartCount": 0,
+        "image": "example.com/i",
+        "imageID": "example.com/i@sha256:0",
+    }
