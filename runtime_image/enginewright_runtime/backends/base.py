@@ -22,6 +22,9 @@ from enginewright_runtime.limits import threads as threads_of_cgroup
 
 CPU_PROVIDER: Final = "CPUExecutionProvider"
 _RECORD_ASSIGNMENT: Final = "session.record_ep_graph_assignment_info"
+_SPINNING: Final = (
+    "session.intra_op.allow_spinning"  # burns the quota that the server's threads need
+)
 _QUIET: Final = 3  # errors only; warnings of a model's own making are findings of `validate`
 
 
@@ -170,6 +173,7 @@ def _session(backend: Backend, request: Request) -> ort.InferenceSession:
     options.inter_op_num_threads = 1
     options.log_severity_level = _QUIET
     options.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
+    options.add_session_config_entry(_SPINNING, "0")
     providers: list[Any] = [(backend.provider, backend.provider_options(request))]
     if backend.provider != CPU_PROVIDER:
         providers.append(CPU_PROVIDER)

@@ -107,7 +107,7 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
     on_provider = placement.nodes.get(placement.provider, 0)
     summary = (
         f"{on_provider} of {placement.total} nodes on {placement.provider}, {threads} threads,"
-        f" {len(samples)} golden samples agree, loaded in {loaded_after:.1f} s, ready in {seconds:.1f} s"
+        f" golden samples agree: {len(samples)}, loaded in {loaded_after:.1f} s, ready in {seconds:.1f} s"
     )
     return ServedModel(signature, runner, orjson.dumps(execution), slowest, summary)
 
