@@ -12,13 +12,12 @@ from driver.layout import (
     METRICS_USER,
     Cluster,
     Settings,
-    cache_root,
 )
 from driver.node import PAUSE_IMAGE
 from driver.processes import run
 
 METRICS_API = "apiservice/v1beta1.metrics.k8s.io"
-DNS_IMAGE = "localhost/enginewright/cluster-kube:1"
+DNS_IMAGE = "localhost/enginewright/coredns:1"
 
 _COREFILE = """\
 .:5353 {
@@ -33,8 +32,8 @@ _COREFILE = """\
 
 def load_images(cluster: Cluster, binaries: Path, settings: Settings) -> None:
     """Import the pause and CoreDNS images into every node."""
-    for name, reference in (("pause", PAUSE_IMAGE), ("kube", DNS_IMAGE)):
-        archive = cache_root() / "cluster" / f"{binaries.name}-{name}.tar"
+    for name, reference in (("pause", PAUSE_IMAGE), ("coredns", DNS_IMAGE)):
+        archive = binaries / f"{name}.tar"
         if not archive.exists():
             archive_binary(binaries / name, reference, archive)
         for index in range(1, settings.nodes + 1):
@@ -201,7 +200,7 @@ def _dns() -> list[dict[str, object]]:
                                 "name": "coredns",
                                 "image": DNS_IMAGE,
                                 "imagePullPolicy": "Never",
-                                "args": ["coredns", "-conf", "/etc/coredns/Corefile"],
+                                "args": ["-conf", "/etc/coredns/Corefile"],
                                 "readinessProbe": {
                                     "httpGet": {"path": "/ready", "port": 8181},
                                     "periodSeconds": 1,

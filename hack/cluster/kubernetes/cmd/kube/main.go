@@ -46,7 +46,6 @@ var programs = map[string]func(){
 	"kubectl":        cobraProgram(kubectl.NewDefaultKubectlCommand),
 	"metrics-server": cobraProgram(metricsServer),
 	"etcd":           func() { etcdmain.Main(os.Args) },
-	"coredns":        serveDNS,
 	"helm":           runHelm,
 	"pki":            fallible(makePKI),
 	"forward":        fallible(forward),

@@ -1,3 +1,6 @@
+// Command coredns is CoreDNS with just the plugins that the cluster's Corefile names, in chain
+// order. It is a program of its own because it is imported into every node as an image: linked
+// into kube it would be three times as large.
 package main
 
 import (
@@ -11,8 +14,7 @@ import (
 	_ "github.com/coredns/coredns/plugin/ready"
 )
 
-// serveDNS runs CoreDNS with just the plugins that the cluster's Corefile names, in chain order.
-func serveDNS() {
+func main() {
 	dnsserver.Directives = []string{"errors", "health", "ready", "cache", "kubernetes"}
 	coremain.Run()
 }
