@@ -1,0 +1,110 @@
+"""Bad input in the cluster: each ends in its reason, nothing storms, and a correction is enough."""
+
+import json
+
+import pytest
+
+from tests.e2e.harness import CommandError, Namespace, eventually
+from tests.e2e.test_serving import inference_model
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+BROKEN = {
+    "truncated.onnx": ("InvalidModel", "cut off"),
+    "empty.onnx": ("InvalidModel", "empty"),
+    "text.onnx": ("InvalidModel", "no ONNX model"),
+    "newer-opset.onnx": ("OpsetUnsupported", "encoder/decay (CumProd)"),
+    "custom-operator.onnx": ("CustomDomainUnsupported", "frobnicate_1 (Frobnicate)"),
+}
+
+
+@pytest.fixture(scope="module")
+def refused(namespace: Namespace) -> Namespace:
+    """All broken models applied at once: none may hinder another."""
+    namespace.apply(*(inference_model(_name(file), file) for file in BROKEN))
+    wrong = inference_model("wrong-digest", "magika.onnx")
+    wrong["spec"]["source"]["sha256"] = "0" * 64
+    missing = inference_model("missing-file", "nothing-here.onnx")
+    unreachable = inference_model("unreachable", "")
+    unreachable["spec"]["source"]["uri"] = "http://nothing-here.invalid/model.onnx"
+    namespace.apply(wrong, missing, unreachable)
+    return namespace
+
+
+def _name(file: str) -> str:
+    return file.removesuffix(".onnx")
+
+
+@pytest.mark.parametrize("file", BROKEN)
+def test_a_broken_model_is_refused_with_its_reason(refused: Namespace, file: str) -> None:
+    reason, words = BROKEN[file]
+    found = refused.wait_condition(_name(file), "Validated", "False", reason, 180)
+    assert words in found["message"]
+    assert refused.condition(_name(file), "Stalled")["status"] == "True"
+    assert not refused.items("deployments", f"enginewright.dev/model={_name(file)}")
+    events = json.loads(refused.kubectl("get", "events", "--output", "json"))["items"]
+    told = [
+        e for e in events if e["involvedObject"]["name"] == _name(file) and e["reason"] == reason
+    ]
+    assert len(told) == 1
+
+
+def test_a_wrong_digest_names_both(refused: Namespace) -> None:
+    found = refused.wait_condition("wrong-digest", "Validated", "False", "DigestMismatch", 180)
+    assert "0" * 64 in found["message"]
+
+
+@pytest.mark.parametrize("name", ["missing-file", "unreachable"])
+def test_an_unreachable_source_is_retried_without_a_storm(refused: Namespace, name: str) -> None:
+    refused.wait_condition(name, "Validated", "False", "SourceUnreachable", 180)
+    assert refused.condition(name, "Reconciling")["status"] == "True"
+    assert len(refused.items("jobs", f"enginewright.dev/model={name}")) <= 2
+
+
+def test_correcting_the_spec_recovers(refused: Namespace) -> None:
+    refused.wait_condition("truncated", "Validated", "False", "InvalidModel", 180)
+    refused.apply(inference_model("truncated", "magika.onnx"))
+    refused.wait_ready("truncated")
+    refused.kubectl("delete", "im", "truncated", "--wait=true")
+
+
+def test_a_digest_that_is_right_is_accepted(refused: Namespace) -> None:
+    shown = refused.condition("wrong-digest", "Validated")["message"]
+    digest = next(word for word in shown.replace(",", " ").split() if len(word) == 64)
+    right = inference_model("wrong-digest", "magika.onnx")
+    right["spec"]["source"]["sha256"] = digest
+    refused.apply(right)
+    refused.wait_ready("wrong-digest")
+    refused.kubectl("delete", "im", "wrong-digest", "--wait=true")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"source": {}}, "uri"),
+        ({"source": {"uri": "ftp://x/y"}}, "s3"),
+        ({"precision": "FP4"}, "FP16"),
+        (
+            {"shapes": [{"input": "x", "min": [2], "opt": [1], "max": [3]}]},
+            "min <= opt <= max",
+        ),
+        ({"sauce": {}}, "unknown field"),
+    ],
+)
+def test_the_api_server_refuses_with_a_sentence(
+    refused: Namespace, change: dict[str, object], words: str
+) -> None:
+    model = inference_model("never", "magika.onnx")
+    model["spec"].update(change)
+    with pytest.raises(CommandError) as caught:
+        refused.apply(model)
+    assert words in caught.value.stderr
+
+
+def test_a_field_that_is_not_acted_upon_is_refused_by_name(refused: Namespace) -> None:
+    refused.apply(inference_model("quantised", "magika.onnx", precision="FP16"))
+    found = refused.wait_condition("quantised", "Stalled", "True", "UnsupportedField", 30)
+    assert "spec.precision" in found["message"]
+    refused.apply(inference_model("quantised", "magika.onnx"))
+    eventually(lambda: refused.items("jobs", "enginewright.dev/model=quantised"), 30)
+    refused.kubectl("delete", "im", "quantised", "--wait=true")
