@@ -1,5 +1,6 @@
 """Preparing: which Job is made when, what came of it, and that nothing becomes a storm."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -320,6 +321,15 @@ def test_another_onnx_runtime_prepares_again_while_the_old_revision_serves() -> 
     assert world.the("Deployment") == before
 
 
+def test_another_image_prepares_again_since_the_one_that_serves_must_have_prepared() -> None:
+    world = World().settle().job_succeeds().all_available()
+    world.config = replace(world.config, images={"cpu": "registry.example/cpu:2"})
+    world.images["registry.example/cpu:2"] = image_facts("cpu")
+    world.settle()
+    (container,) = world.job()["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "registry.example/cpu:2"
+
+
 def test_going_back_takes_the_word_of_the_job_that_is_still_there() -> None:
     world = World().settle().job_succeeds().edit(source=OTHER).job_succeeds(published("b" * 64))
     world.edit(source={"uri": "https://models.example/resnet.onnx"})
@@ -386,6 +396,13 @@ def test_an_old_revision_that_lost_its_artefact_does_not_hold_up_the_new_one() -
 
 
 # memory
+
+
+def test_a_refusal_in_between_forgets_nothing_that_was_made() -> None:
+    world = World().settle().job_succeeds().job_is_cleaned_away()
+    world.edit(precision="FP16").edit(precision=None)
+    assert world.told()["Validated"] == ("True", "Prepared")
+    assert jobs(world) == []
 
 
 def test_a_refusal_in_between_forgets_no_failure() -> None:

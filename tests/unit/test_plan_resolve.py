@@ -238,6 +238,12 @@ def test_a_volume_of_one_node_is_enough_where_pods_land_on_one(other: Mapping[st
     }
 
 
+def test_a_taint_that_only_prefers_keeps_no_pod_away() -> None:
+    taint = {"key": "slow", "effect": "PreferNoSchedule"}
+    reason, _ = stalled(unshared(node("a"), node("b", taints=[taint])))
+    assert reason == "StoreNotShared"
+
+
 @pytest.mark.parametrize(
     ("toleration", "counts"),
     [

@@ -189,9 +189,7 @@ def _under_way(
     )
     failure = earlier
     if failed:
-        failure = _remember(
-            facts, failed.stage, failed.reason, failed.message, max(attempt - 1, 1), earlier
-        )
+        failure = _remember(facts, failed.stage, failed.reason, failed.message, attempt)
     given_up = failed is not None and failed.exit_code == ExitCode.PERMANENT  # by podFailurePolicy
     trouble = pods.trouble(mine[-1]) if mine else ""
     return Outcome(
@@ -244,12 +242,12 @@ def _failure(facts: Facts, job: Object, attempt: int) -> PreparationFailure:
         known = facts.model.status.preparation
         stage = known.stage if known else ""
         message = f"preparing took longer than spec.build.timeout; {REMEDIES[Reason.TIMEOUT]}"
-        return _remember(facts, stage, Reason.TIMEOUT, message, attempt, None)
+        return _remember(facts, stage, Reason.TIMEOUT, message, attempt)
     found = next((each for each in map(pods.failure, reversed(mine)) if each), None)
     if found:
-        return _remember(facts, found.stage, found.reason, found.message, attempt, None)
+        return _remember(facts, found.stage, found.reason, found.message, attempt)
     message = f"the Job ended without a word from its pods; {REMEDIES[Reason.INTERNAL_ERROR]}"
-    return _remember(facts, "", Reason.INTERNAL_ERROR, message, attempt, None)
+    return _remember(facts, "", Reason.INTERNAL_ERROR, message, attempt)
 
 
 def _remember(
@@ -258,13 +256,12 @@ def _remember(
     reason: Reason,
     message: str,
     attempts: int,
-    earlier: PreparationFailure | None,
 ) -> PreparationFailure:
     return PreparationFailure(
         stage=stage,
         reason=reason,
         message=message,
-        time=earlier.time if earlier else facts.now.astimezone(UTC).replace(microsecond=0),
+        time=facts.now.astimezone(UTC).replace(microsecond=0),
         attempts=attempts,
     )
 
