@@ -7,7 +7,7 @@ No kopf handler does IO, keeps state in objects or adds finalizers.
 import asyncio
 import signal
 import sys
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import kopf
 
@@ -76,7 +76,7 @@ async def _watch(app: Application, stop: asyncio.Event, stopping: asyncio.Task[b
         settings=_settings(app.watches),
         clusterwide=True,
         # Not for peering, which is off: else kopf asks for the user's name, and a pod's has none.
-        identity="enginewright",
+        identity=cast("Any", "enginewright"),  # kopf does not export the type
         stop_flag=unwatch,
     )
     _on_signals(stop)
