@@ -9,6 +9,7 @@ _FUNCTION: Final = re.compile(
     re.DOTALL,
 )
 _PLACE: Final = re.compile(r"(?:Exception from|at) (?:src|/)\S+:\d+:?")
+_FILE: Final = re.compile(r"Load model from \S+ failed: ?")
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _LONGEST: Final = 400
 
@@ -20,10 +21,10 @@ def status(text: str) -> str | None:
 
 
 def plain(text: str) -> str:
-    """Return the message in one line, without status, source lines, colours, and not too long."""
+    """Return the message in one line, without status, source lines and paths, and not too long."""
     found = _STATUS.match(text)
     words = found.group("text") if found else text
-    words = _COLOUR.sub("", words)
+    words = _FILE.sub("", _COLOUR.sub("", words))
     if "[OpenVINO-EP]" in words:
         words = "OpenVINO: " + words.rpartition("[OpenVINO-EP]")[2]
     words = _PLACE.sub("", _FUNCTION.sub("", words))

@@ -31,7 +31,7 @@ class ClaimSource:
 
     def copy_to(self, target: Path) -> Copied:
         """Copy the file, or the one .onnx file of the folder."""
-        return self._copy(self._file(), target)
+        return self._copy(self._inside(self._file()), target)
 
     def copy_beside(self, location: str, target: Path) -> Copied:
         """Copy a file of the same folder."""
@@ -45,20 +45,22 @@ class ClaimSource:
         return self._copy(path, target)
 
     def _file(self) -> Path:
-        path = self._inside(self._mount / self._path)
-        if path.is_dir():
+        """Return the file as the address names it: external data lies beside that, not its target."""
+        path = self._mount / self._path
+        resolved = self._inside(path)
+        if resolved.is_dir():
             return self._only_model(path)
-        if not path.is_file():
+        if not resolved.is_file():
             raise StageFailure(
                 Reason.SOURCE_UNREACHABLE,
-                f"claim {self._claim} has no file {self._path!r}{self._neighbours(path)}",
+                f"claim {self._claim} has no file {self._path!r}{self._neighbours(resolved)}",
             )
         return path
 
     def _only_model(self, folder: Path) -> Path:
         models = sorted(folder.glob("*.onnx"))
         if len(models) == 1:
-            return self._inside(models[0])
+            return models[0]
         names = name_nodes([path.name for path in models]) or "none"
         raise StageFailure(
             Reason.SOURCE_UNREACHABLE,

@@ -1,0 +1,187 @@
+"""What cannot be served is refused, with the reason, the culprit and the remedy."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from enginewright.contract.reasons import Reason, exit_code
+from enginewright.contract.task import ShapeProfile
+from onnx import ModelProto
+
+from tests.support import broken_models as broken
+from tests.support.preparing import Workplace
+
+Content = ModelProto | bytes
+RELU = broken.relu().SerializeToString()
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing wrong, and how it must be told."""
+
+    name: str
+    files: Callable[[], dict[str, Content]]  # model.onnx and what lies beside it
+    stage: str
+    reason: Reason
+    told: tuple[str, ...]  # parts of the message
+    nodes: int | None = None  # of the first finding
+
+
+def only(content: Callable[[], Content] | bytes) -> Callable[[], dict[str, Content]]:
+    return lambda: {"model.onnx": content if isinstance(content, bytes) else content()}
+
+
+CASES = (
+    Case("text", only(b"This is a note.\n" * 9), "validate", Reason.INVALID_MODEL,
+         ("is no ONNX model, or is cut off",)),
+    Case("empty", only(b""), "fetch", Reason.INVALID_MODEL, ("is no model: it is empty",)),
+    Case("truncated", only(RELU[:-20]), "validate", Reason.INVALID_MODEL, ("or is cut off",)),
+    Case("zeros", only(bytes(4096)), "validate", Reason.INVALID_MODEL, ("is no ONNX model",)),
+    Case("HTML", only(b"\n<!DOCTYPE html><html><body>Sign in</body></html>"), "fetch",
+         Reason.INVALID_MODEL, ("it is an HTML page", "login")),
+    Case("Git LFS pointer", only(b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n"),
+         "fetch", Reason.INVALID_MODEL, ("Git LFS pointer",)),
+    Case("zip", only(b"PK\x03\x04" + bytes(99)), "fetch", Reason.INVALID_MODEL, ("a zip archive",)),
+    Case("no nodes", only(lambda: broken.build([], [broken.value("x", 1)], [broken.value("x", 1)])),
+         "validate", Reason.INVALID_MODEL, ("it has no nodes",)),
+    Case("opset 99", only(lambda: broken.relu(opset=99)), "validate", Reason.OPSET_UNSUPPORTED,
+         ("has opset 99", "1.31.1 loads at most 26", "no released onnx knows opset 99",
+          "export with opset 26"), 0),
+    Case("opset 27, not needed", only(lambda: broken.relu(opset=27)), "validate",
+         Reason.OPSET_UNSUPPORTED, ("no node needs more than opset 26",), 0),
+    Case("opset 27, needed", only(lambda: broken.newer_operators(8)), "validate",
+         Reason.OPSET_UNSUPPORTED,
+         ("these nodes need more than opset 26: new-0 (LinearAttention), new-1 (LinearAttention)", "and 3 more"), 8),
+    Case("IR version 14", only(lambda: broken.relu(ir_version=14)), "validate",
+         Reason.IR_VERSION_UNSUPPORTED, ("IR version 14", "at most 13", "model.ir_version = 13")),
+    Case("unknown operator", only(lambda: broken.one_node("FooBar")), "validate",
+         Reason.UNSUPPORTED_OPERATOR, ("has no operator for node-1 (FooBar)",), 1),
+    Case("custom domain", only(lambda: broken.one_node("FooBar", "my.ops")), "validate",
+         Reason.CUSTOM_DOMAIN_UNSUPPORTED, ("domain my.ops", "node-1 (FooBar)"), 1),
+    Case("no kernel for the type", only(broken.no_kernel), "validate",
+         Reason.UNSUPPORTED_OPERATOR, ("BitShift(11)", "'shift'"), 1),
+    Case("wrong dtype", only(broken.wrong_types), "validate", Reason.INVALID_MODEL,
+         ("bound to different types", "sum")),
+    Case("cyclic", only(broken.cyclic), "validate", Reason.INVALID_MODEL, ("not acyclic",)),
+    Case("sequence output", only(broken.sequence_output), "validate", Reason.INVALID_MODEL,
+         ("no output is a tensor", "export it with tensors")),
+    Case("external data missing", only(lambda: broken.external("w.bin")), "fetch",
+         Reason.EXTERNAL_DATA_MISSING, ("'w.bin'", "not beside it in claim models")),
+    Case("external data cut short",
+         lambda: {"model.onnx": broken.external("w.bin"), "w.bin": broken.weights()[:60]},
+         "validate", Reason.EXTERNAL_DATA_MISSING,
+         ("w (w.bin has 60 bytes of 64)", "upload the file again")),
+    Case("external data escapes", only(lambda: broken.external("../../etc/passwd")), "fetch",
+         Reason.EXTERNAL_DATA_MISSING, ("w ('../../etc/passwd')", "outside the model's folder")),
+    Case("external data absolute", only(lambda: broken.external("/etc/passwd")), "fetch",
+         Reason.EXTERNAL_DATA_MISSING, ("w ('/etc/passwd')",)),
+    Case("external data without a name", only(lambda: broken.external("")), "fetch",
+         Reason.EXTERNAL_DATA_MISSING, ("w ('')",)),
+    Case("external data with a negative offset",
+         lambda: {"model.onnx": broken.external("w.bin", offset=-8), "w.bin": broken.weights()},
+         "validate", Reason.EXTERNAL_DATA_MISSING, ("w (w.bin",)),
+    Case("open dimensions", only(lambda: broken.open_dimensions("N", 3, "H", None, name="in-1")),
+         "validate", Reason.SHAPE_PROFILE_MISSING,
+         ("input in-1 has [N, 3, H, ?]",
+          'shapes: [{input: "in-1", min: [1, 3, 32, 32], opt: [1, 3, 320, 320],'
+          " max: [8, 3, 640, 640]}]")),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_refusal(case: Case, tmp_path: Path) -> None:
+    place = Workplace(tmp_path)
+    for name, content in case.files().items():
+        place.put(name, content)
+    stage, outcome = place.prepare(place.task("pvc://models/model.onnx"))
+    assert (stage, outcome.report.reason) == (case.stage, case.reason), outcome.message
+    assert outcome.code == exit_code(case.reason)
+    for part in case.told:
+        assert part in outcome.message
+    assert "; " in outcome.message, "there is a remedy"
+    assert "/" + str(tmp_path).split("/")[1] not in outcome.message, "no path of the pod"
+    assert outcome.full is not None
+    assert outcome.full["message"] == outcome.message
+    if case.nodes is not None:
+        assert outcome.full["findings"][0].get("node_count", 0) == case.nodes
+    assert not (tmp_path / "store/prepared").exists()
+
+
+def test_wrong_digest_names_both(tmp_path: Path) -> None:
+    place = Workplace(tmp_path)
+    uri = place.put("model.onnx", RELU)
+    outcome = place.stage("fetch", place.task(uri, sha256="AB" * 32))
+    assert outcome.report.reason is Reason.DIGEST_MISMATCH
+    assert "ab" * 32 in outcome.message
+    assert hashlib.sha256(RELU).hexdigest() in outcome.message
+
+
+PROFILES = (
+    (ShapeProfile(input="z", min=(1, 4), opt=(1, 4), max=(1, 4)), "no input of that name; it has x"),
+    (ShapeProfile(input="x", min=(1,), opt=(1,), max=(1,)), "need 2 dimensions each"),
+    (ShapeProfile(input="x", min=(1, 5), opt=(1, 5), max=(1, 5)), "dimension 1 is fixed to 4"),
+    (ShapeProfile(input="x", min=(4, 4), opt=(1, 4), max=(8, 4)), "4, 1, 8: sizes must rise"),
+    (ShapeProfile(input="x", min=(0, 4), opt=(1, 4), max=(8, 4)), "0, 1, 8: sizes must rise"),
+)
+
+
+@pytest.mark.parametrize(("profile", "told"), PROFILES)
+def test_bad_profile(profile: ShapeProfile, told: str, tmp_path: Path) -> None:
+    place = Workplace(tmp_path)
+    uri = place.put("model.onnx", broken.open_dimensions("batch", 4))
+    _, outcome = place.prepare(place.task(uri, shapes=[profile]))
+    assert outcome.report.reason is Reason.SHAPE_PROFILE_INVALID
+    assert told in outcome.message
+
+
+def test_every_finding_is_collected_and_the_first_to_mend_is_told(tmp_path: Path) -> None:
+    """A custom domain, an IR version and an open dimension at once."""
+    place = Workplace(tmp_path)
+    model = broken.one_node("FooBar", "my.ops")
+    model.ir_version = 14
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "width"
+    _, outcome = place.prepare(place.task(place.put("model.onnx", model)))
+    assert outcome.report.reason is Reason.IR_VERSION_UNSUPPORTED
+    assert "(and 2 more findings in the report)" in outcome.message
+    assert outcome.full is not None
+    assert [each["reason"] for each in outcome.full["findings"]] == [
+        "IRVersionUnsupported", "CustomDomainUnsupported", "ShapeProfileMissing",
+    ]  # fmt: skip
+
+
+def test_what_only_the_checker_refuses_is_a_warning(tmp_path: Path) -> None:
+    place = Workplace(tmp_path)
+    stage, outcome = place.prepare(place.task(place.put("model.onnx", broken.unsorted())))
+    assert (stage, outcome.code) == ("publish", 0)
+    validated = Workplace.stage(place, "validate", place.task("pvc://models/model.onnx"))
+    assert "topologically sorted" in validated.message
+    assert validated.full is not None
+    assert [each["severity"] for each in validated.full["findings"]] == ["warning"]
+
+
+def test_a_large_protobuf_is_too_large(tmp_path: Path) -> None:
+    from enginewright_runtime.failure import StageFailure  # noqa: PLC0415 - in process: it is 2 GiB
+    from enginewright_runtime.stages.validate import load  # noqa: PLC0415 - likewise
+
+    path = tmp_path / "model.onnx"
+    with path.open("wb") as writer:
+        writer.truncate(1 << 31)  # sparse
+    with pytest.raises(StageFailure, match="has 2.0 GiB; a protobuf ends at 2 GiB") as caught:
+        load(path)
+    assert caught.value.reason is Reason.MODEL_TOO_LARGE
+
+
+def test_a_fixed_batch_behind_an_open_one(tmp_path: Path) -> None:
+    """Declared batches must work; the default ones are only our guess."""
+    place = Workplace(tmp_path)
+    uri = place.put("model.onnx", broken.fixed_batch())
+    stage, outcome = place.prepare(place.task(uri))
+    assert (stage, outcome.code) == ("publish", 0)
+    golden = place.stage("golden", place.task(uri))
+    assert "the model fails with x [8, 4], so batches may not work" in golden.message
+    declared = [ShapeProfile(input="x", min=(1, 4), opt=(2, 4), max=(4, 4))]
+    stage, outcome = place.prepare(place.task(uri, shapes=declared))
+    assert (stage, outcome.report.reason) == ("golden", Reason.SHAPE_PROFILE_INVALID)
+    assert "opt shapes of spec.shapes (x [2, 4])" in outcome.message

@@ -1,0 +1,352 @@
+"""Sources over real HTTP and real folders: what is brought, what is refused and how it is told."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from enginewright.contract.reasons import ExitCode, Reason
+from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.sources import http as http_source
+from enginewright_runtime.sources.credentials import Credentials, read_credentials
+from enginewright_runtime.sources.http import HttpSource
+
+from tests.support import broken_models as broken
+from tests.support.preparing import Workplace
+from tests.support.web import Answer, Request, WebServer, cut_off, serve
+
+RELU = broken.relu().SerializeToString()
+
+
+@pytest.fixture
+def web() -> Iterator[WebServer]:
+    with WebServer() as server:
+        yield server
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Workplace:
+    return Workplace(tmp_path)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait between tries."""
+    monkeypatch.setattr(http_source, "_FIRST_PAUSE", 0.001)
+
+
+def download(web: WebServer, target: Path, path: str = "/m.onnx") -> str:
+    return HttpSource(web.url + path, Credentials()).copy_to(target).sha256
+
+
+def model_at(place: Workplace, name: str = "model.onnx") -> bytes:
+    return (place.root / "work/model" / name).read_bytes()
+
+
+# Volumes
+
+
+def test_a_file_in_a_folder_of_the_claim(place: Workplace) -> None:
+    outcome = place.stage("fetch", place.task(place.put("team/a b/relu.onnx", RELU)))
+    assert (outcome.code, model_at(place)) == (0, RELU)
+
+
+def test_a_folder_with_one_model_and_external_data(place: Workplace) -> None:
+    place.put("bert/net.onnx", broken.external("data/w.bin"))
+    place.put("bert/data/w.bin", broken.weights())
+    outcome = place.stage("fetch", place.task("pvc://models/bert"))
+    assert "and 1 external data files" in outcome.message
+    assert model_at(place, "data/w.bin") == broken.weights()
+
+
+def test_the_digest_of_several_files_does_not_depend_on_the_model_s_file_name(
+    tmp_path: Path,
+) -> None:
+    digests = set()
+    for name in ("a.onnx", "b.onnx"):
+        (tmp_path / name[0]).mkdir()
+        place = Workplace(tmp_path / name[0])
+        place.put(name, broken.external("w.bin"))
+        place.put("w.bin", broken.weights())
+        outcome = place.stage("fetch", place.task(f"pvc://models/{name}"))
+        assert outcome.full is not None
+        digests.add(outcome.full["facts"]["digest"])
+    assert len(digests) == 1
+
+
+def test_a_folder_with_two_models_is_ambiguous(place: Workplace) -> None:
+    place.put("a.onnx", RELU)
+    place.put("b.onnx", RELU)
+    outcome = place.stage("fetch", place.task("pvc://models/"))
+    assert outcome.report.reason is Reason.SOURCE_UNREACHABLE
+    assert "has 2 .onnx files: a.onnx, b.onnx; name the file" in outcome.message
+
+
+def test_a_missing_file_is_told_with_what_is_there(place: Workplace) -> None:
+    place.put("models/net.onnx", RELU)
+    outcome = place.stage("fetch", place.task("pvc://models/models/nett.onnx"))
+    assert outcome.code == ExitCode.TRANSIENT
+    assert "no file 'models/nett.onnx'; /models holds net.onnx" in outcome.message
+
+
+@pytest.mark.parametrize("path", ["../secret.onnx", "a/../../secret.onnx", "link.onnx", "loop"])
+def test_a_path_out_of_the_claim_is_refused(path: str, place: Workplace) -> None:
+    (place.root / "secret.onnx").write_bytes(RELU)
+    (place.root / "source/link.onnx").symlink_to(place.root / "secret.onnx")
+    (place.root / "source/loop").symlink_to("loop")
+    outcome = place.stage("fetch", place.task(f"pvc://models/{path}"))
+    assert outcome.report.reason is Reason.SOURCE_UNREACHABLE
+    assert not (place.root / "work/model/model.onnx").exists()
+
+
+def test_links_inside_the_claim_become_plain_files(place: Workplace) -> None:
+    """The layout of a Hugging Face cache, which onnx and ONNX Runtime refuse as it is."""
+    place.put("blobs/1", broken.external("w.bin").SerializeToString())
+    place.put("blobs/2", broken.weights())
+    snapshot = place.root / "source/snapshots"
+    snapshot.mkdir()
+    (snapshot / "model.onnx").symlink_to("../blobs/1")
+    (snapshot / "w.bin").symlink_to("../blobs/2")
+    # external data is looked for beside the name in the address, not beside the blob
+    stage, outcome = place.prepare(place.task("pvc://models/snapshots/model.onnx"))
+    assert (stage, outcome.code) == ("publish", 0), outcome.message
+    assert not (place.root / "work/model/w.bin").is_symlink()
+
+
+# HTTP
+
+
+def test_a_model_with_external_data_over_http(web: WebServer, place: Workplace) -> None:
+    web.routes["/m/net.onnx"] = serve(broken.external("w.bin").SerializeToString())
+    web.routes["/m/w.bin"] = serve(broken.weights())
+    stage, outcome = place.prepare(place.task(f"{web.url}/m/net.onnx?signature=s3cret"))
+    assert (stage, outcome.code) == ("publish", 0), outcome.message
+    assert [path for path, _ in web.seen] == [
+        "/m/net.onnx?signature=s3cret",
+        "/m/w.bin?signature=s3cret",
+    ]
+
+
+def test_external_data_that_the_server_lacks(web: WebServer, place: Workplace) -> None:
+    web.routes["/net.onnx"] = serve(broken.external("w.bin").SerializeToString())
+    outcome = place.stage("fetch", place.task(f"{web.url}/net.onnx"))
+    assert outcome.report.reason is Reason.EXTERNAL_DATA_MISSING
+    assert f"{web.url}/w.bin answered 404" in outcome.message
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 410])
+def test_refusals_are_told_with_their_status_and_without_the_query(
+    status: int, web: WebServer, place: Workplace
+) -> None:
+    web.routes["/m.onnx"] = lambda request: request.send(b"no", status)
+    outcome = place.stage("fetch", place.task(f"{web.url}/m.onnx?signature=s3cret"))
+    assert (outcome.code, outcome.report.reason) == (
+        ExitCode.TRANSIENT, Reason.SOURCE_UNREACHABLE,
+    )  # fmt: skip
+    assert f"{web.url}/m.onnx answered {status}" in outcome.message
+    assert "s3cret" not in outcome.message + outcome.log
+    assert len(web.seen) == 1, "not tried again"
+
+
+def test_a_refused_connection(place: Workplace) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    outcome = place.stage("fetch", place.task(f"http://127.0.0.1:{port}/m.onnx"))
+    assert outcome.report.reason is Reason.SOURCE_UNREACHABLE
+    assert f"cannot connect to 127.0.0.1:{port}: connect call failed" in outcome.message.lower()
+    assert "(4 tries)" in outcome.message
+
+
+def test_a_name_that_does_not_exist(place: Workplace) -> None:
+    outcome = place.stage("fetch", place.task("https://models.invalid/m.onnx"))
+    assert outcome.report.reason is Reason.SOURCE_UNREACHABLE
+    assert "the name models.invalid cannot be resolved" in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [
+        ("ftp://host/m.onnx", "is no address that can be read; write pvc://"),
+        ("https:///m.onnx", "is no address that can be read"),
+        ("https://ann:pa55@host/m.onnx", "holds a user name; put it into the Secret"),
+    ],
+)
+def test_an_address_that_is_none(uri: str, told: str, place: Workplace) -> None:
+    outcome = place.stage("fetch", place.task(uri))
+    assert told in outcome.message
+    assert "pa55" not in outcome.message + outcome.log
+
+
+def test_a_login_page_instead_of_a_model(web: WebServer, place: Workplace) -> None:
+    web.routes["/m.onnx"] = serve(b"<html><form>", Content_Type="text/html")
+    outcome = place.stage("fetch", place.task(f"{web.url}/m.onnx"))
+    assert (outcome.code, outcome.report.reason) == (ExitCode.PERMANENT, Reason.INVALID_MODEL)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_download_that_breaks_off_goes_on_where_it_stopped(
+    web: WebServer, tmp_path: Path
+) -> None:
+    content = np.random.default_rng(1).bytes(5_000_000)
+    web.routes["/m.onnx"] = cut_off(content, 1_100_000)
+    download(web, tmp_path / "m")
+    assert (tmp_path / "m").read_bytes() == content
+    spans = [headers.get("Range") for _, headers in web.seen]
+    assert spans[0] is None
+    assert len(spans) == 5
+    assert all(span is not None and span.startswith("bytes=") for span in spans[1:])
+    assert web.seen[1][1]["If-Range"] == '"1"'
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_file_that_changed_between_tries_is_taken_whole(web: WebServer, tmp_path: Path) -> None:
+    """The server answers 200 to a range of a file that is another by now."""
+    old, new = b"a" * 3_000_000, b"b" * 3_000_000
+    answers: list[Answer] = [cut_off(old, 1_000_000), serve(new, ETag='"2"')]
+    web.routes["/m.onnx"] = lambda request: answers.pop(0)(request)
+    download(web, tmp_path / "m")
+    assert (tmp_path / "m").read_bytes() == new
+
+
+@pytest.mark.usefixtures("hasty")
+def test_without_a_validator_nothing_is_resumed(web: WebServer, tmp_path: Path) -> None:
+    content = b"c" * 3_000_000
+    answers: list[Answer] = [cut_off(content, 1_000_000, etag=None), serve(content)]
+    web.routes["/m.onnx"] = lambda request: answers.pop(0)(request)
+    download(web, tmp_path / "m")
+    assert (tmp_path / "m").read_bytes() == content
+    assert "Range" not in web.seen[1][1]
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_server_that_answers_with_another_range(web: WebServer, tmp_path: Path) -> None:
+    content = b"d" * 3_000_000
+
+    def wrong_range(request: Request) -> None:
+        request.send(content[7:], 206, Content_Range=f"bytes 7-{len(content) - 1}/{len(content)}")
+
+    answers: list[Answer] = [cut_off(content, 1_000_000), wrong_range, serve(content)]
+    web.routes["/m.onnx"] = lambda request: answers.pop(0)(request)
+    download(web, tmp_path / "m")
+    assert (tmp_path / "m").read_bytes() == content
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_server_that_always_breaks_off_at_once_is_given_up(
+    web: WebServer, tmp_path: Path
+) -> None:
+    web.routes["/m.onnx"] = cut_off(b"e" * 1000, 0)
+    with pytest.raises(StageFailure, match=r"the connection broke off after 0 B \(4 tries\)"):
+        download(web, tmp_path / "m")
+    assert len(web.seen) == 4
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_what_can_pass_is_tried_again(status: int, web: WebServer, tmp_path: Path) -> None:
+    answers: list[Answer] = [
+        lambda request: request.send(b"", status, Retry_After="0.01"),
+        serve(RELU),
+    ]
+    web.routes["/m.onnx"] = lambda request: answers.pop(0)(request)
+    download(web, tmp_path / "m")
+    assert (tmp_path / "m").read_bytes() == RELU
+
+
+def test_a_redirect_is_followed_without_the_token(web: WebServer, place: Workplace) -> None:
+    with WebServer() as other:
+        other.routes["/real.onnx"] = serve(RELU)
+        web.routes["/m.onnx"] = lambda request: request.send(
+            b"", 302, Location=f"http://localhost:{other.server_address[1]}/real.onnx"
+        )
+        (place.root / "credentials").mkdir()
+        (place.root / "credentials/token").write_text("t0ken\n")
+        outcome = place.stage("fetch", place.task(f"{web.url}/m.onnx"))
+        assert outcome.code == 0, outcome.message
+        assert web.seen[0][1]["Authorization"] == "Bearer t0ken"
+        assert "Authorization" not in other.seen[0][1]
+        assert "t0ken" not in outcome.log
+
+
+def test_a_redirect_loop(web: WebServer, place: Workplace) -> None:
+    web.routes["/m.onnx"] = lambda request: request.send(b"", 302, Location="/m.onnx")
+    outcome = place.stage("fetch", place.task(f"{web.url}/m.onnx"))
+    assert outcome.report.reason is Reason.SOURCE_UNREACHABLE
+    assert "redirects more than 5 times" in outcome.message
+
+
+def test_basic_authentication(web: WebServer, place: Workplace) -> None:
+    web.routes["/m.onnx"] = serve(RELU)
+    folder = place.root / "credentials"
+    folder.mkdir()
+    (folder / "username").write_text("ann")
+    (folder / "password").write_text("pa55")
+    assert place.stage("fetch", place.task(f"{web.url}/m.onnx")).code == 0
+    assert web.seen[0][1]["Authorization"] == "Basic YW5uOnBhNTU="
+
+
+def test_a_secret_with_other_keys_is_told(tmp_path: Path) -> None:
+    (tmp_path / "..data").mkdir()
+    (tmp_path / "user").write_text("ann")
+    with pytest.raises(StageFailure, match="has only user; give it the key token"):
+        read_credentials(tmp_path)
+    assert "t0ken" not in repr(Credentials(token="t0ken"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (lambda request: request.send(b"", 200, Content_Encoding="br"), "insists on"),
+        (serve(RELU, Content_Encoding="identity"), None),
+    ],
+)
+def test_compressed_bodies_are_refused(
+    answer: Callable[[Request], None], told: str | None, web: WebServer, tmp_path: Path
+) -> None:
+    web.routes["/m.onnx"] = answer
+    if told is None:
+        download(web, tmp_path / "m")
+    else:
+        with pytest.raises(StageFailure, match=told):
+            download(web, tmp_path / "m")
+
+
+def test_a_server_that_falls_silent(
+    web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_source, "_SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(http_source, "_FIRST_PAUSE", 0.001)
+    ended = threading.Event()
+    web.routes["/m.onnx"] = lambda request: (ended.wait(30), None)[1]
+    try:
+        with pytest.raises(StageFailure, match="no answer for 0 s after 0 B"):
+            download(web, tmp_path / "m")
+    finally:
+        ended.set()
+
+
+def test_what_does_not_fit_is_not_begun(web: WebServer, tmp_path: Path) -> None:
+    def huge(request: Request) -> None:
+        request.send_response(200)
+        request.send_header("Content-Length", str(1 << 60))
+        request.end_headers()
+        request.wfile.write(b"x")
+        request.close_connection = True
+
+    web.routes["/m.onnx"] = huge
+    with pytest.raises(StageFailure, match="ephemeral storage") as caught:
+        download(web, tmp_path / "m")
+    assert caught.value.reason is Reason.MODEL_TOO_LARGE
+
+
+def test_samples_are_fetched_too(web: WebServer, place: Workplace) -> None:
+    np.savez(place.root / "golden.npz", x=np.ones((1, 4), np.float32))
+    web.routes["/golden.npz"] = serve((place.root / "golden.npz").read_bytes())
+    uri = place.put("model.onnx", RELU)
+    assert place.stage("fetch", place.task(uri, samples_uri=f"{web.url}/golden.npz")).code == 0
+    assert (place.root / "work/samples.npz").exists()
+    missing = place.stage("fetch", place.task(uri, samples_uri=f"{web.url}/none.npz"))
+    assert missing.report.reason is Reason.SOURCE_UNREACHABLE
+    assert "samples: " in missing.message

@@ -1,0 +1,188 @@
+"""Golden inputs: what is drawn, what the user gives, and what the outputs are compared with."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from enginewright.contract.reasons import ExitCode, Reason
+from enginewright.contract.task import ShapeProfile
+from onnx import TensorProto, helper
+
+from tests.support import broken_models as broken
+from tests.support.preparing import Outcome, Workplace
+
+DEADLINE_SECONDS = 60.0
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Workplace:
+    return Workplace(tmp_path)
+
+
+def arrays(place: Workplace, name: str) -> dict[str, Any]:
+    with np.load(place.root / f"work/golden/{name}.npz", allow_pickle=False) as file:
+        return dict(file)
+
+
+def with_samples(place: Workplace, samples: dict[str, Any], **options: Any) -> Outcome:
+    """Prepare y = relu(x), x [1, 4], with these samples."""
+    np.savez(place.root / "samples/golden.npz", **samples)
+    task = place.task(
+        place.put("model.onnx", broken.relu()), samples_uri="pvc://data/golden.npz", **options
+    )
+    return place.prepare(task)[1]
+
+
+X = np.array([[-1, 0, 1, 2]], np.float32)
+Y = np.maximum(X, 0)
+
+
+def test_every_corner_once_and_the_same_values_each_time(place: Workplace) -> None:
+    uri = place.put("model.onnx", broken.open_dimensions("batch", 4))
+    task = place.task(
+        uri, shapes=[ShapeProfile(input="x", min=(1, 4), opt=(1, 4), max=(3, 4), low=-2, high=5)]
+    )
+    assert place.prepare(task)[1].code == 0
+    first = arrays(place, "inputs")
+    assert {name: array.shape for name, array in first.items()} == {
+        "min/x": (1, 4), "max/x": (3, 4),
+    }  # fmt: skip
+    assert all(-2 <= array.min() and array.max() < 5 for array in first.values())
+    assert place.stage("golden", task).code == 0
+    again = arrays(place, "inputs")
+    assert all(np.array_equal(first[name], again[name]) for name in first)
+    assert np.array_equal(arrays(place, "outputs")["max/y"], np.maximum(first["max/x"], 0))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 100])
+def test_indices_into_tables_of_any_size(rows: int, place: Workplace) -> None:
+    stage, outcome = place.prepare(place.task(place.put("model.onnx", broken.embedding(rows))))
+    assert (stage, outcome.code) == ("publish", 0), outcome.message
+    assert len(arrays(place, "inputs")) == 3
+
+
+def test_a_range_that_the_model_refuses(place: Workplace) -> None:
+    uri = place.put("model.onnx", broken.embedding(4))
+    shapes = [ShapeProfile(input="i", min=(1, 3), opt=(1, 3), max=(1, 3), low=50, high=60)]
+    stage, outcome = place.prepare(place.task(uri, shapes=shapes))
+    assert (stage, outcome.report.reason) == ("golden", Reason.PARITY_FAILED)
+    assert "out of data bounds" in outcome.message
+    assert "give the inputs a range" in outcome.message
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["BOOL", "STRING", "FLOAT16", "DOUBLE", "BFLOAT16", "INT8", "UINT64", "INT32"],
+)
+def test_every_type_that_can_be_served(kind: str, place: Workplace) -> None:
+    number = getattr(TensorProto, kind)
+    model = broken.build(
+        [helper.make_node("Identity", ["x"], ["y"])],
+        [broken.value("x", 2, 3, kind=number)],
+        [broken.value("y", 2, 3, kind=number)],
+    )
+    stage, outcome = place.prepare(place.task(place.put("model.onnx", model)))
+    assert (stage, outcome.code) == ("publish", 0), outcome.message
+    given, got = arrays(place, "inputs")["min/x"], arrays(place, "outputs")["min/y"]
+    assert np.array_equal(given, got)
+
+
+def test_samples_with_the_outputs_that_are_expected(place: Workplace) -> None:
+    outcome = with_samples(place, {"a/x": X, "a/y": Y, "b/x": X * 2})
+    assert outcome.code == 0, outcome.message
+    assert set(arrays(place, "inputs")) == {"a/x", "b/x"}
+    assert np.array_equal(arrays(place, "outputs")["b/y"], Y * 2)
+
+
+def test_bare_names_make_one_sample(place: Workplace) -> None:
+    assert with_samples(place, {"x": X, "y": Y}).code == 0
+    assert set(arrays(place, "inputs")) == {"sample/x"}
+
+
+def test_other_outputs_than_expected(place: Workplace) -> None:
+    outcome = with_samples(place, {"a/x": X, "a/y": Y + 1})
+    assert outcome.report.reason is Reason.PARITY_FAILED
+    assert "output 'y' of golden sample 'a' is outside the tolerance in 100.0%" in outcome.message
+    assert "against the expected outputs in spec.parity.samples" in outcome.message
+
+
+def test_tolerances_of_the_user(place: Workplace) -> None:
+    near = {"a/x": X, "a/y": Y + np.float32(0.001)}
+    assert with_samples(place, near).code == 0
+    assert with_samples(place, near, rtol=0, atol=0.0001).report.reason is Reason.PARITY_FAILED
+    assert with_samples(place, near, rtol=0, atol=0.01).code == 0
+
+
+@pytest.mark.parametrize(
+    ("samples", "told"),
+    [
+        ({"a/x": X.astype(np.float64)}, "array 'a/x' has type float64, the model takes float32"),
+        ({"a/x": X[:, :3]}, "array 'a/x' has shape [1, 3], the model has [1, 4]"),
+        ({"a/x": X[0]}, "array 'a/x' has shape [4], the model has [1, 4]"),
+        ({"a/z": X}, "array 'a/z' is named after no input or output; the model has x, y"),
+        ({"a/y": Y}, "sample 'a' lacks input 'x'"),
+        ({"a/x": np.array([object()])}, "it holds Python objects"),
+        ({}, "it holds no arrays"),
+    ],
+)
+def test_samples_that_do_not_fit(samples: dict[str, Any], told: str, place: Workplace) -> None:
+    outcome = with_samples(place, samples)
+    assert (outcome.code, outcome.report.reason) == (ExitCode.PERMANENT, Reason.PARITY_FAILED)
+    assert told in outcome.message
+
+
+@pytest.mark.parametrize("content", [b"not an archive", b"PK\x03\x04 cut", b""])
+def test_samples_that_are_no_archive(content: bytes, place: Workplace) -> None:
+    (place.root / "samples/golden.npz").write_bytes(content)
+    uri = place.put("model.onnx", broken.relu())
+    task = place.task(uri, samples_uri="pvc://data/golden.npz")
+    _, outcome = place.prepare(task)
+    assert outcome.report.reason is Reason.PARITY_FAILED
+    assert "it is no .npz file of plain arrays" in outcome.message
+
+
+def test_outputs_that_are_not_finite_are_told(place: Workplace) -> None:
+    task = place.task(place.put("model.onnx", broken.not_finite()))
+    assert place.prepare(task)[1].code == 0
+    golden = place.stage("golden", task)
+    assert "output 'y' of golden sample 'min' has 4 of 4 values NaN" in golden.message
+
+
+def test_the_end_of_the_stage_ends_its_child(place: Workplace) -> None:
+    """The deadline of the Job, or a node that drains: nothing keeps computing."""
+    task = place.task(place.put("model.onnx", broken.endless()))
+    for stage in ("fetch", "validate"):
+        assert place.stage(stage, task).code == 0
+    process = place.start(["stage", "golden"], task.to_json())
+    child = _child_of(process)
+    process.send_signal(signal.SIGTERM)
+    _, log = process.communicate(timeout=DEADLINE_SECONDS)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "Traceback" not in log
+    _until(lambda: not Path(f"/proc/{child}").exists())
+    assert not place.leftovers()
+
+
+def _child_of(process: "subprocess.Popen[str]") -> int:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    found: list[int] = []
+
+    def look() -> bool:
+        found[:] = [int(each) for each in children.read_text().split()]
+        return bool(found)
+
+    _until(look)
+    return found[0]
+
+
+def _until(condition: Any) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        os.sched_yield()
+        time.sleep(0.01)
