@@ -7,12 +7,14 @@ that the client costs little and a wrong answer cannot count as a fast one.
 import argparse
 import asyncio
 import json
+import os
 import sys
 import time
 from pathlib import Path
 from typing import Any, cast
 
 import uvloop
+from typing_extensions import override
 
 
 class _Client(asyncio.Protocol):
@@ -22,14 +24,17 @@ class _Client(asyncio.Protocol):
         self._answer = b""
         self._sent = 0.0
 
+    @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._send()
 
+    @override
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._run.over:
             self._run.fail(f"a connection was lost: {exc}")
 
+    @override
     def data_received(self, data: bytes) -> None:
         self._answer = self._answer + data if self._answer else data
         run = self._run
@@ -46,9 +51,9 @@ class _Client(asyncio.Protocol):
             self._send()
 
     def _send(self) -> None:
-        assert self._transport is not None
-        self._sent = time.perf_counter()
-        self._transport.write(self._run.request)
+        if self._transport is not None:
+            self._sent = time.perf_counter()
+            self._transport.write(self._run.request)
 
 
 class _Run:
@@ -79,16 +84,15 @@ class _Run:
         self.over = True
 
 
-async def _load(run: _Run, port: int, connections: int, seconds: float) -> dict[str, Any]:
+async def _load(run: _Run, port: int, connections: int, seconds: float, pid: int) -> dict[str, Any]:
     loop = asyncio.get_running_loop()
     for _ in range(connections):
         await loop.create_connection(lambda: _Client(run), "127.0.0.1", port)
     await asyncio.sleep(seconds / 4)  # warm-up, not counted
     run.latencies.clear()
-    began = time.perf_counter()
-    while time.perf_counter() - began < seconds and not run.over:
-        await asyncio.sleep(0.05)
-    elapsed = time.perf_counter() - began
+    began, cpu = time.perf_counter(), _cpu_seconds(pid)
+    await asyncio.sleep(seconds)
+    elapsed, cpu = time.perf_counter() - began, _cpu_seconds(pid) - cpu
     latencies = sorted(run.latencies)
     run.over = True
     if run.failure or not latencies:
@@ -98,8 +102,14 @@ async def _load(run: _Run, port: int, connections: int, seconds: float) -> dict[
         "per_second": len(latencies) / elapsed,
         "p50_us": latencies[len(latencies) // 2] * 1e6,
         "p99_us": latencies[int(len(latencies) * 0.99)] * 1e6,
-        "seconds": elapsed,
+        "cpu_us": cpu / len(latencies) * 1e6,
     }
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return user and system time of a process, all threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> int:
@@ -110,9 +120,12 @@ def main() -> int:
     parser.add_argument("--tail", type=int, required=True, help="bytes of tensors in an answer")
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--pid", type=int, required=True, help="of the server, for its CPU time")
     arguments = parser.parse_args()
     run = _Run(arguments.request.read_bytes(), arguments.tail)
-    result = uvloop.run(_load(run, arguments.port, arguments.connections, arguments.seconds))
+    result = uvloop.run(
+        _load(run, arguments.port, arguments.connections, arguments.seconds, arguments.pid)
+    )
     print(json.dumps(result))
     return 1 if "failure" in result else 0
 
