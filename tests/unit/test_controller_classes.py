@@ -84,10 +84,10 @@ async def test_two_classes_of_one_node_name_each_other(world: World) -> None:
 
 async def test_it_is_written_on_change_only(world: World) -> None:
     world.add_class("gpu", kind="gpu")
-    assert await world.reconciler.reconcile("gpu") == Outcome(wrote=True)
-    assert await world.reconciler.reconcile("gpu") == Outcome(wrote=False)
+    assert await world.reconciler.reconcile("gpu") == Outcome(again=True)
+    assert await world.reconciler.reconcile("gpu") == Outcome(again=False)
     world.add_node("n", kind="gpu")
-    assert await world.reconciler.reconcile("gpu") == Outcome(wrote=True)
+    assert await world.reconciler.reconcile("gpu") == Outcome(again=True)
 
 
 async def test_a_class_that_is_gone_is_forgotten(world: World) -> None:

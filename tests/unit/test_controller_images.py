@@ -114,8 +114,8 @@ def world() -> World:
 async def test_an_image_is_asked_once_and_all_models_hear(world: World) -> None:
     await world.images.load()
     assert world.images.loaded
-    assert (await world.reconcile()).wrote
-    assert not (await world.reconcile()).wrote
+    assert (await world.reconcile()).again
+    assert not (await world.reconcile()).again
     world.ended(0, FACTS.to_json())
     assert await world.reconcile() == Outcome(exists=False)
     assert (world.images.facts, world.told) == ({CPU: FACTS}, 1)
@@ -174,7 +174,7 @@ async def test_a_stored_answer_that_is_no_use_is_asked_again(world: World, text:
     )
     await world.images.load()
     assert world.images.facts == {}
-    assert (await world.reconcile()).wrote
+    assert (await world.reconcile()).again
 
 
 async def test_an_image_that_cannot_be_pulled_is_told_once(world: World) -> None:
@@ -200,8 +200,8 @@ async def test_a_failed_probe_is_told_and_tried_again_ever_later(world: World) -
     assert (await world.reconcile()).requeue_after == FIRST_RETRY
     assert "onnxruntime is missing" in world.images.failures[CPU]
     world.now += timedelta(seconds=FIRST_RETRY)
-    assert (await world.reconcile()).wrote  # deleted
-    assert (await world.reconcile()).wrote  # made again
+    assert (await world.reconcile()).again  # deleted
+    assert (await world.reconcile()).again  # made again
     assert "onnxruntime is missing" in world.images.failures[CPU]
     world.job_failed("deadline")
     assert (await world.reconcile()).requeue_after == 2 * FIRST_RETRY

@@ -64,8 +64,8 @@ def test_requeue_after_is_kept() -> None:
 
 
 def test_what_we_wrote_is_looked_at_once_more_and_ever_later_if_it_never_settles() -> None:
-    assert len(run(passes([Outcome(wrote=True), Outcome()], 60))) == 2
-    restless = run(passes([Outcome(wrote=True)], 600))
+    assert len(run(passes([Outcome(again=True), Outcome()], 60))) == 2
+    restless = run(passes([Outcome(again=True)], 600))
     assert len(restless) < 16
 
 

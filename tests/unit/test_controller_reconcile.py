@@ -128,7 +128,7 @@ async def test_a_plan_is_carried_out_once_and_then_costs_nothing(world: World) -
         apply=(world.child("Job"), world.child("Deployment", "d", spec={"replicas": 1})),
         requeue_after=5,
     )
-    assert await world.reconcile() == Outcome(wrote=True, requeue_after=5)
+    assert await world.reconcile() == Outcome(again=True, requeue_after=5)
     writes = world.kube.writes
     assert writes == 3
     assert await world.reconcile() == Outcome(requeue_after=5)
@@ -144,8 +144,8 @@ async def test_deletions_are_carried_out(world: World) -> None:
     world.plan = lambda facts: decided(
         delete=tuple(ObjectRef("apps/v1", "Deployment", "ns", "d") for _ in facts.deployments)
     )
-    assert (await world.reconcile()).wrote
-    assert not (await world.reconcile()).wrote
+    assert (await world.reconcile()).again
+    assert not (await world.reconcile()).again
     assert world.kube.calls["delete"] == 1
 
 
@@ -215,11 +215,11 @@ async def test_children_of_an_earlier_model_are_no_facts_and_are_waited_for(worl
     world.plan = lambda _: decided(apply=(world.child("Job"),))
     outcome = await world.reconcile()
     assert (world.seen[0].jobs, world.seen[0].pods) == ((), ())
-    assert outcome.requeue_after == 1.0
+    assert outcome == Outcome(again=True)
     assert world.kube.calls["apply"] == 0
     world.cache.observe(JOBS, old, deleted=True)
     del world.kube.objects[(JOBS, "ns", "j")]
-    assert (await world.reconcile()).wrote
+    assert (await world.reconcile()).again
 
 
 def pod_of(job: dict[str, Any], phase: str) -> dict[str, Any]:

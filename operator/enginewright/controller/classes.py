@@ -55,7 +55,7 @@ class ClassReconciler:
             ),
         )
         body = status.model_dump(mode="json", by_alias=True, exclude_none=True)
-        return Outcome(wrote=await self._executor.write_status(observed, body))
+        return Outcome(again=await self._executor.write_status(observed, body))
 
 
 def _readiness(

@@ -102,7 +102,7 @@ class ImageReconciler:
         )
         observed = self._cache.get(JOBS, self._config.namespace, job["metadata"]["name"])
         if observed is None:
-            return Outcome(wrote=await self._executor.apply(job))
+            return Outcome(again=await self._executor.apply(job))
         await self._pods.catch_up((observed,))
         if facts := self._answer(key):
             await self._learn(image, facts)
@@ -153,7 +153,7 @@ class ImageReconciler:
         await self._executor.delete(
             ObjectRef(JOBS.api_version, JOBS.kind, metadata["namespace"], metadata["name"])
         )
-        return Outcome(wrote=True)
+        return Outcome(again=True)
 
     def _tell(self, image: str, failure: str) -> None:
         if failure != self.failures.get(image):

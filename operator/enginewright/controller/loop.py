@@ -30,7 +30,7 @@ class Outcome:
     """What became of one pass over a key."""
 
     exists: bool = True  # False: nothing to come back to
-    wrote: bool = False  # the facts have changed by our own hand: look once more
+    again: bool = False  # look once more soon: we have changed the facts, or wait for a change
     requeue_after: float | None = None  # seconds
 
 
@@ -142,7 +142,7 @@ class Controller(Generic[Key]):
         if not outcome.exists:
             self.queue.forget(key)
             return "success"
-        if outcome.wrote:
+        if outcome.again:
             # Later each time: should a plan never settle, it costs less and less.
             self.queue.add_rate_limited(key)
             return "requeue"

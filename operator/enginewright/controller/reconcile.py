@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Protocol
 
 from pydantic import ValidationError
 
@@ -35,9 +35,6 @@ from enginewright.kube.resources import (
     Resource,
 )
 from enginewright.plan.types import Config, EventIntent, Facts, Plan
-
-LEAVING_RETRY: Final = 1.0  # seconds until a look at whether an old object of our name is gone
-
 
 _logger = logging.getLogger(__name__)
 
@@ -98,9 +95,9 @@ class ModelReconciler:
         try:
             changed = await self._execute(plan)
         except StillLeaving as error:
-            _logger.info("%s", error.message)
-            wrote = await self._executor.write_status(observed, plan.status)
-            return Outcome(wrote=wrote, requeue_after=LEAVING_RETRY)
+            _logger.info("waiting: %s", error.message)
+            await self._executor.write_status(observed, plan.status)
+            return Outcome(again=True)
         except Transient:
             raise
         except KubeError as error:
@@ -110,7 +107,7 @@ class ModelReconciler:
         wrote = await self._executor.write_status(observed, plan.status)
         for intent in plan.events:
             self._recorder.tell(observed, intent)
-        return Outcome(wrote=changed or wrote, requeue_after=plan.requeue_after)
+        return Outcome(again=changed or wrote, requeue_after=plan.requeue_after)
 
     async def _execute(self, plan: Plan) -> bool:
         """Write what differs; returns whether anything did."""

@@ -37,6 +37,10 @@ async def load_connection() -> Configuration:
             ) from error
         return configuration
     path = explicit or _USUAL_PATH
+    if not _exists(path):
+        raise ConnectionNotConfigured(
+            f"there is no kubeconfig {path}; set KUBECONFIG to a working file or run inside a cluster"
+        )
     try:
         await kubernetes_config.load_kube_config(
             config_file=path, client_configuration=configuration, persist_config=False
@@ -53,6 +57,11 @@ async def load_connection() -> Configuration:
             " set KUBECONFIG to a working file or run inside a cluster"
         ) from error
     return configuration
+
+
+def _exists(path: str) -> bool:
+    """Return whether a file of the list, which is separated as PATH is, exists."""
+    return any(os.path.isfile(part) for part in path.split(os.pathsep) if part)
 
 
 async def authorization_of(configuration: Configuration) -> str | None:
