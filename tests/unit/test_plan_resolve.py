@@ -125,11 +125,10 @@ def test_a_class_that_is_not_there_is_named_beside_those_that_are() -> None:
         (("openvino", "cpu"), None, "openvino"),
         (("openvino", "cpu"), ["cpu"], "cpu"),
         (("openvino", "cpu"), ["cpu", "openvino"], "cpu"),
-        (("cpu",), ["openvino", "cpu"], "cpu"),
-        (("tensorrt", "openvino"), None, "openvino"),
+        (("cpu",), ["cpu", "openvino"], "cpu"),
     ],
 )
-def test_the_first_candidate_that_is_allowed_and_has_an_image_serves(
+def test_the_first_candidate_serves(
     allowed: tuple[str, ...], wanted: list[str] | None, chosen: str
 ) -> None:
     world = World(**({"backends": wanted} if wanted else {}))
@@ -142,9 +141,15 @@ def test_the_first_candidate_that_is_allowed_and_has_an_image_serves(
 
 @pytest.mark.parametrize(
     ("allowed", "wanted"),
-    [(("tensorrt",), None), (("cpu",), ["openvino"]), (("openvino",), ["cpu"])],
+    [
+        (("tensorrt",), None),
+        (("cpu",), ["openvino"]),
+        (("openvino",), ["cpu"]),
+        (("cpu",), ["openvino", "cpu"]),
+        (("tensorrt", "cpu"), None),
+    ],
 )
-def test_a_class_that_allows_none_of_the_backends_says_what_it_offers(
+def test_a_lower_ranked_backend_never_takes_the_place_of_the_first(
     allowed: tuple[str, ...], wanted: list[str] | None
 ) -> None:
     world = World(**({"backends": wanted} if wanted else {}))

@@ -139,16 +139,16 @@ def _backends(facts: Facts, classes: list[AcceleratorClass]) -> list[str] | Obst
     for each in classes:
         allowed = [str(backend) for backend in each.spec.backends]
         wanted = [str(backend) for backend in facts.model.spec.backends or ()] or allowed
-        usable = [one for one in wanted if one in allowed and one in facts.config.images]
-        if not usable:
-            runnable = [one for one in allowed if one in facts.config.images]
+        runnable = [one for one in allowed if one in facts.config.images]
+        if wanted[0] not in runnable:
+            # A lower-ranked backend would be a fallback, and nobody would have asked for it.
             message = (
-                f"none of the backends {', '.join(wanted)} runs on the class {each.metadata.name},"
+                f"the preferred backend {wanted[0]} does not run on the class {each.metadata.name},"
                 f" which offers {', '.join(runnable) or 'none that this version has an image for'};"
                 " choose one of these in spec.backends"
             )
             return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
-        chosen.append(usable[0])
+        chosen.append(wanted[0])
     if len(set(chosen)) > 1:
         pairs = ", ".join(f"{c.metadata.name}: {b}" for c, b in zip(classes, chosen, strict=True))
         message = (
