@@ -1,0 +1,48 @@
+"""Layers: each test is marked by its folder, bounded by its layer's limit, cheapest layer first."""
+
+import time
+from collections import defaultdict
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+LIMITS = {  # layer -> seconds that one test may take, and that the layer should take in all
+    "unit": (120, 300),
+    "apiserver": (240, 420),
+    "cluster": (400, 420),
+    "e2e": (600, 1200),
+}
+_ROOT = Path(__file__).parent
+_spent: dict[str, float] = defaultdict(float)
+
+
+def _layer(item: pytest.Item) -> str:
+    return item.path.relative_to(_ROOT).parts[0]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = list(LIMITS)
+    for item in items:
+        layer = _layer(item)
+        item.add_marker(getattr(pytest.mark, layer))
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(LIMITS[layer][0]))
+    items.sort(key=lambda item: order.index(_layer(item)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    start = time.monotonic()
+    try:
+        return (yield)
+    finally:
+        _spent[_layer(item)] += time.monotonic() - start
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.section("seconds a layer")
+    for layer, seconds in _spent.items():
+        budget = LIMITS[layer][1]
+        over = "" if seconds <= budget else "  OVER ITS BUDGET: make it quicker"
+        terminalreporter.write_line(f"{layer:10} {seconds:7.1f} of {budget}{over}")
