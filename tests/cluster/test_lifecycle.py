@@ -1,8 +1,12 @@
 """The local cluster on the real machine: what a user does with it, what breaks it, what it leaves."""
 
+import hashlib
+import io
+import json
 import os
 import signal
 import subprocess
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
@@ -243,6 +247,42 @@ def test_an_image_that_is_there_is_not_loaded_again(cluster: Handle, probe: Path
     cluster.run("load", probe)
     assert time.monotonic() - begun < 5
     assert "is no image archive" in cluster.run("load", Path(__file__), ok=False)
+
+
+def _oci_archive(docker: Path, name: str, folder: Path) -> Path:
+    """The one layer of a docker-archive as an oci-archive of another name, as buildah writes it."""
+    with tarfile.open(docker) as tar:
+        raw = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]  # files only
+    config = next(content for entry, content in raw.items() if len(entry) > 64)
+
+    def blob(kind: str, content: bytes) -> dict[str, Any]:
+        digest = hashlib.sha256(content).hexdigest()
+        files[f"blobs/sha256/{digest}"] = content
+        kind = f"application/vnd.oci.image.{kind}"
+        return {"mediaType": kind, "digest": f"sha256:{digest}", "size": len(content)}
+
+    files = {"oci-layout": b'{"imageLayoutVersion": "1.0.0"}'}
+    layers = [blob("layer.v1.tar", raw["layer.tar"])]
+    manifest = {"schemaVersion": 2, "config": blob("config.v1+json", config), "layers": layers}
+    entry = blob("manifest.v1+json", json.dumps(manifest).encode())
+    entry["annotations"] = {"org.opencontainers.image.ref.name": name}
+    files["index.json"] = json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode()
+    archive = folder / "oci.tar"
+    with tarfile.open(archive, "w") as tar:
+        for path, content in files.items():
+            info = tarfile.TarInfo(path)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return archive
+
+
+def test_an_image_with_a_short_name_is_found_and_hides_no_other(
+    cluster: Handle, probe: Path, tmp_path: Path
+) -> None:
+    cluster.run("load", _oci_archive(probe, "probe:1", tmp_path))
+    arguments = ("serve", ":8080", "/etc")
+    cluster.apply(_pod("short", 1, *arguments, image="probe:1"), _pod("long", 1, *arguments))
+    cluster.wait("condition=Ready", "pod/short", "pod/long")
 
 
 def test_a_driver_killed_at_any_moment_can_go_on(cluster: Handle, crashing: Handle) -> None:

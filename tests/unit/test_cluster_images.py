@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from driver.errors import ClusterError
-from driver.images import archive_binary, inspect
+from driver.images import archive_binary, canonical, inspect
 
 pytestmark = pytest.mark.unit
 
@@ -81,3 +81,24 @@ def test_refuses_what_is_no_archive(tmp_path: Path, content: bytes) -> None:
 def test_refuses_an_archive_of_something_else(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="is no image archive"):
         inspect(_archive(tmp_path / "x.tar", {"readme": {}}))
+
+
+def test_refuses_a_name_without_a_tag(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="names 'localhost:5000/x' without a tag"):
+        inspect(_oci(tmp_path / "a.tar", "localhost:5000/x", "sha256:1"))
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ("x:1", "docker.io/library/x:1"),
+        ("x", "docker.io/library/x:latest"),
+        ("team/x:1", "docker.io/team/x:1"),
+        ("localhost/x:1", "localhost/x:1"),
+        ("registry.example/x", "registry.example/x:latest"),
+        ("host:5000/x:1", "host:5000/x:1"),
+        ("host:5000/x", "host:5000/x:latest"),
+    ],
+)
+def test_a_kubelet_asks_for_whole_names(given: str, asked: str) -> None:
+    assert canonical(given) == asked

@@ -83,7 +83,19 @@ def inspect(archive: Path) -> Content:
         found = [each[_NAME_KEY] for each in annotations if _NAME_KEY in each]
     if not found:
         raise ClusterError(f"{archive} names no image; push it with a name: oci-archive:FILE:NAME")
+    if vague := [name for name in found if ":" not in name.rpartition("/")[2]]:
+        raise ClusterError(f"{archive} names {vague[0]!r} without a tag; push it as {vague[0]}:TAG")
     return Content(tuple(found), hashlib.sha256(raw).hexdigest())
+
+
+def canonical(reference: str) -> str:
+    """Return the name under which a kubelet asks for an image: with registry, path and tag."""
+    first, slash, rest = reference.partition("/")
+    if not slash:
+        reference = f"docker.io/library/{reference}"
+    elif not (first == "localhost" or "." in first or ":" in first):
+        reference = f"docker.io/{first}/{rest}"
+    return reference if ":" in reference.rpartition("/")[2] else f"{reference}:latest"
 
 
 def load(node: Node, archive: Path) -> bool:
@@ -98,15 +110,26 @@ def load(node: Node, archive: Path) -> bool:
     content = inspect(archive)
     record = node.folder / "images.json"
     imported: dict[str, str] = json.loads(record.read_text()) if record.exists() else {}
-    if all(imported.get(name) == content.digest for name in content.references):
+    names = [canonical(reference) for reference in content.references]
+    if all(imported.get(name) == content.digest for name in names):
         return False
-    run(
-        "ctr", "--address", node.containerd_socket, "--namespace", "k8s.io",
-        "images", "import", archive,
-        timeout=300,
-    )  # fmt: skip
-    imported.update(dict.fromkeys(content.references, content.digest))
+    _images(node, "import", archive)
+    # containerd takes an oci-archive's names as they are. One that no kubelet would ask for also
+    # hides the same content from those who ask for it by another name: it must not stay.
+    known = _images(node, "ls", "--quiet").split()
+    for given, name in zip(content.references, names, strict=True):
+        if given != name and given in known:
+            _images(node, "tag", "--force", given, name)
+            _images(node, "rm", given)
+    imported.update(dict.fromkeys(names, content.digest))
     partial = record.with_suffix(".tmp")
     partial.write_text(json.dumps(imported, indent=1))
     partial.rename(record)
     return True
+
+
+def _images(node: Node, *arguments: str | Path) -> str:
+    socket = node.containerd_socket
+    return run(
+        "ctr", "--address", socket, "--namespace", "k8s.io", "images", *arguments, timeout=600
+    )
