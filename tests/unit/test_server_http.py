@@ -185,7 +185,7 @@ def test_binary_data_may_come_in_chunks(copier: Server) -> None:
     assert (np.frombuffer(answer.body[-values.nbytes :], np.float32) == -values).all()
 
 
-def copy_request(server: Server, values: Any, **headers: str) -> bytes:
+def copy_request(server: Server, values: Any, *, binary: bool = True, **headers: str) -> bytes:
     document = {
         "inputs": [
             {
@@ -195,7 +195,7 @@ def copy_request(server: Server, values: Any, **headers: str) -> bytes:
                 "parameters": {"binary_data_size": values.nbytes},
             }
         ],
-        "parameters": {"binary_data_output": True},
+        "parameters": {"binary_data_output": binary},
     }
     return server.infer_request(document, values.tobytes(), headers=headers)
 
@@ -395,6 +395,15 @@ def test_large_answers_to_a_slow_reader_come_whole(copier: Server) -> None:
         for _ in range(2):
             answer = wire.receive()
             assert (np.frombuffer(answer.body[-values.nbytes :], np.float32) == -values).all()
+
+
+def test_an_answer_too_large_for_json_is_refused_with_the_remedy(copier: Server) -> None:
+    values = np.zeros(4_000_001, np.float32)
+    with copier.wire() as wire:
+        wire.send(copy_request(copier, values, binary=False))
+        answer = wire.receive()
+    assert answer.status == 400
+    assert "too many for JSON; set its parameter 'binary_data'" in answer.json()["error"]
 
 
 def test_an_old_connection_is_closed_with_its_next_answer(strict: Server) -> None:

@@ -288,6 +288,8 @@ class App:
             return self._unexpected("finishing a request", infer=True)
         try:
             response = serving.encoder.encode(job.plan, job.arrays)
+        except RequestError as error:
+            return self.refuse(error.status, error.message, infer=True)
         except Exception:  # noqa: BLE001 - likewise
             return self._unexpected("writing an answer", infer=True)
         self.metrics.requests[200] += 1

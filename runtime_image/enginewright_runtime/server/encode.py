@@ -6,6 +6,7 @@ from typing import Any, Final
 import orjson
 from numpy.typing import NDArray
 
+from enginewright_runtime.server.errors import RequestError
 from enginewright_runtime.server.message import (
     BINARY_TYPE,
     JOINED_BYTES,
@@ -17,6 +18,9 @@ from enginewright_runtime.server.signature import Signature
 
 _LENGTH: Final = struct.Struct("<I")
 _REMEMBERED: Final = 16  # shapes of answers to the same question
+_JSON_ELEMENTS: Final = (
+    4_000_000  # of an output: writing them takes about 0.3 s, and the loop waits
+)
 
 
 class Encoder:
@@ -31,6 +35,9 @@ class Encoder:
         """Return the answer with `arrays`, which are in the order of `plan.outputs`.
 
         In JSON, NaN and infinities become null, for JSON has none of them; binary data keeps them.
+
+        Raises:
+            RequestError: an output is too large for JSON.
         """
         if False in plan.binary:
             return self._encode_json(plan, arrays)
@@ -69,6 +76,12 @@ class Encoder:
                 tensor = _strings(array) if name in self._strings else _bytes(array)
                 output["parameters"] = {"binary_data_size": len(tensor)}
                 tensors.append(tensor)
+            elif array.size > _JSON_ELEMENTS:
+                raise RequestError(
+                    400,
+                    f"output {name!r} has {array.size} elements, too many for JSON;"
+                    " set its parameter 'binary_data' to true",
+                )
             else:
                 flat = array.reshape(-1)
                 output["data"] = flat.tolist() if name in self._strings else flat

@@ -216,7 +216,11 @@ class _Server:
             now = time.monotonic()
             self._app.renew_date()
             for connection in tuple(self._app.connections):
-                connection.check(now)
+                try:
+                    connection.check(now)
+                except Exception:  # noqa: BLE001 - one connection must not end all time limits
+                    _log.exception("unexpected error while checking a connection")
+                    connection.abort()
 
 
 def _listen(port: int) -> socket.socket:

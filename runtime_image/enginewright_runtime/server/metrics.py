@@ -26,6 +26,7 @@ _BOUNDS: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
 )
+_USUAL_CODES: Final = (200, 400, 500, 503, 504)
 _LABELS: Final = ("model", "revision")
 
 
@@ -60,7 +61,8 @@ class Metrics(Collector):
         self._labels = (model, revision)
         self.queue = Histogram()
         self.compute = Histogram()
-        self.requests: Counter[int] = Counter()  # answers to inference requests, by status code
+        # answers to inference requests by status code; a rate needs a series before the first one
+        self.requests = Counter(dict.fromkeys(_USUAL_CODES, 0))
         self.out_of_profile = 0
         self.depth: Callable[[], int] = lambda: 0
         self._registry = CollectorRegistry()

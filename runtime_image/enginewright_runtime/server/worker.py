@@ -147,4 +147,8 @@ class Worker:
         while results:
             job = results.popleft()
             self._returned += 1
-            self._done(job)
+            try:
+                self._done(job)
+            except Exception:  # noqa: BLE001 - a bug of ours costs one connection, not those after it
+                _log.exception("unexpected error while answering a request")
+                job.connection.abort()
