@@ -126,7 +126,7 @@ documents = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(documents, st.binary(max_size=20))
 def test_any_json_is_a_request_or_an_error_for_its_sender(
     document: dict[str, Any], tensors: bytes
