@@ -27,7 +27,12 @@ def refused(namespace: Namespace) -> Namespace:
     missing = inference_model("missing-file", "nothing-here.onnx")
     unreachable = inference_model("unreachable", "")
     unreachable["spec"]["source"]["uri"] = "http://nothing-here.invalid/model.onnx"
-    namespace.apply(wrong, missing, unreachable)
+    secretless = inference_model("secretless", "")
+    secretless["spec"]["source"] = {
+        "uri": "http://nothing-here.invalid/model.onnx",
+        "secretRef": {"name": "not-made"},
+    }
+    namespace.apply(wrong, missing, unreachable, secretless)
     return namespace
 
 
@@ -59,6 +64,11 @@ def test_an_unreachable_source_is_retried_without_a_storm(refused: Namespace, na
     refused.wait_condition(name, "Validated", "False", "SourceUnreachable", 180)
     assert refused.condition(name, "Reconciling")["status"] == "True"
     assert len(refused.items("jobs", f"enginewright.dev/model={name}")) <= 2
+
+
+def test_a_missing_secret_is_told(refused: Namespace) -> None:
+    found = refused.wait_condition("secretless", "Validated", "False", "SourceUnreachable", 180)
+    assert "Secret" in found["message"]
 
 
 def test_correcting_the_spec_recovers(refused: Namespace) -> None:

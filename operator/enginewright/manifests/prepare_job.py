@@ -73,7 +73,8 @@ def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
         ("samples-credentials", wanted.samples_secret, SAMPLES_CREDENTIALS_PATH),
     ):
         if secret:
-            volumes.append({"name": name, "secret": {"secretName": secret}})
+            # Optional, so that the stage can tell what a pod that waits for ever cannot.
+            volumes.append({"name": name, "secret": {"secretName": secret, "optional": True}})
             fetch_only.append({"name": name, "mountPath": path, "readOnly": True})
     task = wanted.task.to_json()
     stages = [

@@ -20,10 +20,19 @@ class Credentials:
 def read_credentials(folder: Path) -> Credentials:
     """Read the files `token`, or `username` and `password`; no folder means no credentials.
 
+    The Secret is mounted as optional, so that its absence is told here, as a reason, instead of by
+    a pod that never starts.
+
     Raises:
-        StageFailure: SourceUnreachable, when the folder holds something else, naming the keys
-            that it lacks.
+        StageFailure: SourceUnreachable, when the folder is empty or holds something else, naming
+            the keys that it lacks.
     """
+    if folder.is_dir() and not _keys(folder):
+        raise StageFailure(
+            Reason.SOURCE_UNREACHABLE,
+            "the Secret that secretRef names does not exist in this namespace, or is empty",
+            remedy="make it with the key token, or with the keys username and password",
+        )
     token, username, password = (_read(folder / key) for key in ("token", "username", "password"))
     keys = _keys(folder)
     if keys and token is None and (username is None or password is None):
