@@ -276,7 +276,13 @@ class Server:
     """The server as a process. Leaving the context ends it."""
 
     def __init__(
-        self, root: Path, task: ServeTask, *, port: int | None = None, **settings: float
+        self,
+        root: Path,
+        task: ServeTask,
+        *,
+        port: int | None = None,
+        python: str | Path = sys.executable,
+        **settings: float,
     ) -> None:
         self.root = root
         self.port = port or free_port()
@@ -289,7 +295,7 @@ class Server:
         }
         self._log = (root / "server.log").open("wb")
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, json.dumps(arguments)],
+            [python, "-c", _PROGRAM, json.dumps(arguments)],
             stdout=self._log,
             stderr=subprocess.STDOUT,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},

@@ -491,3 +491,30 @@ def test_a_model_of_real_life(tmp_path: Path) -> None:
         rows = server.get("/v2/models/m/execution").json()["placement"]
         assert rows["share"] == 1.0
         assert rows["total"] > 50
+
+
+def test_openvino_serves_and_tells_which_nodes_it_left_to_the_cpu(
+    tmp_path: Path, openvino_python: Path
+) -> None:
+    mixed = model(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["m"], name="product"),
+            helper.make_node("Relu", ["m"], ["r"], name="relu"),
+            helper.make_node("Det", ["r"], ["y"], name="determinant"),
+        ],
+        [tensor("x", TensorProto.FLOAT, "n", 3, 3)],
+        [tensor("y", TensorProto.FLOAT, "n")],
+        {"w": np.eye(3, dtype=np.float32)},
+    )
+    sample = np.stack([np.eye(3), 2 * np.eye(3)]).astype(np.float32)
+    task = write_artifact(tmp_path, mixed, [{"x": sample}])
+    task = task.model_copy(update={"backend": "openvino"})
+    with Server(tmp_path, task, python=openvino_python) as server:
+        given = triton_input("x", "FP32", sample, binary=True)
+        np.testing.assert_allclose(client(server).infer("m", [given]).as_numpy("y"), [1, 8])
+        told = server.get("/v2/models/m/execution").json()
+    assert told["provider"] == "OpenVINOExecutionProvider"
+    assert told["placement"]["nodes"]["OpenVINOExecutionProvider"] > 0
+    assert told["placement"]["share"] < 1
+    assert "determinant (Det)" in told["placement"]["elsewhere"]
+    assert told["versions"].keys() == {"onnxruntime", "openvino"}
