@@ -5,8 +5,10 @@ No kopf handler does IO, keeps state in objects or adds finalizers.
 """
 
 import asyncio
+import logging
 import signal
 import sys
+from contextlib import suppress
 from typing import Any, Final, cast
 
 import kopf
@@ -23,6 +25,7 @@ from enginewright.kube.connection import (
 )
 
 EX_CONFIG: Final = 78  # sysexits.h
+KOPF_GRACE: Final = 0.3  # seconds
 
 
 def main() -> None:
@@ -57,19 +60,12 @@ async def _run(settings: Settings) -> None:
 
 
 async def _watch(app: Application, stop: asyncio.Event, stopping: asyncio.Task[bool]) -> None:
-    """Run kopf until `stop`.
+    """Run kopf until `stop`, or until it fails.
 
-    When it ends, kopf waits for every task that began after it, an open scrape of our metrics
-    among them: so the HTTP server is closed first, and the signals stay ours.
+    At its end kopf waits 5 s for every task that began after it: for an open scrape of our
+    metrics, so the HTTP server is closed first, and for its own where it was still listing.
     """
     unwatch = asyncio.Event()
-
-    async def end_in_order() -> None:
-        await stopping
-        await app.stop_serving()
-        unwatch.set()
-
-    ending = asyncio.create_task(end_in_order())
     known = asyncio.all_tasks()
     tasks = await kopf.spawn_tasks(
         registry=_registry(app.router, app.watches),
@@ -79,11 +75,18 @@ async def _watch(app: Application, stop: asyncio.Event, stopping: asyncio.Task[b
         identity=cast("Any", "enginewright"),  # kopf does not export the type
         stop_flag=unwatch,
     )
-    _on_signals(stop)
-    try:
-        await kopf.run_tasks(tasks, ignored=known)
-    finally:
-        ending.cancel()
+    _on_signals(stop)  # kopf has put its own in their place
+    watching = asyncio.create_task(kopf.run_tasks(tasks, ignored=known))
+    await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if stopping.done():
+        for name in ("kopf", "asyncio"):  # what kopf leaves open when stopped early is no news
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+    await app.stop_serving()
+    unwatch.set()
+    await asyncio.wait((watching,), timeout=KOPF_GRACE)
+    watching.cancel()
+    with suppress(asyncio.CancelledError):
+        await watching
 
 
 def _on_signals(stop: asyncio.Event) -> None:
