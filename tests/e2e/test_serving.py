@@ -5,7 +5,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
+from tritonclient.http import InferenceServerClient, InferInput
+from tritonclient.utils import InferenceServerException
 
 from hack.samples.magika import features, label
 from tests.e2e.harness import Namespace, eventually, http_json
@@ -151,6 +154,31 @@ def test_deleting_leaves_only_the_cache(namespace: Namespace) -> None:
         lambda: not namespace.items(kinds, "enginewright.dev/model=shortlived"), 90, "the removal"
     )
     assert namespace.items("persistentvolumeclaims")
+
+
+def test_declared_shapes_on_the_cpu_backend_with_tritons_client(namespace: Namespace) -> None:
+    namespace.apply(inference_model("classify", "classify.onnx", backends=["cpu"]))
+    found = namespace.wait_condition("classify", "Validated", "False", "ShapeProfileMissing")
+    assert "shapes:" in found["message"]
+    profile = {"input": "x", "min": [1, 3, 48, 192], "opt": [2, 3, 48, 192], "max": [4, 3, 48, 192]}
+    namespace.apply(
+        inference_model("classify", "classify.onnx", backends=["cpu"], shapes=[profile])
+    )
+    namespace.wait_ready("classify")
+    with namespace.forward("service/classify", 80) as url:
+        client = InferenceServerClient(url.removeprefix("http://"))
+        tensor = InferInput("x", [2, 3, 48, 192], "FP32")
+        tensor.set_data_from_numpy(np.zeros((2, 3, 48, 192), np.float32), binary_data=True)
+        scores = client.infer("classify", [tensor]).as_numpy(
+            client.get_model_metadata("classify")["outputs"][0]["name"]
+        )
+        assert scores.shape == (2, 2)
+        np.testing.assert_allclose(scores.sum(axis=1), 1, rtol=1e-3)
+        too_large = InferInput("x", [9, 3, 48, 192], "FP32")
+        too_large.set_data_from_numpy(np.zeros((9, 3, 48, 192), np.float32), binary_data=True)
+        with pytest.raises(InferenceServerException, match="4"):
+            client.infer("classify", [too_large])
+    namespace.kubectl("delete", "im", "classify")
 
 
 def test_a_source_over_http(namespace: Namespace, new_namespace: Callable[[], Namespace]) -> None:
