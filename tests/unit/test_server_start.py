@@ -199,6 +199,7 @@ def test_a_profile_for_no_input_is_refused(tmp_path: Path) -> None:
     profile = ShapeProfile(input="z", min=(1, 8), opt=(1, 8), max=(1, 8))
     task = write_artifact(tmp_path, linear_model(), [SAMPLE], shapes=[profile])
     why = refusal(tmp_path, task)
+    assert why.reason is Reason.SHAPE_PROFILE_INVALID
     assert "a shape profile is for 'z', which is no input" in why.message
 
 

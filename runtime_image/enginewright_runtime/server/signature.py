@@ -28,7 +28,11 @@ class NodeArg(Protocol):
 
 
 class SignatureError(ValueError):
-    """The model cannot be served with this protocol, or the profiles do not fit the model."""
+    """The model cannot be served with this protocol."""
+
+
+class ProfileError(ValueError):
+    """The shape profiles do not fit the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +117,13 @@ def read_signature(
     """Derive the signature from what the session says and the profiles that were declared.
 
     Raises:
-        SignatureError: an input is of a type that the protocol has not, no output is, or a
-            profile names no input or has another rank.
+        SignatureError: an input, or every output, is of a type that the protocol has not.
+        ProfileError: a profile names no input or has another rank.
     """
     by_input = {profile.input: profile for profile in profiles}
     taken = {arg.name: _input(arg, by_input.pop(arg.name, None)) for arg in inputs}
     if by_input:
-        raise SignatureError(f"a shape profile is for {_names(by_input)}, which is no input")
+        raise ProfileError(f"a shape profile is for {_names(by_input)}, which is no input")
     given: dict[str, Tensor] = {}
     left_out: list[str] = []
     for arg in outputs:
@@ -143,7 +147,7 @@ def _input(arg: NodeArg, profile: ShapeProfile | None) -> Tensor:
         bounds = tuple((size, size) if size >= 0 else (0, _LARGEST) for size in shape)
         return Tensor(arg.name, datatype, shape, bounds)
     if len({len(shape), len(profile.min), len(profile.max)}) != 1:
-        raise SignatureError(
+        raise ProfileError(
             f"input {arg.name!r} has {len(shape)} dimensions, its shape profile {len(profile.min)}"
         )
     bounds = tuple(

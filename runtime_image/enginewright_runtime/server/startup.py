@@ -28,7 +28,12 @@ from enginewright_runtime.digests import file_sha256
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.server.golden import GoldenError, Sample, difference, read_samples
 from enginewright_runtime.server.runner import Runner
-from enginewright_runtime.server.signature import Signature, SignatureError, read_signature
+from enginewright_runtime.server.signature import (
+    ProfileError,
+    Signature,
+    SignatureError,
+    read_signature,
+)
 
 _log: Final = logging.getLogger(__name__)
 _ELSEWHERE_SHOWN: Final = 100
@@ -71,6 +76,8 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
         )
     except SignatureError as error:
         raise StageFailure(Reason.INVALID_MODEL, f"model {task.model!r}: {error}") from error
+    except ProfileError as error:
+        raise StageFailure(Reason.SHAPE_PROFILE_INVALID, str(error)) from error
     except (GoldenError, OSError, ValueError) as error:
         raise StageFailure(
             Reason.ARTIFACT_CORRUPT, f"the golden samples of the artefact are unusable: {error}"
