@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -315,9 +316,11 @@ def _load(cluster: Cluster, options: argparse.Namespace) -> int:
     for archive in options.archives:
         if not archive.exists():
             raise ClusterError(f"{archive} does not exist")
-        for index in range(1, settings.nodes + 1):
-            with step(f"{archive.name} into {cluster.node(index).name}"):
-                images.load(cluster.node(index), archive)
+    nodes = [cluster.node(index) for index in range(1, settings.nodes + 1)]
+    with ThreadPoolExecutor(max(1, len(nodes))) as workers:
+        for archive in options.archives:
+            with step(f"{archive.name} into {len(nodes)} node(s)"):
+                list(workers.map(functools.partial(images.load, archive=archive), nodes))
     return 0
 
 
