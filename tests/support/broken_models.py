@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 FLOAT = TensorProto.FLOAT
@@ -14,7 +13,7 @@ def value(name: str, *shape: int | str | None, kind: int = FLOAT) -> ValueInfoPr
     return helper.make_tensor_value_info(name, kind, list(shape))
 
 
-def build(  # noqa: PLR0913 - one keyword a field
+def build(
     nodes: Sequence[NodeProto],
     inputs: Sequence[ValueInfoProto],
     outputs: Sequence[ValueInfoProto],
@@ -58,11 +57,13 @@ def one_node(op_type: str, domain: str = "", **attributes: str) -> ModelProto:
 
 def newer_operators(count: int) -> ModelProto:
     """Return nodes of opset 27 behind nodes that any opset has."""
-    nodes = [helper.make_node("Relu", ["x"], ["x0"], name="old")]
-    for index in range(count):
-        nodes.append(
-            helper.make_node("LinearAttention", [f"x{index}"], [f"x{index + 1}"], name=f"new-{index}")
-        )
+    nodes = [
+        helper.make_node("Relu", ["x"], ["x0"], name="old"),
+        *(
+            helper.make_node("LinearAttention", [f"x{i}"], [f"x{i + 1}"], name=f"new-{i}")
+            for i in range(count)
+        ),
+    ]
     nodes[-1].output[0] = "y"
     return build(nodes, [value("x", 1, 4)], [value("y", 1, 4)], opset=27)
 
@@ -224,11 +225,4 @@ def endless() -> ModelProto:
             numpy_helper.from_array(np.eye(256, dtype=np.float32), "m"),
             numpy_helper.from_array(np.array(10**9, np.int64), "count"),
         ],
-    )
-
-
-def save_with_external(model: ModelProto, path: str) -> None:
-    """Write a model with all its weights in weights.bin beside it."""
-    onnx.save_model(
-        model, path, save_as_external_data=True, location="weights.bin", size_threshold=0
     )

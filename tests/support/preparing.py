@@ -1,5 +1,6 @@
 """Runs the stages of a prepare Job through the real command, on folders that stand for volumes."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -19,6 +20,8 @@ from enginewright.contract.task import (
     ServeTask,
     ShapeProfile,
 )
+from enginewright_runtime.paths import Paths
+from enginewright_runtime.runner import run_stage
 
 STAGE_SECONDS = 200.0
 LIMITS = {"1.31.1": (26, 13), "1.24.1": (25, 13)}
@@ -42,8 +45,11 @@ class Outcome:
 class Workplace:
     """One pod's folders under `root`, and the environment that the command runs in."""
 
-    def __init__(self, root: Path, python: Path | str = sys.executable) -> None:
+    def __init__(
+        self, root: Path, python: Path | str = sys.executable, *, in_process: bool = False
+    ) -> None:
         self.root = root
+        self.in_process = in_process  # stages without a process of their own, which is quicker
         self.python = str(python)
         for name in ("work", "store", "source", "samples", "dev", "tmp"):
             (root / name).mkdir()
@@ -60,7 +66,7 @@ class Workplace:
             path.write_bytes(content.SerializeToString())
         return f"pvc://models/{name}"
 
-    def task(  # noqa: PLR0913 - one keyword a field
+    def task(
         self,
         uri: str,
         *,
@@ -92,7 +98,13 @@ class Workplace:
 
     def stage(self, name: str, task: PrepareTask) -> Outcome:
         """Run one stage."""
-        return self._run(["stage", name], task.to_json())
+        if not self.in_process:
+            return self._run(["stage", name], task.to_json())
+        self._termination_log().unlink(missing_ok=True)
+        paths = Paths.under(self.root)
+        module = importlib.import_module(f"enginewright_runtime.stages.{name}")
+        code = run_stage(name, lambda: module.run(task, paths), paths, task.job)
+        return self._outcome(code, "")
 
     def prepare(self, task: PrepareTask) -> tuple[str, Outcome]:
         """Run the stages until one fails; return the last one's name and outcome."""
@@ -116,7 +128,9 @@ class Workplace:
         assert self._termination_log().read_text() == text.strip()
         return ImageFacts.model_validate_json(text)
 
-    def start(self, arguments: Sequence[str], task: str, **environment: str) -> "subprocess.Popen[str]":
+    def start(
+        self, arguments: Sequence[str], task: str, **environment: str
+    ) -> "subprocess.Popen[str]":
         """Start the command."""
         return subprocess.Popen(
             [self.python, "-m", "enginewright_runtime", *arguments],
@@ -136,9 +150,9 @@ class Workplace:
         """Return what the stages have forgotten in temporary folders."""
         folders = (self.root / "tmp", self.root / "store/tmp")
         hidden = [path for path in (self.root / "store").rglob(".*") if path.is_file()]
-        return [
-            str(path) for folder in folders if folder.is_dir() for path in folder.iterdir()
-        ] + [str(path) for path in hidden]
+        return [str(path) for folder in folders if folder.is_dir() for path in folder.iterdir()] + [
+            str(path) for path in hidden
+        ]
 
     def _termination_log(self) -> Path:
         return self.root / "dev/termination-log"
@@ -147,12 +161,15 @@ class Workplace:
         self._termination_log().unlink(missing_ok=True)
         process = self.start(arguments, task)
         _, log = process.communicate(timeout=STAGE_SECONDS)
+        assert "Traceback" not in log
+        return self._outcome(process.returncode, log)
+
+    def _outcome(self, code: int, log: str) -> Outcome:
         herald = self._termination_log().read_bytes()
         report = read_herald(herald.decode())
         assert report is not None, log
         assert len(herald) <= HERALD_LIMIT
-        assert "Traceback" not in log
         assert not self.leftovers(), self.leftovers()
         path = self.root / "store/reports/job-1" / f"{report.stage}.json"
         full = json.loads(path.read_text()) if path.exists() else None
-        return Outcome(process.returncode, report, full, log)
+        return Outcome(code, report, full, log)

@@ -68,7 +68,7 @@ class WebServer(ThreadingHTTPServer):
 
 def serve(content: bytes, **headers: str) -> Answer:
     """Return an answer that sends `content`."""
-    return lambda request: request.send(content, **headers)
+    return lambda request: request.send(content, 200, **headers)
 
 
 def cut_off(content: bytes, after: int, etag: str | None = '"1"') -> Answer:

@@ -28,6 +28,12 @@ def web() -> Iterator[WebServer]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Workplace:
+    return Workplace(tmp_path, in_process=True)
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Workplace:
+    """Run stages as processes, whose logs are seen."""
     return Workplace(tmp_path)
 
 
@@ -138,10 +144,10 @@ def test_external_data_that_the_server_lacks(web: WebServer, place: Workplace) -
 
 @pytest.mark.parametrize("status", [401, 403, 404, 410])
 def test_refusals_are_told_with_their_status_and_without_the_query(
-    status: int, web: WebServer, place: Workplace
+    status: int, web: WebServer, command: Workplace
 ) -> None:
     web.routes["/m.onnx"] = lambda request: request.send(b"no", status)
-    outcome = place.stage("fetch", place.task(f"{web.url}/m.onnx?signature=s3cret"))
+    outcome = command.stage("fetch", command.task(f"{web.url}/m.onnx?signature=s3cret"))
     assert (outcome.code, outcome.report.reason) == (
         ExitCode.TRANSIENT, Reason.SOURCE_UNREACHABLE,
     )  # fmt: skip
@@ -150,6 +156,7 @@ def test_refusals_are_told_with_their_status_and_without_the_query(
     assert len(web.seen) == 1, "not tried again"
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_refused_connection(place: Workplace) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -159,6 +166,7 @@ def test_a_refused_connection(place: Workplace) -> None:
     assert "(4 tries)" in outcome.message
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_name_that_does_not_exist(place: Workplace) -> None:
     outcome = place.stage("fetch", place.task("https://models.invalid/m.onnx"))
     assert outcome.report.reason is Reason.SOURCE_UNREACHABLE
@@ -173,8 +181,8 @@ def test_a_name_that_does_not_exist(place: Workplace) -> None:
         ("https://ann:pa55@host/m.onnx", "holds a user name; put it into the Secret"),
     ],
 )
-def test_an_address_that_is_none(uri: str, told: str, place: Workplace) -> None:
-    outcome = place.stage("fetch", place.task(uri))
+def test_an_address_that_is_none(uri: str, told: str, command: Workplace) -> None:
+    outcome = command.stage("fetch", command.task(uri))
     assert told in outcome.message
     assert "pa55" not in outcome.message + outcome.log
 
@@ -183,6 +191,13 @@ def test_a_login_page_instead_of_a_model(web: WebServer, place: Workplace) -> No
     web.routes["/m.onnx"] = serve(b"<html><form>", Content_Type="text/html")
     outcome = place.stage("fetch", place.task(f"{web.url}/m.onnx"))
     assert (outcome.code, outcome.report.reason) == (ExitCode.PERMANENT, Reason.INVALID_MODEL)
+
+
+def one_after_another(answers: list[Answer]) -> Answer:
+    def answer(request: Request) -> None:
+        answers.pop(0)(request)
+
+    return answer
 
 
 @pytest.mark.usefixtures("hasty")
@@ -205,7 +220,7 @@ def test_a_file_that_changed_between_tries_is_taken_whole(web: WebServer, tmp_pa
     """The server answers 200 to a range of a file that is another by now."""
     old, new = b"a" * 3_000_000, b"b" * 3_000_000
     answers: list[Answer] = [cut_off(old, 1_000_000), serve(new, ETag='"2"')]
-    web.routes["/m.onnx"] = lambda request: answers.pop(0)(request)
+    web.routes["/m.onnx"] = one_after_another(answers)
     download(web, tmp_path / "m")
     assert (tmp_path / "m").read_bytes() == new
 
@@ -214,7 +229,7 @@ def test_a_file_that_changed_between_tries_is_taken_whole(web: WebServer, tmp_pa
 def test_without_a_validator_nothing_is_resumed(web: WebServer, tmp_path: Path) -> None:
     content = b"c" * 3_000_000
     answers: list[Answer] = [cut_off(content, 1_000_000, etag=None), serve(content)]
-    web.routes["/m.onnx"] = lambda request: answers.pop(0)(request)
+    web.routes["/m.onnx"] = one_after_another(answers)
     download(web, tmp_path / "m")
     assert (tmp_path / "m").read_bytes() == content
     assert "Range" not in web.seen[1][1]
@@ -228,7 +243,7 @@ def test_a_server_that_answers_with_another_range(web: WebServer, tmp_path: Path
         request.send(content[7:], 206, Content_Range=f"bytes 7-{len(content) - 1}/{len(content)}")
 
     answers: list[Answer] = [cut_off(content, 1_000_000), wrong_range, serve(content)]
-    web.routes["/m.onnx"] = lambda request: answers.pop(0)(request)
+    web.routes["/m.onnx"] = one_after_another(answers)
     download(web, tmp_path / "m")
     assert (tmp_path / "m").read_bytes() == content
 
@@ -250,20 +265,20 @@ def test_what_can_pass_is_tried_again(status: int, web: WebServer, tmp_path: Pat
         lambda request: request.send(b"", status, Retry_After="0.01"),
         serve(RELU),
     ]
-    web.routes["/m.onnx"] = lambda request: answers.pop(0)(request)
+    web.routes["/m.onnx"] = one_after_another(answers)
     download(web, tmp_path / "m")
     assert (tmp_path / "m").read_bytes() == RELU
 
 
-def test_a_redirect_is_followed_without_the_token(web: WebServer, place: Workplace) -> None:
+def test_a_redirect_is_followed_without_the_token(web: WebServer, command: Workplace) -> None:
     with WebServer() as other:
         other.routes["/real.onnx"] = serve(RELU)
         web.routes["/m.onnx"] = lambda request: request.send(
             b"", 302, Location=f"http://localhost:{other.server_address[1]}/real.onnx"
         )
-        (place.root / "credentials").mkdir()
-        (place.root / "credentials/token").write_text("t0ken\n")
-        outcome = place.stage("fetch", place.task(f"{web.url}/m.onnx"))
+        (command.root / "credentials").mkdir()
+        (command.root / "credentials/token").write_text("t0ken\n")
+        outcome = command.stage("fetch", command.task(f"{web.url}/m.onnx"))
         assert outcome.code == 0, outcome.message
         assert web.seen[0][1]["Authorization"] == "Bearer t0ken"
         assert "Authorization" not in other.seen[0][1]
@@ -319,7 +334,11 @@ def test_a_server_that_falls_silent(
     monkeypatch.setattr(http_source, "_SILENCE_SECONDS", 0.2)
     monkeypatch.setattr(http_source, "_FIRST_PAUSE", 0.001)
     ended = threading.Event()
-    web.routes["/m.onnx"] = lambda request: (ended.wait(30), None)[1]
+
+    def silent(_: Request) -> None:
+        ended.wait(30)
+
+    web.routes["/m.onnx"] = silent
     try:
         with pytest.raises(StageFailure, match="no answer for 0 s after 0 B"):
             download(web, tmp_path / "m")

@@ -9,7 +9,6 @@ from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.sources.base import Source
 from enginewright_runtime.sources.claim import ClaimSource
 from enginewright_runtime.sources.credentials import read_credentials
-from enginewright_runtime.sources.http import HttpSource
 
 __all__ = ["Source", "open_source"]
 
@@ -36,6 +35,8 @@ def open_source(uri: str, mount: Path, credentials: Path) -> Source:
                 remedy="put it into the Secret in spec.source.secretRef, keys username and password",
             )
         case "http" | "https" if parts.hostname:
+            from enginewright_runtime.sources.http import HttpSource  # noqa: PLC0415 - aiohttp is slow to load
+
             return HttpSource(uri, read_credentials(credentials))
         case _:
             raise StageFailure(

@@ -117,49 +117,42 @@ def load(path: Path) -> ModelProto:
 def _load_sessions(
     model: ModelProto, path: Path, recipe: Recipe, facts: dict[str, Any]
 ) -> list[Finding]:
-    """Check, then load on the reference and on the backend that is to serve, each by itself."""
-    _log.info("checking the model")
-    complaint: str | None = run_isolated(
-        f"{__name__}:check_model", "checking the model", path=str(path)
-    )
-    problem = _try_session(model, path, _REFERENCE, facts)
-    if problem is not None:
-        return [problem, *_complained(complaint)]
-    # what the checker refuses and ONNX Runtime loads is legal in practice, such as unsorted nodes
-    found = _complained(complaint)
-    if recipe.backend != _REFERENCE:
-        problem = _try_session(model, path, recipe.backend, facts)
-        found += [problem] if problem else _partial_fallback(recipe.backend, facts)
+    """Load on the reference and on the backend that is to serve, each in a process of its own."""
+    found = _try_session(model, path, _REFERENCE, facts)
+    if recipe.backend != _REFERENCE and all(each.severity != "error" for each in found):
+        found += _try_session(model, path, recipe.backend, facts)
+        found += _partial_fallback(recipe.backend, facts)
     return found
-
-
-def _complained(complaint: str | None) -> list[Finding]:
-    message = f"onnx.checker says: {complaint}"
-    return [finding(Reason.INVALID_MODEL, message, severity="warning")] if complaint else []
 
 
 def _try_session(
     model: ModelProto, path: Path, backend: str, facts: dict[str, Any]
-) -> Finding | None:
+) -> list[Finding]:
     doing = f"loading the model on backend {backend}"
     _log.info("%s", doing)
     try:
-        facts[f"placement_{backend}"] = run_isolated(
-            f"{__name__}:load_session", doing, backend=backend, path=str(path)
-        )
-    except SessionError as error:
-        return _session_finding(model, backend, str(error))
+        answer = run_isolated(f"{__name__}:load_session", doing, backend=backend, path=str(path))
     except StageFailure as failure:
         if failure.reason not in _ORDER:
             raise
-        return Finding(
-            severity="error",
-            reason=failure.reason,
-            message=failure.message,
-            nodes=failure.nodes,
-            node_count=len(failure.nodes),
-        )
-    return None
+        return [
+            Finding(
+                severity="error",
+                reason=failure.reason,
+                message=failure.message,
+                nodes=failure.nodes,
+                node_count=len(failure.nodes),
+            )
+        ]
+    facts[f"placement_{backend}"] = answer.get("placement")
+    found = []
+    if refused := answer.get("refused"):
+        found.append(_session_finding(model, backend, refused))
+    if complaint := answer.get("complaint"):
+        # what the checker refuses and ONNX Runtime loads is legal in practice, as unsorted nodes
+        message = f"onnx.checker says: {complaint}"
+        found.append(finding(Reason.INVALID_MODEL, message, severity="warning"))
+    return found
 
 
 def _session_finding(model: ModelProto, backend: str, text: str) -> Finding:
@@ -182,9 +175,9 @@ def _session_finding(model: ModelProto, backend: str, text: str) -> Finding:
 
 
 def _partial_fallback(backend: str, facts: dict[str, Any]) -> list[Finding]:
-    placement = facts[f"placement_{backend}"]
-    elsewhere: list[str] = placement["elsewhere"]
-    if not elsewhere:
+    placement = facts.get(f"placement_{backend}")
+    elsewhere: list[str] = placement["elsewhere"] if placement else []
+    if not placement or not elsewhere:
         return []
     total = sum(placement["nodes"].values())
     return [
@@ -199,21 +192,20 @@ def _partial_fallback(backend: str, facts: dict[str, Any]) -> list[Finding]:
     ]
 
 
-def check_model(path: str) -> str | None:
-    """Run onnx.checker with shape inference; return its complaint. Called in a child process."""
-    try:
-        onnx.checker.check_model(path, full_check=True)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        return plain(str(error))
-    except (ValueError, RuntimeError) as error:
-        return plain(str(error))
-    return None
-
-
 def load_session(backend: str, path: str) -> dict[str, Any]:
-    """Load the model on a backend; return its placement. Called in a child process."""
-    loaded = backends.create(backend, Path(path))
-    placement = loaded.placement
+    """Check the model and load it on a backend. Called in a child process.
+
+    Returns:
+        `complaint`: of onnx.checker, asked once, on the reference; `refused`: in ONNX Runtime's
+        words, or `placement`.
+    """
+    answer: dict[str, Any] = {}
+    if backend == _REFERENCE:
+        answer["complaint"] = _check_model(path)
+    try:
+        loaded = backends.create(backend, Path(path))
+    except SessionError as error:
+        return answer | {"refused": str(error)}
     try:
         read_signature(loaded.session.get_inputs(), loaded.session.get_outputs(), ())
     except SignatureError as error:
@@ -222,11 +214,27 @@ def load_session(backend: str, path: str) -> dict[str, Any]:
             f"the model cannot be served: {error}",
             remedy="export it with tensors as inputs and outputs",
         ) from error
-    return {
+    placement = loaded.placement
+    answer["placement"] = {
         "provider": placement.provider,
         "nodes": dict(placement.nodes),
         "elsewhere": list(placement.elsewhere),
     }
+    return answer
+
+
+def _check_model(path: str) -> str | None:
+    """Return what onnx.checker, with shape inference, has against the model."""
+    try:
+        onnx.checker.check_model(path, full_check=True)
+    except (
+        onnx.checker.ValidationError,
+        onnx.shape_inference.InferenceError,
+        ValueError,
+        RuntimeError,
+    ) as error:
+        return plain(str(error))
+    return None
 
 
 def _refuse_errors(found: list[Finding]) -> None:

@@ -258,7 +258,12 @@ def _sync(writer: BinaryIO) -> None:
 
 def _open_plain(path: Path) -> BinaryIO:
     """Open a regular file of the store; a link counts as missing, wherever it points."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise FileNotFoundError(path) from error
+        raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise FileNotFoundError(path)

@@ -1,0 +1,229 @@
+"""Sessions on real ONNX Runtime: strict about where they run, and told when they do not."""
+
+import json
+import subprocess
+import textwrap
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from enginewright.contract.reasons import Reason
+from enginewright_runtime import backends, limits
+from enginewright_runtime.backends import base
+from enginewright_runtime.backends.words import plain, status
+from enginewright_runtime.failure import StageFailure
+from onnx import helper
+
+from tests.support import broken_models as broken
+from tests.support.preparing import Workplace
+
+
+def save(model: onnx.ModelProto, folder: Path) -> Path:
+    path = folder / "model.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def mixed_model() -> onnx.ModelProto:
+    """Return a model of which OpenVINO takes the matrix product and not the determinant."""
+    return broken.build(
+        [
+            helper.make_node("MatMul", ["x", "x"], ["a"], name="product"),
+            helper.make_node("Relu", ["a"], ["b"], name="relu"),
+            helper.make_node("Add", ["b", "x"], ["c"], name="sum"),
+            helper.make_node("Det", ["c"], ["y"], name="determinant"),
+        ],
+        [broken.value("x", 2, 3, 3)],
+        [broken.value("y", 2)],
+    )
+
+
+def in_openvino(python: Path, program: str, *arguments: str) -> Any:
+    """Run a program with onnxruntime-openvino; return the JSON that it prints last."""
+    done = subprocess.run(
+        [str(python), "-c", textwrap.dedent(program), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_cpu_backend_runs_every_node(tmp_path: Path) -> None:
+    loaded = backends.create("cpu", save(mixed_model(), tmp_path), threads=1)
+    assert loaded.placement.nodes == {"CPUExecutionProvider": 4}
+    assert (loaded.placement.total, loaded.placement.share) == (4, 1.0)
+    assert loaded.placement.elsewhere == ()
+    x = np.tile(np.eye(3, dtype=np.float32), (2, 1, 1))
+    assert loaded.session.run(None, {"x": x})[0].tolist() == [8.0, 8.0]
+
+
+def test_a_model_that_folds_to_nothing_is_no_fallback(tmp_path: Path) -> None:
+    model = broken.build(
+        [helper.make_node("Constant", [], ["y"], value_floats=[1.0])], [], [broken.value("y", 1)]
+    )
+    placement = backends.create("cpu", save(model, tmp_path)).placement
+    assert (placement.total, placement.share) == (0, 1.0)
+
+
+def test_a_backend_that_is_not_in_the_image() -> None:
+    with pytest.raises(StageFailure, match=r"its onnxruntime 1\.31\.1 has cpu") as caught:
+        backends.create("openvino", Path("none.onnx"))
+    assert caught.value.reason is Reason.PROVIDER_MISSING
+
+
+def test_what_onnx_runtime_refuses_keeps_its_words(tmp_path: Path) -> None:
+    with pytest.raises(base.SessionError) as caught:
+        backends.create("cpu", save(broken.no_kernel(), tmp_path))
+    assert status(str(caught.value)) == "NOT_IMPLEMENTED"
+
+
+def test_two_distributions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = {"onnxruntime": ["onnxruntime-openvino", "onnxruntime"]}
+    monkeypatch.setattr(metadata, "packages_distributions", lambda: both)
+    with pytest.raises(StageFailure, match="2 distributions own the folder onnxruntime") as caught:
+        base.distribution()
+    assert caught.value.reason is Reason.PROVIDER_MISSING
+
+
+def test_partial_placement_is_told_node_by_node(openvino_python: Path, tmp_path: Path) -> None:
+    found = in_openvino(
+        openvino_python,
+        """
+        import json, sys
+        from pathlib import Path
+        from enginewright_runtime import backends
+        loaded = backends.create("openvino", Path(sys.argv[1]), threads=1)
+        placement = loaded.placement
+        print(json.dumps([loaded.session.get_providers()[0], placement.nodes, placement.elsewhere]))
+        """,
+        str(save(mixed_model(), tmp_path)),
+    )
+    assert found == [
+        "OpenVINOExecutionProvider",
+        {"OpenVINOExecutionProvider": 3, "CPUExecutionProvider": 1},
+        ["determinant (Det)"],
+    ]
+
+
+def test_whole_fallback_is_refused(openvino_python: Path, tmp_path: Path) -> None:
+    """OpenVINO takes no node of this; ONNX Runtime would serve it from the CPU without a word."""
+    model = broken.build(
+        [helper.make_node("Det", ["x"], ["y"], name="determinant")],
+        [broken.value("x", 2, 3, 3)],
+        [broken.value("y", 2)],
+    )
+    place = Workplace(tmp_path, openvino_python)
+    stage, outcome = place.prepare(place.task(place.put("model.onnx", model), backend="openvino"))
+    assert (stage, outcome.report.reason) == ("validate", Reason.PROVIDER_MISSING)
+    assert "OpenVINOExecutionProvider took none of 1 nodes: determinant (Det)" in outcome.message
+
+
+def test_a_provider_that_cannot_be_made_is_refused(openvino_python: Path, tmp_path: Path) -> None:
+    """A device that is not there: no exception of ONNX Runtime, only a session on the CPU."""
+    reason, message = in_openvino(
+        openvino_python,
+        """
+        import json, sys
+        from pathlib import Path
+        from enginewright_runtime import backends
+        from enginewright_runtime.backends.openvino import OpenVinoBackend
+        from enginewright_runtime.failure import StageFailure
+        OpenVinoBackend.provider_options = lambda self, request: {"device_type": "GPU"}
+        try:
+            backends.create("openvino", Path(sys.argv[1]), threads=1)
+        except StageFailure as failure:
+            print(json.dumps([failure.reason, failure.message]))
+        """,
+        str(save(broken.relu(), tmp_path)),
+    )
+    assert reason == Reason.PROVIDER_MISSING
+    assert "left the session to CPUExecutionProvider" in message
+
+
+def test_the_cache_lies_where_it_is_told(openvino_python: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    in_openvino(
+        openvino_python,
+        """
+        import sys
+        from pathlib import Path
+        from enginewright_runtime import backends
+        backends.create("openvino", Path(sys.argv[1]), threads=1, cache_dir=Path(sys.argv[2]))
+        print("null")
+        """,
+        str(save(mixed_model(), tmp_path)),
+        str(cache),
+    )
+    assert list(cache.glob("*.blob"))
+
+
+@pytest.mark.parametrize(("variant", "opset"), [("cpu", 26), ("openvino", 25)])
+def test_the_image_says_what_it_holds(
+    variant: str, opset: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    place = (
+        Workplace(tmp_path, request.getfixturevalue("openvino_python"))
+        if variant == "openvino"
+        else Workplace(tmp_path)
+    )
+    facts = place.probe()
+    assert (facts.variant, facts.max_opset, facts.max_ir_version) == (variant, opset, 13)
+    assert set(facts.backends) == {"cpu", variant}
+    assert len(facts.to_json()) <= 1024
+
+
+def test_words_without_source_lines() -> None:
+    text = (
+        "[ONNXRuntimeError] : 1 : FAIL : /onnxruntime_src/onnxruntime/core/graph/model.cc:256"
+        " onnxruntime::Model::Model(onnx::ModelProto&&, const onnxruntime::PathString&, const"
+        " onnxruntime::ModelOptions&) Unsupported model IR version: 14, max supported IR version: 13\n"
+    )
+    assert plain(text) == "Unsupported model IR version: 14, max supported IR version: 13"
+    assert status(text) == "FAIL"
+    assert status("something else") is None
+    assert len(plain("word " * 1000)) < 420
+
+
+# Limits of the container
+
+
+def cgroup(root: Path, files: dict[str, str], membership: str) -> tuple[Path, Path]:
+    for name, text in files.items():
+        path = root / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (root / "self").write_text(membership)
+    return root / "cgroup", root / "self"
+
+
+@pytest.mark.parametrize(
+    ("files", "membership", "limit"),
+    [
+        ({"cpu.max": "max 100000\n"}, "0::/\n", None),
+        ({"cpu.max": "150000 100000\n"}, "0::/\n", 1.5),
+        ({"cpu.max": "400000 100000\n", "pod/box/cpu.max": "max 100000\n",
+          "pod/cpu.max": "50000 100000\n"}, "0::/pod/box\n", 0.5),
+        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"},
+         "4:memory:/\n3:cpu,cpuacct:/kubepods/x\n", 2.0),
+        ({"cpu,cpuacct/a/cpu.cfs_quota_us": "-1\n", "cpu,cpuacct/a/cpu.cfs_period_us": "100000\n"},
+         "3:cpu,cpuacct:/a\n", None),
+        ({}, "", None),
+    ],
+)  # fmt: skip
+def test_cpu_limits(
+    files: dict[str, str], membership: str, limit: float | None, tmp_path: Path
+) -> None:
+    (tmp_path / "cgroup").mkdir()
+    assert limits.cpu_limit(*cgroup(tmp_path, files, membership)) == limit
+
+
+def test_threads_are_whole_cpus_of_the_limit(tmp_path: Path) -> None:
+    assert limits.threads(*cgroup(tmp_path, {"cpu.max": "50000 100000"}, "0::/\n")) == 1
+    (tmp_path / "cgroup/cpu.max").write_text("max 100000")
+    assert limits.threads(tmp_path / "cgroup", tmp_path / "self") >= 1

@@ -1,0 +1,108 @@
+"""Models that people use, through every stage, into the store and out of it again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from enginewright.contract.keys import prepared_key
+from enginewright.contract.manifest import Manifest
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import ShapeProfile
+
+from tests.support.preparing import Workplace
+
+
+@dataclass(frozen=True)
+class Real:
+    """A model of a package, and what is known of it."""
+
+    file: str
+    nodes: int
+    shapes: Sequence[ShapeProfile] = field(default=())
+    samples: int = 3
+    backend: str = "cpu"
+    told: str = ""  # part of what `validate` says
+
+
+def sizes(name: str, low: Sequence[int], usual: Sequence[int], high: Sequence[int]) -> ShapeProfile:
+    return ShapeProfile(input=name, min=tuple(low), opt=tuple(usual), max=tuple(high))
+
+
+DETECT = sizes("x", [1, 3, 64, 64], [1, 3, 160, 160], [2, 3, 160, 320])
+READ = sizes("x", [1, 3, 48, 64], [2, 3, 48, 160], [2, 3, 48, 320])
+LISTEN = sizes("audio", [1, 4096], [1, 8000], [1, 16000])
+SPEAK = (sizes("input", [1, 576], [2, 576], [4, 576]),)
+MODELS = (
+    Real("standard_v3_3/model.onnx", 95),
+    Real("standard_v3_3/model.onnx", 95, backend="openvino"),
+    Real("ch_PP-OCRv4_det_infer.onnx", 672, [DETECT]),
+    Real("ch_PP-OCRv4_det_infer.onnx", 672, [DETECT], backend="openvino"),
+    Real("ch_PP-OCRv4_rec_infer.onnx", 860, [READ]),
+    Real("ch_ppocr_mobile_v2.0_cls_infer.onnx", 566, [READ]),
+    Real("swift_f0/model.onnx", 358, [LISTEN]),
+    Real("swift_f0/model.onnx", 358, [LISTEN], backend="openvino",
+         told="8 of 207 nodes do not run on backend openvino: unnamed (GreaterOrEqual)"),
+    Real("silero_vad_half.onnx", 325, SPEAK),
+    Real("silero_vad_16k_sequence.onnx", 63),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("real", MODELS, ids=lambda real: f"{Path(real.file).stem}-{real.backend}")
+def test_from_source_to_artifact(
+    real: Real, models: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    place = (
+        Workplace(tmp_path, request.getfixturevalue("openvino_python"))
+        if real.backend == "openvino"
+        else Workplace(tmp_path, in_process=True)
+    )
+    source = next(path for path in models.rglob("*.onnx") if str(path).endswith(real.file))
+    task = place.task(place.put("m.onnx", source), backend=real.backend, shapes=real.shapes)
+    outcomes = {stage: place.stage(stage, task) for stage in ("fetch", "validate", "golden")}
+    for outcome in outcomes.values():
+        assert outcome.code == 0, outcome.message
+    assert real.told in outcomes["validate"].message
+    published = place.stage("publish", task).report.published
+    assert published is not None
+    assert (published.nodes, published.cached) == (real.nodes, False)
+    assert published.key == prepared_key(published.model_digest, task.recipe)
+    again = place.stage("publish", task).report.published
+    assert again == published.model_copy(update={"cached": True})
+
+    outcome = place.fetch_artifact(published.key, real.backend)
+    assert outcome.code == 0, outcome.message
+    folder = tmp_path / "artifact"
+    manifest = Manifest.model_validate_json((folder / "manifest.json").read_text())
+    assert (folder / manifest.model).read_bytes() == source.read_bytes()
+    with np.load(folder / manifest.golden_outputs) as golden:
+        assert len({key.partition("/")[0] for key in golden.files}) == real.samples
+
+
+def test_what_openvino_cannot_load_is_refused_before_it_serves(
+    models: Path, openvino_python: Path, tmp_path: Path
+) -> None:
+    place = Workplace(tmp_path, openvino_python)
+    source = next(models.rglob("silero_vad_half.onnx"))
+    task = place.task(place.put("m.onnx", source), backend="openvino", shapes=SPEAK)
+    stage, outcome = place.prepare(task)
+    assert (stage, outcome.report.reason) == ("validate", Reason.UNSUPPORTED_OPERATOR)
+    assert "backend openvino cannot run the model: OpenVINO:" in outcome.message
+    assert "with dynamic rank" in outcome.message
+
+
+def test_sizes_that_are_missing_are_proposed_and_work(models: Path, tmp_path: Path) -> None:
+    """What the message proposes can be pasted: named dimensions agree between the inputs."""
+    place = Workplace(tmp_path, in_process=True)
+    source = next(models.rglob("silero_vad_half.onnx"))
+    uri = place.put("m.onnx", source)
+    outcome = place.prepare(place.task(uri))[1]
+    assert outcome.report.reason is Reason.SHAPE_PROFILE_MISSING
+    proposed = yaml.safe_load(outcome.message.partition("sizes of yours: ")[2])["shapes"]
+    assert [(each["input"], each["max"]) for each in proposed] == [
+        ("input", [8, 128]), ("state", [2, 8, 128]),
+    ]  # fmt: skip
+    shapes = [ShapeProfile.model_validate(each) for each in proposed]
+    assert place.stage("validate", place.task(uri, shapes=shapes)).code == 0
