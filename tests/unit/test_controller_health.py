@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 from enginewright.controller.cache import Cache
 from enginewright.controller.health import HealthServer
-from enginewright.controller.logs import LogfmtFormatter, about
+from enginewright.controller.logs import LogfmtFormatter, Sparse, about
 from enginewright.controller.metrics import ModelCollector
 from enginewright.kube.resources import INFERENCE_MODELS
 from prometheus_client import CollectorRegistry, generate_latest
@@ -77,3 +77,20 @@ def test_a_traceback_is_a_field() -> None:
     line = LogfmtFormatter().format(record)
     assert "\n" not in line
     assert "ZeroDivisionError" in line
+
+
+def test_kopfs_many_lines_are_thinned_out_and_ours_are_not() -> None:
+    sparse = Sparse()
+    shown: list[str] = []
+    for second in range(25):
+        for name in ("kopf.watching", "enginewright.x"):
+            record = logging.LogRecord(name, logging.ERROR, "", 0, "lost %s", ("it",), None)
+            record.created = 1000.0 + second
+            if sparse.filter(record):
+                shown.append(f"{name} {record.getMessage()}")
+    assert shown.count("enginewright.x lost it") == 25
+    assert [line for line in shown if line.startswith("kopf")] == [
+        "kopf.watching lost it",
+        "kopf.watching lost it (and 9 lines more before)",
+        "kopf.watching lost it (and 9 lines more before)",
+    ]

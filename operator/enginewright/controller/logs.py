@@ -48,10 +48,36 @@ class LogfmtFormatter(logging.Formatter):
         return " ".join(f"{name}={_quoted(value)}" for name, value in fields.items())
 
 
+class Sparse(logging.Filter):
+    """Lets one line of kopf through in ten seconds.
+
+    Ten watch streams that tell each attempt to reconnect would say one thing 300 times a minute.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._next = 0.0
+        self._dropped = 0
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not record.name.startswith("kopf"):
+            return True
+        if record.created < self._next:
+            self._dropped += 1
+            return False
+        if self._dropped:
+            record.msg = f"{record.getMessage()} (and {self._dropped} lines more before)"
+            record.args = ()
+        self._next, self._dropped = record.created + 10.0, 0
+        return True
+
+
 def configure_logging(level: str) -> None:
     """Send everything of at least `level` to stderr; libraries only from warning on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogfmtFormatter())
+    handler.addFilter(Sparse())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("enginewright").setLevel(level.upper())
 
