@@ -95,7 +95,7 @@ class Worker:
 
     @property
     def full(self) -> bool:
-        """Whether one more job would be one too many."""
+        """Whether one more job would be one too many: an idle thread has yet to take its next."""
         return self.depth >= self._capacity and self.outstanding > self._capacity
 
     @property
