@@ -7,7 +7,7 @@ CLUSTER := hack/cluster/cluster
 CONTEXT ?=
 PYTHON_SOURCES := operator runtime_image tests hack
 
-.PHONY: help demo test unit lint format crds venv clean
+.PHONY: help demo test unit lint bench format crds venv clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
@@ -24,6 +24,9 @@ unit: venv ## Run the tests that need nothing but Python
 
 lint: venv ## Check style, types, imports, shell scripts, the chart and drift of the CRDs
 	hack/lint
+
+bench: venv ## Measure what serving costs, as ratios within one run
+	$(RUN)/python bench/server/bench.py
 
 format: venv ## Format the Python code
 	$(RUN)/ruff format $(PYTHON_SOURCES)
