@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from enginewright.contract.images import ImageFacts
 
-from tests.e2e.harness import Namespace, eventually
+from tests.e2e.harness import REPOSITORY, Namespace, eventually, run
 from tests.support import simulated_cluster as played
 from tests.support.operator_process import CPU_IMAGE, STORE, OperatorProcess
 
@@ -440,9 +441,37 @@ def test_it_ends_at_once_and_in_order_also_under_an_open_scrape(world: World) ->
         assert "level=error" not in operator.log
 
 
+def test_the_charts_rights_are_enough(world: World) -> None:
+    program = str(world.system.kubeconfig.parent / "bin/helm")
+    chart = str(REPOSITORY / "charts/enginewright")
+    images = ["--set=images.operator=o:1", "--set=images.runtime.cpu=c:1"]
+    template = ["template", "enginewright", chart, "--namespace", world.system.name]
+    rendered = list(yaml.safe_load_all(run([program, *template, *images])))
+    kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+    world.system.apply(*(each for each in rendered if each and each["kind"] in kinds))
+    token = world.system.kubectl("create", "token", "enginewright").strip()
+    document = yaml.safe_load(world.system.kubeconfig.read_text())
+    document["users"][0]["user"] = {"token": token}
+    limited = world.folder / "kubeconfig"
+    limited.write_text(yaml.safe_dump(document))
+    with OperatorProcess(limited, world.system.name, world.folder) as operator:
+        world.bring_up(operator)
+        world.user.apply(model(uri="https://example.com/second.onnx"))
+        world.job("prepare", 2)
+        world.user.apply(model(uri="https://example.com/third.onnx"))
+        world.job("prepare", 2)  # the third Job; the second, which still ran, is deleted
+        world.told("Serving")
+        operator.wait_quiet()
+        assert operator.total("rest_client_requests_total", method="DELETE") == 1
+        assert operator.total("rest_client_requests_total", code="403") == 0
+        assert "level=error" not in operator.log
+
+
 def test_missing_definitions_are_waited_for(
     bare_kubeconfig: Path, kubeconfig: Path, tmp_path: Path
 ) -> None:
+    bare = Namespace("default", bare_kubeconfig)
+    bare.kubectl("delete", "crd", "--all")  # what tests of the chart have left
     with OperatorProcess(bare_kubeconfig, "default", tmp_path) as operator:
         eventually(lambda: "install Enginewright's CRDs" in operator.log, 20, interval=0.1)
         assert operator.get("/healthz")[0] == 200
