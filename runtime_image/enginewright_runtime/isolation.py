@@ -17,11 +17,10 @@ from typing import Any, Final
 from enginewright.contract.reasons import Reason
 
 from enginewright_runtime.backends.base import SessionError
-from enginewright_runtime.backends.words import plain
+from enginewright_runtime.backends.words import is_out_of_memory, plain
 from enginewright_runtime.failure import StageFailure
 
 _LAST_WORDS: Final = 2000  # bytes of stderr that are kept
-_OUT_OF_MEMORY: Final = ("std::bad_alloc", "Failed to allocate memory", "MemoryError")
 
 
 def run_isolated(function: str, doing: str, **arguments: Any) -> Any:  # noqa: ANN401 - any JSON value
@@ -76,7 +75,7 @@ def _said(last_words: str) -> str:
 
 
 def _killed(number: int, doing: str, last_words: str) -> StageFailure:
-    if number == signal.SIGKILL or any(words in last_words for words in _OUT_OF_MEMORY):
+    if number == signal.SIGKILL or is_out_of_memory(last_words):
         return StageFailure(Reason.OUT_OF_MEMORY, f"{doing} was killed for want of memory")
     name = signal.Signals(number).name
     return StageFailure(Reason.BACKEND_CRASHED, f"{doing} crashed with {name}{_said(last_words)}")
@@ -114,8 +113,8 @@ def _child(function: str, descriptor: int) -> int:
             }
         }
     except SessionError as error:
-        out = any(words in str(error) for words in _OUT_OF_MEMORY)
-        answer = {"memory": str(error)} if out else {"session_error": str(error)}
+        kind = "memory" if is_out_of_memory(str(error)) else "session_error"
+        answer = {kind: str(error)}
     except MemoryError as error:
         answer = {"memory": str(error)}
     except Exception as error:

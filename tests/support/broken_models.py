@@ -226,3 +226,21 @@ def endless() -> ModelProto:
             numpy_helper.from_array(np.array(10**9, np.int64), "count"),
         ],
     )
+
+
+def no_inputs() -> ModelProto:
+    """Return a model that always says the same."""
+    return build([helper.make_node("Constant", [], ["y"], value_floats=[1.0])], [], [value("y", 1)])
+
+
+def newer_domain() -> ModelProto:
+    """Return a scaler of a version of ai.onnx.ml that is to come."""
+    node = helper.make_node("Normalizer", ["x"], ["y"], domain="ai.onnx.ml", norm="L2")
+    return build([node], [value("x", 1, 4)], [value("y", 1, 4)], domains=[("ai.onnx.ml", 99)])
+
+
+def enormous() -> ModelProto:
+    """Return a model that wants 256 TiB for its result."""
+    shape = numpy_helper.from_array(np.array([1 << 16, 1 << 30, 1], np.int64), "shape")
+    node = helper.make_node("Expand", ["x", "shape"], ["y"], name="expand")
+    return build([node], [value("x", 1)], [value("y", None, None, None)], [shape])

@@ -125,13 +125,13 @@ def test_links_inside_the_claim_become_plain_files(place: Workplace) -> None:
 
 
 def test_a_model_with_external_data_over_http(web: WebServer, place: Workplace) -> None:
-    web.routes["/m/net.onnx"] = serve(broken.external("w.bin").SerializeToString())
-    web.routes["/m/w.bin"] = serve(broken.weights())
+    web.routes["/m/net.onnx"] = serve(broken.external("a #1.bin").SerializeToString())
+    web.routes["/m/a%20%231.bin"] = serve(broken.weights())
     stage, outcome = place.prepare(place.task(f"{web.url}/m/net.onnx?signature=s3cret"))
     assert (stage, outcome.code) == ("publish", 0), outcome.message
     assert [path for path, _ in web.seen] == [
         "/m/net.onnx?signature=s3cret",
-        "/m/w.bin?signature=s3cret",
+        "/m/a%20%231.bin?signature=s3cret",
     ]
 
 
@@ -307,6 +307,10 @@ def test_a_secret_with_other_keys_is_told(tmp_path: Path) -> None:
     (tmp_path / "user").write_text("ann")
     with pytest.raises(StageFailure, match="has only user; give it the key token"):
         read_credentials(tmp_path)
+    (tmp_path / "user").unlink()
+    with pytest.raises(StageFailure, match="secretRef names does not exist in this namespace"):
+        read_credentials(tmp_path)
+    assert read_credentials(tmp_path / "none") == Credentials()
     assert "t0ken" not in repr(Credentials(token="t0ken"))
 
 

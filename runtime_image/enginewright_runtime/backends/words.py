@@ -12,6 +12,7 @@ _PLACE: Final = re.compile(r"(?:Exception from|at) (?:src|/)\S+:\d+:?")
 _FILE: Final = re.compile(r"Load model from \S+ failed: ?")
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _LONGEST: Final = 400
+_NO_MEMORY: Final = ("std::bad_alloc", "Failed to allocate memory", "MemoryError")
 
 
 def status(text: str) -> str | None:
@@ -30,3 +31,8 @@ def plain(text: str) -> str:
     words = _PLACE.sub("", _FUNCTION.sub("", words))
     words = " ".join(words.split())
     return words if len(words) <= _LONGEST else words[:_LONGEST] + " …"
+
+
+def is_out_of_memory(text: str) -> bool:
+    """Tell whether native code or NumPy says that an allocation failed."""
+    return any(words in text for words in _NO_MEMORY)

@@ -27,18 +27,18 @@ def read_credentials(folder: Path) -> Credentials:
         StageFailure: SourceUnreachable, when the folder is empty or holds something else, naming
             the keys that it lacks.
     """
-    if folder.is_dir() and not _keys(folder):
+    keys = _keys(folder)
+    if folder.is_dir() and not keys:
         raise StageFailure(
             Reason.SOURCE_UNREACHABLE,
             "the Secret that secretRef names does not exist in this namespace, or is empty",
             remedy="make it with the key token, or with the keys username and password",
         )
     token, username, password = (_read(folder / key) for key in ("token", "username", "password"))
-    keys = _keys(folder)
     if keys and token is None and (username is None or password is None):
         raise StageFailure(
             Reason.SOURCE_UNREACHABLE,
-            f"the Secret in spec.source.secretRef has only {', '.join(keys)}",
+            f"the Secret that secretRef names has only {', '.join(keys)}",
             remedy="give it the key token, or the keys username and password",
         )
     return Credentials(token, username, password)

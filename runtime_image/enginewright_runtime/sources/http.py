@@ -13,7 +13,7 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
-from urllib.parse import urljoin, urlsplit, urlunsplit
+from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 import aiohttp
 from enginewright.contract.reasons import Reason
@@ -83,7 +83,7 @@ class HttpSource:
     def copy_beside(self, location: str, target: Path) -> Copied:
         """Download the file at the relative URL `location`, with the same query string."""
         parts = urlsplit(self._url)
-        beside = urlsplit(urljoin(self._url, "./" + location))
+        beside = urlsplit(urljoin(self._url, "./" + quote(location)))
         url = urlunsplit(beside._replace(query=parts.query))
         try:
             return asyncio.run(self._download(url, target))

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from enginewright.contract.reasons import Reason
 from numpy.typing import NDArray
 
 from enginewright_runtime import backends
-from enginewright_runtime.backends.words import plain
+from enginewright_runtime.backends.words import is_out_of_memory, plain
+from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.logs import in_words
 from enginewright_runtime.server.datatypes import BF16
 from enginewright_runtime.server.golden import Sample, difference, read_samples
@@ -46,6 +48,7 @@ def run_reference(
         try:
             outputs[name] = _run(runner, signature, feeds)
         except Exception as error:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
+            _refuse_for_memory(error, name, "cpu")
             refused[name] = plain(str(error))
             continue
         size = sum(array.nbytes for array in outputs[name].values())
@@ -69,6 +72,7 @@ def run_backend(
         try:
             found = _run(runner, signature, sample.feeds)
         except Exception as error:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
+            _refuse_for_memory(error, sample.name, backend)
             return {"refused": {sample.name: plain(str(error))}}
         differs = _difference(signature, sample, found, rtol, atol)
         if differs is None:
@@ -79,6 +83,13 @@ def run_backend(
             return {"refused": {}, "differs": words, "warnings": []}
         warnings.append(f"output {output!r} gives other values on every run: not compared")
     return {"refused": {}, "differs": None, "warnings": warnings}
+
+
+def _refuse_for_memory(error: Exception, sample: str, backend: str) -> None:
+    if is_out_of_memory(str(error)):
+        raise StageFailure(
+            Reason.OUT_OF_MEMORY, f"golden sample {sample!r} does not fit on backend {backend}"
+        ) from error
 
 
 def _load(backend: str, model: str) -> tuple[Runner, Signature]:

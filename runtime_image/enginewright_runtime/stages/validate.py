@@ -16,7 +16,7 @@ from onnx import ModelProto
 
 from enginewright_runtime import backends, graphs
 from enginewright_runtime.backends.base import SessionError
-from enginewright_runtime.backends.words import plain, status
+from enginewright_runtime.backends.words import is_out_of_memory, plain, status
 from enginewright_runtime.digests import MODEL_NAME
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.handoff import MODEL_FOLDER, Fetched, Validated
@@ -59,6 +59,8 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     unranked = frozenset(spec.name for spec in inputs if not graphs.has_rank(model, spec.name))
     resolved = resolve(inputs, recipe.shapes, unranked)
     found = inspect(model, path.parent, recipe)
+    if not inputs:
+        found.append(finding(Reason.INVALID_MODEL, "the model has no inputs, so nothing to serve"))
     facts: dict[str, Any] = {}
     if not found:
         found += _load_sessions(model, path, recipe, facts)
@@ -157,6 +159,12 @@ def _try_session(
 
 def _session_finding(model: ModelProto, backend: str, text: str) -> Finding:
     words = plain(text)
+    if is_out_of_memory(text):
+        raise StageFailure(
+            Reason.OUT_OF_MEMORY, f"loading the model on backend {backend} wants more memory"
+        )
+    if "Current official support for domain" in text:
+        return finding(Reason.OPSET_UNSUPPORTED, f"ONNX Runtime refuses the model: {words}")
     if "No Op registered" in text or "is not a registered function/op" in text:
         unknown = unknown_operators(model)
         labels = name_nodes([graphs.label(node) for node in unknown])
