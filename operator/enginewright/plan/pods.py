@@ -81,9 +81,12 @@ def _explain(stage: str, ended: Mapping[str, Any]) -> Failure:
     finished_at = str(ended.get("finishedAt") or "")
     code = int(ended.get("exitCode", 0))
     report = read_herald(ended["message"]) if ended.get("message") else None
-    if report and report.reason:
+    killed = ended.get("reason") == "OOMKilled"
+    # A server leaves word of a crash before it loads, in case it cannot afterwards: the kernel's
+    # word is the later one.
+    if report and report.reason and not (killed and report.reason is Reason.BACKEND_CRASHED):
         return Failure(stage, report.reason, _whole(report), finished_at, code)
-    if ended.get("reason") == "OOMKilled":
+    if killed:
         reason, cause = (
             Reason.OUT_OF_MEMORY,
             f"{stage} was ended for using more memory than its limit",
