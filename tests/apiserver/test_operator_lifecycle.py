@@ -390,6 +390,8 @@ def test_an_object_of_somebody_else_is_not_taken(world: World) -> None:
         world.prepare(GOOD)
         text = f"Service {MODEL} exists and is not Enginewright's"
         assert text in world.told("ApplyFailed")
+        refused = world.user.wait_condition(MODEL, "Ready", "False", "ApplyFailed", 20)
+        assert text in refused["message"]
         assert world.user.get("service", MODEL)["spec"]["selector"] == {"app": "database"}
         world.user.kubectl("delete", "service", MODEL)
         world.serve()

@@ -181,12 +181,20 @@ async def test_a_class_that_cannot_be_read_is_left_out(world: World) -> None:
     assert [each.metadata.name for each in world.seen[0].classes] == ["good"]
 
 
-async def test_what_cannot_be_applied_is_told_and_the_status_is_written(world: World) -> None:
-    world.plan = lambda _: decided(apply=(world.child("Job"),))
+@pytest.mark.parametrize(("ready", "reason"), [("False", "ApplyFailed"), ("True", "Planned")])
+async def test_what_cannot_be_applied_is_told(world: World, ready: str, reason: str) -> None:
+    conditions = [
+        {"type": "Ready", "status": ready, "reason": "Planned", "message": "m"},
+        {"type": "Reconciling", "status": "True", "reason": "Planned", "message": "m"},
+        {"type": "Stalled", "status": "False", "reason": "Planned", "message": ""},
+    ]
+    world.plan = lambda _: decided(apply=(world.child("Job"),), status={"conditions": conditions})
     world.kube.fail["apply"] = [Forbidden("exceeded quota: q")]
     with pytest.raises(Forbidden):
         await world.reconcile()
-    assert world.kube.objects[(INFERENCE_MODELS, "ns", "m")]["status"]
+    told = world.kube.objects[(INFERENCE_MODELS, "ns", "m")]["status"]["conditions"]
+    assert [each["reason"] for each in told] == [reason, reason, "Planned"]
+    assert ("exceeded quota: q" in told[0]["message"]) == (ready == "False")
     assert await world.events() == ["ApplyFailed"]
 
 

@@ -49,6 +49,7 @@ class StatusReason(StrEnum):
     SCALED_TO_ZERO = "ScaledToZero"
     UNSUPPORTED_FIELD = "UnsupportedField"
     INVALID_SPEC = "InvalidSpec"
+    APPLY_FAILED = "ApplyFailed"
     NO_ACCELERATOR_CLASS = "NoAcceleratorClass"
     AMBIGUOUS_ACCELERATOR_CLASS = "AmbiguousAcceleratorClass"
     UNKNOWN_ACCELERATOR_CLASS = "UnknownAcceleratorClass"

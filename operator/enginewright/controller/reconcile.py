@@ -1,14 +1,14 @@
 """InferenceModels: gather the facts from the cache, plan, execute. No decision is made here."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from pydantic import ValidationError
 
 from enginewright.api.accelerator_class import AcceleratorClass
-from enginewright.api.conditions import StatusReason
+from enginewright.api.conditions import ConditionType, StatusReason
 from enginewright.api.inference_model import InferenceModel
 from enginewright.contract.images import ImageFacts
 from enginewright.controller.cache import Cache
@@ -101,8 +101,8 @@ class ModelReconciler:
         except Transient:
             raise
         except KubeError as error:
-            self._tell(observed, "ApplyFailed", error.message)
-            await self._executor.write_status(observed, plan.status)
+            self._tell(observed, StatusReason.APPLY_FAILED, error.message)
+            await self._executor.write_status(observed, _blocked(plan.status, error.message))
             raise
         wrote = await self._executor.write_status(observed, plan.status)
         for intent in plan.events:
@@ -145,3 +145,25 @@ class ModelReconciler:
 
     def _tell(self, observed: JsonObject, reason: str, message: str) -> None:
         self._recorder.tell(observed, EventIntent("Warning", reason, message))
+
+
+def _blocked(status: Mapping[str, Any], why: str) -> dict[str, Any]:
+    """Return the status of a plan that could not be carried out: it says so where it waits.
+
+    A model that is Ready all the same stays so; the Event tells of the failure.
+    """
+    conditions = status.get("conditions") or ()
+    if any(each["type"] == ConditionType.READY and each["status"] == "True" for each in conditions):
+        return dict(status)
+    told = {"reason": StatusReason.APPLY_FAILED, "message": f"{why}; it is tried again"}
+    waiting = {
+        ConditionType.READY: "False",
+        ConditionType.RECONCILING: "True",
+    }
+    return {
+        **status,
+        "conditions": [
+            {**each, **told} if waiting.get(each["type"]) == each["status"] else each
+            for each in conditions
+        ],
+    }
