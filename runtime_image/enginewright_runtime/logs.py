@@ -84,3 +84,8 @@ def in_words(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} GiB"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: 1 node, 2 nodes."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -63,7 +63,7 @@ def test_a_folder_with_one_model_and_external_data(place: Workplace) -> None:
     place.put("bert/net.onnx", broken.external("data/w.bin"))
     place.put("bert/data/w.bin", broken.weights())
     outcome = place.stage("fetch", place.task("pvc://models/bert"))
-    assert "and 1 external data files" in outcome.message
+    assert "and 1 external data file," in outcome.message
     assert model_at(place, "data/w.bin") == broken.weights()
 
 

@@ -13,7 +13,7 @@ from enginewright_runtime import graphs
 from enginewright_runtime.digests import MODEL_NAME, Copied, model_digest
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.handoff import MODEL_FOLDER, SAMPLES_FILE, Fetched
-from enginewright_runtime.logs import in_words
+from enginewright_runtime.logs import counted, in_words
 from enginewright_runtime.paths import Paths
 from enginewright_runtime.sources import Source, open_source
 from enginewright_runtime.stages.sniff import sniff
@@ -42,7 +42,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     fetched = Fetched(files=files, model_digest=model_digest(files), samples=samples)
     fetched.leave(paths.work)
     size = sum(file.size_bytes for file in files)
-    more = f" and {len(files) - 1} external data files" if len(files) > 1 else ""
+    more = f" and {counted(len(files) - 1, 'external data file')}" if len(files) > 1 else ""
     return StageReport(
         stage="fetch",
         ok=True,

@@ -24,7 +24,7 @@ from enginewright_runtime.handoff import (
     Validated,
 )
 from enginewright_runtime.isolation import run_isolated
-from enginewright_runtime.logs import in_words
+from enginewright_runtime.logs import counted, in_words
 from enginewright_runtime.paths import Paths
 from enginewright_runtime.stages.golden_inputs import (
     Array,
@@ -73,7 +73,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     return StageReport(
         stage="golden",
         ok=True,
-        message=f"{len(samples)} golden samples ({source}), {in_words(size)}{told}",
+        message=f"{counted(len(samples), 'golden sample')} ({source}), {in_words(size)}{told}",
         findings=tuple(findings),
     )
 
@@ -150,7 +150,7 @@ def _run_reference(
     folder = paths.work / GOLDEN_FOLDER
     _save(folder / INPUTS, {_key(s, n): a for s in samples for n, a in s.inputs.items()})
     _save(folder / EXPECTED, {_key(s, n): a for s in samples for n, a in s.expected.items()})
-    _log.info("running %d golden samples on backend cpu", len(samples))
+    _log.info("running %s on backend cpu", counted(len(samples), "golden sample"))
     try:
         answer = run_isolated(
             f"{_RUNNER}:run_reference",

@@ -11,6 +11,7 @@ from enginewright.contract.task import Recipe
 from onnx import ModelProto, NodeProto, TensorProto
 
 from enginewright_runtime import graphs
+from enginewright_runtime.logs import counted
 
 _STANDARD: Final = frozenset({"", "ai.onnx"})
 _KNOWN_DOMAINS: Final = _STANDARD | {
@@ -170,7 +171,7 @@ def check_external_data(model: ModelProto, folder: Path) -> list[Finding]:
     found = [
         finding(
             Reason.EXTERNAL_DATA_MISSING,
-            f"external data file {location!r}, with {count} tensors, is not in the model's folder",
+            f"external data file {location!r}, with {counted(count, 'tensor')}, is not in the model's folder",
         )
         for location, count in missing.items()
     ]

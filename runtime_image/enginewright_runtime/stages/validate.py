@@ -21,7 +21,7 @@ from enginewright_runtime.digests import MODEL_NAME
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.handoff import MODEL_FOLDER, Fetched, Validated
 from enginewright_runtime.isolation import run_isolated
-from enginewright_runtime.logs import in_words
+from enginewright_runtime.logs import counted, in_words
 from enginewright_runtime.paths import Paths
 from enginewright_runtime.server.signature import SignatureError, read_signature
 from enginewright_runtime.shapes import resolve
@@ -82,7 +82,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     return StageReport(
         stage="validate",
         ok=True,
-        message=f"{nodes} nodes, opset {opset}, IR version {model.ir_version}{told}",
+        message=f"{counted(nodes, 'node')}, opset {opset}, IR version {model.ir_version}{told}",
         findings=warnings,
         facts=facts | _described(inputs, graphs.outputs_of(model)),
     )
@@ -192,7 +192,7 @@ def _partial_fallback(backend: str, facts: dict[str, Any]) -> list[Finding]:
         Finding(
             severity="warning",
             reason=Reason.UNSUPPORTED_OPERATOR,
-            message=f"{len(elsewhere)} of {total} nodes do not run on backend {backend}:"
+            message=f"{len(elsewhere)} of {counted(total, 'node')} do not run on backend {backend}:"
             f" {name_nodes(elsewhere)}",
             nodes=tuple(elsewhere[:100]),
             node_count=len(elsewhere),
@@ -253,7 +253,11 @@ def _refuse_errors(found: list[Finding]) -> None:
     if not errors:
         return
     first = errors[0]
-    more = f" (and {len(errors) - 1} more findings in the report)" if len(errors) > 1 else ""
+    more = (
+        f" (and {counted(len(errors) - 1, 'more finding')} in the report)"
+        if len(errors) > 1
+        else ""
+    )
     warnings = [entry for entry in found if entry.severity != "error"]
     raise StageFailure(
         first.reason,

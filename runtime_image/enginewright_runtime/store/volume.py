@@ -6,6 +6,7 @@ wins and the others learn that. Nothing is opened by its reader before its diges
 """
 
 import errno
+import logging
 import os
 import secrets
 import shutil
@@ -22,7 +23,9 @@ from pydantic import ValidationError
 
 from enginewright_runtime import digests
 from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.logs import Progress
 
+_log: Final = logging.getLogger(__name__)
 _PREPARED: Final = "prepared"
 _REPORTS: Final = "reports"
 _TMP: Final = "tmp"
@@ -197,7 +200,8 @@ class Store:
                 else:
                     target.parent.mkdir(parents=True, exist_ok=True)
                     with target.open("wb") as writer:
-                        copied = digests.copy(reader, writer)
+                        progress = Progress(_log, f"copying {file.path}", file.size_bytes)
+                        copied = digests.copy(reader, writer, progress.add)
         except (FileNotFoundError, NotADirectoryError):
             raise _corrupt(key, f"file {file.path} is missing") from None
         if (copied.size_bytes, copied.sha256) != (file.size_bytes, file.sha256):
@@ -238,7 +242,8 @@ def _write(
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         with source.open("rb") as reader, target.open("xb") as writer:
-            copied = digests.copy(reader, writer)
+            progress = Progress(_log, f"storing {name}", source.stat().st_size)
+            copied = digests.copy(reader, writer, progress.add)
             _sync(writer)
         listed.append(ArtifactFile(path=name, sha256=copied.sha256, size_bytes=copied.size_bytes))
     manifest = describe(tuple(listed))
