@@ -143,7 +143,7 @@ class ValueRange(ApiModel):
 
 Shape: TypeAlias = Annotated[
     tuple[Annotated[int, INT64, Field(description="Size of one dimension.")], ...],
-    Field(min_length=1, max_length=16),
+    Field(max_length=16),
     ATOMIC,
     Rule(
         "self.all(size, size >= 1 && size <= 2147483647)",
@@ -177,7 +177,7 @@ class ShapeProfile(ApiModel):
     """Name of the input, as the model has it."""
 
     min: Shape
-    """Smallest size of every dimension, such as [1, 3, 224, 224]."""
+    """Smallest size of every dimension, such as [1, 3, 224, 224]; [] for a scalar."""
 
     opt: Shape
     """Most usual size of every dimension, for which engines are tuned, such as [8, 3, 224, 224]."""
