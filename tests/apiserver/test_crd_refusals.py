@@ -137,7 +137,7 @@ BAD_MODELS: list[tuple[str, Spec, str, str]] = [
     ("size of zero", shape(min=[0, 3]), "spec.shapes[0].min", DIMENSION),
     ("size of -1", shape(max=[-1, 3]), "spec.shapes[0].max", DIMENSION),
     ("size in words", shape(max=["batch", 3]), "spec.shapes[0].max[0]", "must be of type integer"),
-    ("shape without dimensions", shape(min=[]), "spec.shapes[0].min", "at least 1 items"),
+    ("min without dimensions", shape(min=[]), "spec.shapes[0]", "the same number of dimensions"),
     ("no opt", shape(opt=None), "spec.shapes[0].opt", "Required value"),
     (
         "an input twice",
