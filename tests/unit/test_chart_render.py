@@ -214,6 +214,12 @@ def test_the_class_is_a_hook_and_the_definitions_are_kept() -> None:
         assert each["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
 
 
+def test_the_class_allows_the_backends_that_have_an_image() -> None:
+    only_cpu = {"images": {"operator": "operator:1", "runtime": {"cpu": "cpu:1"}}}
+    for values, backends in ((IMAGES, ["openvino", "cpu"]), (only_cpu, ["cpu"])):
+        assert one(render(values), "AcceleratorClass")["spec"]["backends"] == backends
+
+
 def test_releases_do_not_share_names() -> None:
     first, second = (
         {(each["kind"], each["metadata"]["name"]) for each in render({**IMAGES, **off}, release)}
