@@ -214,9 +214,9 @@ def test_explain_teaches_shapes(namespace: Namespace) -> None:
     told = " ".join(namespace.kubectl("explain", "inferencemodel.spec.shapes").split())
     assert "Sizes of the dynamic inputs. Absent: batch 1 to 32, tuned for 8" in told
     assert (
-        "min <[]integer> -required- Smallest size of every dimension, such as [1, 3, 224, 224]."
-        in told
-    )
+        "min <[]integer> -required- Smallest size of every dimension, such as [1, 3, 224, 224];"
+        " [] for a scalar."
+    ) in told
     assert "Larger requests are refused." in told
 
 
