@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from enginewright.kube.client import KubeClient
+from enginewright.kube.client import _FIRST_BACKOFF, KubeClient
 from enginewright.kube.errors import (
     Conflict,
     Expired,
@@ -162,7 +162,9 @@ async def test_what_may_pass_is_tried_again(setup: Setup, code: int) -> None:
     setup.server.answers = [refused(code), refused(code), ok(kind="Node")]
     assert await setup.client.get(NODES, None, "n") == {"kind": "Node"}
     assert len(setup.waits) == 2
-    assert setup.waits[0] < setup.waits[1] < 1
+    # Doubled each time, with half of it as jitter to either side.
+    assert 0.5 <= setup.waits[0] / _FIRST_BACKOFF <= 1.5
+    assert 1 <= setup.waits[1] / _FIRST_BACKOFF <= 3
 
 
 async def test_attempts_are_bounded_and_retry_after_is_handed_on(setup: Setup) -> None:
