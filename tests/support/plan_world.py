@@ -34,8 +34,6 @@ _READ: Final = {  # attribute of Facts by kind, and the label that Facts are gat
     "Pod": "pods",
     "Deployment": "deployments",
     "ControllerRevision": "revisions",
-    "Service": "services",
-    "PodDisruptionBudget": "disruption_budgets",
 }
 
 

@@ -26,12 +26,10 @@ from enginewright.kube.resources import (
     CLAIMS,
     CONTROLLER_REVISIONS,
     DEPLOYMENTS,
-    DISRUPTION_BUDGETS,
     INFERENCE_MODELS,
     JOBS,
     NODES,
     PODS,
-    SERVICES,
     Resource,
 )
 from enginewright.plan.types import Config, EventIntent, Facts, Plan
@@ -139,8 +137,6 @@ class ModelReconciler:
             pods=of_jobs(jobs, cache.of_model(PODS, key.namespace, key.name)),
             deployments=children(DEPLOYMENTS),
             revisions=children(CONTROLLER_REVISIONS),
-            services=children(SERVICES),
-            disruption_budgets=children(DISRUPTION_BUDGETS),
         )
 
     def _tell(self, observed: JsonObject, reason: str, message: str) -> None:

@@ -10,7 +10,6 @@ REVISION: Final = "enginewright.dev/revision"
 COMPONENT: Final = "enginewright.dev/component"  # prepare | serve | probe
 IMAGE: Final = "enginewright.dev/image"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
-NAME: Final = "app.kubernetes.io/name"
 OPERATOR: Final = "enginewright"
 
 

@@ -59,8 +59,6 @@ class Facts:
     pods: tuple[Object, ...] = ()  # of its Jobs and its Deployments
     deployments: tuple[Object, ...] = ()
     revisions: tuple[Object, ...] = ()  # its ControllerRevisions
-    services: tuple[Object, ...] = ()
-    disruption_budgets: tuple[Object, ...] = ()
 
 
 @dataclass(frozen=True)
