@@ -35,7 +35,7 @@ format: venv ## Format the Python code
 crds: venv ## Generate crds/ and the chart's copy from the typed API
 	hack/crds
 
-venv: $(VENV)/.locked .venv-openvino/.locked ## Make the Python environments from their locks
+venv: $(VENV)/.locked .venv-openvino/.locked .venv-gpu/.locked ## Make the Python environments from their locks
 
 $(VENV)/.locked: requirements/dev.txt
 	hack/venv $(VENV) dev
@@ -43,6 +43,9 @@ $(VENV)/.locked: requirements/dev.txt
 .venv-openvino/.locked: requirements/runtime-openvino.txt
 	hack/venv .venv-openvino runtime-openvino
 
+.venv-gpu/.locked: requirements/runtime-gpu.txt
+	hack/venv .venv-gpu runtime-gpu
+
 clean: ## Remove the local cluster and the environments; caches stay
 	$(CLUSTER) down
-	rm -rf $(VENV) .venv-openvino
+	rm -rf $(VENV) .venv-openvino .venv-gpu
