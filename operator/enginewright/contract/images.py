@@ -1,17 +1,31 @@
 """What a runtime image holds, as the image itself says: never a table kept beside it."""
 
+from typing import Final
+
 from enginewright.contract.base import Message
+
+# Which variant of the runtime image runs a backend.
+VARIANTS: Final = {
+    "tensorrt": "gpu",
+    "cuda": "gpu",
+    "tensorrt-rtx": "rtx",
+    "openvino": "openvino",
+    "cpu": "cpu",
+}
+COMPILED_BACKENDS: Final = frozenset({"tensorrt", "tensorrt-rtx"})  # those that need an engine
+DEVICE_BACKENDS: Final = COMPILED_BACKENDS | {"cuda"}  # those that run on no CPU
 
 
 class ImageFacts(Message):
     """Answer of `enginewright-runtime probe`, at most 1 KiB as JSON in the termination message."""
 
-    variant: str  # cpu | openvino
+    variant: str  # cpu | openvino | gpu | rtx
     ort_distribution: str  # the one wheel that owns the folder `onnxruntime`
     ort_version: str
     max_opset: int  # of the domain ai.onnx, found by making sessions
     max_ir_version: int
     providers: tuple[str, ...]
     backends: dict[str, str]  # backend name -> version of its library
+    cuda_major: str | None = None  # that the image's libraries are built for; None: none
     onnx_version: str
     runtime_version: str  # version of this package

@@ -3,7 +3,7 @@
 import hashlib
 
 from enginewright.contract.base import canonical_json
-from enginewright.contract.task import Recipe
+from enginewright.contract.task import EngineRecipe, Recipe
 
 
 def prepared_key(model_digest: str, recipe: Recipe) -> str:
@@ -11,6 +11,15 @@ def prepared_key(model_digest: str, recipe: Recipe) -> str:
     body = {
         "model_digest": model_digest,
         "recipe": recipe.model_dump(mode="json", exclude_none=True),
+    }
+    return sha256_text(canonical_json(body))
+
+
+def engine_key(prepared: str, recipe: EngineRecipe) -> str:
+    """Return the key of an engine: sha256 (hex) over the prepared model's key and the recipe."""
+    body = {
+        "prepared_key": prepared,
+        "engine": recipe.model_dump(mode="json", exclude_none=True),
     }
     return sha256_text(canonical_json(body))
 

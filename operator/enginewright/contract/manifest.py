@@ -3,7 +3,7 @@
 from typing import Final
 
 from enginewright.contract.base import Message
-from enginewright.contract.task import Recipe
+from enginewright.contract.task import EngineRecipe, Recipe
 
 MANIFEST_NAME: Final = "manifest.json"
 MANIFEST_VERSION: Final = 1
@@ -25,8 +25,59 @@ class TensorSpec(Message):
     shape: tuple[int | str | None, ...]  # str: a named dimension; None: an unnamed one
 
 
+class NodeCost(Message):
+    """What the nodes of one label cost together, as profiled on ONNX Runtime's CPU provider.
+
+    Labels are "name (OpType)", "unnamed (OpType)" for nodes without a name, which then share one.
+    """
+
+    label: str
+    count: int
+    share: float  # of the whole graph's time, 0 to 1
+
+
+class Partition(Message):
+    """One part of the graph inside an engine, which ONNX Runtime shows as one EPContext node."""
+
+    context_node: str  # name of the EPContext node
+    nodes: tuple[str, ...]  # labels of the original nodes in it
+
+
+class Latency(Message):
+    """A benchmark: seconds a run, after warm-up."""
+
+    p50: float
+    p90: float
+    p99: float
+    samples: int
+
+
+class EngineInfo(Message):
+    """What an engine artefact holds beside its prepared model's own facts."""
+
+    recipe: EngineRecipe
+    prepared_key: str
+    file: str  # of the (largest) engine inside the artefact
+    sha256: str  # of that file
+    size_bytes: int
+    compute_capabilities: tuple[str, ...]  # that it runs on
+    partitions: tuple[Partition, ...]
+    nodes_total: int
+    nodes_accelerated: int
+    compute_share_elsewhere: float | None = None  # 0 to 1; None: not profiled
+    workspace_bytes: int | None = None  # in effect, after steps down for want of memory
+    build_seconds: float
+    peak_memory_bytes: int | None = None  # of the build's process
+    latency: Latency | None = None  # None: built ahead of time, no device to measure on
+    parity_max_abs_error: float | None = None  # likewise
+
+
 class Manifest(Message):
-    """A prepared model: `prepared/<key>/` in the store."""
+    """A prepared model, `prepared/<key>/` in the store, or an engine, `engines/<key>/`.
+
+    An engine's artefact is whole: model.onnx is the EPContext model, and the golden samples, the
+    inputs and the node costs of the prepared model come along.
+    """
 
     version: int = MANIFEST_VERSION
     key: str
@@ -43,3 +94,6 @@ class Manifest(Message):
     golden_outputs: str = "golden/outputs.npz"  # likewise, from ONNX Runtime's CPU provider
     golden_source: str  # generated | samples
     versions: dict[str, str]  # onnx, onnxruntime, enginewright
+    node_costs: tuple[NodeCost, ...] = ()  # () in artefacts of earlier versions
+    shape_nodes: tuple[str, ...] = ()  # labels of shape arithmetic, which may run anywhere
+    engine: EngineInfo | None = None  # None: a prepared model

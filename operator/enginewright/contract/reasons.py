@@ -33,7 +33,25 @@ class Reason(StrEnum):
     SHAPE_PROFILE_INVALID = "ShapeProfileInvalid"
     PARITY_FAILED = "ParityFailed"
     BACKEND_CRASHED = "BackendCrashed"
-    PROVIDER_MISSING = "ProviderMissing"
+    PROVIDER_MISSING = "ProviderMissing"  # not in the image, or its libraries are not
+    PROVIDER_REFUSED = "ProviderRefused"  # present, but not for this device, precision or option
+    DRIVER_MISSING = "DriverMissing"
+    DRIVER_TOO_OLD = "DriverTooOld"
+    NODE_FALLBACK = "NodeFallback"
+    BACKEND_FALLBACK = "BackendFallback"
+    FALLBACK_OVER_BUDGET = "FallbackOverBudget"
+    SESSION_REPLACED = "SessionReplaced"  # what serves is not what was admitted
+    VERSION_MISMATCH = "VersionMismatch"
+    BUILD_FAILED = "BuildFailed"
+    BUILD_OUT_OF_MEMORY = "BuildOutOfMemory"
+    PRECISION_UNSUPPORTED = "PrecisionUnsupported"
+    ENGINE_CORRUPT = "EngineCorrupt"
+    ENGINE_INCOMPATIBLE = "EngineIncompatible"  # of another compute capability
+    ENGINE_VERSION_MISMATCH = "EngineVersionMismatch"  # of another version of the backend
+    CAPACITY_BLOCKED = "CapacityBlocked"
+    SLOWER_THAN_BASELINE = "SlowerThanBaseline"
+    TOO_MANY_ERRORS = "TooManyErrors"
+    SERVER_DOWN = "ServerDown"
     ARTIFACT_MISSING = "ArtifactMissing"
     ARTIFACT_CORRUPT = "ArtifactCorrupt"
     STORE_UNAVAILABLE = "StoreUnavailable"
@@ -68,6 +86,33 @@ REMEDIES: Final[dict[Reason, str]] = {
     Reason.PARITY_FAILED: "compare the outputs with those of the exporting framework; widen spec.parity only if the drift is acceptable",
     Reason.BACKEND_CRASHED: "choose another backend in spec.backends; the pod's log holds the native library's last words",
     Reason.PROVIDER_MISSING: "use the runtime image and the node that carry this execution provider, or choose another backend in spec.backends",
+    Reason.PROVIDER_REFUSED: "read in the pod's log what the provider refuses, correct the accelerator class, or choose another backend in spec.backends",
+    Reason.DRIVER_MISSING: (
+        "run on a node whose NVIDIA driver is mounted into pods (container toolkit, and"
+        " spec.podTemplate.runtimeClassName where the cluster asks for one)"
+    ),
+    Reason.DRIVER_TOO_OLD: "update the NVIDIA driver of the node, or use a runtime image built for its CUDA version",
+    Reason.NODE_FALLBACK: (
+        "choose a backend in spec.backends that takes these operators, replace them when exporting,"
+        " or accept a share in spec.fallback"
+    ),
+    Reason.BACKEND_FALLBACK: "see why the preferred backend does not serve, or name the one that does first in spec.backends",
+    Reason.FALLBACK_OVER_BUDGET: "replace the operators that run elsewhere, or raise the shares in spec.fallback",
+    Reason.SESSION_REPLACED: "delete the pod, and find in its log why the provider failed",
+    Reason.VERSION_MISMATCH: "delete the pod; if it stays so, rebuild the runtime image from its lock",
+    Reason.BUILD_FAILED: "read the builder's words in the Job's log; replace what it refuses, or choose another backend in spec.backends",
+    Reason.BUILD_OUT_OF_MEMORY: "raise spec.build.resources.limits.memory, or spec.build.workspace for device memory",
+    Reason.PRECISION_UNSUPPORTED: "choose an accelerator class whose compute capability has this precision, or export in another",
+    Reason.ENGINE_CORRUPT: "delete the InferenceEngine and its folder in the store; it is built again",
+    Reason.ENGINE_INCOMPATIBLE: "correct spec.computeCapability of the AcceleratorClass; the engine is built again",
+    Reason.ENGINE_VERSION_MISMATCH: "serve with the runtime image that built the engine, or delete the InferenceEngine to have it built anew",
+    Reason.CAPACITY_BLOCKED: (
+        "free a device of this class, add a node, or set aheadOfTime on the AcceleratorClass where"
+        " the backend builds without a device"
+    ),
+    Reason.SLOWER_THAN_BASELINE: "look for other load on the node and for requests of other shapes than the baseline's",
+    Reason.TOO_MANY_ERRORS: "read the server's log",
+    Reason.SERVER_DOWN: "read the server's log and its last termination message",
     Reason.ARTIFACT_MISSING: "nothing to do: it is prepared again",
     Reason.ARTIFACT_CORRUPT: "delete the artefact from the store; it is prepared again",
     Reason.STORE_UNAVAILABLE: "check that the store's volume is bound, writable and has space",
@@ -82,6 +127,9 @@ _TRANSIENT: Final = frozenset(
         Reason.STORE_UNAVAILABLE,
         Reason.OUT_OF_MEMORY,
         Reason.ARTIFACT_MISSING,
+        Reason.BUILD_OUT_OF_MEMORY,
+        Reason.DRIVER_MISSING,  # another node may have it, and a repaired one has
+        Reason.CAPACITY_BLOCKED,
     }
 )
 

@@ -39,6 +39,32 @@ class Published(Message):
     cached: bool = False  # the store held it already
 
 
+class PublishedEngine(Message):
+    """What a finished engine Job made."""
+
+    key: str  # of the engine
+    sha256: str  # of the engine file
+    size_bytes: int
+    build_seconds: float
+    compute_capabilities: tuple[str, ...]
+    nodes_total: int
+    nodes_accelerated: int
+    compute_share_elsewhere: float | None = None  # 0 to 1; None: not profiled
+    workspace_bytes: int | None = None  # in effect
+    latency_p99: float | None = None  # seconds; None: built ahead of time
+    parity_max_abs_error: float | None = None
+    cached: bool = False  # the store held it already
+    elsewhere: tuple[str, ...] = ()  # the first nodes that are not in the engine
+
+
+class Progress(Message):
+    """How far a build is, as its stage answers GET /progress while it runs."""
+
+    stage: str
+    percent: int  # 0 to 100, of what the builder has told of
+    phase: str = ""  # in the builder's words
+
+
 class StageReport(Message):
     """Outcome of one stage. Field order is the herald's order: vital fields first."""
 
@@ -47,6 +73,7 @@ class StageReport(Message):
     reason: Reason | None = None
     message: str = ""
     published: Published | None = None
+    engine: PublishedEngine | None = None
     seconds: float = 0.0
     findings: tuple[Finding, ...] = ()
     facts: dict[str, Any] = Field(default_factory=dict)  # for the full report only

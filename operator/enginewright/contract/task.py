@@ -1,10 +1,10 @@
 """What the operator asks a Job or a serving pod to do: one JSON document in one variable.
 
-`PrepareTask` is transport; only its `recipe` decides how the artefact is made, so only the recipe
-and the model digest enter the artefact's key.
+Tasks are transport; only their `recipe` decides how an artefact is made, so only the recipe and
+what it is made from enter the artefact's key.
 """
 
-from typing import Final
+from typing import Final, Literal
 
 from enginewright.contract.base import Message
 
@@ -18,8 +18,11 @@ SAMPLES_PATH: Final = "/samples"  # the claim of pvc:// samples, read-only
 ARTIFACT_PATH: Final = "/artifact"  # emptyDir of a serving pod
 TERMINATION_LOG: Final = "/dev/termination-log"
 HTTP_PORT: Final = 8080
+SIDECAR_PORT: Final = 8081  # /readyz, /verdict, /metrics; of an engine Job's build stage: /progress
 
 PREPARE_STAGES: Final = ("fetch", "validate", "golden", "publish")
+LOOKUP_STAGE: Final = "lookup"  # looks for an engine in the store, before a device is asked for
+ENGINE_STAGES: Final = ("build", "verify", "benchmark", "publish-engine")
 
 
 class ShapeProfile(Message):
@@ -55,11 +58,45 @@ class PrepareTask(Message):
     recipe: Recipe
 
 
+class EngineRecipe(Message):
+    """Everything that decides how an engine is made from a prepared model."""
+
+    backend: str  # tensorrt | tensorrt-rtx
+    backend_version: str  # of the image that builds, which is the image that serves
+    ort_version: str
+    cuda_major: str | None = None
+    accelerator_class: str
+    compute_capability: str | None = None  # "8.9"; None: that of the device at hand
+    ahead_of_time: bool = False  # built without a device, for compute_capability
+    workspace_bytes: int | None = None  # as requested; None: the builder's own limit
+
+
+class EngineTask(Message):
+    """Input of `lookup` and of every stage of an engine Job."""
+
+    job: str
+    engine_key: str
+    prepared_key: str
+    recipe: EngineRecipe
+
+
+class Promise(Message):
+    """What the owner of a model was promised about where it runs: policy, not observation."""
+
+    policy: Literal["Forbid", "Budget", "Allow"] = "Forbid"
+    max_compute_share: float | None = None  # of 1, with Budget
+    max_node_share: float | None = None  # likewise
+    asked_backend: str | None = None  # set where a lower-ranked one serves: BackendFallback
+
+
 class ServeTask(Message):
-    """Input of `fetch-artifact` and `serve`."""
+    """Input of `fetch-artifact`, `serve` and `sidecar`."""
 
     model: str  # name under /v2/models/
     revision: str
     prepared_key: str
+    engine_key: str | None = None  # None: the prepared model itself is served
     backend: str
+    compute_capability: str | None = None  # of the class; None: unknown, or a CPU
     max_queue: int = 256  # requests waiting; one more is refused with 503
+    promise: Promise = Promise()

@@ -1,0 +1,216 @@
+"""InferenceEngine: a prepared model compiled for one class of accelerator, and the memory of it.
+
+No model owns it: two models with the same key share it, it outlives them as cache, and it remembers
+failures by key, so that a Job that has been cleaned away starts no loop of builds. A model's pass
+makes it and reads it; its own controller runs the Job and writes the status.
+"""
+
+from datetime import datetime
+from typing import Annotated, ClassVar, TypeAlias
+
+from pydantic import ConfigDict, Field
+
+from enginewright.api.base import ApiModel, ObjectMeta
+from enginewright.api.conditions import Condition
+from enginewright.api.inference_model import Backend
+from enginewright.api.markers import ATOMIC, INT32, INT64, Rule, map_list, rules
+from enginewright.api.pods import LocalObjectReference, Resources, Tolerations
+from enginewright.api.scalars import DnsLabel, Labels
+
+Text: TypeAlias = Annotated[str, Field(max_length=256)]
+Digest: TypeAlias = Annotated[str, Field(max_length=128)]
+Count: TypeAlias = Annotated[int, INT32]
+Size: TypeAlias = Annotated[int, INT64]
+
+_WHAT = ("key", "preparedKey", "class", "backend", "recipe")
+
+
+class EngineRecipeSpec(ApiModel):
+    """What decides the engine beside the prepared model, the class and the backend."""
+
+    backend_version: Text
+    """Version of the backend's library in the runtime image that builds."""
+
+    ort_version: Text
+    """Version of ONNX Runtime in that image."""
+
+    cuda_major: Text | None = None
+    """Major version of CUDA that the image's libraries are built for."""
+
+    compute_capability: Text | None = None
+    """Compute capability that it is built for, such as 8.9; absent: that of the device at hand."""
+
+    ahead_of_time: bool = False
+    """Whether it is built without a device."""
+
+    workspace_bytes: Size | None = None
+    """Device memory that the build may use, as requested; absent: the builder's own limit."""
+
+
+class EngineBuild(ApiModel):
+    """How the Job runs; it may change while there is no engine, and decides nothing of its content."""
+
+    image: Annotated[str, Field(max_length=1024)]
+    """Runtime image that builds."""
+
+    timeout_seconds: Annotated[int, INT64]
+    """How long one Job may take."""
+
+    resources: Resources = Resources()
+    """Compute resources of every stage."""
+
+    resource_name: Annotated[str, Field(max_length=253)] | None = None
+    """Extended resource of which the Job asks for one; absent: none."""
+
+    node_selector: Labels = Field(default_factory=dict)
+    """Labels of the nodes that it may run on; empty: any."""
+
+    tolerations: Tolerations = ()
+    """Taints that the Job tolerates."""
+
+    runtime_class_name: Annotated[str, Field(max_length=253)] | None = None
+    """Runtime class of the pod, where devices ask for one."""
+
+    image_pull_secrets: Annotated[
+        tuple[LocalObjectReference, ...], Field(max_length=16), ATOMIC
+    ] = ()
+    """Secrets of this namespace for the image's registry."""
+
+
+class InferenceEngineSpec(ApiModel):
+    """Which engine, and how it is built."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            *(
+                Rule(
+                    f"self.{name} == oldSelf.{name}",
+                    "an engine is what its key says: make another InferenceEngine instead",
+                    field_path=f".{name}",
+                )
+                for name in _WHAT
+            )
+        )
+    )
+
+    key: Digest
+    """Key of the engine in the store, engines/KEY/: a sha256 over all that decides its content."""
+
+    prepared_key: Digest
+    """Key of the prepared model that it is made from, prepared/KEY/."""
+
+    class_name: Annotated[DnsLabel, Field(alias="class")]
+    """AcceleratorClass that it is built for."""
+
+    backend: Backend
+    """Backend that runs it: tensorrt or tensorrt-rtx."""
+
+    recipe: EngineRecipeSpec
+    """What decides the engine beside the prepared model, the class and the backend."""
+
+    build: EngineBuild
+    """How the Job runs; it decides nothing of the engine's content."""
+
+
+class EngineFailure(ApiModel):
+    """Why building failed."""
+
+    stage: Text = ""
+    """Stage that failed: lookup, build, verify, benchmark or publish-engine."""
+
+    reason: Annotated[str, Field(max_length=1024)]
+    """Why, as one word for programs, such as BuildFailed."""
+
+    message: Annotated[str, Field(max_length=32768)] = ""
+    """Why, as a sentence for people."""
+
+    time: datetime | None = None
+    """When it failed."""
+
+    attempts: Count = 1
+    """How many Jobs have failed for this build."""
+
+    lasting: bool = False
+    """Whether the same build would fail again, so that it is not tried again."""
+
+
+class EngineFacts(ApiModel):
+    """The engine, as the Job that made it told."""
+
+    sha256: Digest
+    """Digest of the engine file."""
+
+    size_bytes: Size
+    """Size of the engine file in bytes."""
+
+    build_milliseconds: Size
+    """Time that the builder took."""
+
+    compute_capabilities: Annotated[tuple[Text, ...], Field(max_length=16), ATOMIC] = ()
+    """Compute capabilities that it runs on."""
+
+    nodes_total: Size
+    """Nodes of the prepared model that compute, shape arithmetic left out."""
+
+    nodes_accelerated: Size
+    """How many of them are inside the engine."""
+
+    compute_permille_elsewhere: Count | None = None
+    """Thousandths of the profiled computing time outside the engine; absent: not profiled."""
+
+    elsewhere: Annotated[tuple[Text, ...], Field(max_length=16), ATOMIC] = ()
+    """The first nodes that are not in the engine."""
+
+    workspace_bytes: Size | None = None
+    """Device memory that the build was given in the end."""
+
+    p99_microseconds: Size | None = None
+    """99th percentile of its latency on a device of the class; absent: built without one."""
+
+
+class InferenceEngineStatus(ApiModel):
+    """What has become of it; written by the operator."""
+
+    observed_generation: Size = 0
+    """metadata.generation that this status is about; older: not yet looked at."""
+
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=32), map_list("type")] = ()
+    """Statements about the engine: Ready, Reconciling, Stalled."""
+
+    job: Annotated[str, Field(max_length=253)] = ""
+    """Name of the Job that builds it or built it last."""
+
+    stage: Text = ""
+    """Stage that runs or ran last: lookup, build, verify, benchmark, publish-engine."""
+
+    percent: Count | None = None
+    """How far the build is, in tenths of the whole; absent: not told."""
+
+    attempt: Count = 0
+    """Number of the Job for this build, from 1."""
+
+    build_hash: Digest = ""
+    """Hash of spec.build that attempt and failure are about."""
+
+    failure: EngineFailure | None = None
+    """The last failure of this build; absent: none."""
+
+    failed_builds: Annotated[tuple[Digest, ...], Field(max_length=16), ATOMIC] = ()
+    """Hashes of spec.build with which building failed for good, so that none is tried twice."""
+
+    engine: EngineFacts | None = None
+    """The engine; absent: not there yet."""
+
+
+class InferenceEngine(ApiModel):
+    """A prepared model compiled for one class of accelerator."""
+
+    kind: ClassVar[str] = "InferenceEngine"
+    plural: ClassVar[str] = "inferenceengines"
+
+    metadata: ObjectMeta
+    spec: InferenceEngineSpec
+    """Which engine, and how it is built."""
+
+    status: InferenceEngineStatus = InferenceEngineStatus()
+    """What has become of it; written by the operator."""
