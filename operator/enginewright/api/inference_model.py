@@ -243,8 +243,8 @@ class Accelerator(ApiModel):
 class Build(ApiModel):
     """How the Jobs run that prepare the model and build its engines."""
 
-    workspace: Annotated[Quantity | None, NotYet()] = None
-    """Device memory that a TensorRT build may use, such as 4Gi."""
+    workspace: Quantity | None = None
+    """Device memory that a TensorRT build may use, such as 4Gi; absent: all that the builder may take."""
 
     timeout: Annotated[
         Duration,
@@ -271,18 +271,18 @@ class Fallback(ApiModel):
     model_config = ConfigDict(
         json_schema_extra=rules(
             Rule(
-                "self.policy != 'Budget' || has(self.maxComputeShare) || has(self.maxNodeShare)",
+                "!has(self.policy) || self.policy != 'Budget' || has(self.maxComputeShare) || has(self.maxNodeShare)",
                 'policy Budget needs a share: write maxComputeShare: "2%", maxNodeShare: "5%" or both',
             ),
             Rule(
-                "self.policy == 'Budget' || (!has(self.maxComputeShare) && !has(self.maxNodeShare))",
+                "(has(self.policy) && self.policy == 'Budget') || (!has(self.maxComputeShare) && !has(self.maxNodeShare))",
                 "maxComputeShare and maxNodeShare go with policy: Budget; remove them or set that policy",
             ),
         )
     )
 
-    policy: Literal["Forbid", "Budget", "Allow"]
-    """Forbid: no fallback. Budget: up to the shares. Allow: serves, and FallbackActive tells it."""
+    policy: Literal["Forbid", "Budget", "Allow"] = "Forbid"
+    """Forbid: no fallback. Budget: up to the shares. Allow: serves, also on the next backend of spec.backends, and FallbackActive tells it."""
 
     max_compute_share: Percent | None = None
     """Share of the computing time that may run elsewhere, such as "2%"."""
@@ -453,8 +453,8 @@ class InferenceModelSpec(ApiModel):
     build: Build = Build()
     """How the Jobs run that prepare the model and build its engines."""
 
-    fallback: Annotated[Fallback | None, NotYet()] = None
-    """What happens when nodes run elsewhere than on the chosen backend."""
+    fallback: Fallback = Fallback()
+    """What happens when nodes run elsewhere than on the chosen backend; absent: policy Forbid."""
 
     rollout: Rollout = Rollout()
     """How a new revision takes over."""

@@ -81,6 +81,32 @@ class Prepared(ApiModel):
     """Size of the artefact in bytes."""
 
 
+class RejectedBackend(ApiModel):
+    """A candidate that was tried and does not serve, so that policy Allow goes on to the next one."""
+
+    backend: Text
+    """Backend that was tried."""
+
+    inputs_hash: Digest
+    """Hash of what it was tried with: it is tried again when that changes."""
+
+    reason: Annotated[str, Field(max_length=1024)]
+    """Why it does not serve, as one word for programs, such as DriverMissing."""
+
+    message: Annotated[str, Field(max_length=32768)] = ""
+    """Why, as a sentence for people."""
+
+
+class EngineReference(ApiModel):
+    """The engine of one class."""
+
+    class_name: Annotated[str, Field(max_length=63, alias="class")]
+    """AcceleratorClass that it is built for."""
+
+    name: Annotated[str, Field(max_length=253)]
+    """Name of the InferenceEngine: `kubectl describe ieng NAME`."""
+
+
 class ServingClass(ApiModel):
     """One class of accelerator that serves."""
 
@@ -158,6 +184,14 @@ class InferenceModelStatus(ApiModel):
 
     prepared: Prepared | None = None
     """The prepared model for the current spec; absent: not there yet."""
+
+    engines: Annotated[tuple[EngineReference, ...], Field(max_length=16), map_list("class")] = ()
+    """The engines that the current spec needs; empty: its backend needs none."""
+
+    rejected_backends: Annotated[
+        tuple[RejectedBackend, ...], Field(max_length=5), map_list("backend")
+    ] = ()
+    """Candidates that were tried and do not serve, with policy Allow."""
 
     serving: ServingState | None = None
     """What serves now; absent: nothing."""

@@ -4,9 +4,11 @@ Numbers travel as strings where Kubernetes forbids floats. Each grammar is a CEL
 `pattern`, because a rule can say what to write and a pattern only shows itself.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from datetime import timedelta
+from decimal import Decimal
 from typing import Annotated, Final, TypeAlias
 
 from pydantic import Field
@@ -59,6 +61,25 @@ Quantity: TypeAlias = Annotated[
         "write a quantity as Kubernetes does: 2, 500m, 4Gi",
     ),
 ]
+
+_SUFFIXES: Final = {
+    **{letter: Decimal(1000) ** (i + 1) for i, letter in enumerate("kMGTPE")},
+    **{f"{letter}i": Decimal(1024) ** (i + 1) for i, letter in enumerate("KMGTPE")},
+    "m": Decimal("0.001"),
+    "": Decimal(1),
+}
+
+
+def quantity(value: int | str) -> int:
+    """Return a Kubernetes quantity in whole units, rounded up; ValueError when it is none.
+
+    Source: k8s.io/apimachinery, pkg/api/resource.
+    """
+    found = re.fullmatch(r"([+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)([a-zA-Z]*)", str(value))
+    if not found or found.group(2) not in _SUFFIXES:
+        raise ValueError(f"{value!r} is no quantity")
+    return math.ceil(Decimal(found.group(1)) * _SUFFIXES[found.group(2)])
+
 
 Sha256: TypeAlias = Annotated[
     str,

@@ -47,7 +47,9 @@ class FallbackVerdict(Message):
 
     active: bool
     kind: Literal["NodeFallback", "BackendFallback"] | None = None
-    reason: Reason | None = None  # the cause where one is known: DriverMissing, ProviderMissing, ...
+    reason: Reason | None = (
+        None  # the cause where one is known: DriverMissing, ProviderMissing, ...
+    )
     message: str = ""
     broken: bool = False  # the promise does not allow it
     nodes_total: int = 0  # original nodes, shape arithmetic left out

@@ -1,7 +1,7 @@
 """InferenceModels: gather the facts from the cache, plan, execute. No decision is made here."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -11,9 +11,11 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import ConditionType, StatusReason
 from enginewright.api.inference_model import InferenceModel
 from enginewright.contract.images import ImageFacts
+from enginewright.contract.verdict import Verdict
 from enginewright.controller.cache import Cache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.children import of_jobs, of_owner
+from enginewright.controller.engine_lookup import EngineLookup
 from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor, StillLeaving
 from enginewright.controller.loop import Outcome
@@ -64,6 +66,7 @@ class ModelReconciler:
         config: Config,
         plan: Callable[[Facts], Plan],
         *,
+        verdicts: Callable[[Iterable[JsonObject]], Mapping[str, Verdict]] = lambda _pods: {},
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._pods = pods
@@ -73,6 +76,7 @@ class ModelReconciler:
         self._images = images
         self._config = config
         self._plan = plan
+        self._verdicts = verdicts
         self._now = now
 
     async def reconcile(self, key: ModelKey) -> Outcome:
@@ -124,6 +128,7 @@ class ModelReconciler:
             return of_owner(uid, cache.of_model(resource, key.namespace, key.name))
 
         jobs = children(JOBS)
+        pods = of_jobs(jobs, cache.of_model(PODS, key.namespace, key.name))
         return Facts(
             model=model,
             config=self._config,
@@ -134,9 +139,11 @@ class ModelReconciler:
             image_failures=self._images.failures,
             store=cache.get(CLAIMS, key.namespace, self._config.store.claim),
             jobs=jobs,
-            pods=of_jobs(jobs, cache.of_model(PODS, key.namespace, key.name)),
+            pods=pods,
             deployments=children(DEPLOYMENTS),
             revisions=children(CONTROLLER_REVISIONS),
+            engines=EngineLookup(cache, key.namespace),
+            verdicts=self._verdicts(pods),
         )
 
     def _tell(self, observed: JsonObject, reason: str, message: str) -> None:

@@ -49,6 +49,7 @@ class _Settings(_Document):
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     image_pull_secrets: tuple[_Name, ...] = ()
     store: _Store
+    propose_classes: bool = True
     log_level: Annotated[str, AfterValidator(check_level)] = "info"
     http_port: Annotated[int, Field(ge=1, le=65535)] = 8080
 
@@ -83,6 +84,7 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> Settings:
                 access_mode=read.store.access_mode,
                 storage_class=read.store.storage_class or None,
             ),
+            propose_classes=read.propose_classes,
         ),
         log_level=read.log_level,
         http_port=read.http_port,

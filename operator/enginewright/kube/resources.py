@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.base import GROUP, VERSION
+from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
 
 
@@ -44,6 +45,7 @@ class Resource:
 
 
 INFERENCE_MODELS: Final = Resource(GROUP, VERSION, InferenceModel.plural, InferenceModel.kind)
+INFERENCE_ENGINES: Final = Resource(GROUP, VERSION, InferenceEngine.plural, InferenceEngine.kind)
 ACCELERATOR_CLASSES: Final = Resource(
     GROUP, VERSION, AcceleratorClass.plural, AcceleratorClass.kind, namespaced=False
 )
@@ -62,6 +64,7 @@ _BY_KIND: Final = {
     (resource.api_version, resource.kind): resource
     for resource in (
         INFERENCE_MODELS,
+        INFERENCE_ENGINES,
         ACCELERATOR_CLASSES,
         JOBS,
         PODS,

@@ -4,7 +4,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from enginewright.api.inference_model import InferenceModel
-from enginewright.contract.task import ARTIFACT_PATH, HTTP_PORT, STORE_PATH, ServeTask
+from enginewright.contract.task import (
+    ARTIFACT_PATH,
+    HTTP_PORT,
+    SIDECAR_PORT,
+    STORE_PATH,
+    ServeTask,
+)
 from enginewright.manifests.labels import CLASS, REVISION, of_model, serving_selector
 from enginewright.manifests.names import deployment_name
 from enginewright.manifests.owner import owned_metadata
@@ -12,9 +18,14 @@ from enginewright.manifests.pods import POD_SECURITY, TMP_VOLUME, container, pul
 from enginewright.manifests.snapshot import ClassSnapshot, Snapshot
 
 FETCH_ARTIFACT: Final = "fetch-artifact"  # name of the init container
+SIDECAR: Final = "sidecar"  # name of the container and of its port
 PROGRESS_DEADLINE_SECONDS: Final = 600
 GRACE_SECONDS: Final = 40  # the server drains for 25 s at most
 _DEFAULT_RESOURCES: Final = {"requests": {"cpu": "250m", "memory": "256Mi"}}
+_SIDECAR_RESOURCES: Final = {
+    "requests": {"cpu": "10m", "memory": "64Mi"},
+    "limits": {"memory": "256Mi"},
+}
 _STARTUP_SECONDS: Final = 600
 
 
@@ -55,8 +66,11 @@ def _pod(
         model=model,
         revision=snapshot.revision,
         prepared_key=snapshot.prepared_key,
+        engine_key=accelerator.engine_key,
         backend=accelerator.backend,
+        compute_capability=accelerator.compute_capability,
         max_queue=snapshot.max_queue,
+        promise=snapshot.promise,
     ).to_json()
     resources = _resources(template.get("resources") or _DEFAULT_RESOURCES, accelerator)
     fetch = container(
@@ -84,6 +98,7 @@ def _pod(
     server["startupProbe"] = _probe("/v2/health/live", period=2, failures=_STARTUP_SECONDS // 2)
     server["readinessProbe"] = _probe("/v2/health/ready", period=2, failures=2)
     server["livenessProbe"] = _probe("/v2/health/live", period=10, failures=6)
+    sidecar = _sidecar(snapshot, accelerator, task)
     account = template.get("serviceAccountName")
     spec: dict[str, Any] = {
         "automountServiceAccountToken": account is not None,
@@ -107,7 +122,7 @@ def _pod(
                 "matchLabelKeys": ["pod-template-hash"],
             }
         ],
-        "initContainers": [fetch],
+        "initContainers": [fetch, sidecar],
         "containers": [server],
         "volumes": [
             TMP_VOLUME,
@@ -130,6 +145,27 @@ def _pod(
     }
 
 
+def _sidecar(snapshot: Snapshot, accelerator: ClassSnapshot, task: str) -> dict[str, Any]:
+    """Return the native sidecar: it starts before the server and ends after it.
+
+    Its readiness gates the pod's, so that nothing unproven gets traffic.
+    """
+    built = container(
+        SIDECAR,
+        accelerator.image,
+        ("enginewright-runtime", "sidecar"),
+        pull_policy=snapshot.pull_policy,
+        task=task,
+        mounts=[{"name": "artifact", "mountPath": ARTIFACT_PATH, "readOnly": True}],
+        resources=_SIDECAR_RESOURCES,
+    )
+    built["restartPolicy"] = "Always"
+    built["ports"] = [{"name": SIDECAR, "containerPort": SIDECAR_PORT, "protocol": "TCP"}]
+    built["readinessProbe"] = _probe("/readyz", period=2, failures=2, port=SIDECAR)
+    built["livenessProbe"] = _probe("/healthz", period=10, failures=6, port=SIDECAR)
+    return built
+
+
 def _resources(wanted: Mapping[str, Any], accelerator: ClassSnapshot) -> dict[str, Any]:
     """Add one device of the class: extended resources take a limit."""
     if accelerator.resource_name is None:
@@ -138,9 +174,9 @@ def _resources(wanted: Mapping[str, Any], accelerator: ClassSnapshot) -> dict[st
     return {**wanted, "limits": limits}
 
 
-def _probe(path: str, *, period: int, failures: int) -> dict[str, Any]:
+def _probe(path: str, *, period: int, failures: int, port: str = "http") -> dict[str, Any]:
     return {
-        "httpGet": {"path": path, "port": "http"},
+        "httpGet": {"path": path, "port": port},
         "periodSeconds": period,
         "failureThreshold": failures,
         "timeoutSeconds": 3,

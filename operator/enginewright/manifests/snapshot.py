@@ -9,9 +9,11 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
+from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_model import InferenceModel
 from enginewright.contract.base import canonical_json
 from enginewright.contract.keys import sha256_text
+from enginewright.contract.task import Promise
 from enginewright.manifests.labels import REVISION, of_model
 from enginewright.manifests.names import revision_name
 from enginewright.manifests.owner import owned_metadata
@@ -27,6 +29,8 @@ class ClassSnapshot(BaseModel):
     name: str
     backend: str
     image: str
+    engine_key: str | None = None  # None: the prepared model itself is served
+    compute_capability: str | None = None
     node_selector: Mapping[str, str] = {}
     tolerations: tuple[Mapping[str, Any], ...] = ()
     resource_name: str | None = None
@@ -42,6 +46,7 @@ class Snapshot(BaseModel):
     classes: tuple[ClassSnapshot, ...]
     strategy: str
     max_queue: int
+    promise: Promise = Promise()
     pod_template: Mapping[str, Any] = {}  # as in the spec, camelCase
     pull_policy: str
     pull_secrets: tuple[str, ...] = ()
@@ -60,6 +65,27 @@ class Snapshot(BaseModel):
     def read(cls, controller_revision: Mapping[str, Any]) -> Self:
         """Read a snapshot back from its ControllerRevision; ValueError when it is none."""
         return cls.model_validate(controller_revision.get("data") or {})
+
+
+def class_snapshot(
+    accelerator: AcceleratorClass, backend: str, image: str, engine_key: str | None
+) -> ClassSnapshot:
+    """Return what a revision remembers of a class."""
+    spec = accelerator.spec
+    tolerations = [
+        one.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+        for one in spec.tolerations
+    ]
+    return ClassSnapshot(
+        name=accelerator.metadata.name,
+        backend=backend,
+        image=image,
+        engine_key=engine_key,
+        compute_capability=spec.compute_capability,
+        node_selector=dict(spec.node_selector),
+        tolerations=tuple(tolerations),
+        resource_name=spec.resource_name,
+    )
 
 
 def controller_revision(model: InferenceModel, snapshot: Snapshot, number: int) -> dict[str, Any]:

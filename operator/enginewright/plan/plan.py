@@ -1,15 +1,20 @@
-"""The decision, read from top to bottom: resolve, prepare, roll out, tell."""
+"""The decision, read from top to bottom: resolve, prepare, build engines, roll out, tell."""
 
 from datetime import UTC
 from typing import Any
 
 from enginewright.api.conditions import ConditionType, StatusReason, merge_conditions
-from enginewright.api.inference_model_status import InferenceModelStatus, Summary
+from enginewright.api.inference_model_status import InferenceModelStatus, RejectedBackend, Summary
 from enginewright.manifests.labels import serving_selector
 from enginewright.manifests.store_claim import store_claim
-from enginewright.plan.conditions import conditions
+from enginewright.plan.conditions import Standing, conditions
+from enginewright.plan.engines_wanted import Engines, wanted_engines
+from enginewright.plan.obstacle import Obstacle
 from enginewright.plan.prepare import Outcome, prepare
-from enginewright.plan.resolve import Obstacle, resolve
+from enginewright.plan.proofs import Proofs
+from enginewright.plan.proven import what_is_proven
+from enginewright.plan.rejections import rejected_backends
+from enginewright.plan.resolve import Target, resolve
 from enginewright.plan.rollout import Rollout, roll_out, wanted_snapshot
 from enginewright.plan.types import EventIntent, Facts, Plan
 
@@ -19,6 +24,9 @@ _QUIET = frozenset(
         StatusReason.ROLLING_OUT,
         StatusReason.PROGRESSING,
         StatusReason.PROBING_IMAGE,
+        StatusReason.BUILDING,
+        StatusReason.LOOKING_UP,
+        StatusReason.QUEUED,
         StatusReason.SUSPENDED,
         StatusReason.SCALED_TO_ZERO,
     }
@@ -30,19 +38,40 @@ def plan(facts: Facts) -> Plan:
     if facts.model.metadata.deletion_timestamp:
         return Plan((), (), {}, (), None)  # owner references take down all that is the model's
     resolved = resolve(facts)
-    obstacle = resolved if isinstance(resolved, Obstacle) else None
-    outcome = None if isinstance(resolved, Obstacle) else prepare(facts, resolved)
+    if isinstance(resolved, Obstacle):
+        return _carry_out(facts, None, resolved, None, None, roll_out(facts, None))
+    outcome = prepare(facts, resolved)
+    engines = wanted_engines(facts, resolved, outcome.prepared) if outcome.prepared else None
     wanted = (
-        wanted_snapshot(facts, resolved, outcome.prepared)
-        if outcome and outcome.prepared and not isinstance(resolved, Obstacle)
+        wanted_snapshot(facts, resolved, outcome.prepared, engines.keys)
+        if outcome.prepared and engines and engines.complete
         else None
     )
-    rollout = roll_out(facts, wanted)
-    status = _status(facts, obstacle, outcome, rollout)
+    return _carry_out(facts, resolved, None, outcome, engines, roll_out(facts, wanted))
+
+
+def _carry_out(
+    facts: Facts,
+    target: Target | None,
+    obstacle: Obstacle | None,
+    outcome: Outcome | None,
+    engines: Engines | None,
+    rollout: Rollout,
+) -> Plan:
+    standing = Standing(
+        paused=facts.model.spec.rollout.paused,
+        obstacle=obstacle,
+        outcome=outcome,
+        engines=engines,
+        rollout=rollout,
+        proofs=what_is_proven(facts, rollout),
+    )
+    status = _status(facts, standing, rejected_backends(facts, target, outcome, engines, rollout))
     return Plan(
         apply=(
             *_store(facts, outcome),
             *(outcome.apply if outcome else ()),
+            *(engines.apply if engines else ()),
             *rollout.apply,
         ),
         delete=(*(outcome.delete if outcome else ()), *rollout.delete),
@@ -70,12 +99,9 @@ def _store(facts: Facts, outcome: Outcome | None) -> tuple[dict[str, Any], ...]:
 
 
 def _status(
-    facts: Facts, obstacle: Obstacle | None, outcome: Outcome | None, rollout: Rollout
+    facts: Facts, standing: Standing, rejected: tuple[RejectedBackend, ...]
 ) -> InferenceModelStatus:
-    model = facts.model
-    wanted = conditions(
-        paused=model.spec.rollout.paused, obstacle=obstacle, outcome=outcome, rollout=rollout
-    )
+    model, outcome, rollout = facts.model, standing.outcome, standing.rollout
     selector = serving_selector(model.metadata.name)
     return InferenceModelStatus(
         observed_generation=model.metadata.generation,
@@ -84,28 +110,32 @@ def _status(
         revision=rollout.wanted or "",
         conditions=merge_conditions(
             model.status.conditions,
-            wanted,
+            conditions(standing),
             generation=model.metadata.generation,
             now=facts.now.astimezone(UTC),
         ),
         # An obstacle says nothing of the model: what was prepared, or why not, stays known.
         preparation=outcome.preparation if outcome else model.status.preparation,
         prepared=outcome.prepared if outcome else model.status.prepared,
+        engines=standing.engines.references if standing.engines else model.status.engines,
+        rejected_backends=rejected,
         serving=rollout.serving,
-        summary=_summary(rollout),
+        summary=_summary(model.status.summary, rollout, standing.proofs),
     )
 
 
-def _summary(rollout: Rollout) -> Summary:
+def _summary(before: Summary, rollout: Rollout, proven: Proofs | None) -> Summary:
     serving = rollout.serving
     if serving is None:
         return Summary(revision=f"→ {rollout.wanted}" if rollout.wanted else "")
     update = rollout.wanted is not None and rollout.wanted != serving.revision
     return Summary(
         backend=",".join(dict.fromkeys(each.backend for each in serving.classes)),
+        placement=proven.placement_summary or before.placement if proven else "",
         classes=", ".join(
             f"{each.class_name} {each.ready_replicas}/{each.replicas}" for each in serving.classes
         ),
+        p99=proven.p99 or before.p99 if proven else "",
         revision=f"{serving.revision} → {rollout.wanted}" if update else serving.revision,
     )
 

@@ -3,7 +3,7 @@
 Every refusal names the field, the reason and what to write instead.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -14,30 +14,24 @@ from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.api.refusals import refused_fields
 from enginewright.api.scalars import duration
 from enginewright.contract.base import canonical_json
+from enginewright.contract.images import VARIANTS
 from enginewright.contract.keys import sha256_text
-from enginewright.contract.task import Recipe, ShapeProfile
-from enginewright.manifests.snapshot import ClassSnapshot
+from enginewright.contract.task import Promise, Recipe, ShapeProfile
+from enginewright.plan.backends import Candidate, candidates
 from enginewright.plan.nodes import takes_pods
+from enginewright.plan.obstacle import Obstacle
 from enginewright.plan.types import Facts
 
 _MANY_NODES: Final = 2
 
 
 @dataclass(frozen=True)
-class Obstacle:
-    """Why nothing new can be brought up."""
-
-    reason: str
-    message: str
-    stalled: bool = True  # False: it passes without anybody's doing
-
-
-@dataclass(frozen=True)
 class Target:
     """What the spec asks for, resolved against the cluster."""
 
-    classes: tuple[ClassSnapshot, ...]
+    classes: tuple[AcceleratorClass, ...]
     backend: str
+    promise: Promise
     image: str
     recipe: Recipe
     source_claim: str | None
@@ -49,6 +43,12 @@ class Target:
     pull_secrets: tuple[str, ...]
     artifact_hash: str  # of what decides the prepared model
     job_hash: str  # of that and of what decides whether the Job can succeed
+    candidate_hash: str  # of that, the classes and the policy: of what decides whether it serves
+    last: bool  # no other backend comes after this one
+
+    def is_among(self, rejected: Collection[tuple[str, str]]) -> bool:
+        """Tell whether this target was tried, as it is, and does not serve."""
+        return (self.backend, self.candidate_hash) in rejected
 
 
 def resolve(facts: Facts) -> Target | Obstacle:
@@ -56,21 +56,40 @@ def resolve(facts: Facts) -> Target | Obstacle:
     for check in _CHECKS:
         if obstacle := check(facts):
             return obstacle
-    chosen = _classes(facts)
-    if isinstance(chosen, Obstacle):
-        return chosen
-    backends = _backends(facts, chosen)
-    if isinstance(backends, Obstacle):
-        return backends
-    backend = backends[0]
-    image = facts.config.images[backend]
+    classes = _classes(facts)
+    if isinstance(classes, Obstacle):
+        return classes
+    ranked = candidates(facts, classes)
+    if isinstance(ranked, Obstacle):
+        return ranked
+    rejected = {(each.backend, each.inputs_hash) for each in facts.model.status.rejected_backends}
+    for candidate in ranked:
+        last = candidate == ranked[-1]
+        target = _of_candidate(facts, classes, candidate, last=last)
+        if last or isinstance(target, Obstacle) or not target.is_among(rejected):
+            return target
+    raise AssertionError  # candidates() never returns none
+
+
+def _of_candidate(
+    facts: Facts, classes: list[AcceleratorClass], candidate: Candidate, *, last: bool
+) -> Target | Obstacle:
+    image = facts.config.images[VARIANTS[candidate.backend]]
     if failure := facts.image_failures.get(image):
         message = f"the runtime image {image} could not be asked what it holds: {failure}"
         return Obstacle(StatusReason.IMAGE_PROBE_FAILED, message)
     if image not in facts.images:
         message = f"asking the runtime image {image} which opsets and backends it holds"
         return Obstacle(StatusReason.PROBING_IMAGE, message, stalled=False)
-    return _target(facts, chosen, backend, image)
+    held = facts.images[image].backends
+    if candidate.backend not in held:
+        message = (
+            f"the runtime image {image} holds {', '.join(held) or 'no backend'}, not"
+            f" {candidate.backend}: add its libraries to the image, or name another backend in"
+            " spec.backends"
+        )
+        return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
+    return _target(facts, classes, candidate, image, last=last)
 
 
 def _unsupported_fields(facts: Facts) -> Obstacle | None:
@@ -133,34 +152,16 @@ def _classes(facts: Facts) -> list[AcceleratorClass] | Obstacle:
     return list(known.values())
 
 
-def _backends(facts: Facts, classes: list[AcceleratorClass]) -> list[str] | Obstacle:
-    """Return the backend of each class; all equal, since one prepared model serves them all."""
-    chosen = []
-    for each in classes:
-        allowed = [str(backend) for backend in each.spec.backends]
-        wanted = [str(backend) for backend in facts.model.spec.backends or ()] or allowed
-        runnable = [one for one in allowed if one in facts.config.images]
-        if wanted[0] not in runnable:
-            # A lower-ranked backend would be a fallback, and nobody would have asked for it.
-            message = (
-                f"the preferred backend {wanted[0]} does not run on the class {each.metadata.name},"
-                f" which offers {', '.join(runnable) or 'none that this version has an image for'};"
-                " choose one of these in spec.backends"
-            )
-            return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
-        chosen.append(wanted[0])
-    if len(set(chosen)) > 1:
-        pairs = ", ".join(f"{c.metadata.name}: {b}" for c, b in zip(classes, chosen, strict=True))
-        message = (
-            f"the classes resolve to different backends ({pairs}); name one backend that all of"
-            " them allow in spec.backends, or write one InferenceModel a backend"
-        )
-        return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
-    return chosen
-
-
-def _target(facts: Facts, classes: list[AcceleratorClass], backend: str, image: str) -> Target:
+def _target(
+    facts: Facts,
+    classes: list[AcceleratorClass],
+    candidate: Candidate,
+    image: str,
+    *,
+    last: bool,
+) -> Target:
     spec = facts.model.spec
+    backend = candidate.backend
     held = facts.images[image]
     samples = spec.parity.samples
     recipe = Recipe(
@@ -196,9 +197,15 @@ def _target(facts: Facts, classes: list[AcceleratorClass], backend: str, image: 
         "resources": resources,
         "pull_secrets": pull_secrets,
     }
+    rollout = {
+        **job,
+        "promise": candidate.promise.model_dump(mode="json", exclude_none=True),
+        "classes": [each.spec.model_dump(mode="json", exclude_none=True) for each in classes],
+    }
     return Target(
-        classes=tuple(_snapshot(each, backend, image) for each in classes),
+        classes=tuple(classes),
         backend=backend,
+        promise=candidate.promise,
         image=image,
         recipe=recipe,
         source_claim=_claim(spec.source.uri),
@@ -210,21 +217,8 @@ def _target(facts: Facts, classes: list[AcceleratorClass], backend: str, image: 
         pull_secrets=pull_secrets,
         artifact_hash=sha256_text(canonical_json(artifact)),
         job_hash=sha256_text(canonical_json(job)),
-    )
-
-
-def _snapshot(each: AcceleratorClass, backend: str, image: str) -> ClassSnapshot:
-    tolerations = [
-        one.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
-        for one in each.spec.tolerations
-    ]
-    return ClassSnapshot(
-        name=each.metadata.name,
-        backend=backend,
-        image=image,
-        node_selector=dict(each.spec.node_selector),
-        tolerations=tuple(tolerations),
-        resource_name=each.spec.resource_name,
+        candidate_hash=sha256_text(canonical_json(rollout)),
+        last=last,
     )
 
 

@@ -15,8 +15,9 @@ from enginewright.manifests.deployment import serving_deployment
 from enginewright.manifests.labels import CLASS, COMPONENT, REVISION
 from enginewright.manifests.names import revision_name
 from enginewright.manifests.service import disruption_budget, service
-from enginewright.manifests.snapshot import Snapshot, controller_revision
+from enginewright.manifests.snapshot import Snapshot, class_snapshot, controller_revision
 from enginewright.plan import pods
+from enginewright.plan.proofs import refusal
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts, Object, ObjectRef
 
@@ -47,8 +48,10 @@ class Rollout:
     delete: tuple[ObjectRef, ...] = ()
 
 
-def wanted_snapshot(facts: Facts, target: Target, prepared: Prepared) -> Snapshot:
-    """Return the revision that the spec asks for."""
+def wanted_snapshot(
+    facts: Facts, target: Target, prepared: Prepared, engines: Mapping[str, str]
+) -> Snapshot:
+    """Return the revision that the spec asks for; `engines` are keys by accelerator class."""
     spec = facts.model.spec
     template = spec.pod_template.model_dump(
         mode="json", by_alias=True, exclude_none=True, exclude_defaults=True
@@ -56,7 +59,11 @@ def wanted_snapshot(facts: Facts, target: Target, prepared: Prepared) -> Snapsho
     return Snapshot(
         prepared_key=prepared.key,
         model_digest=prepared.model_digest,
-        classes=target.classes,
+        classes=tuple(
+            class_snapshot(each, target.backend, target.image, engines.get(each.metadata.name))
+            for each in target.classes
+        ),
+        promise=target.promise,
         strategy=spec.rollout.strategy,
         max_queue=spec.serving.max_queue,
         pod_template=template,
@@ -189,10 +196,18 @@ def _progress(
     ]
     unready = [pod for pod in mine if not _ready(pod) and not pods.leaving(pod)]
     failed = next((each for each in map(pods.failure, unready) if each), None)
+    failed = failed or next((each for each in _refused(facts, unready) if each), None)
     trouble = next((each for each in map(pods.trouble, unready) if each), "")
     if trouble:
         message = f"{message}; {trouble}"
     return Progress(complete=False, message=message, failure=failed, stuck=stuck)
+
+
+def _refused(facts: Facts, unready: Iterable[Object]) -> Iterable[pods.Failure | None]:
+    """Yield what the sidecars of pods that serve already, but are not let in, have found."""
+    for pod in unready:
+        verdict = facts.verdicts.get(pod["metadata"]["name"])
+        yield refusal(verdict) if verdict else None
 
 
 def _updated(deployment: Object | None, revision: str) -> int | None:

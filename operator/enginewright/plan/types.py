@@ -10,8 +10,10 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
 from enginewright.contract.images import ImageFacts
+from enginewright.contract.verdict import Verdict
 
 Object: TypeAlias = Mapping[
     str, Any
@@ -33,10 +35,11 @@ class Config:
     """The operator's own settings, from the chart."""
 
     namespace: str  # the operator's
-    images: Mapping[str, str]  # variant -> image reference: cpu, openvino
+    images: Mapping[str, str]  # variant of the runtime image -> reference
     image_pull_policy: str
     image_pull_secrets: tuple[str, ...]
     store: StoreConfig
+    propose_classes: bool = True  # from the labels of GPU nodes
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,10 @@ class Facts:
     pods: tuple[Object, ...] = ()  # of its Jobs and its Deployments
     deployments: tuple[Object, ...] = ()
     revisions: tuple[Object, ...] = ()  # its ControllerRevisions
+    engines: Mapping[str, InferenceEngine] = field(default_factory=dict)  # the namespace's, by name
+    verdicts: Mapping[str, Verdict] = field(
+        default_factory=dict
+    )  # by pod name; absent: not known, as after a restart
 
 
 @dataclass(frozen=True)

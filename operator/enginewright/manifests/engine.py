@@ -1,0 +1,31 @@
+"""The InferenceEngine that a model asks for."""
+
+from typing import Any
+
+from enginewright.api.base import API_VERSION
+from enginewright.api.inference_engine import InferenceEngine, InferenceEngineSpec
+from enginewright.manifests.labels import CLASS, MANAGED_BY, OPERATOR
+from enginewright.manifests.names import child_name
+
+_KEY_SHOWN = 12
+
+
+def engine_name(spec: InferenceEngineSpec) -> str:
+    """Return the name: backend, class and the beginning of the key, at most a label value long."""
+    return child_name(str(spec.backend), spec.class_name, spec.key[:_KEY_SHOWN])
+
+
+def inference_engine(namespace: str, spec: InferenceEngineSpec) -> dict[str, Any]:
+    """Return the InferenceEngine; no model owns it, since several may share it."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": InferenceEngine.kind,
+        "metadata": {
+            "name": engine_name(spec),
+            "namespace": namespace,
+            "labels": {MANAGED_BY: OPERATOR, CLASS: spec.class_name},
+        },
+        "spec": spec.model_dump(
+            mode="json", by_alias=True, exclude_none=True, exclude_defaults=True
+        ),
+    }

@@ -1,0 +1,94 @@
+"""Which backend is to serve: the candidates in order, and what is promised about them.
+
+The first candidate serves, whole, or the model is refused. Only policy Allow goes on to the next
+one, and the promise then says which one was asked for, so that everybody is told of the fallback.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_model import InferenceModelSpec
+from enginewright.contract.images import VARIANTS
+from enginewright.contract.task import Promise
+from enginewright.plan.obstacle import Obstacle
+from enginewright.plan.types import Facts
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One backend that may serve, and the promise under which it would."""
+
+    backend: str
+    promise: Promise
+
+
+def candidates(
+    facts: Facts, classes: Sequence[AcceleratorClass]
+) -> tuple[Candidate, ...] | Obstacle:
+    """Return the candidates, the preferred one first; all classes run the same backend.
+
+    One prepared model serves all classes, and it is prepared for one backend.
+    """
+    spec = facts.model.spec
+    asked = [_asked(spec, each) for each in classes]
+    if len({ranked[0] for ranked in asked}) > 1:
+        pairs = ", ".join(
+            f"{each.metadata.name}: {ranked[0]}"
+            for each, ranked in zip(classes, asked, strict=True)
+        )
+        message = (
+            f"the classes resolve to different backends ({pairs}); name one backend that all of"
+            " them allow in spec.backends, or write one InferenceModel a backend"
+        )
+        return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
+    ranked = asked[0]
+    promise = _promise(spec)
+    first = ranked[0]
+    wanted = ranked if promise.policy == "Allow" else ranked[:1]
+    found = tuple(
+        Candidate(
+            backend,
+            promise if backend == first else promise.model_copy(update={"asked_backend": first}),
+        )
+        for backend in wanted
+        if all(backend in _runnable(facts, each) for each in classes)
+    )
+    return found or _not_runnable(facts, classes, first)
+
+
+def _asked(spec: InferenceModelSpec, accelerator: AcceleratorClass) -> list[str]:
+    return [str(each) for each in spec.backends or accelerator.spec.backends]
+
+
+def _runnable(facts: Facts, accelerator: AcceleratorClass) -> list[str]:
+    return [
+        str(each) for each in accelerator.spec.backends if VARIANTS[each] in facts.config.images
+    ]
+
+
+def _not_runnable(facts: Facts, classes: Sequence[AcceleratorClass], backend: str) -> Obstacle:
+    refusing = next(each for each in classes if backend not in _runnable(facts, each))
+    runnable = ", ".join(_runnable(facts, refusing))
+    offers = runnable or "none that this installation has an image for"
+    message = (
+        f"the preferred backend {backend} does not run on the class {refusing.metadata.name}, which"
+        f" offers {offers}; choose one of these in spec.backends"
+    )
+    if backend in refusing.spec.backends:
+        message += f", or set images.runtime.{VARIANTS[backend]} in the chart's values"
+    return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
+
+
+def _promise(spec: InferenceModelSpec) -> Promise:
+    fallback = spec.fallback
+    return Promise(
+        policy=fallback.policy,
+        max_compute_share=_share(fallback.max_compute_share),
+        max_node_share=_share(fallback.max_node_share),
+    )
+
+
+def _share(percent: str | None) -> float | None:
+    return None if percent is None else float(percent.removesuffix("%")) / 100

@@ -1,0 +1,205 @@
+"""The engines that a model needs: made where they are missing, read where they are there.
+
+An InferenceEngine belongs to no model and has a controller of its own; here it is only asked for.
+What the engine leaves outside is judged against the model's promise, so that a model whose nodes
+would run elsewhere is refused before a pod of it starts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.conditions import ConditionType, StatusReason
+from enginewright.api.inference_engine import (
+    EngineBuild,
+    EngineFacts,
+    EngineRecipeSpec,
+    InferenceEngine,
+    InferenceEngineSpec,
+)
+from enginewright.api.inference_model_status import EngineReference, Prepared
+from enginewright.api.scalars import quantity
+from enginewright.contract.base import canonical_json
+from enginewright.contract.images import COMPILED_BACKENDS
+from enginewright.contract.keys import engine_key, sha256_text
+from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.contract.report import NAMED_NODES
+from enginewright.contract.task import EngineRecipe, Promise
+from enginewright.manifests.engine import engine_name, inference_engine
+from enginewright.plan.nodes import in_class
+from enginewright.plan.resolve import Target
+from enginewright.plan.types import Facts
+
+_PERMILLE = 1000
+
+
+@dataclass(frozen=True)
+class EngineFailure:
+    """Why the engines are not what the model needs."""
+
+    reason: str
+    message: str
+    lasting: bool
+    placement: bool = False  # they are built, but the promise about placement would be broken
+
+
+@dataclass(frozen=True)
+class Engines:
+    """Where the engines of a target stand."""
+
+    needed: bool
+    keys: Mapping[str, str]  # accelerator class -> key of its engine, of those that are there
+    references: tuple[EngineReference, ...] = ()
+    complete: bool = False
+    reason: str = StatusReason.BUILDING  # of EnginesReady, when not complete
+    message: str = ""
+    failure: EngineFailure | None = None
+    apply: tuple[dict[str, Any], ...] = ()
+    facts: tuple[EngineFacts, ...] = ()
+
+
+def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
+    """Return where the engines of `target` stand and which InferenceEngines are to be applied."""
+    if target.backend not in COMPILED_BACKENDS:
+        return Engines(needed=False, keys={}, complete=True)
+    keys: dict[str, str] = {}
+    apply: list[dict[str, Any]] = []
+    references: list[EngineReference] = []
+    found: list[EngineFacts] = []
+    waiting: list[tuple[str, str]] = []  # reason, message
+    failure: EngineFailure | None = None
+    for each in target.classes:
+        spec = _spec(facts, target, prepared, each)
+        name = engine_name(spec)
+        references.append(EngineReference(class_name=each.metadata.name, name=name))
+        there = facts.engines.get(name)
+        if there is not None and there.status.engine is not None:
+            keys[each.metadata.name] = spec.key
+            found.append(there.status.engine)
+            failure = failure or _judge(there.status.engine, target.promise, each.metadata.name)
+            continue
+        if there is None or _is_new_chance(there, spec.build):
+            apply.append(inference_engine(facts.model.metadata.namespace, spec))
+        elif there.status.failure and there.status.failure.lasting:
+            failure = failure or _failed(there, each.metadata.name)
+        waiting.append(_progress(there, each.metadata.name))
+    return Engines(
+        needed=True,
+        keys=keys,
+        references=tuple(references),
+        complete=not waiting and failure is None,
+        reason=failure.reason if failure else (waiting[0][0] if waiting else StatusReason.BUILT),
+        message="; ".join(text for _, text in waiting),
+        failure=failure,
+        apply=tuple(apply),
+        facts=tuple(found),
+    )
+
+
+def build_hash(build: EngineBuild) -> str:
+    """Return the hash under which a failure of this build is remembered."""
+    return sha256_text(canonical_json(build.model_dump(mode="json", exclude_none=True)))
+
+
+def _spec(
+    facts: Facts, target: Target, prepared: Prepared, accelerator: AcceleratorClass
+) -> InferenceEngineSpec:
+    held = facts.images[target.image]
+    workspace = facts.model.spec.build.workspace
+    ahead = accelerator.spec.ahead_of_time and target.backend == "tensorrt-rtx"
+    recipe = EngineRecipe(
+        backend=target.backend,
+        backend_version=held.backends[target.backend],
+        ort_version=held.ort_version,
+        cuda_major=held.cuda_major,
+        accelerator_class=accelerator.metadata.name,
+        compute_capability=accelerator.spec.compute_capability,
+        ahead_of_time=ahead,
+        workspace_bytes=None if workspace is None else quantity(workspace),
+    )
+    # Without a device any node could build, but one of the class is known to take such pods.
+    selects = not ahead or any(in_class(node, accelerator) for node in facts.nodes)
+    template = facts.model.spec.pod_template
+    return InferenceEngineSpec.model_validate(
+        {
+            "key": engine_key(prepared.key, recipe),
+            "prepared_key": prepared.key,
+            "class": accelerator.metadata.name,
+            "backend": target.backend,
+            "recipe": EngineRecipeSpec.model_validate(
+                recipe.model_dump(exclude={"backend", "accelerator_class"})
+            ),
+            "build": EngineBuild.model_validate(
+                {
+                    "image": target.image,
+                    "timeout_seconds": target.deadline_seconds,
+                    "resources": facts.model.spec.build.resources,
+                    "resource_name": None if ahead else accelerator.spec.resource_name,
+                    "node_selector": dict(accelerator.spec.node_selector) if selects else {},
+                    "tolerations": accelerator.spec.tolerations if selects else (),
+                    "runtime_class_name": None if ahead else template.runtime_class_name,
+                    "image_pull_secrets": tuple({"name": name} for name in target.pull_secrets),
+                }
+            ),
+        }
+    )
+
+
+def _is_new_chance(there: InferenceEngine, build: EngineBuild) -> bool:
+    """Tell whether building failed for good, and what is asked for now was not yet tried."""
+    failure = there.status.failure
+    if failure is None or not failure.lasting:
+        return False
+    digest = build_hash(build)
+    return digest != build_hash(there.spec.build) and digest not in there.status.failed_builds
+
+
+def _failed(there: InferenceEngine, accelerator_class: str) -> EngineFailure:
+    failure = there.status.failure
+    reason = failure.reason if failure else Reason.BUILD_FAILED
+    message = failure.message if failure else ""
+    return EngineFailure(
+        reason, f"the engine for {accelerator_class} cannot be built: {message}", lasting=True
+    )
+
+
+def _progress(there: InferenceEngine | None, accelerator_class: str) -> tuple[str, str]:
+    ready = next(
+        (
+            each
+            for each in (there.status.conditions if there else ())
+            if each.type == ConditionType.READY
+        ),
+        None,
+    )
+    if ready is None:
+        return StatusReason.BUILDING, f"the engine for {accelerator_class} is next"
+    return ready.reason, f"the engine for {accelerator_class}: {ready.message}"
+
+
+def _judge(engine: EngineFacts, promise: Promise, accelerator_class: str) -> EngineFailure | None:
+    """Return what the promise is broken by, in what the engine leaves outside."""
+    outside = engine.nodes_total - engine.nodes_accelerated
+    if outside <= 0 or promise.policy == "Allow":
+        return None
+    share = outside / max(1, engine.nodes_total)
+    compute = engine.compute_permille_elsewhere
+    within = promise.policy == "Budget" and (
+        (promise.max_node_share is None or share <= promise.max_node_share)
+        and (
+            promise.max_compute_share is None
+            or (compute is not None and compute / _PERMILLE <= promise.max_compute_share)
+        )
+    )
+    if within:
+        return None
+    reason = Reason.FALLBACK_OVER_BUDGET if promise.policy == "Budget" else Reason.NODE_FALLBACK
+    time = "" if compute is None else f", {compute / 10:g}% of the computing time"
+    named = ", ".join(engine.elsewhere[:NAMED_NODES])
+    more = outside - min(outside, len(engine.elsewhere[:NAMED_NODES]))
+    message = (
+        f"on {accelerator_class} {outside} of {engine.nodes_total} nodes{time} would run on the"
+        f" CPU: {named}{f' and {more} more' if more else ''}; {REMEDIES[reason]}"
+    )
+    return EngineFailure(reason, message, lasting=True, placement=True)

@@ -1,0 +1,184 @@
+"""What the sidecars' verdicts say of a model: parity, placement, fallback, in words for its owner.
+
+A verdict that is not known, as after a restart of the operator, changes nothing: what was told
+before stays until somebody knows better.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from enginewright.api.conditions import ConditionStatus, StatusReason
+from enginewright.contract.reasons import REMEDIES, ExitCode, Reason
+from enginewright.contract.task import Promise
+from enginewright.contract.verdict import Check, CheckVerdict, Verdict
+from enginewright.manifests.deployment import SIDECAR
+from enginewright.plan.pods import Failure
+
+# What keeps a pod from being let in, the most telling one first.
+_GATES: Final = (
+    Check.DISTRIBUTION,
+    Check.PROVIDER,
+    Check.PLACEMENT,
+    Check.VERSIONS,
+    Check.GOLDEN,
+)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """Status, reason and message of one condition."""
+
+    status: ConditionStatus
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Proofs:
+    """What is proven of the pods that serve."""
+
+    parity: Statement
+    placement: Statement
+    fallback: Statement
+    broken: Statement | None  # why the model is not ready although its pods are
+    placement_summary: str  # "97% openvino"; empty: not known
+    p99: str  # "12ms"; empty: not known
+
+
+def refusal(verdict: Verdict) -> Failure | None:
+    """Return why a sidecar does not let its pod in; None while it has found nothing wrong."""
+    failed = {each.check: each for each in verdict.checks if each.state == "failed"}
+    found = next((failed[gate] for gate in _GATES if gate in failed), None)
+    if found is None or found.reason is None:
+        return None
+    return Failure(
+        stage=SIDECAR,
+        reason=found.reason,
+        message=_with_remedy(found),
+        finished_at="",
+        exit_code=ExitCode.PERMANENT,
+    )
+
+
+def proofs(verdicts: Iterable[Verdict], promise: Promise) -> Proofs | None:
+    """Return what the verdicts of the serving pods prove; None when there are none."""
+    known = tuple(verdicts)
+    if not known:
+        return None
+    return Proofs(
+        parity=_parity(known),
+        placement=_placement(known),
+        fallback=_fallback(known),
+        broken=_broken(known, promise),
+        placement_summary=_placement_summary(known),
+        p99=_p99(known),
+    )
+
+
+def _checks(verdicts: Iterable[Verdict], check: Check) -> list[CheckVerdict]:
+    return [each for verdict in verdicts for each in verdict.checks if each.check is check]
+
+
+def _parity(verdicts: tuple[Verdict, ...]) -> Statement:
+    checks = _checks(verdicts, Check.GOLDEN)
+    if failed := next((each for each in checks if each.state == "failed"), None):
+        return Statement("False", failed.reason or Reason.PARITY_FAILED, _with_remedy(failed))
+    if checks and all(each.state == "ok" for each in checks):
+        return Statement(
+            "True",
+            StatusReason.GOLDEN_MATCHES,
+            "what serves answers the golden inputs as the source model does",
+        )
+    return Statement("Unknown", StatusReason.VERIFYING, "golden inferences have not all run yet")
+
+
+def _placement(verdicts: tuple[Verdict, ...]) -> Statement:
+    checks = _checks(verdicts, Check.PROVIDER) + _checks(verdicts, Check.PLACEMENT)
+    if failed := next((each for each in checks if each.state == "failed"), None):
+        return Statement("False", failed.reason or Reason.NODE_FALLBACK, _with_remedy(failed))
+    worst = max(
+        (each.fallback for each in verdicts if each.fallback),
+        key=lambda each: each.nodes_elsewhere,
+        default=None,
+    )
+    if worst is None or any(each.state != "ok" for each in checks):
+        return Statement(
+            "Unknown",
+            StatusReason.VERIFYING,
+            "which execution provider runs which node is not known of every pod",
+        )
+    on = worst.nodes_total - worst.nodes_elsewhere
+    words = f"{on} of {worst.nodes_total} nodes run on the chosen backend"
+    if worst.nodes_elsewhere:
+        words += f"; {worst.message}"
+    return Statement("True", StatusReason.PROMISE_KEPT, words)
+
+
+def _fallback(verdicts: tuple[Verdict, ...]) -> Statement:
+    known = [each.fallback for each in verdicts if each.fallback]
+    if active := next((each for each in known if each.active), None):
+        reason = active.kind or Reason.NODE_FALLBACK
+        return Statement("True", reason, active.message)
+    if len(known) < len(verdicts):
+        return Statement(
+            "Unknown",
+            StatusReason.VERIFYING,
+            "whether nodes run elsewhere is not known of every pod",
+        )
+    if any(each.nodes_elsewhere for each in known):
+        return Statement(
+            "False", StatusReason.WITHIN_BUDGET, "what runs elsewhere is within spec.fallback"
+        )
+    return Statement("False", StatusReason.NO_FALLBACK, "")
+
+
+def _broken(verdicts: tuple[Verdict, ...], promise: Promise) -> Statement | None:
+    """Return the reason for which a model whose pods are all there is not ready all the same."""
+    gates = (Check.GOLDEN,) if promise.policy == "Allow" else _GATES
+    for gate in gates:
+        for each in _checks(verdicts, gate):
+            if each.state == "failed":
+                return Statement(
+                    "False", each.reason or StatusReason.PROMISE_BROKEN, _with_remedy(each)
+                )
+    return None
+
+
+def _placement_summary(verdicts: tuple[Verdict, ...]) -> str:
+    parts = []
+    for verdict in verdicts:
+        found = verdict.fallback
+        if found is None:
+            continue
+        share = found.compute_share
+        if share is None:
+            share = found.nodes_elsewhere / found.nodes_total if found.nodes_total else 0.0
+        parts.append((1 - share, verdict.backend))
+    if not parts:
+        return ""
+    on, backend = min(parts)
+    # 99.6% is not all of it, and 0.4% is not nothing.
+    percent = round(on * 100)
+    percent = min(percent, 99) if on < 1 else percent
+    percent = max(percent, 1) if on > 0 else percent
+    return f"{percent}% {backend}"
+
+
+def _p99(verdicts: tuple[Verdict, ...]) -> str:
+    """Return the worst pod's baseline in two digits, since it differs a little at every start."""
+    seconds = max((each.baseline.p99 for each in verdicts if each.baseline), default=None)
+    if seconds is None:
+        return ""
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if seconds * factor >= 1:
+            value = seconds * factor
+            return f"{value:.1f}{unit}" if value < 10 else f"{value:.0f}{unit}"
+    return f"{max(1, round(seconds * 1e6, -1)):.0f}us"
+
+
+def _with_remedy(found: CheckVerdict) -> str:
+    remedy = REMEDIES.get(found.reason) if found.reason else None
+    if not remedy or remedy in found.message:
+        return found.message
+    return f"{found.message}; {remedy}"
