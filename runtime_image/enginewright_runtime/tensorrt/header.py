@@ -1,0 +1,104 @@
+"""Checks an engine file by its digest and its header, before anything deserialises it.
+
+No GPU is needed. The header is not documented: it was found by comparing the engines that
+TensorRT-RTX 1.4 to 1.7 build for every compute capability. So it only ever adds to what the
+manifest says, and one that cannot be read is told in the log and believed to be newer.
+"""
+
+import logging
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from enginewright.contract.manifest import EngineInfo
+from enginewright.contract.reasons import Reason
+
+from enginewright_runtime.digests import file_sha256
+from enginewright_runtime.failure import StageFailure
+
+_log: Final = logging.getLogger(__name__)
+_MAGIC: Final = b"vtrt"
+# magic, 12 bytes of unknown use, size of the file, version, 4 bytes, bits of compute capabilities
+_LAYOUT: Final = struct.Struct("<4s12xQ4B4xI")
+_CAPABILITIES: Final = {1: "7.5", 2: "8.0", 4: "8.6", 8: "8.9", 16: "12.0", 32: "12.1"}
+
+
+@dataclass(frozen=True)
+class EngineHeader:
+    """What an engine says of itself."""
+
+    version: str  # of the builder: 1.7.1.116
+    size_bytes: int
+    compute_capabilities: tuple[str, ...]  # that it runs on; (): none that is known here
+
+
+def read_header(path: Path) -> EngineHeader | None:
+    """Return the header of a TensorRT-RTX engine; None for a file that has none that is known.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as reader:
+        head = reader.read(_LAYOUT.size)
+    if len(head) < _LAYOUT.size:
+        return None
+    magic, size, *version, bits = _LAYOUT.unpack(head)
+    if magic != _MAGIC:
+        return None
+    known = tuple(name for bit, name in _CAPABILITIES.items() if bits & bit)
+    return EngineHeader(".".join(map(str, version)), size, known)
+
+
+def check_engine(
+    path: Path, expected: EngineInfo, compute_capability: str | None, backend_version: str | None
+) -> None:
+    """Refuse an engine that cannot run here, without loading it.
+
+    Args:
+        path: the engine file.
+        expected: what its manifest says.
+        compute_capability: of the device that is to run it, "8.9"; None: not known.
+        backend_version: of the library that is to run it; None: not known.
+
+    Raises:
+        StageFailure: EngineCorrupt, EngineVersionMismatch or EngineIncompatible.
+    """
+    header = _checked_content(path, expected)
+    built_by = header.version if header else expected.recipe.backend_version
+    if backend_version is not None and built_by != backend_version:
+        raise StageFailure(
+            Reason.ENGINE_VERSION_MISMATCH,
+            f"the engine was built by {expected.recipe.backend} {built_by}, and this image has"
+            f" {backend_version}",
+        )
+    runs_on = (header.compute_capabilities if header else ()) or expected.compute_capabilities
+    if compute_capability is not None and compute_capability not in runs_on:
+        raise StageFailure(
+            Reason.ENGINE_INCOMPATIBLE,
+            f"the engine runs on compute capability {', '.join(runs_on) or 'unknown'}, and this"
+            f" device has {compute_capability}",
+        )
+
+
+def _checked_content(path: Path, expected: EngineInfo) -> EngineHeader | None:
+    """Return the header of a file whose size and digest are right."""
+    try:
+        found = file_sha256(path)
+        header = read_header(path)
+    except OSError as error:
+        raise _corrupt(path, f"it cannot be read: {error.strerror}") from error
+    if found.size_bytes != expected.size_bytes:
+        raise _corrupt(path, f"it has {found.size_bytes} bytes instead of {expected.size_bytes}")
+    if found.sha256 != expected.sha256:
+        begins = "" if header else ", and it does not begin as an engine does"
+        raise _corrupt(
+            path, f"its sha256 is {found.sha256[:12]} instead of {expected.sha256[:12]}{begins}"
+        )
+    if header is None:
+        _log.warning("the header of engine %s is of an unknown kind: not checked", path.name)
+    return header
+
+
+def _corrupt(path: Path, what: str) -> StageFailure:
+    return StageFailure(Reason.ENGINE_CORRUPT, f"engine file {path.name} is damaged: {what}")
