@@ -7,16 +7,20 @@ the API server would refuse (a changed selector, Job, ControllerRevision or clai
 import copy
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import InferenceModelStatus
 from enginewright.contract.images import ImageFacts
+from enginewright.contract.manifest import Latency
 from enginewright.contract.reasons import Reason, exit_code
 from enginewright.contract.report import Published, StageReport
 from enginewright.contract.task import PREPARE_STAGES
+from enginewright.contract.verdict import Check, CheckVerdict, FallbackVerdict, Verdict
 from enginewright.plan.plan import plan
 from enginewright.plan.types import Config, EventIntent, Facts, Plan, StoreConfig
 
@@ -26,6 +30,8 @@ NAMESPACE: Final = "shop"
 MODEL: Final = "resnet"
 CPU_IMAGE: Final = "registry.example/cpu:1"
 OPENVINO_IMAGE: Final = "registry.example/openvino:1"
+GPU_IMAGE: Final = "registry.example/gpu:1"
+RTX_IMAGE: Final = "registry.example/rtx:1"
 DIGEST: Final = "d" * 64
 PATIENCE: Final = 20  # passes in which a plan must come to rest
 
@@ -74,6 +80,51 @@ def node(name: str, **spec: Any) -> Json:
     }
 
 
+def l4(**spec: Any) -> AcceleratorClass:
+    """Return a class of GPUs for which TensorRT-RTX builds without a device."""
+    return accelerator_class(
+        "l4",
+        "tensorrt-rtx",
+        "cuda",
+        **{
+            "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-L4"},
+            "resourceName": "nvidia.com/gpu",
+            "computeCapability": "8.9",
+            "aheadOfTime": True,
+            **spec,
+        },
+    )
+
+
+def verdict(
+    backend: str = "cpu",
+    fallback: FallbackVerdict | None = None,
+    *,
+    failed: Mapping[Check, Reason] | None = None,
+    p99: float | None = 0.012,
+) -> Verdict:
+    """Return what a sidecar says: all is well, but for the checks that failed."""
+    wrong = failed or {}
+    return Verdict(
+        model=MODEL,
+        revision="r",
+        backend=backend,
+        ready=not wrong,
+        admitted=not wrong,
+        checks=tuple(
+            CheckVerdict(
+                check=check,
+                state="failed" if check in wrong else "ok",
+                reason=wrong.get(check),
+                message=f"{check}!" if check in wrong else "",
+            )
+            for check in Check
+        ),
+        fallback=fallback or FallbackVerdict(active=False, nodes_total=105),
+        baseline=None if p99 is None else Latency(p50=p99 / 2, p90=p99 / 1.5, p99=p99, samples=20),
+    )
+
+
 def published(key: str = "a" * 64, digest: str = DIGEST) -> Published:
     return Published(
         key=key, model_digest=digest, opset=17, ir_version=8, nodes=105, size_bytes=4096
@@ -103,6 +154,7 @@ class World:
             OPENVINO_IMAGE: image_facts("openvino", "1.24.1", 25),
         }
         self.image_failures: dict[str, str] = {}
+        self.verdicts: dict[str, Verdict] = {}  # by pod; unknown to an operator that has just begun
         self.objects: dict[tuple[str, str], Json] = {}
         self.events: list[EventIntent] = []
         self.last: Plan | None = None
@@ -136,6 +188,12 @@ class World:
             images=self.images,
             image_failures=self.image_failures,
             store=self.objects.get(("PersistentVolumeClaim", self.config.store.claim)),
+            engines={
+                name: InferenceEngine.model_validate(copy.deepcopy(obj))
+                for (kind, name), obj in self.objects.items()
+                if kind == "InferenceEngine"
+            },
+            verdicts=dict(self.verdicts),
             **{attribute: tuple(found) for attribute, found in children.items()},
         )
 
@@ -337,6 +395,70 @@ class World:
             self.serving_pod(deployment["metadata"]["name"], index=90, status={kind: [state]})
         return self.settle()
 
+    # what engine Jobs do
+
+    def has_gpus(self, **spec: Any) -> "World":
+        """Have a class of GPUs in the cluster, and images for it."""
+        self.classes = [l4(**spec)]
+        self.config = replace(
+            self.config, images={**self.config.images, "gpu": GPU_IMAGE, "rtx": RTX_IMAGE}
+        )
+        rtx = image_facts("rtx").model_copy(update={"backends": {"tensorrt-rtx": "1.7.1.116"}})
+        gpu = image_facts("gpu").model_copy(update={"backends": {"cuda": "13"}})
+        self.images = {**self.images, RTX_IMAGE: rtx, GPU_IMAGE: gpu}
+        return self
+
+    def engine_says(self, reason: str, **status: Any) -> "World":
+        """Have the one InferenceEngine say that it is not ready."""
+        self.the("InferenceEngine")["status"] = {
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": "False",
+                    "reason": reason,
+                    "message": f"{reason}!",
+                    "lastTransitionTime": _text(self.now),
+                }
+            ],
+            **status,
+        }
+        return self.settle()
+
+    def engine_fails(self, reason: Reason, *, lasting: bool = True) -> "World":
+        return self.engine_says(
+            reason,
+            failure={"reason": reason, "message": f"{reason}!", "lasting": lasting},
+        )
+
+    def engine_built(self, *, total: int = 105, accelerated: int = 105, **facts: Any) -> "World":
+        """Have every InferenceEngine be built."""
+        for engine in self.all("InferenceEngine"):
+            engine["status"] = {
+                "engine": {
+                    "sha256": "e" * 64,
+                    "sizeBytes": 3_450_000,
+                    "buildMilliseconds": 512,
+                    "computeCapabilities": ["8.9"],
+                    "nodesTotal": total,
+                    "nodesAccelerated": accelerated,
+                    **facts,
+                }
+            }
+        return self.settle()
+
+    # what sidecars do
+
+    def sidecars_say(self, said: Verdict) -> "World":
+        """Have the sidecars of all serving pods say the same."""
+        for pod in self.all("Pod"):
+            if pod["metadata"]["labels"].get("enginewright.dev/component") == "serve":
+                self.verdicts[pod["metadata"]["name"]] = said
+        return self.settle()
+
+    def operator_restarts(self) -> "World":
+        self.verdicts = {}
+        return self.settle()
+
     def serving_pod(
         self,
         deployment: str,
@@ -351,6 +473,8 @@ class World:
             "containerStatuses": [state],
             "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
         }
+        if ready:
+            self.verdicts[f"{deployment}-{index:05}"] = verdict()
         return self._pod(
             f"{deployment}-{index:05}",
             {**labels, "deployment": deployment},
@@ -423,6 +547,7 @@ class World:
     def _drop_pods(self, label: str, value: str) -> None:
         for pod in self.all("Pod"):
             if pod["metadata"]["labels"].get(label) == value:
+                self.verdicts.pop(pod["metadata"]["name"], None)
                 del self.objects[("Pod", pod["metadata"]["name"])]
 
     def _end(self, job: Json, kind: str, **condition: str) -> None:

@@ -27,9 +27,7 @@ def refused(change: dict[str, Any]) -> tuple[str, ...]:
         ({"parity": {"samples": {"uri": "oci://registry/samples"}}},
          "spec.parity.samples.uri: oci://registry/samples (only pvc, http and https)"),
         ({"parity": {"outputs": [{"name": "y", "rtol": "0.1"}]}}, "spec.parity.outputs"),
-        ({"build": {"workspace": "4Gi"}}, "spec.build.workspace"),
         ({"build": {"interim": "CUDA"}}, "spec.build.interim: CUDA (only None)"),
-        ({"fallback": {"policy": "Forbid"}}, "spec.fallback"),
         ({"rollout": {"canary": {}}}, "spec.rollout.canary"),
         ({"rollout": {"analysis": {"maxErrorShare": "1%"}}}, "spec.rollout.analysis"),
         ({"rollout": {"onFailure": "Pause"}}, "spec.rollout.onFailure"),
@@ -59,5 +57,5 @@ def test_what_is_acted_on_passes(change: dict[str, Any]) -> None:
 
 
 def test_all_are_named_in_the_order_of_the_schema() -> None:
-    change = {"precision": "INT8", "quantization": CALIBRATION, "fallback": {"policy": "Allow"}}
-    assert refused(change) == ("spec.precision", "spec.quantization", "spec.fallback")
+    change = {"precision": "INT8", "quantization": CALIBRATION, "targetOpset": 17}
+    assert refused(change) == ("spec.targetOpset", "spec.precision", "spec.quantization")

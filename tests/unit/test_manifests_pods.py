@@ -210,7 +210,7 @@ def test_jobs_pull_with_the_models_own_secrets_too() -> None:
 
 def test_the_server_reads_a_copy_that_was_checked_and_never_the_store() -> None:
     pod = serving_pod()
-    fetch, server = containers(pod)
+    fetch, sidecar, server = containers(pod)
     assert fetch["command"] == ["enginewright-runtime", "fetch-artifact"]
     assert mounts(fetch) == {
         "/tmp": False,  # noqa: S108
@@ -219,7 +219,20 @@ def test_the_server_reads_a_copy_that_was_checked_and_never_the_store() -> None:
     }
     assert server["command"] == ["enginewright-runtime", "serve"]
     assert mounts(server) == {"/tmp": False, contract.ARTIFACT_PATH: True}  # noqa: S108
-    assert fetch["env"] == server["env"]
+    assert mounts(sidecar) == mounts(server)
+    assert fetch["env"] == sidecar["env"] == server["env"]
+
+
+def test_the_sidecar_starts_before_the_server_and_gates_the_pod() -> None:
+    _, sidecar, server = containers(serving_pod())
+    assert sidecar["command"] == ["enginewright-runtime", "sidecar"]
+    assert sidecar["restartPolicy"] == "Always"
+    assert "startupProbe" not in sidecar, "it would wait for a server that waits for it"
+    assert sidecar["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "sidecar"}
+    assert sidecar["ports"] == [
+        {"name": "sidecar", "containerPort": contract.SIDECAR_PORT, "protocol": "TCP"}
+    ]
+    assert "restartPolicy" not in server
 
 
 def test_the_task_says_what_to_serve() -> None:
@@ -262,7 +275,8 @@ def test_the_class_places_the_pod_and_the_template_adds_to_it() -> None:
 
 
 def test_only_the_server_takes_a_device() -> None:
-    fetch, server = containers(serving_pod())
+    fetch, sidecar, server = containers(serving_pod())
+    assert "example.com/tpu" not in sidecar["resources"]["limits"]
     assert "example.com/tpu" not in fetch["resources"].get("limits", {})
     assert server["resources"]["limits"]["example.com/tpu"] == "1"
 

@@ -7,13 +7,40 @@ from typing import Final
 
 import pytest
 from enginewright.contract.reasons import Reason
+from enginewright.contract.verdict import Check, FallbackVerdict
 
-from tests.support.plan_world import CPU_IMAGE, MODEL, World, published, terminated
+from tests.support.plan_world import CPU_IMAGE, MODEL, World, published, terminated, verdict
 
 pytestmark = pytest.mark.unit
 
 TABLE: Final = Path(__file__).parents[2] / "docs" / "conditions.md"
-COLUMNS: Final = ("Ready", "Reconciling", "Stalled", "Available", "Validated")
+COLUMNS: Final = (
+    "Ready",
+    "Reconciling",
+    "Stalled",
+    "Available",
+    "Validated",
+    "EnginesReady",
+    "ParityVerified",
+    "PlacementVerified",
+    "FallbackActive",
+)
+PARTLY: Final = FallbackVerdict(
+    active=False,
+    message="3 of 105 nodes run on CPUExecutionProvider",
+    nodes_total=105,
+    nodes_elsewhere=3,
+    compute_share=0.02,
+)
+WHOLLY: Final = FallbackVerdict(
+    active=True,
+    kind="NodeFallback",
+    reason=Reason.PROVIDER_MISSING,
+    message="105 of 105 nodes run on CPUExecutionProvider",
+    nodes_total=105,
+    nodes_elsewhere=105,
+    compute_share=1.0,
+)
 OTHER: Final = {"uri": "https://models.example/other.onnx"}
 
 
@@ -88,6 +115,34 @@ def update_fails() -> World:
     return updating().rolling(available=2).new_pod_fails(Reason.PROVIDER_MISSING)
 
 
+def building(**spec: object) -> World:
+    return World(**spec).has_gpus().settle().job_succeeds()
+
+
+def driver_missing() -> World:
+    world = building().engine_built().rolling(0)
+    return world.new_pod_fails(Reason.DRIVER_MISSING)
+
+
+def next_backend() -> World:
+    """Have the first backend of two fail to build an engine, under Allow."""
+    return building(fallback={"policy": "Allow"}).engine_fails(Reason.BUILD_FAILED)
+
+
+def held_back() -> World:
+    world = World().settle().job_succeeds().rolling(0)
+    broken = WHOLLY.model_copy(update={"broken": True})
+    return world.sidecars_say(
+        verdict(fallback=broken, failed={Check.PLACEMENT: Reason.NODE_FALLBACK})
+    )
+
+
+def promise_breaks() -> World:
+    broken = WHOLLY.model_copy(update={"broken": True})
+    wrong = {Check.PLACEMENT: Reason.SESSION_REPLACED}
+    return serving().sidecars_say(verdict(fallback=broken, failed=wrong))
+
+
 STATES: Final[dict[str, Callable[[], World]]] = {
     "the runtime image is asked what it holds": unprobed,
     "the spec cannot be acted on": lambda: World(precision="FP16").settle(),
@@ -131,6 +186,34 @@ STATES: Final[dict[str, Callable[[], World]]] = {
     "paused, nothing to hold back": lambda: serving().edit(rollout={"paused": True}),
     "paused before anything served": lambda: (
         World(rollout={"paused": True}).settle().job_succeeds()
+    ),
+    "an engine is built": lambda: building().engine_says("Building"),
+    "no device is free to build on": lambda: building().engine_says("CapacityBlocked"),
+    "an engine cannot be built": lambda: building().engine_fails(Reason.BUILD_FAILED),
+    "an engine leaves out nodes, which is forbidden": lambda: building().engine_built(
+        accelerated=100, elsewhere=["det (Det)"]
+    ),
+    "the engine is built, its pods lack the driver": driver_missing,
+    "the engine serves": lambda: building().engine_built().all_available(),
+    "the first backend fails, the next is prepared": next_backend,
+    "first rollout, held back by its proofs": held_back,
+    "serving, some nodes elsewhere, within the budget": lambda: (
+        World(fallback={"policy": "Budget", "maxNodeShare": "5%"}, replicas=2)
+        .settle()
+        .job_succeeds()
+        .all_available()
+        .sidecars_say(verdict(fallback=PARTLY))
+    ),
+    "serving with a fallback that is allowed": lambda: (
+        World(fallback={"policy": "Allow"}, replicas=2)
+        .settle()
+        .job_succeeds()
+        .all_available()
+        .sidecars_say(verdict(fallback=WHOLLY, failed={Check.PROVIDER: Reason.PROVIDER_MISSING}))
+    ),
+    "serving, the promise is broken": promise_breaks,
+    "serving, a sidecar sees wrong answers": lambda: serving().sidecars_say(
+        verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})
     ),
     "scaled to zero": lambda: serving().edit(replicas=0).all_available(),
 }
@@ -180,6 +263,15 @@ def test_messages_are_sentences_that_do_not_change_by_themselves(state: str) -> 
         assert MODEL not in message, "kubectl shows the model's name beside it"
         if condition["status"] == "True" or condition["type"] == "Ready":
             assert message
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_an_operator_that_starts_anew_says_the_same(state: str) -> None:
+    world = STATES[state]()
+    before = world.status
+    world.verdicts = {}
+    world.settle()
+    assert world.status == before
 
 
 def test_a_failure_that_is_tried_again_says_so_once() -> None:

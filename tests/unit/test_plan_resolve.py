@@ -54,8 +54,6 @@ REFUSED: Final[list[tuple[str, dict[str, Any]]]] = [
         },
     ),
     ("spec.build.interim", {"build": {"interim": "CPU"}}),
-    ("spec.build.workspace", {"build": {"workspace": "4Gi"}}),
-    ("spec.fallback", {"fallback": {"policy": "Forbid"}}),
     ("spec.rollout.canary", {"rollout": {"canary": {"replicas": 1}}}),
     ("spec.rollout.analysis", {"rollout": {"analysis": {"maxErrorShare": "1%"}}}),
     ("spec.rollout.onFailure", {"rollout": {"onFailure": "Rollback"}}),

@@ -57,7 +57,9 @@ def test_nothing_is_said_to_serve_before_it_does() -> None:
     assert world.status["serving"]["modelDigest"] == "d" * 64
     assert world.status["summary"] == {
         "backend": "cpu",
+        "placement": "100% cpu",
         "classes": "cpu 2/2",
+        "p99": "12ms",
         "revision": world.status["revision"],
     }
 

@@ -105,7 +105,7 @@ def _verdict(standing: Standing) -> Verdict:
         return Verdict("False", StatusReason.ROLLING_OUT, "the first revision is about to start")
     if progress.complete:
         return _complete(standing, progress)
-    return _rolling_out(standing.rollout, progress, serves)
+    return _rolling_out(standing, progress, serves)
 
 
 def _not_prepared(standing: Standing, serves: str) -> Verdict | None:
@@ -138,10 +138,13 @@ def _complete(standing: Standing, progress: Progress) -> Verdict:
     return Verdict("True", StatusReason.SERVING, f"revision {rollout.applied}, {progress.message}")
 
 
-def _rolling_out(rollout: Rollout, progress: Progress, serves: str) -> Verdict:
+def _rolling_out(standing: Standing, progress: Progress, serves: str) -> Verdict:
+    rollout = standing.rollout
     if progress.failure:
         reason, message = progress.failure.reason, progress.failure.message + serves
         return Verdict("False", reason, message, stalled=progress.stuck)
+    if rollout.serving is None and standing.proofs and (broken := standing.proofs.broken):
+        return Verdict("False", broken.reason, broken.message, stalled=progress.stuck)
     message = f"revision {rollout.applied}, {progress.message}{serves}"
     if progress.stuck:
         return Verdict("False", StatusReason.ROLLOUT_FAILED, message, stalled=True)

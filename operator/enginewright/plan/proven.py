@@ -19,13 +19,13 @@ def what_is_proven(facts: Facts, rollout: Rollout) -> Proofs | None:
     if revision is None:
         return None
     promise = _promise(facts, revision)
-    ready = [pod for pod in _pods(facts, revision) if _ready(pod)]
-    found = _verdicts(facts, ready or _pods(facts, revision))
+    mine = _pods(facts, revision)
+    found = _verdicts(facts, [pod for pod in mine if _ready(pod)] or mine)
     if proven := proofs(found, promise):
         return proven
     before = facts.model.status
     told = before.serving.revision if before.serving else before.revision
-    return _as_told(facts) if told == revision and (ready or not facts.pods) else None
+    return _as_told(facts) if mine and told == revision else None
 
 
 def _pods(facts: Facts, revision: str) -> list[Object]:
