@@ -1,0 +1,220 @@
+"""Engines as a model's plan sees them: asked for once, judged against the promise, never repeated."""
+
+from typing import Any
+
+import pytest
+from enginewright.contract.keys import engine_key
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import EngineRecipe, ServeTask
+
+from tests.support.plan_world import GPU_IMAGE, RTX_IMAGE, World, node, published
+
+pytestmark = pytest.mark.unit
+
+
+def container_of(pod: dict[str, Any], name: str) -> dict[str, Any]:
+    spec = pod["spec"]
+    (found,) = [c for c in (*spec["initContainers"], *spec["containers"]) if c["name"] == name]
+    return dict(found)
+
+
+def prepared(classes: dict[str, Any] | None = None, **spec: Any) -> World:
+    return World(**spec).has_gpus(**(classes or {})).settle().job_succeeds()
+
+
+def test_an_engine_is_asked_for_once_the_model_is_prepared() -> None:
+    world = World().has_gpus().settle()
+    assert world.all("InferenceEngine") == []
+    world.job_succeeds()
+    engine = world.the("InferenceEngine")
+    recipe = EngineRecipe(
+        backend="tensorrt-rtx",
+        backend_version="1.7.1.116",
+        ort_version="1.31.1",
+        accelerator_class="l4",
+        compute_capability="8.9",
+        ahead_of_time=True,
+    )
+    assert engine["spec"]["key"] == engine_key("a" * 64, recipe)
+    assert engine["metadata"]["name"] == f"tensorrt-rtx-l4-{engine['spec']['key'][:12]}"
+    assert "ownerReferences" not in engine["metadata"], "two models may share it"
+    assert world.status["engines"] == [{"class": "l4", "name": engine["metadata"]["name"]}]
+    assert world.all("Deployment") == []
+
+
+def test_a_build_ahead_of_time_asks_for_no_device() -> None:
+    build = prepared().the("InferenceEngine")["spec"]["build"]
+    assert "resourceName" not in build
+    assert build["image"] == RTX_IMAGE
+
+
+def test_a_build_ahead_of_time_goes_to_a_node_of_its_class_where_there_is_one() -> None:
+    assert "nodeSelector" not in prepared().the("InferenceEngine")["spec"]["build"]
+    world = World().has_gpus()
+    gpu = node("gpu-1")
+    gpu["metadata"]["labels"]["nvidia.com/gpu.product"] = "NVIDIA-L4"
+    world.nodes = [*world.nodes, gpu]
+    build = world.settle().job_succeeds().the("InferenceEngine")["spec"]["build"]
+    assert build["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-L4"}
+
+
+def test_a_build_on_a_device_asks_for_one_of_the_class() -> None:
+    world = prepared({"aheadOfTime": False}, build={"workspace": "4Gi", "timeout": "2h"})
+    spec = world.the("InferenceEngine")["spec"]
+    assert spec["build"]["resourceName"] == "nvidia.com/gpu"
+    assert spec["build"]["timeoutSeconds"] == 7200
+    assert spec["recipe"]["workspaceBytes"] == 4 << 30
+    assert "aheadOfTime" not in spec["recipe"]
+
+
+def test_what_decides_the_content_decides_the_key() -> None:
+    def key(world: World) -> str:
+        return str(world.the("InferenceEngine")["spec"]["key"])
+
+    same = key(prepared())
+    assert key(prepared(build={"timeout": "2h"})) == same
+    assert key(prepared(build={"workspace": "1Gi"})) != same
+    assert key(prepared({"computeCapability": "8.6"})) != same
+    assert key(prepared({"aheadOfTime": False})) != same
+    other = World().has_gpus().settle().job_succeeds(published(key="b" * 64))
+    assert key(other) != same
+
+
+def test_pods_serve_the_engine_when_it_is_built() -> None:
+    world = prepared().engine_built()
+    (variable,) = container_of(world.the("Deployment")["spec"]["template"], "server")["env"]
+    task = ServeTask.model_validate_json(variable["value"])
+    assert task.engine_key == world.the("InferenceEngine")["spec"]["key"]
+    assert task.compute_capability == "8.9"
+    assert task.promise.policy == "Forbid"
+    world.all_available()
+    assert world.told()["Ready"] == ("True", "Serving")
+    message = world.condition("EnginesReady")["message"]
+    assert "3.5 MB" in message or "3.4 MB" in message
+    assert "8.9" in message
+    assert "eeeeeeeeeeee" in message
+
+
+def test_a_failure_for_good_is_told_and_not_asked_for_again() -> None:
+    world = prepared().engine_fails(Reason.BUILD_FAILED)
+    engine = world.the("InferenceEngine")
+    generation = engine["metadata"]["generation"]
+    world.later(hours=5)
+    assert world.the("InferenceEngine")["metadata"]["generation"] == generation
+    assert world.told()["Stalled"] == ("True", "BuildFailed")
+
+
+def test_other_build_settings_are_a_new_chance_after_a_failure_for_good() -> None:
+    world = prepared().engine_fails(Reason.BUILD_OUT_OF_MEMORY)
+    world.edit(build={"resources": {"limits": {"memory": "16Gi"}}})
+    assert world.the("InferenceEngine")["spec"]["build"]["resources"] == {
+        "limits": {"memory": "16Gi"}
+    }
+
+
+def test_while_a_build_runs_other_settings_change_nothing() -> None:
+    world = prepared().engine_says("Building")
+    before = world.the("InferenceEngine")["spec"]
+    world.edit(build={"timeout": "2h"})
+    assert world.the("InferenceEngine")["spec"] == before
+
+
+def test_an_engine_that_is_deleted_is_asked_for_again_while_the_old_revision_serves() -> None:
+    world = prepared().engine_built().all_available()
+    name = world.the("InferenceEngine")["metadata"]["name"]
+    del world.objects[("InferenceEngine", name)]
+    world.settle()
+    assert world.the("InferenceEngine")["metadata"]["name"] == name
+    assert world.all("Deployment"), "what serves, serves on"
+    assert world.told()["Available"][0] == "True"
+    assert world.told()["Ready"] == ("False", "Building")
+
+
+@pytest.mark.parametrize(
+    ("fallback", "told"),
+    [
+        ({}, ("False", "NodeFallback")),
+        ({"policy": "Budget", "maxNodeShare": "5%"}, ("False", "RollingOut")),
+        ({"policy": "Budget", "maxNodeShare": "4%"}, ("False", "FallbackOverBudget")),
+        ({"policy": "Budget", "maxComputeShare": "9%"}, ("False", "FallbackOverBudget")),
+        ({"policy": "Budget", "maxComputeShare": "50%"}, ("False", "RollingOut")),
+        ({"policy": "Allow"}, ("False", "RollingOut")),
+    ],
+)
+def test_what_an_engine_leaves_outside_is_judged_before_a_pod_starts(
+    fallback: dict[str, str], told: tuple[str, str]
+) -> None:
+    world = prepared(**({"fallback": fallback} if fallback else {})).engine_built(
+        accelerated=100, elsewhere=["a (Det)", "b (Det)"], computePermilleElsewhere=120
+    )
+    assert world.told()["Ready"] == told
+    started = bool(world.all("Deployment"))
+    assert started == (told[1] == "RollingOut")
+    if not started:
+        message = world.condition("Ready")["message"]
+        assert "5 of 105 nodes, 12% of the computing time" in message
+        assert "a (Det), b (Det) and 3 more" in message
+
+
+def test_an_unknown_compute_share_does_not_prove_a_budget() -> None:
+    world = prepared(fallback={"policy": "Budget", "maxComputeShare": "50%"}).engine_built(
+        accelerated=104
+    )
+    assert world.told()["Ready"] == ("False", "FallbackOverBudget")
+
+
+def allow(*backends: str) -> dict[str, Any]:
+    return {"fallback": {"policy": "Allow"}, "backends": list(backends)}
+
+
+def test_under_allow_the_next_backend_takes_over_and_says_which_was_asked_for() -> None:
+    world = prepared(None, **allow("tensorrt-rtx", "cuda")).engine_fails(Reason.BUILD_FAILED)
+    (rejected,) = world.status["rejectedBackends"]
+    assert (rejected["backend"], rejected["reason"]) == ("tensorrt-rtx", "BuildFailed")
+    world.job_succeeds(published(key="c" * 64)).all_available()
+    template = world.the("Deployment")["spec"]["template"]
+    (variable,) = container_of(template, "server")["env"]
+    task = ServeTask.model_validate_json(variable["value"])
+    assert task.backend == "cuda"
+    assert task.promise.asked_backend == "tensorrt-rtx"
+    assert container_of(template, "server")["image"] == GPU_IMAGE
+
+
+def test_under_allow_a_pod_that_cannot_load_rejects_its_backend() -> None:
+    world = prepared(None, **allow("tensorrt-rtx", "cuda")).engine_built().rolling(0)
+    world.new_pod_fails(Reason.DRIVER_MISSING)
+    assert world.status["rejectedBackends"][0]["reason"] == "DriverMissing"
+    assert world.job()["spec"]["template"]["spec"]["initContainers"][0]["image"] == GPU_IMAGE
+
+
+def test_the_last_backend_keeps_its_own_reason() -> None:
+    world = prepared(None, **allow("tensorrt-rtx")).engine_fails(Reason.BUILD_FAILED)
+    assert "rejectedBackends" not in world.status
+    assert world.told()["Ready"] == ("False", "BuildFailed")
+
+
+def test_a_failure_that_is_no_backends_fault_rejects_none() -> None:
+    world = World(**allow("tensorrt-rtx", "cuda")).has_gpus().settle()
+    world.job_fails(Reason.DIGEST_MISMATCH, "fetch")
+    assert "rejectedBackends" not in world.status
+
+
+def test_a_change_of_the_spec_gives_a_rejected_backend_a_new_chance() -> None:
+    world = prepared(None, **allow("tensorrt-rtx", "cuda")).engine_fails(Reason.BUILD_FAILED)
+    world.job_succeeds(published(key="c" * 64)).all_available()
+    world.edit(build={"timeout": "3h"})
+    assert world.job()["spec"]["template"]["spec"]["initContainers"][0]["image"] == RTX_IMAGE
+
+
+def test_without_allow_no_other_backend_is_tried() -> None:
+    world = prepared(None, backends=["tensorrt-rtx", "cuda"]).engine_fails(Reason.BUILD_FAILED)
+    assert "rejectedBackends" not in world.status
+    assert world.told()["Ready"] == ("False", "BuildFailed")
+
+
+def test_an_image_without_the_backends_libraries_is_named() -> None:
+    world = World(backends=["cuda"]).has_gpus()
+    world.images[GPU_IMAGE] = world.images[GPU_IMAGE].model_copy(update={"backends": {}})
+    world.settle()
+    assert world.told()["Stalled"] == ("True", "BackendNotAllowed")
+    assert GPU_IMAGE in world.condition("Stalled")["message"]

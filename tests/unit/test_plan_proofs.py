@@ -1,0 +1,157 @@
+"""What verdicts prove, in words: the worst pod speaks for the model."""
+
+import pytest
+from enginewright.contract.manifest import Latency
+from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.contract.task import Promise
+from enginewright.contract.verdict import Check, CheckVerdict, FallbackVerdict, Verdict
+from enginewright.plan.proofs import proofs, refusal
+
+from tests.support.plan_world import verdict
+
+pytestmark = pytest.mark.unit
+
+FORBID = Promise()
+ALLOW = Promise(policy="Allow")
+
+
+def elsewhere(
+    nodes: int, share: float | None, *, total: int = 200, active: bool = True
+) -> FallbackVerdict:
+    return FallbackVerdict(
+        active=active,
+        kind="NodeFallback" if active else None,
+        message=f"{nodes} elsewhere",
+        nodes_total=total,
+        nodes_elsewhere=nodes,
+        compute_share=share,
+    )
+
+
+def test_no_verdict_proves_nothing() -> None:
+    assert proofs([], FORBID) is None
+
+
+def test_one_pod_that_has_not_looked_yet_leaves_it_unknown() -> None:
+    blind = verdict().model_copy(
+        update={"checks": tuple(CheckVerdict(check=each) for each in Check), "fallback": None}
+    )
+    found = proofs([verdict(), blind], FORBID)
+    assert found is not None
+    assert found.parity.status == found.placement.status == found.fallback.status == "Unknown"
+    assert found.broken is None
+
+
+def test_the_worst_pod_speaks() -> None:
+    found = proofs(
+        [verdict(), verdict(fallback=elsewhere(8, 0.25), p99=0.034), verdict(p99=0.02)], ALLOW
+    )
+    assert found is not None
+    assert found.placement_summary == "75% cpu"
+    assert found.p99 == "34ms"
+    assert (found.fallback.status, found.fallback.message) == ("True", "8 elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "share", "shown"),
+    [
+        (0, 0.0, "100% cpu"),
+        (1, 0.0001, "99% cpu"),
+        (199, 0.9999, "1% cpu"),
+        (200, 1.0, "0% cpu"),
+        (50, None, "75% cpu"),
+        (0, None, "100% cpu"),
+    ],
+)
+def test_a_share_is_never_rounded_to_all_or_nothing(
+    nodes: int, share: float | None, shown: str
+) -> None:
+    found = proofs([verdict(fallback=elsewhere(nodes, share))], ALLOW)
+    assert found is not None
+    assert found.placement_summary == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (2.34, "2.3s"),
+        (12.2, "12s"),
+        (0.0124, "12ms"),
+        (0.0012, "1.2ms"),
+        (0.000243, "240us"),
+        (0.000001, "1us"),
+    ],
+)
+def test_the_baseline_is_shown_in_two_digits(seconds: float, shown: str) -> None:
+    found = proofs([verdict(p99=seconds)], FORBID)
+    assert found is not None
+    assert found.p99 == shown
+
+
+def test_a_baseline_that_is_not_measured_shows_nothing() -> None:
+    found = proofs([verdict(p99=None)], FORBID)
+    assert found is not None
+    assert found.p99 == ""
+
+
+@pytest.mark.parametrize("check", [Check.PROVIDER, Check.PLACEMENT, Check.VERSIONS])
+def test_a_broken_promise_counts_unless_it_is_allowed(check: Check) -> None:
+    wrong = [verdict(failed={check: Reason.SESSION_REPLACED})]
+    forbidden, allowed = proofs(wrong, FORBID), proofs(wrong, ALLOW)
+    assert forbidden is not None
+    assert allowed is not None
+    assert forbidden.broken is not None
+    assert forbidden.broken.reason == "SessionReplaced"
+    assert forbidden.broken.message.endswith(REMEDIES[Reason.SESSION_REPLACED])
+    assert allowed.broken is None
+
+
+@pytest.mark.parametrize("promise", [FORBID, ALLOW])
+def test_wrong_answers_are_never_allowed(promise: Promise) -> None:
+    found = proofs([verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})], promise)
+    assert found is not None
+    assert found.broken is not None
+    assert found.parity.status == "False"
+
+
+@pytest.mark.parametrize("check", [Check.PROBE_LATENCY, Check.LIVE_LATENCY, Check.ERRORS])
+def test_slowness_and_errors_alert_and_take_nothing_away(check: Check) -> None:
+    found = proofs([verdict(failed={check: Reason.SLOWER_THAN_BASELINE})], FORBID)
+    assert found is not None
+    assert found.broken is None
+    assert refusal(verdict(failed={check: Reason.SLOWER_THAN_BASELINE})) is None
+
+
+def test_the_cause_is_told_before_its_consequence() -> None:
+    said = verdict(
+        failed={
+            Check.GOLDEN: Reason.PARITY_FAILED,
+            Check.PLACEMENT: Reason.NODE_FALLBACK,
+            Check.PROVIDER: Reason.DRIVER_MISSING,
+        }
+    )
+    found = refusal(said)
+    assert found is not None
+    assert found.reason is Reason.DRIVER_MISSING
+
+
+def test_within_a_budget_nothing_is_active() -> None:
+    found = proofs([verdict(fallback=elsewhere(3, 0.01, active=False))], FORBID)
+    assert found is not None
+    assert (found.fallback.status, found.fallback.reason) == ("False", "WithinBudget")
+    assert "197 of 200 nodes" in found.placement.message
+
+
+def test_messages_carry_the_remedy_once() -> None:
+    check = CheckVerdict(
+        check=Check.PROVIDER,
+        state="failed",
+        reason=Reason.DRIVER_MISSING,
+        message=f"no libcuda; {REMEDIES[Reason.DRIVER_MISSING]}",
+    )
+    said: Verdict = verdict().model_copy(
+        update={"checks": (check,), "baseline": Latency(p50=1, p90=1, p99=1, samples=1)}
+    )
+    found = refusal(said)
+    assert found is not None
+    assert found.message.count(REMEDIES[Reason.DRIVER_MISSING]) == 1
