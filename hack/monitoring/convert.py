@@ -1,0 +1,230 @@
+"""Turns the Prometheus Operator's objects into Prometheus' own configuration.
+
+So that a Prometheus without that operator, ours in tests and demo or a user's, watches exactly what
+the chart's objects ask for. The result is what the Prometheus Operator itself makes of them
+(generatePodMonitorConfig in its pkg/prometheus/promcfg.go). A field that is not known here is refused
+by name rather than left out: half a configuration looks like a whole one.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+
+import yaml
+
+API_VERSION: Final = "monitoring.coreos.com/v1"
+_RENAMED: Final = {  # Prometheus' names of an endpoint's plain fields
+    "interval": "scrape_interval",
+    "scrapeTimeout": "scrape_timeout",
+    "path": "metrics_path",
+}
+_RELABELING: Final = {
+    "sourceLabels": "source_labels",
+    "separator": "separator",
+    "targetLabel": "target_label",
+    "regex": "regex",
+    "modulus": "modulus",
+    "replacement": "replacement",
+    "action": "action",
+}
+_RULE: Final = frozenset({"alert", "expr", "for", "keep_firing_for", "labels", "annotations"})
+_LABEL: Final = "__meta_kubernetes_pod_label_"
+_LABEL_PRESENT: Final = "__meta_kubernetes_pod_labelpresent_"
+
+Object = Mapping[str, Any]
+Config = dict[str, Any]
+
+
+class ConvertError(Exception):
+    """An object cannot be converted; the message names the object, the field and the remedy."""
+
+
+def scrape_configs(objects: Iterable[Object]) -> list[Config]:
+    """Return Prometheus' `scrape_configs` for the PodMonitors among `objects`.
+
+    Raises:
+        ConvertError: A PodMonitor has a field that is not known here, or lacks one.
+    """
+    return [
+        _scrape_config(monitor, number)
+        for monitor in objects
+        if monitor.get("kind") == "PodMonitor"
+        for number, _ in enumerate(_pod_monitor(monitor)["podMetricsEndpoints"])
+    ]
+
+
+def rule_file(objects: Iterable[Object]) -> Config:
+    """Return one Prometheus rule file with the groups of the PrometheusRules among `objects`.
+
+    Raises:
+        ConvertError: A PrometheusRule has a field that is not known here, or lacks one.
+    """
+    return {
+        "groups": [
+            group
+            for rule in objects
+            if rule.get("kind") == "PrometheusRule"
+            for group in _groups(rule)
+        ]
+    }
+
+
+def _pod_monitor(monitor: Object) -> Object:
+    place = _name(monitor)
+    spec = _fields(
+        monitor["spec"], f"{place}: spec", needed={"selector", "podMetricsEndpoints"},
+        known={"namespaceSelector"},
+    )  # fmt: skip
+    _fields(spec["selector"], f"{place}: spec.selector", needed={"matchLabels"})
+    _fields(
+        spec.get("namespaceSelector", {}), f"{place}: spec.namespaceSelector",
+        known={"any", "matchNames"},
+    )  # fmt: skip
+    return spec
+
+
+def _scrape_config(monitor: Object, number: int) -> Config:
+    spec = _pod_monitor(monitor)
+    metadata = monitor["metadata"]
+    place = f"{_name(monitor)}: spec.podMetricsEndpoints[{number}]"
+    endpoint = _fields(
+        spec["podMetricsEndpoints"][number], place, needed={"port"},
+        known={*_RENAMED, "scheme", "honorLabels", "relabelings", "metricRelabelings"},
+    )  # fmt: skip
+    config: Config = {
+        "job_name": f"podMonitor/{metadata['namespace']}/{metadata['name']}/{number}",
+        "honor_labels": endpoint.get("honorLabels", False),
+        "kubernetes_sd_configs": [_discovery(spec, metadata["namespace"])],
+    }
+    config |= {new: endpoint[old] for old, new in _RENAMED.items() if old in endpoint}
+    if "scheme" in endpoint:
+        config["scheme"] = str(endpoint["scheme"]).lower()  # Prometheus' own spelling
+    config["relabel_configs"] = [
+        {"source_labels": ["job"], "target_label": "__tmp_prometheus_job_name"},
+        {
+            "source_labels": ["__meta_kubernetes_pod_phase"],
+            "regex": "(Failed|Succeeded)",
+            "action": "drop",
+        },
+        *_selected(spec["selector"]["matchLabels"]),
+        {
+            "action": "keep",
+            "source_labels": ["__meta_kubernetes_pod_container_port_name"],
+            "regex": endpoint["port"],
+        },
+        {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
+        {"source_labels": ["__meta_kubernetes_pod_container_name"], "target_label": "container"},
+        {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"},
+        {"target_label": "job", "replacement": f"{metadata['namespace']}/{metadata['name']}"},
+        {"target_label": "endpoint", "replacement": endpoint["port"]},
+        *_relabelings(endpoint.get("relabelings", ()), f"{place}.relabelings"),
+    ]
+    metrics = _relabelings(endpoint.get("metricRelabelings", ()), f"{place}.metricRelabelings")
+    return config | ({"metric_relabel_configs": metrics} if metrics else {})
+
+
+def _discovery(spec: Object, home: str) -> Config:
+    selector = spec.get("namespaceSelector", {})
+    if selector.get("any"):
+        return {"role": "pod"}
+    return {"role": "pod", "namespaces": {"names": list(selector.get("matchNames") or [home])}}
+
+
+def _selected(labels: Mapping[str, str]) -> list[Config]:
+    return [
+        {
+            "action": "keep",
+            "source_labels": [_LABEL + _sanitised(name), _LABEL_PRESENT + _sanitised(name)],
+            "regex": f"({labels[name]});true",
+        }
+        for name in sorted(labels)
+    ]
+
+
+def _sanitised(label: str) -> str:
+    """Return a Kubernetes label's name as service discovery writes it."""
+    return re.sub(r"[^a-zA-Z0-9_]", "_", label)
+
+
+def _relabelings(relabelings: Iterable[Object], place: str) -> list[Config]:
+    return [
+        {
+            _RELABELING[name]: value
+            for name, value in _fields(each, f"{place}[{number}]", known=set(_RELABELING)).items()
+        }
+        for number, each in enumerate(relabelings)
+    ]
+
+
+def _groups(rule: Object) -> list[Config]:
+    place = _name(rule)
+    groups = _fields(rule["spec"], f"{place}: spec", needed={"groups"})["groups"]
+    for number, group in enumerate(groups):
+        inside = f"{place}: spec.groups[{number}]"
+        _fields(group, inside, needed={"name", "rules"}, known={"interval"})
+        for index, each in enumerate(group["rules"]):
+            _fields(each, f"{inside}.rules[{index}]", needed={"alert", "expr"}, known=_RULE)
+    return list(groups)
+
+
+def _name(thing: Object) -> str:
+    """Return how messages call an object. Raises ConvertError for what is none of ours."""
+    kind, metadata = thing.get("kind"), thing.get("metadata", {})
+    name = f"{kind} {metadata.get('name', 'without a name')}"
+    if thing.get("apiVersion") != API_VERSION:
+        raise ConvertError(f"{name}: apiVersion {thing.get('apiVersion')} is not {API_VERSION}")
+    if not isinstance(thing.get("spec"), Mapping):
+        raise ConvertError(f"{name}: there is no spec")
+    if not metadata.get("namespace"):
+        raise ConvertError(f"{name}: metadata.namespace is missing: render it with a namespace")
+    return name
+
+
+def _fields(
+    value: object,
+    place: str,
+    *,
+    needed: AbstractSet[str] = frozenset(),
+    known: AbstractSet[str] = frozenset(),
+) -> Object:
+    """Return `value` when it has the fields that it needs and no other than the known ones."""
+    if not isinstance(value, Mapping):
+        raise ConvertError(f"{place} is no object")
+    if unknown := sorted(value.keys() - needed - known):
+        raise ConvertError(
+            f"{place}.{unknown[0]} is not known here: remove it, or teach it to hack/monitoring/convert.py"
+        )
+    if missing := sorted(needed - value.keys()):
+        raise ConvertError(f"{place}.{missing[0]} is missing: write it")
+    return value
+
+
+def main() -> int:
+    """Convert what comes on stdin, as `helm template` prints it."""
+    parser = argparse.ArgumentParser(prog="hack/monitoring/convert.py", description=__doc__)
+    parser.add_argument(
+        "what",
+        choices=("scrape-configs", "rules"),
+        help="from PodMonitors, or from PrometheusRules",
+    )
+    what = parser.parse_args().what
+    try:
+        objects = [each for each in yaml.safe_load_all(sys.stdin) if isinstance(each, Mapping)]
+        converted: Config = (
+            rule_file(objects) if what == "rules" else {"scrape_configs": scrape_configs(objects)}
+        )
+    except yaml.YAMLError as error:
+        print(f"convert: stdin is no YAML: {error}", file=sys.stderr)
+        return 1
+    except ConvertError as error:
+        print(f"convert: {error}", file=sys.stderr)
+        return 1
+    yaml.safe_dump(converted, sys.stdout, sort_keys=False, width=120)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""Writes the Grafana dashboards into the chart, or with --check tells whether they are written."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Final
+
+from grafana_foundation_sdk.builders import dashboard
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import dashboard as models
+
+from hack.monitoring import fleet, model
+from hack.monitoring.panels import DATASOURCE
+
+FOLDER: Final = (
+    Path(__file__).resolve().parents[2] / "charts/enginewright/files/monitoring/dashboards"
+)
+_TAG: Final = "enginewright"
+
+
+def wanted() -> dict[str, str]:
+    """Return the text of every dashboard by file name."""
+    boards = {"fleet.json": _fleet(), "model.json": _model()}
+    return {
+        name: json.dumps(board.build(), cls=JSONEncoder, indent=1, sort_keys=True) + "\n"
+        for name, board in boards.items()
+    }
+
+
+def _fleet() -> dashboard.Dashboard:
+    board = _board("Enginewright: fleet", "enginewright-fleet", "All models and the operator.")
+    _alerts(board, "")
+    fleet.add_panels(board)
+    return board
+
+
+def _model() -> dashboard.Dashboard:
+    board = _board("Enginewright: model", "enginewright-model", "One model and its pods.")
+    board.with_variable(_variable("namespace", "Namespace", "enginewright_info"))
+    board.with_variable(_variable("model", "Model", 'enginewright_info{namespace="$namespace"}'))
+    _alerts(board, ', namespace="$namespace", model="$model"')
+    model.add_panels(board)
+    return board
+
+
+def _board(title: str, uid: str, description: str) -> dashboard.Dashboard:
+    return (
+        dashboard.Dashboard(title)
+        .uid(uid)
+        .description(description)
+        .tags([_TAG])
+        .time("now-1h", "now")
+        .refresh("30s")
+        .tooltip(models.DashboardCursorSync.CROSSHAIR)
+        .with_variable(
+            dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
+        )
+        .link(
+            dashboard.DashboardLink("Enginewright")
+            .type(models.DashboardLinkType.DASHBOARDS)
+            .tags([_TAG])
+            .keep_time(keep_time=True)
+        )
+    )
+
+
+def _variable(name: str, label: str, series: str) -> dashboard.QueryVariable:
+    return (
+        dashboard.QueryVariable(name)
+        .label(label)
+        .query(f"label_values({series}, {name})")
+        .datasource(DATASOURCE)
+        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(models.VariableSort.ALPHABETICAL_ASC)
+    )
+
+
+def _alerts(board: dashboard.Dashboard, matchers: str) -> None:
+    """Mark in every graph when an alert fired."""
+    board.annotation(
+        dashboard.AnnotationQuery()
+        .name("Alerts")
+        .datasource(DATASOURCE)
+        .enable(enable=True)
+        .icon_color("red")
+        .expr(f'ALERTS{{alertname=~"Enginewright.+", alertstate="firing"{matchers}}}')
+    )
+
+
+def main() -> int:
+    """Write the files, or with --check fail where they differ."""
+    parser = argparse.ArgumentParser(prog="hack/monitoring/dashboards.py", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail on a difference")
+    check = parser.parse_args().check
+    files = wanted()
+    present = {path.name: path.read_text() for path in FOLDER.glob("*.json")}
+    if check:
+        if files != present:
+            print("the dashboards differ from their sources: run make dashboards", file=sys.stderr)
+        return int(files != present)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name in present.keys() - files.keys():
+        (FOLDER / name).unlink()
+    for name, text in files.items():
+        (FOLDER / name).write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
