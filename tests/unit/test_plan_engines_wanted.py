@@ -218,3 +218,26 @@ def test_an_image_without_the_backends_libraries_is_named() -> None:
     world.settle()
     assert world.told()["Stalled"] == ("True", "BackendNotAllowed")
     assert GPU_IMAGE in world.condition("Stalled")["message"]
+
+
+def test_an_engine_that_the_store_has_lost_is_built_again_once() -> None:
+    world = prepared().engine_built().all_available()
+    engine = world.the("InferenceEngine")
+    engine["status"]["conditions"] = [
+        {
+            "type": "Ready",
+            "status": "True",
+            "reason": "Built",
+            "message": "built",
+            "lastTransitionTime": "2026-11-21T12:00:00Z",
+        }
+    ]
+    uid = engine["metadata"]["uid"]
+    world.now = world.now.replace(hour=13)
+    world.new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
+    again = world.the("InferenceEngine")
+    assert again["metadata"]["uid"] != uid
+    assert again["spec"]["key"] == engine["spec"]["key"]
+    assert not [job for job in world.all("Job") if not job.get("status")], "the model is there"
+    world.settle()
+    assert world.the("InferenceEngine")["metadata"]["uid"] == again["metadata"]["uid"]

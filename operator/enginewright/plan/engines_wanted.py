@@ -7,9 +7,11 @@ would run elsewhere is refused before a pod of it starts.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC
+from typing import Any, Final
 
 from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.base import API_VERSION
 from enginewright.api.conditions import ConditionType, StatusReason
 from enginewright.api.inference_engine import (
     EngineBuild,
@@ -26,12 +28,16 @@ from enginewright.contract.keys import engine_key, sha256_text
 from enginewright.contract.reasons import REMEDIES, Reason
 from enginewright.contract.report import NAMED_NODES
 from enginewright.contract.task import EngineRecipe, Promise
+from enginewright.manifests.deployment import FETCH_ARTIFACT
 from enginewright.manifests.engine import engine_name, inference_engine
+from enginewright.manifests.labels import REVISION
+from enginewright.plan import pods
 from enginewright.plan.nodes import in_class
 from enginewright.plan.resolve import Target
-from enginewright.plan.types import Facts
+from enginewright.plan.types import Facts, ObjectRef
 
-_PERMILLE = 1000
+_PERMILLE: Final = 1000
+_GONE: Final = frozenset({Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT, Reason.ENGINE_CORRUPT})
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ class Engines:
     message: str = ""
     failure: EngineFailure | None = None
     apply: tuple[dict[str, Any], ...] = ()
+    delete: tuple[ObjectRef, ...] = ()
     facts: tuple[EngineFacts, ...] = ()
 
 
@@ -65,6 +72,7 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
         return Engines(needed=False, keys={}, complete=True)
     keys: dict[str, str] = {}
     apply: list[dict[str, Any]] = []
+    delete: list[ObjectRef] = []
     references: list[EngineReference] = []
     found: list[EngineFacts] = []
     waiting: list[tuple[str, str]] = []  # reason, message
@@ -74,6 +82,12 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
         name = engine_name(spec)
         references.append(EngineReference(class_name=each.metadata.name, name=name))
         there = facts.engines.get(name)
+        if there is not None and _is_lost(facts, there):
+            delete.append(
+                ObjectRef(API_VERSION, InferenceEngine.kind, facts.model.metadata.namespace, name)
+            )
+            waiting.append((StatusReason.BUILDING, f"the engine for {spec.class_name} is lost"))
+            continue
         if there is not None and there.status.engine is not None:
             keys[each.metadata.name] = spec.key
             found.append(there.status.engine)
@@ -93,6 +107,7 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
         message="; ".join(text for _, text in waiting),
         failure=failure,
         apply=tuple(apply),
+        delete=tuple(delete),
         facts=tuple(found),
     )
 
@@ -143,6 +158,34 @@ def _spec(
                 }
             ),
         }
+    )
+
+
+def _is_lost(facts: Facts, there: InferenceEngine) -> bool:
+    """Tell whether a pod that is to serve the engine found it gone since it was built."""
+    ready = next(
+        (each for each in there.status.conditions if each.type == ConditionType.READY), None
+    )
+    if there.status.engine is None or ready is None or ready.status != "True":
+        return False
+    serving = {
+        str((each["metadata"].get("labels") or {}).get(REVISION))
+        for each in facts.revisions
+        for one in (each.get("data") or {}).get("classes") or ()
+        if one.get("engine_key") == there.spec.key
+    }
+    built = ready.last_transition_time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    failures = (
+        pods.failure(pod)
+        for pod in facts.pods
+        if str((pod["metadata"].get("labels") or {}).get(REVISION)) in serving
+    )
+    return any(
+        each is not None
+        and each.stage == FETCH_ARTIFACT  # the server sees its own copy, not the store
+        and each.reason in _GONE
+        and each.finished_at > built
+        for each in failures
     )
 
 

@@ -74,7 +74,11 @@ def _carry_out(
             *(engines.apply if engines else ()),
             *rollout.apply,
         ),
-        delete=(*(outcome.delete if outcome else ()), *rollout.delete),
+        delete=(
+            *(outcome.delete if outcome else ()),
+            *(engines.delete if engines else ()),
+            *rollout.delete,
+        ),
         status=status.model_dump(
             mode="json", by_alias=True, exclude_none=True, exclude_defaults=True
         ),

@@ -107,6 +107,8 @@ def _lost(facts: Facts, key: str, jobs: Mapping[str, Object]) -> bool:
         _label(each, REVISION)
         for each in facts.revisions
         if (each.get("data") or {}).get("prepared_key") == key
+        # Pods that serve an engine fetch that, and see nothing of the prepared model.
+        and not any(one.get("engine_key") for one in each["data"].get("classes") or ())
     }
     published = max(
         (str((job.get("status") or {}).get("completionTime") or "") for job in jobs.values()),

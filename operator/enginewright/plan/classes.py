@@ -1,0 +1,163 @@
+"""AcceleratorClasses: which nodes they have, whether two claim one device, which ones to propose.
+
+Pure. A proposal is a beginning: it is made once for each kind of GPU, and from then on belongs to
+the administrator.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from enginewright.api.accelerator_class import AcceleratorClass, AcceleratorClassSpec
+from enginewright.api.base import API_VERSION
+from enginewright.api.conditions import ConditionType, StatusReason, WantedCondition
+from enginewright.api.inference_model import Backend
+from enginewright.api.pods import Toleration
+from enginewright.contract.images import VARIANTS
+from enginewright.plan.gpus import GpuKind, class_names, compute_capability, kinds_of
+from enginewright.plan.types import Object
+
+PROPOSED: Final = "enginewright.dev/proposed"  # label of the classes that the operator made
+
+_TAINT: Final = "nvidia.com/gpu"  # that clusters put on GPU nodes to keep other pods away
+_RANKED: Final = (Backend.TENSORRT, Backend.TENSORRT_RTX, Backend.CUDA)
+# What TensorRT-RTX 1.7 builds for; a test asks the library itself.
+_RTX_CAPABILITIES: Final = frozenset({"7.5", "8.0", "8.6", "8.9", "12.0", "12.1"})
+
+
+def matching(accelerator: AcceleratorClass, nodes: Iterable[Object]) -> list[Object]:
+    """Return the nodes that have all labels of the class's selector."""
+    selector = accelerator.spec.node_selector.items()
+    return [node for node in nodes if selector <= (node["metadata"].get("labels") or {}).items()]
+
+
+def readiness(
+    this: AcceleratorClass, others: Iterable[AcceleratorClass], nodes: Iterable[Object]
+) -> WantedCondition:
+    """Return whether pods can be sent to the class, and its devices belong to no other one.
+
+    Classes that ask for different resources may share nodes, as the class of all CPUs does with
+    classes of GPUs or two MIG profiles of one card do: each pod gets what its class asks for.
+    """
+    mine = matching(this, nodes)
+    resource = this.spec.resource_name
+    rivals = sorted(
+        other.metadata.name
+        for other in others
+        if other.spec.resource_name == resource and matching(other, mine)
+    )
+    if rivals:
+        several = len(rivals) > 1
+        named = f"AcceleratorClass{'es' if several else ''} {', '.join(rivals)}"
+        asked = f"{'ask' if several else 'asks'} for {resource or 'no resource'}"
+        return WantedCondition(
+            type=ConditionType.READY,
+            status="False",
+            reason=StatusReason.OVERLAPPING_CLASS,
+            message=f"{named} {asked} on nodes of this class too: narrow spec.nodeSelector"
+            " so that every node belongs to one class, or delete one of them",
+        )
+    if not mine:
+        return WantedCondition(
+            type=ConditionType.READY,
+            status="False",
+            reason=StatusReason.NO_MATCHING_NODE,
+            message="no node has the labels of spec.nodeSelector:"
+            " add such a node or correct the selector (kubectl get nodes --show-labels)",
+        )
+    count = "1 node matches" if len(mine) == 1 else f"{len(mine)} nodes match"
+    return WantedCondition(
+        type=ConditionType.READY,
+        status="True",
+        reason=StatusReason.NODES_FOUND,
+        message=f"{count} spec.nodeSelector",
+    )
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """What is to be proposed now, and all kinds of GPU that have been proposed for."""
+
+    apply: tuple[dict[str, Any], ...]
+    made: dict[str, str]  # key of a GpuKind -> name of the class; grows only
+
+
+def propose(
+    nodes: Iterable[Object],
+    classes: Sequence[AcceleratorClass],
+    variants: Collection[str],
+    made: dict[str, str],
+) -> Proposals:
+    """Return a class for each kind of GPU that has none and never had one proposed.
+
+    `variants` are the configured variants of the runtime image; a kind that none of them serves is
+    left out, and looked at again when the operator is started with other ones.
+    """
+    of_kind: dict[GpuKind, list[Object]] = {}
+    for node in nodes:
+        for kind in kinds_of(node):
+            of_kind.setdefault(kind, []).append(node)
+    now = dict(made)
+    specs: dict[GpuKind, AcceleratorClassSpec] = {}
+    for kind, its_nodes in of_kind.items():
+        if owner := _class_of(kind, its_nodes, classes):
+            if owner.metadata.labels.get(PROPOSED):
+                now.setdefault(kind.key, owner.metadata.name)  # made just before a restart
+        elif kind.key not in made and (spec := _spec(kind, its_nodes, variants)):
+            specs[kind] = spec
+    names = class_names(tuple(specs), {each.metadata.name for each in classes})
+    now.update({kind.key: name for kind, name in names.items()})
+    return Proposals(tuple(_object(names[kind], specs[kind]) for kind in names), now)
+
+
+def _class_of(
+    kind: GpuKind, nodes: Iterable[Object], classes: Iterable[AcceleratorClass]
+) -> AcceleratorClass | None:
+    """Return a class that has a claim to the kind: one more would be a conflict, or a surprise."""
+    for each in classes:
+        selects = matching(each, nodes)
+        named = each.spec.node_selector.get(kind.label) == kind.product
+        if (selects and each.spec.resource_name == kind.resource) or named:
+            return each
+    return None
+
+
+def _spec(
+    kind: GpuKind, nodes: Sequence[Object], variants: Collection[str]
+) -> AcceleratorClassSpec | None:
+    capability = compute_capability(nodes)
+    backends = tuple(
+        backend
+        for backend in _RANKED
+        if VARIANTS[backend] in variants and _supports(backend, capability)
+    )
+    if not backends:
+        return None
+    tainted = any(
+        taint.get("key") == _TAINT
+        for node in nodes
+        for taint in (node.get("spec") or {}).get("taints") or ()
+    )
+    return AcceleratorClassSpec(
+        node_selector={kind.label: kind.product},
+        resource_name=kind.resource,
+        tolerations=(Toleration(key=_TAINT, operator="Exists"),) if tainted else (),
+        compute_capability=capability,
+        backends=backends,
+    )
+
+
+def _supports(backend: Backend, capability: str | None) -> bool:
+    """Tell whether a backend may run there; what is not known is left to the build to find out."""
+    if backend is not Backend.TENSORRT_RTX or capability is None:
+        return True
+    return capability in _RTX_CAPABILITIES
+
+
+def _object(name: str, spec: AcceleratorClassSpec) -> dict[str, Any]:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": AcceleratorClass.kind,
+        "metadata": {"name": name, "labels": {PROPOSED: "true"}},
+        "spec": spec.model_dump(mode="json", by_alias=True, exclude_defaults=True),
+    }

@@ -1,0 +1,119 @@
+"""Kinds of GPU as the labels of GPU Feature Discovery tell them, and names for them. Pure.
+
+What the labels mean: docs/gpu-feature-discovery of NVIDIA's k8s-device-plugin. No table of products:
+whatever NVIDIA sells next gets a name too.
+"""
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+from enginewright.manifests.names import child_name
+from enginewright.plan.types import Object
+
+_PREFIX: Final = "nvidia.com/"
+_GPU: Final = "nvidia.com/gpu"
+_PRODUCT: Final = "nvidia.com/gpu.product"
+_REPLICAS: Final = "nvidia.com/gpu.replicas"
+_MIG_STATE: Final = "nvidia.com/mig.config.state"
+_MIG_PRODUCT: Final = re.compile(r"nvidia\.com/(mig-[^/]+)\.product")
+_MIG_IN_CHANGE: Final = frozenset({"pending", "rebooting"})  # labels are of yesterday
+_SHARED: Final = "-SHARED"
+_INVALID: Final = "-MIG-INVALID"  # strategy `single` on cards that are not cut alike
+_CAPABILITY: Final = re.compile(r"[0-9]{1,2}[.][0-9]{1,2}")
+
+_VENDOR: Final = frozenset({"nvidia", "tesla", "geforce", "quadro"})
+_FORM_FACTOR: Final = re.compile(r"sxm[0-9]*|pcie|hbm[0-9]*e?")
+
+
+@dataclass(frozen=True, order=True)
+class GpuKind:
+    """What one engine fits: a product, or one MIG profile of it, by the label that tells it."""
+
+    product: str  # as the label has it, such as NVIDIA-A100-SXM4-80GB-MIG-1g.10gb
+    label: str  # nvidia.com/gpu.product, nvidia.com/mig-1g.10gb.product
+    resource: str  # that a pod asks for: nvidia.com/gpu, nvidia.com/mig-1g.10gb
+
+    @property
+    def key(self) -> str:
+        """Return what tells it from all others, in letters that a ConfigMap takes as a key."""
+        return f"{self.resource.removeprefix(_PREFIX)}_{self.product}"
+
+
+def kinds_of(node: Object) -> tuple[GpuKind, ...]:
+    """Return the kinds of GPU that pods may ask the node for."""
+    labels = _labels(node)
+    if labels.get(_MIG_STATE) in _MIG_IN_CHANGE:
+        return ()
+    slices = [
+        GpuKind(product, label, f"{_PREFIX}{found.group(1)}")
+        for label, product in labels.items()
+        if product and (found := _MIG_PRODUCT.fullmatch(label))
+    ]
+    return (*_whole(labels, sliced=bool(slices)), *sorted(slices))
+
+
+def _whole(labels: Mapping[str, str], *, sliced: bool) -> Iterator[GpuKind]:
+    """Yield the kind of the node's GPUs, or of their equal slices with MIG strategy `single`."""
+    product = labels.get(_PRODUCT, "")
+    replicas = int(text) if (text := labels.get(_REPLICAS, "")).isdecimal() else None
+    # Where profiles have labels of their own, only a count says that whole cards are left.
+    none_left = replicas == 0 or (sliced and replicas is None)
+    if not product or product.endswith(_INVALID) or none_left:
+        return
+    # Shared under the resource's own name, a product says so; else the resource has another name.
+    renamed = replicas is not None and replicas > 1 and not product.endswith(_SHARED)
+    yield GpuKind(product, _PRODUCT, f"{_GPU}.shared" if renamed else _GPU)
+
+
+def compute_capability(nodes: Iterable[Object]) -> str | None:
+    """Return the compute capability of the nodes' GPUs; None where they do not tell the same."""
+    told = {_capability(_labels(node)) for node in nodes}
+    return told.pop() if len(told) == 1 else None
+
+
+def _capability(labels: Mapping[str, str]) -> str | None:
+    parts = (labels.get(f"nvidia.com/gpu.compute.{part}", "") for part in ("major", "minor"))
+    text = ".".join(parts)
+    return text if _CAPABILITY.fullmatch(text) else None
+
+
+def class_names(kinds: Sequence[GpuKind], taken: Collection[str]) -> dict[GpuKind, str]:
+    """Return a name for each kind: a DNS label, none in `taken` and no two alike.
+
+    The short name where it can be meant for one kind only; else with the form factor; else made
+    unique by a hash. The same kinds in any order get the same names.
+    """
+    short = [_words(kind.product, short=True) for kind in kinds]
+    used = {*taken, *(name for name in short if short.count(name) > 1)}
+    names: dict[GpuKind, str] = {}
+    for kind in sorted(kinds):
+        names[kind] = next(name for name in _candidates(kind) if name not in used)
+        used.add(names[kind])
+    return names
+
+
+def _candidates(kind: GpuKind) -> Iterator[str]:
+    yield _words(kind.product, short=True)
+    long = _words(kind.product, short=False)
+    yield long
+    for number in count():
+        digest = hashlib.sha256(f"{kind.key} {number}".encode()).hexdigest()
+        yield child_name(long, digest[:8])
+
+
+def _words(product: str, *, short: bool) -> str:
+    """Return the product in lower case, less its maker and, if short, its form factor."""
+    words = re.findall("[a-z0-9]+", product.lower())
+    while len(words) > 1 and words[0] in _VENDOR:
+        del words[0]
+    if short:
+        words = [word for word in words if not _FORM_FACTOR.fullmatch(word)] or words
+    return child_name("-".join(words) or "gpu")
+
+
+def _labels(node: Object) -> Mapping[str, str]:
+    return node["metadata"].get("labels") or {}
