@@ -3,8 +3,9 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 
 def write_models(real: Path, folder: Path) -> None:
@@ -17,6 +18,7 @@ def write_models(real: Path, folder: Path) -> None:
     (folder / "text.onnx").write_text("this is no model\n" * 20)
     onnx.save(_newer_opset(), folder / "newer-opset.onnx")
     onnx.save(_custom_operator(), folder / "custom-operator.onnx")
+    onnx.save(_partly_supported(), folder / "partly-supported.onnx")
 
 
 def _newer_opset() -> onnx.ModelProto:
@@ -33,6 +35,41 @@ def _newer_opset() -> onnx.ModelProto:
 def _custom_operator() -> onnx.ModelProto:
     node = helper.make_node("Frobnicate", ["x"], ["y"], name="frobnicate_1", domain="com.example")
     return _model([node], opset=17, extra=[helper.make_opsetid("com.example", 1)])
+
+
+def _partly_supported() -> onnx.ModelProto:
+    """A small image model whose last step, a determinant, neither OpenVINO nor TensorRT knows."""
+    random = np.random.default_rng(7)
+    nodes, weights, last = [], [], "x"
+    for layer, channels in enumerate(((3, 16), (16, 16), (16, 16)), 1):
+        kernel = random.standard_normal((channels[1], channels[0], 3, 3)).astype(np.float32) / 9
+        weights.append(numpy_helper.from_array(kernel, f"kernel_{layer}"))
+        nodes += [
+            helper.make_node(
+                "Conv",
+                [last, f"kernel_{layer}"],
+                [f"conv_{layer}"],
+                pads=[1] * 4,
+                name=f"conv_{layer}",
+            ),
+            helper.make_node("Relu", [f"conv_{layer}"], [f"relu_{layer}"], name=f"relu_{layer}"),
+        ]
+        last = f"relu_{layer}"
+    weights.append(numpy_helper.from_array(np.array([-1, 4, 4], np.int64), "matrix"))
+    nodes += [
+        helper.make_node("GlobalAveragePool", [last], ["pooled"], name="pool"),
+        helper.make_node("Reshape", ["pooled", "matrix"], ["square"], name="to_matrix"),
+        helper.make_node("Det", ["square"], ["volume"], name="volume"),
+        helper.make_node("Sigmoid", ["volume"], ["y"], name="squash"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "sample",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, 32, 32])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch"])],
+        weights,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
 def _model(

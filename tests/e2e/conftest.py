@@ -1,4 +1,4 @@
-"""A cluster of two nodes with Enginewright installed as a user installs it, once a session."""
+"""A cluster of two nodes, one of them with GPUs, with Enginewright installed as a user installs it, once a session."""
 
 import itertools
 import re
@@ -9,14 +9,14 @@ import pytest
 
 from hack.samples.models import write_models
 from tests.e2e import harness
-from tests.e2e.harness import CLUSTER_NAME, OPERATOR_NAMESPACE, REPOSITORY, Namespace, run
+from tests.e2e.harness import CLUSTER_NAME, GPUS, OPERATOR_NAMESPACE, REPOSITORY, Namespace, run
 
 
 @pytest.fixture(scope="session")
 def kubeconfig() -> Iterator[Path]:
     """The cluster, up; removed at the end."""
     run([str(REPOSITORY / "hack/images"), "build"], timeout=1500)
-    harness.cluster("up", "--nodes", "2", timeout=1500)
+    harness.cluster("up", "--nodes", "2", "--gpus", f"2=l4:{GPUS}", timeout=1500)
     found = re.search(r"KUBECONFIG=(\S+)", harness.cluster("env"))
     assert found
     yield Path(found.group(1))

@@ -16,6 +16,7 @@ T = TypeVar("T")
 REPOSITORY = Path(__file__).resolve().parents[2]
 CLUSTER_NAME = "test"
 OPERATOR_NAMESPACE = "enginewright-system"
+GPUS = 4  # that node-2 offers
 
 
 def cluster(*arguments: str, timeout: float = 600) -> str:
@@ -161,6 +162,20 @@ class Namespace:
         finally:
             process.terminate()
             process.communicate()
+
+
+def inference_model(name: str, file: str, *, on: str = "cpu", **spec: Any) -> dict[str, Any]:
+    """Return an InferenceModel of a file in the claim `models`, served by one accelerator class."""
+    return {
+        "apiVersion": "enginewright.dev/v1alpha1",
+        "kind": "InferenceModel",
+        "metadata": {"name": name},
+        "spec": {
+            "source": {"uri": f"pvc://models/{file}"},
+            "accelerators": [{"class": on}],
+            **spec,
+        },
+    }
 
 
 def http_json(url: str, body: object = None, timeout: float = 30) -> Any:

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.e2e import harness
-from tests.e2e.harness import Namespace, eventually
-from tests.e2e.test_serving import inference_model
+from tests.e2e.harness import Namespace, eventually, inference_model
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

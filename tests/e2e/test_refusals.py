@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from tests.e2e.harness import CommandError, Namespace, eventually
-from tests.e2e.test_serving import inference_model
+from tests.e2e.harness import CommandError, Namespace, eventually, inference_model
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 

@@ -11,7 +11,7 @@ from tritonclient.http import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
 from hack.samples.magika import features, label
-from tests.e2e.harness import Namespace, eventually, http_json
+from tests.e2e.harness import Namespace, eventually, http_json, inference_model
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -25,15 +25,6 @@ async def main() -> None:
 if __name__ == "__main__":
     asyncio.run(main())
 """
-
-
-def inference_model(name: str, file: str, **spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "enginewright.dev/v1alpha1",
-        "kind": "InferenceModel",
-        "metadata": {"name": name},
-        "spec": {"source": {"uri": f"pvc://models/{file}"}, **spec},
-    }
 
 
 @pytest.fixture(scope="module")
