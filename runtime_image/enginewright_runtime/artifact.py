@@ -1,23 +1,24 @@
-"""Brings a prepared model from the store into a serving pod, every file checked."""
+"""Brings what is to be served from the store into a serving pod, every file checked."""
 
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import ServeTask
 
 from enginewright_runtime.logs import in_words
 from enginewright_runtime.paths import Paths
-from enginewright_runtime.store import Store
+from enginewright_runtime.store import ENGINE, PREPARED, Store
 
 
 def run(task: ServeTask, paths: Paths) -> StageReport:
-    """Copy the artefact that the task names to the artefact folder.
+    """Copy the artefact that the task names, an engine or a prepared model, to its folder.
 
     Raises:
-        StageFailure: ArtifactMissing, ArtifactCorrupt or StoreUnavailable.
+        StageFailure: ArtifactMissing, ArtifactCorrupt, EngineCorrupt or StoreUnavailable.
     """
-    manifest = Store(paths.store).read(task.prepared_key, paths.artifact)
+    kind = PREPARED if task.engine_key is None else ENGINE
+    manifest = Store(paths.store, kind).read(task.engine_key or task.prepared_key, paths.artifact)
     size = sum(file.size_bytes for file in manifest.files)
     return StageReport(
         stage="fetch-artifact",
         ok=True,
-        message=f"prepared model {task.prepared_key[:12]}, {in_words(size)}, all digests match",
+        message=f"{kind.title} {manifest.key[:12]}, {in_words(size)}, all digests match",
     )

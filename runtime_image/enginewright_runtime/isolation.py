@@ -8,10 +8,12 @@ import importlib
 import json
 import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from typing import Any, Final
 
 from enginewright.contract.reasons import Reason
@@ -23,17 +25,37 @@ from enginewright_runtime.failure import StageFailure
 _LAST_WORDS: Final = 2000  # bytes of stderr that are kept
 
 
-def run_isolated(function: str, doing: str, **arguments: Any) -> Any:  # noqa: ANN401 - any JSON value
+@dataclass(frozen=True)
+class Limits:
+    """What a child may use; None: as much as the container."""
+
+    seconds: float | None = None
+    # Of memory of its own: heap and anonymous mappings, not files that it maps. Allocations past it
+    # fail in the child, which tells; past the container's limit the kernel ends all of it, untold.
+    memory_bytes: int | None = None
+
+
+UNLIMITED: Final = Limits()
+
+
+def run_isolated(
+    function: str,
+    doing: str,
+    *,
+    limits: Limits = UNLIMITED,
+    **arguments: Any,  # noqa: ANN401 - any JSON value
+) -> Any:  # noqa: ANN401 - any JSON value
     """Run `function` ("module:name" of this package) in a child process and return its result.
 
     Args:
         function: takes and returns what JSON can hold.
         doing: for messages, such as "loading the model on backend cpu".
+        limits: of the child.
         arguments: of the function, by keyword.
 
     Raises:
         StageFailure: as the function raised it; BackendCrashed when a signal ended the child;
-            OutOfMemory when the kernel did, or an allocation failed.
+            OutOfMemory when the kernel did, or an allocation failed; Timeout past its limit.
         SessionError: as the function raised it.
     """
     with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as results:
@@ -46,7 +68,15 @@ def run_isolated(function: str, doing: str, **arguments: Any) -> Any:  # noqa: A
             pass_fds=(results.fileno(),),
         )
         try:
-            child.communicate(json.dumps(arguments).encode())
+            if limits.memory_bytes is not None:
+                bounds = (limits.memory_bytes, limits.memory_bytes)
+                resource.prlimit(child.pid, resource.RLIMIT_DATA, bounds)
+            # the child waits for its arguments, so nothing happens before the limits hold
+            child.communicate(json.dumps(arguments).encode(), timeout=limits.seconds)
+        except subprocess.TimeoutExpired:
+            raise StageFailure(
+                Reason.TIMEOUT, f"{doing} took longer than {limits.seconds:.0f} s"
+            ) from None
         finally:
             child.kill()
             child.wait()

@@ -1,8 +1,9 @@
 """Artefacts on a mounted volume.
 
-`prepared/<key>/` appears by one rename of a whole, synced folder out of `tmp/`, so that a reader
-sees an artefact complete or not at all, whatever dies when. Of several publishers of one key one
-wins and the others learn that. Nothing is opened by its reader before its digest was checked.
+`prepared/<key>/` and `engines/<key>/` appear by one rename of a whole, synced folder out of `tmp/`,
+so that a reader sees an artefact complete or not at all, whatever dies when. Of several publishers
+of one key one wins and the others learn that. Nothing is opened by its reader before its digest was
+checked.
 """
 
 import errno
@@ -14,6 +15,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final
 
@@ -26,7 +28,6 @@ from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.logs import Progress
 
 _log: Final = logging.getLogger(__name__)
-_PREPARED: Final = "prepared"
 _REPORTS: Final = "reports"
 _TMP: Final = "tmp"
 _DEAD_AFTER_SECONDS: Final = 86400.0
@@ -41,17 +42,38 @@ _CAUSES: Final = {
 }
 
 
-class Store:
-    """One store; safe for any number of processes at once."""
+@dataclass(frozen=True)
+class Kind:
+    """What sort of artefact; each has a folder of its own, and its own words."""
 
-    def __init__(self, root: Path) -> None:
+    folder: str
+    title: str
+    again: str  # what is done about one that is not there
+    damaged: Reason
+    is_engine: bool
+
+
+PREPARED: Final = Kind(
+    "prepared", "prepared model", "it is prepared again", Reason.ARTIFACT_CORRUPT, is_engine=False
+)
+ENGINE: Final = Kind(
+    "engines", "engine", "it is built again", Reason.ENGINE_CORRUPT, is_engine=True
+)
+
+
+class Store:
+    """One store, as artefacts of one kind see it; safe for any number of processes at once."""
+
+    def __init__(self, root: Path, kind: Kind = PREPARED) -> None:
         self._root = root
+        self._kind = kind
 
     def find(self, key: str) -> Manifest | None:
         """Return the manifest of an artefact that is there, without checking its files.
 
         Raises:
-            StageFailure: StoreUnavailable, or ArtifactCorrupt for an unusable manifest.
+            StageFailure: StoreUnavailable; ArtifactCorrupt or, of an engine, EngineCorrupt for an
+                unusable manifest.
         """
         with self._available():
             self._require_volume()
@@ -61,18 +83,38 @@ class Store:
                     text = reader.read(_LARGEST_MANIFEST)
             except (FileNotFoundError, NotADirectoryError):
                 return None
-        return _checked_manifest(text, key)
+        return self._checked_manifest(text, key)
+
+    def whole(self, key: str) -> Manifest | None:
+        """Return the artefact's manifest if it is there and every file is as it says.
+
+        Raises:
+            StageFailure: StoreUnavailable.
+        """
+        try:
+            manifest = self.find(key)
+            if manifest is not None:
+                self.verify(manifest)
+        except StageFailure as failure:
+            if failure.reason is not self._kind.damaged:
+                raise
+            _log.warning("%s", failure.message)
+            return None
+        return manifest
 
     def read(self, key: str, target: Path) -> Manifest:
         """Copy an artefact to `target`, each file checked on its way, the manifest last.
 
         Raises:
-            StageFailure: ArtifactMissing; ArtifactCorrupt, naming the file; StoreUnavailable.
+            StageFailure: ArtifactMissing; ArtifactCorrupt or EngineCorrupt, naming the file;
+                StoreUnavailable.
         """
         manifest = self.find(key)
         if manifest is None:
             raise StageFailure(
-                Reason.ARTIFACT_MISSING, f"the store has no prepared model with key {key[:12]}"
+                Reason.ARTIFACT_MISSING,
+                f"the store has no {self._kind.title} with key {key[:12]}",
+                remedy=f"nothing to do: {self._kind.again}",
             )
         with self._available():
             target.mkdir(parents=True, exist_ok=True)
@@ -107,7 +149,7 @@ class Store:
         Raises:
             StageFailure: StoreUnavailable.
         """
-        if (present := self._whole(key)) is not None:
+        if (present := self.whole(key)) is not None:
             return present, True
         with self._available():
             self._require_volume()
@@ -144,25 +186,13 @@ class Store:
     def _artifact(self, key: str) -> Path:
         if not _is_name(key):
             raise StageFailure(Reason.INTERNAL_ERROR, f"{key!r} is no key")
-        return self._root / _PREPARED / key
+        return self._root / self._kind.folder / key
 
     def _require_volume(self) -> None:
         if not self._root.is_dir():
             raise StageFailure(
                 Reason.STORE_UNAVAILABLE, f"the store is not there: {self._root} is no folder"
             )
-
-    def _whole(self, key: str) -> Manifest | None:
-        """Return the artefact's manifest if it is there and every file is as it says."""
-        try:
-            manifest = self.find(key)
-            if manifest is not None:
-                self.verify(manifest)
-        except StageFailure as failure:
-            if failure.reason is not Reason.ARTIFACT_CORRUPT:
-                raise
-            return None
-        return manifest
 
     def _move_in(self, folder: Path, key: str) -> bool:
         """Make the finished folder the artefact; False when another publisher was first."""
@@ -174,7 +204,7 @@ class Store:
             except OSError as error:
                 if error.errno not in _TAKEN:
                     raise
-                if attempt == 2 or self._whole(key) is not None:
+                if attempt == 2 or self.whole(key) is not None:
                     return False
                 self._move_away(target)
             else:
@@ -203,7 +233,7 @@ class Store:
                         progress = Progress(_log, f"copying {file.path}", file.size_bytes)
                         copied = digests.copy(reader, writer, progress.add)
         except (FileNotFoundError, NotADirectoryError):
-            raise _corrupt(key, f"file {file.path} is missing") from None
+            raise self._corrupt(key, f"file {file.path} is missing") from None
         if (copied.size_bytes, copied.sha256) != (file.size_bytes, file.sha256):
             if target is not None:
                 target.unlink(missing_ok=True)
@@ -212,7 +242,7 @@ class Store:
                 if copied.size_bytes != file.size_bytes
                 else f"sha256 {copied.sha256[:12]} instead of {file.sha256[:12]}"
             )
-            raise _corrupt(key, f"file {file.path} has {found}")
+            raise self._corrupt(key, f"file {file.path} has {found}")
 
     def _sweep(self) -> None:
         """Remove what publishers that died more than a day ago have left."""
@@ -221,6 +251,35 @@ class Store:
         for entry in folder.iterdir():
             if time.time() - _last_written(entry) > _DEAD_AFTER_SECONDS:
                 shutil.rmtree(entry, ignore_errors=True)
+
+    def _checked_manifest(self, text: bytes, key: str) -> Manifest:
+        try:
+            manifest = Manifest.model_validate_json(text)
+        except ValidationError as error:
+            raise self._corrupt(key, f"{MANIFEST_NAME} cannot be read") from error
+        if manifest.version > MANIFEST_VERSION:
+            raise self._corrupt(
+                key, f"{MANIFEST_NAME} was written by a newer version of Enginewright"
+            )
+        if manifest.key != key:
+            raise self._corrupt(key, f"{MANIFEST_NAME} belongs to another key")
+        if (manifest.engine is not None) != self._kind.is_engine:
+            raise self._corrupt(key, f"{MANIFEST_NAME} describes something else")
+        names = [file.path for file in manifest.files]
+        if outside := [name for name in names if not _is_inside(name)]:
+            raise self._corrupt(
+                key, f"{MANIFEST_NAME} lists {outside[0]!r}, which is not inside the artefact"
+            )
+        needed = [manifest.model, manifest.golden_inputs, manifest.golden_outputs]
+        if manifest.engine is not None:
+            needed.append(manifest.engine.file)
+        for name in needed:
+            if name not in names:
+                raise self._corrupt(key, f"{MANIFEST_NAME} does not list {name}")
+        return manifest
+
+    def _corrupt(self, key: str, what: str) -> StageFailure:
+        return StageFailure(self._kind.damaged, f"{self._kind.title} {key[:12]} is damaged: {what}")
 
     @contextmanager
     def _available(self) -> Iterator[None]:
@@ -273,31 +332,6 @@ def _open_plain(path: Path) -> BinaryIO:
         os.close(descriptor)
         raise FileNotFoundError(path)
     return os.fdopen(descriptor, "rb")
-
-
-def _checked_manifest(text: bytes, key: str) -> Manifest:
-    try:
-        manifest = Manifest.model_validate_json(text)
-    except ValidationError as error:
-        raise _corrupt(key, f"{MANIFEST_NAME} cannot be read") from error
-    if manifest.version > MANIFEST_VERSION:
-        raise _corrupt(key, f"{MANIFEST_NAME} was written by a newer version of Enginewright")
-    if manifest.key != key:
-        raise _corrupt(key, f"{MANIFEST_NAME} belongs to another key")
-    names = [file.path for file in manifest.files]
-    outside = [name for name in names if not _is_inside(name)]
-    if outside:
-        raise _corrupt(
-            key, f"{MANIFEST_NAME} lists {outside[0]!r}, which is not inside the artefact"
-        )
-    for name in (manifest.model, manifest.golden_inputs, manifest.golden_outputs):
-        if name not in names:
-            raise _corrupt(key, f"{MANIFEST_NAME} does not list {name}")
-    return manifest
-
-
-def _corrupt(key: str, what: str) -> StageFailure:
-    return StageFailure(Reason.ARTIFACT_CORRUPT, f"prepared model {key[:12]} is damaged: {what}")
 
 
 def _is_inside(name: str) -> bool:
