@@ -1,0 +1,320 @@
+"""AcceleratorClasses proposed from labels as GPU Feature Discovery writes them."""
+
+import importlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from driver import gpus
+from driver.layout import Gpus
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.plan.classes import _RTX_CAPABILITIES, Proposals, propose
+from enginewright.plan.gpus import GpuKind, class_names, kinds_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytestmark = pytest.mark.unit
+
+ALL = ("cpu", "gpu", "rtx")
+
+# As GPU Feature Discovery 0.17 labelled an L4; gfd.timestamp and the driver's labels left out.
+L4 = {
+    "nvidia.com/gpu.compute.major": "8",
+    "nvidia.com/gpu.compute.minor": "9",
+    "nvidia.com/gpu.count": "1",
+    "nvidia.com/gpu.deploy.driver": "pre-installed",
+    "nvidia.com/gpu.family": "ampere",
+    "nvidia.com/gpu.machine": "Google-Compute-Engine",
+    "nvidia.com/gpu.memory": "23034",
+    "nvidia.com/gpu.present": "true",
+    "nvidia.com/gpu.product": "NVIDIA-L4",
+    "nvidia.com/gpu.replicas": "1",
+    "nvidia.com/gpu.sharing-strategy": "none",
+    "nvidia.com/mig.capable": "false",
+    "nvidia.com/mig.strategy": "single",
+    "nvidia.com/mps.capable": "false",
+}
+A10G_SHARED = {
+    **L4,
+    "nvidia.com/gpu.compute.minor": "6",
+    "nvidia.com/gpu.product": "NVIDIA-A10G-SHARED",
+    "nvidia.com/gpu.replicas": "2",
+    "nvidia.com/gpu.sharing-strategy": "time-slicing",
+}
+A10G_RENAMED = {**A10G_SHARED, "nvidia.com/gpu.product": "NVIDIA-A10G"}
+A100 = {
+    **L4,
+    "nvidia.com/gpu.compute.minor": "0",
+    "nvidia.com/gpu.memory": "81920",
+    "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB",
+    "nvidia.com/mig.capable": "true",
+}
+SINGLE = {
+    **A100,
+    "nvidia.com/gpu.count": "7",
+    "nvidia.com/gpu.memory": "9728",
+    "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb",
+    "nvidia.com/gpu.slices.ci": "1",
+    "nvidia.com/gpu.slices.gi": "1",
+    "nvidia.com/mig.config": "all-1g.10gb",
+    "nvidia.com/mig.config.state": "success",
+}
+INVALID = {
+    **A100,
+    "nvidia.com/gpu.count": "0",
+    "nvidia.com/gpu.memory": "0",
+    "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-MIG-INVALID",
+    "nvidia.com/gpu.replicas": "0",
+}
+PENDING = {**A100, "nvidia.com/mig.config": "all-1g.10gb", "nvidia.com/mig.config.state": "pending"}
+MIXED = {
+    **A100,
+    "nvidia.com/gpu.product": "NVIDIA-A100-80GB-PCIe",
+    "nvidia.com/gpu.replicas": "0",
+    "nvidia.com/mig.strategy": "mixed",
+    "nvidia.com/mig-1g.10gb.count": "2",
+    "nvidia.com/mig-1g.10gb.engines.copy": "1",
+    "nvidia.com/mig-1g.10gb.memory": "9728",
+    "nvidia.com/mig-1g.10gb.product": "NVIDIA-A100-80GB-PCIe-MIG-1g.10gb",
+    "nvidia.com/mig-1g.10gb.replicas": "1",
+    "nvidia.com/mig-1g.10gb.slices.gi": "1",
+    "nvidia.com/mig-3g.40gb.count": "1",
+    "nvidia.com/mig-3g.40gb.memory": "40192",
+    "nvidia.com/mig-3g.40gb.product": "NVIDIA-A100-80GB-PCIe-MIG-3g.40gb",
+    "nvidia.com/mig-3g.40gb.replicas": "1",
+}
+MIXED_WITH_WHOLE = {**MIXED, "nvidia.com/gpu.replicas": "1"}
+LOCAL_MIG = gpus.labels(Gpus(1, "a100-80gb", "1g.10gb", 7))
+
+
+def node(labels: Mapping[str, str], name: str = "n", taint: str | None = None) -> dict[str, Any]:
+    taints = [{"key": taint, "value": "present", "effect": "NoSchedule"}] if taint else []
+    return {
+        "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux", **labels}},
+        "spec": {"taints": taints},
+    }
+
+
+def existing(name: str, **spec: Any) -> AcceleratorClass:
+    obj = {"metadata": {"name": name}, "spec": {"backends": ["cuda"], **spec}}
+    return AcceleratorClass.model_validate(obj)
+
+
+def proposed(
+    *nodes: Mapping[str, Any],
+    classes: tuple[AcceleratorClass, ...] = (),
+    made: dict[str, str] | None = None,
+    variants: tuple[str, ...] = ALL,
+) -> Proposals:
+    return propose(nodes, classes, variants, made or {})
+
+
+def specs(found: Proposals) -> dict[str, dict[str, Any]]:
+    return {each["metadata"]["name"]: each["spec"] for each in found.apply}
+
+
+def test_a_proposal_is_a_whole_class() -> None:
+    found = proposed(node(L4, "a", taint="nvidia.com/gpu"), node(L4, "b"))
+    (obj,) = found.apply
+    assert obj == {
+        "apiVersion": "enginewright.dev/v1alpha1",
+        "kind": "AcceleratorClass",
+        "metadata": {"name": "l4", "labels": {"enginewright.dev/proposed": "true"}},
+        "spec": {
+            "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-L4"},
+            "resourceName": "nvidia.com/gpu",
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+            "computeCapability": "8.9",
+            "backends": ["tensorrt", "tensorrt-rtx", "cuda"],
+        },
+    }
+    assert found.made == {"gpu_NVIDIA-L4": "l4"}
+    AcceleratorClass.model_validate(obj)
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (L4, {"l4": ("nvidia.com/gpu.product", "nvidia.com/gpu")}),
+        (A10G_SHARED, {"a10g-shared": ("nvidia.com/gpu.product", "nvidia.com/gpu")}),
+        (A10G_RENAMED, {"a10g": ("nvidia.com/gpu.product", "nvidia.com/gpu.shared")}),
+        (A100, {"a100-80gb": ("nvidia.com/gpu.product", "nvidia.com/gpu")}),
+        (SINGLE, {"a100-80gb-mig-1g-10gb": ("nvidia.com/gpu.product", "nvidia.com/gpu")}),
+        (INVALID, {}),
+        (PENDING, {}),
+        (MIXED, {
+            "a100-80gb-mig-1g-10gb": ("nvidia.com/mig-1g.10gb.product", "nvidia.com/mig-1g.10gb"),
+            "a100-80gb-mig-3g-40gb": ("nvidia.com/mig-3g.40gb.product", "nvidia.com/mig-3g.40gb"),
+        }),
+        (MIXED_WITH_WHOLE, {
+            "a100-80gb": ("nvidia.com/gpu.product", "nvidia.com/gpu"),
+            "a100-80gb-mig-1g-10gb": ("nvidia.com/mig-1g.10gb.product", "nvidia.com/mig-1g.10gb"),
+            "a100-80gb-mig-3g-40gb": ("nvidia.com/mig-3g.40gb.product", "nvidia.com/mig-3g.40gb"),
+        }),
+        (LOCAL_MIG, {
+            "a100-80gb-mig-1g-10gb": ("nvidia.com/mig-1g.10gb.product", "nvidia.com/mig-1g.10gb"),
+        }),
+        ({}, {}),
+        ({"nvidia.com/gpu.present": "true"}, {}),
+        ({"nvidia.com/gpu.product": ""}, {}),
+    ],
+)  # fmt: skip
+def test_labels_of_gpu_feature_discovery(
+    labels: dict[str, str], expected: dict[str, tuple[str, str]]
+) -> None:
+    found = specs(proposed(node(labels)))
+    assert {
+        name: (*spec["nodeSelector"], spec["resourceName"]) for name, spec in found.items()
+    } == expected
+
+
+@pytest.mark.parametrize(
+    ("product", "name"),
+    [
+        ("Tesla-T4", "t4"),
+        ("Tesla-V100-SXM2-16GB", "v100-16gb"),
+        ("A100-SXM4-40GB", "a100-40gb"),
+        ("NVIDIA-A100-SXM-64GB", "a100-64gb"),
+        ("NVIDIA-A100-80GB-PCIe", "a100-80gb"),
+        ("NVIDIA-H100-80GB-HBM3", "h100-80gb"),
+        ("NVIDIA-H100-NVL", "h100-nvl"),
+        ("NVIDIA-GH200-144G-HBM3e", "gh200-144g"),
+        ("NVIDIA-B200", "b200"),
+        ("NVIDIA-GeForce-RTX-4090", "rtx-4090"),
+        ("GeForce-GTX-1080-Ti", "gtx-1080-ti"),
+        ("Quadro-RTX-6000", "rtx-6000"),
+        ("NVIDIA-RTX-4000-Ada-Generation", "rtx-4000-ada-generation"),
+        ("NVIDIA-A16-4Q", "a16-4q"),
+        ("GRID-T4-8C", "grid-t4-8c"),
+        ("NVIDIA", "nvidia"),
+        ("PCIe", "pcie"),
+    ],
+)
+def test_names(product: str, name: str) -> None:
+    kind = GpuKind(product, "nvidia.com/gpu.product", "nvidia.com/gpu")
+    assert class_names((kind,), ()) == {kind: name}
+
+
+def test_kinds_that_would_share_a_name_get_longer_ones() -> None:
+    sxm = node({**A100}, "a")
+    pcie = node({**A100, "nvidia.com/gpu.product": "NVIDIA-A100-80GB-PCIe"}, "b")
+    assert set(specs(proposed(sxm, pcie))) == {"a100-sxm4-80gb", "a100-80gb-pcie"}
+    # One after the other: the first one's name stays.
+    first = proposed(sxm)
+    assert set(specs(first)) == {"a100-80gb"}
+    there = AcceleratorClass.model_validate(first.apply[0])
+    second = proposed(sxm, pcie, classes=(there,), made=first.made)
+    assert set(specs(second)) == {"a100-80gb-pcie"}
+    # The same profile by either strategy differs in nothing but the resource.
+    single = node({**SINGLE, "nvidia.com/gpu.product": "NVIDIA-A100-80GB-PCIe-MIG-1g.10gb"}, "c")
+    names = set(specs(proposed(single, node(MIXED, "d"))))
+    assert len(names) == 3
+    assert len([name for name in names if name.startswith("a100-80gb-pcie-mig-1g-10gb")]) == 2
+
+
+PRODUCTS = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", fullmatch=True)
+KINDS = st.lists(
+    st.builds(
+        GpuKind,
+        PRODUCTS | st.sampled_from(["NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-80GB-PCIe"]),
+        st.just("nvidia.com/gpu.product"),
+        st.sampled_from(["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"]),
+    ),
+    unique=True,
+    max_size=6,
+)
+
+
+@given(KINDS, st.sets(st.sampled_from(["cpu", "a100-80gb", "a100-80gb-pcie", "l4"])), st.data())
+def test_names_are_unique_dns_labels_whatever_the_order(
+    kinds: list[GpuKind], taken: set[str], data: st.DataObject
+) -> None:
+    names = class_names(kinds, taken)
+    assert set(names) == set(kinds)
+    assert len({*names.values(), *taken}) == len(kinds) + len(taken)
+    for name in names.values():
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name)
+    assert class_names(data.draw(st.permutations(kinds)), taken) == names
+    assert all(re.fullmatch(r"[-._a-zA-Z0-9]{1,253}", kind.key) for kind in kinds)
+
+
+@given(st.dictionaries(
+    st.sampled_from([*L4, *MIXED, "nvidia.com/mig-.product", "nvidia.com/mig-1g.5gb.me.product"]),
+    st.sampled_from(["", "0", "-1", "99999", "NVIDIA-L4", "single", "é", "1" * 63, "²"]),
+))  # fmt: skip
+def test_no_labels_are_too_odd(labels: dict[str, str]) -> None:
+    for each in proposed(node(labels)).apply:
+        AcceleratorClass.model_validate(each)
+
+
+@pytest.mark.parametrize(
+    ("capability", "variants", "backends"),
+    [
+        ("8.9", ("cpu",), None),
+        ("8.9", ("openvino", "cpu"), None),
+        ("8.9", ("gpu",), ["tensorrt", "cuda"]),
+        ("8.9", ("rtx",), ["tensorrt-rtx"]),
+        ("12.0", ALL, ["tensorrt", "tensorrt-rtx", "cuda"]),
+        ("9.0", ALL, ["tensorrt", "cuda"]),
+        ("9.0", ("rtx",), None),
+        ("", ("rtx",), ["tensorrt-rtx"]),
+        ("8.9.1", ("rtx",), ["tensorrt-rtx"]),
+    ],
+)
+def test_backends_have_an_image_and_support_the_device(
+    capability: str, variants: tuple[str, ...], backends: list[str] | None
+) -> None:
+    major, _, minor = capability.partition(".")
+    labels = {**L4, "nvidia.com/gpu.compute.major": major, "nvidia.com/gpu.compute.minor": minor}
+    found = specs(proposed(node(labels), variants=variants))
+    assert [spec["backends"] for spec in found.values()] == ([backends] if backends else [])
+    if backends and capability not in ("8.9", "12.0", "9.0"):
+        assert "computeCapability" not in found["l4"]
+
+
+def test_the_library_itself_says_what_it_builds_for() -> None:
+    library = importlib.import_module("tensorrt_rtx_bindings.tensorrt_rtx")
+    members = library.ComputeCapability.__members__
+    digits = [name.removeprefix("SM") for name in members if name.startswith("SM")]
+    assert {f"{each[:-1]}.{each[-1]}" for each in digits} == _RTX_CAPABILITIES
+
+
+@pytest.mark.parametrize(
+    ("spec", "covers"),
+    [
+        ({"nodeSelector": {"kubernetes.io/os": "linux"}}, False),  # the class of all CPUs
+        ({"nodeSelector": {"pool": "gold"}, "resourceName": "nvidia.com/gpu"}, True),
+        ({"nodeSelector": {"pool": "iron"}, "resourceName": "nvidia.com/gpu"}, False),
+        ({"nodeSelector": {"pool": "gold"}, "resourceName": "example.com/gpu"}, False),
+        ({"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-L4"}}, True),
+        ({"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-L4", "pool": "none"}}, True),
+        ({"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-A10"}}, False),
+    ],
+)
+def test_a_kind_that_has_a_class_gets_no_other(spec: dict[str, Any], covers: bool) -> None:
+    nodes = (node({**L4, "pool": "gold"}, "a"), node(L4, "b"))
+    found = proposed(*nodes, classes=(existing("mine", **spec),))
+    assert bool(found.apply) is not covers
+    assert found.made == ({} if covers else {"gpu_NVIDIA-L4": "l4"})
+
+
+def test_what_was_proposed_once_is_not_proposed_again() -> None:
+    first = proposed(node(L4))
+    assert proposed(node(L4), made=first.made) == Proposals((), first.made)
+    # Nor where the ConfigMap was lost while the class is there.
+    there = AcceleratorClass.model_validate(first.apply[0])
+    assert proposed(node(L4), classes=(there,)) == Proposals((), first.made)
+
+
+def test_a_kind_of_several_capabilities_claims_none() -> None:
+    odd = {**L4, "nvidia.com/gpu.compute.minor": "6"}
+    assert "computeCapability" not in specs(proposed(node(L4, "a"), node(odd, "b")))["l4"]
+
+
+def test_every_gpu_of_the_local_cluster_is_read() -> None:
+    for name, product in gpus.PRODUCTS.items():
+        for mig in (None, *product.slices):
+            one = Gpus(1, name, mig, 1)
+            (kind,) = kinds_of(node(gpus.labels(one)))
+            assert kind.resource == gpus.resource(one)
