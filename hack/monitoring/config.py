@@ -1,0 +1,110 @@
+"""Configuration of a Prometheus and an Alertmanager that react within seconds, for tests and demo.
+
+Everything that decides what is watched and what alerts comes from the chart's objects; only
+addresses and intervals are ours.
+"""
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from hack.monitoring.convert import rule_file, scrape_configs
+
+RELEASE: Final = "enginewright"
+OPERATOR_NAMESPACE: Final = "enginewright-system"
+SCRAPE_SECONDS: Final = 2
+_REPOSITORY: Final = Path(__file__).resolve().parents[2]
+
+Config = dict[str, Any]
+
+
+class RenderError(Exception):
+    """Helm could not render the chart; the message holds what it said."""
+
+
+def chart_objects() -> list[Config]:
+    """Return the chart's monitoring objects, rendered as hack/install installs the rest.
+
+    Raises:
+        RenderError: Helm is missing or failed.
+    """
+    helm = (
+        ["helm"] if os.environ.get("CONTEXT") else [f"{_REPOSITORY}/hack/cluster/cluster", "helm"]
+    )
+    switches = [
+        f"--set=monitoring.{each}.enabled=true"
+        for each in ("podMonitor", "prometheusRule", "dashboards")
+    ]
+    # the two images decide nothing here, but the chart asks for them
+    images = ["--set=images.operator=unused", "--set=images.runtime.cpu=unused"]
+    command = [
+        *helm, "template", RELEASE, f"{_REPOSITORY}/charts/enginewright",
+        "--namespace", OPERATOR_NAMESPACE, *switches, *images,
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=1500, check=False)
+    except OSError as error:
+        raise RenderError(f"{command[0]} cannot be run: {error.strerror}; install Helm") from None
+    if done.returncode != 0:
+        raise RenderError(f"`helm template` failed:\n{done.stderr.strip()}")
+    return [
+        each
+        for each in yaml.safe_load_all(done.stdout)
+        if each and each["kind"] in {"PodMonitor", "PrometheusRule", "ConfigMap"}
+    ]
+
+
+def prometheus_config(
+    scrapes: Sequence[Config], *, alertmanager: str, rules: str, scrape_seconds: float
+) -> Config:
+    """Return prometheus.yml; `alertmanager` is host:port, `rules` the path of the rule file."""
+    interval = f"{int(scrape_seconds * 1000)}ms"
+    return {
+        "global": {
+            "scrape_interval": interval,
+            "scrape_timeout": interval,
+            "evaluation_interval": interval,
+        },
+        "rule_files": [rules],
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]},
+        "scrape_configs": list(scrapes),
+    }
+
+
+def alertmanager_config(webhook: str) -> Config:
+    """Return alertmanager.yml, which sends every group of alerts to the URL `webhook` at once."""
+    return {
+        "route": {
+            "receiver": "webhook",
+            "group_by": ["alertname", "namespace", "model"],
+            "group_wait": "1s",
+            "group_interval": "2s",
+            "repeat_interval": "1h",
+        },
+        "receivers": [
+            {"name": "webhook", "webhook_configs": [{"url": webhook, "send_resolved": True}]}
+        ],
+    }
+
+
+def files(
+    objects: Sequence[Config], *, alertmanager: str, webhook: str, folder: str
+) -> dict[str, str]:
+    """Return the text of all configuration files by name, for a Prometheus that reads `folder`."""
+    scrapes = scrape_configs(objects)
+    prometheus = prometheus_config(
+        scrapes,
+        alertmanager=alertmanager,
+        rules=f"{folder}/rules.yml",
+        scrape_seconds=SCRAPE_SECONDS,
+    )
+    documents = {
+        "prometheus.yml": prometheus,
+        "rules.yml": rule_file(objects),
+        "alertmanager.yml": alertmanager_config(webhook),
+    }
+    return {name: yaml.safe_dump(body, sort_keys=False) for name, body in documents.items()}
