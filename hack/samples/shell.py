@@ -1,0 +1,134 @@
+"""A user's terminal: commands that are shown with their own output, and the time that parts take."""
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hack.samples.magika import REPOSITORY
+
+NAMESPACE = "demo"
+CONTEXT = os.environ.get("CONTEXT", "")
+
+
+class DemoError(Exception):
+    """A step did not do what the demo shows."""
+
+
+class Shell:
+    """Runs commands as a user does, and shows them."""
+
+    def __init__(self) -> None:
+        self.environment = dict(os.environ)
+        self.times: list[tuple[str, float]] = []
+
+    def show(self, command: str, *, stdin: str | None = None, timeout: float = 300) -> str:
+        """Run a command, print it and its output, and return the output.
+
+        Raises:
+            DemoError: It failed.
+        """
+        print(f"\n$ {command}", flush=True)
+        if stdin:
+            print("\n".join(f"    {line}" for line in stdin.rstrip().splitlines()), flush=True)
+        output = self.quiet(command, stdin=stdin, timeout=timeout)
+        print(output.rstrip(), flush=True)
+        return output
+
+    def quiet(self, command: str, *, stdin: str | None = None, timeout: float = 300) -> str:
+        """Run a command and return its output. Raises DemoError when it fails."""
+        arguments = shlex.split(command)
+        if arguments[0] == "kubectl":
+            context = ["--context", CONTEXT] if CONTEXT else []
+            arguments = ["kubectl", *context, "--namespace", NAMESPACE, *arguments[1:]]
+        done = subprocess.run(
+            arguments,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            env=self.environment,
+        )
+        if done.returncode != 0:
+            raise DemoError(f"`{command}` failed:\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def step(self, title: str, *command: str) -> None:
+        """Run a long command of ours, its progress shown. Raises DemoError when it fails."""
+        print(f"\n=== {title}", flush=True)
+        start = time.monotonic()
+        done = subprocess.run(command, cwd=REPOSITORY, env=self.environment, check=False)
+        if done.returncode != 0:
+            raise DemoError(f"`{' '.join(command)}` failed; its output is above")
+        self.times.append((title, time.monotonic() - start))
+
+    @contextlib.contextmanager
+    def chapter(self, title: str) -> Iterator[None]:
+        """Announce a part of the story and take its time."""
+        print(f"\n{'=' * 100}\n{title}\n{'=' * 100}", flush=True)
+        start = time.monotonic()
+        yield
+        self.times.append((title, time.monotonic() - start))
+
+    @contextlib.contextmanager
+    def forwarded(self, target: str, port: int, namespace: str = NAMESPACE) -> Iterator[str]:
+        """Forward a Service to a free port of this machine and yield its address."""
+        context = ["--context", CONTEXT] if CONTEXT else []
+        command = [
+            "kubectl",
+            *context,
+            "--namespace",
+            namespace,
+            "port-forward",
+            target,
+            f":{port}",
+        ]
+        print(f"\n$ kubectl port-forward {target} :{port} --namespace {namespace}", flush=True)
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self.environment,
+        )
+        try:
+            line = process.stdout.readline() if process.stdout else ""
+            print(line.rstrip(), flush=True)
+            found = re.search(r"127\.0\.0\.1:(\d+)", line)
+            if not found:
+                raise DemoError(f"{target} cannot be forwarded")
+            yield f"http://127.0.0.1:{found.group(1)}"
+        finally:
+            process.terminate()
+            process.wait(10)
+
+    def until(self, what: str, check: Callable[[], Any], seconds: float = 180) -> Any:  # noqa: ANN401 - whatever it is
+        """Poll until `check` returns something true, and return it. Raises DemoError in the end."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            with contextlib.suppress(DemoError, OSError):
+                if found := check():
+                    return found
+            time.sleep(0.5)
+        raise DemoError(f"{what} did not happen within {seconds:.0f} s")
+
+    def condition(self, model: str, kind: str) -> dict[str, Any]:
+        """Return a condition of an InferenceModel; empty when it is not there."""
+        told = json.loads(self.quiet(f"kubectl get im {model} --output json"))
+        conditions = told.get("status", {}).get("conditions", [])
+        return next((each for each in conditions if each["type"] == kind), {})
+
+
+def get_json(url: str, body: bytes | None = None) -> Any:  # noqa: ANN401 - any JSON value
+    """GET a URL, or POST JSON to it."""
+    request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"})
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=30) as answer:
+        return json.load(answer)

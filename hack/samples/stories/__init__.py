@@ -1,0 +1,1 @@
+"""What the demo shows, a module a story."""

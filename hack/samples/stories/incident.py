@@ -1,0 +1,156 @@
+"""(d) The incident: a GPU image where CUDA is missing, without Enginewright and with it."""
+
+import json
+import time
+from typing import Any
+
+from hack.samples.shell import NAMESPACE, DemoError, Shell, get_json
+
+MONITORING = "enginewright-monitoring"
+SERVER = """\
+import http.server, onnxruntime as ort
+session = ort.InferenceSession(
+    "/models/magika.onnx", providers=["CUDAExecutionProvider", "CPUExecutionProvider"]
+)  # no exception
+class Ready(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+    def log_message(self, *_): pass
+http.server.HTTPServer(("", 8080), Ready).serve_forever()
+"""
+ASKED = (
+    "import onnxruntime as ort; print('device              ', ort.get_device());"
+    " print('available providers ', ', '.join(ort.get_available_providers()))"
+)
+TRUTH = (
+    "import onnxruntime as ort; ort.set_default_logger_severity(4);"
+    " s = ort.InferenceSession('/models/magika.onnx',"
+    " providers=['CUDAExecutionProvider', 'CPUExecutionProvider']);"
+    " print('the session runs on ', ', '.join(s.get_providers()))"
+)
+FORBID = """\
+apiVersion: enginewright.dev/v1alpha1
+kind: InferenceModel
+metadata:
+  name: incident                    # the same image, node and provider as above
+spec:
+  source:
+    uri: pvc://models/magika.onnx
+  accelerators: [{class: l4}]
+  backends: [cuda]
+"""
+ALLOW = """\
+  fallback: {policy: Allow}         # its owner would rather have it slow than not at all
+"""
+
+
+def tell(shell: Shell) -> None:
+    """Tell the story."""
+    image = shell.quiet(
+        "kubectl get deployment --namespace enginewright-system enginewright --output json"
+    )
+    config = json.loads(
+        next(
+            each["value"]
+            for each in json.loads(image)["spec"]["template"]["spec"]["containers"][0]["env"]
+            if each["name"] == "ENGINEWRIGHT_CONFIG"
+        )
+    )
+    with shell.chapter("(d) The incident, as every other system shows it: all is well"):
+        _before(shell, config["images"]["gpu"])
+    with shell.chapter("(d) The same with Enginewright: no traffic, and its owner reads why"):
+        _forbidden(shell)
+    with shell.chapter("(d) Where the owner allows it, it serves, and an alert says so"):
+        _allowed(shell)
+
+
+def _before(shell: Shell, image: str) -> None:
+    pod = _plain_pod(image)
+    print(f"\nA plain pod with the image {image.rpartition('/')[2]}, as people write them:\n")
+    print("\n".join(f"    {line}" for line in SERVER.rstrip().splitlines()))
+    shell.quiet("kubectl apply --filename -", stdin=json.dumps(pod))
+    shell.show("kubectl wait --for=condition=Ready pod/before --timeout=120s")
+    shell.show("kubectl get pod before")
+    shell.show(f'kubectl exec before -- python3 -c "{ASKED}"')
+    print("\nAnd what really runs:")
+    found = shell.show(f'kubectl exec before -- python3 -c "{TRUTH}"')
+    if found.split()[-1] != "CPUExecutionProvider":
+        raise DemoError("the session does not run on the CPU here: this node has CUDA")
+    shell.quiet("kubectl delete pod before --grace-period=0 --force")
+
+
+def _forbidden(shell: Shell) -> None:
+    shell.quiet("kubectl delete im incident --ignore-not-found --wait")
+    shell.show("kubectl apply --filename -", stdin=FORBID)
+
+    def refused() -> bool:
+        told = shell.condition("incident", "PlacementVerified")
+        return bool(told.get("status") == "False")
+
+    shell.until("the refusal", refused)
+    shell.show("kubectl get im incident")
+    shell.show(
+        "kubectl get pods --selector enginewright.dev/model=incident,enginewright.dev/component=serve"
+    )
+    shell.show(
+        "kubectl get im incident --output "
+        "'jsonpath={.status.conditions[?(@.type==\"PlacementVerified\")].message}'"
+    )
+
+
+def _allowed(shell: Shell) -> None:
+    began = time.monotonic()
+    shell.show("kubectl apply --filename -", stdin=FORBID + ALLOW)
+    shell.show("kubectl wait --for=condition=Ready im/incident --timeout=180s")
+    shell.show("kubectl wait --for=condition=FallbackActive im/incident --timeout=60s")
+    served = time.monotonic()
+    shell.show("kubectl get im incident")
+    print("\nPrometheus scrapes the sidecar; Alertmanager has sent this to the team's webhook:")
+    with shell.forwarded("service/alertmanager", 9093, MONITORING) as url:
+        alert = shell.until("the alert", lambda: _alert(url), 90)
+    fired = time.monotonic()
+    print(json.dumps({key: alert[key] for key in ("labels", "annotations")}, indent=2))
+    print(
+        f"\nserving, with the fallback told, {served - began:.0f} s after the apply;"
+        f" the alert fired {fired - served:.0f} s later"
+    )
+
+
+def _alert(url: str) -> dict[str, Any] | None:
+    for alert in get_json(f"{url}/api/v2/alerts"):
+        labels = alert["labels"]
+        if labels["alertname"] == "EnginewrightCPUFallback" and labels["model"] == "incident":
+            return dict(alert)
+    return None
+
+
+def _plain_pod(image: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "before", "namespace": NAMESPACE},
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 65532,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [
+                {
+                    "name": "server",
+                    "image": image,
+                    "command": ["python3", "-c", SERVER],
+                    "ports": [{"containerPort": 8080}],
+                    "readinessProbe": {"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1},
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                    "volumeMounts": [{"name": "models", "mountPath": "/models", "readOnly": True}],
+                }
+            ],
+            "volumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
+        },
+    }

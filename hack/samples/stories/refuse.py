@@ -1,0 +1,32 @@
+"""(b) A model that the runtime cannot run is refused, and its owner reads why."""
+
+from hack.samples.shell import DemoError, Shell
+
+TOO_NEW = """\
+apiVersion: enginewright.dev/v1alpha1
+kind: InferenceModel
+metadata:
+  name: too-new                     # exported with an opset that the runtime does not know
+spec:
+  source:
+    uri: pvc://models/newer-opset.onnx
+  accelerators: [{class: cpu}]
+"""
+
+
+def tell(shell: Shell) -> None:
+    """Tell the story."""
+    with shell.chapter(
+        "(b) A model that the runtime cannot run gets no traffic, and its owner reads why"
+    ):
+        shell.show("kubectl apply --filename -", stdin=TOO_NEW)
+        shell.show("kubectl wait --for=condition=Stalled im/too-new --timeout=180s")
+        shell.show("kubectl get im")
+        message = shell.show(
+            "kubectl get im too-new --output "
+            "jsonpath='{.status.conditions[?(@.type==\"Validated\")].message}'"
+        )
+        for expected in ("CumProd", "opset 25"):
+            if expected not in message:
+                raise DemoError(f"the refusal does not name {expected}")
+        shell.show("kubectl events --for im/too-new")

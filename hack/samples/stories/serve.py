@@ -1,0 +1,60 @@
+"""(a) A file becomes a service that answers."""
+
+import json
+import time
+
+from hack.samples.magika import features, label
+from hack.samples.shell import Shell, get_json
+
+MAGIKA = """\
+apiVersion: enginewright.dev/v1alpha1
+kind: InferenceModel
+metadata:
+  name: magika                      # Google's detector of file types, as its Python package ships it
+spec:
+  source:
+    uri: pvc://models/magika.onnx   # no backend, image, shape or opset is named: they are found
+  accelerators: [{class: cpu}]      # there are GPUs too, so that it is said where it serves
+"""
+QUESTIONS = {
+    "a Python script": b"import sys\n\nfor line in sys.stdin:\n    print(line.rstrip()[::-1])\n"
+    * 3,
+    "a Dockerfile": b'FROM debian:12\nRUN apt-get update && apt-get install -y curl\nCMD ["curl"]\n',
+    "a JSON document": json.dumps({"name": "x", "tags": ["a", "b"], "size": [1, 2, 3]}).encode(),
+}
+
+
+def tell(shell: Shell) -> None:
+    """Tell the story."""
+    with shell.chapter(
+        "(a) From a file to a service: one manifest, no image, no backend, no shapes"
+    ):
+        shell.show("kubectl apply --filename -", stdin=MAGIKA)
+        shell.show("kubectl wait --for=condition=Ready im/magika --timeout=180s")
+        shell.show("kubectl get im magika")
+        shell.show("kubectl get jobs,pods,services --selector enginewright.dev/model=magika")
+        print("\nWhat happened, in the model's own Events:")
+        shell.show("kubectl events --for im/magika")
+        with shell.forwarded("service/magika", 80) as url:
+            for what, content in QUESTIONS.items():
+                ask(url, what, content)
+            execution = get_json(f"{url}/v2/models/magika/execution")
+            print("\nWhich execution provider runs its nodes, as ONNX Runtime reports it:")
+            print(f"\n$ curl --silent {url}/v2/models/magika/execution | jq .placement.nodes")
+            print(json.dumps(execution["placement"]["nodes"], indent=2))
+
+
+def ask(url: str, what: str, content: bytes) -> None:
+    """Have the model say what `content` is, and print its answer."""
+    body = {
+        "inputs": [
+            {"name": "bytes", "shape": [1, 2048], "datatype": "INT32", "data": features(content)}
+        ]
+    }
+    start = time.monotonic()
+    answer = get_json(f"{url}/v2/models/magika/infer", json.dumps(body).encode())
+    milliseconds = (time.monotonic() - start) * 1000
+    scores = answer["outputs"][0]["data"]
+    print(
+        f"  magika says that {what} is: {label(scores)} ({max(scores):.1%}, {milliseconds:.0f} ms)"
+    )
