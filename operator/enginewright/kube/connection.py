@@ -19,6 +19,11 @@ class ConnectionNotConfigured(Exception):  # noqa: N818 - read as a sentence whe
     """Neither a service account nor a usable kubeconfig; the message says which was tried."""
 
 
+def inside_cluster() -> bool:
+    """Tell whether the connection is the pod's own, so that other pods can be reached directly."""
+    return not os.environ.get("KUBECONFIG") and bool(os.environ.get(_IN_CLUSTER_VARIABLE))
+
+
 async def load_connection() -> Configuration:
     """Return host, TLS files and credentials.
 
@@ -26,8 +31,7 @@ async def load_connection() -> Configuration:
     `~/.kube/config`. Raises ConnectionNotConfigured.
     """
     configuration = Configuration()
-    explicit = os.environ.get("KUBECONFIG")
-    if not explicit and os.environ.get(_IN_CLUSTER_VARIABLE):
+    if inside_cluster():
         try:
             kubernetes_config.load_incluster_config(client_configuration=configuration)
         except (kubernetes_config.ConfigException, OSError) as error:
@@ -36,7 +40,7 @@ async def load_connection() -> Configuration:
                 " set automountServiceAccountToken: true on the pod"
             ) from error
         return configuration
-    path = explicit or _USUAL_PATH
+    path = os.environ.get("KUBECONFIG") or _USUAL_PATH
     if not _exists(path):
         raise ConnectionNotConfigured(
             f"there is no kubeconfig {path}; set KUBECONFIG to a working file or run inside a cluster"
