@@ -1,5 +1,7 @@
 """The incident itself, on real nodes: a session that falls back to the CPU without a word."""
 
+import time
+
 import pytest
 
 from hack.samples.magika import features, label
@@ -114,3 +116,71 @@ def test_a_part_elsewhere_is_named_forbidden_and_within_a_budget_allowed(
     assert value(exposition, "enginewright_fallback_active", 'kind="NodeFallback"') == 0
     assert value(exposition, "enginewright_fallback_nodes") >= 1
     namespace.kubectl("delete", "im", "partly-here")
+
+
+# The product's own server, but a file makes ONNX Runtime do what it does by itself when a provider
+# fails in the middle of a run: make the session anew on the CPU (InferenceSession.set_providers).
+FALLS = """\
+import pathlib, sys, threading, time
+import onnxruntime
+from enginewright_runtime.__main__ import main
+made = []
+create = onnxruntime.InferenceSession.__init__
+def remember(self, *arguments, **options):
+    create(self, *arguments, **options)
+    made.append(self)
+onnxruntime.InferenceSession.__init__ = remember
+def fall():
+    while not pathlib.Path("/tmp/fall").exists():
+        time.sleep(0.05)
+    made[-1].set_providers(["CPUExecutionProvider"])
+threading.Thread(target=fall, daemon=True).start()
+sys.exit(main(["serve"]))
+"""
+
+
+def test_a_session_replaced_while_serving_is_told_within_seconds(namespace: Namespace) -> None:
+    namespace.apply(inference_model("sudden", "magika.onnx"))
+    namespace.wait_ready("sudden")
+    namespace.apply(_twin(namespace, "sudden"))
+    namespace.kubectl("wait", "--for=condition=Ready", "pod/twin", "--timeout=120s")
+    namespace.wait_condition("sudden", "FallbackActive", "False", "NoFallback", 60)
+    path = f"/api/v1/namespaces/{namespace.name}/pods/twin:8081/proxy/metrics"
+    assert (
+        value(
+            namespace.kubectl("get", "--raw", path), "enginewright_fallback_active", "NodeFallback"
+        )
+        == 0
+    )
+    namespace.kubectl("exec", "twin", "--container", "server", "--", "touch", "/tmp/fall")  # noqa: S108
+    began = time.monotonic()
+
+    def shown() -> bool:
+        told = namespace.kubectl("get", "--raw", path)
+        return value(told, "enginewright_fallback_active", 'kind="NodeFallback"') == 1
+
+    eventually(shown, 60, "the metric", interval=0.2)
+    metric = time.monotonic() - began
+    found = namespace.wait_condition("sudden", "Ready", "False", "SessionReplaced", 90)
+    told = time.monotonic() - began
+    assert "CPUExecutionProvider" in found["message"]
+    print(f"fallback begun to metric {metric:.1f} s, to Ready=False {told:.1f} s")
+    assert namespace.condition("sudden", "FallbackActive")["status"] == "True"
+    assert namespace.condition("sudden", "Available")["status"] == "True"
+    namespace.kubectl("wait", "--for=condition=Ready=False", "pod/twin", "--timeout=60s")
+    namespace.kubectl("delete", "pod", "twin", "--grace-period=0", "--force")
+    namespace.wait_ready("sudden", 120)
+    namespace.kubectl("delete", "im", "sudden")
+
+
+def _twin(namespace: Namespace, model: str) -> dict[str, object]:
+    """Return a pod as the Deployment makes them, whose server can be made to fall back."""
+    template = namespace.get("deployment", f"{model}-cpu")["spec"]["template"]
+    (server,) = template["spec"]["containers"]
+    server = server | {"command": ["python3", "-c", FALLS]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "twin", "labels": template["metadata"]["labels"]},
+        "spec": template["spec"] | {"containers": [server]},
+    }
