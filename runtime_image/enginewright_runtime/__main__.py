@@ -35,6 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from enginewright_runtime.server.main import run  # noqa: PLC0415 - stages need no server
 
         return _with_task("serve", ServeTask, paths, run)
+    if options.command == "sidecar":
+        from enginewright_runtime.sidecar.main import run as watch  # noqa: PLC0415 - likewise
+
+        return _with_task("sidecar", ServeTask, paths, watch)
     # as PID 1 of a container this process would ignore the signal
     signal.signal(signal.SIGTERM, _terminate)
     match options.command:
@@ -62,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     stage.add_argument("stage", choices=PREPARE_STAGES)
     commands.add_parser("fetch-artifact", help="copy a prepared model from the store, checked")
     commands.add_parser("serve", help="serve the fetched model")
+    commands.add_parser("sidecar", help="keep proving what the server serves")
     return parser
 
 

@@ -58,11 +58,11 @@ def _read(path: Path, tensors: dict[str, Tensor]) -> dict[str, dict[str, NDArray
         for key in arrays.files:
             sample, _, name = key.partition("/")
             if tensor := tensors.get(name):
-                samples.setdefault(sample, {})[name] = _in_memory(arrays[key], tensor.datatype)
+                samples.setdefault(sample, {})[name] = in_memory(arrays[key], tensor.datatype)
     return samples
 
 
-def _in_memory(array: NDArray[Any], datatype: Datatype) -> NDArray[Any]:
+def in_memory(array: NDArray[Any], datatype: Datatype) -> NDArray[Any]:
     """Return a stored array as the session takes it: strings as objects, BF16 as its bits."""
     if datatype.is_string:
         return array.astype(object)

@@ -1,0 +1,158 @@
+"""HTTP to the server beside: one kept-alive connection, nothing waits for ever.
+
+A sidecar asks some six small questions a second. A whole client library would cost more memory than
+all else here, so httptools, which the server needs anyway, reads the answers.
+"""
+
+import asyncio
+import contextlib
+from typing import Final
+
+import httptools
+
+_RECEIVE_BYTES: Final = 256 * 1024
+_ANSWER_BYTES: Final = 256 * 1024 * 1024  # more is no answer to a golden sample
+
+
+class UnreachableError(Exception):
+    """No answer; the message says why, as the end of "the server ..."."""
+
+    def __init__(self, message: str, *, gone: bool = False, late: bool = False) -> None:
+        super().__init__(message)
+        self.gone = gone  # nobody listens: the process has ended, or has not begun to listen
+        self.late = late  # the time was up
+
+
+class Answer:
+    """Status, headers (names in lower case) and body."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self.body = b""
+
+
+class Client:
+    """One connection to a port of this machine; one request at a time."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._lock = asyncio.Lock()
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def get(self, path: str, seconds: float) -> Answer:
+        """GET `path`; at most `seconds` pass.
+
+        Raises:
+            UnreachableError: there was no whole answer.
+        """
+        head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\n\r\n"
+        return await self._ask(head.encode(), seconds)
+
+    async def post(self, path: str, headers: str, body: bytes, seconds: float) -> Answer:
+        """POST `body` to `path` with more header lines, each with its line end; likewise."""
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\n{headers}"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        return await self._ask(head.encode() + body, seconds)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+    async def _ask(self, request: bytes, seconds: float) -> Answer:
+        async with self._lock:
+            try:
+                async with asyncio.timeout(seconds):
+                    return await self._exchange(request)
+            except TimeoutError:
+                self.close()
+                raise UnreachableError(
+                    f"has not answered within {seconds:g} s", late=True
+                ) from None
+            except ConnectionRefusedError:
+                raise UnreachableError("does not listen", gone=True) from None
+            except OSError as error:
+                self.close()
+                words = error.strerror or error
+                raise UnreachableError(f"breaks the connection ({words})") from None
+            except httptools.HttpParserError:
+                self.close()
+                raise UnreachableError("does not answer in HTTP") from None
+
+    async def _exchange(self, request: bytes) -> Answer:
+        """Ask on the open connection, and once more on a new one if that had been closed."""
+        if self._streams is not None:
+            with contextlib.suppress(_StaleError, ConnectionError):
+                return await self._once(*self._streams, request)
+            self.close()
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self._port, limit=_RECEIVE_BYTES
+        )
+        self._streams = reader, writer
+        try:
+            return await self._once(reader, writer, request)
+        except _StaleError:
+            raise ConnectionResetError("closed before it answered") from None
+
+    async def _once(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes
+    ) -> Answer:
+        writer.write(request)
+        await writer.drain()
+        receiver = _Receiver()
+        parser = httptools.HttpResponseParser(receiver)
+        while not receiver.done:
+            data = await reader.read(_RECEIVE_BYTES)
+            if data:
+                parser.feed_data(data)
+                receiver.size += len(data)
+                if receiver.size > _ANSWER_BYTES:
+                    raise ConnectionAbortedError("its answer is too long")
+            elif not receiver.size:
+                raise _StaleError
+            elif receiver.ends_with_connection:
+                receiver.done = True
+            else:
+                raise ConnectionAbortedError("its answer is cut off")
+        if not parser.should_keep_alive() or receiver.ends_with_connection:
+            self.close()
+        answer = receiver.answer
+        answer.status = parser.get_status_code()
+        answer.body = b"".join(receiver.parts)
+        return answer
+
+
+class _StaleError(Exception):
+    """The connection was closed before a byte of the answer came."""
+
+
+class _Receiver:
+    """What httptools calls back."""
+
+    def __init__(self) -> None:
+        self.answer = Answer()
+        self.parts: list[bytes] = []
+        self.size = 0
+        self.done = False
+        self.headed = False
+
+    @property
+    def ends_with_connection(self) -> bool:
+        headers = self.answer.headers
+        return self.headed and not (b"content-length" in headers or b"transfer-encoding" in headers)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.answer.headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        self.headed = True
+
+    def on_body(self, body: bytes) -> None:
+        self.parts.append(body)
+
+    def on_message_complete(self) -> None:
+        self.done = True

@@ -1,0 +1,165 @@
+"""What the server tells of itself, against the task and the manifest. Pure."""
+
+from collections.abc import Iterable
+
+from enginewright.contract.execution import Execution, PlacementFacts
+from enginewright.contract.manifest import Manifest
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import ServeTask
+from enginewright.contract.verdict import FallbackVerdict
+
+from enginewright_runtime import promise
+from enginewright_runtime.sidecar.board import Outcome
+
+
+def provider(told: Execution) -> Outcome:
+    """Judge whether the backend's provider was really made, and its driver is there."""
+    driver = told.driver
+    if driver.needed and not driver.present:
+        reason = driver.reason or Reason.DRIVER_MISSING
+        return Outcome.failed(reason, driver.message or f"{told.provider} has no driver")
+    if told.provider_reason is not None:
+        words = told.provider_message or f"ONNX Runtime could not make {told.provider}"
+        return Outcome.failed(told.provider_reason, words)
+    if told.provider not in told.providers:
+        others = ", ".join(told.providers) or "none"
+        return Outcome.failed(
+            Reason.PROVIDER_MISSING, f"the session has {others} instead of {told.provider}"
+        )
+    total = sum(told.placement.nodes.values())
+    if total and not told.placement.nodes.get(told.provider):
+        return Outcome.failed(
+            Reason.PROVIDER_REFUSED, f"{told.provider} is there and took none of the {total} nodes"
+        )
+    return Outcome.ok(f"the session has {told.provider}")
+
+
+def fallback(
+    told: Execution, manifest: Manifest, task: ServeTask, admitted: PlacementFacts | None
+) -> FallbackVerdict:
+    """Judge where the nodes run.
+
+    Args:
+        told: what the server says.
+        manifest: of what is served.
+        task: with the promise.
+        admitted: placement when the pod was admitted; None: it was not yet.
+
+    Returns:
+        `promise.judge`'s verdict; with SessionReplaced as its reason where ONNX Runtime has made
+        the session anew and nodes have moved since the pod was admitted.
+    """
+    found = promise.judge(
+        told.placement,
+        told.provider,
+        manifest,
+        task.promise,
+        provider_reason=told.provider_reason,
+    )
+    if told.session <= 1 or admitted is None or not _moved(told.placement, admitted):
+        return found
+    return found.model_copy(
+        update={
+            "active": True,
+            "kind": found.kind or "NodeFallback",
+            "reason": Reason.SESSION_REPLACED,
+            "message": "ONNX Runtime has replaced the session that was admitted by another"
+            f" placement: {found.message}",
+            "broken": found.broken or task.promise.policy == "Forbid",
+        }
+    )
+
+
+def placement(found: FallbackVerdict) -> Outcome:
+    """Turn the verdict on fallback into the check's outcome."""
+    if found.broken:
+        return Outcome.failed(found.reason or Reason.NODE_FALLBACK, found.message)
+    return Outcome.ok(found.message)
+
+
+def original_nodes(
+    facts: PlacementFacts, provider_name: str, found: FallbackVerdict
+) -> dict[str, int]:
+    """Return compute nodes by provider, engines opened, as the verdict on fallback counted them.
+
+    Nodes elsewhere are told by provider only together with shape arithmetic; where several
+    providers share them, the one with most nodes takes what the others' counts leave over.
+    """
+    nodes = {provider_name: found.nodes_total - found.nodes_elsewhere}
+    left = found.nodes_elsewhere
+    others = sorted(((count, name) for name, count in facts.nodes.items() if name != provider_name))
+    for index, (count, name) in enumerate(others):
+        nodes[name] = left if index == len(others) - 1 else min(left, count)
+        left -= nodes[name]
+    return nodes
+
+
+def distribution(told: Execution) -> Outcome:
+    """Judge that one distribution owns the folder `onnxruntime`: of two, the last wins silently."""
+    owners = told.ort_distributions
+    if len(owners) == 1:
+        return Outcome.ok(f"ONNX Runtime is that of {owners[0]}")
+    if not owners:
+        return Outcome.unknown("the server does not tell which distribution its ONNX Runtime is of")
+    return Outcome.failed(
+        Reason.VERSION_MISMATCH,
+        f"{len(owners)} distributions own the folder onnxruntime ({', '.join(sorted(owners))}),"
+        " so which providers exist is chance",
+    )
+
+
+def versions(told: Execution, manifest: Manifest, task: ServeTask) -> Outcome:
+    """Judge that what runs is what was proven: keys, digests and versions."""
+    engine = manifest.engine
+    recipe = manifest.recipe if engine is None else engine.recipe
+    wrong = _difference(
+        [
+            ("model", told.model, task.model),
+            ("revision", told.revision, task.revision),
+            ("backend", told.backend, task.backend),
+            ("prepared model", told.prepared_key, task.prepared_key),
+            ("engine", told.engine_key, task.engine_key),
+            ("model digest", told.model_digest, manifest.model_digest),
+            ("opset", told.opset, manifest.opset),
+            ("ONNX Runtime", told.ort_version, recipe.ort_version),
+        ]
+    )
+    if wrong:
+        return Outcome.failed(Reason.VERSION_MISMATCH, wrong)
+    if engine is not None:
+        if told.engine_sha256 is None:
+            return Outcome.unknown("the server does not tell the digest of its engine")
+        wrong = _difference([("engine file", told.engine_sha256, engine.sha256)])
+        if wrong:
+            return Outcome.failed(Reason.ENGINE_CORRUPT, wrong)
+        wrong = _difference([(task.backend, told.backend_version, engine.recipe.backend_version)])
+        if wrong:
+            return Outcome.failed(Reason.ENGINE_VERSION_MISMATCH, wrong)
+    return Outcome.ok(f"ONNX Runtime {told.ort_version}, opset {told.opset}, as proven")
+
+
+def opset_supported(told: Execution, manifest: Manifest) -> bool:
+    """Tell whether the ONNX Runtime that serves is known to know the model's opset."""
+    recipe = manifest.recipe
+    return told.ort_version == recipe.ort_version and told.opset <= recipe.max_opset
+
+
+def _difference(rows: Iterable[tuple[str, object, object]]) -> str:
+    return "; ".join(
+        f"{what} is {_short(have)}, proven was {_short(want)}"
+        for what, have, want in rows
+        if have != want
+    )
+
+
+def _short(value: object) -> str:
+    text = "none" if value is None else str(value)
+    return text[:12] if len(text) == 64 else text
+
+
+def _moved(now: PlacementFacts, then: PlacementFacts) -> bool:
+    return (now.nodes, sorted(now.elsewhere), now.context_nodes) != (
+        then.nodes,
+        sorted(then.elsewhere),
+        then.context_nodes,
+    )

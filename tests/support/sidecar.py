@@ -1,0 +1,309 @@
+"""The real sidecar in a process of its own, artefacts as the stages leave them, and a proxy that lies."""
+
+import contextlib
+import http.client
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+
+import onnx
+from enginewright.contract.manifest import MANIFEST_NAME, Manifest, TensorSpec
+from enginewright.contract.task import Promise, ServeTask
+from enginewright.contract.verdict import Check, CheckVerdict, Verdict
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+from typing_extensions import override
+
+from tests.support.preparing import Workplace
+from tests.support.serving import Answer, Feeds, Wire, free_port, write_artifact
+
+READY_SECONDS = 30.0
+_PROGRAM = """
+import json, sys
+from pathlib import Path
+from enginewright.contract.task import ServeTask
+from enginewright_runtime import logs
+from enginewright_runtime.paths import Paths
+from enginewright_runtime.sidecar.main import run
+from enginewright_runtime.sidecar.settings import Settings
+logs.configure("sidecar")
+arguments = json.loads(sys.argv[1])
+sys.exit(run(
+    ServeTask.model_validate(arguments["task"]),
+    Paths.under(Path(arguments["root"])),
+    port=arguments["port"],
+    server_port=arguments["server_port"],
+    settings=Settings(**arguments["settings"]),
+))
+"""
+
+
+def artifact(root: Path, model: onnx.ModelProto, samples: Sequence[Feeds]) -> ServeTask:
+    """Write what `fetch-artifact` leaves, with the tensors' types that `publish` writes."""
+    task = write_artifact(root, model, samples)
+    change_manifest(root, inputs=_specs(model.graph.input), outputs=_specs(model.graph.output))
+    return task
+
+
+def _specs(values: Any) -> tuple[TensorSpec, ...]:
+    found = []
+    for value in values:
+        kind = value.type.tensor_type.elem_type
+        dtype = (
+            "string"
+            if kind == onnx.TensorProto.STRING
+            else onnx.helper.tensor_dtype_to_np_dtype(kind).name
+        )
+        shape = tuple(
+            dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
+            for dim in value.type.tensor_type.shape.dim
+        )
+        found.append(TensorSpec(name=value.name, dtype=dtype, shape=shape))
+    return tuple(found)
+
+
+def change_manifest(root: Path, **fields: Any) -> Manifest:
+    """Write the artefact's manifest anew with other values."""
+    path = root / "artifact" / MANIFEST_NAME
+    manifest = Manifest.model_validate_json(path.read_bytes()).model_copy(update=fields)
+    path.write_text(manifest.to_json())
+    return manifest
+
+
+def prepared(
+    root: Path, model: onnx.ModelProto | Path, *, backend: str = "cpu", python: Path | None = None
+) -> ServeTask:
+    """Prepare `model` with the real stages and fetch the artefact; return the task to serve it."""
+    root.mkdir(exist_ok=True)
+    place = Workplace(root, python or sys.executable)
+    name, outcome = place.prepare(place.task(place.put("model.onnx", model), backend=backend))
+    assert outcome.code == 0, f"{name}: {outcome.message}"
+    assert outcome.report.published is not None
+    key = outcome.report.published.key
+    assert place.fetch_artifact(key, backend).code == 0
+    return ServeTask(model="m", revision="r1", prepared_key=key, backend=backend)
+
+
+def promising(task: ServeTask, policy: str, **shares: float) -> ServeTask:
+    """Return `task` with another promise."""
+    promise = Promise.model_validate({"policy": policy, **shares})
+    return task.model_copy(update={"promise": promise})
+
+
+class Sidecar:
+    """The sidecar as a process, beside the server at `server_port`. Leaving the context ends it."""
+
+    def __init__(
+        self,
+        root: Path,
+        task: ServeTask,
+        server_port: int,
+        *,
+        python: str | Path = sys.executable,
+        **settings: float,
+    ) -> None:
+        self.root = root
+        self.port = free_port()
+        arguments = {
+            "task": task.model_dump(mode="json"),
+            "root": str(root),
+            "port": self.port,
+            "server_port": server_port,
+            "settings": settings,
+        }
+        self._log = (root / "sidecar.log").open("wb")
+        self.process = subprocess.Popen(
+            [python, "-c", _PROGRAM, json.dumps(arguments)],
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+
+    def __enter__(self) -> Self:
+        try:
+            self.until(lambda: self.get("/healthz").status == 200, "answers")
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        assert "Traceback" not in self.log(), self.log()
+
+    def stop(self) -> None:
+        """Kill the process if it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        self._log.close()
+
+    def log(self) -> str:
+        """Return what the sidecar has logged."""
+        return (self.root / "sidecar.log").read_text()
+
+    def get(self, path: str) -> Answer:
+        """Send one request on a connection of its own."""
+        with Wire(self.port) as wire:
+            wire.send(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+            return wire.receive()
+
+    @property
+    def ready(self) -> bool:
+        """What /readyz answers."""
+        return self.get("/readyz").status == 200
+
+    def verdict(self, query: str = "") -> Verdict:
+        """Return the verdict."""
+        return Verdict.model_validate_json(self.get(f"/verdict{query}").body)
+
+    def check(self, check: Check) -> CheckVerdict:
+        """Return one check's verdict."""
+        return next(each for each in self.verdict().checks if each.check is check)
+
+    def metrics(self) -> dict[str, list[Sample]]:
+        """Return the samples by name, read by Prometheus' own parser."""
+        text = self.get("/metrics").body.decode()
+        found: dict[str, list[Sample]] = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                found.setdefault(sample.name, []).append(sample)
+        return found
+
+    def until(self, holds: Callable[[], bool], what: str, seconds: float = READY_SECONDS) -> float:
+        """Poll until `holds`; return the seconds that took."""
+        began = time.monotonic()
+        while time.monotonic() < began + seconds:
+            if self.process.poll() is not None:
+                raise AssertionError(f"ended with {self.process.returncode}: {self.log()}")
+            with contextlib.suppress(OSError):
+                if holds():
+                    return time.monotonic() - began
+            time.sleep(0.02)
+        raise AssertionError(f"never: {what}: {self.get('/verdict').body!r} {self.log()}")
+
+    def until_ready(self) -> float:
+        """Poll until the pod is admitted."""
+        return self.until(lambda: self.ready, "ready")
+
+    def until_state(self, check: Check, state: str, seconds: float = READY_SECONDS) -> CheckVerdict:
+        """Poll until `check` is in `state`; return its verdict."""
+        self.until(lambda: self.check(check).state == state, f"{check} is {state}", seconds)
+        return self.check(check)
+
+
+class Proxy:
+    """Stands before a real server and changes what it says. Leaving the context ends it."""
+
+    def __init__(self, server_port: int) -> None:
+        self.server_port = server_port
+        self.inference_port: int | None = None  # of another server, which then answers these
+        self.delay = 0.0  # seconds that an inference takes longer
+        self.refusing: dict[str, int] = {}  # answered by a status: the end of a path
+        self.execution: Callable[[dict[str, Any]], dict[str, Any]] = lambda told: told
+        self.port = free_port()
+
+    def __enter__(self) -> Self:
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            @override
+            def log_message(self, *_: Any) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                outer._pass(self)
+
+            do_POST = do_GET  # noqa: N815 - http.server names it so
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _pass(self, request: BaseHTTPRequestHandler) -> None:
+        body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
+        status, headers, answer = self._answer(request, body)
+        if request.path.endswith("/execution") and status == 200:
+            answer = json.dumps(self.execution(json.loads(answer))).encode()
+        request.send_response(status)
+        for name, value in headers:
+            request.send_header(name, value)
+        request.send_header("Content-Length", str(len(answer)))
+        request.end_headers()
+        request.wfile.write(answer)
+
+    def _answer(
+        self, request: BaseHTTPRequestHandler, body: bytes
+    ) -> tuple[int, list[tuple[str, str]], bytes]:
+        for end, status in self.refusing.items():
+            if request.path.endswith(end):
+                return status, [], b"{}"
+        inference = request.path.endswith("/infer")
+        port = self.inference_port if inference and self.inference_port else self.server_port
+        if inference:
+            time.sleep(self.delay)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        try:
+            connection.request(request.command, request.path, body, dict(request.headers))
+            answer = connection.getresponse()
+            dropped = {"content-length", "connection", "date", "server"}
+            headers = [pair for pair in answer.getheaders() if pair[0].lower() not in dropped]
+            return answer.status, headers, answer.read()
+        except OSError:
+            return 502, [], b"{}"
+        finally:
+            connection.close()
+
+
+def told_as_contract(task: ServeTask, root: Path) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return what makes the contract's Execution of the server's words."""
+    manifest = Manifest.model_validate_json((root / "artifact" / MANIFEST_NAME).read_bytes())
+
+    def change(told: dict[str, Any]) -> dict[str, Any]:
+        if "session" in told:
+            return told
+        nodes = told["placement"]["nodes"]
+        return {
+            "model": told["model"],
+            "revision": told["revision"],
+            "backend": told["backend"],
+            "provider": told["provider"],
+            "providers": sorted({told["provider"], *nodes}),
+            "session": 1,
+            "placement": {"nodes": nodes, "elsewhere": told["placement"]["elsewhere"]},
+            "driver": {"needed": False, "present": False},
+            "model_digest": manifest.model_digest,
+            "prepared_key": task.prepared_key,
+            "opset": manifest.opset,
+            "ort_distributions": ["onnxruntime"],
+            "ort_version": told["versions"]["onnxruntime"],
+            "backend_version": told["versions"][task.backend],
+            "runtime_version": "0.1.0",
+        }
+
+    return change
+
+
+def value(metrics: dict[str, list[Sample]], name: str, **labels: str) -> float | None:
+    """Return the one sample of `name` with `labels`; None when there is none."""
+    found = [
+        sample.value
+        for sample in metrics.get(name, [])
+        if all(sample.labels.get(key) == text for key, text in labels.items())
+    ]
+    assert len(found) <= 1, found
+    return found[0] if found else None
