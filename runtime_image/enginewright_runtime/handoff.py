@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from enginewright.contract.base import Message
-from enginewright.contract.manifest import ArtifactFile, TensorSpec
+from enginewright.contract.manifest import ArtifactFile, NodeCost, TensorSpec
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
 from enginewright.contract.task import ShapeProfile
@@ -62,6 +62,7 @@ class Validated(Handoff):
     outputs: tuple[TensorSpec, ...]
     profiles: tuple[ShapeProfile, ...]  # of every input: declared ones and defaults
     warnings: tuple[Finding, ...] = ()
+    shape_nodes: tuple[str, ...] = ()  # labels of shape arithmetic
 
 
 class Golden(Handoff):
@@ -69,3 +70,4 @@ class Golden(Handoff):
 
     source: str  # generated | samples
     samples: int
+    node_costs: tuple[NodeCost, ...] = ()  # (): could not be profiled

@@ -31,6 +31,15 @@ def label(name: str, op_type: str) -> str:
     return f"{name or _UNNAMED} ({op_type})"
 
 
+def fused_name(node_label: str) -> str | None:
+    """Return the name of the node that ONNX Runtime has fused others into, or None.
+
+    It calls a MatMul that took in an Add "NAME/MatMulAddFusion", and changes its type to Gemm.
+    """
+    found = _FUSED.fullmatch(node_label)
+    return found.group("name") if found else None
+
+
 def coverage(labels_elsewhere: Iterable[str], manifest: Manifest) -> tuple[int, int, float | None]:
     """Count what a builder leaves outside its engine.
 
@@ -113,12 +122,11 @@ class _Model:
     def of(cls, manifest: Manifest) -> Self:
         shape = frozenset(manifest.shape_nodes)
         costs = {each.label: each for each in manifest.node_costs}
-        found = ((_FUSED.fullmatch(name), name) for name in costs)
         engine = manifest.engine
         return cls(
             shape=shape,
             costs=costs,
-            fused={match.group("name"): name for match, name in found if match},
+            fused={name: each for each in costs if (name := fused_name(each))},
             whole=1.0 - sum(each.share for each in costs.values() if each.label in shape),
             partitions={
                 label(each.context_node, _CONTEXT_OP): each.nodes

@@ -2,7 +2,8 @@
 
 Outputs come from ONNX Runtime's CPU provider. Where the samples carry expected outputs, those of
 the framework that the model was exported from, the reference itself is compared with them; and the
-backend that is to serve is run on the same inputs, in a process that may crash.
+backend that is to serve is run on the same inputs, in a process that may crash, unless it needs a
+device: none is lent to a prepare Job. What each node costs is profiled on the same inputs.
 """
 
 import logging
@@ -10,10 +11,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from enginewright.contract.images import DEVICE_BACKENDS
+from enginewright.contract.manifest import NodeCost
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, StageReport
 from enginewright.contract.task import PrepareTask, Recipe
 
+from enginewright_runtime.backends.base import SessionError
+from enginewright_runtime.backends.words import plain
 from enginewright_runtime.digests import MODEL_NAME
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.handoff import (
@@ -26,6 +31,7 @@ from enginewright_runtime.handoff import (
 from enginewright_runtime.isolation import run_isolated
 from enginewright_runtime.logs import counted, in_words
 from enginewright_runtime.paths import Paths
+from enginewright_runtime.stages import costs
 from enginewright_runtime.stages.golden_inputs import (
     Array,
     Filling,
@@ -65,11 +71,14 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     else:
         source = "generated"
         samples = _generate(paths, recipe, validated, findings)
-    if recipe.backend != "cpu":
+    on_device = recipe.backend in DEVICE_BACKENDS
+    if recipe.backend != "cpu" and not on_device:
         _run_backend(paths, recipe, findings)
-    Golden(source=source, samples=len(samples)).leave(paths.work)
+    node_costs = _profile(paths, findings)
+    Golden(source=source, samples=len(samples), node_costs=node_costs).leave(paths.work)
     size = sum(path.stat().st_size for path in folder.iterdir())
-    told = f"; {findings[0].message}" if findings else ""
+    told = f"; backend {recipe.backend} is compared with them on its device" if on_device else ""
+    told += f"; {findings[0].message}" if findings else ""
     return StageReport(
         stage="golden",
         ok=True,
@@ -192,6 +201,22 @@ def _run_backend(paths: Paths, recipe: Recipe, findings: list[Finding]) -> None:
             f"on backend {recipe.backend}, {differs} against ONNX Runtime's CPU provider",
         )
     findings += [_warning(text) for text in answer["warnings"]]
+
+
+def _profile(paths: Paths, findings: list[Finding]) -> tuple[NodeCost, ...]:
+    """Return what the nodes cost; nothing, with a warning, where that cannot be found out."""
+    _log.info("profiling the model on backend cpu")
+    try:
+        return costs.measure(
+            paths.work / MODEL_FOLDER / MODEL_NAME, paths.work / GOLDEN_FOLDER / INPUTS
+        )
+    except StageFailure as failure:
+        reason, words = failure.reason, failure.message
+    except SessionError as error:
+        reason, words = Reason.INTERNAL_ERROR, plain(str(error))
+    message = f"what each node costs is not known, so no maxComputeShare can be kept: {words}"
+    findings.append(Finding(severity="warning", reason=reason, message=message))
+    return ()
 
 
 def _save(path: Path, arrays: dict[str, Array]) -> None:

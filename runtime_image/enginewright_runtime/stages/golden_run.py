@@ -39,14 +39,14 @@ def run_reference(
         `refused`: ONNX Runtime's words by sample; `differs`: words, or None; `warnings`: a list.
     """
     runner, signature = _load("cpu", model)
-    inputs = _read(Path(folder) / INPUTS)
-    expected = _read(Path(folder) / EXPECTED)
+    inputs = read_arrays(Path(folder) / INPUTS)
+    expected = read_arrays(Path(folder) / EXPECTED)
     outputs: dict[str, Arrays] = {}
     refused: dict[str, str] = {}
     warnings: list[str] = []
     for name, feeds in inputs.items():
         try:
-            outputs[name] = _run(runner, signature, feeds)
+            outputs[name] = run_sample(runner, signature, feeds)
         except Exception as error:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
             _refuse_for_memory(error, name, "cpu")
             refused[name] = plain(str(error))
@@ -70,7 +70,7 @@ def run_backend(
     warnings: list[str] = []
     for sample in read_samples(Path(folder) / INPUTS, Path(folder) / OUTPUTS, signature):
         try:
-            found = _run(runner, signature, sample.feeds)
+            found = run_sample(runner, signature, sample.feeds)
         except Exception as error:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
             _refuse_for_memory(error, sample.name, backend)
             return {"refused": {sample.name: plain(str(error))}}
@@ -78,7 +78,7 @@ def run_backend(
         if differs is None:
             continue
         output, words = differs
-        again = _run(runner, signature, sample.feeds)[output]
+        again = run_sample(runner, signature, sample.feeds)[output]
         if difference(found[output], again, signature.outputs[output].datatype) is None:
             return {"refused": {}, "differs": words, "warnings": []}
         warnings.append(f"output {output!r} gives other values on every run: not compared")
@@ -98,7 +98,8 @@ def _load(backend: str, model: str) -> tuple[Runner, Signature]:
     return Runner(session, signature), signature
 
 
-def _run(runner: Runner, signature: Signature, feeds: Arrays) -> Arrays:
+def run_sample(runner: Runner, signature: Signature, feeds: Arrays) -> Arrays:
+    """Return all outputs for one sample's inputs."""
     names = list(signature.outputs)
     ready = {
         name: array.astype(object) if signature.inputs[name].datatype.is_string else array
@@ -149,7 +150,8 @@ def _not_finite(signature: Signature, outputs: dict[str, Arrays]) -> list[str]:
     return found
 
 
-def _read(path: Path) -> dict[str, Arrays]:
+def read_arrays(path: Path) -> dict[str, Arrays]:
+    """Read a file of arrays SAMPLE/TENSOR; return them by sample."""
     groups: dict[str, Arrays] = {}
     with np.load(path, allow_pickle=False) as file:
         for key in file.files:

@@ -46,6 +46,8 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             golden_outputs=_GOLDEN[1],
             golden_source=golden.source,
             versions=_versions(),
+            node_costs=golden.node_costs,
+            shape_nodes=validated.shape_nodes,
         )
 
     names = [f"{MODEL_FOLDER}/{file.path}" for file in fetched.files]

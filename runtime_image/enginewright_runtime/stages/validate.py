@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import onnx
+from enginewright.contract.images import DEVICE_BACKENDS
 from enginewright.contract.manifest import TensorSpec
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, StageReport, name_nodes
@@ -26,6 +27,7 @@ from enginewright_runtime.paths import Paths
 from enginewright_runtime.server.signature import SignatureError, read_signature
 from enginewright_runtime.shapes import resolve
 from enginewright_runtime.stages.inspection import finding, inspect, unknown_operators
+from enginewright_runtime.stages.shape_nodes import shape_nodes
 
 _log: Final = logging.getLogger(__name__)
 _LARGEST_PROTOBUF: Final = 2**31 - 1
@@ -77,6 +79,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
         outputs=graphs.outputs_of(model),
         profiles=resolved.profiles,
         warnings=warnings,
+        shape_nodes=tuple(facts.get("shape_nodes", ())),
     ).leave(paths.work)
     told = f"; {warnings[0].message}" if warnings else ""
     return StageReport(
@@ -119,12 +122,27 @@ def load(path: Path) -> ModelProto:
 def _load_sessions(
     model: ModelProto, path: Path, recipe: Recipe, facts: dict[str, Any]
 ) -> list[Finding]:
-    """Load on the reference and on the backend that is to serve, each in a process of its own."""
+    """Load on the reference and on the backend that is to serve, each in a process of its own.
+
+    No device is lent to a prepare Job, so of a backend that needs one nothing is learnt here: the
+    engine Job and the pods prove it, and it may run operators that the reference does not have.
+    """
     found = _try_session(model, path, _REFERENCE, facts)
+    if recipe.backend in DEVICE_BACKENDS:
+        return [_left_to_device(each, recipe.backend) for each in found]
     if recipe.backend != _REFERENCE and all(each.severity != "error" for each in found):
         found += _try_session(model, path, recipe.backend, facts)
         found += _partial_fallback(recipe.backend, facts)
     return found
+
+
+def _left_to_device(found: Finding, backend: str) -> Finding:
+    """Make of an operator that only the reference lacks a warning."""
+    if found.reason is not Reason.UNSUPPORTED_OPERATOR:
+        return found
+    told = found.message.partition(";")[0]
+    message = f"{told}; whether backend {backend} can is found out on its device"
+    return found.model_copy(update={"severity": "warning", "message": message})
 
 
 def _try_session(
@@ -147,6 +165,8 @@ def _try_session(
             )
         ]
     facts[f"placement_{backend}"] = answer.get("placement")
+    if "shape_nodes" in answer:
+        facts["shape_nodes"] = answer["shape_nodes"]
     found = []
     if refused := answer.get("refused"):
         found.append(_session_finding(model, backend, refused))
@@ -204,12 +224,13 @@ def load_session(backend: str, path: str) -> dict[str, Any]:
     """Check the model and load it on a backend. Called in a child process.
 
     Returns:
-        `complaint`: of onnx.checker, asked once, on the reference; `refused`: in ONNX Runtime's
-        words, or `placement`.
+        `complaint` of onnx.checker and `shape_nodes`, asked once, on the reference; `refused`: in
+        ONNX Runtime's words, or `placement`.
     """
     answer: dict[str, Any] = {}
     if backend == _REFERENCE:
         answer["complaint"] = _check_model(path)
+        answer["shape_nodes"] = shape_nodes(graphs.parse(Path(path)))
     try:
         loaded = backends.create(backend, Path(path))
     except SessionError as error:
