@@ -1,0 +1,693 @@
+"""Polling of sidecars and builds: how often, what is kept, who is woken, who may become unready."""
+
+import asyncio
+import itertools
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import pytest
+from enginewright.contract.verdict import Verdict
+from enginewright.controller.cache import Cache
+from enginewright.controller.polled import Served, question, releasable, rolling_out
+from enginewright.controller.polling import FAST, RATE, SWEEP, Schedule, sweep_interval
+from enginewright.controller.routing import ModelKey
+from enginewright.controller.verdicts import CONCURRENCY, EXPIRY, VerdictPoller
+from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodAddress
+from enginewright.kube.resources import DEPLOYMENTS, PODS
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from tests.support.virtual_time import run
+
+pytestmark = pytest.mark.unit
+
+RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+KEEPS = {"active": False}
+BREAKS = {"active": True, "kind": "NodeFallback", "reason": "NodeFallback", "broken": True}
+
+
+def verdict(model: str = "m", **change: Any) -> dict[str, Any]:
+    return {
+        "model": model,
+        "revision": "r1",
+        "backend": "tensorrt-rtx",
+        "ready": True,
+        "admitted": True,
+        "checks": [{"check": "placement", "state": "ok"}],
+        "fallback": KEEPS,
+        **change,
+    }
+
+
+class World:
+    """Pods in a real cache, and what they answer; time is virtual."""
+
+    def __init__(self) -> None:
+        self.cache = Cache()
+        self.registry = CollectorRegistry()
+        self.answers: dict[str, Callable[[], Coroutine[Any, Any, bytes]]] = {}  # by pod name
+        self.default: bytes | None = None
+        self.polls: Counter[str] = Counter()
+        self.times: list[float] = []
+        self.released: list[str] = []
+        self.asked: set[tuple[str, str, int]] = set()
+        self.under_way = 0
+        self.most_under_way = 0
+        self.changed: list[ModelKey] = []
+        self.engines: list[tuple[str, str]] = []
+        self._versions = itertools.count(1)
+        self.poller = VerdictPoller(
+            self.cache,
+            self,
+            self.registry,
+            changed=self.changed.append,
+            engine_changed=lambda *key: self.engines.append(key),
+        )
+
+    async def get(self, pod: PodAddress, path: str, query: Mapping[str, str]) -> bytes:
+        self.polls[pod.name] += 1
+        self.asked.add((pod.name, path, pod.port))
+        self.times.append(asyncio.get_running_loop().time())
+        if query == {"release": "1"}:
+            self.released.append(pod.name)
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            if answer := self.answers.get(pod.name):
+                return await answer()
+            if self.default is not None:
+                return self.default
+            raise NoAnswer("connection refused")
+        finally:
+            self.under_way -= 1
+
+    async def close(self) -> None: ...
+
+    def say(self, pod: str, answer: object) -> None:
+        async def give() -> bytes:
+            return answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+
+        self.answers[pod] = give
+
+    def fail(self, pod: str, error: Exception, after: float = 0) -> None:
+        async def give() -> bytes:
+            await asyncio.sleep(after)
+            raise error
+
+        self.answers[pod] = give
+
+    def add_pod(
+        self,
+        name: str = "p",
+        model: str = "m",
+        *,
+        ready: bool = True,
+        accelerator_class: str = "l4",
+        sidecar: Mapping[str, Any] = RUNNING,
+        **status: Any,
+    ) -> dict[str, Any]:
+        labels = {
+            "enginewright.dev/model": model,
+            "enginewright.dev/component": "serve",
+            "enginewright.dev/class": accelerator_class,
+            "enginewright.dev/revision": "r1",
+        }
+        return self._put(name, labels, ready, {"name": "sidecar", "state": sidecar}, status)
+
+    def add_build(self, name: str = "b", **status: Any) -> dict[str, Any]:
+        labels = {
+            "enginewright.dev/engine": "rtx-l4-0123",
+            "enginewright.dev/component": "engine",
+            "batch.kubernetes.io/job-name": "job",
+        }
+        return self._put(name, labels, False, {"name": "build", "state": RUNNING}, status)
+
+    def _put(
+        self,
+        name: str,
+        labels: Mapping[str, str],
+        ready: bool,
+        container: Mapping[str, Any],
+        status: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        pod = {
+            "metadata": {
+                "name": name,
+                "namespace": "ns",
+                "uid": f"uid-{name}",
+                "resourceVersion": str(next(self._versions)),
+                "labels": dict(labels),
+            },
+            "status": {
+                "phase": "Pending",
+                "podIP": "192.0.2.1",
+                "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+                "initContainerStatuses": [container],
+                **status,
+            },
+        }
+        self.cache.observe(PODS, pod)
+        return pod
+
+    def remove_pod(self, name: str) -> None:
+        obj = self.cache.get(PODS, "ns", name)
+        assert obj is not None
+        self.cache.observe(PODS, obj, deleted=True)
+
+    def add_deployment(self, model: str = "m", **status: Any) -> None:
+        deployment = {
+            "metadata": {
+                "name": model,
+                "namespace": "ns",
+                "uid": f"uid-{model}",
+                "generation": 2,
+                "resourceVersion": str(next(self._versions)),
+                "labels": {"enginewright.dev/model": model},
+            },
+            "spec": {"replicas": 2},
+            "status": {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, **status},
+        }
+        self.cache.observe(DEPLOYMENTS, deployment)
+
+    def verdicts(self) -> dict[str, Verdict]:
+        return self.poller.verdicts_of(self.cache.all(PODS))
+
+    def count(self, result: str) -> float:
+        labels = {"result": result}
+        return self.registry.get_sample_value("enginewright_verdict_polls_total", labels) or 0
+
+
+def play(scene: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    """Run a scene in virtual time, with a poller that runs."""
+
+    async def main() -> None:
+        world = World()
+        world.poller.start()
+        try:
+            await scene(world)
+            assert world.poller.trouble() is None
+        finally:
+            await world.poller.stop()
+
+    run(main())
+
+
+# How often
+
+
+def test_thousands_of_settled_pods_are_swept_within_the_rate() -> None:
+    async def scene(world: World) -> None:
+        for number in range(3000):
+            world.add_pod(f"p{number}", f"m{number // 3}")
+            world.say(f"p{number}", verdict(f"m{number // 3}"))
+        await asyncio.sleep(120)
+        world.polls.clear()
+        world.times.clear()
+        await asyncio.sleep(600)
+        # Ten minutes hold 20 intervals of 30 s; each pod has its share, and no second is crowded.
+        assert 3000 * 19 <= sum(world.polls.values()) <= 3000 * 21
+        assert min(world.polls.values()) >= 16
+        assert max(Counter(int(time) for time in world.times).values()) <= 1.1 * RATE
+        assert world.most_under_way <= CONCURRENCY
+        assert len(world.changed) == 3000  # once each, for the first answer
+
+    play(scene)
+
+
+def test_a_restart_hears_of_every_pod_soon() -> None:
+    async def scene(world: World) -> None:
+        for number in range(1000):
+            world.add_pod(f"p{number}")
+        world.default = json.dumps(verdict()).encode()
+        await asyncio.sleep(1000 / RATE + 2)
+        assert len(world.verdicts()) == 1000
+
+    play(scene)
+
+
+def gaps(world: World) -> list[float]:
+    return [later - earlier for earlier, later in itertools.pairwise(world.times)]
+
+
+def test_a_pod_is_asked_often_until_it_has_been_ready_for_a_minute() -> None:
+    async def scene(world: World) -> None:
+        world.add_pod(ready=False)
+        world.say("p", verdict(ready=False))
+        await asyncio.sleep(100)
+        assert all(0.75 * FAST <= gap <= 1.25 * FAST for gap in gaps(world))
+        assert len(world.times) >= 25
+        world.add_pod(ready=True)
+        flipped = asyncio.get_running_loop().time()
+        world.times.clear()
+        await asyncio.sleep(300)
+        assert world.times[0] - flipped <= 1  # at once
+        young = [time for time in world.times if time - flipped < 60]
+        assert 15 <= len(young) <= 25
+        assert len(world.times) - len(young) <= 11
+        assert gaps(world)[-1] >= 0.75 * SWEEP
+
+    play(scene)
+
+
+def test_a_pod_that_never_gets_ready_is_no_news_for_ever() -> None:
+    async def scene(world: World) -> None:
+        world.add_pod(ready=False)
+        world.say("p", verdict(ready=False))
+        await asyncio.sleep(1000)
+        world.times.clear()
+        await asyncio.sleep(300)
+        assert len(world.times) <= 13
+
+    play(scene)
+
+
+def test_a_changed_verdict_makes_a_pod_young_again() -> None:
+    async def scene(world: World) -> None:
+        world.add_pod()
+        world.say("p", verdict())
+        await asyncio.sleep(200)
+        world.say("p", verdict(fallback=BREAKS))
+        await asyncio.sleep(40)
+        world.times.clear()
+        await asyncio.sleep(20)
+        assert len(world.times) >= 5
+
+    play(scene)
+
+
+def test_pods_of_a_model_that_rolls_out_are_asked_often() -> None:
+    async def scene(world: World) -> None:
+        world.add_pod("a", "rolls")
+        world.add_pod("b", "rests")
+        world.say("a", verdict("rolls"))
+        world.say("b", verdict("rests"))
+        world.add_deployment("rolls", updatedReplicas=1)
+        world.add_deployment("rests")
+        await asyncio.sleep(300)
+        world.polls.clear()
+        await asyncio.sleep(60)
+        assert world.polls["a"] >= 15
+        assert world.polls["b"] <= 3
+        world.add_deployment("rolls")
+        await asyncio.sleep(30)
+        world.polls.clear()
+        await asyncio.sleep(60)
+        assert world.polls["a"] <= 3
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, False),
+        ({"status": {}}, True),
+        ({"status": {"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2}}, True),
+        ({"status": {"observedGeneration": 2, "replicas": 3, "updatedReplicas": 2}}, True),
+        ({"status": {"observedGeneration": 2, "replicas": 3, "updatedReplicas": 1, "conditions": [
+            {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}]}},
+         False),
+        ({"spec": {"replicas": 0}, "status": {"observedGeneration": 2}}, False),
+    ],
+)  # fmt: skip
+def test_what_counts_as_rolling_out(change: dict[str, Any], expected: bool) -> None:
+    settled = {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2}
+    deployment = {"metadata": {"generation": 2}, "spec": {"replicas": 2}, "status": settled}
+    assert rolling_out({**deployment, **change}) is expected
+
+
+def test_silent_pods_are_asked_less_and_less_and_keep_no_others_waiting() -> None:
+    async def scene(world: World) -> None:
+        for number in range(200):
+            world.add_pod(f"dead{number}", ready=False)
+            world.fail(f"dead{number}", NoAnswer("no answer within 2 s"), after=2)
+        world.add_pod("alive", ready=False)
+        world.say("alive", verdict(ready=False))
+        await asyncio.sleep(120)
+        world.polls.clear()
+        await asyncio.sleep(120)
+        assert world.polls["alive"] >= 30
+        assert max(world.polls[f"dead{number}"] for number in range(200)) <= 6
+        assert world.most_under_way == CONCURRENCY
+
+    play(scene)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.booleans(), st.integers(0, 9)), max_size=60),
+    st.floats(0, 1),
+)
+def test_the_schedule_loses_nobody_and_hurries_nobody(
+    steps: list[tuple[int, bool, int]], jitter: float
+) -> None:
+    schedule = Schedule(jitter=lambda: jitter)
+    now, waiting, last = 100.0, set[str](), dict[str, float]()
+    for number, fast, failures in steps:
+        pod = f"p{number}"
+        if pod not in waiting and pod not in last:
+            schedule.soon(pod, now)
+            waiting.add(pod)
+        when = schedule.next_time()
+        assert when is not None
+        assert when <= now + 1.2 * SWEEP
+        now = max(now, when)
+        taken = schedule.take(now)
+        assert taken in waiting
+        assert now - last.get(taken, -1e9) >= 0.8 * FAST - 1e-6
+        last[taken] = now
+        schedule.again(taken, now, fast=fast, failures=failures, pods=len(waiting))
+    for pod in waiting:
+        schedule.forget(pod)
+    assert schedule.next_time() is None
+    assert schedule.take(now + 1e6) is None
+
+
+def test_very_many_pods_make_the_sweep_slower_not_the_operator_busier() -> None:
+    assert sweep_interval(1) == sweep_interval(3000) == SWEEP
+    assert sweep_interval(30_000) == 10 * SWEEP
+
+
+# What is kept
+
+
+def test_verdicts_are_kept_by_pod_and_owners_are_woken_once() -> None:
+    async def scene(world: World) -> None:
+        world.add_pod("a")
+        world.add_pod("b")
+        world.say("a", verdict())
+        await asyncio.sleep(40)
+        assert world.asked == {("a", "/verdict", 8081), ("b", "/verdict", 8081)}
+        assert world.verdicts() == {"a": Verdict.model_validate(verdict())}
+        assert world.changed == [ModelKey("ns", "m")]
+        # Other bytes that say the same wake nobody.
+        world.say("a", json.dumps(verdict(), indent=2).encode())
+        await asyncio.sleep(40)
+        assert len(world.changed) == 1
+        world.say("a", verdict(fallback=BREAKS))
+        await asyncio.sleep(40)
+        assert len(world.changed) == 2
+        kept = world.verdicts()["a"].fallback
+        assert kept is not None
+        assert kept.broken
+
+    play(scene)
+
+
+def test_a_number_that_is_none_wakes_nobody_for_ever() -> None:
+    async def scene(world: World) -> None:
+        world.add_pod()
+        odd = itertools.cycle([b"NaN", b"NaN "])
+        text = json.dumps(verdict(parity_max_abs_error=1.5)).encode()
+
+        async def give() -> bytes:
+            return text.replace(b"1.5", next(odd))
+
+        world.answers["p"] = give
+        await asyncio.sleep(300)
+        assert len(world.changed) == 1
+
+    play(scene)
+
+
+def test_a_verdict_that_is_not_renewed_becomes_unknown() -> None:
+    async def scene(world: World) -> None:
+        world.add_pod()
+        world.say("p", verdict())
+        await asyncio.sleep(10)
+        world.fail("p", NoAnswer("connection refused"))
+        await asyncio.sleep(EXPIRY - 15)
+        assert "p" in world.verdicts()
+        await asyncio.sleep(20)
+        assert world.verdicts() == {}
+        assert len(world.changed) == 2
+        world.say("p", verdict())
+        await asyncio.sleep(40)
+        assert "p" in world.verdicts()
+        assert len(world.changed) == 3
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda world: world.remove_pod("p"),
+        lambda world: world.add_pod(phase="Failed"),
+        lambda world: world.add_pod(sidecar={"waiting": {"reason": "CrashLoopBackOff"}}),
+    ],
+)
+def test_a_pod_that_is_gone_is_forgotten(end: Callable[[World], object]) -> None:
+    async def scene(world: World) -> None:
+        world.add_pod()
+        world.say("p", verdict())
+        await asyncio.sleep(5)
+        pods = world.cache.all(PODS)
+        end(world)
+        await asyncio.sleep(2)
+        assert world.poller.verdicts_of(pods) == {}
+        assert len(world.changed) == 2
+        world.polls.clear()
+        await asyncio.sleep(100)
+        assert not world.polls
+
+    play(scene)
+
+
+def test_pods_that_cannot_be_asked_are_left_alone() -> None:
+    world = World()
+    assert question(world.add_pod()) is not None
+    assert question(world.add_build()) is not None
+    assert question(world.add_pod(podIP="")) is None
+    assert question(world.add_pod(initContainerStatuses=[])) is None
+    assert question(world.add_build(initContainerStatuses=None)) is None
+    leaving = world.add_pod()
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert question(leaving) is None
+    other = world.add_pod()
+    other["metadata"]["labels"] = {"enginewright.dev/component": "prepare"}
+    assert question(other) is None
+
+
+HOSTILE = {
+    "empty": b"",
+    "no JSON": b"<html>404</html>",
+    "no UTF-8": b"\xff\xfe{}",
+    "a list": b"[]",
+    "deep": b"[" * 100_000,
+    "wrong types": json.dumps(verdict(checks="all well")).encode(),
+    "unknown check": json.dumps(verdict(checks=[{"check": "luck"}])).encode(),
+    "of another model": json.dumps(verdict("other")).encode(),
+    "of another revision": json.dumps(verdict(revision="r0")).encode(),
+    "missing fields": b'{"model": "m"}',
+}
+
+
+@pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_hostile_answer_is_no_verdict_and_told_once(
+    body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def scene(world: World) -> None:
+        world.add_pod(ready=False)
+        world.say("p", body)
+        await asyncio.sleep(300)
+        assert world.verdicts() == {}
+        assert world.changed == []
+        assert world.count("bad-answer") > 5
+        assert world.count("ok") == 0
+        world.say("p", verdict())
+        await asyncio.sleep(40)
+        assert "p" in world.verdicts()
+
+    play(scene)
+    (line,) = caplog.messages
+    assert "pod ns/p has no usable verdict" in line
+    assert len(line) < 500
+
+
+def test_silence_is_told_once_and_only_of_pods_that_should_speak(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scene(world: World) -> None:
+        world.add_pod("starts", ready=False)
+        world.add_pod("serves")
+        world.add_pod("refuses", ready=False)
+        world.fail("refuses", BadAnswer("it answered 404 instead of 200"))
+        await asyncio.sleep(300)
+        assert world.count("no-answer") > 10
+
+    play(scene)
+    assert sorted(line.split()[1] for line in caplog.messages) == ["ns/refuses", "ns/serves"]
+
+
+def test_long_messages_are_cut() -> None:
+    async def scene(world: World) -> None:
+        world.add_pod()
+        checks = [{"check": "golden", "state": "failed", "message": "x" * 100_000}]
+        world.say("p", verdict(checks=checks, fallback={**BREAKS, "message": "y" * 100_000}))
+        await asyncio.sleep(5)
+        kept = world.verdicts()["p"]
+        assert kept.fallback is not None
+        assert len(kept.checks[0].message) == len(kept.fallback.message) == 1024
+
+    play(scene)
+
+
+def test_a_bug_stops_neither_the_poller_nor_the_pod(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(world: World) -> None:
+        world.add_pod(ready=False)
+        world.fail("p", RuntimeError("oops"))
+        await asyncio.sleep(10)
+        world.say("p", verdict())
+        await asyncio.sleep(10)
+        assert "p" in world.verdicts()
+
+    play(scene)
+    assert "a bug" in caplog.text
+
+
+# Builds
+
+
+def test_progress_is_told_in_tenths() -> None:
+    async def scene(world: World) -> None:
+        world.add_build()
+        for percent in (0, 3, 9, 11, 15, 40, 41, 1000):
+            world.say("b", {"stage": "build", "percent": percent, "phase": f"phase {percent}"})
+            await asyncio.sleep(2 * FAST)
+        assert world.asked == {("b", "/progress", 8081)}
+        # 0, 11, 40, 100
+        assert world.engines == [("ns", "rtx-l4-0123")] * 4
+        told = world.poller.progress_of("ns", "job")
+        assert told is not None
+        assert told.percent == 100
+        assert world.poller.progress_of("ns", "other") is None
+        assert world.poller.progress_of("other", "job") is None
+        world.add_build(initContainerStatuses=[{"name": "build", "state": {"terminated": {}}}])
+        await asyncio.sleep(2)
+        assert world.poller.progress_of("ns", "job") is None
+        assert world.changed == []
+
+    play(scene)
+
+
+def test_builds_are_asked_often_to_their_end() -> None:
+    async def scene(world: World) -> None:
+        world.add_build()
+        world.say("b", {"stage": "build", "percent": 50})
+        await asyncio.sleep(3000)
+        assert world.polls["b"] >= 900
+
+    play(scene)
+
+
+# Release
+
+
+def served(name: str, state: str, *, ready: bool = True, accelerator_class: str = "l4") -> Served:
+    verdicts = {
+        "good": verdict(),
+        "good, not let in": verdict(ready=False, admitted=False),
+        "broken": verdict(fallback=BREAKS),
+        "broken, never let in": verdict(fallback=BREAKS, ready=False, admitted=False),
+        "fallback unknown": verdict(fallback=None),
+        "fallback allowed": verdict(fallback={"active": True, "kind": "NodeFallback"}),
+    }
+    told = Verdict.model_validate(verdicts[state]) if state in verdicts else None
+    return Served(f"uid-{name}", name, accelerator_class, ready, told)
+
+
+@pytest.mark.parametrize(
+    ("pods", "before", "expected"),
+    [
+        ((), None, None),
+        ((served("a", "good"), served("b", "good")), None, None),
+        ((served("a", "broken"),), None, None),
+        ((served("a", "broken"), served("b", "good")), None, "uid-a"),
+        ((served("a", "broken"), served("b", "fallback allowed")), None, "uid-a"),
+        ((served("a", "broken"), served("b", "good", ready=False)), None, None),
+        ((served("a", "broken"), served("b", "good, not let in")), None, None),
+        ((served("a", "broken"), served("b", "not known")), None, None),
+        ((served("a", "broken"), served("b", "fallback unknown")), None, None),
+        ((served("a", "broken"), served("b", "good", accelerator_class="t4")), None, None),
+        ((served("a", "broken, never let in"), served("b", "good")), None, None),
+        # Two that break at once: none of two, one of three, and it stays the same one.
+        ((served("a", "broken"), served("b", "broken")), None, None),
+        ((served("a", "broken"), served("b", "broken"), served("c", "good")), None, "uid-a"),
+        ((served("a", "broken"), served("b", "broken"), served("c", "good")), "uid-b", "uid-b"),
+        ((served("a", "broken"), served("b", "broken"), served("c", "good")), "uid-x", "uid-a"),
+        # After a restart: the one that is unready already.
+        ((served("a", "broken"), served("b", "broken", ready=False), served("c", "good")), None,
+         "uid-b"),
+        # Once the last good one breaks too, nobody may leave.
+        ((served("a", "broken", ready=False), served("b", "broken")), "uid-a", None),
+        # One a model, not one a class.
+        ((served("a", "broken"), served("b", "good"),
+          served("c", "broken", accelerator_class="t4"), served("d", "good", accelerator_class="t4")),
+         None, "uid-a"),
+    ],
+)  # fmt: skip
+def test_which_pod_may_become_unready(
+    pods: tuple[Served, ...], before: str | None, expected: str | None
+) -> None:
+    assert releasable(pods, before) == expected
+    assert releasable(reversed(pods), before) == expected
+
+
+def test_one_pod_at_a_time_is_released_and_only_while_another_is_good() -> None:
+    async def scene(world: World) -> None:
+        for name in "abc":
+            world.add_pod(name)
+            world.say(name, verdict())
+        await asyncio.sleep(120)
+        assert world.released == []
+        for name in "ab":
+            world.say(name, verdict(fallback=BREAKS))
+        await asyncio.sleep(60)
+        assert set(world.released) == {"a"} or set(world.released) == {"b"}
+        first, second = ("a", "b") if "a" in world.released else ("b", "a")
+        # The sidecar needs to hear it at least once a minute, also when nothing else changes.
+        world.say(first, verdict(fallback=BREAKS, ready=False))
+        world.add_pod(first, ready=False)
+        await asyncio.sleep(1000)
+        world.released.clear()
+        await asyncio.sleep(60)
+        assert set(world.released) == {first}
+        assert len(world.released) >= 3
+        # The good one breaks: within seconds nobody is released any more.
+        world.say("c", verdict(fallback=BREAKS))
+        await asyncio.sleep(3 * FAST)
+        world.released.clear()
+        await asyncio.sleep(120)
+        assert world.released == []
+        # The first is replaced by a good one: the next may go.
+        world.remove_pod(first)
+        world.add_pod("d")
+        world.say("d", verdict())
+        await asyncio.sleep(60)
+        assert len(set(world.released)) == 1
+        assert set(world.released) <= {second, "c"}
+
+    play(scene)
+
+
+def test_a_pod_that_keeps_its_promise_again_is_not_released() -> None:
+    async def scene(world: World) -> None:
+        for name, fallback in (("a", BREAKS), ("b", KEEPS)):
+            world.add_pod(name)
+            world.say(name, verdict(fallback=fallback))
+        await asyncio.sleep(60)
+        assert set(world.released) == {"a"}
+        world.say("a", verdict())
+        await asyncio.sleep(2 * FAST)
+        world.released.clear()
+        world.say("b", verdict(fallback=BREAKS))
+        await asyncio.sleep(60)
+        assert set(world.released) == {"b"}
+
+    play(scene)
