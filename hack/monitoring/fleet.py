@@ -8,7 +8,7 @@ from hack.monitoring.panels import BAD, GOOD, NEUTRAL, WARNING, Look, Query, gra
 
 _ANY_IS_BAD: Final = ((None, GOOD), (1, BAD))
 _ANY_IS_ODD: Final = ((None, GOOD), (1, WARNING))
-_SLOW: Final = ((None, GOOD), (1.5, BAD))  # where the alert begins
+_SLOW: Final = ((None, GOOD), (3, BAD))  # where the sidecar's check fails
 _ERRORS: Final = ((None, GOOD), (0.001, WARNING), (0.01, BAD))
 _COUNT: Final = Look(span=4, height=4)
 
@@ -49,7 +49,7 @@ def _models(board: dashboard.Dashboard) -> None:
     board.with_panel(
         number(
             "Worst latency ratio",
-            "The slowest pod's time in the model over its own baseline; the alert begins at 1.5.",
+            "Golden inferences of the slowest pod: time now over the time when it began to serve; the check fails at 3.",
             "max(enginewright_latency_ratio)",
             Look(span=4, height=4, steps=_SLOW),
             {},
@@ -125,7 +125,7 @@ def _traffic(board: dashboard.Dashboard) -> None:
     board.with_panel(
         graph(
             "Latency ratio",
-            "Time in the model over the pod's own baseline, of the ten worst models.",
+            "Golden inferences: time now over the time when the pod began to serve, of the ten worst models.",
             [
                 Query(
                     "topk(10, max by (namespace, model) (enginewright_latency_ratio))",

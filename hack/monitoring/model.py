@@ -20,7 +20,7 @@ from hack.monitoring.panels import (
 _OF: Final = 'namespace="$namespace", model="$model"'
 _STATES: Final = {0: "ok", 1: "unknown", 2: "failed"}
 _STATE_STEPS: Final = ((None, GOOD), (1, WARNING), (2, BAD))
-_SLOW: Final = ((None, GOOD), (1.5, BAD))  # where the alert begins
+_SLOW: Final = ((None, GOOD), (3, BAD))  # where the sidecar's check fails
 
 
 def add_panels(board: dashboard.Dashboard) -> None:
@@ -55,7 +55,7 @@ def _now(board: dashboard.Dashboard) -> None:
     board.with_panel(
         number(
             "Latency ratio",
-            "The slowest pod's time in the model over its own baseline; the alert begins at 1.5.",
+            "Golden inferences of the slowest pod: time now over the time when it began to serve; the check fails at 3.",
             f"max(enginewright_latency_ratio{{{_OF}}})",
             Look(span=4, height=4, steps=_SLOW),
             {},
@@ -244,7 +244,7 @@ def _latency(board: dashboard.Dashboard) -> None:
     board.with_panel(
         graph(
             "Latency ratio",
-            "Time in the model over the pod's own baseline, by pod; the alert begins at 1.5.",
+            "Golden inferences: time now over the time when the pod began to serve, by pod; the check fails at 3.",
             [Query(f"max by (pod) (enginewright_latency_ratio{{{_OF}}})", "{{pod}}")],
             Look(span=6, steps=_SLOW),
         )

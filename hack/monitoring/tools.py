@@ -1,71 +1,62 @@
-"""Finds Debian's prometheus, promtool and alertmanager, or fetches them without installing them.
+"""Finds prometheus, promtool and Alertmanager, installing Debian's packages where they are missing."""
 
-The packages are unpacked into a cache rather than installed, so that no service is started and
-nothing of the machine changes.
-"""
-
-import os
+import contextlib
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-CACHE: Final = (
-    Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "enginewright" / "monitoring"
-)
-_PACKAGES: Final = {
-    "prometheus": "prometheus",
-    "promtool": "prometheus",
-    "prometheus-alertmanager": "prometheus-alertmanager",
-}
+_PACKAGES: Final = ("prometheus", "prometheus-alertmanager")
+_POLICY: Final = Path("/usr/sbin/policy-rc.d")  # asked before a package may start its service
 
 
 class ToolError(Exception):
     """A program is neither here nor to be had; the message says what to install."""
 
 
-def program(name: str) -> Path:
-    """Return the path of one of the programs, fetching its package when it is missing.
+def program(name: str) -> str:
+    """Return the path of `prometheus`, `promtool` or `prometheus-alertmanager`.
 
     Raises:
-        ToolError: There is no apt-get, or it failed.
+        ToolError: It is missing, and there is no apt-get or it failed.
     """
-    if installed := shutil.which(name):
-        return Path(installed)
-    package = _PACKAGES[name]
-    folder = CACHE / package
-    if not folder.exists():
-        _fetch(package, folder)
-    return folder / "usr/bin" / name
+    if not shutil.which(name):
+        _install()
+    found = shutil.which(name)
+    if not found:
+        raise ToolError(f"{' and '.join(_PACKAGES)} bring no {name}: put it on PATH")
+    return found
 
 
-def _fetch(package: str, folder: Path) -> None:
+def _install() -> None:
     if not shutil.which("apt-get"):
-        raise ToolError(f"install {package} ({', '.join(_PACKAGES)} on PATH), then try again")
-    partial = folder.with_suffix(f".{os.getpid()}")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    download = ["apt-get", "download", "-qq", package]
-    if _run(download, partial):
-        _must(["apt-get", "update", "-qq"], partial)
-        _must(download, partial)
-    (archive,) = partial.glob("*.deb")
-    _must(["dpkg-deb", "--extract", archive.name, "."], partial)
-    archive.unlink()
+        raise ToolError(f"install {' and '.join(_PACKAGES)}, then try again")
+    with _no_service_starts():
+        _run("apt-get", "update", "-qq")
+        _run(
+            "env", "DEBIAN_FRONTEND=noninteractive",
+            "apt-get", "install", "-y", "-qq", "--no-install-recommends",
+            "-o", "DPkg::Lock::Timeout=120", *_PACKAGES,
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _no_service_starts() -> Iterator[None]:
+    """Keep the packages from starting their services meanwhile: only the programs are wanted."""
+    if _POLICY.exists():  # the machine's own decision
+        yield
+        return
+    _POLICY.write_text("#!/bin/sh\nexit 101\n")
+    _POLICY.chmod(0o755)
     try:
-        partial.rename(folder)
-    except OSError:  # somebody else was first
-        shutil.rmtree(partial)
+        yield
+    finally:
+        _POLICY.unlink()
 
 
-def _must(command: list[str], folder: Path) -> None:
-    if said := _run(command, folder):
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode != 0:
+        said = (done.stdout + done.stderr).strip()[-2000:]
         raise ToolError(f"`{' '.join(command)}` failed:\n{said}")
-
-
-def _run(command: list[str], folder: Path) -> str:
-    """Run a command in `folder`; empty when it succeeded, else what it said."""
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=300, check=False
-    )
-    return "" if done.returncode == 0 else (done.stdout + done.stderr).strip() or "no output"

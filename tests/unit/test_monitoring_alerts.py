@@ -1,0 +1,104 @@
+"""The alerts: what promtool says of them, and the way from a metric to the webhook, on real parts."""
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from enginewright.contract.reasons import REMEDIES, Reason
+
+from tests.e2e.harness import eventually
+from tests.support.monitoring import REPOSITORY, RULES, Fallback, Pods, promtool, running
+from tests.support.web import WebServer
+
+ALERTS = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+RUNBOOK = REPOSITORY / "docs/monitoring.md"
+
+
+def named(alert: dict[str, Any]) -> str:
+    return str(alert["alert"])
+
+
+def test_promtool_accepts_the_rules() -> None:
+    done = promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"SUCCESS: {len(ALERTS)} rules found" in done.stdout
+
+
+def test_the_alerts_fire_and_resolve_as_promtool_tests_it() -> None:
+    done = promtool("test", "rules", str(REPOSITORY / "hack/monitoring/rules.test.yaml"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_is_tested_both_ways() -> None:
+    tests = yaml.safe_load((REPOSITORY / "hack/monitoring/rules.test.yaml").read_text())["tests"]
+    outcomes = {
+        (case["alertname"], bool(case.get("exp_alerts")))
+        for test in tests
+        for case in test["alert_rule_test"]
+    }
+    assert outcomes == {(named(alert), fires) for alert in ALERTS for fires in (True, False)}
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=named)
+def test_every_alert_has_its_section_in_the_runbook(alert: dict[str, Any]) -> None:
+    page, anchor = alert["annotations"]["runbook"].split("#")
+    assert REPOSITORY / page == RUNBOOK
+    assert anchor == named(alert).lower()
+    sections = re.split(r"^### ", RUNBOOK.read_text(), flags=re.MULTILINE)[1:]
+    (section,) = [text for text in sections if text.splitlines()[0] == named(alert)]
+    for part in ("**Meaning.**", "**Impact.**", "**Look at.**", "**Remedy.**"):
+        assert part in section
+    assert "```sh" in section
+
+
+def test_the_runbook_has_no_section_without_an_alert() -> None:
+    headings = re.findall(r"^### (Enginewright\w+)$", RUNBOOK.read_text(), flags=re.MULTILINE)
+    assert headings == [named(alert) for alert in ALERTS]
+
+
+def test_a_fallback_is_told_with_the_remedy_of_its_reason() -> None:
+    (alert,) = [each for each in ALERTS if named(each) == "EnginewrightCPUFallback"]
+    told = dict(
+        re.findall(r'eq \$labels\.reason "(\w+)" -}}\s*(.+?)\s*{{-', alert["annotations"]["remedy"])
+    )
+    causes = {
+        Reason.PROVIDER_MISSING, Reason.PROVIDER_REFUSED, Reason.DRIVER_MISSING, Reason.DRIVER_TOO_OLD,
+        Reason.NODE_FALLBACK, Reason.BACKEND_FALLBACK, Reason.SESSION_REPLACED,
+    }  # fmt: skip
+    assert told == {reason.value: REMEDIES[reason] for reason in causes}
+
+
+def test_from_metric_to_webhook_and_back(tmp_path: Path) -> None:
+    """Prometheus, Alertmanager and the receiver, as in the cluster but for where the metric comes from."""
+    name = "EnginewrightCPUFallback"
+    with WebServer() as web, running(tmp_path, (pods := Pods(web)).scrape_configs(), 0.25) as stack:
+        eventually(lambda: stack.query("enginewright_fallback_active == 0"), 20, interval=0.05)
+        assert stack.notified(name) == []
+        began = time.time()
+        pods.fallback = Fallback("NodeFallback", "ProviderMissing")
+        (fired,) = eventually(lambda: stack.notified(name), 30, "the notification", interval=0.05)
+        assert fired["status"] == "firing"
+        expected = {
+            "namespace": "shop", "model": "rank", "revision": "r1",
+            "kind": "NodeFallback", "reason": "ProviderMissing",
+        }  # fmt: skip
+        assert expected.items() <= fired["labels"].items()
+        assert "shop/rank" in fired["annotations"]["summary"]
+        assert fired["annotations"]["remedy"] == REMEDIES[Reason.PROVIDER_MISSING]
+        assert name in {alert["labels"]["alertname"] for alert in stack.alerts()}
+        mended = time.time()
+        pods.fallback = Fallback()
+        told = eventually(
+            lambda: [each for each in stack.notified(name) if each["status"] == "resolved"],
+            60,
+            "the notification of the end",
+            interval=0.05,
+        )
+        assert expected.items() <= told[0]["labels"].items()
+    print(
+        f"metric to webhook: {fired['receivedAt'] - began:.1f} s;"
+        f" mended to webhook: {told[0]['receivedAt'] - mended:.1f} s"
+    )

@@ -1,0 +1,117 @@
+"""The dashboards: as their sources write them, and every query answered by a real Prometheus."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hack.monitoring.dashboards import FOLDER, wanted
+from tests.e2e.harness import eventually
+from tests.support.monitoring import (
+    RULES,
+    BoardQuery,
+    Fallback,
+    Pods,
+    Stack,
+    board_queries,
+    operator_exposition,
+    running,
+    sidecar_exposition,
+)
+from tests.support.web import WebServer
+
+BOARDS = ("fleet.json", "model.json")
+QUERIES = [(name, each) for name in BOARDS for each in board_queries(name)]
+
+
+def panels(name: str) -> list[dict[str, Any]]:
+    board = json.loads((FOLDER / name).read_text())
+    return [each for each in board["panels"] if each["type"] != "row"]
+
+
+def test_the_files_are_as_their_sources_write_them() -> None:
+    shipped = {path.name: path.read_text() for path in FOLDER.glob("*.json")}
+    assert wanted() == shipped, "run make dashboards"
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_panels_explain_themselves_and_lie_beside_each_other(name: str) -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in panels(name):
+        assert panel["title"]
+        assert panel["description"].endswith(".")
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        place = panel["gridPos"]
+        cells = {
+            (place["x"] + column, place["y"] + row)
+            for column in range(place["w"])
+            for row in range(place["h"])
+        }
+        assert not cells & taken, f"{panel['title']} lies over another panel"
+        assert max(column for column, _ in cells) < 24
+        taken |= cells
+    titles = [panel["title"] for panel in panels(name)]
+    assert len(titles) == len(set(titles))
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_colours_follow_the_theme(name: str) -> None:
+    text = (FOLDER / name).read_text()
+    assert not re.findall(r'"color": "(?:#|rgb)[^"]*"', text)
+
+
+def test_rules_and_dashboards_use_no_metric_that_is_not_exposed() -> None:
+    """The expositions of the test stand for design and code; a name that nobody exposes is a typo."""
+    exposed = sidecar_exposition(Fallback(), 1) + operator_exposition(1)
+    names = set(re.findall(r"^(\w+)", exposed, flags=re.MULTILINE))
+    text = RULES.read_text() + "".join(query.expr for _, query in QUERIES)
+    used = set(
+        re.findall(
+            r"\b(enginewright_\w+|controller_runtime_\w+|workqueue_\w+|rest_client_\w+)", text
+        )
+    )
+    assert used - names == set()
+    assert {name for name in names if name.startswith("enginewright_")} - used - {
+        name for name in names if name.endswith(("_sum", "_count"))
+    } == set(), "the exposition has a metric that nothing shows"
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Prometheus with a model that has fallen back, scraped often enough for a rate."""
+    with WebServer() as web:
+        pods = Pods(web)
+        pods.fallback = Fallback("NodeFallback", "ProviderMissing")
+        folder = tmp_path_factory.mktemp("prometheus")
+        with running(folder, pods.scrape_configs(), 0.25) as running_stack:
+            for job in ("sidecar", "operator"):
+                samples = f'count_over_time(up{{job="enginewright-{job}"}}[1m]) > 3'
+                eventually(lambda: running_stack.query(samples), 30, samples, interval=0.1)  # noqa: B023 - called at once
+            firing = 'ALERTS{alertstate="firing"}'
+            eventually(lambda: running_stack.query(firing), 30, firing, interval=0.1)
+            yield running_stack
+
+
+@pytest.mark.parametrize(
+    ("board", "query"), QUERIES, ids=[f"{name} {query.place}" for name, query in QUERIES]
+)
+def test_every_query_returns_data(stack: Stack, board: str, query: BoardQuery) -> None:
+    text = query.filled(rate_interval="5s", namespace="shop", model="rank")
+    series = stack.query(text)
+    assert series, f"{board}, {query.place}: no data for {text}"
+    values = {each["value"][1] for each in series}
+    assert "NaN" not in values, f"{board}, {query.place}: {text} is {values}"
+
+
+def test_variables_offer_what_there_is(stack: Stack) -> None:
+    (namespaces,) = [query for _, query in QUERIES if query.place == "variable namespace"]
+    assert [each["metric"] for each in stack.query(namespaces.expr)] == [{"namespace": "shop"}]
+
+
+def test_a_selected_model_is_the_only_one_shown(stack: Stack) -> None:
+    for query in board_queries("model.json"):
+        if not query.place.startswith("variable"):
+            text = query.filled(rate_interval="5s", namespace="shop", model="another")
+            assert stack.query(text) == [], query.place
