@@ -183,3 +183,47 @@ def _until(condition: Any) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_backend_that_needs_a_device_is_compared_on_its_device(place: Workplace) -> None:
+    task = place.task(place.put("model.onnx", broken.relu()), backend="tensorrt")
+    assert place.stage("fetch", task).code == 0
+    validated = place.stage("validate", task)
+    assert validated.full is not None
+    assert "placement_tensorrt" not in validated.full["facts"]
+    golden = place.stage("golden", task)
+    assert golden.code == 0, golden.message
+    assert "backend tensorrt is compared with them on its device" in golden.message
+    assert np.array_equal(
+        arrays(place, "outputs")["min/y"], np.maximum(arrays(place, "inputs")["min/x"], 0)
+    )
+
+
+BITS = np.array([1, 2, 3, 4], np.uint16)
+
+
+@pytest.mark.parametrize("samples", [None, {"a/x": BITS}, {"a/x": BITS, "a/y": BITS << BITS}])
+def test_what_only_the_device_may_run(samples: dict[str, Any] | None, place: Workplace) -> None:
+    """The reference has no kernel; with outputs to compare with the model is prepared all the same."""
+    uri = place.put("model.onnx", broken.no_kernel())
+    if samples is not None:
+        np.savez(place.root / "samples/golden.npz", **samples)
+    task = place.task(
+        uri, backend="tensorrt", samples_uri="pvc://data/golden.npz" if samples else None
+    )
+    assert place.stage("fetch", task).code == 0
+    validated = place.stage("validate", task)
+    assert validated.code == 0, validated.message
+    assert "whether backend tensorrt can is found out on its device" in validated.message
+    golden = place.stage("golden", task)
+    if samples is None or "a/y" not in samples:
+        assert golden.report.reason is Reason.UNSUPPORTED_OPERATOR
+        assert (
+            "nothing to compare backend tensorrt with; give inputs with the exp" in golden.message
+        )
+        return
+    assert golden.code == 0, golden.message
+    assert np.array_equal(arrays(place, "outputs")["a/y"], BITS << BITS)
+    assert place.stage("publish", task).code == 0
+    cpu = place.task(uri)
+    assert place.prepare(cpu)[1].report.reason is Reason.UNSUPPORTED_OPERATOR

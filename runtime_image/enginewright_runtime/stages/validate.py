@@ -10,7 +10,7 @@ from typing import Any, Final
 import onnx
 from enginewright.contract.images import DEVICE_BACKENDS
 from enginewright.contract.manifest import TensorSpec
-from enginewright.contract.reasons import Reason
+from enginewright.contract.reasons import REMEDIES, Reason
 from enginewright.contract.report import Finding, StageReport, name_nodes
 from enginewright.contract.task import PrepareTask, Recipe
 from onnx import ModelProto
@@ -140,7 +140,7 @@ def _left_to_device(found: Finding, backend: str) -> Finding:
     """Make of an operator that only the reference lacks a warning."""
     if found.reason is not Reason.UNSUPPORTED_OPERATOR:
         return found
-    told = found.message.partition(";")[0]
+    told = found.message.removesuffix(f"; {REMEDIES[found.reason]}")
     message = f"{told}; whether backend {backend} can is found out on its device"
     return found.model_copy(update={"severity": "warning", "message": message})
 

@@ -1,0 +1,62 @@
+"""Builds the engine, unless the store has it, and tells how far it is while it does."""
+
+import shutil
+from typing import Final
+
+from enginewright.contract.report import StageReport
+from enginewright.contract.task import EngineTask
+
+from enginewright_runtime.paths import Paths
+from enginewright_runtime.stages.engine.handoff import (
+    ENGINE_FOLDER,
+    PREPARED_FOLDER,
+    EngineBuilt,
+    published,
+    summary,
+)
+from enginewright_runtime.store import ENGINE, Store
+from enginewright_runtime.tensorrt import builder, progress
+
+_PROGRESS: Final = "progress.json"
+STAGE: Final = "build"
+
+
+def run(task: EngineTask, paths: Paths) -> StageReport:
+    """Fetch the prepared model, checked, and build; leaves `EngineBuilt`.
+
+    While it runs, GET /progress on port 8081 tells how far it is.
+
+    Raises:
+        StageFailure: ArtifactMissing, ArtifactCorrupt or StoreUnavailable of the prepared model; as
+            `builder.build`.
+    """
+    manifest = Store(paths.store, ENGINE).whole(task.engine_key)
+    if manifest is not None:
+        EngineBuilt(engine=None).leave(paths.work)
+        return StageReport(
+            stage=STAGE,
+            ok=True,
+            message=f"cached: the store has engine {task.engine_key[:12]}",
+            engine=published(manifest, is_cached=True),
+        )
+    with progress.served(paths.work / _PROGRESS):
+        prepared = paths.work / PREPARED_FOLDER
+        shutil.rmtree(prepared, ignore_errors=True)
+        progress.tell(paths.work / _PROGRESS, 0, "Fetching the prepared model")
+        order = builder.Order(
+            manifest=Store(paths.store).read(task.prepared_key, prepared),
+            prepared=prepared,
+            recipe=task.recipe,
+            out=paths.work / ENGINE_FOLDER,
+            progress=paths.work / _PROGRESS,
+        )
+        built = builder.build(order)
+    EngineBuilt(engine=built.engine, files=built.files).leave(paths.work)
+    told = f"; {built.findings[0].message}" if built.findings else ""
+    return StageReport(
+        stage=STAGE,
+        ok=True,
+        message=f"built in {built.engine.build_seconds:.1f} s: {summary(built.engine)}{told}",
+        findings=built.findings,
+        facts={"engine": built.engine.model_dump(mode="json")},
+    )

@@ -1,0 +1,93 @@
+"""What one stage of an engine Job leaves in the work folder for the next, and what all of them tell."""
+
+from pathlib import Path
+from typing import Final
+
+from enginewright.contract.manifest import EngineInfo, Latency, Manifest
+from enginewright.contract.report import NAMED_NODES, PublishedEngine, StageReport
+
+from enginewright_runtime.handoff import Handoff
+from enginewright_runtime.logs import in_words
+from enginewright_runtime.promise import coverage
+
+PREPARED_FOLDER: Final = "prepared"  # the prepared model, with its golden samples
+ENGINE_FOLDER: Final = "engine"  # what `build` has made
+_LONGEST_LABEL: Final = 60  # characters, in a herald
+
+
+class EngineBuilt(Handoff):
+    """Left by `build`."""
+
+    engine: EngineInfo | None  # None: the store has it already, so there is nothing to do
+    files: tuple[str, ...] = ()  # relative to the engine folder
+
+
+class EngineVerified(Handoff):
+    """Left by `verify`."""
+
+    parity_max_abs_error: float | None  # None: not run
+
+
+class EngineBenchmarked(Handoff):
+    """Left by `benchmark`."""
+
+    latency: Latency | None  # None: not measured
+
+
+def cached(stage: str) -> StageReport:
+    """Return the report of a stage that has nothing to do."""
+    return StageReport(stage=stage, ok=True, message="cached: the store has this engine already")
+
+
+def published(manifest: Manifest, *, is_cached: bool) -> PublishedEngine:
+    """Return what the operator is told of an engine's manifest.
+
+    Raises:
+        ValueError: it is none of an engine.
+    """
+    engine = manifest.engine
+    if engine is None:
+        raise ValueError("a prepared model's manifest")
+    return PublishedEngine(
+        key=manifest.key,
+        sha256=engine.sha256,
+        size_bytes=engine.size_bytes,
+        build_seconds=engine.build_seconds,
+        compute_capabilities=engine.compute_capabilities,
+        nodes_total=engine.nodes_total,
+        nodes_accelerated=engine.nodes_accelerated,
+        compute_share_elsewhere=engine.compute_share_elsewhere,
+        workspace_bytes=engine.workspace_bytes,
+        latency_p99=engine.latency.p99 if engine.latency else None,
+        parity_max_abs_error=engine.parity_max_abs_error,
+        cached=is_cached,
+        elsewhere=tuple(_elsewhere(manifest)),
+    )
+
+
+def summary(engine: EngineInfo) -> str:
+    """Return one line about an engine."""
+    parts = len(engine.partitions)
+    whole = "" if parts == 1 else f" in {parts} engines"
+    return (
+        f"{engine.nodes_accelerated} of {engine.nodes_total} compute nodes{whole},"
+        f" {in_words(engine.size_bytes)}, for compute capability"
+        f" {', '.join(engine.compute_capabilities) or 'unknown'}"
+    )
+
+
+def samples(work: Path, manifest: Manifest) -> tuple[Path, Path]:
+    """Return the golden inputs and outputs of the prepared model in the work folder."""
+    folder = work / PREPARED_FOLDER
+    return folder / manifest.golden_inputs, folder / manifest.golden_outputs
+
+
+def _elsewhere(manifest: Manifest) -> list[str]:
+    """Return the first profiled compute nodes that no engine of the artefact holds."""
+    inside = {name for part in manifest.engine.partitions for name in part.nodes} if manifest.engine else set()
+    names = [
+        cost.label
+        for cost in manifest.node_costs
+        if cost.label not in inside and coverage([cost.label], manifest)[1]
+    ]
+    return [name[:_LONGEST_LABEL] for name in names[:NAMED_NODES]]

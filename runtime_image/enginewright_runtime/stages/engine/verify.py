@@ -1,0 +1,139 @@
+"""Proves the engine: that it is what was built, and, where there is a device, that it is right."""
+
+from pathlib import Path
+from typing import Final
+
+import onnx
+from enginewright.contract.manifest import MANIFEST_NAME, EngineInfo, Manifest
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import StageReport
+from enginewright.contract.task import EngineTask
+
+from enginewright_runtime import graphs
+from enginewright_runtime.backends.base import SessionError
+from enginewright_runtime.backends.words import plain
+from enginewright_runtime.digests import MODEL_NAME
+from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.handoff import MODEL_FOLDER
+from enginewright_runtime.isolation import run_isolated
+from enginewright_runtime.paths import Paths
+from enginewright_runtime.stages.engine import handoff
+from enginewright_runtime.stages.engine.handoff import (
+    ENGINE_FOLDER,
+    PREPARED_FOLDER,
+    EngineBuilt,
+    EngineVerified,
+)
+from enginewright_runtime.tensorrt.context import CONTEXT_OP
+from enginewright_runtime.tensorrt.flavor import find
+from enginewright_runtime.tensorrt.header import check_engine
+
+STAGE: Final = "verify"
+_RUNNER: Final = "enginewright_runtime.stages.engine.device_run"
+
+
+def run(task: EngineTask, paths: Paths) -> StageReport:
+    """Check the engine and its wrapper, and its answers on a device; leaves `EngineVerified`.
+
+    Raises:
+        StageFailure: EngineCorrupt, EngineVersionMismatch, EngineIncompatible, BuildFailed,
+            ParityFailed; with a device also as `backends.create`.
+    """
+    built = EngineBuilt.pick_up(paths.work)
+    if built.engine is None:
+        EngineVerified(parity_max_abs_error=None).leave(paths.work)
+        return handoff.cached(STAGE)
+    recipe = task.recipe
+    manifest = read_manifest(paths.work)
+    engine = paths.work / ENGINE_FOLDER / built.engine.file
+    check_engine(engine, built.engine, recipe.compute_capability, recipe.backend_version)
+    check_wrapper(paths.work / ENGINE_FOLDER / MODEL_FOLDER, built.engine, manifest)
+    if recipe.ahead_of_time:
+        EngineVerified(parity_max_abs_error=None).leave(paths.work)
+        return StageReport(
+            stage=STAGE,
+            ok=True,
+            message="digest, version, compute capability and wrapper agree; built without a device,"
+            " so its answers are proven by the serving pods",
+        )
+    answer = run_on_device(task, paths, manifest)
+    EngineVerified(parity_max_abs_error=answer["max_abs_error"]).leave(paths.work)
+    return StageReport(
+        stage=STAGE,
+        ok=True,
+        message=f"digest, version, compute capability and wrapper agree; golden samples agree:"
+        f" {answer['samples']}, largest absolute error {answer['max_abs_error']:.3g}",
+    )
+
+
+def read_manifest(work: Path) -> Manifest:
+    """Return the prepared model's manifest, which `build` has fetched."""
+    return Manifest.model_validate_json((work / PREPARED_FOLDER / MANIFEST_NAME).read_bytes())
+
+
+def check_wrapper(folder: Path, engine: EngineInfo, manifest: Manifest) -> None:
+    """Check the model around the engines: valid, with the prepared model's inputs and outputs.
+
+    Raises:
+        StageFailure: BuildFailed.
+    """
+    path = folder / MODEL_NAME
+    complaint = run_isolated(
+        f"{__name__}:check_model", "checking the model around the engine", path=str(path)
+    )
+    model = graphs.parse(path)
+    nodes = [node for node in model.graph.node if node.op_type == CONTEXT_OP]
+    names = {node.name for node in nodes}
+    files = {
+        attribute.s.decode()
+        for node in nodes
+        for attribute in node.attribute
+        if attribute.name == "ep_cache_context"
+    }
+    wrong = complaint
+    if names != {part.context_node for part in engine.partitions}:
+        wrong = "its EPContext nodes are not those of the partitions"
+    elif lost := [name for name in sorted(files) if not (folder / name).is_file()]:
+        wrong = f"engine file {lost[0]} is not beside it"
+    elif graphs.inputs_of(model) != manifest.inputs or graphs.outputs_of(model) != manifest.outputs:
+        wrong = "its inputs and outputs are not the prepared model's"
+    if wrong:
+        raise StageFailure(Reason.BUILD_FAILED, f"the model around the engine is unusable: {wrong}")
+
+
+def check_model(path: str) -> str | None:
+    """Return what onnx.checker has against a model. Called in a child process."""
+    try:
+        onnx.checker.check_model(path)
+    except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
+        return plain(str(error))
+    return None
+
+
+def run_on_device(task: EngineTask, paths: Paths, manifest: Manifest) -> dict[str, float]:
+    """Run the golden samples on the engine; returns as `device_run.prove`.
+
+    Raises:
+        StageFailure: ParityFailed, or why the engine does not run.
+    """
+    backend = task.recipe.backend
+    inputs, outputs = handoff.samples(paths.work, manifest)
+    try:
+        answer = run_isolated(
+            f"{_RUNNER}:prove",
+            f"running the golden samples on backend {backend}",
+            backend=backend,
+            model=str(paths.work / ENGINE_FOLDER / MODEL_FOLDER / MODEL_NAME),
+            inputs=str(inputs),
+            outputs=str(outputs),
+            rtol=manifest.recipe.rtol,
+            atol=manifest.recipe.atol,
+        )
+    except SessionError as error:
+        raise StageFailure(
+            Reason.BUILD_FAILED,
+            f"{find(backend).title} refuses the engine that it has built: {plain(str(error))}",
+        ) from error
+    if failed := answer.get("failed"):
+        raise StageFailure(Reason.PARITY_FAILED, f"on backend {backend}, {failed}")
+    return dict(answer)
