@@ -6,7 +6,7 @@ over many requests, never single ones: on a busy machine any one of them may be 
 
 from collections import deque
 from collections.abc import Sequence
-from statistics import median
+from statistics import median, median_low
 from typing import Final
 
 from enginewright.contract.execution import ComputeBucket
@@ -49,7 +49,7 @@ class ProbeLatency:
         """Return the median of the last durations over the baseline; None when there are too few."""
         if len(self._recent) < self._settings.latency_least:
             return None
-        return median(ratio for ratio, _ in self._recent)
+        return median_low(ratio for ratio, _ in self._recent)
 
     def outcome(self) -> Outcome:
         """Judge the last durations."""
@@ -60,7 +60,7 @@ class ProbeLatency:
             return Outcome.unknown("too few golden inferences since the baseline")
         limit = self._settings.latency_ratio
         usual = f"the pod's own baseline of {_milliseconds(self.baseline.p50)}"
-        excess = median(excess for _, excess in self._recent)
+        excess = median_low(excess for _, excess in self._recent)
         if ratio > limit and excess > self._settings.latency_floor:
             return Outcome.failed(
                 Reason.SLOWER_THAN_BASELINE,

@@ -1,0 +1,660 @@
+"""The sidecar's decisions: what counts for how long, who is admitted, what is slow. No IO."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from enginewright.contract.execution import ComputeBucket, Driver, Execution, PlacementFacts
+from enginewright.contract.manifest import EngineInfo, Manifest, Partition, TensorSpec
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import EngineRecipe, Promise, Recipe, ServeTask
+from enginewright.contract.verdict import Check, CheckState, CheckVerdict
+from enginewright_runtime.sidecar import told
+from enginewright_runtime.sidecar.board import Board, Outcome
+from enginewright_runtime.sidecar.errors import ErrorShare, answers
+from enginewright_runtime.sidecar.findings import OF_EXECUTION, Findings
+from enginewright_runtime.sidecar.golden import Finding
+from enginewright_runtime.sidecar.latency import LiveLatency, ProbeLatency
+from enginewright_runtime.sidecar.readiness import Gate, Policy
+from enginewright_runtime.sidecar.settings import INTERVALS, Settings
+
+SETTINGS = Settings()
+CPU = "CPUExecutionProvider"
+GPU = "CUDAExecutionProvider"
+TASK = ServeTask(model="m", revision="r", prepared_key="a" * 64, backend="cuda")
+MANIFEST = Manifest(
+    key="a" * 64,
+    model_digest="d" * 64,
+    recipe=Recipe(backend="cuda", ort_version="1.31.1", max_opset=26, max_ir_version=13),
+    files=(),
+    opset=17,
+    ir_version=9,
+    nodes=4,
+    inputs=(TensorSpec(name="x", dtype="float32", shape=(1,)),),
+    outputs=(),
+    golden_source="generated",
+    versions={},
+)
+ENGINE = EngineInfo(
+    recipe=EngineRecipe(
+        backend="tensorrt", backend_version="10.1", ort_version="1.31.1", accelerator_class="l4"
+    ),
+    prepared_key="a" * 64,
+    file="engine",
+    sha256="e" * 64,
+    size_bytes=1,
+    compute_capabilities=("8.9",),
+    partitions=(Partition(context_node="e0", nodes=("a (Conv)", "b (Relu)", "c (Conv)")),),
+    nodes_total=4,
+    nodes_accelerated=3,
+    build_seconds=1.0,
+)
+
+
+def execution(**changes: Any) -> Execution:
+    """Return what a server says that runs all four nodes where it should."""
+    fields: dict[str, Any] = {
+        "model": "m",
+        "revision": "r",
+        "backend": "cuda",
+        "provider": GPU,
+        "providers": (GPU, CPU),
+        "session": 1,
+        "placement": PlacementFacts(nodes={GPU: 4}),
+        "driver": Driver(needed=True, present=True, version="580.1"),
+        "model_digest": "d" * 64,
+        "prepared_key": "a" * 64,
+        "opset": 17,
+        "ort_distributions": ("onnxruntime-gpu",),
+        "ort_version": "1.31.1",
+        "backend_version": "13.0",
+        "runtime_version": "0.1.0",
+    }
+    return Execution.model_validate({**fields, **changes})
+
+
+MIXED = PlacementFacts(nodes={GPU: 3, CPU: 1}, elsewhere=("det (Det)",))
+
+
+# For how long a finding counts.
+
+
+def test_every_check_is_unknown_until_it_has_run() -> None:
+    assert {found.state for found in Board().verdicts(0.0)} == {"unknown"}
+    assert [found.check for found in Board().verdicts(0.0)] == list(Check)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.ok(), Outcome.failed(Reason.PARITY_FAILED, "wrong")])
+def test_a_finding_is_unknown_again_when_it_is_old(outcome: Outcome) -> None:
+    board = Board()
+    board.record(Check.GOLDEN, outcome, 10.0)
+    assert board.verdict(Check.GOLDEN, 10.0).state == outcome.state
+    assert board.verdict(Check.GOLDEN, 10.1) == CheckVerdict(
+        check=Check.GOLDEN, message="not checked lately"
+    )
+
+
+def test_a_run_that_finds_nothing_leaves_the_last_finding_for_its_time() -> None:
+    board = Board()
+    board.record(Check.GOLDEN, Outcome.ok("right"), 10.0)
+    board.miss(Check.GOLDEN, "too busy")
+    assert board.verdict(Check.GOLDEN, 9.0).message == "right"
+    assert board.verdict(Check.GOLDEN, 11.0).message == "too busy"
+
+
+def test_failures_are_counted_by_check() -> None:
+    board = Board()
+    board.record(Check.GOLDEN, Outcome.failed(Reason.PARITY_FAILED, ""), 1.0)
+    board.record(Check.GOLDEN, Outcome.ok(), 1.0)
+    assert board.failures[Check.GOLDEN] == 1
+    assert set(board.failures) == set(Check)
+
+
+def test_the_table_of_intervals_is_whole() -> None:
+    assert set(INTERVALS) == set(Check)
+
+
+# Admission and what ends it.
+
+
+def checks(default: CheckState = "ok", **states: str) -> Mapping[Check, CheckVerdict]:
+    return {
+        check: CheckVerdict.model_validate(
+            {"check": check, "state": states.get(check.name.lower(), default)}
+        )
+        for check in Check
+    }
+
+
+def ready(policy: Policy, seen: Mapping[Check, CheckVerdict], *, foreign: bool = False) -> bool:
+    return Gate(policy).decide(seen, foreign=foreign, released=False)
+
+
+NOT_OK: tuple[CheckState, ...] = ("unknown", "failed")
+GATES = ("server", "provider", "placement", "distribution", "versions", "golden")
+
+
+@pytest.mark.parametrize("policy", ["Forbid", "Budget", "Allow"])
+def test_a_pod_is_admitted_when_all_is_proven(policy: Policy) -> None:
+    without_traffic = checks(live_latency="unknown", errors="unknown", probe_latency="unknown")
+    assert ready(policy, without_traffic)
+    slow = checks(live_latency="failed", errors="failed", probe_latency="failed")
+    assert ready(policy, slow)
+
+
+@pytest.mark.parametrize("policy", ["Forbid", "Budget", "Allow"])
+@pytest.mark.parametrize("foreign", [False, True])
+def test_all_unknown_is_never_ready(policy: Policy, foreign: bool) -> None:
+    assert not ready(policy, checks("unknown"), foreign=foreign)
+
+
+@pytest.mark.parametrize("state", NOT_OK)
+@pytest.mark.parametrize("gate", GATES)
+def test_under_forbid_every_proof_must_be_ok(gate: str, state: CheckState) -> None:
+    for foreign in (False, True):
+        assert not ready("Forbid", checks(**{gate: state}), foreign=foreign)
+
+
+@pytest.mark.parametrize("policy", ["Budget", "Allow"])
+@pytest.mark.parametrize("gate", GATES)
+def test_otherwise_only_what_a_foreign_server_cannot_tell_may_be_unknown(
+    policy: Policy, gate: str
+) -> None:
+    assert not ready(policy, checks(**{gate: "unknown"}))
+    told_by_ours = gate not in ("server", "golden")
+    assert ready(policy, checks(**{gate: "unknown"}), foreign=True) is told_by_ours
+
+
+@pytest.mark.parametrize("policy", ["Budget", "Allow"])
+def test_a_provider_that_failed_is_what_the_policy_allows_as_long_as_it_is_kept(
+    policy: Policy,
+) -> None:
+    assert ready(policy, checks(provider="failed"))
+    for state in ("failed", "unknown"):
+        assert not ready(policy, checks(provider="failed", placement=state))
+        assert not ready(policy, checks(provider="failed", placement=state), foreign=True)
+
+
+def admitted(policy: Policy = "Forbid") -> Gate:
+    gate = Gate(policy)
+    assert gate.decide(checks(), foreign=False, released=False)
+    return gate
+
+
+@pytest.mark.parametrize("policy", ["Forbid", "Budget", "Allow"])
+def test_after_admission_wrong_answers_end_it_at_once_until_a_right_one(policy: Policy) -> None:
+    gate = admitted(policy)
+    assert not gate.decide(checks(golden="failed"), foreign=False, released=False)
+    assert not gate.decide(checks(golden="unknown"), foreign=False, released=False)
+    assert gate.decide(checks(golden="ok"), foreign=False, released=False)
+    assert gate.admitted
+
+
+@pytest.mark.parametrize("check", [check for check in Check if check is not Check.GOLDEN])
+@pytest.mark.parametrize("state", ["failed", "unknown"])
+def test_after_admission_nothing_else_does(check: Check, state: CheckState) -> None:
+    seen = checks(**{check.name.lower(): state})
+    assert admitted().decide(seen, foreign=False, released=False)
+
+
+def test_after_admission_everything_may_become_unknown() -> None:
+    assert admitted().decide(checks("unknown"), foreign=False, released=True)
+
+
+@pytest.mark.parametrize("gate_check", ["placement", "provider"])
+def test_a_broken_promise_ends_it_while_the_operator_lets_the_pod_go(gate_check: str) -> None:
+    gate = admitted()
+    broken = checks(**{gate_check: "failed"})
+    assert gate.decide(broken, foreign=False, released=False)
+    assert not gate.decide(broken, foreign=False, released=True)
+    unknown = checks(**{gate_check: "unknown"})
+    assert not gate.decide(unknown, foreign=False, released=True)
+    assert gate.decide(unknown, foreign=False, released=False)
+    assert gate.decide(checks(), foreign=False, released=True)
+
+
+@pytest.mark.parametrize("policy", ["Budget", "Allow"])
+def test_only_forbid_lets_a_pod_go(policy: Policy) -> None:
+    assert admitted(policy).decide(checks(placement="failed"), foreign=False, released=True)
+
+
+def test_a_new_process_is_admitted_anew() -> None:
+    gate = admitted()
+    gate.restart()
+    assert not gate.decide(checks("unknown"), foreign=False, released=False)
+    assert gate.decide(checks(), foreign=False, released=False)
+
+
+# Latency.
+
+
+def filled(baseline: float = 0.010, **settings: float) -> ProbeLatency:
+    """Return the latencies of a pod whose baseline is there."""
+    latency = ProbeLatency(Settings(**settings), 1)  # type: ignore[arg-type]  # numbers only
+    for _ in range(SETTINGS.baseline_probes):
+        latency.add("s0", baseline)
+    assert latency.baseline is not None
+    return latency
+
+
+def test_the_baseline_is_that_of_the_first_probes() -> None:
+    latency = ProbeLatency(SETTINGS, 1)
+    for index in range(SETTINGS.baseline_probes):
+        assert latency.baseline is None
+        assert latency.outcome().state == "unknown"
+        latency.add("s0", 0.001 * (index + 1))
+    assert latency.baseline is not None
+    assert latency.baseline.samples == SETTINGS.baseline_probes
+    assert latency.baseline.p50 == pytest.approx(0.011)
+    assert latency.baseline.p99 == pytest.approx(0.020)
+    assert latency.outcome().state == "unknown"
+
+
+def test_a_slow_probe_is_not_a_slow_pod_and_six_are() -> None:
+    latency = filled()
+    states = []
+    for index in range(16):
+        latency.add("s0", 0.010 if index < 5 else 0.340)
+        states.append(latency.outcome().state)
+    assert states[4:10] == ["ok"] * 6  # five of ten are slow by then
+    assert states[-1] == "failed"
+    assert latency.outcome().reason is Reason.SLOWER_THAN_BASELINE
+    assert latency.ratio() == pytest.approx(34.0)
+    assert latency.outcome().message.endswith("more than 3 times the pod's own baseline of 10 ms")
+
+
+def test_a_pod_that_is_quick_again_is_ok() -> None:
+    latency = filled()
+    for seconds in (*[0.34] * 11, *[0.01] * 11):
+        latency.add("s0", seconds)
+    assert latency.outcome().state == "ok"
+
+
+def test_what_is_slower_by_less_than_the_machines_noise_is_ok() -> None:
+    latency = filled(0.0005)
+    for _ in range(11):
+        latency.add("s0", 0.0024)
+    assert latency.ratio() == pytest.approx(4.8)
+    assert latency.outcome().state == "ok"
+
+
+def test_a_sample_is_compared_with_itself() -> None:
+    latency = ProbeLatency(SETTINGS, 2)
+    for _ in range(10):
+        latency.add("small", 0.001)
+        latency.add("large", 0.100)
+    for _ in range(6):
+        latency.add("small", 0.001)
+        latency.add("large", 0.100)
+    assert latency.ratio() == pytest.approx(1.0)
+
+
+def test_a_new_server_process_is_held_to_the_pods_baseline() -> None:
+    latency = filled()
+    latency.restart()
+    assert latency.ratio() is None
+    for _ in range(6):
+        latency.add("s0", 0.340)
+    assert latency.outcome().state == "failed"
+
+
+def bucket(count: int, seconds: float, warmup: float | None = 0.010) -> ComputeBucket:
+    return ComputeBucket(elements=64, warmup_seconds=warmup, count=count, seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("requests", "seconds", "state"),
+    [(19, 19.0, "unknown"), (20, 0.2, "ok"), (20, 0.5, "ok"), (20, 0.7, "failed")],
+)
+def test_live_requests_are_compared_with_warm_up(
+    requests: int, seconds: float, state: CheckState
+) -> None:
+    live = LiveLatency(SETTINGS)
+    live.add([bucket(100, 1.0)], 0.0)
+    live.add([bucket(100 + requests, 1.0 + seconds)], 5.0)
+    assert live.outcome().state == state
+
+
+def test_live_requests_of_a_size_that_was_not_warmed_up_say_nothing() -> None:
+    live = LiveLatency(SETTINGS)
+    live.add([], 0.0)
+    live.add([bucket(100, 100.0, None)], 5.0)
+    assert live.outcome().state == "unknown"
+
+
+def test_only_the_last_minute_of_live_requests_counts() -> None:
+    live = LiveLatency(SETTINGS)
+    live.add([bucket(0, 0.0)], 0.0)
+    for second in range(5, 200, 5):
+        live.add([bucket(100, 100.0)], float(second))
+        expected = "failed" if second <= 60 else "unknown"
+        assert live.outcome().state == expected, second
+
+
+def test_a_server_that_counts_anew_is_compared_anew() -> None:
+    live = LiveLatency(SETTINGS)
+    live.add([bucket(1000, 10.0)], 0.0)
+    live.add([bucket(3, 0.03)], 5.0)
+    live.add([bucket(30, 0.3)], 10.0)
+    assert live.outcome().state == "ok"
+
+
+# Errors.
+
+EXPOSITION = b"""# TYPE enginewright_requests_total counter
+enginewright_requests_total{code="200",model="m",revision="r"} 1.2e+06
+enginewright_requests_total{code="500",model="m",revision="r"} 3.0
+enginewright_requests_created{code="500",model="m",revision="r"} 9.0
+"""
+
+
+def test_answers_are_read_from_the_servers_metrics() -> None:
+    assert answers(EXPOSITION) == {200: 1.2e6, 500: 3.0}
+    assert answers(b"nv_inference_count 5\n") is None
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "state"), [(10, 9, "unknown"), (19, 1, "ok"), (18, 2, "failed")]
+)
+def test_the_share_of_errors(good: int, bad: int, state: CheckState) -> None:
+    share = ErrorShare(SETTINGS)
+    share.add({200: 1000.0, 500: 500.0}, 0.0)
+    share.add({200: 1000.0 + good, 500: 500.0 + bad, 400: 0.0}, 5.0)
+    assert share.outcome().state == state
+    if state == "failed":
+        assert "answered with 500" in share.outcome().message
+
+
+def test_old_errors_are_forgotten_and_a_new_count_begins_anew() -> None:
+    share = ErrorShare(SETTINGS)
+    share.add({200: 0.0, 500: 0.0}, 0.0)
+    share.add({200: 0.0, 500: 100.0}, 5.0)
+    share.add({200: 100.0, 500: 100.0}, 65.0)
+    share.add({200: 200.0, 500: 100.0}, 70.0)
+    assert share.outcome().state == "ok"
+    share.add({200: 5.0, 500: 0.0}, 75.0)
+    assert share.outcome().state == "unknown"
+
+
+# What the server tells of itself.
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"providers": (CPU,), "placement": PlacementFacts(nodes={CPU: 4})}, "ProviderMissing"),
+        ({"provider_reason": "ProviderRefused", "providers": (CPU,)}, "ProviderRefused"),
+        ({"placement": PlacementFacts(nodes={CPU: 4})}, "ProviderRefused"),
+        ({"driver": Driver(needed=True, present=False)}, "DriverMissing"),
+        (
+            {"driver": Driver(needed=True, present=False, reason=Reason.DRIVER_TOO_OLD)},
+            "DriverTooOld",
+        ),
+    ],
+)
+def test_a_provider_that_is_not_there_has_its_reason(changes: Any, reason: str) -> None:
+    found = told.provider(execution(**changes))
+    assert (found.state, found.reason) == ("failed", reason)
+    assert found.message
+
+
+def test_a_provider_with_nodes_is_there_and_needs_no_driver_unless_it_does() -> None:
+    assert told.provider(execution()).state == "ok"
+    without = execution(driver=Driver(needed=False, present=False))
+    assert told.provider(without).state == "ok"
+    assert told.provider(execution(placement=PlacementFacts(nodes={}))).state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("owners", "state"),
+    [
+        (("onnxruntime",), "ok"),
+        ((), "unknown"),
+        (("onnxruntime", "onnxruntime-gpu"), "failed"),
+    ],
+)
+def test_one_distribution_owns_onnx_runtime(owners: tuple[str, ...], state: CheckState) -> None:
+    assert told.distribution(execution(ort_distributions=owners)).state == state
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("model", "other"),
+        ("revision", "r0"),
+        ("backend", "cpu"),
+        ("prepared_key", "b" * 64),
+        ("engine_key", "b" * 64),
+        ("model_digest", "b" * 64),
+        ("opset", 18),
+        ("ort_version", "1.24.1"),
+    ],
+)
+def test_what_runs_must_be_what_was_proven(field: str, value: object) -> None:
+    found = told.versions(execution(**{field: value}), MANIFEST, TASK)
+    assert (found.state, found.reason) == ("failed", Reason.VERSION_MISMATCH)
+    assert str(value)[:12] in found.message
+    assert told.versions(execution(), MANIFEST, TASK).state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"engine_sha256": "f" * 64}, Reason.ENGINE_CORRUPT),
+        ({"backend_version": "10.2"}, Reason.ENGINE_VERSION_MISMATCH),
+        ({"engine_key": None}, Reason.VERSION_MISMATCH),
+    ],
+)
+def test_an_engine_must_be_the_one_that_was_built(
+    changes: dict[str, Any], reason: Reason | None
+) -> None:
+    task = TASK.model_copy(update={"backend": "tensorrt", "engine_key": "b" * 64})
+    manifest = MANIFEST.model_copy(update={"engine": ENGINE, "key": "b" * 64})
+    fields = {
+        "backend": "tensorrt",
+        "engine_key": "b" * 64,
+        "engine_sha256": "e" * 64,
+        "backend_version": "10.1",
+    }
+    found = told.versions(execution(**{**fields, **changes}), manifest, task)
+    assert found.reason is reason
+    assert found.state == ("ok" if reason is None else "failed")
+
+
+def test_an_engine_without_a_digest_is_unknown() -> None:
+    task = TASK.model_copy(update={"engine_key": "b" * 64})
+    manifest = MANIFEST.model_copy(update={"engine": ENGINE})
+    found = told.versions(execution(engine_key="b" * 64), manifest, task)
+    assert found.state == "unknown"
+
+
+def test_nodes_are_counted_with_engines_opened() -> None:
+    manifest = MANIFEST.model_copy(update={"engine": ENGINE})
+    facts = PlacementFacts(nodes={GPU: 1, CPU: 1}, elsewhere=("det (Det)",), context_nodes=("e0",))
+    seen = execution(placement=facts)
+    found = told.fallback(seen, manifest, TASK, None)
+    assert told.original_nodes(facts, GPU, found) == {GPU: 3, CPU: 1}
+
+
+# All of it together, in given time.
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Pod:
+    """Findings with a clock, and what a healthy server would say each second."""
+
+    def __init__(self, **promise: Any) -> None:
+        self.clock = Clock()
+        task = TASK.model_copy(update={"promise": Promise.model_validate(promise)})
+        self.findings = Findings(task, MANIFEST, 1, SETTINGS, self.clock)
+
+    def turn(
+        self,
+        told_now: Execution | None = None,
+        *,
+        wrong: str | None = None,
+        unanswered: str | None = None,
+    ) -> None:
+        self.clock.now += 1.0
+        self.findings.server(live=True, ready=True)
+        self.findings.execution(told_now or execution(), OF_EXECUTION)
+        self.findings.golden(
+            Finding("s0", 0.01, 0.001, wrong=wrong, unanswered=unanswered, error=0.0), 1.0
+        )
+
+    def state(self, check: Check) -> CheckVerdict:
+        return next(each for each in self.findings.verdict().checks if each.check is check)
+
+
+REPLACED = execution(session=2, placement=PlacementFacts(nodes={CPU: 4}), providers=(CPU,))
+
+
+def test_a_pod_is_admitted_by_its_first_good_turn() -> None:
+    pod = Pod()
+    assert not pod.findings.ready
+    pod.turn()
+    assert pod.findings.ready
+
+
+def test_a_replaced_session_is_told_and_held_until_the_operator_lets_go() -> None:
+    pod = Pod()
+    pod.turn()
+    pod.turn(REPLACED)
+    found = pod.state(Check.PLACEMENT)
+    assert (found.state, found.reason) == ("failed", Reason.SESSION_REPLACED)
+    verdict = pod.findings.verdict()
+    assert verdict.ready
+    assert verdict.fallback is not None
+    assert verdict.fallback.active
+    assert verdict.fallback.reason is Reason.SESSION_REPLACED
+    pod.findings.release()
+    assert not pod.findings.ready
+    pod.clock.now += SETTINGS.release_seconds - 1
+    pod.turn(REPLACED)
+    assert pod.findings.ready  # nobody has asked for a minute: the operator may be gone
+
+
+def test_a_replaced_session_with_the_same_placement_is_fine() -> None:
+    pod = Pod()
+    pod.turn()
+    pod.turn(execution(session=3))
+    assert pod.state(Check.PLACEMENT).state == "ok"
+
+
+def test_under_allow_a_replaced_session_is_fallback_and_no_failure() -> None:
+    pod = Pod(policy="Allow")
+    pod.turn()
+    pod.turn(REPLACED)
+    assert pod.state(Check.PLACEMENT).state == "ok"
+    fallback = pod.findings.verdict().fallback
+    assert fallback is not None
+    assert (fallback.active, fallback.reason) == (True, Reason.SESSION_REPLACED)
+    pod.findings.release()
+    assert pod.findings.ready
+
+
+@pytest.mark.parametrize(
+    ("promise", "is_ready", "active"),
+    [
+        ({"policy": "Forbid"}, False, True),
+        ({"policy": "Budget", "max_node_share": 0.3}, True, False),
+        ({"policy": "Budget", "max_node_share": 0.2}, False, True),
+        ({"policy": "Allow"}, True, True),
+    ],
+)
+def test_policies(promise: dict[str, Any], is_ready: bool, active: bool) -> None:
+    pod = Pod(**promise)
+    pod.turn(execution(placement=MIXED))
+    verdict = pod.findings.verdict()
+    assert verdict.ready is is_ready
+    assert verdict.fallback is not None
+    assert verdict.fallback.active is active
+    assert "det (Det)" in verdict.fallback.message
+
+
+def test_backpressure_makes_golden_unknown_and_not_failed_and_keeps_the_pod() -> None:
+    pod = Pod()
+    pod.turn()
+    states = []
+    for _ in range(10):
+        pod.turn(unanswered="too busy")
+        states.append(pod.state(Check.GOLDEN).state)
+        assert pod.findings.ready
+    assert states[0] == "ok"
+    assert states[-1] == "unknown"
+    assert "failed" not in states
+
+
+def test_wrong_answers_take_readiness_until_a_right_one_however_long_nothing_is_heard() -> None:
+    pod = Pod()
+    pod.turn()
+    pod.turn(wrong="wrong")
+    assert not pod.findings.ready
+    for _ in range(20):
+        pod.turn(unanswered="too busy")
+    assert pod.state(Check.GOLDEN).state == "unknown"
+    assert not pod.findings.ready
+    pod.turn()
+    assert pod.findings.ready
+
+
+def test_one_wrong_sample_of_several_is_failed_whichever_was_asked_last() -> None:
+    clock = Clock()
+    findings = Findings(TASK, MANIFEST, 2, SETTINGS, clock)
+    findings.golden(Finding("s0", 0.01, 0.0, wrong="s0 is wrong"), 1.0)
+    findings.golden(Finding("s1", 0.01, 0.0), 1.0)
+    golden = next(each for each in findings.verdict().checks if each.check is Check.GOLDEN)
+    assert (golden.state, golden.message) == ("failed", "s0 is wrong")
+
+
+def test_not_all_samples_asked_is_not_proven() -> None:
+    findings = Findings(TASK, MANIFEST, 2, SETTINGS, Clock())
+    findings.golden(Finding("s0", 0.01, 0.0), 1.0)
+    golden = next(each for each in findings.verdict().checks if each.check is Check.GOLDEN)
+    assert golden.state == "unknown"
+
+
+def test_probes_that_are_never_answered_in_time_are_slow() -> None:
+    pod = Pod()
+    for _ in range(SETTINGS.baseline_probes):
+        pod.turn()
+    for _ in range(6):
+        pod.clock.now += 30
+        pod.findings.golden(
+            Finding("s0", 30.0, 0.0, unanswered="has not answered", late=True), 30.0
+        )
+    assert pod.state(Check.PROBE_LATENCY).reason is Reason.SLOWER_THAN_BASELINE
+
+
+def test_a_server_that_goes_is_forgotten_and_admitted_anew() -> None:
+    pod = Pod()
+    pod.findings.server_missed("the server does not listen", gone=True)
+    assert pod.state(Check.SERVER).state == "unknown"  # it has not been there yet
+    for _ in range(SETTINGS.baseline_probes):
+        pod.turn()
+    baseline = pod.findings.latency.baseline
+    pod.findings.server_missed("the server does not listen", gone=True)
+    verdict = pod.findings.verdict()
+    assert (verdict.ready, verdict.admitted, verdict.fallback) == (False, False, None)
+    states = {each.check: each.state for each in verdict.checks}
+    assert states.pop(Check.SERVER) == "failed"
+    assert set(states.values()) == {"unknown"}
+    assert verdict.baseline == baseline is not None
+    pod.turn()
+    assert pod.findings.ready
+
+
+def test_a_server_that_only_hangs_stays_admitted() -> None:
+    pod = Pod()
+    pod.turn()
+    pod.findings.server_missed("the server has not answered within 2 s", gone=False)
+    assert pod.state(Check.SERVER).reason is Reason.SERVER_DOWN
+    assert pod.findings.ready
