@@ -9,12 +9,17 @@ import onnxruntime as ort
 from enginewright.contract.images import ImageFacts
 from onnx import TensorProto, helper
 
-from enginewright_runtime.backends.base import CPU_PROVIDER, available, distribution
+from enginewright_runtime.backends.base import CPU_PROVIDER, distribution
+from enginewright_runtime.backends.loading import available
 
 _KNOWN_OPSET: Final = 13  # loads in every ONNX Runtime that we support
 _KNOWN_IR: Final = 7
 _FATAL_ONLY: Final = 4
-_VARIANTS: Final = {"onnxruntime": "cpu", "onnxruntime-openvino": "openvino"}
+_VARIANTS: Final = {
+    "onnxruntime": "cpu",
+    "onnxruntime-openvino": "openvino",
+    "onnxruntime-gpu": "gpu",
+}
 
 
 def probe() -> ImageFacts:
@@ -24,14 +29,17 @@ def probe() -> ImageFacts:
         StageFailure: ProviderMissing, when more than one distribution owns `onnxruntime`.
     """
     owner = distribution()
+    backends = available()
     return ImageFacts(
-        variant=_VARIANTS.get(owner, owner),
+        # the distribution alone does not tell: a provider may come beside it, as a plug-in
+        variant="rtx" if "tensorrt-rtx" in backends else _VARIANTS.get(owner, owner),
         ort_distribution=owner,
         ort_version=str(ort.__version__),
         max_opset=_greatest(_KNOWN_OPSET, lambda opset: _loads(opset, _KNOWN_IR)),
         max_ir_version=_greatest(_KNOWN_IR, lambda version: _loads(_KNOWN_OPSET, version)),
         providers=tuple(ort.get_available_providers()),
-        backends={name: backend.version() for name, backend in available().items()},
+        backends={name: backend.version() for name, backend in backends.items()},
+        cuda_major=next(filter(None, (each.cuda_major() for each in backends.values())), None),
         onnx_version=str(onnx.__version__),
         runtime_version=metadata.version("enginewright"),
     )

@@ -1,4 +1,4 @@
-"""What the tests of the runtime share: real models, and the second ONNX Runtime distribution."""
+"""What the tests of the runtime share: real models, and the other ONNX Runtime distributions."""
 
 import subprocess
 from pathlib import Path
@@ -20,9 +20,19 @@ def models() -> Path:
 @pytest.fixture(scope="session")
 def openvino_python() -> Path:
     """Return the interpreter of the environment with onnxruntime-openvino, made once."""
-    environment = REPOSITORY / ".venv-openvino"
+    return _python("openvino")
+
+
+@pytest.fixture(scope="session")
+def gpu_python() -> Path:
+    """Return the interpreter of the environment with onnxruntime-gpu and no CUDA, made once."""
+    return _python("gpu")
+
+
+def _python(variant: str) -> Path:
+    environment = REPOSITORY / f".venv-{variant}"
     subprocess.run(
-        [str(REPOSITORY / "hack/venv"), str(environment), "runtime-openvino"],
+        [str(REPOSITORY / "hack/venv"), str(environment), f"runtime-{variant}"],
         capture_output=True,
         check=True,
         timeout=280,

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 import textwrap
 from importlib import metadata
 from pathlib import Path
@@ -71,7 +72,9 @@ def test_a_model_that_folds_to_nothing_is_no_fallback(tmp_path: Path) -> None:
 
 
 def test_a_backend_that_is_not_in_the_image() -> None:
-    with pytest.raises(StageFailure, match=r"its onnxruntime 1\.31\.1 has cpu") as caught:
+    with pytest.raises(
+        StageFailure, match=r"its onnxruntime 1\.31\.1 has tensorrt-rtx, cpu"
+    ) as caught:
         backends.create("openvino", Path("none.onnx"))
     assert caught.value.reason is Reason.PROVIDER_MISSING
 
@@ -119,30 +122,8 @@ def test_whole_fallback_is_refused(openvino_python: Path, tmp_path: Path) -> Non
     )
     place = Workplace(tmp_path, openvino_python)
     stage, outcome = place.prepare(place.task(place.put("model.onnx", model), backend="openvino"))
-    assert (stage, outcome.report.reason) == ("validate", Reason.PROVIDER_MISSING)
+    assert (stage, outcome.report.reason) == ("validate", Reason.UNSUPPORTED_OPERATOR)
     assert "OpenVINOExecutionProvider took none of 1 nodes: determinant (Det)" in outcome.message
-
-
-def test_a_provider_that_cannot_be_made_is_refused(openvino_python: Path, tmp_path: Path) -> None:
-    """A device that is not there: no exception of ONNX Runtime, only a session on the CPU."""
-    reason, message = in_openvino(
-        openvino_python,
-        """
-        import json, sys
-        from pathlib import Path
-        from enginewright_runtime import backends
-        from enginewright_runtime.backends.openvino import OpenVinoBackend
-        from enginewright_runtime.failure import StageFailure
-        OpenVinoBackend.provider_options = lambda self, request: {"device_type": "GPU"}
-        try:
-            backends.create("openvino", Path(sys.argv[1]), threads=1)
-        except StageFailure as failure:
-            print(json.dumps([failure.reason, failure.message]))
-        """,
-        str(save(broken.relu(), tmp_path)),
-    )
-    assert reason == Reason.PROVIDER_MISSING
-    assert "left the session to CPUExecutionProvider" in message
 
 
 def test_the_cache_lies_where_it_is_told(openvino_python: Path, tmp_path: Path) -> None:
@@ -163,18 +144,28 @@ def test_the_cache_lies_where_it_is_told(openvino_python: Path, tmp_path: Path) 
     assert list(cache.glob("*.blob"))
 
 
-@pytest.mark.parametrize(("variant", "opset"), [("cpu", 26), ("openvino", 25)])
+@pytest.mark.parametrize(
+    ("variant", "python", "opset", "cuda", "held"),
+    [
+        ("rtx", None, 26, "13", {"tensorrt-rtx": "1.7.1.116", "cpu": "1.31.1"}),
+        ("openvino", "openvino_python", 25, None, {"openvino": "2025.4.1", "cpu": "1.24.1"}),
+        # TensorRT's library is not there, so no engine could be built or run
+        ("gpu", "gpu_python", 26, "13", {"cuda": "13", "cpu": "1.31.1"}),
+    ],
+)
 def test_the_image_says_what_it_holds(
-    variant: str, opset: int, tmp_path: Path, request: pytest.FixtureRequest
+    variant: str,
+    python: str | None,
+    opset: int,
+    cuda: str | None,
+    held: dict[str, str],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
-    place = (
-        Workplace(tmp_path, request.getfixturevalue("openvino_python"))
-        if variant == "openvino"
-        else Workplace(tmp_path)
-    )
+    place = Workplace(tmp_path, request.getfixturevalue(python) if python else sys.executable)
     facts = place.probe()
     assert (facts.variant, facts.max_opset, facts.max_ir_version) == (variant, opset, 13)
-    assert set(facts.backends) == {"cpu", variant}
+    assert (facts.backends, facts.cuda_major) == (held, cuda)
     assert len(facts.to_json()) <= 1024
 
 

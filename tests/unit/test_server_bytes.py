@@ -6,6 +6,7 @@ import itertools
 import json
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ from enginewright_runtime.server.head import HeadError, HeadParser
 from enginewright_runtime.server.message import ALIGNMENT, Body, Request, Response
 from enginewright_runtime.server.runner import Runner
 from enginewright_runtime.server.settings import Settings
-from enginewright_runtime.server.signature import Signature, Tensor, read_signature
-from enginewright_runtime.server.startup import ServedModel
+from enginewright_runtime.server.signature import Signature, Tensor
+from enginewright_runtime.server.startup import prepare
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
@@ -210,7 +211,7 @@ class Watching(App):
 
 async def _serve_one(root: Path, task: ServeTask, request: bytes) -> tuple[Watching, list[Any]]:
     session = ort.InferenceSession(root / "artifact/model.onnx")
-    taken = read_signature(session.get_inputs(), session.get_outputs(), ())
+    served = prepare(task, root / "artifact", lambda _: None)
     fed: list[Any] = []
 
     class Recording(Runner):
@@ -221,7 +222,7 @@ async def _serve_one(root: Path, task: ServeTask, request: bytes) -> tuple[Watch
 
     app = Watching(task, Settings(), "0")
     app.bodies = []
-    app.serve_model(ServedModel(taken, Recording(session, taken), b"{}", 0.0, ""))
+    app.serve_model(replace(served, runner=Recording(session, served.signature)))
     buffer = bytearray(RECEIVE_BYTES)
     heads = HeadParser()
     loop = asyncio.get_running_loop()

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 import tritonclient.http as triton
+from enginewright.contract.execution import ComputeBucket, Execution
 from enginewright.contract.task import ShapeProfile
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
@@ -402,18 +404,57 @@ def test_the_metrics_have_the_names_that_alerts_hang_on(linear: Server) -> None:
 
 def test_execution_tells_what_runs_where(linear: Server) -> None:
     told = linear.get("/v2/models/m/execution").json()
-    assert told["placement"] == {
-        "nodes": {"CPUExecutionProvider": 2},
-        "total": 2,
-        "share": 1.0,
-        "elsewhere": [],
-        "elsewhere_count": 0,
-    }
-    assert told["backend"] == "cpu"
-    assert told["threads"] >= 1
-    assert told["versions"].keys() == {"onnxruntime", "cpu"}
-    assert told["manifest"]["key"] == linear.task.prepared_key
-    assert told["proofs"]["golden_samples"] == 1
+    execution = Execution.model_validate(told)
+    assert execution.placement.nodes == {"CPUExecutionProvider": 2}
+    assert (execution.placement.elsewhere, execution.placement.context_nodes) == ((), ())
+    assert (execution.backend, execution.provider) == ("cpu", "CPUExecutionProvider")
+    assert execution.providers == ("CPUExecutionProvider",)
+    assert (execution.session, execution.provider_reason) == (1, None)
+    assert not execution.driver.needed
+    assert execution.prepared_key == linear.task.prepared_key
+    assert execution.ort_distributions == ("onnxruntime",)
+    assert execution.ort_version == execution.backend_version == ort.__version__
+    details = told["details"]
+    assert details["placement"] == {"total": 2, "share": 1.0, "elsewhere_count": 0}
+    assert details["threads"] >= 1
+    assert details["versions"].keys() == {"onnxruntime", "cpu"}
+    assert details["manifest"]["key"] == linear.task.prepared_key
+    assert details["proofs"]["golden_samples"] == 1
+
+
+def buckets(server: Server) -> dict[int, ComputeBucket]:
+    told = server.get("/v2/models/m/execution").json()
+    return {each.elements: each for each in Execution.model_validate(told).buckets}
+
+
+def test_time_in_the_model_is_told_by_size_of_request(linear: Server) -> None:
+    before = buckets(linear)
+    assert before[16].warmup_seconds  # the golden sample has 2 x 8 elements
+    for rows in (1, 2, 3):
+        given = {"name": "x", "datatype": "FP32", "shape": [rows, 8], "data": [1.0] * rows * 8}
+        assert linear.post({"inputs": [given]}).status == 200
+    after = buckets(linear)
+    for elements in (8, 16, 32):
+        earlier = before.get(elements, ComputeBucket(elements=elements))
+        assert after[elements].count == earlier.count + 1
+        assert after[elements].seconds > earlier.seconds
+    assert after[16].warmup_seconds == before[16].warmup_seconds
+
+
+def test_probes_count_nowhere(linear: Server) -> None:
+    given = {"name": "x", "datatype": "FP32", "shape": [2, 8], "data": [1.0] * 16}
+    probe = {"Enginewright-Probe": "1"}
+    compute = 'enginewright_request_duration_seconds_count{model="m",revision="r1",stage="compute"}'
+    good = 'enginewright_requests_total{code="200",model="m",revision="r1"}'
+    bad = 'enginewright_requests_total{code="400",model="m",revision="r1"}'
+    before = [metric(linear, each) for each in (compute, good, bad)]
+    counted = buckets(linear)
+    assert linear.post({"inputs": [given]}, headers=probe).status == 200
+    assert linear.post({"inputs": [given | {"shape": [9, 9]}]}, headers=probe).status == 400
+    assert [metric(linear, each) for each in (compute, good, bad)] == before
+    assert buckets(linear) == counted
+    assert linear.post({"inputs": [given]}, headers={"Enginewright-Probe": "0"}).status == 200
+    assert metric(linear, good) == before[1] + 1
 
 
 @pytest.mark.parametrize(
@@ -488,7 +529,7 @@ def test_a_model_of_real_life(tmp_path: Path) -> None:
         scores = client(server).infer("m", [given]).as_numpy(name)
         expected = np.load(tmp_path / "artifact/golden/outputs.npz")[f"s0/{name}"]
         np.testing.assert_allclose(scores, expected, rtol=1e-4)
-        rows = server.get("/v2/models/m/execution").json()["placement"]
+        rows = server.get("/v2/models/m/execution").json()["details"]["placement"]
         assert rows["share"] == 1.0
         assert rows["total"] > 50
 
@@ -515,6 +556,6 @@ def test_openvino_serves_and_tells_which_nodes_it_left_to_the_cpu(
         told = server.get("/v2/models/m/execution").json()
     assert told["provider"] == "OpenVINOExecutionProvider"
     assert told["placement"]["nodes"]["OpenVINOExecutionProvider"] > 0
-    assert told["placement"]["share"] < 1
-    assert "determinant (Det)" in told["placement"]["elsewhere"]
-    assert told["versions"].keys() == {"onnxruntime", "openvino"}
+    assert told["placement"]["elsewhere"] == ["determinant (Det)"]
+    assert told["details"]["placement"]["share"] < 1
+    assert told["details"]["versions"].keys() == {"onnxruntime", "openvino"}

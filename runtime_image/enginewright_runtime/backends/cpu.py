@@ -3,21 +3,18 @@
 from typing import ClassVar
 
 import onnxruntime as ort
+from typing_extensions import override
 
-from enginewright_runtime.backends.base import CPU_PROVIDER, Request
+from enginewright_runtime.backends.base import CPU_PROVIDER, Backend
 
 
-class CpuBackend:
-    """Runs every operator that ONNX Runtime knows."""
+class CpuBackend(Backend):
+    """Runs every operator that ONNX Runtime knows; threads are the session's."""
 
     name: ClassVar[str] = "cpu"
     provider: ClassVar[str] = CPU_PROVIDER
 
-    def provider_options(self, request: Request) -> dict[str, str]:
-        """Return no options: threads are the session's."""
-        del request
-        return {}
-
+    @override
     def version(self) -> str:
         """Return ONNX Runtime's version."""
         return str(ort.__version__)

@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import ClassVar
 
 import onnxruntime as ort
+from typing_extensions import override
 
-from enginewright_runtime.backends.base import Request
+from enginewright_runtime.backends.base import Backend, Request
 
 
-class OpenVinoBackend:
+class OpenVinoBackend(Backend):
     """Runs partitions of the graph on OpenVINO's CPU plug-in."""
 
     name: ClassVar[str] = "openvino"
     provider: ClassVar[str] = "OpenVINOExecutionProvider"
 
+    @override
     def provider_options(self, request: Request) -> dict[str, str]:
         """Return device, threads and, when there is a folder for it, the compiled-blob cache."""
         options = {"device_type": "CPU", "num_of_threads": str(request.threads)}
@@ -26,6 +28,7 @@ class OpenVinoBackend:
             options["cache_dir"] = str(request.cache_dir)
         return options
 
+    @override
     def version(self) -> str:
         """Return OpenVINO's version, from the file name of the library that the wheel carries."""
         folder = Path(ort.__file__).parent / "capi"

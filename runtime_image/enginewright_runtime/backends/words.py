@@ -11,6 +11,10 @@ _FUNCTION: Final = re.compile(
 _PLACE: Final = re.compile(r"(?:Exception from|at) (?:src|/)\S+:\d+:?")
 _FILE: Final = re.compile(r"Load model from \S+ failed: ?")
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+_RECORD: Final = re.compile(
+    r"^\S+ \S+ \[(?P<level>[VIWEF]):onnxruntime:[^\]]*\] (?P<text>.*)", re.MULTILINE
+)
+_OPENVINO: Final = re.compile(r".*\[OpenVINO(?:-EP)?\] ?", re.DOTALL)
 _LONGEST: Final = 400
 _NO_MEMORY: Final = ("std::bad_alloc", "Failed to allocate memory", "MemoryError")
 
@@ -23,14 +27,20 @@ def status(text: str) -> str | None:
 
 def plain(text: str) -> str:
     """Return the message in one line, without status, source lines and paths, and not too long."""
-    found = _STATUS.match(text)
+    found = _STATUS.search(text) if _FUNCTION.match(text) else _STATUS.match(text)
     words = found.group("text") if found else text
     words = _FILE.sub("", _COLOUR.sub("", words))
-    if "[OpenVINO-EP]" in words:
-        words = "OpenVINO: " + words.rpartition("[OpenVINO-EP]")[2]
+    words = _OPENVINO.sub("OpenVINO: ", words)
     words = _PLACE.sub("", _FUNCTION.sub("", words))
     words = " ".join(words.split())
     return words if len(words) <= _LONGEST else words[:_LONGEST] + " …"
+
+
+def errors(text: str) -> tuple[str, ...]:
+    """Return what ONNX Runtime has logged as errors in `text`, plainly and each once."""
+    records = _RECORD.finditer(_COLOUR.sub("", text))
+    found = (plain(record["text"]) for record in records if record["level"] in "EF")
+    return tuple(dict.fromkeys(found))
 
 
 def is_out_of_memory(text: str) -> bool:

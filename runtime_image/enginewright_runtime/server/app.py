@@ -24,7 +24,7 @@ from enginewright_runtime.server.encode import Encoder
 from enginewright_runtime.server.errors import OutOfProfileError, RequestError
 from enginewright_runtime.server.message import JSON_TYPE, Request, Response
 from enginewright_runtime.server.runner import is_input_at_fault
-from enginewright_runtime.server.settings import RETRY_AFTER_SECONDS, Settings
+from enginewright_runtime.server.settings import PROBE_LANES, RETRY_AFTER_SECONDS, Settings
 from enginewright_runtime.server.signature import Tensor
 from enginewright_runtime.server.startup import ServedModel
 from enginewright_runtime.server.worker import Job, Worker
@@ -73,6 +73,7 @@ class App:
         self._body_limit = settings.body_bytes
         self._inflight_limit = settings.inflight_bytes
         self._inflight = 0
+        self._probes = 0
         self._resources = _resources(task)
         self._server_metadata = orjson.dumps(
             {"name": "enginewright", "version": version, "extensions": ["binary_tensor_data"]}
@@ -132,11 +133,11 @@ class App:
         self.connections.discard(connection)
 
     def refuse(
-        self, status: int, message: str, headers: bytes = b"", *, infer: bool = False
+        self, status: int, message: str, headers: bytes = b"", *, infer: Request | None = None
     ) -> Response:
-        """Build an error answer."""
-        if infer:
-            self.metrics.requests[status] += 1
+        """Build an error answer, and count it if it is to the inference request `infer`."""
+        if infer is not None:
+            self._count(infer, status)
         return _json(status, orjson.dumps({"error": message}), headers)
 
     def admit(self, request: Request) -> Response | None:
@@ -161,23 +162,27 @@ class App:
         total = request.accounted + size
         if total > self._body_limit:
             return self._refuse_large(
-                f"the body is larger than the {self._body_limit} bytes allowed here"
+                request, f"the body is larger than the {self._body_limit} bytes allowed here"
             )
         if request.json_length is None and total > self.settings.json_bytes:
             return self._refuse_large(
+                request,
                 f"the JSON is larger than {self.settings.json_bytes} bytes;"
-                " send tensors in binary (see the binary tensor data extension)"
+                " send tensors in binary (see the binary tensor data extension)",
             )
-        if self._inflight + size > self._inflight_limit:
-            return self._refuse_busy("too many bytes of requests are waiting")
+        if self._inflight + size > self._inflight_limit and not request.reserved:
+            return self._refuse_busy(request, "too many bytes of requests are waiting")
         self._inflight += size
         request.accounted = total
         return None
 
     def release(self, request: Request) -> None:
-        """Take the request's body out of the account."""
+        """Take the request's body out of the account, and the request out of the probes' lane."""
         self._inflight -= request.accounted
         request.accounted = 0
+        if request.reserved:
+            request.reserved = False
+            self._probes -= 1
 
     def serve(self, connection: Connection, request: Request) -> Response | None:
         """Answer a request whose body is here; None when the model will."""
@@ -186,47 +191,53 @@ class App:
                 return self._infer(connection, request)
             return self._get(request.route)
         except Exception:  # noqa: BLE001 - a bug of ours costs one request, not the connection
-            return self._unexpected("serving a request", infer=request.route is _Resource.INFER)
+            infer = request if request.route is _Resource.INFER else None
+            return self._unexpected("serving a request", infer=infer)
 
     # Inference.
 
     def _admit_inference(self, request: Request) -> Response | None:
+        if request.probe and self._probes < PROBE_LANES:  # one more is a request like any other
+            request.reserved = True
+            self._probes += 1
         if self._serving is None:
-            return self._refuse_busy(f"the model is not ready: {self._state}")
-        if len(self.connections) > self.settings.connections:
+            return self._refuse_busy(request, f"the model is not ready: {self._state}")
+        if len(self.connections) > self.settings.connections and not request.reserved:
             request.keep_alive = False
-            return self._refuse_busy("too many connections")
+            return self._refuse_busy(request, "too many connections")
         if request.content_encoding not in {b"", b"identity"}:
             return self.refuse(
                 415,
                 "compressed requests are not taken; send the body as it is",
                 b"Accept-Encoding: identity\r\n",
-                infer=True,
+                infer=request,
             )
         return None
 
     def _infer(self, connection: Connection, request: Request) -> Response | None:
         serving = self._serving
-        if serving is None or serving.worker.full:
-            return self._refuse_busy(f"{self._task.max_queue} requests are waiting already")
+        if serving is None or (serving.worker.full and not request.reserved):
+            return self._refuse_busy(
+                request, f"{self._task.max_queue} requests are waiting already"
+            )
         body = request.body
         if body is None:
             return self.refuse(
-                400, "the body is empty; send a JSON object with 'inputs'", infer=True
+                400, "the body is empty; send a JSON object with 'inputs'", infer=request
             )
         if request.json_length is not None and request.json_length > body.length:
             return self.refuse(
                 400,
                 f"Inference-Header-Content-Length is {request.json_length},"
                 f" but the body has {body.length} bytes",
-                infer=True,
+                infer=request,
             )
         try:
             plan, feeds = serving.decoder.decode(body, request.json_length)
         except RequestError as error:
-            if isinstance(error, OutOfProfileError):
+            if isinstance(error, OutOfProfileError) and not request.reserved:
                 self.metrics.out_of_profile += 1
-            return self.refuse(error.status, error.message, infer=True)
+            return self.refuse(error.status, error.message, infer=request)
         request.body = None  # the tensors keep what they need of it
         job = Job(connection, request, plan, feeds, time.monotonic())
         if plan.timeout:
@@ -241,15 +252,16 @@ class App:
             return
         job.answered = True
         job.feeds = {}
-        self.metrics.queue.observe(time.monotonic() - job.queued)
+        if not job.request.reserved:
+            self.metrics.queue.observe(time.monotonic() - job.queued)
         if job.request.abandoned:
-            self.metrics.requests[figures.CLIENT_CLOSED] += 1
+            self._count(job.request, figures.CLIENT_CLOSED)
             return
         job.connection.respond(
             self.refuse(
                 504,
                 f"the request waited longer than its timeout of {job.plan.timeout:g} s",
-                infer=True,
+                infer=job.request,
             )
         )
 
@@ -260,13 +272,20 @@ class App:
         if not job.started:
             self._expire_late(job)
             return
-        self.metrics.queue.observe(job.started - job.queued)
-        self.metrics.compute.observe(job.finished - job.started)
+        if not job.request.reserved:
+            self._observe(job)
         if job.request.abandoned:
             self._give_up(job)
         elif not job.answered:
             response = self._result(job)
             job.connection.respond(response)
+
+    def _observe(self, job: Job) -> None:
+        seconds = job.finished - job.started
+        self.metrics.queue.observe(job.started - job.queued)
+        self.metrics.compute.observe(seconds)
+        if job.error is None and self._serving is not None:
+            self._serving.model.buckets.add(job.feeds, seconds)
 
     def _expire_late(self, job: Job) -> None:
         """Handle a job that was not computed: expired, or its client has gone."""
@@ -277,35 +296,35 @@ class App:
             self.release(job.request)
 
     def _give_up(self, job: Job) -> None:
-        self.metrics.requests[figures.CLIENT_CLOSED] += 1
+        self._count(job.request, figures.CLIENT_CLOSED)
         self.release(job.request)
 
     def _result(self, job: Job) -> Response:
         serving = self._serving
         if job.error is not None:
-            return self._failed(job.error)
+            return self._failed(job.request, job.error)
         if serving is None or job.arrays is None:
-            return self._unexpected("finishing a request", infer=True)
+            return self._unexpected("finishing a request", infer=job.request)
         try:
             response = serving.encoder.encode(job.plan, job.arrays)
         except RequestError as error:
-            return self.refuse(error.status, error.message, infer=True)
+            return self.refuse(error.status, error.message, infer=job.request)
         except Exception:  # noqa: BLE001 - likewise
-            return self._unexpected("writing an answer", infer=True)
-        self.metrics.requests[200] += 1
+            return self._unexpected("writing an answer", infer=job.request)
+        self._count(job.request, 200)
         return response
 
-    def _failed(self, error: Exception) -> Response:
+    def _failed(self, request: Request, error: Exception) -> Response:
         if is_input_at_fault(error):
             return self.refuse(
-                400, f"the model refuses these inputs: {plain(str(error))}", infer=True
+                400, f"the model refuses these inputs: {plain(str(error))}", infer=request
             )
         reference = secrets.token_hex(4)
         _log.error("the model failed on a request (reference %s): %s", reference, error)
         return self.refuse(
             500,
             f"the model failed on these inputs (reference {reference}): {plain(str(error))}",
-            infer=True,
+            infer=request,
         )
 
     # Everything else.
@@ -326,7 +345,7 @@ class App:
         elif serving is None:
             response = self.refuse(503, f"the model is not ready: {self._state}", _RETRY)
         elif resource is _Resource.EXECUTION:
-            response = _json(200, serving.model.execution)
+            response = _json(200, serving.model.execution.document())
         else:
             response = _json(200, serving.metadata)
         return response
@@ -363,13 +382,17 @@ class App:
                 return f"model {model!r} has no such version here; it has {revision!r}"
         return f"there is nothing at {path[:200]}; see /v2/models/{model}"
 
-    def _refuse_large(self, message: str) -> Response:
-        return self.refuse(413, message, infer=True)
+    def _count(self, request: Request, status: int) -> None:
+        if not request.reserved:
+            self.metrics.requests[status] += 1
 
-    def _refuse_busy(self, message: str) -> Response:
-        return self.refuse(503, f"{message}; try again later", _RETRY, infer=True)
+    def _refuse_large(self, request: Request, message: str) -> Response:
+        return self.refuse(413, message, infer=request)
 
-    def _unexpected(self, doing: str, *, infer: bool) -> Response:
+    def _refuse_busy(self, request: Request, message: str) -> Response:
+        return self.refuse(503, f"{message}; try again later", _RETRY, infer=request)
+
+    def _unexpected(self, doing: str, *, infer: Request | None) -> Response:
         reference = secrets.token_hex(4)
         _log.exception("unexpected error while %s (reference %s)", doing, reference)
         return self.refuse(

@@ -50,7 +50,7 @@ class Application(Protocol):
         """Take `size` more bytes of body into the account; a response refuses them."""
 
     def release(self, request: Request) -> None:
-        """Give back what `account` took."""
+        """Give back what `admit` and `account` took, once however often it is called."""
 
     def serve(self, connection: "Connection", request: Request) -> Response | None:
         """Answer; None: `connection.respond` will be called later, and `release` before it."""
@@ -379,8 +379,7 @@ class Connection(asyncio.BufferedProtocol):
         assert request is not None  # noqa: S101 - only called with one
         if transport is None:
             return
-        if request.accounted:
-            self._app.release(request)
+        self._app.release(request)
         now = time.monotonic()
         wanted = request.keep_alive
         keep = (

@@ -127,6 +127,10 @@ def _host(request: Request, _: bytes) -> None:
     request.has_host = True
 
 
+def _probe(request: Request, value: bytes) -> None:
+    request.probe = value.strip() == b"1"
+
+
 def _content_encoding(request: Request, value: bytes) -> None:
     request.content_encoding = value.strip().lower()
 
@@ -138,6 +142,7 @@ _FIELDS: Final[dict[bytes, Callable[[Request, bytes], None]]] = {
     b"expect": _expect,
     b"host": _host,
     b"content-encoding": _content_encoding,
+    b"enginewright-probe": _probe,
 }
 for _name in tuple(_FIELDS):  # the usual spelling too, which spares a call for every field
     _FIELDS[_name.title()] = _FIELDS[_name]

@@ -43,7 +43,9 @@ class Request:
         "keep_alive",
         "length",
         "method",
+        "probe",
         "refusal",
+        "reserved",
         "route",
         "target",
         "version",
@@ -60,8 +62,10 @@ class Request:
         self.content_encoding = b""
         self.expects_continue = False
         self.has_host = False
+        self.probe = False  # says that it is the sidecar's
         self.refusal: Response | None = None  # given already; only the body is still in the way
         self.route: object = None  # the application's own mark
+        self.reserved = False  # in the lane of probes, past the limits and counted nowhere
         self.accounted = 0  # bytes of its body in the application's account
         self.abandoned = False  # the client is gone
         self.body: Body | None = None

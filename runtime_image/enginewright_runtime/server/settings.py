@@ -5,6 +5,7 @@ from typing import Final
 
 MIB: Final = 1024 * 1024
 RETRY_AFTER_SECONDS: Final = 1
+PROBE_LANES: Final = 2  # requests of the sidecar at a time that no limit on others holds up
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,75 @@
+"""From what native libraries say to a reason: each pattern was seen in their own words.
+
+Nothing is concluded from a backend's name. What fits no pattern is told in the library's words.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from enginewright.contract.reasons import Reason
+
+from enginewright_runtime import driver
+from enginewright_runtime.backends.words import errors, plain
+from enginewright_runtime.failure import StageFailure
+
+_NO_LIBRARY: Final = re.compile(r"(?P<name>\S+): cannot open shared object file")
+_OLD_DRIVER: Final = re.compile(
+    r"CUDA (?:failure|error) 35\b|CUDA driver version is insufficient|cudaErrorInsufficientDriver"
+)
+_OTHER_DEVICE: Final = re.compile(
+    r"generated on an incompatible device|[Tt]arget GPU SM \S+ is not supported"
+)
+_OTHER_VERSION: Final = re.compile(
+    r"not compatible with this version of TensorRT|[Vv]ersion tag does not match"
+)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why the wanted provider does not run the model."""
+
+    reason: Reason
+    message: str  # without the remedy
+
+    def failure(self) -> StageFailure:
+        """Return it as what ends a strict load."""
+        return StageFailure(self.reason, self.message)
+
+
+def cause(provider: str, words: str) -> Cause:
+    """Say why `provider` could not be made.
+
+    Args:
+        provider: its name, for the message.
+        words: all that was written and raised meanwhile.
+    """
+    if known := _known(provider, words):
+        return known
+    told = "; ".join(errors(words)) or plain(words)
+    because = f": {told}" if told else ", and nothing says why"
+    return Cause(Reason.PROVIDER_REFUSED, f"ONNX Runtime could not make {provider}{because}")
+
+
+def engine_cause(backend: str, words: str) -> Cause:
+    """Say why an engine whose file is whole could not be loaded; arguments as in `cause`."""
+    if known := _known(backend, words):
+        return known
+    told = "; ".join((*errors(words), plain(words)))
+    return Cause(Reason.ENGINE_INCOMPATIBLE, f"backend {backend} refuses the engine: {told}")
+
+
+def _known(who: str, words: str) -> Cause | None:
+    if found := _NO_LIBRARY.search(words):
+        name = found["name"].rpartition("/")[2]
+        reason = Reason.DRIVER_MISSING if name in driver.LIBRARIES else Reason.PROVIDER_MISSING
+        return Cause(reason, f"{who} needs {name}, which cannot be opened")
+    for pattern, reason in (
+        (_OLD_DRIVER, Reason.DRIVER_TOO_OLD),
+        (_OTHER_VERSION, Reason.ENGINE_VERSION_MISMATCH),
+        (_OTHER_DEVICE, Reason.ENGINE_INCOMPATIBLE),
+    ):
+        if pattern.search(words):
+            told = "; ".join(errors(words)) or plain(words)
+            return Cause(reason, f"{who} says: {told}")
+    return None

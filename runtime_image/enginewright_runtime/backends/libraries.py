@@ -1,0 +1,45 @@
+"""What a native library needs and does not find, asked of the dynamic loader without loading it.
+
+A provider whose libraries are missing makes no exception but a session on the CPU, and the loader
+names only the first of them. `ldd` follows the very search that a load would, and names them all.
+"""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+_SECONDS: Final = 20.0
+_LINE: Final = re.compile(r"^\s*(?P<name>\S+) => (?P<path>not found|/\S+)", re.MULTILINE)
+
+
+def resolve(library: Path) -> dict[str, Path | None]:
+    """Return what `library` needs, directly or not: name -> file, or None where there is none.
+
+    {} where the loader cannot tell: then a load will.
+    """
+    try:
+        done = subprocess.run(
+            ["ldd", str(library)],
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+            env=os.environ | {"LC_ALL": "C"},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    return {
+        found["name"]: None if found["path"] == "not found" else Path(found["path"])
+        for found in _LINE.finditer(done.stdout)
+    }
+
+
+def missing(library: Path, but: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the names of libraries that `library` needs and that nowhere are, less those in `but`."""
+    allowed = set(but)
+    return tuple(
+        name for name, path in resolve(library).items() if path is None and name not in allowed
+    )

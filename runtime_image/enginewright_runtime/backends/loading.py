@@ -1,0 +1,196 @@
+"""A session that runs where it was told to run, or one whose fallback is told; never a silent one.
+
+ONNX Runtime serves from the CPU when the wanted provider cannot be made: mostly without an
+exception, and in one case with `get_providers()[0]` still naming the wanted one. So every way in
+which it falls back by itself is switched off or looked for here, and which node runs where is read
+from the session, never concluded from `get_providers()`.
+
+What can be known without loading is asked first: libraries, then driver. So the reason is the same
+on every machine, and names all that is missing instead of what the loader came upon first.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import onnxruntime as ort
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import name_nodes
+
+from enginewright_runtime import driver
+from enginewright_runtime.backends import native_log
+from enginewright_runtime.backends.base import (
+    Backend,
+    ProviderError,
+    Request,
+    SessionError,
+    distribution,
+)
+from enginewright_runtime.backends.cpu import CpuBackend
+from enginewright_runtime.backends.cuda import CudaBackend
+from enginewright_runtime.backends.evidence import Cause, cause, engine_cause
+from enginewright_runtime.backends.openvino import OpenVinoBackend
+from enginewright_runtime.backends.placement import Placement, read_placement
+from enginewright_runtime.backends.tensorrt import TensorRtBackend
+from enginewright_runtime.backends.tensorrt_rtx import TensorRtRtxBackend
+from enginewright_runtime.driver import Device
+from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.limits import threads as threads_of_cgroup
+
+_RECORD_ASSIGNMENT: Final = "session.record_ep_graph_assignment_info"
+_SPINNING: Final = (
+    "session.intra_op.allow_spinning"  # burns the quota that the server's threads need
+)
+_QUIET: Final = 3  # errors only; warnings of a model's own making are findings of `validate`
+_BACKENDS: Final[tuple[Backend, ...]] = (
+    TensorRtBackend(),
+    TensorRtRtxBackend(),
+    CudaBackend(),
+    OpenVinoBackend(),
+    CpuBackend(),
+)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A session ready to run, and where its nodes run."""
+
+    session: ort.InferenceSession
+    placement: Placement
+    cause: Cause | None = None  # why the provider could not be made; None: it was
+
+
+def create(
+    name: str,
+    model_path: Path,
+    *,
+    threads: int | None = None,
+    cache_dir: Path | None = None,
+    strict: bool = True,
+    device: Device | None = None,
+) -> LoadedModel:
+    """Load `model_path` on backend `name`.
+
+    Args:
+        name: of a backend that this image offers.
+        model_path: the .onnx file; external data and engines lie beside it.
+        threads: compute threads; None: as many as the cgroup's CPU limit grants.
+        cache_dir: a writable folder for what the provider compiles, of this artefact alone.
+        strict: refuse a session that fell back whole. Otherwise it is kept, with the cause; an
+            engine runs on no other provider, so without its own it is refused either way.
+        device: what the driver said; None: it is asked if the backend needs one.
+
+    Raises:
+        StageFailure: ProviderMissing, ProviderRefused, DriverMissing or DriverTooOld when the
+            provider could not be made; UnsupportedOperator when it took no node; of an engine,
+            EngineIncompatible or EngineVersionMismatch.
+        SessionError: ONNX Runtime refused the model.
+    """
+    distribution()
+    backend = find(name)
+    whole = strict or backend.compiled
+    obstacle = _obstacle(backend, device)
+    if obstacle and whole:
+        raise obstacle.failure()
+    request = Request(model_path, threads or threads_of_cgroup(), cache_dir)
+    session, words = _attempt(backend, request)
+    if session is not None and backend.provider in session.get_providers():
+        placement = read_placement(session, backend.provider)
+        if strict:
+            _refuse_idle(placement)
+        return LoadedModel(session, placement)
+    found = obstacle or cause(backend.provider, words)
+    if whole:
+        raise found.failure()
+    session = session or _session(CpuBackend(), request)
+    return LoadedModel(session, read_placement(session, backend.provider), found)
+
+
+def find(name: str) -> Backend:
+    """Return the backend called `name`; ProviderMissing lists those that there are."""
+    offered = {backend.name: backend for backend in _BACKENDS if backend.offered()}
+    if name not in offered:
+        raise StageFailure(
+            Reason.PROVIDER_MISSING,
+            f"backend {name!r} is not in this image: its {distribution()} {ort.__version__} has"
+            f" {', '.join(offered)}",
+        )
+    return offered[name]
+
+
+def available() -> dict[str, Backend]:
+    """Return the backends that this image holds whole but for NVIDIA's CUDA and driver, by name."""
+    return {each.name: each for each in _BACKENDS if each.offered() and each.complete()}
+
+
+def ask_device(backend: Backend) -> Device:
+    """Ask the driver that `backend` needs."""
+    return driver.ask(backend.cuda_major()) if backend.needs_driver else driver.NOT_NEEDED
+
+
+def _obstacle(backend: Backend, device: Device | None) -> Cause | None:
+    """Return what will keep the provider from being made, as far as it shows before a load."""
+    if names := backend.missing_libraries():
+        return Cause(
+            Reason.PROVIDER_MISSING,
+            f"{backend.provider} needs libraries that are not in this image: {', '.join(names)}",
+        )
+    found = (device or ask_device(backend)).driver
+    return Cause(found.reason, found.message) if found.reason else None
+
+
+def _attempt(backend: Backend, request: Request) -> tuple[ort.InferenceSession | None, str]:
+    """Try to make the session; return it, or None where the provider fails, and all that was said.
+
+    Raises:
+        SessionError: the model is refused.
+        StageFailure: the engine is.
+    """
+    refusal: SessionError | None = None
+    session = None
+    said = ""
+    with native_log.capture() as log:
+        try:
+            session = _session(backend, request)
+        except ProviderError as error:
+            said = str(error)
+        except SessionError as error:
+            refusal = error
+    if refusal is not None:
+        if backend.compiled:
+            raise engine_cause(backend.name, f"{log.text}\n{refusal}").failure() from refusal
+        raise refusal
+    return session, f"{log.text}\n{said}"
+
+
+def _session(backend: Backend, request: Request) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = request.threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = _QUIET
+    options.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
+    options.add_session_config_entry(_SPINNING, "0")
+    providers = backend.providers(options, request)
+    try:
+        session = ort.InferenceSession(
+            str(request.model_path), options, providers=providers, enable_fallback=0
+        )
+    except (RuntimeError, ValueError) as error:
+        # what ONNX Runtime's own fallback would catch: a provider's failure, not the model's
+        raise ProviderError(str(error)) from error
+    except Exception as error:
+        # pybind11 exceptions of ONNX Runtime share no base class but Exception
+        raise SessionError(str(error)) from error
+    session.disable_fallback()  # of `run`, which would retry on the CPU
+    return session
+
+
+def _refuse_idle(placement: Placement) -> None:
+    """Refuse a session whose provider was made and took nothing."""
+    if placement.total and not placement.nodes.get(placement.provider):
+        raise StageFailure(
+            Reason.UNSUPPORTED_OPERATOR,
+            f"{placement.provider} took none of {placement.total} nodes:"
+            f" {name_nodes(list(placement.elsewhere))} would run elsewhere",
+            nodes=placement.elsewhere,
+        )

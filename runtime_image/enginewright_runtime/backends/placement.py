@@ -1,0 +1,74 @@
+"""Which execution provider runs which node, read from the session that runs them.
+
+ONNX Runtime reports it (its pull request 26781); `get_providers()` says the same whether a provider
+runs all nodes or none. A session may be replaced while it serves, by `InferenceSession.run`'s own
+fallback or `set_providers`: both make a new inner session inside the old object.
+"""
+
+import weakref
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import onnxruntime as ort
+
+_CONTEXT_OP: Final = "EPContext"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which execution provider runs which node, as ONNX Runtime assigned them.
+
+    Counted after constant folding and before fusion, so in nodes of the file less the folded ones.
+    """
+
+    provider: str  # the one that was asked for
+    nodes: Mapping[str, int]  # provider -> nodes
+    elsewhere: tuple[str, ...] = ()  # "name (OpType)" of nodes on another provider
+    context_nodes: tuple[str, ...] = ()  # names of the EPContext nodes on the wanted one
+
+    @property
+    def total(self) -> int:
+        """Return the number of nodes."""
+        return sum(self.nodes.values())
+
+    @property
+    def share(self) -> float:
+        """Return the share of nodes on the wanted provider; 1.0 for a model without nodes."""
+        return self.nodes.get(self.provider, 0) / self.total if self.total else 1.0
+
+
+def read_placement(session: ort.InferenceSession, provider: str) -> Placement:
+    """Return the placement of a session made with assignment recording on."""
+    nodes: Counter[str] = Counter()
+    elsewhere: list[str] = []
+    context: list[str] = []
+    for subgraph in session.get_provider_graph_assignment_info():
+        for node in subgraph.get_nodes():
+            nodes[subgraph.ep_name] += 1
+            if subgraph.ep_name != provider:
+                elsewhere.append(f"{node.name or 'unnamed'} ({node.op_type})")
+            elif node.op_type == _CONTEXT_OP:
+                context.append(node.name)
+    return Placement(provider, dict(nodes), tuple(elsewhere), tuple(context))
+
+
+class LivePlacement:
+    """The placement of a session now, and how often the session has been replaced."""
+
+    def __init__(self, session: ort.InferenceSession, placement: Placement) -> None:
+        self._session = session
+        self._placement = placement
+        self._number = 1
+        self._inner: weakref.ref[Any] = weakref.ref(session._sess)  # noqa: SLF001 - no public name
+
+    def read(self) -> tuple[int, Placement]:
+        """Return the session's number, which rises when it is replaced, and its placement."""
+        inner = self._session._sess  # noqa: SLF001 - as above
+        # None: being replaced by another thread just now; the next look will see
+        if inner is not None and inner is not self._inner():
+            self._placement = read_placement(self._session, self._placement.provider)
+            self._inner = weakref.ref(inner)
+            self._number += 1
+        return self._number, self._placement

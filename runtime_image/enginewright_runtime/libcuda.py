@@ -1,0 +1,65 @@
+"""Run as a program of its own: asks NVIDIA's driver library what is there, and prints JSON.
+
+It imports nothing of ours and no third party, so that the child starts in milliseconds; a broken
+driver that crashes or hangs takes only this process with it. `driver` reads the answer.
+"""
+
+import ctypes
+import json
+import sys
+from typing import Any, Final
+
+LIBRARY: Final = "libcuda.so.1"
+# CUdevice_attribute of the driver API
+_MAJOR: Final = 75
+_MINOR: Final = 76
+
+
+def main() -> int:
+    """Print what the driver says; 0 whatever that is."""
+    print(json.dumps(_ask()))
+    return 0
+
+
+def _ask() -> dict[str, Any]:
+    try:
+        cuda = ctypes.CDLL(LIBRARY)
+    except OSError as error:
+        return {"unopened": str(error)}
+    try:
+        initialise, version_of = cuda.cuInit, cuda.cuDriverGetVersion
+    except AttributeError as error:
+        return {"unopened": f"{LIBRARY} is something else: {error}"}
+    version = ctypes.c_int()
+    code = version_of(ctypes.byref(version))
+    found: dict[str, Any] = {"version": version.value} if code == 0 else {}
+    if code := initialise(0):
+        return found | {"code": code, "said": _words(cuda, code)}
+    return found | _device(cuda)
+
+
+def _device(cuda: ctypes.CDLL) -> dict[str, Any]:
+    """Return the compute capability of device 0; {} where the driver tells none."""
+    device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    try:
+        failed = (
+            cuda.cuDeviceGet(ctypes.byref(device), 0)
+            or cuda.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, device)
+            or cuda.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, device)
+        )
+    except AttributeError:
+        return {}
+    return {} if failed else {"compute_capability": f"{major.value}.{minor.value}"}
+
+
+def _words(cuda: ctypes.CDLL, code: int) -> str:
+    text = ctypes.c_char_p()
+    try:
+        failed = cuda.cuGetErrorString(code, ctypes.byref(text))
+    except AttributeError:
+        return ""
+    return "" if failed or text.value is None else text.value.decode(errors="replace")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

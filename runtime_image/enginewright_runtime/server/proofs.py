@@ -1,0 +1,118 @@
+"""Runs the model on all that it promises to take before anybody may ask it: numbers and warm-up."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import Recipe
+from numpy.typing import NDArray
+
+from enginewright_runtime.backends.words import plain
+from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.server.buckets import ComputeBuckets
+from enginewright_runtime.server.decode import Feeds
+from enginewright_runtime.server.golden import Sample, difference
+from enginewright_runtime.server.runner import Runner
+from enginewright_runtime.server.signature import Signature
+
+_log: Final = logging.getLogger(__name__)
+_REPEATS: Final = 3  # of every input: the first run of a shape pays for more than the model
+_REPEAT_SECONDS: Final = 2.0  # for all of them; a slow model is measured by its first run
+
+
+class Prover:
+    """Proves and warms up one session."""
+
+    def __init__(self, runner: Runner, signature: Signature, buckets: ComputeBuckets) -> None:
+        self._runner = runner
+        self._signature = signature
+        self._outputs = list(signature.outputs)
+        self._buckets = buckets
+        self._slowest = 0.0
+
+    def prove(
+        self, samples: list[Sample], recipe: Recipe, progress: Callable[[str], None]
+    ) -> float:
+        """Run every golden sample and every profile point; return the slowest run in seconds.
+
+        Raises:
+            StageFailure: ParityFailed.
+        """
+        for number, sample in enumerate(samples, 1):
+            progress(f"proving golden sample {number} of {len(samples)}")
+            arrays = self._run(sample.feeds, f"golden sample {sample.name!r}")
+            self._compare(sample, dict(zip(self._outputs, arrays, strict=True)), recipe)
+        points = [(f"golden sample {sample.name!r}", sample.feeds) for sample in samples]
+        for label, feeds in _profile_points(samples, recipe):
+            progress(f"warming up {label}")
+            self._run(feeds, label)
+            points.append((label, feeds))
+        slowest = self._slowest
+        progress("warming up once more")
+        self._repeat(points)
+        return slowest
+
+    def _repeat(self, points: list[tuple[str, Feeds]]) -> None:
+        began = time.monotonic()
+        for number, (label, feeds) in enumerate(points * (_REPEATS - 1)):
+            # the very first run of a process is never the only one of its shape
+            if number and time.monotonic() - began > _REPEAT_SECONDS:
+                return
+            self._run(feeds, label)
+
+    def _run(self, feeds: Feeds, label: str) -> list[NDArray[Any]]:
+        began = time.monotonic()
+        try:
+            arrays = self._runner.run(self._outputs, feeds)
+        except Exception as error:
+            # exceptions of ONNX Runtime share no base class but Exception
+            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items())
+            raise StageFailure(
+                Reason.PARITY_FAILED,
+                f"the backend fails on {label} ({shapes}): {plain(str(error))}",
+            ) from error
+        seconds = time.monotonic() - began
+        self._slowest = max(self._slowest, seconds)
+        self._buckets.warmed_up(feeds, seconds)
+        return arrays
+
+    def _compare(self, sample: Sample, actual: dict[str, NDArray[Any]], recipe: Recipe) -> None:
+        for name, expected in sample.expected.items():
+            datatype = self._signature.outputs[name].datatype
+            wrong = difference(expected, actual[name], datatype, rtol=recipe.rtol, atol=recipe.atol)
+            if wrong is None:
+                continue
+            again = self._runner.run([name], sample.feeds)[0]
+            if difference(actual[name], again, datatype) is not None:
+                _log.warning("output %r gives other values on every run: not compared", name)
+                continue
+            raise StageFailure(
+                Reason.PARITY_FAILED,
+                f"output {name!r} of golden sample {sample.name!r} {wrong} against ONNX Runtime's"
+                " CPU provider",
+            )
+
+
+def _profile_points(samples: list[Sample], recipe: Recipe) -> Iterator[tuple[str, Feeds]]:
+    """Yield inputs for the corners of the shape profiles that no golden sample has.
+
+    Their values are those of the first sample, repeated, so that indices stay valid.
+    """
+    if not recipe.shapes:
+        return
+    known = {_shapes(sample.feeds) for sample in samples}
+    for corner in ("min", "opt", "max"):
+        feeds = dict(samples[0].feeds)
+        for profile in recipe.shapes:
+            shape: tuple[int, ...] = getattr(profile, corner)
+            feeds[profile.input] = np.resize(feeds[profile.input], shape)
+        if _shapes(feeds) not in known:
+            known.add(_shapes(feeds))
+            yield f"the {corner} shapes", feeds
+
+
+def _shapes(feeds: Feeds) -> frozenset[tuple[str, tuple[int, ...]]]:
+    return frozenset((name, array.shape) for name, array in feeds.items())
