@@ -1,6 +1,7 @@
 """The command of the runtime image: `enginewright-runtime`."""
 
 import argparse
+import importlib
 import logging
 import os
 import signal
@@ -12,7 +13,15 @@ from typing import Final, TypeVar
 from enginewright.contract.base import Message
 from enginewright.contract.reasons import Reason, exit_code
 from enginewright.contract.report import StageReport
-from enginewright.contract.task import PREPARE_STAGES, TASK_VARIABLE, PrepareTask, ServeTask
+from enginewright.contract.task import (
+    ENGINE_STAGES,
+    LOOKUP_STAGE,
+    PREPARE_STAGES,
+    TASK_VARIABLE,
+    EngineTask,
+    PrepareTask,
+    ServeTask,
+)
 from pydantic import ValidationError
 
 from enginewright_runtime import logs
@@ -22,6 +31,8 @@ from enginewright_runtime.runner import failed, run_stage, write_herald
 
 _log: Final = logging.getLogger(__name__)
 _TERMINATED: Final = 128 + signal.SIGTERM
+
+_BUILDING: Final = (LOOKUP_STAGE, *ENGINE_STAGES)  # stages of an engine's Jobs
 
 _Task = TypeVar("_Task", bound=Message)
 
@@ -48,6 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _with_task(
                 "fetch-artifact", ServeTask, paths, lambda task: _fetch_artifact(task, paths)
             )
+        case _ if options.stage in _BUILDING:
+            return _with_task(
+                options.stage, EngineTask, paths, lambda task: _build(options.stage, task, paths)
+            )
         case _:
             return _with_task(
                 options.stage, PrepareTask, paths, lambda task: _stage(options.stage, task, paths)
@@ -62,9 +77,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("probe", help="say what this image holds")
-    stage = commands.add_parser("stage", help="run one stage of a prepare Job")
-    stage.add_argument("stage", choices=PREPARE_STAGES)
-    commands.add_parser("fetch-artifact", help="copy a prepared model from the store, checked")
+    stage = commands.add_parser("stage", help="run one stage of a prepare Job or an engine Job")
+    stage.add_argument("stage", choices=(*PREPARE_STAGES, *_BUILDING))
+    commands.add_parser(
+        "fetch-artifact", help="copy a prepared model or an engine from the store, checked"
+    )
     commands.add_parser("serve", help="serve the fetched model")
     commands.add_parser("sidecar", help="keep proving what the server serves")
     return parser
@@ -107,6 +124,16 @@ def _stage(stage: str, task: PrepareTask, paths: Paths) -> int:
                 from enginewright_runtime.stages import publish  # noqa: PLC0415
 
                 return publish.run(task, paths)
+
+    return run_stage(stage, run, paths, task.job)
+
+
+def _build(stage: str, task: EngineTask, paths: Paths) -> int:
+    def run() -> StageReport:
+        # inside the boundary that reports failures
+        name = f"enginewright_runtime.stages.engine.{stage.replace('-', '_')}"
+        report: StageReport = importlib.import_module(name).run(task, paths)
+        return report
 
     return run_stage(stage, run, paths, task.job)
 

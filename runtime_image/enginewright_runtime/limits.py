@@ -1,6 +1,6 @@
 """What this container may use, from its cgroup: the machine's own figures are another's share.
 
-A thread pool sized by `os.cpu_count()` in a container limited to one CPU is throttled most of the
+A process that passes the memory limit is killed with all its container, and tells nobody. A thread pool sized by `os.cpu_count()` in a container limited to one CPU is throttled most of the
 time, which shows as latency and in no log.
 """
 
@@ -10,6 +10,7 @@ from typing import Final
 
 _ROOT: Final = Path("/sys/fs/cgroup")
 _SELF: Final = Path("/proc/self/cgroup")
+_NO_LIMIT: Final = 1 << 60  # bytes; v1 writes a number near 2**63 where there is none
 
 
 def cpu_limit(root: Path = _ROOT, membership: Path = _SELF) -> float | None:
@@ -34,7 +35,21 @@ def threads(root: Path = _ROOT, membership: Path = _SELF) -> int:
     return runnable if limit is None else max(1, min(runnable, int(limit)))
 
 
-def _folders(root: Path, membership: Path) -> list[Path]:
+def memory_limit(root: Path = _ROOT, membership: Path = _SELF) -> int | None:
+    """Return the bytes of memory that the cgroup grants, or None without a limit.
+
+    Reads cgroup v2 (`memory.max`) and v1 (`memory.limit_in_bytes`); the smallest counts.
+    """
+    limits = [
+        limit
+        for folder in _folders(root, membership, "memory")
+        for name in ("memory.max", "memory.limit_in_bytes")
+        if (limit := _bytes(folder / name)) is not None
+    ]
+    return min(limits, default=None)
+
+
+def _folders(root: Path, membership: Path, controller: str = "cpu") -> list[Path]:
     """Return the cgroup folders of this process, innermost first, then the mounts themselves."""
     found: list[Path] = []
     try:
@@ -43,18 +58,18 @@ def _folders(root: Path, membership: Path) -> list[Path]:
         lines = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        mount = _mount(root, controllers) if controllers else root
+        mount = _mount(root, controllers, controller) if controllers else root
         if mount is None:
             continue
         folder = mount / path.lstrip("/")
         found += [p for p in (folder, *folder.parents) if p.is_relative_to(mount)]
-    return found or [root, root / "cpu"]
+    return found or [root, root / controller]
 
 
-def _mount(root: Path, controllers: str) -> Path | None:
-    names = (controllers, "cpu", "cpu,cpuacct")
+def _mount(root: Path, controllers: str, controller: str) -> Path | None:
+    names = (controllers, controller, "cpu,cpuacct")
     return next((root / name for name in names if (root / name).is_dir()), None)
 
 
@@ -73,3 +88,11 @@ def _quota_v1(folder: Path) -> float | None:
     except (OSError, ValueError):
         return None
     return quota / period if quota > 0 else None
+
+
+def _bytes(file: Path) -> int | None:
+    try:
+        limit = int(file.read_text())
+    except (OSError, ValueError):  # v2 writes "max"
+        return None
+    return limit if limit < _NO_LIMIT else None

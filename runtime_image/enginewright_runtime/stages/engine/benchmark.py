@@ -30,7 +30,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
     """
     built = EngineBuilt.pick_up(paths.work)
     if built.engine is None or task.recipe.ahead_of_time:
-        EngineBenchmarked(latency=None).leave(paths.work)
+        EngineBenchmarked().leave(paths.work)
         if built.engine is None:
             return handoff.cached(STAGE)
         return StageReport(

@@ -32,7 +32,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
     """
     manifest = Store(paths.store, ENGINE).whole(task.engine_key)
     if manifest is not None:
-        EngineBuilt(engine=None).leave(paths.work)
+        EngineBuilt().leave(paths.work)
         return StageReport(
             stage=STAGE,
             ok=True,

@@ -18,20 +18,20 @@ _LONGEST_LABEL: Final = 60  # characters, in a herald
 class EngineBuilt(Handoff):
     """Left by `build`."""
 
-    engine: EngineInfo | None  # None: the store has it already, so there is nothing to do
+    engine: EngineInfo | None = None  # None: the store has it already, so there is nothing to do
     files: tuple[str, ...] = ()  # relative to the engine folder
 
 
 class EngineVerified(Handoff):
     """Left by `verify`."""
 
-    parity_max_abs_error: float | None  # None: not run
+    parity_max_abs_error: float | None = None  # None: not run
 
 
 class EngineBenchmarked(Handoff):
     """Left by `benchmark`."""
 
-    latency: Latency | None  # None: not measured
+    latency: Latency | None = None  # None: not measured
 
 
 def cached(stage: str) -> StageReport:
@@ -84,7 +84,11 @@ def samples(work: Path, manifest: Manifest) -> tuple[Path, Path]:
 
 def _elsewhere(manifest: Manifest) -> list[str]:
     """Return the first profiled compute nodes that no engine of the artefact holds."""
-    inside = {name for part in manifest.engine.partitions for name in part.nodes} if manifest.engine else set()
+    inside = (
+        {name for part in manifest.engine.partitions for name in part.nodes}
+        if manifest.engine
+        else set()
+    )
     names = [
         cost.label
         for cost in manifest.node_costs

@@ -41,7 +41,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
     """
     built = EngineBuilt.pick_up(paths.work)
     if built.engine is None:
-        EngineVerified(parity_max_abs_error=None).leave(paths.work)
+        EngineVerified().leave(paths.work)
         return handoff.cached(STAGE)
     recipe = task.recipe
     manifest = read_manifest(paths.work)
@@ -49,7 +49,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
     check_engine(engine, built.engine, recipe.compute_capability, recipe.backend_version)
     check_wrapper(paths.work / ENGINE_FOLDER / MODEL_FOLDER, built.engine, manifest)
     if recipe.ahead_of_time:
-        EngineVerified(parity_max_abs_error=None).leave(paths.work)
+        EngineVerified().leave(paths.work)
         return StageReport(
             stage=STAGE,
             ok=True,

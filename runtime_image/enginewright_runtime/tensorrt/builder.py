@@ -1,0 +1,491 @@
+"""Builds the engines of one model and wraps them: the same for both libraries.
+
+The library gets the whole model first. Where its parser refuses nodes, the parts that it takes
+become an engine each and the rest stays as nodes. Every build is a process of its own: for equal
+bytes, and because a crash in native code must have somebody to tell of it.
+"""
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from enginewright.contract.manifest import EngineInfo, Manifest, Partition
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding, name_nodes
+from enginewright.contract.task import EngineRecipe, ShapeProfile
+from onnx import ModelProto
+
+from enginewright_runtime import driver, graphs, limits
+from enginewright_runtime.backends.base import SessionError
+from enginewright_runtime.backends.words import plain
+from enginewright_runtime.digests import file_sha256
+from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.handoff import MODEL_FOLDER
+from enginewright_runtime.isolation import UNLIMITED, Limits, run_isolated
+from enginewright_runtime.logs import counted, in_words
+from enginewright_runtime.promise import coverage, label
+from enginewright_runtime.shapes import CORNERS, resolve
+from enginewright_runtime.tensorrt import context, graph, words, workspace
+from enginewright_runtime.tensorrt.flavor import Flavor, find
+from enginewright_runtime.tensorrt.graph import Part, TensorType
+from enginewright_runtime.tensorrt.progress import tell
+
+_log: Final = logging.getLogger(__name__)
+BUILD_LOG: Final = "build.log"
+_NATIVE: Final = "enginewright_runtime.tensorrt.native"
+_TENSORS: Final = "enginewright_runtime.tensorrt.tensors"
+_WHOLE: Final = "model"
+_TIMING_CACHE: Final = "timing.cache"  # of one artefact, and no part of it
+_ANALYSIS_SECONDS: Final = 900.0  # of what reads a model; a build may take all of the Job's time
+_RESERVE: Final = 128 << 20  # bytes of the container's memory for this process
+_FEW: Final = 3  # an engine of fewer compute nodes costs more in copies than it gains
+_MUCH: Final = 0.2  # unless they take this share of the time
+_MOST_ATTEMPTS: Final = 8  # at one engine, with other workspaces
+_SHOWN: Final = 100  # nodes in a finding
+# what may befall one part of a model and leave the others worth building
+_PARTIAL: Final = frozenset(
+    {
+        Reason.BUILD_FAILED,
+        Reason.BACKEND_CRASHED,
+        Reason.PRECISION_UNSUPPORTED,
+        Reason.UNSUPPORTED_OPERATOR,
+        Reason.SHAPE_PROFILE_MISSING,
+        Reason.SHAPE_PROFILE_INVALID,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to build, and where."""
+
+    manifest: Manifest  # of the prepared model
+    prepared: Path  # its artefact
+    recipe: EngineRecipe
+    out: Path  # a folder of this build alone
+    progress: Path  # the progress file
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build has made, below `Order.out`."""
+
+    engine: EngineInfo
+    files: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class _Engine:
+    """One engine of the model."""
+
+    context: context.Context
+    path: Path
+    workspace_bytes: int
+    peak_memory_bytes: int
+
+
+def build(order: Order) -> Built:
+    """Build a model's engines.
+
+    Raises:
+        StageFailure: DriverMissing, DriverTooOld, ProviderMissing, EngineVersionMismatch,
+            EngineIncompatible, UnsupportedOperator, PrecisionUnsupported, ShapeProfileMissing,
+            ShapeProfileInvalid, ExternalDataMissing, BuildOutOfMemory, OutOfMemory, BackendCrashed
+            or BuildFailed.
+    """
+    return _Build(order).run()
+
+
+class _Build:
+    """One build, with what all its steps need."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._recipe = order.recipe
+        self._flavor: Flavor = find(order.recipe.backend)
+        self._capability = _target(self._flavor, order.recipe)
+        self._folder = order.out / MODEL_FOLDER
+        self._source = order.prepared / order.manifest.model
+        self._model: ModelProto = graphs.parse(self._source)
+        self._profiles = _profiles(order.manifest, self._model)
+        self._limits = _limits(order.recipe)
+        self._findings: list[Finding] = []
+
+    def run(self) -> Built:
+        shutil.rmtree(self._order.out, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        (self._order.out / BUILD_LOG).touch()
+        began = time.monotonic()
+        types: dict[str, TensorType] = {}
+        answer = self._attempt(self._source, _WHOLE, self._sizes(), (0, 90))
+        if answer.built:
+            engines = [self._engine(answer, context.whole(self._model, _WHOLE, _file(_WHOLE)))]
+        else:
+            why = words.failure(answer, self._about())
+            if answer.parsed or why.reason not in _PARTIAL or not answer.parser:
+                raise why
+            _log.info("%s does not take the whole model: %s", self._flavor.title, why.message)
+            types = self._types(why)
+            engines = self._parts(types, why)
+        seconds = time.monotonic() - began
+        tell(self._order.progress, 95, "Wrapping the engines")
+        names = self._wrap(engines, types)
+        info = self._describe(engines, seconds)
+        return Built(
+            info,
+            (
+                *(f"{MODEL_FOLDER}/{name}" for name in names),
+                *(f"{MODEL_FOLDER}/{engine.context.file}" for engine in engines),
+                BUILD_LOG,
+            ),
+            tuple(self._findings),
+        )
+
+    def _attempt(
+        self,
+        model: Path,
+        name: str,
+        profiles: Sequence[Mapping[str, Any]],
+        span: tuple[float, float],
+    ) -> words.Answer:
+        """Build one engine, again with another workspace as long as that may help."""
+        limit = self._recipe.workspace_bytes
+        tried: list[int] = []
+        while True:
+            answer = self._once(model, name, profiles, span, limit)
+            if answer.built or answer.workspace_bytes is None:
+                return answer
+            if not workspace.wants_memory(answer.errors) or len(tried) >= _MOST_ATTEMPTS:
+                return answer
+            tried.append(answer.workspace_bytes)
+            limit = workspace.next_limit(answer.errors, tried[-1], tried[0], tried)
+            if limit is None:
+                return answer
+            _log.info(
+                "not enough memory with a workspace of %s: trying %s",
+                in_words(tried[-1]),
+                in_words(limit),
+            )
+
+    def _once(
+        self,
+        model: Path,
+        name: str,
+        profiles: Sequence[Mapping[str, Any]],
+        span: tuple[float, float],
+        workspace_bytes: int | None,
+    ) -> words.Answer:
+        doing = f"building the engine with {self._flavor.title}"
+        _log.info("%s for %s", doing, self._about().target)
+        try:
+            answer = run_isolated(
+                f"{_NATIVE}:build",
+                doing,
+                limits=self._limits,
+                backend=self._flavor.backend,
+                version=self._recipe.backend_version,
+                model=str(model),
+                engine=str(self._folder / _file(name)),
+                log=str(self._order.out / BUILD_LOG),
+                progress=str(self._order.progress),
+                span=span,
+                profiles=profiles,
+                compute_capability=self._capability if self._flavor.targets else None,
+                workspace_bytes=workspace_bytes,
+                timing_cache=str(self._order.out / _TIMING_CACHE),
+            )
+        except StageFailure as failure:
+            if failure.reason is Reason.OUT_OF_MEMORY:
+                raise words.out_of_memory(doing) from failure
+            raise
+        return words.Answer.parse(answer)
+
+    def _types(self, why: StageFailure) -> dict[str, TensorType]:
+        """Return the types of all tensors; without them no part can be cut out."""
+        try:
+            found = run_isolated(
+                f"{_TENSORS}:types",
+                "reading the types of the model's tensors",
+                limits=Limits(seconds=_ANALYSIS_SECONDS),
+                model=str(self._source),
+            )
+        except SessionError as error:
+            _log.warning("the model cannot be cut into parts: %s", plain(str(error)))
+            raise why from error
+        return {name: TensorType.parse(each) for name, each in found.items()}
+
+    def _parts(self, types: Mapping[str, TensorType], why: StageFailure) -> list[_Engine]:
+        """Build an engine of every part that the parser takes and that is worth one."""
+        tell(self._order.progress, 5, "Looking for parts")
+        answer = run_isolated(
+            f"{_NATIVE}:partition",
+            f"asking {self._flavor.title} which nodes it takes",
+            limits=Limits(seconds=_ANALYSIS_SECONDS),
+            backend=self._flavor.backend,
+            version=self._recipe.backend_version,
+            model=str(self._source),
+            types={name: (each.element, each.dimensions) for name, each in types.items()},
+            log=str(self._order.out / BUILD_LOG),
+        )
+        refused = words.unsupported(words.parser_errors(answer["parser"]), self._about())
+        parts = [
+            part
+            for nodes in answer["parts"]
+            if self._is_worth(nodes) and (part := graph.extract(self._model, nodes, types))
+        ]
+        if not parts:
+            raise refused if refused.nodes else why
+        sizes = self._inner_sizes(parts)
+        engines: list[_Engine] = []
+        failures: list[StageFailure] = []
+        for index, part in enumerate(parts):
+            span = (10 + 80 * index / len(parts), 10 + 80 * (index + 1) / len(parts))
+            try:
+                engines.append(self._part(part, f"part-{index}", sizes, span))
+            except StageFailure as failure:
+                if failure.reason not in _PARTIAL:
+                    raise
+                failures.append(failure)
+                self._findings.append(
+                    Finding(
+                        severity="warning",
+                        reason=failure.reason,
+                        message=f"part {index} of the model gets no engine: {failure.message}",
+                    )
+                )
+        if not engines:
+            raise failures[0]
+        return self._acyclic(engines, types)
+
+    def _part(
+        self,
+        part: Part,
+        name: str,
+        sizes: Mapping[str, Mapping[str, Any]],
+        span: tuple[float, float],
+    ) -> _Engine:
+        path = self._source.with_name(f".{name}.onnx")  # beside the external data
+        path.write_bytes(part.model.SerializeToString())
+        try:
+            answer = self._attempt(path, name, [sizes[each] for each in part.inputs], span)
+        finally:
+            path.unlink()
+        if not answer.built:
+            raise words.failure(answer, self._about(part))
+        nodes = tuple(part.origins)
+        return self._engine(
+            answer, context.Context(name, _file(name), nodes, part.inputs, part.outputs)
+        )
+
+    def _engine(self, answer: words.Answer, about: context.Context) -> _Engine:
+        return _Engine(
+            about,
+            self._folder / about.file,
+            answer.workspace_bytes or 0,
+            answer.peak_memory_bytes or 0,
+        )
+
+    def _is_worth(self, nodes: Sequence[int]) -> bool:
+        """Tell whether an engine of these nodes is worth the copies to it and back."""
+        found = [name for index in nodes for name in graph.labels(self._model.graph.node[index])]
+        _, count, share = coverage(found, self._order.manifest)
+        return count >= _FEW or (share or 0.0) >= _MUCH
+
+    def _inner_sizes(self, parts: Sequence[Part]) -> dict[str, dict[str, Any]]:
+        """Return the profiles of all tensors that enter a part, found by running the model."""
+        known = {profile["input"]: profile for profile in self._sizes()}
+        names = sorted({name for part in parts for name in part.inputs} - known.keys())
+        if not names:
+            return known
+        corners = [
+            {profile.input: getattr(profile, corner) for profile in self._profiles}
+            for corner in CORNERS
+        ]
+        try:
+            found = run_isolated(
+                f"{_TENSORS}:sizes",
+                "running the model to see the sizes of its tensors",
+                limits=Limits(seconds=_ANALYSIS_SECONDS),
+                model=str(self._source),
+                golden=str(self._order.prepared / self._order.manifest.golden_inputs),
+                names=names,
+                corners=corners,
+            )
+        except SessionError as error:
+            raise StageFailure(
+                Reason.SHAPE_PROFILE_INVALID,
+                f"the model fails with the sizes that it is to be built for: {plain(str(error))}",
+            ) from error
+        return known | {profile["input"]: profile for profile in found}
+
+    def _acyclic(self, engines: list[_Engine], types: Mapping[str, TensorType]) -> list[_Engine]:
+        """Leave out the smallest engines until none waits for another that waits for it."""
+        kept = sorted(engines, key=lambda engine: len(engine.context.nodes))
+        while len(kept) > 1 and self._composed(kept, types) is None:
+            kept[0].path.unlink()
+            kept = kept[1:]
+        return sorted(kept, key=lambda engine: engine.context.nodes)
+
+    def _composed(
+        self, engines: Sequence[_Engine], types: Mapping[str, TensorType]
+    ) -> ModelProto | None:
+        contexts = [engine.context for engine in engines]
+        capability = self._capability or ""
+        version = self._recipe.backend_version
+        nodes = [context.node(each, self._flavor, version, capability) for each in contexts]
+        return context.compose(self._model, contexts, nodes, types)
+
+    def _wrap(self, engines: Sequence[_Engine], types: Mapping[str, TensorType]) -> list[str]:
+        composed = self._composed(engines, types)
+        if composed is None:
+            raise StageFailure(
+                Reason.INTERNAL_ERROR, "the nodes around the engine wait for it and it for them"
+            )
+        return context.save(composed, self._source.parent, self._folder)
+
+    def _describe(self, engines: Sequence[_Engine], seconds: float) -> EngineInfo:
+        nodes = self._model.graph.node
+        inside = {index for engine in engines for index in engine.context.nodes}
+        outside = [
+            name
+            for index, node in enumerate(nodes)
+            if index not in inside
+            for name in graph.labels(node)
+        ]
+        total, elsewhere, share = coverage(outside, self._order.manifest)
+        if elsewhere:
+            self._findings.insert(0, self._left_outside(outside, elsewhere, total))
+        largest = max(engines, key=lambda engine: engine.path.stat().st_size)
+        content = file_sha256(largest.path)
+        return EngineInfo(
+            recipe=self._recipe,
+            prepared_key=self._order.manifest.key,
+            file=f"{MODEL_FOLDER}/{largest.context.file}",
+            sha256=content.sha256,
+            size_bytes=content.size_bytes,
+            compute_capabilities=(self._capability,) if self._capability else (),
+            partitions=tuple(
+                Partition(
+                    context_node=engine.context.name,
+                    nodes=tuple(
+                        name
+                        for index in engine.context.nodes
+                        for name in graph.labels(nodes[index])
+                    ),
+                )
+                for engine in engines
+            ),
+            nodes_total=total,
+            nodes_accelerated=total - elsewhere,
+            compute_share_elsewhere=share,
+            workspace_bytes=max(engine.workspace_bytes for engine in engines),
+            build_seconds=round(seconds, 3),
+            peak_memory_bytes=max(engine.peak_memory_bytes for engine in engines),
+        )
+
+    def _left_outside(self, outside: Sequence[str], elsewhere: int, total: int) -> Finding:
+        names = [name for name in outside if not name.endswith(f"({graph.CONSTANT})")]
+        names = [name for name in names if name not in self._order.manifest.shape_nodes]
+        return Finding(
+            severity="warning",
+            reason=Reason.UNSUPPORTED_OPERATOR,
+            message=f"not in the engine: {elsewhere} of {counted(total, 'compute node')},"
+            f" {name_nodes(names)}",
+            nodes=tuple(names[:_SHOWN]),
+            node_count=len(names),
+        )
+
+    def _sizes(self) -> list[dict[str, Any]]:
+        """Return the inputs' profiles as the child takes them."""
+        return [
+            profile.model_dump(mode="json", include={"input", "min", "opt", "max"})
+            | _values(profile)
+            for profile in self._profiles
+        ]
+
+    def _about(self, part: Part | None = None) -> words.Circumstances:
+        nodes = part.model.graph.node if part else self._model.graph.node
+
+        def name(error: words.ParserError) -> str:
+            index = error.node
+            if index is not None and 0 <= index < len(nodes):
+                node = nodes[index]
+                if (node.name, node.op_type) == (error.name, error.operator):
+                    return graphs.label(node)
+            return label(error.name, error.operator)
+
+        return words.Circumstances(
+            title=self._flavor.title,
+            target=f"compute capability {self._capability}"
+            if self._capability
+            else "the device at hand",
+            label=name,
+            operations={node.name: graphs.label(node) for node in nodes if node.name},
+            inputs=tuple(
+                f"{profile.input} {list(profile.opt)}"
+                for profile in self._profiles
+                if profile.min != profile.max
+            ),
+            workspace_bytes=self._recipe.workspace_bytes,
+        )
+
+
+def _target(flavor: Flavor, recipe: EngineRecipe) -> str | None:
+    """Return the compute capability to build for; a device is asked for its own.
+
+    Raises:
+        StageFailure: DriverMissing or DriverTooOld without a usable device, EngineIncompatible when
+            it is another one than the class says.
+    """
+    if recipe.ahead_of_time and flavor.targets:
+        return recipe.compute_capability
+    device = driver.ask(recipe.cuda_major)
+    if device.driver.reason is not None:
+        raise StageFailure(
+            device.driver.reason, f"the engine needs a device to be built: {device.driver.message}"
+        )
+    wanted, found = recipe.compute_capability, device.compute_capability
+    if wanted is not None and found is not None and wanted != found:
+        raise StageFailure(
+            Reason.ENGINE_INCOMPATIBLE,
+            f"the engine is to be built for compute capability {wanted}, and this device has {found}",
+        )
+    return wanted or found
+
+
+def _profiles(manifest: Manifest, model: ModelProto) -> tuple[ShapeProfile, ...]:
+    """Return sizes of every input, by the rule of the `validate` stage."""
+    unranked = frozenset(
+        spec.name for spec in manifest.inputs if not graphs.has_rank(model, spec.name)
+    )
+    resolved = resolve(manifest.inputs, manifest.recipe.shapes, unranked)
+    for finding in resolved.findings:
+        raise StageFailure(finding.reason, finding.message, remedy="")
+    return resolved.profiles
+
+
+def _values(profile: ShapeProfile) -> dict[str, list[list[int]]]:
+    """Return values for an input that is a shape, where the user gave a range of whole numbers."""
+    if profile.low is None or profile.high is None or len(profile.opt) > 1:
+        return {}
+    count = profile.opt[0] if profile.opt else 1
+    return {"values": [[int(value)] * count for value in (profile.low, profile.high, profile.high)]}
+
+
+def _limits(recipe: EngineRecipe) -> Limits:
+    """Return how much memory a build may have; with a device, CUDA reserves more than it uses."""
+    granted = limits.memory_limit()
+    if granted is None or not recipe.ahead_of_time:
+        return UNLIMITED
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return Limits(memory_bytes=max(_RESERVE, granted - resident - _RESERVE))
+
+
+def _file(name: str) -> str:
+    return f"{name}.engine"

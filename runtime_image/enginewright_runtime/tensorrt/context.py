@@ -1,0 +1,142 @@
+"""Wraps engines as an ONNX model of EPContext nodes, which ONNX Runtime loads without compiling.
+
+The attributes are those that ONNX Runtime's TensorRT and TensorRT-RTX providers read and write
+(onnx_ctx_model_helper.cc; schema of the operator: contrib_defs.cc). What no engine holds remains
+as ordinary nodes, with its weights.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import onnx
+from onnx import ModelProto, NodeProto, helper
+from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
+
+from enginewright_runtime import graphs
+from enginewright_runtime.digests import MODEL_NAME
+from enginewright_runtime.tensorrt.flavor import Flavor
+from enginewright_runtime.tensorrt.graph import CONSTANT, TensorType, order, uses
+
+CONTEXT_OP: Final = "EPContext"
+CONTEXT_DOMAIN: Final = "com.microsoft"
+WEIGHTS: Final = "weights.bin"  # of the remaining nodes, where they are too large for one protobuf
+_CONTEXT_VERSION: Final = 1
+_LARGEST_INSIDE: Final = 1 << 30  # bytes of weights; a protobuf ends at 2 GiB
+
+
+@dataclass(frozen=True)
+class Context:
+    """One engine, and which part of the model it stands for."""
+
+    name: str  # of its node
+    file: str  # beside the model
+    nodes: tuple[int, ...]  # indices in the main graph
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def whole(model: ModelProto, name: str, file: str) -> Context:
+    """Return the context of an engine that holds all of the model."""
+    return Context(
+        name,
+        file,
+        tuple(range(len(model.graph.node))),
+        tuple(spec.name for spec in graphs.inputs_of(model)),
+        tuple(value.name for value in model.graph.output),
+    )
+
+
+def node(context: Context, flavor: Flavor, version: str, compute_capability: str) -> NodeProto:
+    """Return the EPContext node of an engine."""
+    return helper.make_node(
+        CONTEXT_OP,
+        context.inputs,
+        context.outputs,
+        name=context.name,
+        domain=CONTEXT_DOMAIN,
+        main_context=1,
+        embed_mode=0,  # the engine is a file beside the model
+        ep_cache_context=context.file,
+        ep_sdk_version=version,
+        hardware_architecture=compute_capability.replace(".", ""),
+        onnx_model_filename=MODEL_NAME,
+        partition_name=context.name,
+        source=flavor.provider,
+    )
+
+
+def compose(
+    model: ModelProto,
+    contexts: Sequence[Context],
+    nodes: Sequence[NodeProto],
+    types: Mapping[str, TensorType],
+) -> ModelProto | None:
+    """Return the model with each context's nodes replaced by one of `nodes`, in order.
+
+    Args:
+        model: the prepared model, without its external data.
+        contexts: none of their nodes is in two of them.
+        nodes: EPContext nodes, one a context.
+        types: of the contexts' outputs; ONNX Runtime cannot infer them.
+
+    Returns:
+        The model, with the same inputs and outputs; None if the contexts would need each other.
+    """
+    graph = model.graph
+    inside = {index for context in contexts for index in context.nodes}
+    rest = [each for index, each in enumerate(graph.node) if index not in inside]
+    used = {name for each in (*nodes, *rest) for name in uses(each)}
+    used |= {value.name for value in graph.output}
+    kept = [each for each in rest if each.op_type != CONSTANT or used & set(each.output)]
+    together = [*nodes, *kept]
+    ordered = order(together)
+    if ordered is None:
+        return None
+    composed = ModelProto()
+    composed.CopyFrom(model)
+    target = composed.graph
+    for entry in (target.node, target.initializer, target.sparse_initializer, target.value_info):
+        del entry[:]
+    del target.input[:]
+    given = {spec.name for spec in graphs.inputs_of(model)}
+    target.input.extend(value for value in graph.input if value.name in given)
+    target.node.extend(together[index] for index in ordered)
+    target.initializer.extend(each for each in graph.initializer if each.name in used)
+    target.sparse_initializer.extend(
+        each for each in graph.sparse_initializer if each.values.name in used
+    )
+    made = {name for each in kept for name in each.output}
+    target.value_info.extend(value for value in graph.value_info if value.name in made)
+    results = {value.name for value in graph.output}
+    target.value_info.extend(
+        types[name].info(name)
+        for context in contexts
+        for name in context.outputs
+        if name not in results
+    )
+    if not kept:
+        del composed.functions[:]
+    if all(entry.domain != CONTEXT_DOMAIN for entry in composed.opset_import):
+        composed.opset_import.append(helper.make_opsetid(CONTEXT_DOMAIN, _CONTEXT_VERSION))
+    return composed
+
+
+def save(model: ModelProto, source: Path, folder: Path) -> list[str]:
+    """Write a composed model with the weights that it still needs; return the files' names.
+
+    Args:
+        model: what `compose` gave.
+        source: folder of the prepared model's external data.
+        folder: where it goes.
+    """
+    for tensor in graphs.walk_tensors(model):
+        if uses_external_data(tensor):
+            load_external_data_for_tensor(tensor, str(source))
+            tensor.data_location = onnx.TensorProto.DEFAULT
+            del tensor.external_data[:]
+    size = sum(len(tensor.raw_data) for tensor in graphs.walk_tensors(model))
+    outside = size > _LARGEST_INSIDE
+    onnx.save_model(model, folder / MODEL_NAME, save_as_external_data=outside, location=WEIGHTS)
+    return [MODEL_NAME, WEIGHTS] if outside else [MODEL_NAME]

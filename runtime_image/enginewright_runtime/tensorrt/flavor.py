@@ -1,0 +1,83 @@
+"""All that differs between NVIDIA's two libraries, in one table. Nothing else names their modules."""
+
+import importlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+from enginewright.contract.reasons import Reason
+
+from enginewright_runtime.failure import StageFailure
+
+
+@dataclass(frozen=True)
+class Flavor:
+    """One library, by what the builder has to know of it."""
+
+    backend: str
+    title: str  # in messages
+    modules: tuple[str, ...]  # the first that is installed is taken
+    provider: str  # of ONNX Runtime: what runs the engine, and the EPContext nodes' `source`
+    typed_by_flag: bool  # networks are strongly typed only when asked to be
+    targets: bool  # builds for named compute capabilities, without a device
+    timing_cache: bool  # remembers timings on the device, for the engines of one artefact
+
+
+FLAVORS: Final = {
+    flavor.backend: flavor
+    for flavor in (
+        Flavor(
+            backend="tensorrt",
+            title="TensorRT",
+            modules=("tensorrt", "tensorrt_bindings"),
+            provider="TensorrtExecutionProvider",
+            typed_by_flag=True,
+            targets=False,
+            timing_cache=True,
+        ),
+        Flavor(
+            backend="tensorrt-rtx",
+            title="TensorRT-RTX",
+            modules=("tensorrt_rtx", "tensorrt_rtx_bindings"),
+            provider="NvTensorRTRTXExecutionProvider",
+            typed_by_flag=False,
+            targets=True,
+            timing_cache=False,
+        ),
+    )
+}
+
+
+def find(backend: str) -> Flavor:
+    """Return the flavor that builds for `backend`; InternalError when none does."""
+    if backend not in FLAVORS:
+        raise StageFailure(
+            Reason.INTERNAL_ERROR,
+            f"no engines are built for backend {backend!r}, only for {', '.join(FLAVORS)}",
+        )
+    return FLAVORS[backend]
+
+
+def load(flavor: Flavor, version: str) -> Any:  # noqa: ANN401 - NVIDIA's module, without types
+    """Import the library; only a child process may, for it is native and keeps its first logger.
+
+    Raises:
+        StageFailure: ProviderMissing; EngineVersionMismatch when it is not of `version`.
+    """
+    errors = []
+    for name in flavor.modules:
+        try:
+            module = importlib.import_module(name)
+        except (ImportError, OSError) as error:
+            errors.append(str(error))
+            continue
+        if module.__version__ != version:
+            raise StageFailure(
+                Reason.ENGINE_VERSION_MISMATCH,
+                f"the engine is asked for from {flavor.title} {version}, and this image has"
+                f" {module.__version__}",
+                remedy="nothing to do: what the image holds is looked at again",
+            )
+        return module
+    raise StageFailure(
+        Reason.PROVIDER_MISSING, f"this image has no {flavor.title}: {'; '.join(errors)}"
+    )

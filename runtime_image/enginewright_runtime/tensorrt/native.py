@@ -1,0 +1,305 @@
+"""What runs in a child process: all calls into NVIDIA's library.
+
+One build is one process: the library keeps the first logger it is given, gives other bytes for the
+second build of a process, and may crash. The functions here take and return JSON, and interpret
+nothing: `words` does, where it can be tested without the library.
+"""
+
+import resource
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import onnx
+
+from enginewright_runtime.tensorrt import flavor as flavors
+from enginewright_runtime.tensorrt import graph
+from enginewright_runtime.tensorrt.progress import tell
+
+_LOG_BYTES: Final = 512 << 10  # of the build log; what the library says past it is dropped
+_ERRORS: Final = 200  # that are handed on
+_ASKS: Final = 1000  # of the parser for parts of one model
+
+
+def build(
+    *,
+    backend: str,
+    version: str,
+    model: str,
+    engine: str,
+    log: str,
+    progress: str,
+    span: tuple[float, float],
+    profiles: Sequence[Mapping[str, Any]],
+    compute_capability: str | None,
+    workspace_bytes: int | None,
+    timing_cache: str,
+) -> dict[str, Any]:
+    """Build one engine.
+
+    Args:
+        backend: a key of `FLAVORS`.
+        version: that the library must have.
+        model: the .onnx file; external data lies beside it.
+        engine: file to write the engine to.
+        log: file that the library's messages are appended to.
+        progress: the progress file.
+        span: per cent of the whole that this build begins and ends with.
+        profiles: input, min, opt and max; `values` (three lists) of an input that is a shape.
+        compute_capability: "8.9"; None: of the device.
+        workspace_bytes: limit; None: the library's own.
+        timing_cache: file that timings are kept in, where the flavor has them.
+
+    Returns:
+        `built`: whether the engine was written; `workspace_bytes` in effect; `parsed`; `errors`, the
+        library's; `parser`, the parser's errors; `unprofiled`, inputs that need values and have
+        none; `supported`, if the compute capability is not one of them; `peak_memory_bytes`.
+    """
+    flavor = flavors.find(backend)
+    trt = flavors.load(flavor, version)
+    answer: dict[str, Any] = {"built": False, "parsed": False, "parser": [], "unprofiled": []}
+    with Path(log).open("a") as sink:
+        logger = _logger(trt, sink)
+        answer["errors"] = logger.errors
+        builder = trt.Builder(logger)
+        network = builder.create_network(_network_flags(trt, flavor))
+        parser = trt.OnnxParser(network, logger)
+        answer["parsed"] = parser.parse_from_file(model)
+        answer["parser"] = _parser_errors(parser)
+        if answer["parsed"]:
+            config = builder.create_builder_config()
+            monitor = _monitor(trt, Path(progress), span)
+            config.progress_monitor = monitor
+            supported = _set_target(trt, flavor, config, compute_capability)
+            if supported is not None:
+                return answer | {"supported": supported}
+            if workspace_bytes is not None:
+                config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace_bytes)
+            answer["workspace_bytes"] = config.get_memory_pool_limit(trt.MemoryPoolType.WORKSPACE)
+            answer["unprofiled"] = _unprofiled(network, profiles)
+            cache = _timing_cache(flavor, config, Path(timing_cache))
+            if not answer["unprofiled"] and _set_profile(builder, network, config, profiles):
+                plan = builder.build_serialized_network(network, config)
+                if plan is not None:
+                    Path(engine).write_bytes(memoryview(plan))
+                    answer["built"] = True
+                    if cache is not None:
+                        Path(timing_cache).write_bytes(memoryview(cache.serialize()))
+    answer["peak_memory_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return answer
+
+
+def partition(
+    *, backend: str, version: str, model: str, types: Mapping[str, Any], log: str
+) -> dict[str, Any]:
+    """Find the parts of a model that the parser takes, as ONNX Runtime's TensorRT provider does.
+
+    What the parser proposes for a model that it does not take whole is only a candidate: each is
+    cut out and asked about again, until the parser takes it or proposes nothing smaller.
+
+    Args:
+        backend: a key of `FLAVORS`.
+        version: that the library must have.
+        model: the .onnx file.
+        types: of every tensor, as `tensors.types` returns them.
+        log: file that the library's messages are appended to.
+
+    Returns:
+        `parts`: lists of node indices, constants left out; `parser`: errors about the whole.
+    """
+    flavor = flavors.find(backend)
+    trt = flavors.load(flavor, version)
+    known = {name: graph.TensorType.parse(each) for name, each in types.items()}
+    proto = onnx.load(model, load_external_data=False)
+    parts: list[list[int]] = []
+    errors: list[dict[str, Any]] | None = None
+    with Path(log).open("a") as sink:
+        logger = _logger(trt, sink)
+        builder = trt.Builder(logger)
+        pending = [graph.computing(proto, range(len(proto.graph.node)))]
+        for _ in range(_ASKS):
+            if not pending:
+                break
+            asked = pending.pop()
+            part = graph.extract(proto, asked, known)
+            if part is None:
+                continue
+            network = builder.create_network(_network_flags(trt, flavor))
+            parser = trt.OnnxParser(network, logger)
+            taken = parser.supports_model_v2(part.model.SerializeToString(), model)
+            if errors is None:
+                errors = _parser_errors(parser)
+                for error in errors:
+                    error["node"] = part.origin(error["node"])
+            if taken:
+                parts.append(asked)
+                continue
+            for index in range(parser.num_subgraphs):
+                found = [part.origin(node) for node in parser.get_subgraph_nodes(index)]
+                smaller = graph.computing(proto, [node for node in found if node is not None])
+                if smaller and len(smaller) < len(asked):
+                    pending.append(smaller)
+    return {"parts": sorted(parts), "parser": errors or []}
+
+
+def _network_flags(trt: Any, flavor: flavors.Flavor) -> int:  # noqa: ANN401 - NVIDIA's module
+    typed = trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED
+    return 1 << int(typed) if flavor.typed_by_flag else 0
+
+
+def _parser_errors(parser: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - NVIDIA's parser
+    found = []
+    for index in range(min(parser.num_errors, _ERRORS)):
+        error = parser.get_error(index)
+        found.append(
+            {
+                "code": error.code().name,
+                "node": error.node(),
+                "name": error.node_name(),
+                "operator": error.node_operator(),
+                "words": error.desc(),
+            }
+        )
+    return found
+
+
+def _set_target(
+    trt: Any,  # noqa: ANN401 - NVIDIA's module
+    flavor: flavors.Flavor,
+    config: Any,  # noqa: ANN401 - NVIDIA's
+    compute_capability: str | None,
+) -> list[str] | None:
+    """Set what is built for; return what could be, if that is not."""
+    if not flavor.targets:
+        return None
+    wanted = "CURRENT"
+    if compute_capability is not None:
+        wanted = "SM" + compute_capability.replace(".", "")
+    targets = trt.ComputeCapability.__members__
+    if wanted not in targets:
+        names = [name[2:] for name in targets if name.startswith("SM")]
+        return [f"{name[:-1]}.{name[-1]}" for name in names]
+    config.num_compute_capabilities = 1
+    config.set_compute_capability(targets[wanted], 0)
+    return None
+
+
+def _unprofiled(network: Any, profiles: Sequence[Mapping[str, Any]]) -> list[str]:  # noqa: ANN401 - NVIDIA's
+    """Return the dynamic inputs without sizes, and inputs that are shapes without values."""
+    sizes = {profile["input"] for profile in profiles}
+    values = {profile["input"] for profile in profiles if profile.get("values")}
+    return [
+        tensor.name
+        for tensor in _inputs(network)
+        if (tensor.is_shape_tensor and tensor.name not in values)
+        or (any(size < 0 for size in tensor.shape) and tensor.name not in sizes)
+    ]
+
+
+def _set_profile(
+    builder: Any,  # noqa: ANN401 - NVIDIA's
+    network: Any,  # noqa: ANN401 - NVIDIA's
+    config: Any,  # noqa: ANN401 - NVIDIA's
+    profiles: Sequence[Mapping[str, Any]],
+) -> bool:
+    """Give every dynamic input its sizes, or its values; False when the library refuses them."""
+    by_name = {profile["input"]: profile for profile in profiles}
+    profile = builder.create_optimization_profile()
+    dynamic = False
+    for tensor in _inputs(network):
+        if tensor.is_shape_tensor:
+            profile.set_shape_input(tensor.name, *by_name[tensor.name]["values"])
+            dynamic = True
+        elif any(size < 0 for size in tensor.shape):
+            sizes = by_name[tensor.name]
+            profile.set_shape(tensor.name, sizes["min"], sizes["opt"], sizes["max"])
+            dynamic = True
+    # an index, or -1; why, the logger hears
+    return not dynamic or config.add_optimization_profile(profile) >= 0
+
+
+def _inputs(network: Any) -> list[Any]:  # noqa: ANN401 - NVIDIA's
+    return [network.get_input(index) for index in range(network.num_inputs)]
+
+
+def _timing_cache(flavor: flavors.Flavor, config: Any, path: Path) -> Any:  # noqa: ANN401 - NVIDIA's
+    if not flavor.timing_cache:
+        return None
+    cache = config.create_timing_cache(path.read_bytes() if path.exists() else b"")
+    config.set_timing_cache(cache, ignore_mismatch=False)
+    return cache
+
+
+def _logger(trt: Any, sink: Any) -> Any:  # noqa: ANN401 - NVIDIA's
+    class Log(trt.ILogger):  # type: ignore[misc]  # the module is injected: its classes are Any
+        """Keeps errors, and writes what matters to the build log at once: a crash may follow."""
+
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+            self.errors: list[str] = []
+            self.room = _LOG_BYTES
+
+        def log(self, severity: Any, message: str) -> None:  # noqa: ANN401 - NVIDIA's
+            if severity > trt.ILogger.INFO:
+                return
+            if severity <= trt.ILogger.ERROR and len(self.errors) < _ERRORS:
+                self.errors.append(message)
+            line = f"{severity.name} {message}\n"
+            if self.room > 0:
+                self.room -= len(line)
+                sink.write(line if self.room > 0 else "… the rest is dropped\n")
+                sink.flush()
+
+    return Log()
+
+
+def _monitor(trt: Any, path: Path, span: tuple[float, float]) -> Any:  # noqa: ANN401 - NVIDIA's
+    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]  # as above
+        """Turns nested phases of known numbers of steps into one share that only rises."""
+
+        def __init__(self) -> None:
+            trt.IProgressMonitor.__init__(self)
+            self.phases: dict[str, Phase] = {}
+            self.told = (-1, "")
+
+        def phase_start(self, name: str, parent: str | None, steps: int) -> None:
+            self.phases[name] = Phase(parent, max(1, steps))
+            self.tell(name)
+
+        def step_complete(self, name: str, step: int) -> bool:
+            self.phases[name].done = step + 1
+            self.tell(name)
+            return True  # False would cancel the build
+
+        def phase_finish(self, name: str) -> None:
+            self.phases.pop(name, None)
+
+        def tell(self, name: str) -> None:
+            begin, end = span
+            now = max(self.told[0], int(begin + (end - begin) * share(self.phases)))
+            if (now, name) != self.told:
+                self.told = (now, name)
+                tell(path, now, name)
+
+    return Monitor()
+
+
+class Phase:
+    """One phase of a build that is under way."""
+
+    def __init__(self, parent: str | None, steps: int) -> None:
+        self.parent = parent
+        self.steps = steps
+        self.done = 0
+
+
+def share(phases: Mapping[str, Phase], parent: str | None = None) -> float:
+    """Return how much of the phases below `parent` is done, 0 to 1; those of one level add up."""
+    return min(
+        1.0,
+        sum(
+            (phase.done + share(phases, name) * (phase.done < phase.steps)) / phase.steps
+            for name, phase in phases.items()
+            if phase.parent == parent
+        ),
+    )

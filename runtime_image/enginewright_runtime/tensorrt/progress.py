@@ -1,0 +1,78 @@
+"""How far a build is: written by the process that builds, served by the stage that waits for it.
+
+A file stands between the two, so that neither a crash nor a stuck reader troubles the other.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+from enginewright.contract.report import Progress
+from enginewright.contract.task import SIDECAR_PORT
+from typing_extensions import override
+
+_log: Final = logging.getLogger(__name__)
+_STAGE: Final = "build"
+_CLIENT_SECONDS: Final = 5.0
+
+
+def tell(path: Path, percent: float, phase: str) -> None:
+    """Write the progress file; readers see the old or the new one."""
+    temporary = path.with_suffix(".new")
+    told = Progress(stage=_STAGE, percent=max(0, min(100, int(percent))), phase=phase)
+    temporary.write_text(told.to_json())
+    temporary.replace(path)
+
+
+@contextlib.contextmanager
+def served(path: Path, port: int = SIDECAR_PORT) -> Iterator[int | None]:
+    """Answer GET /progress on `port` (0: any) with the file, from a thread, while in the context.
+
+    Yields:
+        The port; None when it cannot be had, which is told in the log and hinders no build.
+    """
+    tell(path, 0, "starting")
+
+    class Handler(_Handler):
+        file = path
+
+    try:
+        server = ThreadingHTTPServer(("", port), Handler)
+    except OSError as error:
+        _log.warning("no progress on port %d: %s", port, error.strerror)
+        yield None
+        return
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    file: Path
+    timeout = _CLIENT_SECONDS  # of a client that sends nothing
+
+    def do_GET(self) -> None:
+        """Answer /progress."""
+        if self.path != "/progress":
+            self.send_error(404)
+            return
+        body = self.file.read_bytes()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    @override
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: the operator asks every few seconds."""

@@ -1,0 +1,148 @@
+"""Types and sizes of the tensors inside a model, which a part of it has as inputs and outputs.
+
+ONNX Runtime is asked, for it loads everything that was prepared; ONNX's own shape inference ends at
+the first operator of another domain. What is called here runs in a child process.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, ValueInfoProto
+
+from enginewright_runtime.backends.base import CPU_PROVIDER, SessionError
+from enginewright_runtime.backends.words import plain
+from enginewright_runtime.shapes import CORNERS
+from enginewright_runtime.tensorrt.graph import CONSTANT
+
+_TEMPORARY: Final = ".outputs.onnx"  # beside the model, for its external data
+_FATAL_ONLY: Final = 4
+_LARGEST_SHAPE: Final = 16  # elements of an integer tensor that may be a shape
+
+
+def types(*, model: str) -> dict[str, list[Any]]:
+    """Return [element type, dimensions] of every tensor that a node of the main graph makes.
+
+    Inputs of the graph are among them; sequences, maps and what has no rank are not.
+
+    Raises:
+        SessionError: ONNX Runtime refuses the model.
+    """
+    proto = onnx.load(model, load_external_data=False)
+    names = [name for node in proto.graph.node if node.op_type != CONSTANT for name in node.output]
+    session = _session(Path(model), proto, names)
+    found: dict[str, list[Any]] = {}
+    for argument in (*session.get_inputs(), *session.get_outputs()):
+        kind = argument.type.removeprefix("tensor(").removesuffix(")")
+        try:
+            element = TensorProto.DataType.Value(kind.upper())
+        except ValueError:
+            continue
+        found[argument.name] = [element, list(argument.shape)]
+    return found
+
+
+def sizes(
+    *, model: str, golden: str, names: Sequence[str], corners: Sequence[Mapping[str, Sequence[int]]]
+) -> list[dict[str, Any]]:
+    """Run the model at the corners of its shape profiles; return the profiles of tensors inside it.
+
+    Args:
+        model: the .onnx file.
+        golden: its golden inputs; the first sample's values are repeated to fill the corners.
+        names: of the tensors.
+        corners: shapes of the inputs, for min, opt and max.
+
+    Returns:
+        For each name `input`, `min`, `opt`, `max`, and `values` if it may be a shape: its least,
+        usual and greatest values.
+
+    Raises:
+        SessionError: the model fails at a corner.
+    """
+    proto = onnx.load(model, load_external_data=False)
+    session = _session(Path(model), proto, names)
+    kinds = {argument.name: argument.type for argument in session.get_inputs()}
+    sample = _first_sample(Path(golden))
+    shapes: list[list[list[int]]] = [[] for _ in names]
+    values: list[list[list[int]]] = [[] for _ in names]
+    known: dict[str, list[ort.OrtValue]] = {}
+    for corner in corners:
+        results = known.get(str(corner))
+        if results is None:  # corners may be equal
+            feeds = {
+                name: _value(np.resize(array, corner.get(name, array.shape)), kinds[name])
+                for name, array in sample.items()
+                if name in kinds
+            }
+            try:
+                results = session.run_with_ort_values(list(names), feeds)
+            except Exception as error:
+                # exceptions of ONNX Runtime share no base class but Exception
+                raise SessionError(f"{dict(corner)}: {plain(str(error))}") from error
+            known = {str(corner): results}
+        for index, result in enumerate(results):
+            shapes[index].append(list(result.shape()))
+            if result.element_type() in {TensorProto.INT32, TensorProto.INT64}:
+                flat = result.numpy().reshape(-1)
+                if len(result.shape()) <= 1 and flat.size <= _LARGEST_SHAPE:
+                    values[index].append([int(each) for each in flat])
+    return [
+        {"input": name, **dict(zip(CORNERS, _rising(found), strict=True))}
+        | ({"values": _rising(held)} if len(held) == len(corners) and _alike(held) else {})
+        for name, found, held in zip(names, shapes, values, strict=True)
+    ]
+
+
+def _session(path: Path, proto: ModelProto, names: Sequence[str]) -> ort.InferenceSession:
+    """Load the model with `names` among its outputs, as it stands: nothing is folded or fused."""
+    present = {value.name for value in proto.graph.output}
+    proto.graph.output.extend(
+        ValueInfoProto(name=name) for name in dict.fromkeys(names) if name and name not in present
+    )
+    temporary = path.with_name(_TEMPORARY)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = _FATAL_ONLY
+    try:
+        temporary.write_bytes(proto.SerializeToString())
+        return ort.InferenceSession(str(temporary), options, providers=[CPU_PROVIDER])
+    except Exception as error:
+        # exceptions of ONNX Runtime share no base class but Exception
+        raise SessionError(str(error)) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _first_sample(path: Path) -> dict[str, NDArray[Any]]:
+    with np.load(path, allow_pickle=False) as file:
+        first = file.files[0].partition("/")[0]
+        return {
+            name: file[key]
+            for key in file.files
+            for sample, _, name in [key.partition("/")]
+            if sample == first
+        }
+
+
+def _value(array: NDArray[Any], kind: str) -> ort.OrtValue:
+    if kind == "tensor(bfloat16)":
+        bits = array.view(np.uint16)
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, TensorProto.BFLOAT16)
+    return ort.OrtValue.ortvalue_from_numpy(
+        array.astype(object) if array.dtype.kind == "U" else array
+    )
+
+
+def _alike(rows: Sequence[Sequence[int]]) -> bool:
+    return len({len(row) for row in rows}) == 1
+
+
+def _rising(rows: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return three rows whose columns rise: each column's values in order."""
+    columns = [(min(column), sorted(column)[1], max(column)) for column in zip(*rows, strict=True)]
+    return [list(row) for row in zip(*columns, strict=True)] or [[], [], []]

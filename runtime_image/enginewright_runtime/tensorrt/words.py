@@ -1,0 +1,277 @@
+"""What NVIDIA's library says, as reasons and sentences. Pure, so that every message has its test."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import name_nodes
+
+from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.logs import in_words
+from enginewright_runtime.tensorrt import workspace
+
+_PLACE: Final = re.compile(r" ?In \S+ at /[^\s)]+")
+_ERROR: Final = re.compile(r"Error Code \d+: (?P<kind>[\w ]+?) ?\((?P<words>.*)\)\s*$", re.DOTALL)
+_SOURCE: Final = re.compile(r"^\s*\[[\w.]+\.(?:cpp|h):\d+: \w+\] ")
+_GENERAL: Final = frozenset({"API Usage Error", "Internal Error", "Myelin"})
+_LONGEST: Final = 300
+
+_CUDA: Final = re.compile(r"cudaError (\d+)|CUDA initialization failure with error: (\d+)")
+_DRIVER_TOO_OLD: Final = "35"
+_NO_HOST_MEMORY: Final = ("std::bad_alloc", "MemoryError", "Failed to allocate host memory")
+_EXTERNAL: Final = (
+    "Failed to open file",
+    "ONNX external weights",
+    "in ONNX external weights",
+)
+_UNSUPPORTED: Final = ("UNSUPPORTED_NODE", "UNSUPPORTED_GRAPH")
+_PLUGIN: Final = "Plugin not found"
+_PRECISION: Final = (
+    re.compile(r"HW-specific datatypes"),
+    re.compile(r"FP32 GEMM is not supported"),
+    re.compile(r"Quantized constant \("),
+    re.compile(r"Non-zero zero point is not supported"),
+    re.compile(r"has type Int32 but must have type FP8"),
+)
+_OPERATION: Final = re.compile(r"Cannot compile operation '(?P<name>[^']+)'")
+_MISSING: Final = (
+    re.compile(r"no optimization profile has been defined"),
+    re.compile(r"input tensor (?P<name>\S+) is missing dimensions in profile"),
+)
+_INVALID: Final = (
+    re.compile(r"for input tensors? (?P<name>[^,\s]+).*please ensure"),
+    re.compile(r"for tensor (?P<name>\S+) and profile"),
+    re.compile(r"nput tensor (?P<name>\S+) has .*(?:dimensions|profile)"),
+    re.compile(r"values for profile \d+ violate shape constraints"),
+)
+_BUILD_REMEDY: Final = "raise spec.build.resources.limits.memory"
+
+
+@dataclass(frozen=True)
+class ParserError:
+    """One node that the parser refuses."""
+
+    code: str
+    node: int | None  # index in the main graph, as far as it is known
+    name: str
+    operator: str
+    words: str
+
+    @property
+    def unsupported(self) -> bool:
+        """Whether there is no implementation, rather than something wrong with the node."""
+        return self.code.startswith(_UNSUPPORTED) or _PLUGIN in self.words
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a build's process gave back; see `native.build`."""
+
+    built: bool
+    parsed: bool
+    errors: tuple[str, ...] = ()
+    parser: tuple[ParserError, ...] = ()
+    unprofiled: tuple[str, ...] = ()
+    supported: tuple[str, ...] | None = None
+    workspace_bytes: int | None = None
+    peak_memory_bytes: int | None = None
+
+    @classmethod
+    def parse(cls, answer: Mapping[str, Any]) -> Self:
+        """Read the child's JSON."""
+        supported = answer.get("supported")
+        return cls(
+            built=answer["built"],
+            parsed=answer["parsed"],
+            errors=tuple(answer["errors"]),
+            parser=parser_errors(answer["parser"]),
+            unprofiled=tuple(answer["unprofiled"]),
+            supported=None if supported is None else tuple(supported),
+            workspace_bytes=answer.get("workspace_bytes"),
+            peak_memory_bytes=answer.get("peak_memory_bytes"),
+        )
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What a message has to name beside the library's words."""
+
+    title: str  # of the library
+    target: str  # "compute capability 8.9", or "the device at hand"
+    label: Callable[[ParserError], str]  # of a node, as people find it in the model
+    operations: Mapping[str, str] = field(default_factory=dict)  # name -> "name (OpType)"
+    inputs: tuple[str, ...] = ()  # dynamic ones, with their usual sizes
+    workspace_bytes: int | None = None  # as requested
+
+
+def parser_errors(found: Sequence[Mapping[str, Any]]) -> tuple[ParserError, ...]:
+    """Read the parser's errors out of a child's JSON."""
+    return tuple(
+        ParserError(each["code"], each["node"], each["name"], each["operator"], each["words"])
+        for each in found
+    )
+
+
+def sentence(text: str) -> str:
+    """Return one of the library's messages as people would say it: without classes and files."""
+    words = _PLACE.sub("", " ".join(text.split()))
+    if found := _ERROR.search(words):
+        kind, inner = found.group("kind"), found.group("words")
+        words = inner if kind in _GENERAL else f"{kind}: {inner}"
+    words = _SOURCE.sub("", words).strip().rstrip(".")
+    return words if len(words) <= _LONGEST else words[:_LONGEST] + " …"
+
+
+def failure(answer: Answer, about: Circumstances) -> StageFailure:
+    """Return why a build failed, by what must be mended first."""
+    if answer.supported is not None:
+        return StageFailure(
+            Reason.ENGINE_INCOMPATIBLE,
+            f"{about.title} does not build for {about.target}, only for"
+            f" {', '.join(answer.supported)}",
+            remedy="choose another backend in spec.backends for accelerators of this class",
+        )
+    if answer.unprofiled:
+        return _unprofiled(answer.unprofiled, about)
+    text = "\n".join(answer.errors)
+    if any(words in text for words in _NO_HOST_MEMORY):
+        return out_of_memory(f"building the engine with {about.title}")
+    if not answer.parsed:
+        return _unparsed(answer, about)
+    return _of_build(answer, about)
+
+
+def out_of_memory(doing: str) -> StageFailure:
+    """Return the failure of a build that had not enough of the container's memory."""
+    return StageFailure(
+        Reason.OUT_OF_MEMORY, f"{doing} wants more memory than it may use", remedy=_BUILD_REMEDY
+    )
+
+
+def unsupported(errors: Sequence[ParserError], about: Circumstances) -> StageFailure:
+    """Return the failure of a model of which the parser takes nothing that is worth an engine."""
+    nodes = tuple(dict.fromkeys(about.label(error) for error in errors))
+    plugin = any(_PLUGIN in error.words for error in errors)
+    return StageFailure(
+        Reason.UNSUPPORTED_OPERATOR,
+        f"{about.title} has no implementation of {name_nodes(list(nodes)) or 'this model'}"
+        + (", nor a plugin" if plugin else ""),
+        nodes=nodes,
+    )
+
+
+def _unprofiled(names: Sequence[str], about: Circumstances) -> StageFailure:
+    return StageFailure(
+        Reason.SHAPE_PROFILE_MISSING,
+        f"{about.title} needs to know what input {', '.join(names)} may be",
+        remedy=(
+            "add it to spec.shapes with min, opt and max; where its values are sizes, also with"
+            ' range: {low: "1", high: "640"}'
+        ),
+    )
+
+
+def _unparsed(answer: Answer, about: Circumstances) -> StageFailure:
+    words = [*answer.errors, *(error.words for error in answer.parser)]
+    for each in words:
+        if any(sign in each for sign in _EXTERNAL):
+            return StageFailure(
+                Reason.EXTERNAL_DATA_MISSING,
+                f"{about.title} cannot read the weights: {_told(each)}",
+            )
+    if found := _precise(words):
+        nodes = tuple(about.label(error) for error in answer.parser if _precise([error.words]))
+        return _precision(found, nodes, about)
+    if missing := [error for error in answer.parser if error.unsupported]:
+        return unsupported(missing, about)
+    nodes = tuple(about.label(error) for error in answer.parser)
+    why = answer.parser[0].words if answer.parser else (words or ["it gives no reason"])[-1]
+    at = f" at {name_nodes(list(nodes))}" if nodes else ""
+    return StageFailure(
+        Reason.BUILD_FAILED,
+        f"{about.title} cannot read the model{at}: {sentence(why)}",
+        nodes=nodes,
+    )
+
+
+def _of_build(answer: Answer, about: Circumstances) -> StageFailure:
+    # without a device every build logs what CUDA misses; it is the cause only if nothing else is
+    spoken = [each for each in answer.errors if not _CUDA.search(each)]
+    if not spoken:
+        return _without_device(answer, about)
+    if found := _precise(spoken):
+        operation = _OPERATION.search(found)
+        name = operation.group("name") if operation else None
+        return _precision(found, (about.operations.get(name, name),) if name else (), about)
+    for each in spoken:
+        if profile := _of_profile(sentence(each), about):
+            return profile
+    if workspace.wants_memory(spoken):
+        return _of_workspace(spoken, about)
+    return StageFailure(
+        Reason.BUILD_FAILED,
+        f"{about.title} reads the model and cannot build it for {about.target}:"
+        f" {sentence(spoken[-1])}",
+    )
+
+
+def _precise(words: Sequence[str]) -> str | None:
+    return next((each for each in words for sign in _PRECISION if sign.search(each)), None)
+
+
+def _precision(words: str, nodes: tuple[str, ...], about: Circumstances) -> StageFailure:
+    at = f" at {name_nodes(list(nodes))}" if nodes else ""
+    return StageFailure(
+        Reason.PRECISION_UNSUPPORTED,
+        f"{about.title} does not build this precision for {about.target}{at}: {sentence(words)}",
+        nodes=nodes,
+    )
+
+
+def _of_profile(words: str, about: Circumstances) -> StageFailure | None:
+    for reason, signs in (
+        (Reason.SHAPE_PROFILE_MISSING, _MISSING),
+        (Reason.SHAPE_PROFILE_INVALID, _INVALID),
+    ):
+        for sign in signs:
+            if found := sign.search(words):
+                named = found.groupdict().get("name")
+                inputs = named or ", ".join(about.inputs) or "unknown"
+                return StageFailure(
+                    reason, f"{about.title} refuses the sizes of input {inputs}: {words}"
+                )
+    return None
+
+
+def _of_workspace(errors: Sequence[str], about: Circumstances) -> StageFailure:
+    size = workspace.wanted(errors)
+    needs = f"{size} bytes ({in_words(size)})" if size is not None else "more"
+    allowed = (
+        f"spec.build.workspace allows {in_words(about.workspace_bytes)}"
+        if about.workspace_bytes is not None
+        else "the device has not that much free"
+    )
+    return StageFailure(
+        Reason.BUILD_OUT_OF_MEMORY,
+        f"building the engine with {about.title} needs {needs} of workspace, and {allowed}",
+        remedy="raise spec.build.workspace, or free memory of the device",
+    )
+
+
+def _without_device(answer: Answer, about: Circumstances) -> StageFailure:
+    codes = {code for each in answer.errors for found in _CUDA.findall(each) for code in found}
+    if not codes:
+        return StageFailure(
+            Reason.BUILD_FAILED, f"{about.title} cannot build the model and gives no reason"
+        )
+    reason = Reason.DRIVER_TOO_OLD if _DRIVER_TOO_OLD in codes else Reason.DRIVER_MISSING
+    return StageFailure(
+        reason, f"{about.title} cannot use the device: {sentence(answer.errors[-1])}"
+    )
+
+
+def _told(text: str) -> str:
+    """Return the library's words about a file, without the folder that it lies in."""
+    return re.sub(r"(?:/[\w.@-]+)+/([\w.@-]+)", r"\1", sentence(text))

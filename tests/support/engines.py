@@ -1,0 +1,158 @@
+"""Runs the stages of an engine Job on prepared models, and makes models that test a builder."""
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from enginewright.contract.keys import engine_key
+from enginewright.contract.manifest import Manifest
+from enginewright.contract.task import (
+    ENGINE_STAGES,
+    LOOKUP_STAGE,
+    EngineRecipe,
+    EngineTask,
+    ShapeProfile,
+)
+from enginewright_runtime.paths import Paths
+from enginewright_runtime.runner import run_stage
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from tests.support.broken_models import build, value
+from tests.support.preparing import Outcome, Workplace
+
+VERSION = "1.7.1.116"
+BF16 = TensorProto.BFLOAT16
+
+
+def sizes(name: str, low: Sequence[int], usual: Sequence[int], high: Sequence[int]) -> ShapeProfile:
+    """Return the profile of one input."""
+    return ShapeProfile(input=name, min=tuple(low), opt=tuple(usual), max=tuple(high))
+
+
+class EnginePlace(Workplace):
+    """A workplace whose store has a prepared model, and the task to build its engine."""
+
+    prepared: str = ""
+
+    def prepare_model(
+        self, model: ModelProto | Path | bytes, shapes: Sequence[ShapeProfile] = ()
+    ) -> str:
+        """Prepare a model for the CPU and return its key."""
+        task = self.task(self.put("m.onnx", model), shapes=shapes)
+        stage, outcome = self.prepare(task)
+        assert outcome.code == 0, f"{stage}: {outcome.message}"
+        assert outcome.report.published is not None
+        self.prepared = outcome.report.published.key
+        return self.prepared
+
+    def engine_task(
+        self,
+        capability: str | None = "8.9",
+        *,
+        backend: str = "tensorrt-rtx",
+        version: str = VERSION,
+        workspace: int | None = None,
+        ahead_of_time: bool = True,
+    ) -> EngineTask:
+        """Return the task of an engine of the prepared model."""
+        recipe = EngineRecipe(
+            backend=backend,
+            backend_version=version,
+            ort_version="1.31.1",
+            cuda_major="13",
+            accelerator_class="l4",
+            compute_capability=capability,
+            ahead_of_time=ahead_of_time,
+            workspace_bytes=workspace,
+        )
+        key = engine_key(self.prepared, recipe)
+        return EngineTask(job="job-1", engine_key=key, prepared_key=self.prepared, recipe=recipe)
+
+    def engine_stage(self, name: str, task: EngineTask) -> Outcome:
+        """Run one stage, in a process of its own unless the workplace is in-process."""
+        if not self.in_process:
+            return self._run(["stage", name], task.to_json())
+        self._termination_log().unlink(missing_ok=True)
+        paths = Paths.under(self.root)
+        module = importlib.import_module(
+            f"enginewright_runtime.stages.engine.{name.replace('-', '_')}"
+        )
+        code = run_stage(name, lambda: module.run(task, paths), paths, task.job)
+        return self._outcome(code, "")
+
+    def build_engine(self, task: EngineTask) -> dict[str, Outcome]:
+        """Run look-up and Job until a stage fails; return the outcomes by stage."""
+        outcomes: dict[str, Outcome] = {}
+        for name in (LOOKUP_STAGE, *ENGINE_STAGES):
+            outcomes[name] = self.engine_stage(name, task)
+            if outcomes[name].code != 0:
+                break
+        return outcomes
+
+    def engine_folder(self, task: EngineTask) -> Path:
+        """Return where the store has the engine."""
+        return self.root / "store/engines" / task.engine_key
+
+    def engine_manifest(self, task: EngineTask) -> Manifest:
+        """Return the engine's manifest in the store."""
+        text = (self.engine_folder(task) / "manifest.json").read_text()
+        return Manifest.model_validate_json(text)
+
+
+def weights(name: str, *shape: int, kind: int = TensorProto.FLOAT) -> TensorProto:
+    """Return small random weights, always the same."""
+    values = np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32) * 0.1
+    if kind == BF16:
+        bits = (values.view(np.uint32) >> 16).astype(np.uint16)
+        return helper.make_tensor(name, BF16, shape, bits.tobytes(), raw=True)
+    return numpy_helper.from_array(values, name)
+
+
+def mixed() -> ModelProto:
+    """Return ten nodes of which TensorRT has nine, x [n, 3, 32, 32] to y [n]; Det is left.
+
+    The last one, Add, is alone behind it.
+    """
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["c1"], name="conv_1", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c1"], ["r1"], name="relu_1"),
+        helper.make_node("MeanVarianceNormalization", ["r1"], ["m"], name="mvn", axes=[0, 2, 3]),
+        helper.make_node("Conv", ["m", "w2"], ["c2"], name="conv_2", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c2"], ["r2"], name="relu_2"),
+        helper.make_node("GlobalAveragePool", ["r2"], ["g"], name="gap"),
+        helper.make_node("Flatten", ["g"], ["f"], name="flatten"),
+        helper.make_node("Reshape", ["f", "square"], ["s"], name="reshape"),
+        helper.make_node("Det", ["s"], ["d"], name="det_bad"),
+        helper.make_node("Add", ["d", "b"], ["y"], name="add_out"),
+    ]
+    square = numpy_helper.from_array(np.array([-1, 4, 4], np.int64), "square")
+    return build(
+        nodes,
+        [value("x", "n", 3, 32, 32)],
+        [value("y", "n")],
+        [weights("w1", 8, 3, 3, 3), weights("w2", 16, 8, 3, 3), square, weights("b", 1)],
+    )
+
+
+def half_way() -> ModelProto:
+    """Return x [n, 8] to y through BF16, which not every device computes with."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["h"], name="to_bf16", to=BF16),
+        helper.make_node("Cast", ["h"], ["f"], name="to_float", to=TensorProto.FLOAT),
+        helper.make_node("Relu", ["f"], ["y"], name="relu"),
+    ]
+    return build(nodes, [value("x", "n", 8)], [value("y", "n", 8)])
+
+
+def matmul(*, kind: int = TensorProto.FLOAT, columns: int = 8) -> ModelProto:
+    """Return MatMul and Relu, x [n, columns] to y."""
+    return build(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["h"], name="multiply"),
+            helper.make_node("Relu", ["h"], ["y"], name="relu"),
+        ],
+        [value("x", "n", columns, kind=kind)],
+        [value("y", "n", columns, kind=kind)],
+        [weights("w", columns, columns, kind=kind)],
+    )
