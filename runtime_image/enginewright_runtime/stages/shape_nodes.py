@@ -8,7 +8,7 @@ promise about placement does not count them. Where the rule cannot decide, a nod
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -73,7 +73,7 @@ class _Scope:
 
 def _walk(graph: GraphProto, scope: _Scope, found: dict[str, bool]) -> None:
     small = {value.name for value in (*graph.value_info, *graph.output) if _is_small(value)}
-    for node in _sorted(graph.node):
+    for node in graph.node:
         is_shape = _is_shape_arithmetic(node, scope, small)
         name = label(node.name, node.op_type)
         found[name] = is_shape and found.get(name, True)
@@ -129,27 +129,6 @@ def _is_small(value: ValueInfoProto) -> bool:
     return elements <= _MOST_ELEMENTS
 
 
-def _sorted(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
-    """Yield nodes after those that they read: ONNX Runtime loads graphs in any order."""
-    producers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    done: set[int] = set()
-    for first in range(len(nodes)):
-        pending = [first]
-        waiting: set[int] = set()
-        while pending:
-            index = pending[-1]
-            needed = {producers[name] for name in nodes[index].input if name in producers}
-            missing = needed - done - waiting  # a node that waits for itself is in a cycle
-            if index in done or not missing:
-                pending.pop()
-                if index not in done:
-                    done.add(index)
-                    yield nodes[index]
-            else:
-                waiting.add(index)
-                pending += sorted(missing)
-
-
 def _constants(graph: GraphProto) -> set[str]:
     names = {tensor.name for tensor in graph.initializer}
     return names | {sparse.values.name for sparse in graph.sparse_initializer}
@@ -193,24 +172,74 @@ def _is_function(operator: str, domain: str, version: int) -> bool:
 
 
 def _with_types(model: ModelProto) -> ModelProto:
-    """Return a copy without weights in which values have the types that can be inferred."""
+    """Return a sorted copy in which values have the types that can be inferred.
+
+    Large weights become inputs: no shape is computed from them, and inference would copy them.
+    """
     light = ModelProto()
     light.CopyFrom(model)
     graph = light.graph
-    large = [tensor for tensor in graph.initializer if _elements(tensor) > _LARGE]
     given = {value.name for value in graph.input}
-    for tensor in large:
-        if tensor.name not in given:
-            graph.input.append(
-                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            )
-    kept = [tensor for tensor in graph.initializer if _elements(tensor) <= _LARGE]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
+    weights = [(tensor.name, tensor) for tensor in graph.initializer]
+    weights += [
+        (node.output[0], attribute.t)
+        for node in graph.node
+        if node.op_type == "Constant"
+        for attribute in node.attribute
+        if attribute.type == AttributeProto.TENSOR
+    ]
+    large = {name: tensor for name, tensor in weights if _elements(tensor) > _LARGE}
+    graph.input.extend(
+        onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
+        for name, tensor in large.items()
+        if name not in given
+    )
+    _keep(
+        graph.initializer, [i for i, each in enumerate(graph.initializer) if each.name not in large]
+    )
+    _keep(graph.node, [i for i, node in enumerate(graph.node) if not large.keys() & {*node.output}])
+    _sort(graph)
     try:
         return onnx.shape_inference.infer_shapes(light, data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
         return light  # what the model declares has to do
+
+
+def _sort(graph: GraphProto) -> None:
+    """Put every node after those that it reads: ONNX Runtime loads graphs in any order."""
+    _keep(graph.node, list(_order(graph.node)))
+    for node in graph.node:
+        for body in _bodies(node):
+            _sort(body)
+
+
+def _order(nodes: Sequence[NodeProto]) -> Iterator[int]:
+    producers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
+    done: set[int] = set()
+    for first in range(len(nodes)):
+        pending = [first]
+        waiting: set[int] = set()
+        while pending:
+            index = pending[-1]
+            needed = {producers[name] for name in nodes[index].input if name in producers}
+            missing = needed - done - waiting  # a node that waits for itself is in a cycle
+            if index in done or not missing:
+                pending.pop()
+                if index not in done:
+                    done.add(index)
+                    yield index
+            else:
+                waiting.add(index)
+                pending += sorted(missing)
+
+
+def _keep(field: Any, order: list[int]) -> None:  # noqa: ANN401 - a repeated field of a protobuf
+    """Leave these elements, in this order."""
+    if order == list(range(len(field))):
+        return
+    kept = [type(field[index]).FromString(field[index].SerializeToString()) for index in order]
+    del field[:]
+    field.extend(kept)
 
 
 def _elements(tensor: TensorProto) -> int:
