@@ -125,21 +125,28 @@ def _placement(board: dashboard.Dashboard) -> None:
         states(
             "Checks",
             "Worst state of each check over the pods. Unknown is not ok: the check was not possible.",
-            Query(
-                "max by (check) ("
-                f'2 * enginewright_check{{{_OF}, state="failed"}}'
-                f' or enginewright_check{{{_OF}, state="unknown"}})',
-                "{{check}}",
-            ),
+            [
+                Query(
+                    "max by (check) ("
+                    f'2 * enginewright_check{{{_OF}, state="failed"}}'
+                    f' or enginewright_check{{{_OF}, state="unknown"}})',
+                    "{{check}}",
+                )
+            ],
             Look(span=12, height=10, steps=_STATE_STEPS),
             _STATES,
         )
     )
     board.with_panel(
         states(
-            "Execution providers",
-            "Whether each execution provider that the pods need can really be used.",
-            Query(f"min by (provider) (enginewright_provider_available{{{_OF}}})", "{{provider}}"),
+            "Provider and opset",
+            "Whether the execution provider can really be used, and ONNX Runtime knows the opset.",
+            [
+                Query(
+                    f"min by (provider) (enginewright_provider_available{{{_OF}}})", "{{provider}}"
+                ),
+                Query(f"min(enginewright_opset_supported{{{_OF}}})", "opset"),
+            ],
             Look(span=6, height=10, steps=((None, BAD), (1, GOOD))),
             {0: "missing", 1: "available"},
         )
@@ -147,7 +154,7 @@ def _placement(board: dashboard.Dashboard) -> None:
     board.with_panel(
         rows(
             "Fallback: kind and reason",
-            "Empty kind and reason stand for none. Value: 1 while it lasts.",
+            "A row a kind of fallback; it has a reason while it lasts.",
             f"max by (revision, kind, reason) (enginewright_fallback_active{{{_OF}}})",
             Look(span=6, height=10),
             (
@@ -243,7 +250,7 @@ def _latency(board: dashboard.Dashboard) -> None:
     )
     board.with_panel(
         graph(
-            "Latency ratio",
+            "Latency ratio by pod",
             "Golden inferences: time now over the time when the pod began to serve, by pod; the check fails at 3.",
             [Query(f"max by (pod) (enginewright_latency_ratio{{{_OF}}})", "{{pod}}")],
             Look(span=6, steps=_SLOW),
@@ -264,7 +271,7 @@ def _identity(board: dashboard.Dashboard) -> None:
     )
     board.with_panel(
         graph(
-            "Golden error",
+            "Golden error by revision",
             "Largest absolute error of the golden outputs; worst pod of each revision.",
             [
                 Query(

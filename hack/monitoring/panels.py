@@ -25,7 +25,7 @@ GOOD: Final = "green"
 WARNING: Final = "orange"
 BAD: Final = "red"
 NEUTRAL: Final = "text"
-WIDTH: Final = 24  # columns of Grafana's grid
+_LETTERS: Final = "ABCDEFGH"  # Grafana's names of a panel's queries
 
 Steps = Sequence[tuple[float | None, str]]  # (from this value on, colour); None: from the start
 
@@ -112,16 +112,16 @@ def graph(
         panel = panel.thresholds_style(
             common_builder.GraphThresholdsStyleConfig().mode(common.GraphThresholdsStyleMode.DASHED)
         )
-    for query, letter in zip(queries, "ABCDEFGH", strict=False):
+    for query, letter in zip(queries, _LETTERS, strict=False):
         panel = panel.with_target(_target(query, letter))
     return panel
 
 
 def states(
-    title: str, description: str, query: Query, look: Look, words: dict[int, str]
+    title: str, description: str, queries: Sequence[Query], look: Look, words: dict[int, str]
 ) -> statetimeline.Panel:
     """Return a band of states over time for each series; `words` names each value."""
-    return (
+    panel = (
         statetimeline.Panel()
         .title(title)
         .description(description)
@@ -137,8 +137,10 @@ def states(
         .fill_opacity(70)
         .line_width(0)
         .no_value("no data")
-        .with_target(_target(query, "A"))
     )
+    for query, letter in zip(queries, _LETTERS, strict=False):
+        panel = panel.with_target(_target(query, letter))
+    return panel
 
 
 def rows(

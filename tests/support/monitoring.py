@@ -6,7 +6,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,26 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from enginewright.contract.verdict import Check
 
 from hack.monitoring import config
 from hack.monitoring.dashboards import FOLDER
 from hack.monitoring.tools import program
 from tests.e2e.harness import eventually, http_json
+from tests.support.expositions import OperatorPod, ServingPod
 from tests.support.web import WebServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RULES = REPOSITORY / "charts/enginewright/files/monitoring/enginewright.rules.yaml"
 TARGET = {"namespace": "shop", "pod": "rank-1"}  # labels that the scrape adds
 _TEXT = "text/plain; version=0.0.4"
-
-
-@dataclass(frozen=True)
-class Fallback:
-    """What `enginewright_fallback_active` tells; kind and reason are empty where there is none."""
-
-    kind: str = ""
-    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,90 +65,17 @@ def board_queries(name: str) -> list[BoardQuery]:
     ]
 
 
-def sidecar_exposition(fallback: Fallback, ticks: float) -> str:
-    """Return what a sidecar's /metrics holds (design of the metrics' names); counters grow with `ticks`."""
-    of = 'model="rank",revision="r1"'
-    active = bool(fallback.reason)
-    lines = [
-        f'enginewright_placement_nodes{{{of},provider="CUDAExecutionProvider"}} {0 if active else 90}',
-        f'enginewright_placement_nodes{{{of},provider="CPUExecutionProvider"}} {90 if active else 0}',
-        f"enginewright_fallback_nodes{{{of}}} {90 if active else 0}",
-        f"enginewright_fallback_ratio{{{of}}} {1 if active else 0}",
-        f'enginewright_fallback_active{{{of},kind="{fallback.kind}",reason="{fallback.reason}"}} {int(active)}',
-        f'enginewright_provider_available{{{of},provider="CUDAExecutionProvider"}} {int(not active)}',
-        f"enginewright_latency_ratio{{{of}}} {28.3 if active else 1}",
-        f"enginewright_parity_max_abs_error{{{of}}} 1e-06",
-        f'enginewright_info{{{of},model_digest="ab",engine_key="cd",opset="18",ort_version="1.31.1",backend_version="10.1"}} 1',
-        f"enginewright_queue_depth{{{of}}} 2",
-        f"enginewright_out_of_profile_total{{{of}}} {ticks}",
-    ]
-    for quantile, seconds in (("0.5", 0.010), ("0.9", 0.012), ("0.99", 0.013)):
-        lines.append(
-            f'enginewright_baseline_latency_seconds{{{of},quantile="{quantile}"}} {seconds}'
-        )
-    for check in Check:
-        failed = active and check in {Check.PROVIDER, Check.PLACEMENT}
-        for state, here in (("ok", not failed), ("failed", failed), ("unknown", False)):
-            lines.append(f'enginewright_check{{{of},check="{check}",state="{state}"}} {int(here)}')
-        lines.append(f'enginewright_probe_failures_total{{{of},check="{check}"}} {ticks}')
-    lines += [
-        f'enginewright_requests_total{{{of},code="{code}"}} {ticks * code}' for code in (200, 503)
-    ]
-    lines += _histogram("enginewright_probe_duration_seconds", of, ticks)
-    for stage in ("queue", "compute"):
-        lines += _histogram("enginewright_request_duration_seconds", f'{of},stage="{stage}"', ticks)
-    return "\n".join(lines) + "\n"
-
-
-def operator_exposition(ticks: float) -> str:
-    """Return what the operator's /metrics holds; counters grow with `ticks`."""
-    lines = [
-        f'enginewright_models{{condition="{condition}",status="{status}"}} 1'
-        for condition in ("Ready", "Stalled", "FallbackActive")
-        for status in ("True", "False", "Unknown")
-    ]
-    lines += [
-        f'enginewright_engine_builds_total{{result="failed",reason="BuildFailed"}} {ticks}',
-        f'enginewright_engine_builds_total{{result="succeeded",reason=""}} {ticks}',
-        f'enginewright_engine_cache_total{{result="hit"}} {ticks}',
-        f'controller_runtime_reconcile_total{{controller="inferencemodel",result="success"}} {ticks}',
-        f'controller_runtime_reconcile_errors_total{{controller="inferencemodel"}} {ticks}',
-        'workqueue_depth{name="inferencemodel"} 0',
-        f'rest_client_requests_total{{method="PATCH",code="200"}} {ticks}',
-    ]
-    lines += _histogram("enginewright_engine_build_duration_seconds", 'result="succeeded"', ticks)
-    lines += _histogram(
-        "controller_runtime_reconcile_time_seconds", 'controller="inferencemodel"', ticks
-    )
-    return "\n".join(lines) + "\n"
-
-
-def _histogram(name: str, labels: str, ticks: float) -> list[str]:
-    return [
-        f'{name}_bucket{{{labels},le="0.01"}} {ticks}',
-        f'{name}_bucket{{{labels},le="0.1"}} {2 * ticks}',
-        f'{name}_bucket{{{labels},le="+Inf"}} {2 * ticks}',
-        f"{name}_sum{{{labels}}} {ticks / 100}",
-        f"{name}_count{{{labels}}} {2 * ticks}",
-    ]
-
-
 class Pods:
-    """Serves the expositions of a sidecar and of the operator."""
+    """Serves what a serving pod and the operator expose."""
 
     def __init__(self, web: WebServer) -> None:
-        self.fallback = Fallback()
+        self.serving, self.operator = ServingPod(), OperatorPod()
         self._address = web.url.removeprefix("http://")
-        start = time.monotonic()
-
-        def ticks() -> float:
-            return 10 * (time.monotonic() - start)
-
         web.routes["/sidecar"] = lambda request: request.send(
-            sidecar_exposition(self.fallback, ticks()).encode(), Content_Type=_TEXT
+            self.serving.expose(), Content_Type=_TEXT
         )
         web.routes["/operator"] = lambda request: request.send(
-            operator_exposition(ticks()).encode(), Content_Type=_TEXT
+            self.operator.expose(), Content_Type=_TEXT
         )
 
     def scrape_configs(self) -> list[dict[str, Any]]:

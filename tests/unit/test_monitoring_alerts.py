@@ -10,7 +10,7 @@ import yaml
 from enginewright.contract.reasons import REMEDIES, Reason
 
 from tests.e2e.harness import eventually
-from tests.support.monitoring import REPOSITORY, RULES, Fallback, Pods, promtool, running
+from tests.support.monitoring import REPOSITORY, RULES, Pods, promtool, running
 from tests.support.web import WebServer
 
 ALERTS = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
@@ -78,7 +78,7 @@ def test_from_metric_to_webhook_and_back(tmp_path: Path) -> None:
         eventually(lambda: stack.query("enginewright_fallback_active == 0"), 20, interval=0.05)
         assert stack.notified(name) == []
         began = time.time()
-        pods.fallback = Fallback("NodeFallback", "ProviderMissing")
+        pods.serving.fallen_back = True
         (fired,) = eventually(lambda: stack.notified(name), 30, "the notification", interval=0.05)
         assert fired["status"] == "firing"
         expected = {
@@ -90,7 +90,7 @@ def test_from_metric_to_webhook_and_back(tmp_path: Path) -> None:
         assert fired["annotations"]["remedy"] == REMEDIES[Reason.PROVIDER_MISSING]
         assert name in {alert["labels"]["alertname"] for alert in stack.alerts()}
         mended = time.time()
-        pods.fallback = Fallback()
+        pods.serving.fallen_back = False
         told = eventually(
             lambda: [each for each in stack.notified(name) if each["status"] == "resolved"],
             60,

@@ -1,0 +1,145 @@
+"""What pods really expose: the sidecar's, the server's and the operator's own code writes it.
+
+So that alerts and dashboards are tested against names and labels that exist.
+"""
+
+import time
+
+from enginewright.contract.execution import Driver, Execution, PlacementFacts
+from enginewright.contract.manifest import Manifest, NodeCost
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import Promise, Recipe, ServeTask
+from enginewright.controller.cache import Cache
+from enginewright.controller.loop import LoopMetrics
+from enginewright.controller.metrics import ModelCollector
+from enginewright.kube.metrics import RestMetrics
+from enginewright.kube.resources import INFERENCE_MODELS
+from enginewright_runtime.server.metrics import Metrics
+from enginewright_runtime.sidecar.findings import OF_EXECUTION, Findings
+from enginewright_runtime.sidecar.golden import Finding
+from enginewright_runtime.sidecar.metrics import expose
+from enginewright_runtime.sidecar.settings import Settings
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+
+GPU, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+NODES = ("conv (Conv)", "act (Relu)", "pool (MaxPool)", "head (Gemm)")
+MODEL, REVISION = "rank", "r1"
+
+
+class ServingPod:
+    """A sidecar that watches a server; every scrape sees a little more traffic."""
+
+    def __init__(self) -> None:
+        self.fallen_back = False
+        task = ServeTask(
+            model=MODEL,
+            revision=REVISION,
+            prepared_key="a" * 64,
+            backend="cuda",
+            promise=Promise(policy="Allow"),
+        )
+        self._findings = Findings(task, _manifest(), 1, Settings(), time.monotonic)
+        self._server = Metrics(MODEL, REVISION)
+        self._server.depth = lambda: 2
+        for _ in range(40):  # enough for a baseline and for what is compared with it
+            self._findings.golden(Finding("s0", 0.010, 0.0, error=1e-6), 1.0)
+
+    def expose(self) -> bytes:
+        """Return the pod's /metrics."""
+        server = self._server
+        for code, count in ((200, 20), (503, 1)):
+            server.requests[code] += count
+        server.queue.observe(0.002)
+        server.compute.observe(0.010)
+        server.out_of_profile += 1
+        findings = self._findings
+        findings.server(live=True, ready=True)
+        findings.execution(self._execution(), OF_EXECUTION)
+        findings.golden(Finding("s0", 0.011, 0.0, error=1e-6), 1.0)
+        findings.answers({200: 1.0})
+        return expose(findings, server.expose())
+
+    def _execution(self) -> Execution:
+        lost = self.fallen_back
+        return Execution(
+            model=MODEL,
+            revision=REVISION,
+            backend="cuda",
+            provider=GPU,
+            providers=(CPU,) if lost else (GPU, CPU),
+            session=1,
+            placement=PlacementFacts(
+                nodes={CPU if lost else GPU: len(NODES)}, elsewhere=NODES if lost else ()
+            ),
+            provider_reason=Reason.PROVIDER_MISSING if lost else None,
+            provider_message="libcublasLt.so.13 is not there" if lost else "",
+            driver=Driver(needed=True, present=True, version="580.1"),
+            model_digest="d" * 64,
+            prepared_key="a" * 64,
+            opset=17,
+            ort_distributions=("onnxruntime-gpu",),
+            ort_version="1.31.1",
+            backend_version="13.0",
+            runtime_version="0.1.0",
+        )
+
+
+def _manifest() -> Manifest:
+    return Manifest(
+        key="a" * 64,
+        model_digest="d" * 64,
+        recipe=Recipe(backend="cuda", ort_version="1.31.1", max_opset=26, max_ir_version=13),
+        files=(),
+        opset=17,
+        ir_version=9,
+        nodes=len(NODES),
+        inputs=(),
+        outputs=(),
+        golden_source="generated",
+        versions={},
+        node_costs=tuple(NodeCost(label=label, count=1, share=0.25) for label in NODES),
+    )
+
+
+class OperatorPod:
+    """The operator's registry; every scrape sees a little more work."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        cache = Cache()
+        conditions = [
+            {"type": kind, "status": status}
+            for kind, status in (
+                ("Ready", "True"),
+                ("Stalled", "False"),
+                ("FallbackActive", "True"),
+            )
+        ]
+        metadata = {"name": MODEL, "namespace": "shop", "uid": "1", "resourceVersion": "1"}
+        cache.observe(
+            INFERENCE_MODELS, {"metadata": metadata, "status": {"conditions": conditions}}
+        )
+        ModelCollector(cache, registry)
+        self._loop, self._rest = LoopMetrics(registry), RestMetrics(registry)
+        self._builds = Counter(
+            "enginewright_engine_builds", "Builds.", ("result", "reason"), registry=registry
+        )
+        self._build = Histogram(
+            "enginewright_engine_build_duration_seconds", "Their time.", registry=registry
+        )
+        self._cache = Counter(
+            "enginewright_engine_cache", "Engines wanted.", ("result",), registry=registry
+        )
+
+    def expose(self) -> bytes:
+        """Return the operator's /metrics."""
+        controller = "inferencemodel"
+        self._loop.total.labels(controller, "success").inc()
+        self._loop.errors.labels(controller).inc()
+        self._loop.time.labels(controller).observe(0.02)
+        self._loop.queues.depth.labels(controller).set(1)
+        self._rest.requests.labels("PATCH", "200").inc()
+        self._builds.labels("failed", "BuildFailed").inc()
+        self._build.observe(12)
+        self._cache.labels("hit").inc()
+        return generate_latest(self._registry)
