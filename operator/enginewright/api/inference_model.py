@@ -271,11 +271,11 @@ class Fallback(ApiModel):
     model_config = ConfigDict(
         json_schema_extra=rules(
             Rule(
-                "self.policy != 'Budget' || has(self.maxComputeShare) || has(self.maxNodeShare)",
+                "!has(self.policy) || self.policy != 'Budget' || has(self.maxComputeShare) || has(self.maxNodeShare)",
                 'policy Budget needs a share: write maxComputeShare: "2%", maxNodeShare: "5%" or both',
             ),
             Rule(
-                "self.policy == 'Budget' || (!has(self.maxComputeShare) && !has(self.maxNodeShare))",
+                "(has(self.policy) && self.policy == 'Budget') || (!has(self.maxComputeShare) && !has(self.maxNodeShare))",
                 "maxComputeShare and maxNodeShare go with policy: Budget; remove them or set that policy",
             ),
         )
