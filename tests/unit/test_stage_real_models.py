@@ -79,6 +79,11 @@ def test_from_source_to_artifact(
     assert (folder / manifest.model).read_bytes() == source.read_bytes()
     with np.load(folder / manifest.golden_outputs) as golden:
         assert len({key.partition("/")[0] for key in golden.files}) == real.samples
+    assert sum(cost.share for cost in manifest.node_costs) == pytest.approx(1, abs=1e-3)
+    # constants are folded, and nothing is invented but what two nodes are fused into
+    assert sum(cost.count for cost in manifest.node_costs) <= real.nodes
+    known = {cost.label for cost in manifest.node_costs}
+    assert known.issuperset(manifest.shape_nodes)
 
 
 def test_what_openvino_cannot_load_is_refused_before_it_serves(
