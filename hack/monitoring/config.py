@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import yaml
 
@@ -17,6 +18,7 @@ from hack.monitoring.convert import rule_file, scrape_configs
 RELEASE: Final = "enginewright"
 OPERATOR_NAMESPACE: Final = "enginewright-system"
 SCRAPE_SECONDS: Final = 2
+_DISCOVERY: Final = "kubernetes_sd_configs"
 _REPOSITORY: Final = Path(__file__).resolve().parents[2]
 
 Config = dict[str, Any]
@@ -62,7 +64,7 @@ def prometheus_config(
     scrapes: Sequence[Config], *, alertmanager: str, rules: str, scrape_seconds: float
 ) -> Config:
     """Return prometheus.yml; `alertmanager` is host:port, `rules` the path of the rule file."""
-    interval = f"{int(scrape_seconds * 1000)}ms"
+    interval = _interval(scrape_seconds)
     return {
         "global": {
             "scrape_interval": interval,
@@ -91,19 +93,51 @@ def alertmanager_config(webhook: str) -> Config:
     }
 
 
+def through_discovery(scrapes: Sequence[Config], url: str, seconds: float) -> list[Config]:
+    """Return scrape configurations that get their pods from hack/monitoring/discovery.py at `url`.
+
+    Debian builds Prometheus without Kubernetes' service discovery; all else stays as it was.
+    """
+    return [
+        {name: value for name, value in scrape.items() if name != _DISCOVERY}
+        | {
+            "http_sd_configs": [
+                {"url": _pods_of(url, found), "refresh_interval": _interval(seconds)}
+                for found in scrape[_DISCOVERY]
+            ]
+        }
+        for scrape in scrapes
+    ]
+
+
+def _pods_of(url: str, found: Config) -> str:
+    names = found.get("namespaces", {}).get("names", ())
+    return f"{url}?{urlencode([('namespace', name) for name in names])}".removesuffix("?")
+
+
+def _interval(seconds: float) -> str:
+    return f"{int(seconds * 1000)}ms"
+
+
 def files(
-    objects: Sequence[Config], *, alertmanager: str, webhook: str, folder: str
+    objects: Sequence[Config], *, alertmanager: str, webhook: str, discovery: str, folder: str
 ) -> dict[str, str]:
-    """Return the text of all configuration files by name, for a Prometheus that reads `folder`."""
-    scrapes = scrape_configs(objects)
-    prometheus = prometheus_config(
-        scrapes,
-        alertmanager=alertmanager,
-        rules=f"{folder}/rules.yml",
-        scrape_seconds=SCRAPE_SECONDS,
-    )
+    """Return the text of all configuration files by name, for a Prometheus that reads `folder`.
+
+    Args:
+        objects: that the chart renders.
+        alertmanager: host:port.
+        webhook: URL that gets the notifications.
+        discovery: URL that answers with pods.
+        folder: path of the files where they are read.
+    """
     documents = {
-        "prometheus.yml": prometheus,
+        "prometheus.yml": prometheus_config(
+            through_discovery(scrape_configs(objects), discovery, SCRAPE_SECONDS),
+            alertmanager=alertmanager,
+            rules=f"{folder}/rules.yml",
+            scrape_seconds=SCRAPE_SECONDS,
+        ),
         "rules.yml": rule_file(objects),
         "alertmanager.yml": alertmanager_config(webhook),
     }

@@ -34,6 +34,7 @@ _COMMANDS: Final = {
     ),
     "webhook": ("webhook", f"--port={PORTS['webhook']}"),
 }
+_DISCOVERY_PORT: Final = 9099  # beside Prometheus, on its loopback interface
 _READY: Final = {"prometheus": "/-/ready", "alertmanager": "/-/ready", "webhook": "/"}
 _USER: Final = 65532  # the image's own
 _ACCOUNT: Final = "prometheus"
@@ -52,6 +53,7 @@ def stack(namespace: str, image: str, chart: Sequence[Object]) -> list[Object]:
         chart,
         alertmanager=f"alertmanager:{PORTS['alertmanager']}",
         webhook=f"http://webhook:{PORTS['webhook']}/",
+        discovery=f"http://127.0.0.1:{_DISCOVERY_PORT}/",
         folder="/config",
     )
     config_map = _named("v1", "ConfigMap", _CONFIG, namespace) | {"data": config}
@@ -99,28 +101,16 @@ def _deployment(name: str, namespace: str, image: str, config_digest: str) -> Ob
         "app.kubernetes.io/name": name,
         "app.kubernetes.io/part-of": "enginewright-monitoring",
     }
-    container = {
-        "name": name,
-        "image": image,
-        "imagePullPolicy": "IfNotPresent",
-        "command": list(_COMMANDS[name]),
+    container = _container(name, image, _COMMANDS[name]) | {
         "ports": [{"name": "http", "containerPort": PORTS[name]}],
         "readinessProbe": {"httpGet": {"path": _READY[name], "port": "http"}, "periodSeconds": 1},
-        "resources": {
-            "requests": {"cpu": "20m", "memory": "64Mi"},
-            "limits": {"memory": "512Mi"},
-        },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
         "volumeMounts": [
             {"name": "config", "mountPath": "/config", "readOnly": True},
             {"name": "data", "mountPath": "/data"},
         ],
     }
     finds_pods = name == "prometheus"
+    finder = _container("discovery", image, ("discovery", f"--port={_DISCOVERY_PORT}"))
     pod = {
         "automountServiceAccountToken": finds_pods,
         **({"serviceAccountName": _ACCOUNT} if finds_pods else {}),
@@ -132,7 +122,7 @@ def _deployment(name: str, namespace: str, image: str, config_digest: str) -> Ob
             "fsGroup": _USER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [container],
+        "containers": [container, finder] if finds_pods else [container],
         "volumes": [
             {"name": "config", "configMap": {"name": _CONFIG}},
             {"name": "data", "emptyDir": {}},
@@ -146,6 +136,24 @@ def _deployment(name: str, namespace: str, image: str, config_digest: str) -> Ob
             "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod},
         }
+    }
+
+
+def _container(name: str, image: str, command: Sequence[str]) -> Object:
+    return {
+        "name": name,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": list(command),
+        "resources": {
+            "requests": {"cpu": "20m", "memory": "64Mi"},
+            "limits": {"memory": "512Mi"},
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
     }
 
 

@@ -2,29 +2,32 @@
 
 import contextlib
 import json
+import os
 import re
-import socket
 import subprocess
 import sys
 import urllib.parse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Self
 
 import yaml
 
 from hack.monitoring import config
+from hack.monitoring.config import Config
+from hack.monitoring.convert import scrape_configs
 from hack.monitoring.dashboards import FOLDER
+from hack.monitoring.discovery import targets
 from hack.monitoring.tools import program
 from tests.e2e.harness import eventually, http_json
 from tests.support.expositions import OperatorPod, ServingPod
-from tests.support.web import WebServer
+from tests.support.serving import free_port
+from tests.support.web import Request, WebServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RULES = REPOSITORY / "charts/enginewright/files/monitoring/enginewright.rules.yaml"
-TARGET = {"namespace": "shop", "pod": "rank-1"}  # labels that the scrape adds
-_TEXT = "text/plain; version=0.0.4"
 
 
 @dataclass(frozen=True)
@@ -66,28 +69,66 @@ def board_queries(name: str) -> list[BoardQuery]:
 
 
 class Pods:
-    """Serves what a serving pod and the operator expose."""
+    """A serving pod and the operator's, as the API server lists them and with what they expose."""
 
-    def __init__(self, web: WebServer) -> None:
+    def __init__(self, web: Mapping[str, WebServer]) -> None:
         self.serving, self.operator = ServingPod(), OperatorPod()
-        self._address = web.url.removeprefix("http://")
-        web.routes["/sidecar"] = lambda request: request.send(
-            self.serving.expose(), Content_Type=_TEXT
-        )
-        web.routes["/operator"] = lambda request: request.send(
-            self.operator.expose(), Content_Type=_TEXT
+        self._web = web
+        exposed = {"sidecar": self.serving.expose, "http": self.operator.expose}
+        for port, expose in exposed.items():
+            web[port].routes["/metrics"] = _answer(expose, "text/plain; version=0.0.4")
+        web["discovery"].routes["/"] = _answer(
+            lambda: json.dumps(targets([self._serving(), self._operator()])).encode(),
+            "application/json",
         )
 
-    def scrape_configs(self) -> list[dict[str, Any]]:
-        """Return how Prometheus scrapes both, with the labels that the PodMonitors give."""
-        return [
-            {
-                "job_name": f"enginewright-{name}",
-                "metrics_path": f"/{name}",
-                "static_configs": [{"targets": [self._address], "labels": TARGET}],
-            }
-            for name in ("sidecar", "operator")
-        ]
+    @classmethod
+    @contextlib.contextmanager
+    def started(cls) -> Iterator[Self]:
+        """Serve meanwhile."""
+        with contextlib.ExitStack() as running:
+            names = ("sidecar", "http", "discovery")
+            yield cls({name: running.enter_context(WebServer()) for name in names})
+
+    def scrape_configs(self, chart: Sequence[Config]) -> list[Config]:
+        """Return how the chart has them scraped."""
+        return config.through_discovery(scrape_configs(chart), self._web["discovery"].url, 1)
+
+    def _serving(self) -> Config:
+        labels = {"enginewright.dev/component": "serve", "enginewright.dev/model": "rank"}
+        return self._pod("shop", "rank-1", labels, init=self._container("sidecar", "sidecar"))
+
+    def _operator(self) -> Config:
+        name = {f"app.kubernetes.io/{each}": "enginewright" for each in ("name", "instance")}
+        labels = name | {"app.kubernetes.io/component": "operator"}
+        return self._pod(
+            config.OPERATOR_NAMESPACE, "operator-1", labels, self._container("operator", "http")
+        )
+
+    def _pod(
+        self,
+        namespace: str,
+        name: str,
+        labels: dict[str, str],
+        container: Config | None = None,
+        init: Config | None = None,
+    ) -> Config:
+        return {
+            "metadata": {"namespace": namespace, "name": name, "labels": labels},
+            "spec": {
+                "containers": [container or {"name": "server"}],
+                "initContainers": [init] if init else [],
+            },
+            "status": {"podIP": "127.0.0.1", "phase": "Running"},
+        }
+
+    def _container(self, name: str, port: str) -> Config:
+        number = int(self._web[port].url.rpartition(":")[2])
+        return {"name": name, "ports": [{"name": port, "containerPort": number}]}
+
+
+def _answer(body: Callable[[], bytes], content_type: str) -> Callable[[Request], None]:
+    return lambda request: request.send(body(), Content_Type=content_type)
 
 
 @dataclass(frozen=True)
@@ -135,7 +176,7 @@ def running(
     folder: Path, scrapes: Sequence[dict[str, Any]], scrape_seconds: float
 ) -> Iterator[Stack]:
     """Run Prometheus with the shipped rules, Alertmanager and the webhook on free ports."""
-    ports = _free_ports(3)
+    ports = [free_port() for _ in range(3)]
     prometheus, alertmanager, webhook = (f"127.0.0.1:{port}" for port in ports)
     documents = {
         "prometheus.yml": config.prometheus_config(
@@ -163,7 +204,7 @@ def running(
     stack = Stack(f"http://{prometheus}", f"http://{alertmanager}", f"http://{webhook}")
     with contextlib.ExitStack() as processes:
         for name, command in commands.items():
-            processes.enter_context(_process(command, folder / f"{name}.log"))
+            processes.enter_context(process(command, folder / f"{name}.log"))
         for url in (
             f"{stack.prometheus}/api/v1/status/runtimeinfo",
             f"{stack.alertmanager}/api/v2/status",
@@ -181,24 +222,24 @@ def _answers(url: str) -> Callable[[], bool]:
     return check
 
 
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
 @contextlib.contextmanager
-def _process(command: Sequence[str | Path], log: Path) -> Iterator[None]:
+def process(
+    command: Sequence[str | Path], log: Path, environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[None]:
+    """Run a program meanwhile; its words go to `log`."""
     with log.open("wb") as output:
-        process = subprocess.Popen([str(each) for each in command], stdout=output, stderr=output)
+        child = subprocess.Popen(
+            [str(each) for each in command],
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **environment},
+        )
     try:
         yield
     finally:
-        process.terminate()
+        child.terminate()
         try:
-            process.wait(20)
+            child.wait(20)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            child.kill()
+            child.wait()

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from enginewright.contract.reasons import REMEDIES, Reason
 
+from hack.monitoring import config
 from tests.e2e.harness import eventually
 from tests.support.monitoring import REPOSITORY, RULES, Pods, promtool, running
-from tests.support.web import WebServer
 
 ALERTS = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
 RUNBOOK = REPOSITORY / "docs/monitoring.md"
@@ -74,7 +74,11 @@ def test_a_fallback_is_told_with_the_remedy_of_its_reason() -> None:
 def test_from_metric_to_webhook_and_back(tmp_path: Path) -> None:
     """Prometheus, Alertmanager and the receiver, as in the cluster but for where the metric comes from."""
     name = "EnginewrightCPUFallback"
-    with WebServer() as web, running(tmp_path, (pods := Pods(web)).scrape_configs(), 0.25) as stack:
+    chart = config.chart_objects()
+    with (
+        Pods.started() as pods,
+        running(tmp_path, pods.scrape_configs(chart), 0.25) as stack,
+    ):
         eventually(lambda: stack.query("enginewright_fallback_active == 0"), 20, interval=0.05)
         assert stack.notified(name) == []
         began = time.time()

@@ -4,6 +4,8 @@ import copy
 import json
 import subprocess
 import sys
+import urllib.error
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +14,11 @@ from enginewright.manifests.labels import COMPONENT
 
 from hack.monitoring import config
 from hack.monitoring.convert import ConvertError, rule_file, scrape_configs
+from hack.monitoring.discovery import targets
 from hack.monitoring.stack import stack, to_yaml
-from tests.support.monitoring import REPOSITORY, RULES, promtool
+from tests.e2e.harness import eventually, http_json
+from tests.support.monitoring import REPOSITORY, RULES, process, promtool
+from tests.support.serving import free_port
 from tests.unit.test_chart_render import IMAGES, of_kind, render
 
 pytestmark = pytest.mark.timeout(1500)  # helm is built when it is first used
@@ -102,6 +107,42 @@ def test_the_converter_makes_what_the_prometheus_operator_makes() -> None:
     assert ours == {each["job_name"]: each for each in theirs["scrape_configs"]}
 
 
+def test_the_discovery_finds_what_prometheus_own_finds() -> None:
+    known = yaml.safe_load((REPOSITORY / "tests/support/prometheus_discovery.yaml").read_text())
+    found = [
+        {"__address__": each["targets"][0], **each["labels"]} for each in targets([known["pod"]])
+    ]
+    assert found == known["targets"]
+
+
+def test_the_discovery_leaves_out_pods_without_an_address_and_knows_ipv6() -> None:
+    known = yaml.safe_load((REPOSITORY / "tests/support/prometheus_discovery.yaml").read_text())
+    pod = known["pod"]
+    assert targets([{**pod, "status": {"phase": "Pending"}}]) == []
+    pod["status"]["podIP"] = "2001:db8::7"
+    assert targets([pod])[0]["targets"] == ["[2001:db8::7]:8080"]
+
+
+def test_the_discovery_says_when_it_cannot_list_pods(tmp_path: Path) -> None:
+    port = free_port()
+    place = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
+    command = [sys.executable, str(REPOSITORY / "hack/monitoring/discovery.py"), f"--port={port}"]
+    with process(command, tmp_path / "log", place):
+
+        def refused() -> bool:
+            try:
+                http_json(f"http://127.0.0.1:{port}/")
+            except urllib.error.HTTPError as error:
+                return error.code == 503
+            return False
+
+        eventually(refused, 20, "the refusal", interval=0.05)
+    assert "pods cannot be listed" in (tmp_path / "log").read_text()
+    outside = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    assert outside.returncode == 1
+    assert "this runs in a pod" in outside.stderr
+
+
 MONITOR: Object = {
     "apiVersion": "monitoring.coreos.com/v1",
     "kind": "PodMonitor",
@@ -185,8 +226,7 @@ def test_promtool_accepts_the_stacks_configuration(
     folder = tmp_path_factory.mktemp("config")
     for name, text in config_map["data"].items():
         (folder / name).write_text(text.replace("/config/", f"{folder}/"))
-    # the account's token is in the pod only
-    done = promtool("check", "config", "--syntax-only", str(folder / "prometheus.yml"))
+    done = promtool("check", "config", str(folder / "prometheus.yml"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert promtool("check", "rules", str(folder / "rules.yml")).returncode == 0
 
@@ -198,12 +238,12 @@ def test_the_stacks_pods_are_restricted(stacked: list[Object]) -> None:
         pod = deployment["spec"]["template"]["spec"]
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        (container,) = pod["containers"]
-        assert container["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
         finds_pods = deployment["metadata"]["name"] == "prometheus"
         assert pod["automountServiceAccountToken"] is finds_pods
 
@@ -222,7 +262,7 @@ def test_the_stacks_services_reach_their_pods(stacked: list[Object]) -> None:
     for name, service in services.items():
         template = deployments[name]["spec"]["template"]
         assert service["selector"].items() <= template["metadata"]["labels"].items()
-        (container,) = template["spec"]["containers"]
+        container = template["spec"]["containers"][0]
         assert service["ports"][0]["port"] == container["ports"][0]["containerPort"]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hack.monitoring import config
 from hack.monitoring.dashboards import FOLDER, wanted
 from tests.e2e.harness import eventually
 from tests.support.expositions import OperatorPod, ServingPod
@@ -18,7 +19,6 @@ from tests.support.monitoring import (
     board_queries,
     running,
 )
-from tests.support.web import WebServer
 
 BOARDS = ("fleet.json", "model.json")
 QUERIES = [(name, each) for name in BOARDS for each in board_queries(name)]
@@ -78,11 +78,11 @@ def test_rules_and_dashboards_use_no_metric_that_is_not_exposed() -> None:
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Prometheus with a model that has fallen back, scraped often enough for a rate."""
-    with WebServer() as web:
-        pods = Pods(web)
+    folder = tmp_path_factory.mktemp("prometheus")
+    chart = config.chart_objects()
+    with Pods.started() as pods:
         pods.serving.fallen_back = True
-        folder = tmp_path_factory.mktemp("prometheus")
-        with running(folder, pods.scrape_configs(), 0.25) as running_stack:
+        with running(folder, pods.scrape_configs(chart), 0.25) as running_stack:
             for job in ("sidecar", "operator"):
                 samples = f'count_over_time(up{{job="enginewright-{job}"}}[1m]) > 3'
                 eventually(lambda: running_stack.query(samples), 30, samples, interval=0.1)  # noqa: B023 - called at once
