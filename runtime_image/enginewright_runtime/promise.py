@@ -238,10 +238,11 @@ def _told(
         return f"all {total} compute nodes run on {provider}"
     others = ", ".join(sorted(name for name in facts.nodes if name != provider)) or "another"
     names = [f"{name} x{times}" if times > 1 else name for name, times in sorted(elsewhere.items())]
-    time = "unknown" if share is None else _percent(share)
+    time = "an unknown share" if share is None else _percent(share)
     return (
-        f"{count} of {total} compute nodes ({_percent(count / total)}; of the time {time}) run on"
-        f" {others} instead of {provider}" + (f": {name_nodes(names)}" if names else "")
+        f"{count} of {total} compute nodes ({_percent(count / total)} of the nodes, {time} of the"
+        f" time) run on {others} instead of {provider}"
+        + (f": {name_nodes(names)}" if names else "")
     )
 
 
@@ -258,7 +259,7 @@ def _excess(found: _Found, promise: Promise) -> str | None:
     limit = promise.max_compute_share
     if limit is not None and found.share is None:
         exceeded.append(
-            f"{_percent(limit)} of the time as far as is proven, for it was not profiled"
+            f"{_percent(limit)} of the time, which is not proven, as not all of them were profiled"
         )
     elif limit is not None and found.share is not None and found.share > limit + _ROUNDING:
         exceeded.append(f"{_percent(limit)} of the time")
