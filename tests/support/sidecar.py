@@ -15,8 +15,9 @@ from typing import Any, Self
 
 import onnx
 from enginewright.contract.manifest import MANIFEST_NAME, Manifest, TensorSpec
-from enginewright.contract.task import Promise, ServeTask
+from enginewright.contract.task import Promise, ServeTask, ShapeProfile
 from enginewright.contract.verdict import Check, CheckVerdict, Verdict
+from enginewright_runtime.sidecar.settings import INTERVALS
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from typing_extensions import override
@@ -78,12 +79,18 @@ def change_manifest(root: Path, **fields: Any) -> Manifest:
 
 
 def prepared(
-    root: Path, model: onnx.ModelProto | Path, *, backend: str = "cpu", python: Path | None = None
+    root: Path,
+    model: onnx.ModelProto | Path,
+    *,
+    backend: str = "cpu",
+    python: Path | None = None,
+    shapes: Sequence[ShapeProfile] = (),
 ) -> ServeTask:
     """Prepare `model` with the real stages and fetch the artefact; return the task to serve it."""
     root.mkdir(exist_ok=True)
     place = Workplace(root, python or sys.executable)
-    name, outcome = place.prepare(place.task(place.put("model.onnx", model), backend=backend))
+    uri = place.put("model.onnx", model)
+    name, outcome = place.prepare(place.task(uri, backend=backend, shapes=shapes))
     assert outcome.code == 0, f"{name}: {outcome.message}"
     assert outcome.report.published is not None
     key = outcome.report.published.key
@@ -107,16 +114,19 @@ class Sidecar:
         server_port: int,
         *,
         python: str | Path = sys.executable,
+        pace: float = 1.0,
         **settings: float,
     ) -> None:
+        """Start it; `pace` multiplies the intervals of the checks."""
         self.root = root
         self.port = free_port()
+        intervals = {check: seconds * pace for check, seconds in INTERVALS.items()}
         arguments = {
             "task": task.model_dump(mode="json"),
             "root": str(root),
             "port": self.port,
             "server_port": server_port,
-            "settings": settings,
+            "settings": {"intervals": intervals, **settings},
         }
         self._log = (root / "sidecar.log").open("wb")
         self.process = subprocess.Popen(
@@ -155,8 +165,7 @@ class Sidecar:
             wire.send(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
             return wire.receive()
 
-    @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """What /readyz answers."""
         return self.get("/readyz").status == 200
 
@@ -191,7 +200,7 @@ class Sidecar:
 
     def until_ready(self) -> float:
         """Poll until the pod is admitted."""
-        return self.until(lambda: self.ready, "ready")
+        return self.until(self.is_ready, "ready")
 
     def until_state(self, check: Check, state: str, seconds: float = READY_SECONDS) -> CheckVerdict:
         """Poll until `check` is in `state`; return its verdict."""
@@ -225,8 +234,15 @@ class Proxy:
 
             do_POST = do_GET  # noqa: N815 - http.server names it so
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
-        self._server.daemon_threads = True
+        class Quiet(ThreadingHTTPServer):
+            daemon_threads = True
+
+            @override
+            def handle_error(self, request: Any, client_address: Any) -> None:
+                if not isinstance(sys.exc_info()[1], ConnectionError):
+                    super().handle_error(request, client_address)
+
+        self._server = Quiet(("127.0.0.1", self.port), Handler)
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
@@ -267,35 +283,6 @@ class Proxy:
             return 502, [], b"{}"
         finally:
             connection.close()
-
-
-def told_as_contract(task: ServeTask, root: Path) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return what makes the contract's Execution of the server's words."""
-    manifest = Manifest.model_validate_json((root / "artifact" / MANIFEST_NAME).read_bytes())
-
-    def change(told: dict[str, Any]) -> dict[str, Any]:
-        if "session" in told:
-            return told
-        nodes = told["placement"]["nodes"]
-        return {
-            "model": told["model"],
-            "revision": told["revision"],
-            "backend": told["backend"],
-            "provider": told["provider"],
-            "providers": sorted({told["provider"], *nodes}),
-            "session": 1,
-            "placement": {"nodes": nodes, "elsewhere": told["placement"]["elsewhere"]},
-            "driver": {"needed": False, "present": False},
-            "model_digest": manifest.model_digest,
-            "prepared_key": task.prepared_key,
-            "opset": manifest.opset,
-            "ort_distributions": ["onnxruntime"],
-            "ort_version": told["versions"]["onnxruntime"],
-            "backend_version": told["versions"][task.backend],
-            "runtime_version": "0.1.0",
-        }
-
-    return change
 
 
 def value(metrics: dict[str, list[Sample]], name: str, **labels: str) -> float | None:

@@ -117,7 +117,7 @@ def test_the_table_of_intervals_is_whole() -> None:
 # Admission and what ends it.
 
 
-def checks(default: CheckState = "ok", **states: str) -> Mapping[Check, CheckVerdict]:
+def checks(default: CheckState = "ok", /, **states: str) -> Mapping[Check, CheckVerdict]:
     return {
         check: CheckVerdict.model_validate(
             {"check": check, "state": states.get(check.name.lower(), default)}

@@ -123,33 +123,38 @@ class Watch:
         began = time.monotonic()
         due = [check for check, at in self._due.items() if at <= began]
         if due:
-            await self._execution(due)
+            answered = await self._execution(due)
             for check in due:
-                self._due[check] = began + self._settings.intervals[check]
+                # what was not answered is asked again with the most frequent question
+                pause = self._settings.intervals[check if answered else Check.PLACEMENT]
+                self._due[check] = began + pause
         return max(0.0, min(self._due.values()) - time.monotonic())
 
-    async def _execution(self, due: list[Check]) -> None:
+    async def _execution(self, due: list[Check]) -> bool:
+        """Ask how the server runs the model; return whether it has told, or cannot."""
         findings = self._findings
         try:
             answer = await self._get(self._questions, self._execution_path)
         except UnreachableError as error:
             findings.execution_missed(f"the server {error}", due, foreign=False)
-            return
+            return False
         if answer.status == 404:
             why = "the server does not tell how it runs the model: it is not Enginewright's"
             findings.execution_missed(why, due, foreign=True)
-        elif answer.status != 200:
+            return True
+        if answer.status != 200:
             why = f"the server answers {answer.status} when asked how it runs the model"
             findings.execution_missed(why, due, foreign=False)
-        else:
-            try:
-                told = Execution.model_validate_json(answer.body)
-            except ValidationError as error:
-                where = ".".join(map(str, error.errors()[0]["loc"])) or "the whole"
-                why = f"the server's words on how it runs the model are not understood: {where}"
-                findings.execution_missed(why, due, foreign=False)
-            else:
-                findings.execution(told, due)
+            return False
+        try:
+            told = Execution.model_validate_json(answer.body)
+        except ValidationError as error:
+            where = ".".join(map(str, error.errors()[0]["loc"])) or "the whole"
+            why = f"the server's words on how it runs the model are not understood: {where}"
+            findings.execution_missed(why, due, foreign=False)
+            return False
+        findings.execution(told, due)
+        return True
 
     async def _ask_golden(self) -> float:
         began = time.monotonic()

@@ -1,0 +1,408 @@
+"""The real sidecar beside the real server: what it proves, and that nothing gets past it."""
+
+import http.client
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from enginewright.contract.reasons import ExitCode, Reason
+from enginewright.contract.report import read_herald
+from enginewright.contract.task import ServeTask, ShapeProfile
+from enginewright.contract.verdict import Check
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from tests.support.serving import Feeds, Server, linear_model, model, slow_model, tensor
+from tests.support.sidecar import (
+    Proxy,
+    Sidecar,
+    artifact,
+    change_manifest,
+    prepared,
+    promising,
+    value,
+)
+
+PROOFS = {
+    Check.SERVER,
+    Check.PROVIDER,
+    Check.PLACEMENT,
+    Check.DISTRIBUTION,
+    Check.VERSIONS,
+    Check.GOLDEN,
+}
+QUICK = 0.2  # of the intervals, where a test would only wait for them
+SAMPLE: Feeds = {"x": np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8)}
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> ServeTask:
+    return artifact(tmp_path, linear_model(), [SAMPLE])
+
+
+def change_golden(root: Path, factor: float) -> None:
+    path = root / "artifact/golden/outputs.npz"
+    arrays: dict[str, Any] = dict(np.load(path))
+    arrays["s0/y"] = arrays["s0/y"] * factor
+    np.savez(path, **arrays)
+
+
+def test_a_real_model_is_proven_whole(tmp_path: Path, models: Path) -> None:
+    onnx_file = next(models.rglob("ch_ppocr_mobile_v2.0_cls_infer.onnx"))
+    shape = ShapeProfile(input="x", min=(1, 3, 48, 48), opt=(1, 3, 48, 192), max=(2, 3, 48, 192))
+    task = prepared(tmp_path, onnx_file, shapes=[shape])
+    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
+        sidecar.until_ready()
+        sidecar.until_state(Check.PROBE_LATENCY, "ok", 60)
+        verdict = sidecar.verdict()
+        states = {each.check: each.state for each in verdict.checks}
+        assert all(states[check] == "ok" for check in PROOFS), verdict
+        assert (verdict.ready, verdict.admitted) == (True, True)
+        assert verdict.provider == "CPUExecutionProvider"
+        assert verdict.fallback is not None
+        assert not verdict.fallback.active
+        assert verdict.fallback.nodes_total > 50
+        assert verdict.baseline is not None
+        assert 0 < verdict.baseline.p50 <= verdict.baseline.p90 <= verdict.baseline.p99
+        metrics = sidecar.metrics()
+        assert value(metrics, "enginewright_placement_nodes") == verdict.fallback.nodes_total
+        assert value(metrics, "enginewright_fallback_active", kind="NodeFallback", reason="") == 0
+
+
+def test_every_type_of_tensor_is_asked_and_compared(tmp_path: Path) -> None:
+    kinds: dict[str, tuple[int, NDArray[Any]]] = {
+        "f": (TensorProto.FLOAT, np.array([1.5, np.inf], np.float32)),
+        "d": (TensorProto.DOUBLE, np.array([2.5, np.nan], np.float64)),
+        "h": (TensorProto.FLOAT16, np.array([0.5, -1], np.float16)),
+        "i": (TensorProto.INT64, np.array([2**62, -3], np.int64)),
+        "u": (TensorProto.UINT8, np.array([0, 255], np.uint8)),
+        "b": (TensorProto.BOOL, np.array([True, False])),
+        "s": (TensorProto.STRING, np.array(["grüß", ""], dtype=object)),
+    }
+    identity = model(
+        [helper.make_node("Identity", [name], [f"{name}_out"]) for name in kinds],
+        [tensor(name, kind, 2) for name, (kind, _) in kinds.items()],
+        [tensor(f"{name}_out", kind, 2) for name, (kind, _) in kinds.items()],
+    )
+    task = artifact(tmp_path, identity, [{name: array for name, (_, array) in kinds.items()}])
+    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
+        sidecar.until_state(Check.GOLDEN, "ok")
+
+
+def test_a_model_that_throws_dice_is_admitted(tmp_path: Path) -> None:
+    dice = model(
+        [
+            helper.make_node("RandomNormal", [], ["r"], shape=[4]),
+            helper.make_node("Add", ["x", "r"], ["y"]),
+            helper.make_node("Neg", ["x"], ["z"]),
+        ],
+        [tensor("x", TensorProto.FLOAT, 4)],
+        [tensor("y", TensorProto.FLOAT, 4), tensor("z", TensorProto.FLOAT, 4)],
+    )
+    task = artifact(tmp_path, dice, [{"x": np.ones(4, np.float32)}])
+    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
+        sidecar.until_ready()
+        assert "output 'y' gives other values on every run: not compared" in sidecar.log()
+        assert sidecar.verdict().parity_max_abs_error == 0.0  # of z
+
+
+def test_a_server_that_is_not_there_yet_or_not_any_more(tmp_path: Path, task: ServeTask) -> None:
+    with Proxy(1) as proxy:  # nobody listens on port 1
+        port = proxy.port
+    with Sidecar(tmp_path, task, port, pace=QUICK) as sidecar:
+        sidecar.until(
+            lambda: "does not listen" in sidecar.check(Check.SERVER).message, "server looked for"
+        )
+        verdict = sidecar.verdict()
+        assert {each.state for each in verdict.checks} == {"unknown"}
+        assert (verdict.ready, verdict.admitted, verdict.fallback) == (False, False, None)
+        metrics = sidecar.metrics()
+        assert "enginewright_fallback_active" not in metrics
+        assert "enginewright_info" not in metrics
+        with Server(tmp_path, task, port=port) as server:
+            sidecar.until_ready()
+            assert "enginewright_requests_total" in sidecar.metrics()
+            server.process.kill()
+            gone = sidecar.until_state(Check.SERVER, "failed")
+            assert gone.reason is Reason.SERVER_DOWN
+            sidecar.until(lambda: not sidecar.verdict().admitted, "admission withdrawn")
+            assert not sidecar.is_ready()
+            assert "enginewright_requests_total" not in sidecar.metrics()
+            assert sidecar.get("/healthz").status == 200
+        with Server(tmp_path, task, port=port):
+            sidecar.until_ready()
+
+
+def test_a_server_that_hangs_delays_neither_answers_nor_scrapes(
+    tmp_path: Path, task: ServeTask
+) -> None:
+    with (
+        Server(tmp_path, task) as server,
+        Sidecar(tmp_path, task, server.port, pace=QUICK) as sidecar,
+    ):
+        sidecar.until_ready()
+        server.process.send_signal(19)  # SIGSTOP
+        try:
+            hung = sidecar.until_state(Check.SERVER, "failed")
+            assert hung.message == "the server has not answered within 2 s"
+            began = time.monotonic()
+            assert "enginewright_requests_total" not in sidecar.metrics()
+            assert time.monotonic() - began < 2.0
+            assert sidecar.is_ready()  # the server's own probes act on that; wrong it is not
+            sidecar.until_state(Check.PLACEMENT, "unknown")
+            assert "enginewright_fallback_active" not in sidecar.metrics()
+        finally:
+            server.process.send_signal(18)
+        sidecar.until_state(Check.PLACEMENT, "ok")
+
+
+def test_wrong_answers_make_an_admitted_pod_unready_at_once(
+    tmp_path: Path, task: ServeTask
+) -> None:
+    other = tmp_path / "other"
+    double = linear_model()
+    weights = double.graph.initializer[0]
+    weights.raw_data = (np.frombuffer(weights.raw_data, np.float32) * 2).tobytes()
+    other_task = artifact(other, double, [SAMPLE])
+    with (
+        Server(tmp_path, task) as server,
+        Server(other, other_task) as wrong,
+        Proxy(server.port) as proxy,
+        Sidecar(tmp_path, task, proxy.port) as sidecar,
+    ):
+        sidecar.until_ready()
+        proxy.inference_port = wrong.port  # and /execution says what it always said
+        took = sidecar.until(lambda: not sidecar.is_ready(), "unready")
+        print(f"wrong answers begun to unready: {took:.2f} s")
+        golden = sidecar.check(Check.GOLDEN)
+        assert (golden.state, golden.reason) == ("failed", Reason.PARITY_FAILED)
+        assert "output 'y' of golden sample 's0' is outside the tolerance" in golden.message
+        verdict = sidecar.verdict()
+        assert verdict.admitted
+        assert verdict.parity_max_abs_error
+        assert value(sidecar.metrics(), "enginewright_check", check="golden", state="failed") == 1
+        assert value(sidecar.metrics(), "enginewright_probe_failures_total", check="golden")
+        proxy.inference_port = None
+        sidecar.until_ready()
+
+
+def test_a_pod_with_wrong_answers_is_never_admitted(tmp_path: Path, task: ServeTask) -> None:
+    with Server(tmp_path, task) as server:
+        change_golden(tmp_path, 1.5)  # the server has proven itself against the old ones
+        with Sidecar(tmp_path, task, server.port) as sidecar:
+            sidecar.until_state(Check.GOLDEN, "failed")
+            assert not sidecar.verdict().admitted
+
+
+def test_a_model_that_has_become_slow_is_told_whatever_execution_says(
+    tmp_path: Path, task: ServeTask
+) -> None:
+    with (
+        Server(tmp_path, task) as server,
+        Proxy(server.port) as proxy,
+        Sidecar(tmp_path, task, proxy.port, pace=QUICK) as sidecar,
+    ):
+        sidecar.until(lambda: sidecar.verdict().baseline is not None, "baseline")
+        sidecar.until_state(Check.PROBE_LATENCY, "ok")
+        proxy.delay = 0.05
+        began = time.monotonic()
+        slow = sidecar.until_state(Check.PROBE_LATENCY, "failed")
+        ratio = value(sidecar.metrics(), "enginewright_latency_ratio")
+        print(f"slowness begun to metric: {time.monotonic() - began:.2f} s, ratio {ratio:.1f}")
+        assert slow.reason is Reason.SLOWER_THAN_BASELINE
+        assert ratio is not None
+        assert ratio > 3
+        assert sidecar.is_ready()
+        proxy.delay = 0.0
+        sidecar.until_state(Check.PROBE_LATENCY, "ok")
+
+
+def test_golden_inferences_of_a_slow_model_leave_it_alone(tmp_path: Path) -> None:
+    task = artifact(tmp_path, slow_model(), [{"turns": np.array([1000], np.int64)}])
+    with (
+        Server(tmp_path, task) as server,
+        Sidecar(tmp_path, task, server.port, baseline_probes=4) as sidecar,
+    ):
+        sidecar.until(lambda: sidecar.verdict().baseline is not None, "baseline", 90)
+        baseline = sidecar.verdict().baseline
+        assert baseline is not None
+        before = value(sidecar.metrics(), "enginewright_probe_duration_seconds_count") or 0.0
+        time_left = 20 * baseline.p50
+        assert time_left > 2, "the model is too quick for this test"
+        time.sleep(time_left)  # the absence of probes shows in time only
+        after = value(sidecar.metrics(), "enginewright_probe_duration_seconds_count") or 0.0
+        assert after - before <= 2
+        assert sidecar.check(Check.GOLDEN).state == "ok"
+
+
+def test_a_busy_server_is_no_failure(tmp_path: Path, task: ServeTask) -> None:
+    with (
+        Server(tmp_path, task) as server,
+        Proxy(server.port) as proxy,
+        Sidecar(tmp_path, task, proxy.port, pace=QUICK) as sidecar,
+    ):
+        sidecar.until_ready()
+        proxy.refusing = {"/infer": 503}
+        golden = sidecar.until_state(Check.GOLDEN, "unknown")
+        assert golden.message == "the server is too busy for golden samples (503)"
+        assert sidecar.is_ready()
+        assert value(sidecar.metrics(), "enginewright_probe_failures_total", check="golden") == 0
+
+
+def test_errors_of_live_requests_are_told(tmp_path: Path) -> None:
+    broken = model(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        [tensor("x", TensorProto.FLOAT, "n"), tensor("shape", TensorProto.INT64, 1)],
+        [tensor("y", TensorProto.FLOAT, "m")],
+    )
+    good: Feeds = {"x": np.ones(4, np.float32), "shape": np.array([4], np.int64)}
+    task = artifact(tmp_path, broken, [good])
+    document = {
+        "inputs": [
+            {"name": "x", "datatype": "FP32", "shape": [4], "data": [1, 2, 3, 4]},
+            {"name": "shape", "datatype": "INT64", "shape": [1], "data": [3]},
+        ]
+    }
+    with (
+        Server(tmp_path, task) as server,
+        Sidecar(tmp_path, task, server.port, pace=QUICK) as sidecar,
+    ):
+        sidecar.until_ready()
+        for _ in range(30):
+            assert server.post(document).status == 500
+        failed = sidecar.until_state(Check.ERRORS, "failed")
+        assert failed.reason is Reason.TOO_MANY_ERRORS
+        assert sidecar.is_ready()
+
+
+def test_without_execution_nothing_is_admitted_under_forbid_and_it_is_otherwise(
+    tmp_path: Path, task: ServeTask
+) -> None:
+    with Server(tmp_path, task) as server, Proxy(server.port) as proxy:
+        proxy.refusing = {"/execution": 404}
+        with Sidecar(tmp_path, task, proxy.port) as sidecar:
+            sidecar.until_state(Check.GOLDEN, "ok")
+            assert sidecar.check(Check.PLACEMENT).state == "unknown"
+            assert not sidecar.is_ready()
+        with Sidecar(tmp_path, promising(task, "Allow"), proxy.port) as sidecar:
+            sidecar.until_ready()
+        proxy.refusing = {"/execution": 500}  # ours would have told
+        with Sidecar(tmp_path, promising(task, "Allow"), proxy.port) as sidecar:
+            sidecar.until_state(Check.GOLDEN, "ok")
+            assert not sidecar.is_ready()
+
+
+def test_a_manifest_of_other_versions_is_told(tmp_path: Path, task: ServeTask) -> None:
+    with Server(tmp_path, task) as server:
+        change_manifest(tmp_path, opset=16)
+        with Sidecar(tmp_path, task, server.port) as sidecar:
+            found = sidecar.until_state(Check.VERSIONS, "failed")
+            assert found.message == "opset is 17, proven was 16"
+            assert not sidecar.is_ready()
+
+
+@pytest.fixture
+def serving(tmp_path: Path, task: ServeTask) -> Iterator[tuple[Proxy, Sidecar]]:
+    with (
+        Server(tmp_path, task) as server,
+        Proxy(server.port) as proxy,
+        Sidecar(tmp_path, task, proxy.port) as sidecar,
+    ):
+        sidecar.until_ready()
+        yield proxy, sidecar
+
+
+def replaced(told: dict[str, Any]) -> dict[str, Any]:
+    """Return what a server says whose session ONNX Runtime has made anew, elsewhere."""
+    placement = {"nodes": {"Elsewhere": 2}, "elsewhere": ["a (MatMul)", "b (ReduceSum)"]}
+    return told | {"session": 2, "placement": placement, "providers": ["Elsewhere"]}
+
+
+def test_a_replaced_session_shows_in_the_metrics_and_the_pod_waits_to_be_let_go(
+    serving: tuple[Proxy, Sidecar],
+) -> None:
+    proxy, sidecar = serving
+    proxy.execution = replaced
+    took = sidecar.until(
+        lambda: (
+            value(
+                sidecar.metrics(),
+                "enginewright_fallback_active",
+                kind="NodeFallback",
+                reason="SessionReplaced",
+            )
+            == 1
+        ),
+        "fallback in the metrics",
+    )
+    print(f"fallback begun to metric: {took:.2f} s")
+    assert took < 5
+    assert sidecar.is_ready()
+    assert sidecar.check(Check.PLACEMENT).reason is Reason.SESSION_REPLACED
+    verdict = sidecar.verdict("?release=1")
+    assert (verdict.ready, verdict.admitted) == (False, True)
+    assert not sidecar.is_ready()
+    proxy.execution = lambda told: told
+    sidecar.until_ready()
+
+
+def test_release_is_forgotten_after_its_time(tmp_path: Path, task: ServeTask) -> None:
+    with (
+        Server(tmp_path, task) as server,
+        Proxy(server.port) as proxy,
+        Sidecar(tmp_path, task, proxy.port, release_seconds=2.0) as sidecar,
+    ):
+        sidecar.until_ready()
+        proxy.execution = replaced
+        sidecar.until_state(Check.PLACEMENT, "failed")
+        assert not sidecar.verdict("?release=1").ready
+        assert sidecar.until_ready() > 0.5
+
+
+def test_answers_to_what_is_no_question(serving: tuple[Proxy, Sidecar]) -> None:
+    _, sidecar = serving
+    assert sidecar.get("/").status == 404
+    connection = http.client.HTTPConnection("127.0.0.1", sidecar.port, timeout=5)
+    connection.request("POST", "/verdict", b"{}")
+    answer = connection.getresponse()
+    assert answer.status == 405
+    answer.read()
+    connection.request("GET", "/verdict", b"{}")
+    assert connection.getresponse().status == 413
+    connection.close()
+    assert json.loads(sidecar.get("/healthz").body) == {"healthy": True}
+
+
+def test_sigterm_ends_it_within_a_second(serving: tuple[Proxy, Sidecar]) -> None:
+    _, sidecar = serving
+    began = time.monotonic()
+    sidecar.process.terminate()
+    assert sidecar.process.wait(5) == 0
+    assert time.monotonic() - began < 1.0
+    assert (sidecar.root / "dev/termination-log").read_text() == ""
+
+
+def refused(root: Path, task: ServeTask) -> tuple[int, Reason | None]:
+    sidecar = Sidecar(root, task, 1)
+    try:
+        code = sidecar.process.wait(20)
+    finally:
+        sidecar.stop()
+    assert "Traceback" not in sidecar.log()
+    herald = read_herald((root / "dev/termination-log").read_text())
+    assert herald is not None
+    assert herald.stage == "sidecar"
+    return code, herald.reason
+
+
+def test_an_artefact_that_is_not_there_or_damaged_is_told(tmp_path: Path, task: ServeTask) -> None:
+    (tmp_path / "artifact/golden/inputs.npz").write_bytes(b"no zip")
+    assert refused(tmp_path, task) == (ExitCode.PERMANENT, Reason.ARTIFACT_CORRUPT)
+    other = task.model_copy(update={"prepared_key": "0" * 64})
+    assert refused(tmp_path, other) == (ExitCode.PERMANENT, Reason.ARTIFACT_CORRUPT)
+    (tmp_path / "artifact/manifest.json").unlink()
+    assert refused(tmp_path, task) == (ExitCode.TRANSIENT, Reason.ARTIFACT_MISSING)
