@@ -1,21 +1,27 @@
-"""Runs the stages of an engine Job on prepared models, and makes models that test a builder."""
+"""Builds engines: by the stages of a Job, or by the builder alone; and models that test it."""
 
 import importlib
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx
 from enginewright.contract.keys import engine_key
-from enginewright.contract.manifest import Manifest
+from enginewright.contract.manifest import ArtifactFile, Manifest
 from enginewright.contract.task import (
     ENGINE_STAGES,
     LOOKUP_STAGE,
     EngineRecipe,
     EngineTask,
+    Recipe,
     ShapeProfile,
 )
+from enginewright_runtime import graphs, shapes
 from enginewright_runtime.paths import Paths
 from enginewright_runtime.runner import run_stage
+from enginewright_runtime.stages.golden_inputs import generate
+from enginewright_runtime.tensorrt.builder import Order
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tests.support.broken_models import build, value
@@ -28,6 +34,84 @@ BF16 = TensorProto.BFLOAT16
 def sizes(name: str, low: Sequence[int], usual: Sequence[int], high: Sequence[int]) -> ShapeProfile:
     """Return the profile of one input."""
     return ShapeProfile(input=name, min=tuple(low), opt=tuple(usual), max=tuple(high))
+
+
+def recipe(
+    capability: str | None = "8.9",
+    *,
+    backend: str = "tensorrt-rtx",
+    version: str = VERSION,
+    workspace: int | None = None,
+    ahead_of_time: bool = True,
+) -> EngineRecipe:
+    """Return the recipe of an engine."""
+    return EngineRecipe(
+        backend=backend,
+        backend_version=version,
+        ort_version="1.31.1",
+        cuda_major="13",
+        accelerator_class="l4",
+        compute_capability=capability,
+        ahead_of_time=ahead_of_time,
+        workspace_bytes=workspace,
+    )
+
+
+def order(
+    root: Path,
+    model: ModelProto | Path,
+    declared: Sequence[ShapeProfile] = (),
+    how: EngineRecipe | None = None,
+) -> Order:
+    """Return what the builder is given, for a model that no stage has looked at.
+
+    A model that is a path is copied with all that lies beside it.
+    """
+    folder = root / "prepared/model"
+    if isinstance(model, Path):
+        shutil.copytree(model.parent, folder)
+        (folder / model.name).rename(folder / "model.onnx")
+    else:
+        folder.mkdir(parents=True)
+        onnx.save_model(model, folder / "model.onnx")
+    (root / "prepared/golden").mkdir()
+    proto = graphs.parse(folder / "model.onnx")
+    inputs = graphs.inputs_of(proto)
+    profiles = shapes.resolve(inputs, declared, frozenset()).profiles
+    samples = generate(inputs, profiles, declared) if len(profiles) == len(inputs) else []
+    arrays = {
+        f"{sample.name}/{name}": array
+        for sample in samples
+        for name, array in sample.inputs.items()
+    }
+    np.savez(root / "prepared/golden/inputs.npz", **arrays)  # type: ignore[arg-type]  # numpy's stub
+    manifest = Manifest(
+        key="ab" * 32,
+        model_digest="0" * 64,
+        recipe=Recipe(
+            backend="tensorrt-rtx",
+            ort_version="1.31.1",
+            max_opset=26,
+            max_ir_version=13,
+            shapes=tuple(declared),
+        ),
+        model="model/model.onnx",
+        files=(ArtifactFile(path="model/model.onnx", sha256="0" * 64, size_bytes=0),),
+        opset=graphs.default_opset(proto) or 0,
+        ir_version=proto.ir_version,
+        nodes=sum(1 for node in graphs.walk_nodes(proto) if node.op_type != "Constant"),
+        inputs=inputs,
+        outputs=graphs.outputs_of(proto),
+        golden_source="generated",
+        versions={},
+    )
+    return Order(
+        manifest=manifest,
+        prepared=root / "prepared",
+        recipe=how or recipe(),
+        out=root / "engine",
+        progress=root / "progress.json",
+    )
 
 
 class EnginePlace(Workplace):
@@ -46,28 +130,11 @@ class EnginePlace(Workplace):
         self.prepared = outcome.report.published.key
         return self.prepared
 
-    def engine_task(
-        self,
-        capability: str | None = "8.9",
-        *,
-        backend: str = "tensorrt-rtx",
-        version: str = VERSION,
-        workspace: int | None = None,
-        ahead_of_time: bool = True,
-    ) -> EngineTask:
+    def engine_task(self, how: EngineRecipe | None = None) -> EngineTask:
         """Return the task of an engine of the prepared model."""
-        recipe = EngineRecipe(
-            backend=backend,
-            backend_version=version,
-            ort_version="1.31.1",
-            cuda_major="13",
-            accelerator_class="l4",
-            compute_capability=capability,
-            ahead_of_time=ahead_of_time,
-            workspace_bytes=workspace,
-        )
-        key = engine_key(self.prepared, recipe)
-        return EngineTask(job="job-1", engine_key=key, prepared_key=self.prepared, recipe=recipe)
+        chosen = how or recipe()
+        key = engine_key(self.prepared, chosen)
+        return EngineTask(job="job-1", engine_key=key, prepared_key=self.prepared, recipe=chosen)
 
     def engine_stage(self, name: str, task: EngineTask) -> Outcome:
         """Run one stage, in a process of its own unless the workplace is in-process."""

@@ -123,7 +123,7 @@ class _Build:
         (self._order.out / BUILD_LOG).touch()
         began = time.monotonic()
         types: dict[str, TensorType] = {}
-        answer = self._attempt(self._source, _WHOLE, self._sizes(), (0, 90))
+        answer = self._attempt_model(self._model, _WHOLE, self._sizes(), (0, 90))
         if answer.built:
             engines = [self._engine(answer, context.whole(self._model, _WHOLE, _file(_WHOLE)))]
         else:
@@ -146,6 +146,28 @@ class _Build:
             ),
             tuple(self._findings),
         )
+
+    def _attempt_model(
+        self,
+        model: ModelProto,
+        name: str,
+        profiles: Sequence[Mapping[str, Any]],
+        span: tuple[float, float],
+    ) -> words.Answer:
+        """Build one engine of a model that is the prepared one, or part of it."""
+        by_input = {profile["input"]: profile for profile in profiles}
+        names = graph.contradicts(model, by_input)
+        if model is self._model and not names:
+            return self._attempt(self._source, name, profiles, span)
+        changed = ModelProto()
+        changed.CopyFrom(model)
+        graph.forget(changed, names)
+        path = self._source.with_name(f".{name}.onnx")  # beside the external data
+        path.write_bytes(changed.SerializeToString())
+        try:
+            return self._attempt(path, name, profiles, span)
+        finally:
+            path.unlink()
 
     def _attempt(
         self,
@@ -240,7 +262,7 @@ class _Build:
             if self._is_worth(nodes) and (part := graph.extract(self._model, nodes, types))
         ]
         if not parts:
-            raise refused if refused.nodes else why
+            raise refused if why.reason is Reason.UNSUPPORTED_OPERATOR and refused.nodes else why
         sizes = self._inner_sizes(parts)
         engines: list[_Engine] = []
         failures: list[StageFailure] = []
@@ -270,12 +292,8 @@ class _Build:
         sizes: Mapping[str, Mapping[str, Any]],
         span: tuple[float, float],
     ) -> _Engine:
-        path = self._source.with_name(f".{name}.onnx")  # beside the external data
-        path.write_bytes(part.model.SerializeToString())
-        try:
-            answer = self._attempt(path, name, [sizes[each] for each in part.inputs], span)
-        finally:
-            path.unlink()
+        profiles = [sizes[each] for each in part.inputs]
+        answer = self._attempt_model(part.model, name, profiles, span)
         if not answer.built:
             raise words.failure(answer, self._about(part))
         nodes = tuple(part.origins)
@@ -429,8 +447,8 @@ class _Build:
             operations={node.name: graphs.label(node) for node in nodes if node.name},
             inputs=tuple(
                 f"{profile.input} {list(profile.opt)}"
-                for profile in self._profiles
-                if profile.min != profile.max
+                for profile, spec in zip(self._profiles, self._order.manifest.inputs, strict=True)
+                if any(not isinstance(size, int) for size in spec.shape)
             ),
             workspace_bytes=self._recipe.workspace_bytes,
         )

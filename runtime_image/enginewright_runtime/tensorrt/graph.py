@@ -2,7 +2,7 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -16,6 +16,7 @@ from onnx import (
 )
 
 from enginewright_runtime.promise import label
+from enginewright_runtime.shapes import CORNERS
 
 CONSTANT: Final = "Constant"
 
@@ -115,6 +116,34 @@ def extract(
         each for each in graph.sparse_initializer if each.values.name in needed
     )
     return Part(part, origins, inputs, outputs)
+
+
+def contradicts(model: ModelProto, profiles: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Return names of dimensions that the profiles give several sizes.
+
+    TensorRT takes equal names for equal sizes; some exporters call every open dimension "?".
+
+    Args:
+        model: its inputs name the dimensions.
+        profiles: `min`, `opt` and `max` by input.
+    """
+    found: dict[str, set[tuple[int, ...]]] = {}
+    for value in model.graph.input:
+        if profile := profiles.get(value.name):
+            dimensions = value.type.tensor_type.shape.dim
+            rows = zip(*(profile[corner] for corner in CORNERS), strict=True)
+            for dimension, sizes in zip(dimensions, rows, strict=False):
+                if dimension.dim_param:
+                    found.setdefault(dimension.dim_param, set()).add(sizes)
+    return {name for name, sizes in found.items() if len(sizes) > 1}
+
+
+def forget(model: ModelProto, names: Collection[str]) -> None:
+    """Take these names from the dimensions of the model's inputs, in place."""
+    for value in model.graph.input:
+        for dimension in value.type.tensor_type.shape.dim:
+            if dimension.dim_param in names:
+                dimension.ClearField("dim_param")
 
 
 def uses(node: NodeProto) -> set[str]:

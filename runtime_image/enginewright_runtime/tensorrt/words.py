@@ -14,7 +14,7 @@ from enginewright_runtime.tensorrt import workspace
 
 _PLACE: Final = re.compile(r" ?In \S+ at /[^\s)]+")
 _ERROR: Final = re.compile(r"Error Code \d+: (?P<kind>[\w ]+?) ?\((?P<words>.*)\)\s*$", re.DOTALL)
-_SOURCE: Final = re.compile(r"^\s*\[[\w.]+\.(?:cpp|h):\d+: \w+\] ")
+_SOURCE: Final = re.compile(r"^\s*(?:\[[\w.]+:\d+: \w+\]|[\w.]+\.(?:cpp|h):\d+:) ")
 _GENERAL: Final = frozenset({"API Usage Error", "Internal Error", "Myelin"})
 _LONGEST: Final = 300
 
@@ -46,6 +46,8 @@ _INVALID: Final = (
     re.compile(r"nput tensor (?P<name>\S+) has .*(?:dimensions|profile)"),
     re.compile(r"values for profile \d+ violate shape constraints"),
 )
+# places where it computes sizes from those of the profile
+_SIZES: Final = re.compile(r"In analyzeShapes at|shapeContext\.cpp")
 _BUILD_REMEDY: Final = "raise spec.build.resources.limits.memory"
 
 
@@ -174,7 +176,7 @@ def _unprofiled(names: Sequence[str], about: Circumstances) -> StageFailure:
 
 
 def _unparsed(answer: Answer, about: Circumstances) -> StageFailure:
-    words = [*answer.errors, *(error.words for error in answer.parser)]
+    words = [*(error.words for error in answer.parser), *answer.errors]
     for each in words:
         if any(sign in each for sign in _EXTERNAL):
             return StageFailure(
@@ -206,7 +208,7 @@ def _of_build(answer: Answer, about: Circumstances) -> StageFailure:
         name = operation.group("name") if operation else None
         return _precision(found, (about.operations.get(name, name),) if name else (), about)
     for each in spoken:
-        if profile := _of_profile(sentence(each), about):
+        if profile := _of_profile(each, about):
             return profile
     if workspace.wants_memory(spoken):
         return _of_workspace(spoken, about)
@@ -230,7 +232,8 @@ def _precision(words: str, nodes: tuple[str, ...], about: Circumstances) -> Stag
     )
 
 
-def _of_profile(words: str, about: Circumstances) -> StageFailure | None:
+def _of_profile(text: str, about: Circumstances) -> StageFailure | None:
+    words = sentence(text)
     for reason, signs in (
         (Reason.SHAPE_PROFILE_MISSING, _MISSING),
         (Reason.SHAPE_PROFILE_INVALID, _INVALID),
@@ -242,12 +245,18 @@ def _of_profile(words: str, about: Circumstances) -> StageFailure | None:
                 return StageFailure(
                     reason, f"{about.title} refuses the sizes of input {inputs}: {words}"
                 )
+    if _SIZES.search(text):
+        return StageFailure(
+            Reason.SHAPE_PROFILE_INVALID,
+            f"{about.title} finds that these sizes do not fit the model:"
+            f" {', '.join(about.inputs) or 'fixed ones'}: {words}",
+        )
     return None
 
 
 def _of_workspace(errors: Sequence[str], about: Circumstances) -> StageFailure:
     size = workspace.wanted(errors)
-    needs = f"{size} bytes ({in_words(size)})" if size is not None else "more"
+    needs = f"a workspace of {size} bytes" if size is not None else "more workspace"
     allowed = (
         f"spec.build.workspace allows {in_words(about.workspace_bytes)}"
         if about.workspace_bytes is not None
@@ -255,7 +264,7 @@ def _of_workspace(errors: Sequence[str], about: Circumstances) -> StageFailure:
     )
     return StageFailure(
         Reason.BUILD_OUT_OF_MEMORY,
-        f"building the engine with {about.title} needs {needs} of workspace, and {allowed}",
+        f"building the engine with {about.title} needs {needs}, and {allowed}",
         remedy="raise spec.build.workspace, or free memory of the device",
     )
 

@@ -10,7 +10,11 @@ from typing import Final
 
 _SIZE: Final = re.compile(r"OutOfMemory \(Requested size was (\d+) bytes")
 _NO_MEMORY: Final = "OutOfMemory"
-_TOO_SMALL: Final = ("insufficient workspace", "Please increase the workspace memory")  # no size
+_TOO_SMALL: Final = (  # without a size
+    "insufficient workspace",
+    "Please increase the workspace memory",
+    "within workspace limit",
+)
 _LEAST: Final = 16 << 20  # bytes; below it builds fail, or give slow engines
 
 

@@ -8,7 +8,7 @@ from enginewright.contract.report import NAMED_NODES, PublishedEngine, StageRepo
 
 from enginewright_runtime.handoff import Handoff
 from enginewright_runtime.logs import in_words
-from enginewright_runtime.promise import coverage
+from enginewright_runtime.promise import coverage, fused_name
 
 PREPARED_FOLDER: Final = "prepared"  # the prepared model, with its golden samples
 ENGINE_FOLDER: Final = "engine"  # what `build` has made
@@ -84,14 +84,16 @@ def samples(work: Path, manifest: Manifest) -> tuple[Path, Path]:
 
 def _elsewhere(manifest: Manifest) -> list[str]:
     """Return the first profiled compute nodes that no engine of the artefact holds."""
-    inside = (
-        {name for part in manifest.engine.partitions for name in part.nodes}
-        if manifest.engine
-        else set()
-    )
+    engine = manifest.engine
+    if engine is None or engine.nodes_accelerated == engine.nodes_total:
+        return []
+    inside = {name for part in engine.partitions for name in part.nodes}
+    bare = {name.rpartition(" (")[0] for name in inside}
     names = [
         cost.label
         for cost in manifest.node_costs
-        if cost.label not in inside and coverage([cost.label], manifest)[1]
+        if cost.label not in inside
+        and fused_name(cost.label) not in bare
+        and coverage([cost.label], manifest)[1]
     ]
     return [name[:_LONGEST_LABEL] for name in names[:NAMED_NODES]]

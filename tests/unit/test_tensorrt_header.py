@@ -1,0 +1,121 @@
+"""A real engine, checked without a GPU: what it is, what it was built by and what it runs on."""
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from enginewright.contract.manifest import EngineInfo
+from enginewright.contract.reasons import Reason
+from enginewright_runtime.digests import file_sha256
+from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.tensorrt import builder
+from enginewright_runtime.tensorrt.header import EngineHeader, check_engine, read_header
+
+from tests.support.engines import VERSION, matmul, order, recipe
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, EngineInfo]:
+    """Build an engine for compute capability 8.6."""
+    asked = order(tmp_path_factory.mktemp("built"), matmul(), how=recipe("8.6"))
+    info = builder.build(asked).engine
+    return (asked.out / info.file).read_bytes(), info
+
+
+@pytest.fixture
+def engine(built: tuple[bytes, EngineInfo], tmp_path: Path) -> Path:
+    path = tmp_path / "model.engine"
+    path.write_bytes(built[0])
+    return path
+
+
+def rewritten(path: Path, info: EngineInfo) -> EngineInfo:
+    """Return what a manifest of the changed file would say."""
+    content = file_sha256(path)
+    return info.model_copy(update={"sha256": content.sha256, "size_bytes": content.size_bytes})
+
+
+def patch(path: Path, offset: int, value: bytes) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset : offset + len(value)] = value
+    path.write_bytes(content)
+
+
+def test_the_header_says_what_was_built(built: tuple[bytes, EngineInfo], engine: Path) -> None:
+    assert read_header(engine) == EngineHeader(VERSION, len(built[0]), ("8.6",))
+    check_engine(engine, built[1], "8.6", VERSION)
+    check_engine(engine, built[1], None, None)
+
+
+def test_another_device(built: tuple[bytes, EngineInfo], engine: Path) -> None:
+    with pytest.raises(StageFailure) as caught:
+        check_engine(engine, built[1], "8.9", VERSION)
+    assert caught.value.reason is Reason.ENGINE_INCOMPATIBLE
+    assert "runs on compute capability 8.6, and this device has 8.9" in caught.value.message
+
+
+def test_another_version(built: tuple[bytes, EngineInfo], engine: Path) -> None:
+    with pytest.raises(StageFailure) as caught:
+        check_engine(engine, built[1], "8.6", "1.8.0.1")
+    assert caught.value.reason is Reason.ENGINE_VERSION_MISMATCH
+    assert f"built by tensorrt-rtx {VERSION}, and this image has 1.8.0.1" in caught.value.message
+
+
+def test_the_file_is_believed_more_than_its_manifest(
+    built: tuple[bytes, EngineInfo], engine: Path
+) -> None:
+    """A file that was put in the place of another, with a manifest that fits its digest."""
+    patch(engine, 24, bytes([1, 6, 1, 120]))
+    patch(engine, 32, struct.pack("<I", 8 | 16))
+    info = rewritten(engine, built[1])
+    with pytest.raises(StageFailure, match=r"built by tensorrt-rtx 1\.6\.1\.120"):
+        check_engine(engine, info, "8.6", VERSION)
+    with pytest.raises(StageFailure, match=r"runs on compute capability 8\.9, 12\.0"):
+        check_engine(engine, info, "8.6", None)
+
+
+def flip(path: Path) -> None:
+    patch(path, len(path.read_bytes()) // 2, b"\xff\x00\xff\x00")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def no_engine(path: Path) -> None:
+    patch(path, 0, b"none")
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (flip, "its sha256 is"),
+        (cut, "bytes instead of"),
+        (no_engine, "and it does not begin as an engine does"),
+        (Path.unlink, "it cannot be read: No such file"),
+    ],
+)
+def test_damage(
+    damage: Callable[[Path], None], told: str, built: tuple[bytes, EngineInfo], engine: Path
+) -> None:
+    damage(engine)
+    with pytest.raises(StageFailure) as caught:
+        check_engine(engine, built[1], "8.6", VERSION)
+    assert caught.value.reason is Reason.ENGINE_CORRUPT
+    assert "engine file model.engine is damaged" in caught.value.message
+    assert told in caught.value.message
+
+
+def test_a_header_of_another_kind_is_a_warning(
+    built: tuple[bytes, EngineInfo], engine: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The format is not documented and may change: the digest is the proof, the manifest the facts."""
+    no_engine(engine)
+    info = rewritten(engine, built[1])
+    check_engine(engine, info, "8.6", VERSION)
+    assert "is of an unknown kind: not checked" in caplog.text
+    with pytest.raises(StageFailure, match=r"this device has 8\.9"):
+        check_engine(engine, info, "8.9", VERSION)
+    engine.write_bytes(b"short")
+    assert read_header(engine) is None
