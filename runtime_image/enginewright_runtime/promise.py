@@ -36,7 +36,8 @@ def fused_name(node_label: str) -> str | None:
 
     It calls a MatMul that took in an Add "NAME/MatMulAddFusion", and changes its type to Gemm.
     """
-    found = _FUSED.fullmatch(node_label)
+    # looked for in every label at every verdict, so the cheap test comes first
+    found = _FUSED.fullmatch(node_label) if "Fusion" in node_label else None
     return found.group("name") if found else None
 
 
