@@ -7,7 +7,7 @@ CLUSTER := hack/cluster/cluster
 CONTEXT ?=
 PYTHON_SOURCES := operator runtime_image tests hack
 
-.PHONY: help demo test unit lint bench format crds venv clean
+.PHONY: help demo test unit lint bench format crds dashboards venv clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
@@ -34,6 +34,9 @@ format: venv ## Format the Python code
 
 crds: venv ## Generate crds/ and the chart's copy from the typed API
 	hack/crds
+
+dashboards: venv ## Generate the chart's Grafana dashboards
+	$(RUN)/python -m hack.monitoring.dashboards
 
 venv: $(VENV)/.locked .venv-openvino/.locked .venv-gpu/.locked ## Make the Python environments from their locks
 

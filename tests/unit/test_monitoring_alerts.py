@@ -11,6 +11,7 @@ from enginewright.contract.reasons import REMEDIES, Reason
 
 from hack.monitoring import config
 from tests.e2e.harness import eventually
+from tests.e2e.monitoring import first_seen
 from tests.support.monitoring import REPOSITORY, RULES, Pods, promtool, running
 
 ALERTS = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
@@ -93,6 +94,7 @@ def test_from_metric_to_webhook_and_back(tmp_path: Path) -> None:
         assert "shop/rank" in fired["annotations"]["summary"]
         assert fired["annotations"]["remedy"] == REMEDIES[Reason.PROVIDER_MISSING]
         assert name in {alert["labels"]["alertname"] for alert in stack.alerts()}
+        seen = first_seen(stack, "enginewright_fallback_active == 1")
         mended = time.time()
         pods.serving.fallen_back = False
         told = eventually(
@@ -103,6 +105,6 @@ def test_from_metric_to_webhook_and_back(tmp_path: Path) -> None:
         )
         assert expected.items() <= told[0]["labels"].items()
     print(
-        f"metric to webhook: {fired['receivedAt'] - began:.1f} s;"
+        f"fallback to metric: {seen - began:.1f} s, to webhook: {fired['receivedAt'] - began:.1f} s;"
         f" mended to webhook: {told[0]['receivedAt'] - mended:.1f} s"
     )

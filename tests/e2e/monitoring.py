@@ -1,0 +1,51 @@
+"""The small Prometheus and Alertmanager in the test cluster, as hack/monitoring/install puts it there."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from hack.monitoring.stack import PORTS
+from tests.e2e.harness import CLUSTER_NAME, REPOSITORY, Namespace, eventually, run
+from tests.support.monitoring import Stack
+
+HOME = "enginewright-monitoring"
+
+
+@contextlib.contextmanager
+def watching(installed: Namespace) -> Iterator[Stack]:
+    """Install it and forward its three Services meanwhile."""
+    run([str(REPOSITORY / "hack/monitoring/install"), CLUSTER_NAME], timeout=400)
+    home = Namespace(HOME, installed.kubeconfig)
+    with contextlib.ExitStack() as forwards:
+        urls = {
+            name: forwards.enter_context(home.forward(f"service/{name}", port))
+            for name, port in PORTS.items()
+        }
+        yield Stack(**urls)
+
+
+def wait_scraped(stack: Stack, namespace: str, model: str) -> None:
+    """Wait until Prometheus has the model's metrics."""
+    series = f'enginewright_info{{namespace="{namespace}", model="{model}"}}'
+    eventually(lambda: stack.query(series), 60, series)
+
+
+def wait_told(
+    stack: Stack, alert: str, status: str, *, model: str, seconds: float = 60
+) -> dict[str, Any]:
+    """Wait until the webhook was told of an alert's status for a model; the last such notification."""
+
+    def told() -> list[dict[str, Any]]:
+        return [
+            each
+            for each in stack.notified(alert)
+            if each["status"] == status and each["labels"].get("model") == model
+        ]
+
+    return eventually(told, seconds, f"{alert} for {model}, {status}", interval=0.2)[-1]
+
+
+def first_seen(stack: Stack, series: str) -> float:
+    """Return the Unix time of the first sample of `series` in the last ten minutes."""
+    (found,) = stack.query(f"min(min_over_time(timestamp({series})[10m:1s]))")
+    return float(found["value"][1])

@@ -1,0 +1,151 @@
+"""A fallback is told to people: metric, alert, notification, and the end of it, on a real cluster."""
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from hack.samples.magika import features
+from tests.e2e.harness import Namespace, eventually, http_json, inference_model
+from tests.e2e.monitoring import first_seen, wait_scraped, wait_told, watching
+from tests.e2e.test_engines import CLASS, l4
+from tests.e2e.test_fallback import MAKEFILE, _twin
+from tests.support.monitoring import Stack, board_queries
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+__all__ = ["l4"]  # a fixture
+
+ALERT = "EnginewrightCPUFallback"
+ALLOW = {"policy": "Allow"}
+# Queries of the fleet's dashboard about what need not have happened before this test.
+NOT_IN_THIS_SCENE = {
+    "panel `Engine builds` A": "no engine is built here",
+    "panel `Time of a build` A": "no engine is built here",
+    "panel `Time of a build` B": "no engine is built here",
+    "panel `Engine cache` A": "no engine is wanted here",
+    "panel `Failed reconciles per second` A": "none failed",
+}
+
+
+@pytest.fixture(scope="module")
+def watch(installed: Namespace) -> Iterator[Stack]:
+    with watching(installed) as stack:
+        yield stack
+
+
+def test_the_operator_and_its_sidecars_are_found_by_the_shipped_pod_monitors(
+    watch: Stack, installed: Namespace
+) -> None:
+    (operator,) = eventually(lambda: watch.query('up{job="enginewright-operator"} == 1'), 60)
+    assert operator["metric"]["namespace"] == installed.name
+    assert operator["metric"]["container"] == "operator"
+
+
+@pytest.fixture(scope="module")
+def fallen(l4: Namespace, watch: Stack) -> Iterator[tuple[Namespace, dict[str, Any]]]:
+    """The incident under Allow: the gpu image where there is no CUDA. The webhook was told of it."""
+    l4.apply(inference_model("alerted", "magika.onnx", on=CLASS, backends=["cuda"], fallback=ALLOW))
+    l4.wait_ready("alerted", 300)
+    fired = wait_told(watch, ALERT, "firing", model="alerted")
+    yield l4, fired
+    l4.kubectl("delete", "im", "alerted", "--ignore-not-found")
+
+
+def test_the_alert_names_model_and_reason(
+    watch: Stack, fallen: tuple[Namespace, dict[str, Any]]
+) -> None:
+    namespace, fired = fallen
+    labels = fired["labels"]
+    assert (labels["namespace"], labels["model"]) == (namespace.name, "alerted")
+    assert labels["kind"] == "NodeFallback"
+    assert labels["reason"] in {"ProviderMissing", "DriverMissing"}
+    assert labels["revision"] == namespace.get("im", "alerted")["status"]["serving"]["revision"]
+    assert f"{namespace.name}/alerted" in fired["annotations"]["summary"]
+    assert fired["annotations"]["remedy"]
+    active = [
+        alert["labels"]
+        for alert in watch.alerts()
+        if alert["labels"]["alertname"] == ALERT and alert["labels"]["model"] == "alerted"
+    ]
+    assert active == [labels], "one alert, whatever the number of pods"
+
+
+def test_every_query_of_the_dashboards_returns_data(
+    watch: Stack, fallen: tuple[Namespace, dict[str, Any]]
+) -> None:
+    namespace, _ = fallen
+    _send_requests(namespace, "alerted", 40)
+    chosen = {"rate_interval": "30s", "namespace": namespace.name, "model": "alerted"}
+
+    def empty(board: str) -> list[str]:
+        return [
+            query.place for query in board_queries(board) if not watch.query(query.filled(**chosen))
+        ]
+
+    # rates need two samples, the latency ratio a baseline and five probes
+    eventually(lambda: not empty("model.json"), 60, f"data for all; {empty('model.json')}")
+    eventually(
+        lambda: set(empty("fleet.json")) <= NOT_IN_THIS_SCENE.keys(),
+        60,
+        f"data for all but {set(NOT_IN_THIS_SCENE)}; {empty('fleet.json')}",
+    )
+
+
+def test_a_mended_model_ends_the_alert(
+    watch: Stack, fallen: tuple[Namespace, dict[str, Any]]
+) -> None:
+    namespace, fired = fallen
+    assert not [each for each in watch.notified(ALERT) if _resolved(each, "alerted")]
+    began = time.time()
+    namespace.apply(inference_model("alerted", "magika.onnx", backends=["cpu"]))
+    told = wait_told(watch, ALERT, "resolved", model="alerted", seconds=240)
+    assert told["labels"] == fired["labels"]
+    ended = datetime.fromisoformat(told["endsAt"]).timestamp()
+    print(
+        f"spec mended to alert ended {ended - began:.1f} s,"
+        f" to the webhook {told['receivedAt'] - began:.1f} s"
+    )
+    namespace.wait_ready("alerted")
+    assert not [each for each in watch.alerts() if each["labels"].get("model") == "alerted"]
+
+
+def test_a_session_that_falls_back_while_serving_is_told_within_seconds(
+    watch: Stack, namespace: Namespace
+) -> None:
+    """The pod has served well before, so that the moment of the fallback is known."""
+    model = "sudden-alert"
+    namespace.apply(inference_model(model, "magika.onnx"))
+    namespace.wait_ready(model)
+    namespace.apply(_twin(namespace, model))
+    namespace.kubectl("wait", "--for=condition=Ready", "pod/twin", "--timeout=120s")
+    wait_scraped(watch, namespace.name, model)
+    namespace.kubectl("exec", "twin", "--container", "server", "--", "touch", "/tmp/fall")  # noqa: S108
+    began = time.time()
+    fired = wait_told(watch, ALERT, "firing", model=model)
+    assert fired["labels"]["reason"] == "SessionReplaced"
+    metric = first_seen(watch, f'enginewright_fallback_active{{model="{model}"}} == 1')
+    alert = datetime.fromisoformat(fired["startsAt"]).timestamp()
+    print(
+        f"fallback begun to metric in Prometheus {metric - began:.1f} s,"
+        f" to alert {alert - began:.1f} s, to the webhook {fired['receivedAt'] - began:.1f} s"
+    )
+    namespace.kubectl("delete", "pod", "twin", "--grace-period=0", "--force")
+    wait_told(watch, ALERT, "resolved", model=model, seconds=90)
+    namespace.kubectl("delete", "im", model)
+
+
+def _resolved(notified: dict[str, Any], model: str) -> bool:
+    return (notified["status"], notified["labels"].get("model")) == ("resolved", model)
+
+
+def _send_requests(namespace: Namespace, model: str, count: int) -> None:
+    body = {
+        "inputs": [
+            {"name": "bytes", "shape": [1, 2048], "datatype": "INT32", "data": features(MAKEFILE)}
+        ]
+    }
+    with namespace.forward(f"service/{model}", 80) as url:
+        for _ in range(count):
+            http_json(f"{url}/v2/models/{model}/infer", body)
