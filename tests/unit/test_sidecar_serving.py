@@ -13,7 +13,6 @@ from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.report import read_herald
 from enginewright.contract.task import ServeTask, ShapeProfile
 from enginewright.contract.verdict import Check
-from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from tests.support.serving import Feeds, Server, linear_model, model, slow_model, tensor
@@ -74,7 +73,7 @@ def test_a_real_model_is_proven_whole(tmp_path: Path, models: Path) -> None:
 
 
 def test_every_type_of_tensor_is_asked_and_compared(tmp_path: Path) -> None:
-    kinds: dict[str, tuple[int, NDArray[Any]]] = {
+    kinds: dict[str, tuple[int, Any]] = {
         "f": (TensorProto.FLOAT, np.array([1.5, np.inf], np.float32)),
         "d": (TensorProto.DOUBLE, np.array([2.5, np.nan], np.float64)),
         "h": (TensorProto.FLOAT16, np.array([0.5, -1], np.float16)),

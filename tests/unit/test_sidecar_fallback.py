@@ -1,0 +1,221 @@
+"""Real fallbacks, seen by the real sidecar through the real server, under each policy."""
+
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import ServeTask
+from enginewright.contract.verdict import Check
+from onnx import TensorProto, helper
+
+from tests.support.serving import (
+    REPLACES_SESSION,
+    Server,
+    asks_openvino_for,
+    linear_model,
+    model,
+    tensor,
+)
+from tests.support.sidecar import Proxy, Sidecar, artifact, prepared, promising, value
+
+CPU = "CPUExecutionProvider"
+OPENVINO = "OpenVINOExecutionProvider"
+
+
+def mixed() -> Any:
+    """Return a model of which OpenVINO takes three nodes and not the determinant."""
+    return model(
+        [
+            helper.make_node("MatMul", ["x", "x"], ["a"], name="product"),
+            helper.make_node("Relu", ["a"], ["b"], name="relu"),
+            helper.make_node("Add", ["b", "x"], ["c"], name="sum"),
+            helper.make_node("Det", ["c"], ["y"], name="determinant"),
+        ],
+        [tensor("x", TensorProto.FLOAT, 2, 3, 3)],
+        [tensor("y", TensorProto.FLOAT, 2)],
+    )
+
+
+@pytest.fixture(scope="module")
+def partial(
+    openvino_python: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, ServeTask]:
+    """The mixed model, prepared for OpenVINO by the real stages."""
+    root = tmp_path_factory.mktemp("partial")
+    return root, prepared(root, mixed(), backend="openvino", python=openvino_python)
+
+
+@contextmanager
+def pod(
+    root: Path, task: ServeTask, python: Path, before: str = "", **settings: float
+) -> Iterator[tuple[Server, Sidecar]]:
+    """Run server and sidecar on the same image, as pods do."""
+    with (
+        Server(root, task, python=python, before=before) as server,
+        Sidecar(root, task, server.port, python=python, **settings) as sidecar,
+    ):
+        yield server, sidecar
+
+
+@pytest.fixture
+def copied(partial: tuple[Path, ServeTask], tmp_path: Path) -> ServeTask:
+    root, task = partial
+    shutil.copytree(root / "artifact", tmp_path / "artifact")
+    (tmp_path / "dev").mkdir()
+    return task
+
+
+def test_a_part_elsewhere_is_never_ready_under_forbid_and_named(
+    copied: ServeTask, openvino_python: Path, tmp_path: Path
+) -> None:
+    with pod(tmp_path, copied, openvino_python) as (_, sidecar):
+        found = sidecar.until_state(Check.PLACEMENT, "failed")
+        assert found.reason is Reason.NODE_FALLBACK
+        assert "determinant (Det)" in found.message
+        sidecar.until_state(Check.GOLDEN, "ok")
+        verdict = sidecar.verdict()
+        assert (verdict.ready, verdict.admitted) == (False, False)
+        assert {each.check: each.state for each in verdict.checks}[Check.PROVIDER] == "ok"
+        metrics = sidecar.metrics()
+        assert value(metrics, "enginewright_placement_nodes", provider=OPENVINO) == 3
+        assert value(metrics, "enginewright_placement_nodes", provider=CPU) == 1
+        assert value(metrics, "enginewright_fallback_nodes") == 1
+        ratio = value(metrics, "enginewright_fallback_ratio")
+        assert ratio is not None
+        assert 0 < ratio < 1
+        active = {"kind": "NodeFallback", "reason": "NodeFallback"}
+        assert value(metrics, "enginewright_fallback_active", **active) == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "share", "ready"),
+    [("Budget", 0.26, True), ("Budget", 0.24, False), ("Allow", None, True)],
+)
+def test_a_part_elsewhere_under_budget_and_allow(
+    copied: ServeTask,
+    openvino_python: Path,
+    tmp_path: Path,
+    policy: str,
+    share: float | None,
+    ready: bool,
+) -> None:
+    shares = {} if share is None else {"max_node_share": share}
+    task = promising(copied, policy, **shares)
+    with pod(tmp_path, task, openvino_python) as (_, sidecar):
+        sidecar.until_state(Check.GOLDEN, "ok")
+        sidecar.until(lambda: sidecar.verdict().fallback is not None, "placement known")
+        assert sidecar.is_ready() is ready
+        fallback = sidecar.verdict().fallback
+        assert fallback is not None
+        assert (fallback.nodes_total, fallback.nodes_elsewhere) == (4, 1)
+        active = not (policy == "Budget" and ready)
+        assert fallback.active is active
+        metric = [
+            sample.value
+            for sample in sidecar.metrics()["enginewright_fallback_active"]
+            if sample.labels["kind"] == "NodeFallback"
+        ]
+        assert metric == [float(active)]
+
+
+def test_the_incident_whole_and_silent_on_the_cpu(gpu_python: Path, tmp_path: Path) -> None:
+    sample = {"x": np.ones((2, 8), np.float32)}
+    task = promising(artifact(tmp_path, linear_model(), [sample]), "Allow")
+    task = task.model_copy(update={"backend": "cuda"})
+    with pod(tmp_path, task, gpu_python) as (_, sidecar):
+        sidecar.until_ready()
+        provider = sidecar.check(Check.PROVIDER)
+        assert provider.state == "failed"
+        assert provider.reason in (Reason.PROVIDER_MISSING, Reason.DRIVER_MISSING)
+        fallback = sidecar.verdict().fallback
+        assert fallback is not None
+        assert (fallback.active, fallback.reason) == (True, Reason.PROVIDER_MISSING)
+        assert fallback.nodes_elsewhere == fallback.nodes_total == 2
+        metrics = sidecar.metrics()
+        cuda = "CUDAExecutionProvider"
+        assert value(metrics, "enginewright_provider_available", provider=cuda) == 0
+        assert value(metrics, "enginewright_placement_nodes", provider=cuda) == 0
+        assert value(metrics, "enginewright_placement_nodes", provider=CPU) == 2
+        active = {"kind": "NodeFallback", "reason": "ProviderMissing"}
+        assert value(metrics, "enginewright_fallback_active", **active) == 1
+
+
+def test_a_provider_refused_by_openvino_has_its_own_reason(
+    copied: ServeTask, openvino_python: Path, tmp_path: Path
+) -> None:
+    before = asks_openvino_for(device_type="GPU")
+    task = promising(copied, "Allow")
+    with pod(tmp_path, task, openvino_python, before) as (_, sidecar):
+        sidecar.until_ready()
+        assert sidecar.check(Check.PROVIDER).reason is Reason.PROVIDER_REFUSED
+        fallback = sidecar.verdict().fallback
+        assert fallback is not None
+        assert (fallback.active, fallback.reason) == (True, Reason.PROVIDER_REFUSED)
+
+
+def test_a_session_that_falls_back_while_it_serves(openvino_python: Path, tmp_path: Path) -> None:
+    task = prepared(
+        tmp_path,
+        model(
+            [helper.make_node("MatMul", ["x", "x"], ["y"], name="product")],
+            [tensor("x", TensorProto.FLOAT, 3, 3)],
+            [tensor("y", TensorProto.FLOAT, 3, 3)],
+        ),
+        backend="openvino",
+        python=openvino_python,
+    )
+    with pod(tmp_path, task, openvino_python, REPLACES_SESSION) as (server, sidecar):
+        sidecar.until_ready()
+        active = {"kind": "NodeFallback", "reason": "SessionReplaced"}
+        server.process.send_signal(signal.SIGUSR1)
+        took = sidecar.until(
+            lambda: value(sidecar.metrics(), "enginewright_fallback_active", **active) == 1,
+            "fallback in the metrics",
+        )
+        verdict = sidecar.verdict("?release=1")
+        print(f"fallback begun to metric: {took:.2f} s; let go: ready is {verdict.ready}")
+        assert took < 5
+        assert verdict.admitted
+        assert not verdict.ready
+        found = sidecar.check(Check.PLACEMENT)
+        assert (found.state, found.reason) == ("failed", Reason.SESSION_REPLACED)
+        assert "product (MatMul)" in found.message
+
+
+def everything_is_fine(told: dict[str, Any]) -> dict[str, Any]:
+    """Return the lie: all nodes on the provider that was promised, which was made."""
+    total = sum(told["placement"]["nodes"].values())
+    return told | {
+        "providers": [told["provider"], CPU],
+        "provider_reason": None,
+        "session": 1,
+        "placement": {"nodes": {told["provider"]: total}},
+    }
+
+
+def test_with_execution_lying_another_model_is_found_by_its_answers(
+    copied: ServeTask, openvino_python: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    wrong_model = mixed()
+    wrong_model.graph.node[1].op_type = "Neg"
+    sample = {"x": np.ones((2, 3, 3), np.float32)}
+    wrong_task = artifact(other, wrong_model, [sample])
+    with (
+        Server(tmp_path, copied, python=openvino_python) as server,
+        Server(other, wrong_task) as wrong,
+        Proxy(server.port) as proxy,
+    ):
+        proxy.execution = everything_is_fine
+        with Sidecar(tmp_path, copied, proxy.port) as sidecar:
+            sidecar.until_ready()  # the lie about placement is believed as long as nothing shows
+            proxy.inference_port = wrong.port
+            sidecar.until(lambda: not sidecar.is_ready(), "unready")
+            assert sidecar.check(Check.PLACEMENT).state == "ok"
+            assert sidecar.check(Check.GOLDEN).reason is Reason.PARITY_FAILED
