@@ -11,7 +11,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
 
 from hack.monitoring import fleet, model
-from hack.monitoring.panels import DATASOURCE
+from hack.monitoring.panels import DATASOURCE, MODEL_BOARD
 
 FOLDER: Final = (
     Path(__file__).resolve().parents[2] / "charts/enginewright/files/monitoring/dashboards"
@@ -21,11 +21,14 @@ _TAG: Final = "enginewright"
 
 def wanted() -> dict[str, str]:
     """Return the text of every dashboard by file name."""
-    boards = {"fleet.json": _fleet(), "model.json": _model()}
-    return {
-        name: json.dumps(board.build(), cls=JSONEncoder, indent=1, sort_keys=True) + "\n"
-        for name, board in boards.items()
-    }
+    return {"fleet.json": _text(_fleet()), "model.json": _text(_model())}
+
+
+def _text(board: dashboard.Dashboard) -> str:
+    built = board.build()
+    for number, panel in enumerate(built.panels, start=1):
+        panel.id_val = number  # links to a panel name it
+    return json.dumps(built, cls=JSONEncoder, indent=1, sort_keys=True) + "\n"
 
 
 def _fleet() -> dashboard.Dashboard:
@@ -36,7 +39,7 @@ def _fleet() -> dashboard.Dashboard:
 
 
 def _model() -> dashboard.Dashboard:
-    board = _board("Enginewright: model", "enginewright-model", "One model and its pods.")
+    board = _board("Enginewright: model", MODEL_BOARD, "One model and its pods.")
     board.with_variable(_variable("namespace", "Namespace", "enginewright_info"))
     board.with_variable(_variable("model", "Model", 'enginewright_info{namespace="$namespace"}'))
     _alerts(board, ', namespace="$namespace", model="$model"')

@@ -25,7 +25,13 @@ GOOD: Final = "green"
 WARNING: Final = "orange"
 BAD: Final = "red"
 NEUTRAL: Final = "text"
+MODEL_BOARD: Final = "enginewright-model"  # uid of the model's dashboard
 _LETTERS: Final = "ABCDEFGH"  # Grafana's names of a panel's queries
+
+_MODEL_LINK: Final = {
+    "title": "This model",
+    "url": f"/d/{MODEL_BOARD}?var-namespace=${{__data.fields.Namespace}}&var-model=${{__data.fields.Model}}",
+}
 
 Steps = Sequence[tuple[float | None, str]]  # (from this value on, colour); None: from the start
 
@@ -146,7 +152,10 @@ def states(
 def rows(
     title: str, description: str, expr: str, look: Look, columns: Sequence[tuple[str, str]]
 ) -> table.Panel:
-    """Return a table of one instant query; `columns` gives labels and their headings, in order."""
+    """Return a table of one instant query; `columns` gives labels and their headings, in order.
+
+    A column headed Model leads to the model's dashboard.
+    """
     shown = [label for label, _ in columns]
     arrange = models.DataTransformerConfig(
         id_val="organize",
@@ -158,7 +167,7 @@ def rows(
     only = models.DataTransformerConfig(
         id_val="filterFieldsByName", options={"include": {"names": shown}}
     )
-    return (
+    panel = (
         table.Panel()
         .title(title)
         .description(description)
@@ -171,6 +180,10 @@ def rows(
         .with_transformation(arrange)
         .with_target(_target(Query(expr), "A").format(PromQueryFormat.TABLE).instant())
     )
+    if "Model" not in dict(columns).values():
+        return panel
+    link = models.DynamicConfigValue(id_val="links", value=[_MODEL_LINK])
+    return panel.override_by_name("Model", [link])
 
 
 def _target(query: Query, letter: str) -> prometheus.Dataquery:
