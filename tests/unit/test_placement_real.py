@@ -7,15 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from enginewright.contract.execution import PlacementFacts
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import PrepareTask, Promise, ShapeProfile
-from enginewright_runtime.promise import judge
+from enginewright_runtime.graphs import walk_nodes
+from enginewright_runtime.promise import coverage, judge, label
 from onnx import ModelProto, helper, numpy_helper
 
 from tests.support import broken_models as broken
+from tests.support.placements import TENSORRT
+from tests.support.placements import facts as placed
+from tests.support.placements import manifest as engine_of
 from tests.support.preparing import Workplace
 
 OPENVINO = "OpenVINOExecutionProvider"
@@ -131,3 +136,43 @@ def test_a_real_model_as_a_whole(
     verdict = judge(serve(openvino_python, model), OPENVINO, manifest, Promise())
     assert not verdict.active
     assert (verdict.nodes_elsewhere, verdict.compute_share) == (0, 0.0)
+
+
+READ = ShapeProfile(input="x", min=(1, 3, 48, 64), opt=(1, 3, 48, 96), max=(1, 3, 48, 96))
+SPEAK = ShapeProfile(input="input", min=(1, 576), opt=(1, 576), max=(1, 576))
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("ch_PP-OCRv4_rec_infer.onnx", [READ]),
+        ("ch_ppocr_mobile_v2.0_cls_infer.onnx", [READ]),
+        ("standard_v3_3/model.onnx", []),
+        ("silero_vad_half.onnx", [SPEAK]),
+    ],
+)
+def test_an_engine_of_all_nodes_of_the_file_is_all_of_the_model(
+    name: str, shapes: list[ShapeProfile], models: Path, tmp_path: Path
+) -> None:
+    """Partitions name nodes of the file, with constants and nodes that are folded or fused later."""
+    place = Workplace(tmp_path, in_process=True)
+    source = next(path for path in models.rglob("*.onnx") if str(path).endswith(name))
+    manifest, _ = prepare(place, place.task(place.put("m.onnx", source), shapes=shapes))
+    labels = [label(node.name, node.op_type) for node in walk_nodes(onnx.load(source))]
+    convolution = next(each for each in labels if each.endswith("(Conv)"))
+    shape = set(manifest.shape_nodes)
+    compute = sum(cost.count for cost in manifest.node_costs if cost.label not in shape)
+
+    assert coverage(labels, manifest)[:2] == (compute, compute)
+    inside = [each for each in labels if each != convolution]
+    engine = engine_of(
+        [(cost.label, cost.count, cost.share) for cost in manifest.node_costs],
+        manifest.shape_nodes,
+        {"engine_0": inside},
+    )
+    whole = judge(placed(1, contexts=["engine_0"]), TENSORRT, engine, Promise())
+    assert (whole.nodes_total, whole.nodes_elsewhere) == (compute - 1, 0)
+    left = judge(placed(1, convolution, contexts=["engine_0"]), TENSORRT, engine, Promise())
+    assert (left.nodes_total, left.nodes_elsewhere) == (compute, 1)
+    assert left.compute_share is not None
+    assert 0 < left.compute_share < 1
