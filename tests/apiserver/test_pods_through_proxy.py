@@ -1,0 +1,196 @@
+"""Outside the cluster: pods are asked through a real API server's proxy.
+
+The pod is an object whose address is the control plane's own; what answers there is a real server.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import pytest
+from driver.layout import Cluster
+from enginewright.contract.task import SIDECAR_PORT
+from enginewright.controller.cache import Cache
+from enginewright.controller.routing import ModelKey
+from enginewright.controller.verdicts import VerdictPoller
+from enginewright.kube.client import KubeClient
+from enginewright.kube.connection import load_connection
+from enginewright.kube.metrics import RestMetrics
+from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodAddress, PodHttp, pod_http
+from enginewright.kube.resources import PODS
+from prometheus_client import CollectorRegistry
+
+from tests.e2e.harness import Namespace
+
+pytestmark = pytest.mark.apiserver
+
+ADDRESS = "192.0.2.1"  # the API server's own: the only one in its network without nodes
+VERDICT = {
+    "model": "m",
+    "revision": "r1",
+    "backend": "cpu",
+    "ready": True,
+    "admitted": True,
+    "checks": [{"check": "golden", "state": "ok"}],
+    "fallback": {"active": False},
+}
+SERVER = """
+import json, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        status, headers, body = json.load(open(sys.argv[3]))
+        with open(sys.argv[4], "a") as log:
+            log.write(json.dumps([self.path, dict(self.headers)]) + "\\n")
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+HTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
+"""
+
+
+class PodServer:
+    """Answers as a pod would, from inside the control plane's network."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self._answer = folder / "answer.json"
+        self._log = folder / "requests"
+        self._log.touch()
+        self.say(json.dumps(VERDICT))
+        arguments = [ADDRESS, str(SIDECAR_PORT), str(self._answer), str(self._log)]
+        self.process = Popen(
+            ["nsenter", cluster.enter, "--", sys.executable, "-c", SERVER, *arguments]
+        )
+
+    def say(self, body: str, status: int = 200, **headers: str) -> None:
+        self._answer.write_text(json.dumps([status, headers, body]))
+
+    def requests(self) -> list[tuple[str, dict[str, str]]]:
+        lines = self._log.read_text().splitlines()
+        return [(path, headers) for path, headers in map(json.loads, lines)]
+
+
+@pytest.fixture
+def server(kubeconfig: Path, tmp_path: Path) -> Iterator[PodServer]:
+    server = PodServer(Cluster(kubeconfig.parent.name), tmp_path)
+    yield server
+    server.process.kill()
+    server.process.wait(10)
+
+
+@pytest.fixture
+async def http(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PodHttp]:
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    http = pod_http()
+    yield http
+    await http.close()
+
+
+def add_pod(namespace: Namespace) -> PodAddress:
+    labels = {
+        "app.kubernetes.io/managed-by": "enginewright",
+        "enginewright.dev/model": "m",
+        "enginewright.dev/component": "serve",
+        "enginewright.dev/revision": "r1",
+    }
+    container = {"name": "sidecar", "image": "example.com/cpu:1"}
+    pod: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "labels": labels},
+        "spec": {"containers": [container]},
+    }
+    namespace.kubectl("create", "serviceaccount", "default")  # nobody else does here
+    namespace.kubectl("create", "--filename", "-", stdin=json.dumps(pod))
+    status = {
+        "phase": "Running",
+        "podIP": ADDRESS,
+        "podIPs": [{"ip": ADDRESS}],
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "containerStatuses": [
+            {
+                "name": "sidecar",
+                "image": "example.com/cpu:1",
+                "imageID": "",
+                "ready": True,
+                "restartCount": 0,
+                "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+            }
+        ],
+    }
+    patch = json.dumps({"status": status})
+    namespace.kubectl("patch", "pod", "p", "--subresource=status", "--patch", patch)
+    return PodAddress(namespace.name, "p", ADDRESS, SIDECAR_PORT)
+
+
+async def answered(http: PodHttp, pod: PodAddress, query: dict[str, str]) -> bytes:
+    """Ask until the server has started."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            return await http.get(pod, "/verdict", query)
+        except NoAnswer:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.1)
+
+
+async def test_a_pod_answers_through_the_api_server(
+    namespace: Namespace, server: PodServer, http: PodHttp
+) -> None:
+    pod = add_pod(namespace)
+    assert json.loads(await answered(http, pod, {"release": "1"})) == VERDICT
+    path, headers = server.requests()[-1]
+    assert path == "/verdict?release=1"
+    assert "Authorization" not in headers
+    server.say("", 302, Location="http://192.0.2.1:8081/elsewhere")
+    asked = len(server.requests())
+    with pytest.raises(BadAnswer, match="302"):
+        await http.get(pod, "/verdict", {})
+    assert len(server.requests()) == asked + 1
+    server.say("x" * 300_000)
+    with pytest.raises(BadAnswer, match="longer"):
+        await http.get(pod, "/verdict", {})
+
+
+async def test_a_pod_that_does_not_answer(namespace: Namespace, http: PodHttp) -> None:
+    pod = add_pod(namespace)
+    with pytest.raises(NoAnswer):
+        await http.get(pod, "/verdict", {})
+    gone = PodAddress(namespace.name, "gone", ADDRESS, SIDECAR_PORT)
+    with pytest.raises(BadAnswer, match="404"):
+        await http.get(gone, "/verdict", {})
+
+
+async def test_the_poller_keeps_what_a_listed_pod_says(
+    namespace: Namespace, server: PodServer, http: PodHttp
+) -> None:
+    add_pod(namespace)
+    registry = CollectorRegistry()
+    client = KubeClient(load_connection, RestMetrics(registry))
+    cache = Cache()
+    cache.replace(PODS, await client.list(PODS, namespace.name))
+    woken: asyncio.Queue[ModelKey] = asyncio.Queue()
+    poller = VerdictPoller(
+        cache, http, registry, changed=woken.put_nowait, engine_changed=lambda *_: None
+    )
+    poller.start()
+    try:
+        key = await asyncio.wait_for(woken.get(), 30)
+        assert key == ModelKey(namespace.name, "m")
+        assert poller.verdicts_of(cache.all(PODS))["p"].fallback is not None
+        server.say(json.dumps({**VERDICT, "ready": False}))
+        await asyncio.wait_for(woken.get(), 60)
+        assert not poller.verdicts_of(cache.all(PODS))["p"].ready
+    finally:
+        await poller.stop()
+        await client.close()
