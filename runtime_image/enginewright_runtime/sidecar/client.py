@@ -104,26 +104,19 @@ class Client:
         writer.write(request)
         await writer.drain()
         receiver = _Receiver()
-        parser = httptools.HttpResponseParser(receiver)
         while not receiver.done:
             data = await reader.read(_RECEIVE_BYTES)
             if data:
-                parser.feed_data(data)
-                receiver.size += len(data)
-                if receiver.size > _ANSWER_BYTES:
-                    raise ConnectionAbortedError("its answer is too long")
+                receiver.feed(data)
             elif not receiver.size:
                 raise _StaleError
             elif receiver.ends_with_connection:
-                receiver.done = True
+                receiver.on_message_complete()
             else:
                 raise ConnectionAbortedError("its answer is cut off")
-        if not parser.should_keep_alive() or receiver.ends_with_connection:
+        if not receiver.keep_alive:
             self.close()
-        answer = receiver.answer
-        answer.status = parser.get_status_code()
-        answer.body = b"".join(receiver.parts)
-        return answer
+        return receiver.finish()
 
 
 class _StaleError(Exception):
@@ -131,28 +124,51 @@ class _StaleError(Exception):
 
 
 class _Receiver:
-    """What httptools calls back."""
+    """Takes one answer in; httptools calls back what it has found."""
 
     def __init__(self) -> None:
         self.answer = Answer()
-        self.parts: list[bytes] = []
         self.size = 0
         self.done = False
-        self.headed = False
+        self.keep_alive = False
+        self._headed = False
+        self._parts: list[bytes] = []
+        self._parser = httptools.HttpResponseParser(self)
 
     @property
     def ends_with_connection(self) -> bool:
+        """Whether the answer says nothing of its length."""
         headers = self.answer.headers
-        return self.headed and not (b"content-length" in headers or b"transfer-encoding" in headers)
+        return self._headed and not (
+            b"content-length" in headers or b"transfer-encoding" in headers
+        )
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes."""
+        self.size += len(data)
+        if self.size > _ANSWER_BYTES:
+            raise ConnectionAbortedError("its answer is too long")
+        self._parser.feed_data(data)
+
+    def finish(self) -> Answer:
+        """Return the answer; parser and receiver let go of each other, and of large bodies."""
+        answer, self.answer = self.answer, Answer()
+        del self._parser
+        return answer
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.answer.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        self.headed = True
+        self._headed = True
 
     def on_body(self, body: bytes) -> None:
-        self.parts.append(body)
+        self._parts.append(body)
 
     def on_message_complete(self) -> None:
         self.done = True
+        # after this call the parser has forgotten both
+        self.answer.status = self._parser.get_status_code()
+        self.keep_alive = self._parser.should_keep_alive() and not self.ends_with_connection
+        self.answer.body = b"".join(self._parts)
+        self._parts.clear()
