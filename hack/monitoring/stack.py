@@ -174,6 +174,15 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Write a file's text as lines."""
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
 def to_yaml(objects: Sequence[Mapping[str, Any]]) -> str:
     """Return the objects as documents of one YAML stream."""
     return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=120)
