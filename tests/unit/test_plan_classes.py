@@ -152,6 +152,10 @@ def test_a_proposal_is_a_whole_class() -> None:
             "a100-80gb-mig-1g-10gb": ("nvidia.com/mig-1g.10gb.product", "nvidia.com/mig-1g.10gb"),
             "a100-80gb-mig-3g-40gb": ("nvidia.com/mig-3g.40gb.product", "nvidia.com/mig-3g.40gb"),
         }),
+        ({**LOCAL_MIG, "nvidia.com/mig-1g.10gb.replicas": "4"}, {
+            "a100-80gb-mig-1g-10gb":
+                ("nvidia.com/mig-1g.10gb.product", "nvidia.com/mig-1g.10gb.shared"),
+        }),
         (LOCAL_MIG, {
             "a100-80gb-mig-1g-10gb": ("nvidia.com/mig-1g.10gb.product", "nvidia.com/mig-1g.10gb"),
         }),

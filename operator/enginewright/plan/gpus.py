@@ -17,7 +17,6 @@ from enginewright.plan.types import Object
 _PREFIX: Final = "nvidia.com/"
 _GPU: Final = "nvidia.com/gpu"
 _PRODUCT: Final = "nvidia.com/gpu.product"
-_REPLICAS: Final = "nvidia.com/gpu.replicas"
 _MIG_STATE: Final = "nvidia.com/mig.config.state"
 _MIG_PRODUCT: Final = re.compile(r"nvidia\.com/(mig-[^/]+)\.product")
 _MIG_IN_CHANGE: Final = frozenset({"pending", "rebooting"})  # labels are of yesterday
@@ -49,7 +48,7 @@ def kinds_of(node: Object) -> tuple[GpuKind, ...]:
     if labels.get(_MIG_STATE) in _MIG_IN_CHANGE:
         return ()
     slices = [
-        GpuKind(product, label, f"{_PREFIX}{found.group(1)}")
+        _kind(labels, label, f"{_PREFIX}{found.group(1)}")
         for label, product in labels.items()
         if product and (found := _MIG_PRODUCT.fullmatch(label))
     ]
@@ -59,14 +58,24 @@ def kinds_of(node: Object) -> tuple[GpuKind, ...]:
 def _whole(labels: Mapping[str, str], *, sliced: bool) -> Iterator[GpuKind]:
     """Yield the kind of the node's GPUs, or of their equal slices with MIG strategy `single`."""
     product = labels.get(_PRODUCT, "")
-    replicas = int(text) if (text := labels.get(_REPLICAS, "")).isdecimal() else None
+    replicas = _replicas(labels, _GPU)
     # Where profiles have labels of their own, only a count says that whole cards are left.
     none_left = replicas == 0 or (sliced and replicas is None)
-    if not product or product.endswith(_INVALID) or none_left:
-        return
-    # Shared under the resource's own name, a product says so; else the resource has another name.
-    renamed = replicas is not None and replicas > 1 and not product.endswith(_SHARED)
-    yield GpuKind(product, _PRODUCT, f"{_GPU}.shared" if renamed else _GPU)
+    if product and not product.endswith(_INVALID) and not none_left:
+        yield _kind(labels, _PRODUCT, _GPU)
+
+
+def _kind(labels: Mapping[str, str], label: str, resource: str) -> GpuKind:
+    """Return the kind; a device that is shared says so by its product or has its resource renamed."""
+    product = labels[label]
+    renamed = (_replicas(labels, resource) or 0) > 1 and not product.endswith(_SHARED)
+    return GpuKind(product, label, f"{resource}.shared" if renamed else resource)
+
+
+def _replicas(labels: Mapping[str, str], resource: str) -> int | None:
+    """Return how many pods may share one device; 0 means that there is none, None is not told."""
+    text = labels.get(f"{resource}.replicas", "")
+    return int(text) if text.isdecimal() else None
 
 
 def compute_capability(nodes: Iterable[Object]) -> str | None:
