@@ -1,7 +1,10 @@
 """The alerts: what promtool says of them, and the way from a metric to the webhook, on real parts."""
 
 import re
+import sys
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +13,10 @@ import yaml
 from enginewright.contract.reasons import REMEDIES, Reason
 
 from hack.monitoring import config
-from tests.e2e.harness import eventually
+from tests.e2e.harness import eventually, http_json
 from tests.e2e.monitoring import first_seen
-from tests.support.monitoring import REPOSITORY, RULES, Pods, promtool, running
+from tests.support.monitoring import REPOSITORY, RULES, Pods, process, promtool, running
+from tests.support.serving import free_port
 
 ALERTS = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
 RUNBOOK = REPOSITORY / "docs/monitoring.md"
@@ -108,3 +112,23 @@ def test_from_metric_to_webhook_and_back(tmp_path: Path) -> None:
         f"fallback to metric: {seen - began:.1f} s, to webhook: {fired['receivedAt'] - began:.1f} s;"
         f" mended to webhook: {told[0]['receivedAt'] - mended:.1f} s"
     )
+
+
+def test_the_webhook_refuses_what_is_no_notification(tmp_path: Path) -> None:
+    port = free_port()
+    command = [
+        sys.executable, REPOSITORY / "hack/monitoring/webhook.py",
+        "--address=127.0.0.1", f"--port={port}",
+    ]  # fmt: skip
+    with process(command, tmp_path / "log"):
+        url = f"http://127.0.0.1:{port}/"
+        eventually(lambda: http_json(url) == [], 20, "an answer", interval=0.05)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        for body, code in ((b"{", 400), (b"", 413)):
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                opener.open(urllib.request.Request(url, data=body), timeout=10)
+            assert caught.value.code == code
+        assert http_json(url, {"alerts": []}) == {}
+        (kept,) = http_json(url)
+    assert kept["notification"] == {"alerts": []}
+    assert '"alerts": []' in (tmp_path / "log").read_text()
