@@ -117,7 +117,7 @@ def test_from_metric_to_webhook_and_back(tmp_path: Path) -> None:
 def test_the_webhook_refuses_what_is_no_notification(tmp_path: Path) -> None:
     port = free_port()
     command = [
-        sys.executable, REPOSITORY / "hack/monitoring/webhook.py",
+        sys.executable, f"{REPOSITORY}/hack/monitoring/webhook.py",
         "--address=127.0.0.1", f"--port={port}",
     ]  # fmt: skip
     with process(command, tmp_path / "log"):
