@@ -227,19 +227,32 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize(
-    ("error", "used", "most", "tried", "expected"),
+    ("errors", "expected"),
     [
-        (SIZE.format(64 * MIB), 32 * MIB, 128 * MIB, (128 * MIB, 32 * MIB), 64 * MIB),  # up again
-        (SIZE.format(64 * MIB), 32 * MIB, 32 * MIB, (32 * MIB,), None),  # more than is allowed
-        (SIZE.format(64 * MIB), 128 * MIB, 128 * MIB, (128 * MIB,), 32 * MIB),  # the device is full
-        (SIZE.format(64 * MIB), 128 * MIB, 128 * MIB, (128 * MIB, 32 * MIB), None),  # was tried
-        (SIZE.format(20 * MIB), 128 * MIB, 128 * MIB, (128 * MIB,), None),  # too little to go on
-        ("OutOfMemory (no further information)", 128 * MIB, 128 * MIB, (), 64 * MIB),
-        ("due to insufficient workspace", 128 * MIB, 128 * MIB, (), None),
+        # the limit was too small for any kernel, and may not rise
+        ([SIZE.format(64 * MIB)], [32]),
+        # the device has less free than was asked for: kernels that want as much are left out
+        ([SIZE.format(30 * MIB), SIZE.format(30 * MIB)], [32]),
+        ([SIZE.format(1000 * MIB)] * 2, [2048, 500]),
+        # that limit was too small, but there is a size between
+        ([SIZE.format(1000 * MIB), SIZE.format(700 * MIB)], [2048, 500, 700]),
+        ([SIZE.format(1000 * MIB), SIZE.format(1000 * MIB)], [2048, 500]),
+        (
+            [SIZE.format(1000 * MIB), SIZE.format(700 * MIB), SIZE.format(600 * MIB)],
+            [2048, 500, 700, 300],
+        ),
+        (["OutOfMemory (no further information)"] * 3, [128, 64, 32, 16]),
+        (["due to insufficient workspace"], [128]),
     ],
 )
-def test_the_next_workspace(
-    error: str, used: int, most: int, tried: tuple[int, ...], expected: int | None
-) -> None:
-    assert workspace.wants_memory([error])
-    assert workspace.next_limit([error], used, most, tried) == expected
+def test_the_next_workspace(errors: list[str], expected: list[int]) -> None:
+    space: workspace.Workspace | None = workspace.Workspace.first(expected[0] * MIB)
+    found = []
+    for error in [*errors, "due to insufficient workspace"]:
+        if space is None:
+            break
+        found.append(space.limit // MIB)
+        assert workspace.wants_memory([error])
+        space = space.after([error])
+    assert found == expected
+    assert space is None

@@ -45,7 +45,6 @@ _ANALYSIS_SECONDS: Final = 900.0  # of what reads a model; a build may take all 
 _RESERVE: Final = 128 << 20  # bytes of the container's memory for this process
 _FEW: Final = 3  # an engine of fewer compute nodes costs more in copies than it gains
 _MUCH: Final = 0.2  # unless they take this share of the time
-_MOST_ATTEMPTS: Final = 8  # at one engine, with other workspaces
 _SHOWN: Final = 100  # nodes in a finding
 # what may befall one part of a model and leave the others worth building
 _PARTIAL: Final = frozenset(
@@ -177,23 +176,18 @@ class _Build:
         span: tuple[float, float],
     ) -> words.Answer:
         """Build one engine, again with another workspace as long as that may help."""
-        limit = self._recipe.workspace_bytes
-        tried: list[int] = []
+        space: workspace.Workspace | None = None
         while True:
+            limit = space.limit if space else self._recipe.workspace_bytes
             answer = self._once(model, name, profiles, span, limit)
-            if answer.built or answer.workspace_bytes is None:
+            if answer.built or not workspace.wants_memory(answer.errors):
                 return answer
-            if not workspace.wants_memory(answer.errors) or len(tried) >= _MOST_ATTEMPTS:
-                return answer
-            tried.append(answer.workspace_bytes)
-            limit = workspace.next_limit(answer.errors, tried[-1], tried[0], tried)
-            if limit is None:
-                return answer
-            _log.info(
-                "not enough memory with a workspace of %s: trying %s",
-                in_words(tried[-1]),
-                in_words(limit),
+            space = (space or workspace.Workspace.first(answer.workspace_bytes or 0)).after(
+                answer.errors
             )
+            if space is None:
+                return answer
+            _log.info("not enough device memory: trying a workspace of %s", in_words(space.limit))
 
     def _once(
         self,

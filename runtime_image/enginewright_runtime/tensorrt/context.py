@@ -86,7 +86,11 @@ def compose(
     """
     graph = model.graph
     inside = {index for context in contexts for index in context.nodes}
-    rest = [each for index, each in enumerate(graph.node) if index not in inside]
+    rest = [
+        each
+        for index, each in enumerate(graph.node)
+        if index not in inside or each.op_type == CONSTANT  # which others may use too
+    ]
     used = {name for each in (*nodes, *rest) for name in uses(each)}
     used |= {value.name for value in graph.output}
     kept = [each for each in rest if each.op_type != CONSTANT or used & set(each.output)]

@@ -5,8 +5,9 @@ was too small for any kernel; not more, and the device had less free than that.
 """
 
 import re
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Self
 
 _SIZE: Final = re.compile(r"OutOfMemory \(Requested size was (\d+) bytes")
 _NO_MEMORY: Final = "OutOfMemory"
@@ -29,22 +30,30 @@ def wanted(errors: Sequence[str]) -> int | None:
     return max(found, default=None)
 
 
-def next_limit(errors: Sequence[str], used: int, most: int, tried: Collection[int]) -> int | None:
-    """Return the limit in bytes to try next, None when there is none.
+@dataclass(frozen=True)
+class Workspace:
+    """One limit that was tried, in bytes, and what is known since."""
 
-    Args:
-        errors: of the build that failed.
-        used: its limit.
-        most: what may be used: the first build's limit.
-        tried: all limits so far; none is tried twice.
-    """
-    size = wanted(errors)
-    if size is None and any(words in error for error in errors for words in _TOO_SMALL):
-        return None
-    if size is not None and size > used:
-        limit = size
-    else:
-        limit = (used if size is None else size) // 2
-        if limit < _LEAST:
+    limit: int
+    most: int  # what may be tried: as requested, or less than the device has refused
+    tried: frozenset[int] = frozenset()
+
+    @classmethod
+    def first(cls, limit: int) -> Self:
+        """Return the one that a build begins with: more is never tried."""
+        return cls(limit, limit, frozenset({limit}))
+
+    def after(self, errors: Sequence[str]) -> Self | None:
+        """Return what to try after a build that failed so; None: nothing would help."""
+        size = wanted(errors)
+        if size is None and any(words in error for error in errors for words in _TOO_SMALL):
             return None
-    return None if limit > most or limit in tried else limit
+        most = self.most
+        if size is not None and size > self.limit:
+            limit = size
+        else:
+            refused = self.limit if size is None else size
+            limit, most = refused // 2, refused - 1
+        if limit > most or limit < _LEAST or limit in self.tried:
+            return None
+        return type(self)(limit, most, self.tried | {limit})

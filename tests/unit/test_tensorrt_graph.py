@@ -1,0 +1,231 @@
+"""Cutting models apart and putting them together: nothing is lost, and ONNX's checker agrees."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from enginewright_runtime.graphs import outputs_of
+from enginewright_runtime.tensorrt import context, graph
+from enginewright_runtime.tensorrt.flavor import FLAVORS
+from enginewright_runtime.tensorrt.graph import Part, TensorType
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from tests.support.broken_models import build, value
+from tests.support.engines import mixed, weights
+
+FLOAT = TensorProto.FLOAT
+RTX = FLAVORS["tensorrt-rtx"]
+
+
+def types(model: ModelProto) -> dict[str, TensorType]:
+    """Return float types of two dimensions for all that nodes make and take."""
+    names = {name for node in model.graph.node for name in (*node.input, *node.output)}
+    return {name: TensorType(FLOAT, ("n", 4)) for name in names}
+
+
+def chain(*operators: str) -> ModelProto:
+    """Return x to y through operators of one input."""
+    count = len(operators)
+    names = ["x", *(f"t{index}" for index in range(1, count)), "y"]
+    nodes = [
+        helper.make_node(operator, [names[index]], [names[index + 1]], name=f"n{index}")
+        for index, operator in enumerate(operators)
+    ]
+    return build(nodes, [value("x", "n", 4)], [value("y", "n", 4)])
+
+
+def test_a_part_runs_as_the_whole_does() -> None:
+    model = chain("Relu", "Exp", "Neg", "Abs")
+    part = graph.extract(model, [1, 2], types(model))
+    assert part is not None
+    assert (part.inputs, part.outputs, part.origins) == (("t1",), ("t3",), (1, 2))
+    onnx.checker.check_model(part.model, full_check=True)
+    session = ort.InferenceSession(part.model.SerializeToString())
+    given = np.ones((2, 4), np.float32)
+    assert np.allclose(session.run(None, {"t1": given})[0], -np.exp(given))
+
+
+def test_constants_go_wherever_they_are_used() -> None:
+    nodes = [
+        helper.make_node("Constant", [], ["c"], name="c", value=weights("c", 4)),
+        helper.make_node("Add", ["x", "c"], ["a"], name="add"),
+        helper.make_node("Mul", ["a", "c"], ["m"], name="mul"),
+        helper.make_node("Sub", ["m", "w"], ["y"], name="sub"),
+    ]
+    model = build(nodes, [value("x", "n", 4)], [value("y", "n", 4)], [weights("w", 4)])
+    assert graph.computing(model, range(4)) == [1, 2, 3]
+    part = graph.extract(model, [1], types(model))
+    assert part is not None
+    assert (part.inputs, part.outputs) == (("x",), ("a",))
+    assert [node.op_type for node in part.model.graph.node] == ["Constant", "Add"]
+    assert [part.origin(index) for index in range(3)] == [0, 1, None]
+    assert not part.model.graph.initializer
+    found = composed(model, [part])
+    assert found is not None
+    assert [node.op_type for node in found.graph.node] == ["EPContext", "Constant", "Mul", "Sub"]
+    assert [tensor.name for tensor in found.graph.initializer] == ["w"]
+
+
+def test_what_a_body_takes_from_outside_is_an_input_and_stays_an_output() -> None:
+    body = helper.make_graph(
+        [helper.make_node("Add", ["outer", "x"], ["b"], name="inner")],
+        "body",
+        [],
+        [value("b", "n", 4)],
+    )
+    nodes = [
+        helper.make_node("Exp", ["x"], ["outer"], name="exp"),
+        helper.make_node("If", ["flag"], ["y"], name="if", then_branch=body, else_branch=body),
+    ]
+    model = build(
+        nodes,
+        [value("x", "n", 4), value("flag", kind=TensorProto.BOOL)],
+        [value("y", "n", 4)],
+    )
+    assert graph.uses(model.graph.node[1]) == {"flag", "outer", "x"}
+    assert graph.labels(model.graph.node[1]) == ["if (If)", "inner (Add)", "inner (Add)"]
+    first = graph.extract(model, [0], types(model))
+    second = graph.extract(model, [1], types(model) | {"flag": TensorType(TensorProto.BOOL, ())})
+    assert first is not None
+    assert second is not None
+    assert first.outputs == ("outer",)
+    assert set(second.inputs) == {"flag", "outer", "x"}
+
+
+def test_what_cannot_be_cut_out() -> None:
+    model = chain("Relu", "Exp")
+    known = types(model)
+    assert graph.extract(model, [0], known | {"t1": known["x"]}) is not None
+    del known["t1"]
+    assert graph.extract(model, [0], known) is None, "a sequence, say, has no tensor type"
+    alone = build(
+        [helper.make_node("RandomNormal", [], ["y"], name="r", shape=[2])],
+        [value("x", 2)],
+        [value("y", 2)],
+    )
+    assert graph.extract(alone, [0], types(alone)) is None, "no inputs"
+
+
+def composed(model: ModelProto, parts: list[Part]) -> ModelProto | None:
+    contexts = [
+        context.Context(
+            f"part-{index}", f"part-{index}.engine", part.origins, part.inputs, part.outputs
+        )
+        for index, part in enumerate(parts)
+    ]
+    nodes = [context.node(each, RTX, "1.7.1.116", "8.9") for each in contexts]
+    return context.compose(model, contexts, nodes, types(model))
+
+
+def test_parts_that_need_each_other_are_no_model() -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a1"], name="a1"),
+        helper.make_node("Exp", ["x"], ["b1"], name="b1"),
+        helper.make_node("Add", ["b1", "x"], ["a2"], name="a2"),
+        helper.make_node("Add", ["a1", "a2"], ["y"], name="b2"),
+        helper.make_node("Neg", ["y"], ["z"], name="out"),
+    ]
+    model = build(nodes, [value("x", "n", 4)], [value("z", "n", 4)])
+    crossed = [graph.extract(model, each, types(model)) for each in ([0, 2], [1, 3])]
+    assert composed(model, [part for part in crossed if part]) is None
+    straight = [graph.extract(model, each, types(model)) for each in ([0, 1, 2], [3])]
+    found = composed(model, [part for part in straight if part])
+    assert found is not None
+    assert [node.name for node in found.graph.node] == ["part-0", "part-1", "out"]
+
+
+def test_nodes_in_any_order() -> None:
+    model = chain("Relu", "Exp", "Neg", "Abs")
+    reverse = list(reversed(model.graph.node))
+    assert graph.order(reverse) == [3, 2, 1, 0]
+    assert graph.order(list(model.graph.node)) == [0, 1, 2, 3]
+    reverse[0].output[0] = "t1"
+    del reverse[3].input[:]
+    reverse[3].input.append("t3")
+    assert graph.order(reverse) is None
+
+
+def test_the_wrapper_has_the_models_face() -> None:
+    model = mixed()
+    model.metadata_props.add(key="author", value="somebody")
+    whole = context.whole(model, "model", "model.engine")
+    found = context.compose(model, [whole], [context.node(whole, RTX, "1.7.1.116", "8.9")], {})
+    assert found is not None
+    onnx.checker.check_model(found, full_check=True)
+    assert (found.graph.input, found.graph.output) == (model.graph.input, model.graph.output)
+    assert (found.ir_version, found.metadata_props) == (model.ir_version, model.metadata_props)
+    assert not found.graph.initializer
+    attributes = {
+        each.name: helper.get_attribute_value(each) for each in found.graph.node[0].attribute
+    }
+    assert attributes == {
+        "main_context": 1,
+        "embed_mode": 0,
+        "ep_cache_context": b"model.engine",
+        "ep_sdk_version": b"1.7.1.116",
+        "hardware_architecture": b"89",
+        "onnx_model_filename": b"model.onnx",
+        "partition_name": b"model",
+        "source": b"NvTensorRTRTXExecutionProvider",
+    }
+
+
+def test_inputs_that_are_weights_are_no_inputs_of_the_wrapper() -> None:
+    """Before IR version 4 every weight was among the inputs."""
+    model = mixed()
+    model.graph.input.append(value("w1", 8, 3, 3, 3))
+    whole = context.whole(model, "model", "model.engine")
+    assert whole.inputs == ("x",)
+    found = context.compose(model, [whole], [context.node(whole, RTX, "1", "8.9")], {})
+    assert found is not None
+    assert [each.name for each in found.graph.input] == ["x"]
+
+
+def test_remaining_weights_come_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they lie beside the prepared model or are too large for one protobuf."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    nodes = [
+        helper.make_node("MatMul", ["x", "w1"], ["h"], name="one"),
+        helper.make_node("MatMul", ["h", "w2"], ["y"], name="two"),
+    ]
+    held = [weights("w1", 64, 64), weights("w2", 64, 64)]
+    expected = numpy_helper.to_array(held[1])
+    model = build(nodes, [value("x", "n", 64)], [value("y", "n", 64)], held)
+    onnx.save_model(
+        model, source / "model.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
+    )
+    light = onnx.load(source / "model.onnx", load_external_data=False)
+    part = graph.extract(light, [0], types(light))
+    assert part is not None
+    assert [tensor.name for tensor in part.model.graph.initializer] == ["w1"]
+    for limit, names in ((1 << 30, ["model.onnx"]), (1 << 10, ["model.onnx", "weights.bin"])):
+        found = composed(light, [part])
+        assert found is not None
+        monkeypatch.setattr(context, "_LARGEST_INSIDE", limit)
+        target.mkdir(exist_ok=True)
+        assert context.save(found, source, target) == names
+        onnx.checker.check_model(str(target / "model.onnx"))
+        loaded = onnx.load(target / "model.onnx")
+        kept = numpy_helper.to_array(loaded.graph.initializer[0])
+        assert np.array_equal(kept, expected)
+        assert outputs_of(loaded) == outputs_of(model)
+
+
+def test_names_that_stand_for_several_sizes() -> None:
+    """What some exporters write for every open dimension; other names mean equal sizes."""
+    model = build(
+        [helper.make_node("Add", ["x", "z"], ["y"], name="add")],
+        [value("x", "?", "?", "s"), value("z", "n", "s")],
+        [value("y", None, None)],
+    )
+    profiles: dict[str, dict[str, tuple[int, ...]]] = {
+        "x": {"min": (1, 4, 2), "opt": (1, 4, 2), "max": (8, 4, 9)},
+        "z": {"min": (1, 2), "opt": (1, 2), "max": (8, 9)},
+    }
+    assert graph.contradicts(model, profiles) == {"?"}
+    graph.forget(model, {"?"})
+    shape = model.graph.input[0].type.tensor_type.shape
+    assert [each.dim_param for each in shape.dim] == ["", "", "s"]
