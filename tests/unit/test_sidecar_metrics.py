@@ -1,0 +1,112 @@
+"""The sidecar's metrics as they are exposed, against the table that promises them."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from enginewright.contract.verdict import Check
+from enginewright_runtime.sidecar.exposition import Exposition
+from enginewright_runtime.sidecar.settings import INTERVALS
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.serving import Server, linear_model
+from tests.support.sidecar import Proxy, Sidecar, artifact, change_manifest
+
+DOCS = Path(__file__).resolve().parents[2] / "docs/sidecar.md"
+
+
+def documented() -> dict[str, tuple[str, frozenset[str]]]:
+    """Return type and labels by name, from the table of the documentation."""
+    rows = re.findall(
+        r"^\| `(enginewright_\w+)` \| (\w+) \|([^|]*)\|", DOCS.read_text(), re.MULTILINE
+    )
+    return {name: (kind, frozenset(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+
+
+def exposed(families: Iterable[Metric]) -> dict[str, tuple[str, frozenset[str]]]:
+    """Return type and labels by name, as Prometheus' parser finds them."""
+    found = {}
+    for family in families:
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = {key for sample in family.samples for key in sample.labels}
+        assert {"model", "revision"} <= labels
+        found[name] = (family.type, frozenset(labels - {"model", "revision", "le"}))
+    return found
+
+
+def test_the_exposition_is_what_the_table_says(tmp_path: Path) -> None:
+    sample = {"x": np.ones((2, 8), np.float32)}
+    task = artifact(tmp_path, linear_model(), [sample])
+    with (
+        Server(tmp_path, task) as server,
+        Sidecar(tmp_path, task, server.port, pace=0.2) as sidecar,
+    ):
+        sidecar.until_state(Check.PROBE_LATENCY, "ok")
+        text = sidecar.get("/metrics").body.decode()
+        own = {
+            name: family
+            for name, family in exposed(text_string_to_metric_families(text)).items()
+            if name in documented()
+        }
+        assert own == documented()
+        names = [family.name for family in text_string_to_metric_families(text)]
+        assert len(names) == len(set(names)), "no family comes twice"
+        server_only = server.get("/metrics").body.decode()
+        passed_on = set(exposed(text_string_to_metric_families(server_only)))
+        assert passed_on == set(exposed(text_string_to_metric_families(text))) - set(own)
+
+
+def test_unknown_figures_are_left_out_not_zero(tmp_path: Path) -> None:
+    task = artifact(tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
+    with Server(tmp_path, task) as server, Proxy(server.port) as proxy:
+        proxy.refusing = {"/execution": 500, "/infer": 503, "/metrics": 500}
+        with Sidecar(tmp_path, task, proxy.port, pace=0.2) as sidecar:
+            sidecar.until_state(Check.SERVER, "ok")
+            assert set(sidecar.metrics()) == {
+                "enginewright_check",
+                "enginewright_probe_failures_total",
+                "enginewright_probe_duration_seconds_bucket",
+                "enginewright_probe_duration_seconds_count",
+                "enginewright_probe_duration_seconds_sum",
+            }
+
+
+def test_an_opset_beyond_the_runtimes_is_told(tmp_path: Path) -> None:
+    task = artifact(tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
+    with Server(tmp_path, task) as server:
+        recipe = change_manifest(tmp_path).recipe
+        change_manifest(tmp_path, recipe=recipe.model_copy(update={"max_opset": 16}))
+        with Sidecar(tmp_path, task, server.port) as sidecar:
+            sidecar.until(lambda: "enginewright_opset_supported" in sidecar.metrics(), "told")
+            (sample,) = sidecar.metrics()["enginewright_opset_supported"]
+            assert sample.value == 0
+
+
+@pytest.mark.parametrize("label", ['quote"', "back\\slash", "new\nline", "grüß"])
+def test_label_values_survive(label: str) -> None:
+    text = Exposition({"model": label})
+    text.family("gauge", "a_b", "About.", [({"c": label}, 1.5)])
+    (family,) = text_string_to_metric_families(text.text().decode())
+    (sample,) = family.samples
+    assert (sample.labels, sample.value) == ({"model": label, "c": label}, 1.5)
+
+
+@pytest.mark.parametrize("other", [b"x 1\n", b"x 1", b"x 1\n# EOF\n"])
+def test_another_exposition_follows_whole(other: bytes) -> None:
+    text = Exposition({})
+    text.family("gauge", "a", "About.", [({}, 1)])
+    names = [family.name for family in text_string_to_metric_families(text.text(other).decode())]
+    assert names == ["a", "x"]
+    assert not text.text(other).endswith(b"EOF\n")
+
+
+def test_the_table_of_checks_has_their_intervals() -> None:
+    rows = re.findall(r"^\| `([a-z-]+)` \| (\d+ s|with golden) \|", DOCS.read_text(), re.MULTILINE)
+    told = {name: every for name, every in rows if name in set(Check)}
+    assert told == {
+        check: "with golden" if check is Check.PROBE_LATENCY else f"{INTERVALS[check]:g} s"
+        for check in Check
+    }
