@@ -188,6 +188,25 @@ async def test_what_an_administrator_changes_stays_so(world: World) -> None:
     assert world.kube.writes == writes
 
 
+async def test_a_class_that_somebody_makes_meanwhile_is_theirs(world: World) -> None:
+    world.label_node("n", L4)
+    theirs = {
+        "apiVersion": "enginewright.dev/v1alpha1",
+        "kind": "AcceleratorClass",
+        "metadata": {"name": "l4"},
+        "spec": {"nodeSelector": {"zone": "z"}, "backends": ["cpu"]},
+    }
+    world.kube.put(theirs)  # the watch has not told of it
+    proposer = world.proposer()
+    with pytest.raises(Conflict):
+        await proposer.reconcile(KEY)
+    assert world.kube.objects[(ACCELERATOR_CLASSES, "", "l4")]["spec"] == theirs["spec"]
+    world.see_classes()
+    await proposer.reconcile(KEY)
+    (name,) = world.classes() - {"l4"}
+    assert name.startswith("l4-")
+
+
 async def test_a_failed_write_is_made_up_for(world: World) -> None:
     world.label_node("n", L4)
     proposer = world.proposer()

@@ -366,6 +366,21 @@ def test_the_schedule_loses_nobody_and_hurries_nobody(
     assert schedule.take(now + 1e6) is None
 
 
+def test_a_free_slot_is_used_at_once() -> None:
+    async def scene(world: World) -> None:
+        async def take_a_while() -> bytes:
+            await asyncio.sleep(0.2)
+            return json.dumps(verdict()).encode()
+
+        for number in range(10 * CONCURRENCY):
+            world.add_pod(f"p{number}")
+            world.answers[f"p{number}"] = take_a_while
+        await asyncio.sleep(10 * 0.2 + 2)
+        assert len(world.verdicts()) == 10 * CONCURRENCY
+
+    play(scene)
+
+
 def test_very_many_pods_make_the_sweep_slower_not_the_operator_busier() -> None:
     assert sweep_interval(1) == sweep_interval(3000) == SWEEP
     assert sweep_interval(30_000) == 10 * SWEEP
@@ -672,6 +687,28 @@ def test_one_pod_at_a_time_is_released_and_only_while_another_is_good() -> None:
         await asyncio.sleep(60)
         assert len(set(world.released)) == 1
         assert set(world.released) <= {second, "c"}
+
+    play(scene)
+
+
+@pytest.mark.parametrize("end", ["mended", "gone"])
+def test_the_others_are_watched_closely_as_long_as_one_is_released(end: str) -> None:
+    async def scene(world: World) -> None:
+        for name, fallback in (("a", BREAKS), ("b", KEEPS)):
+            world.add_pod(name)
+            world.say(name, verdict(fallback=fallback))
+        await asyncio.sleep(200)
+        world.polls.clear()
+        await asyncio.sleep(60)
+        assert world.polls["b"] >= 15
+        if end == "mended":
+            world.say("a", verdict())
+        else:
+            world.remove_pod("a")
+        await asyncio.sleep(100)
+        world.polls.clear()
+        await asyncio.sleep(60)
+        assert world.polls["b"] <= 3
 
     play(scene)
 

@@ -217,6 +217,13 @@ def test_kinds_that_would_share_a_name_get_longer_ones() -> None:
     assert len([name for name in names if name.startswith("a100-80gb-pcie-mig-1g-10gb")]) == 2
 
 
+def test_the_order_of_nodes_decides_nothing() -> None:
+    one, other = (
+        GpuKind("NVIDIA-L4", "nvidia.com/gpu.product", f"nvidia.com/{name}") for name in ("a", "b")
+    )
+    assert class_names((one, other), ()) == class_names((other, one), ())
+
+
 PRODUCTS = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", fullmatch=True)
 KINDS = st.lists(
     st.builds(
