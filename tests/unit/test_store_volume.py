@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from enginewright.contract.manifest import ArtifactFile, Manifest
+from enginewright.contract.manifest import ArtifactFile, EngineInfo, Manifest
 from enginewright.contract.reasons import Reason, exit_code
+from enginewright.contract.task import EngineRecipe
 from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.store import Store
+from enginewright_runtime.store import ENGINE, Store
 
 from tests.support.preparing import Workplace
-from tests.support.store_process import FILES, publish
+from tests.support.store_process import FILES, manifest, publish
 
 KEY = "ab" * 32
 DEADLINE_SECONDS = 60.0
@@ -200,6 +201,57 @@ def test_a_manifest_that_is_no_good(
     with pytest.raises(StageFailure, match=told) as caught:
         Store(root).find(KEY)
     assert caught.value.reason is Reason.ARTIFACT_CORRUPT
+
+
+def as_engine(manifest: Manifest) -> Manifest:
+    """Return the manifest with an engine in it."""
+    recipe = EngineRecipe(
+        backend="tensorrt-rtx", backend_version="1", ort_version="1", accelerator_class="l4"
+    )
+    engine = EngineInfo(
+        recipe=recipe,
+        prepared_key="cd" * 32,
+        file=FILES[1],
+        sha256="0" * 64,
+        size_bytes=1,
+        compute_capabilities=("8.9",),
+        partitions=(),
+        nodes_total=1,
+        nodes_accelerated=1,
+        build_seconds=1.0,
+    )
+    return manifest.model_copy(update={"engine": engine})
+
+
+def test_engines_are_kept_apart_and_in_their_own_words(root: Path, tmp_path: Path) -> None:
+    publish(root, KEY, content(tmp_path / "a"))
+    store = Store(root, ENGINE)
+    assert store.find(KEY) is None
+    with pytest.raises(
+        StageFailure, match="no engine with key abababababab; nothing to do: it is built"
+    ):
+        store.read(KEY, tmp_path / "artifact")
+    files = {name: artifact(root) / name for name in FILES}
+    made, cached = store.publish(KEY, files, lambda listed: as_engine(manifest(KEY, listed)))
+    assert not cached
+    assert store.read(KEY, tmp_path / "artifact") == store.whole(KEY) == made
+    assert sorted(path.name for path in root.iterdir()) == ["engines", "prepared", "tmp"]
+
+    (root / "engines" / KEY / FILES[1]).write_bytes(b"damaged")
+    assert store.whole(KEY) is None
+    with pytest.raises(StageFailure, match="engine abababababab is damaged: file") as caught:
+        store.read(KEY, tmp_path / "artifact")
+    assert caught.value.reason is Reason.ENGINE_CORRUPT
+    assert Store(root).whole(KEY) is not None, "the prepared model is another artefact"
+
+
+def test_a_manifest_of_the_other_kind(root: Path, tmp_path: Path) -> None:
+    publish(root, KEY, content(tmp_path / "a"))
+    (root / "engines").mkdir()
+    artifact(root).rename(root / "engines" / KEY)
+    with pytest.raises(StageFailure, match=r"manifest\.json describes something else") as caught:
+        Store(root, ENGINE).find(KEY)
+    assert caught.value.reason is Reason.ENGINE_CORRUPT
 
 
 def test_a_volume_that_is_not_mounted(tmp_path: Path) -> None:

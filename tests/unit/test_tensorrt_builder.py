@@ -1,6 +1,7 @@
 """The real TensorRT-RTX, ahead of time: what it builds of real models, and what it refuses."""
 
 import hashlib
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -494,6 +495,19 @@ def test_a_build_is_held_to_the_containers_memory(
     failure = refused(asked)
     assert failure.reason is Reason.OUT_OF_MEMORY
     assert "wants more memory than it may use; raise spec.build.resources" in failure.message
+
+
+def wait() -> None:
+    """Do nothing for longer than any test takes."""
+    threading.Event().wait()
+
+
+def test_a_child_that_takes_too_long_is_ended() -> None:
+    with pytest.raises(StageFailure, match="waiting took longer than 1 s") as caught:
+        isolation.run_isolated(
+            "tests.unit.test_tensorrt_builder:wait", "waiting", limits=isolation.Limits(seconds=1)
+        )
+    assert caught.value.reason is Reason.TIMEOUT
 
 
 def test_the_containers_memory_is_read_from_its_cgroup(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from enginewright.contract.report import Progress
-from enginewright.contract.task import SIDECAR_PORT
 from typing_extensions import override
 
 _log: Final = logging.getLogger(__name__)
@@ -29,7 +28,7 @@ def tell(path: Path, percent: float, phase: str) -> None:
 
 
 @contextlib.contextmanager
-def served(path: Path, port: int = SIDECAR_PORT) -> Iterator[int | None]:
+def served(path: Path, port: int) -> Iterator[int | None]:
     """Answer GET /progress on `port` (0: any) with the file, from a thread, while in the context.
 
     Yields:

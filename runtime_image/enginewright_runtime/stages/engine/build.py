@@ -4,7 +4,7 @@ import shutil
 from typing import Final
 
 from enginewright.contract.report import StageReport
-from enginewright.contract.task import EngineTask
+from enginewright.contract.task import SIDECAR_PORT, EngineTask
 
 from enginewright_runtime.paths import Paths
 from enginewright_runtime.stages.engine.handoff import (
@@ -21,10 +21,10 @@ _PROGRESS: Final = "progress.json"
 STAGE: Final = "build"
 
 
-def run(task: EngineTask, paths: Paths) -> StageReport:
+def run(task: EngineTask, paths: Paths, port: int = SIDECAR_PORT) -> StageReport:
     """Fetch the prepared model, checked, and build; leaves `EngineBuilt`.
 
-    While it runs, GET /progress on port 8081 tells how far it is.
+    While it runs, GET /progress on `port` tells how far it is.
 
     Raises:
         StageFailure: ArtifactMissing, ArtifactCorrupt or StoreUnavailable of the prepared model; as
@@ -39,7 +39,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
             message=f"cached: the store has engine {task.engine_key[:12]}",
             engine=published(manifest, is_cached=True),
         )
-    with progress.served(paths.work / _PROGRESS):
+    with progress.served(paths.work / _PROGRESS, port):
         prepared = paths.work / PREPARED_FOLDER
         shutil.rmtree(prepared, ignore_errors=True)
         progress.tell(paths.work / _PROGRESS, 0, "Fetching the prepared model")
