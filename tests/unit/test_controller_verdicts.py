@@ -6,21 +6,26 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from enginewright.contract.verdict import Verdict
+from enginewright.contract.verdict import Check, Verdict
+from enginewright.controller import polled
 from enginewright.controller.cache import Cache
 from enginewright.controller.polled import Served, question, releasable, rolling_out
 from enginewright.controller.polling import FAST, RATE, SWEEP, Schedule, sweep_interval
 from enginewright.controller.routing import ModelKey
 from enginewright.controller.verdicts import CONCURRENCY, EXPIRY, VerdictPoller
-from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodAddress
+from enginewright.kube.pod_http import BadAnswer, DirectPodHttp, NoAnswer, PodAddress
 from enginewright.kube.resources import DEPLOYMENTS, PODS
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from tests.support.serving import free_port, linear_model
+from tests.support.sidecar import Sidecar, artifact
 from tests.support.virtual_time import run
 
 pytestmark = pytest.mark.unit
@@ -107,6 +112,7 @@ class World:
         *,
         ready: bool = True,
         accelerator_class: str = "l4",
+        revision: str = "r1",
         sidecar: Mapping[str, Any] = RUNNING,
         **status: Any,
     ) -> dict[str, Any]:
@@ -114,7 +120,7 @@ class World:
             "enginewright.dev/model": model,
             "enginewright.dev/component": "serve",
             "enginewright.dev/class": accelerator_class,
-            "enginewright.dev/revision": "r1",
+            "enginewright.dev/revision": revision,
         }
         return self._put(name, labels, ready, {"name": "sidecar", "state": sidecar}, status)
 
@@ -564,6 +570,33 @@ def test_a_bug_stops_neither_the_poller_nor_the_pod(caplog: pytest.LogCaptureFix
 
     play(scene)
     assert "a bug" in caplog.text
+
+
+async def test_the_real_sidecar_is_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = artifact(tmp_path, linear_model(), [{"x": np.ones((1, 8), np.float32)}])
+    # No server beside it: that, too, is a verdict.
+    with Sidecar(tmp_path, task, free_port()) as sidecar:
+        monkeypatch.setattr(polled, "SIDECAR_PORT", sidecar.port)
+        world = World()
+        world.add_pod(model=task.model, revision=task.revision, podIP="127.0.0.1")
+        woken: asyncio.Queue[ModelKey] = asyncio.Queue()
+        poller = VerdictPoller(
+            world.cache,
+            DirectPodHttp(),
+            CollectorRegistry(),
+            changed=woken.put_nowait,
+            engine_changed=lambda *_: None,
+        )
+        poller.start()
+        try:
+            assert await asyncio.wait_for(woken.get(), 20) == ModelKey("ns", task.model)
+            kept = poller.verdicts_of(world.cache.all(PODS))["p"]
+        finally:
+            await poller.stop()
+        assert (kept.revision, kept.ready, kept.admitted) == (task.revision, False, False)
+        assert {each.check for each in kept.checks} == set(Check)
 
 
 # Builds
