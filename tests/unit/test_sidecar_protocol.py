@@ -1,0 +1,200 @@
+"""Golden samples as requests, and answers as arrays: right ones are read, others are named, none kills."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from enginewright.contract.manifest import Manifest, TensorSpec
+from enginewright.contract.task import Recipe
+from enginewright_runtime.server.datatypes import BF16, BY_ONNX
+from enginewright_runtime.server.golden import GoldenError, Sample
+from enginewright_runtime.sidecar.protocol import AnswerError, UnaskableError, decode, encode
+from enginewright_runtime.sidecar.samples import Samples, Types
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+DTYPES = ("float32", "float64", "float16", "int64", "uint8", "bool", "string", "bfloat16")
+
+
+def specs(*dtypes: str) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(name=dtype, dtype=dtype, shape=(None,)) for dtype in dtypes)
+
+
+def manifest(inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> Manifest:
+    return Manifest(
+        key="k",
+        model_digest="d",
+        recipe=Recipe(backend="cpu", ort_version="1", max_opset=26, max_ir_version=13),
+        files=(),
+        opset=17,
+        ir_version=9,
+        nodes=1,
+        inputs=inputs,
+        outputs=outputs,
+        golden_source="generated",
+        versions={},
+    )
+
+
+def arrays(dtype: str) -> NDArray[Any]:
+    if dtype == "string":
+        return np.array(["grüß", "", "x" * 300])
+    if dtype == "bfloat16":
+        return np.array([0x3F80, 0x7FC0, 0], np.uint16)
+    return np.array([0, 1, 1]).astype(dtype)
+
+
+def artifact(
+    root: Path, samples: int = 1, size: int = 1, dtypes: tuple[str, ...] = DTYPES
+) -> Samples:
+    """Write golden files in which every output equals its input; return what is read."""
+    (root / "golden").mkdir()
+    files: dict[str, Any] = {
+        f"s{index}/{dtype}": np.tile(arrays(dtype), size)
+        for index in range(samples)
+        for dtype in dtypes
+    }
+    np.savez(root / "golden/inputs.npz", **files)
+    np.savez(root / "golden/outputs.npz", **files)
+    return Samples(root, manifest(specs(*dtypes), specs(*dtypes)))
+
+
+def echoed(body: bytes, json_length: int | None) -> tuple[bytes, int | None]:
+    """Return the answer of a server that gives every input back under its name."""
+    document = orjson.loads(body if json_length is None else body[:json_length])
+    header = orjson.dumps({"model_name": "m", "outputs": document["inputs"]})
+    if json_length is None:
+        return header, None
+    return header + body[json_length:], len(header)
+
+
+def test_every_type_goes_there_and_back_in_binary(tmp_path: Path) -> None:
+    samples = artifact(tmp_path)
+    sample = samples.read("s0")
+    question = encode(sample, samples.types, binary=True)
+    answer, length = echoed(question.body, question.json_length)
+    found = decode(answer, length, sample.expected, samples.types)
+    assert set(found) == set(DTYPES)
+    for name, array in found.items():
+        assert np.array_equal(array, sample.expected[name]), name
+        assert array.dtype == sample.expected[name].dtype
+
+
+def test_every_type_but_bfloat16_goes_there_and_back_in_json(tmp_path: Path) -> None:
+    samples = artifact(tmp_path, dtypes=DTYPES[:-1])
+    sample = samples.read("s0")
+    question = encode(sample, samples.types, binary=False)
+    assert question.json_length is None
+    document = json.loads(question.body)
+    assert [each["name"] for each in document["outputs"]] == list(sample.expected)
+    found = decode(*echoed(question.body, None), sample.expected, samples.types)
+    for name, array in found.items():
+        assert np.array_equal(array, sample.expected[name]), name
+
+
+def test_what_json_has_no_form_for_is_said(tmp_path: Path) -> None:
+    types = Types({"x": BF16}, {"x": BF16})
+    sample = Sample("s", {"x": np.zeros(1, np.uint16)}, {"x": np.zeros(1, np.uint16)})
+    with pytest.raises(UnaskableError, match="BF16"):
+        encode(sample, types, binary=False)
+    samples = artifact(tmp_path, dtypes=("float32",))
+    sample = Sample("s", {"float32": np.array([np.nan], np.float32)}, {})
+    with pytest.raises(UnaskableError, match="NaN or infinity"):
+        encode(sample, samples.types, binary=False)
+
+
+FLOATS = Types({}, {"y": BY_ONNX["tensor(float)"]})
+WANTED = {"y": None}
+
+
+def answer(**tensor: Any) -> bytes:
+    fields = {"name": "y", "datatype": "FP32", "shape": [2], "data": [1, 2]}
+    return orjson.dumps({"outputs": [{**fields, **tensor}]})
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "is no JSON object with outputs"),
+        (b"[]", "is no JSON object with outputs"),
+        (b'{"outputs": 3}', "is no JSON object with outputs"),
+        (b'{"outputs": [{}]}', "is no JSON object with outputs"),
+        (b'{"outputs": []}', "has no output 'y'"),
+        (answer(datatype="FP64"), "gives output 'y' as FP64, expected FP32"),
+        (answer(shape=None), "gives output 'y' no shape"),
+        (answer(shape=[-1]), "gives output 'y' no shape"),
+        (answer(shape=[3]), "gives output 'y' other data than 3 elements FP32"),
+        (answer(data=["a", "b"]), "other data than 2 elements FP32"),
+        (answer(data=[[1], [2, 3]]), "other data than 2 elements FP32"),
+        (answer(parameters={"binary_data_size": 8}), "other data than 2 elements FP32"),
+    ],
+)
+def test_what_is_no_answer_to_the_question_is_named(body: bytes, words: str) -> None:
+    with pytest.raises(AnswerError, match=words):
+        decode(body, None, WANTED, FLOATS)
+
+
+def test_null_is_not_a_number() -> None:
+    found = decode(answer(data=[None, 1.5]), None, WANTED, FLOATS)
+    assert np.array_equal(found["y"], np.array([np.nan, 1.5], np.float32), equal_nan=True)
+
+
+@given(
+    st.binary(max_size=60)
+    | st.builds(
+        lambda at, cut, byte: (b := answer())[:at] + byte + b[at + cut :],
+        st.integers(0, 60),
+        st.integers(0, 20),
+        st.binary(max_size=4),
+    ),
+    st.none() | st.integers(-5, 200),
+)
+def test_no_answer_breaks_the_reader(body: bytes, json_length: int | None) -> None:
+    try:
+        found = decode(body, json_length, WANTED, FLOATS)
+    except AnswerError:
+        return
+    assert found["y"].dtype == np.float32
+
+
+# Samples.
+
+
+def test_samples_come_in_turn_and_of_many_eight(tmp_path: Path) -> None:
+    samples = artifact(tmp_path, samples=20, dtypes=("float32",))
+    assert samples.names == ["s0", "s2", "s5", "s7", "s10", "s12", "s15", "s17"]
+    assert [samples.next() for _ in range(9)] == [*samples.names, "s0"]
+
+
+@pytest.mark.parametrize(("size", "kept"), [(1, True), (300_000, False)])
+def test_only_small_files_are_kept_in_memory(tmp_path: Path, size: int, kept: bool) -> None:
+    samples = artifact(tmp_path, size=size, dtypes=("float32",))
+    assert (samples.read("s0") is samples.read("s0")) is kept
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "words"),
+    [
+        ((), ("float32",), "there are no golden samples"),
+        (("float32",), (), "golden sample 's0' has no outputs"),
+        (("int64",), ("int64",), "golden sample 's0' has no input 'float32'"),
+    ],
+)
+def test_samples_that_do_not_fit_are_refused(
+    tmp_path: Path, inputs: tuple[str, ...], outputs: tuple[str, ...], words: str
+) -> None:
+    (tmp_path / "golden").mkdir()
+    for name, dtypes in (("inputs", inputs), ("outputs", outputs)):
+        files: dict[str, Any] = {f"s0/{dtype}": arrays(dtype) for dtype in dtypes}
+        np.savez(tmp_path / f"golden/{name}.npz", **files)
+    with pytest.raises(GoldenError, match=words):
+        Samples(tmp_path, manifest(specs("float32"), specs("float32")))
+
+
+def test_an_input_of_another_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GoldenError, match="input 'complex64' is of a type"):
+        Samples(tmp_path, manifest(specs("complex64"), specs("float32")))
