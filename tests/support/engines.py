@@ -74,7 +74,7 @@ def order(
     else:
         folder.mkdir(parents=True)
         onnx.save_model(model, folder / "model.onnx")
-    (root / "prepared/golden").mkdir()
+    (root / "prepared/golden").mkdir(parents=True)
     proto = graphs.parse(folder / "model.onnx")
     inputs = graphs.inputs_of(proto)
     profiles = shapes.resolve(inputs, declared, frozenset()).profiles

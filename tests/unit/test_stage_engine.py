@@ -314,6 +314,15 @@ def test_on_a_device(place: EnginePlace) -> None:
     assert "output 'y' of golden sample 'min' is outside the tolerance" in str(told["failed"])
 
 
+def test_verify_and_benchmark_ask_the_device(place: EnginePlace) -> None:
+    """A Job that has a device runs the engine; that there is none here is told, not passed over."""
+    ahead, on_device = (place.engine_task(recipe(ahead_of_time=each)) for each in (True, False))
+    assert place.engine_stage("build", ahead).code == 0
+    for stage in ("verify", "benchmark"):
+        outcome = place.engine_stage(stage, on_device)
+        assert outcome.report.reason is Reason.DRIVER_MISSING
+
+
 def test_a_device_job_without_a_device_says_so(place: EnginePlace) -> None:
     """Nothing here has a driver: build, and verify if the engine was there already, tell that."""
     outcome = place.build_engine(place.engine_task(recipe(ahead_of_time=False)))["build"]

@@ -16,7 +16,8 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.task import EngineRecipe, ShapeProfile
 from enginewright_runtime import isolation, limits
 from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.tensorrt import builder, words
+from enginewright_runtime.tensorrt import attempts, builder, flavor, native, words
+from enginewright_runtime.tensorrt.attempts import Attempts
 from enginewright_runtime.tensorrt.builder import Built, Order
 from enginewright_runtime.tensorrt.header import check_engine
 from onnx import ModelProto, TensorProto, helper, numpy_helper
@@ -428,7 +429,7 @@ def test_the_workspace_goes_down_until_a_build_fits_the_device(
 ) -> None:
     """A device with less free memory than a kernel asks for; only the device itself is pretended."""
     limits_tried: list[int | None] = []
-    once = builder._Build._once
+    once = Attempts._once
 
     def full(self: Any, *given: Any) -> words.Answer:
         answer = once(self, *given)
@@ -440,27 +441,62 @@ def test_the_workspace_goes_down_until_a_build_fits_the_device(
         error = f"Error Code 2: OutOfMemory (Requested size was {wants} bytes.)"
         return replace(answer, built=False, errors=(error,))
 
-    monkeypatch.setattr(builder._Build, "_once", full)
+    monkeypatch.setattr(Attempts, "_once", full)
     built = builder.build(order(tmp_path, matmul(), how=recipe(workspace=512 << 20)))
     assert limits_tried == [512 << 20, 150 << 20, (75 << 20) - 1]
     assert built.engine.workspace_bytes == (75 << 20) - 1
 
 
-def external(folder: Path) -> Path:
+def external(folder: Path, model: ModelProto) -> Path:
     folder.mkdir()
     onnx.save_model(
-        matmul(columns=64),
+        model,
         folder / "m.onnx",
         save_as_external_data=True,
         location="weights.data",
-        size_threshold=0,
+        size_threshold=256,
     )
     return folder / "m.onnx"
 
 
 def test_external_data_is_found(tmp_path: Path) -> None:
-    built = builder.build(order(tmp_path, external(tmp_path / "source")))
+    built = builder.build(order(tmp_path, external(tmp_path / "source", matmul(columns=64))))
     assert "model/weights.data" not in built.files, "the engine holds the weights"
+
+
+def test_external_data_of_a_model_in_parts(tmp_path: Path) -> None:
+    asked = order(tmp_path, external(tmp_path / "source", mixed()))
+    built = builder.build(asked)
+    assert (built.engine.nodes_total, built.engine.nodes_accelerated) == (10, 8)
+    wrapper = model_of(asked)
+    assert [tensor.name for tensor in wrapper.graph.initializer] == ["b"]
+
+
+def as_tensorrt_builds(**given: Any) -> Any:
+    """Build with what the table says of TensorRT proper, as far as TensorRT-RTX has it too."""
+    rtx = flavor.FLAVORS["tensorrt-rtx"]
+    flavor.FLAVORS["tensorrt-rtx"] = replace(rtx, typed_by_flag=True, timing_cache=True)
+    return native.build(**given)
+
+
+def test_networks_typed_by_a_flag_and_timings_that_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both differences of TensorRT proper that its sister's library can show."""
+
+    def run(function: str, doing: str, **given: Any) -> Any:
+        assert function.endswith("native:build")
+        name = "tests.unit.test_tensorrt_builder:as_tensorrt_builds"
+        return isolation.run_isolated(name, doing, **given)
+
+    plain = builder.build(order(tmp_path / "plain", matmul()))
+    monkeypatch.setattr(attempts, "run_isolated", run)
+    asked = order(tmp_path / "flag", matmul())
+    built = builder.build(asked)
+    assert built.engine.sha256 == plain.engine.sha256, "strongly typed in either way"
+    assert (asked.out / "timing.cache").stat().st_size > 0
+    assert "timing.cache" not in built.files
+    assert builder.build(asked).engine.sha256 == plain.engine.sha256
 
 
 def cut(path: Path) -> None:
@@ -477,7 +513,7 @@ def cut(path: Path) -> None:
 def test_external_data_that_is_damaged(
     damage: Callable[[Path], None], told: str, tmp_path: Path
 ) -> None:
-    asked = order(tmp_path, external(tmp_path / "source"))
+    asked = order(tmp_path, external(tmp_path / "source", matmul(columns=64)))
     damage(tmp_path / "prepared/model/weights.data")
     failure = refused(asked)
     assert failure.reason is Reason.EXTERNAL_DATA_MISSING
@@ -491,7 +527,7 @@ def test_a_build_is_held_to_the_containers_memory(
     """It fails and tells, instead of being killed with all its container."""
     source = alone(find(models, "rec_infer.onnx"), tmp_path)
     asked = order(tmp_path, source, READ)
-    monkeypatch.setattr(builder, "_limits", lambda _: isolation.Limits(memory_bytes=200 << 20))
+    monkeypatch.setattr(builder, "memory", lambda _: isolation.Limits(memory_bytes=200 << 20))
     failure = refused(asked)
     assert failure.reason is Reason.OUT_OF_MEMORY
     assert "wants more memory than it may use; raise spec.build.resources" in failure.message
@@ -539,7 +575,7 @@ def crashes(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
             return original("tests.unit.test_stage_runner:crash", doing, name="segfault")
         return original(function, doing, **given)
 
-    monkeypatch.setattr(builder, "run_isolated", run)
+    monkeypatch.setattr(attempts, "run_isolated", run)
 
 
 def test_a_crash_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ bytes, and because a crash in native code must have somebody to tell of it.
 """
 
 import logging
-import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -20,20 +19,22 @@ from enginewright.contract.report import Finding, name_nodes
 from enginewright.contract.task import EngineRecipe, ShapeProfile
 from onnx import ModelProto
 
-from enginewright_runtime import driver, graphs, limits
+from enginewright_runtime import graphs
 from enginewright_runtime.backends.base import SessionError
 from enginewright_runtime.backends.words import plain
 from enginewright_runtime.digests import file_sha256
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.handoff import MODEL_FOLDER
-from enginewright_runtime.isolation import UNLIMITED, Limits, run_isolated
-from enginewright_runtime.logs import counted, in_words
+from enginewright_runtime.isolation import Limits, run_isolated
+from enginewright_runtime.logs import counted
 from enginewright_runtime.promise import coverage, label
 from enginewright_runtime.shapes import CORNERS, resolve
-from enginewright_runtime.tensorrt import context, graph, words, workspace
+from enginewright_runtime.tensorrt import context, graph, words
+from enginewright_runtime.tensorrt.attempts import Attempts, file_name, target_words
 from enginewright_runtime.tensorrt.flavor import Flavor, find
 from enginewright_runtime.tensorrt.graph import Part, TensorType
 from enginewright_runtime.tensorrt.progress import tell
+from enginewright_runtime.tensorrt.target import memory, target
 
 _log: Final = logging.getLogger(__name__)
 BUILD_LOG: Final = "build.log"
@@ -42,7 +43,6 @@ _TENSORS: Final = "enginewright_runtime.tensorrt.tensors"
 _WHOLE: Final = "model"
 _TIMING_CACHE: Final = "timing.cache"  # of one artefact, and no part of it
 _ANALYSIS_SECONDS: Final = 900.0  # of what reads a model; a build may take all of the Job's time
-_RESERVE: Final = 128 << 20  # bytes of the container's memory for this process
 _FEW: Final = 3  # an engine of fewer compute nodes costs more in copies than it gains
 _MUCH: Final = 0.2  # unless they take this share of the time
 _SHOWN: Final = 100  # nodes in a finding
@@ -108,12 +108,23 @@ class _Build:
         self._order = order
         self._recipe = order.recipe
         self._flavor: Flavor = find(order.recipe.backend)
-        self._capability = _target(self._flavor, order.recipe)
+        self._capability = target(self._flavor, order.recipe)
         self._folder = order.out / MODEL_FOLDER
         self._source = order.prepared / order.manifest.model
         self._model: ModelProto = graphs.parse(self._source)
         self._profiles = _profiles(order.manifest, self._model)
-        self._limits = _limits(order.recipe)
+        self._attempts = Attempts(
+            flavor=self._flavor,
+            recipe=order.recipe,
+            capability=self._capability,
+            prepared=self._model,
+            source=self._source,
+            folder=self._folder,
+            log=order.out / BUILD_LOG,
+            progress=order.progress,
+            timing_cache=order.out / _TIMING_CACHE,
+            limits=memory(order.recipe),
+        )
         self._findings: list[Finding] = []
 
     def run(self) -> Built:
@@ -122,9 +133,9 @@ class _Build:
         (self._order.out / BUILD_LOG).touch()
         began = time.monotonic()
         types: dict[str, TensorType] = {}
-        answer = self._attempt_model(self._model, _WHOLE, self._sizes(), (0, 90))
+        answer = self._attempts.build(self._model, _WHOLE, self._sizes(), (0, 90))
         if answer.built:
-            engines = [self._engine(answer, context.whole(self._model, _WHOLE, _file(_WHOLE)))]
+            engines = [self._engine(answer, context.whole(self._model, _WHOLE, file_name(_WHOLE)))]
         else:
             why = words.failure(answer, self._about())
             if answer.parsed or why.reason not in _PARTIAL or not answer.parser:
@@ -145,82 +156,6 @@ class _Build:
             ),
             tuple(self._findings),
         )
-
-    def _attempt_model(
-        self,
-        model: ModelProto,
-        name: str,
-        profiles: Sequence[Mapping[str, Any]],
-        span: tuple[float, float],
-    ) -> words.Answer:
-        """Build one engine of a model that is the prepared one, or part of it."""
-        by_input = {profile["input"]: profile for profile in profiles}
-        names = graph.contradicts(model, by_input)
-        if model is self._model and not names:
-            return self._attempt(self._source, name, profiles, span)
-        changed = ModelProto()
-        changed.CopyFrom(model)
-        graph.forget(changed, names)
-        path = self._source.with_name(f".{name}.onnx")  # beside the external data
-        path.write_bytes(changed.SerializeToString())
-        try:
-            return self._attempt(path, name, profiles, span)
-        finally:
-            path.unlink()
-
-    def _attempt(
-        self,
-        model: Path,
-        name: str,
-        profiles: Sequence[Mapping[str, Any]],
-        span: tuple[float, float],
-    ) -> words.Answer:
-        """Build one engine, again with another workspace as long as that may help."""
-        space: workspace.Workspace | None = None
-        while True:
-            limit = space.limit if space else self._recipe.workspace_bytes
-            answer = self._once(model, name, profiles, span, limit)
-            if answer.built or not workspace.wants_memory(answer.errors):
-                return answer
-            space = (space or workspace.Workspace.first(answer.workspace_bytes or 0)).after(
-                answer.errors
-            )
-            if space is None:
-                return answer
-            _log.info("not enough device memory: trying a workspace of %s", in_words(space.limit))
-
-    def _once(
-        self,
-        model: Path,
-        name: str,
-        profiles: Sequence[Mapping[str, Any]],
-        span: tuple[float, float],
-        workspace_bytes: int | None,
-    ) -> words.Answer:
-        doing = f"building the engine with {self._flavor.title}"
-        _log.info("%s for %s", doing, self._about().target)
-        try:
-            answer = run_isolated(
-                f"{_NATIVE}:build",
-                doing,
-                limits=self._limits,
-                backend=self._flavor.backend,
-                version=self._recipe.backend_version,
-                model=str(model),
-                engine=str(self._folder / _file(name)),
-                log=str(self._order.out / BUILD_LOG),
-                progress=str(self._order.progress),
-                span=span,
-                profiles=profiles,
-                compute_capability=self._capability if self._flavor.targets else None,
-                workspace_bytes=workspace_bytes,
-                timing_cache=str(self._order.out / _TIMING_CACHE),
-            )
-        except StageFailure as failure:
-            if failure.reason is Reason.OUT_OF_MEMORY:
-                raise words.out_of_memory(doing) from failure
-            raise
-        return words.Answer.parse(answer)
 
     def _types(self, why: StageFailure) -> dict[str, TensorType]:
         """Return the types of all tensors; without them no part can be cut out."""
@@ -287,12 +222,12 @@ class _Build:
         span: tuple[float, float],
     ) -> _Engine:
         profiles = [sizes[each] for each in part.inputs]
-        answer = self._attempt_model(part.model, name, profiles, span)
+        answer = self._attempts.build(part.model, name, profiles, span)
         if not answer.built:
             raise words.failure(answer, self._about(part))
         nodes = tuple(part.origins)
         return self._engine(
-            answer, context.Context(name, _file(name), nodes, part.inputs, part.outputs)
+            answer, context.Context(name, file_name(name), nodes, part.inputs, part.outputs)
         )
 
     def _engine(self, answer: words.Answer, about: context.Context) -> _Engine:
@@ -434,9 +369,7 @@ class _Build:
 
         return words.Circumstances(
             title=self._flavor.title,
-            target=f"compute capability {self._capability}"
-            if self._capability
-            else "the device at hand",
+            target=target_words(self._capability),
             label=name,
             operations={node.name: graphs.label(node) for node in nodes if node.name},
             inputs=tuple(
@@ -446,29 +379,6 @@ class _Build:
             ),
             workspace_bytes=self._recipe.workspace_bytes,
         )
-
-
-def _target(flavor: Flavor, recipe: EngineRecipe) -> str | None:
-    """Return the compute capability to build for; a device is asked for its own.
-
-    Raises:
-        StageFailure: DriverMissing or DriverTooOld without a usable device, EngineIncompatible when
-            it is another one than the class says.
-    """
-    if recipe.ahead_of_time and flavor.targets:
-        return recipe.compute_capability
-    device = driver.ask(recipe.cuda_major)
-    if device.driver.reason is not None:
-        raise StageFailure(
-            device.driver.reason, f"the engine needs a device to be built: {device.driver.message}"
-        )
-    wanted, found = recipe.compute_capability, device.compute_capability
-    if wanted is not None and found is not None and wanted != found:
-        raise StageFailure(
-            Reason.ENGINE_INCOMPATIBLE,
-            f"the engine is to be built for compute capability {wanted}, and this device has {found}",
-        )
-    return wanted or found
 
 
 def _profiles(manifest: Manifest, model: ModelProto) -> tuple[ShapeProfile, ...]:
@@ -488,16 +398,3 @@ def _values(profile: ShapeProfile) -> dict[str, list[list[int]]]:
         return {}
     count = profile.opt[0] if profile.opt else 1
     return {"values": [[int(value)] * count for value in (profile.low, profile.high, profile.high)]}
-
-
-def _limits(recipe: EngineRecipe) -> Limits:
-    """Return how much memory a build may have; with a device, CUDA reserves more than it uses."""
-    granted = limits.memory_limit()
-    if granted is None or not recipe.ahead_of_time:
-        return UNLIMITED
-    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return Limits(memory_bytes=max(_RESERVE, granted - resident - _RESERVE))
-
-
-def _file(name: str) -> str:
-    return f"{name}.engine"

@@ -6,27 +6,22 @@ from enginewright.contract.manifest import Latency
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import EngineTask
 
-from enginewright_runtime.digests import MODEL_NAME
-from enginewright_runtime.handoff import MODEL_FOLDER
-from enginewright_runtime.isolation import run_isolated
 from enginewright_runtime.paths import Paths
 from enginewright_runtime.stages.engine import handoff
 from enginewright_runtime.stages.engine.handoff import (
-    ENGINE_FOLDER,
     EngineBenchmarked,
     EngineBuilt,
 )
-from enginewright_runtime.stages.engine.verify import read_manifest
+from enginewright_runtime.stages.engine.verify import read_manifest, run_on_device
 
 STAGE: Final = "benchmark"
-_RUNNER: Final = "enginewright_runtime.stages.engine.device_run"
 
 
 def run(task: EngineTask, paths: Paths) -> StageReport:
     """Measure latency after a warm-up; leaves `EngineBenchmarked`.
 
     Raises:
-        StageFailure: as `backends.create`.
+        StageFailure: as `verify.run_on_device`.
     """
     built = EngineBuilt.pick_up(paths.work)
     if built.engine is None or task.recipe.ahead_of_time:
@@ -36,15 +31,8 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
         return StageReport(
             stage=STAGE, ok=True, message="not measured: the engine was built without a device"
         )
-    inputs, outputs = handoff.samples(paths.work, read_manifest(paths.work))
-    answer = run_isolated(
-        f"{_RUNNER}:benchmark",
-        f"measuring the engine on backend {task.recipe.backend}",
-        backend=task.recipe.backend,
-        model=str(paths.work / ENGINE_FOLDER / MODEL_FOLDER / MODEL_NAME),
-        inputs=str(inputs),
-        outputs=str(outputs),
-    )
+    manifest = read_manifest(paths.work)
+    answer = run_on_device("benchmark", "measuring the engine", task, paths, manifest)
     latency = Latency.model_validate(answer)
     EngineBenchmarked(latency=latency).leave(paths.work)
     return StageReport(

@@ -1,6 +1,5 @@
 """What one stage of an engine Job leaves in the work folder for the next, and what all of them tell."""
 
-from pathlib import Path
 from typing import Final
 
 from enginewright.contract.manifest import EngineInfo, Latency, Manifest
@@ -74,12 +73,6 @@ def summary(engine: EngineInfo) -> str:
         f" {in_words(engine.size_bytes)}, for compute capability"
         f" {', '.join(engine.compute_capabilities) or 'unknown'}"
     )
-
-
-def samples(work: Path, manifest: Manifest) -> tuple[Path, Path]:
-    """Return the golden inputs and outputs of the prepared model in the work folder."""
-    folder = work / PREPARED_FOLDER
-    return folder / manifest.golden_inputs, folder / manifest.golden_outputs
 
 
 def _elsewhere(manifest: Manifest) -> list[str]:

@@ -1,7 +1,7 @@
 """Proves the engine: that it is what was built, and, where there is a device, that it is right."""
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import onnx
 from enginewright.contract.manifest import MANIFEST_NAME, EngineInfo, Manifest
@@ -25,7 +25,6 @@ from enginewright_runtime.stages.engine.handoff import (
     EngineVerified,
 )
 from enginewright_runtime.tensorrt.context import CONTEXT_OP
-from enginewright_runtime.tensorrt.flavor import find
 from enginewright_runtime.tensorrt.header import check_engine
 
 STAGE: Final = "verify"
@@ -56,7 +55,11 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
             message="digest, version, compute capability and wrapper agree; built without a device,"
             " so its answers are proven by the serving pods",
         )
-    answer = run_on_device(task, paths, manifest)
+    tolerances = {"rtol": manifest.recipe.rtol, "atol": manifest.recipe.atol}
+    doing = "running the golden samples"
+    answer = run_on_device("prove", doing, task, paths, manifest, **tolerances)
+    if failed := answer.get("failed"):
+        raise StageFailure(Reason.PARITY_FAILED, f"on backend {recipe.backend}, {failed}")
     EngineVerified(parity_max_abs_error=answer["max_abs_error"]).leave(paths.work)
     return StageReport(
         stage=STAGE,
@@ -110,30 +113,34 @@ def check_model(path: str) -> str | None:
     return None
 
 
-def run_on_device(task: EngineTask, paths: Paths, manifest: Manifest) -> dict[str, float]:
-    """Run the golden samples on the engine; returns as `device_run.prove`.
+def run_on_device(
+    function: str,
+    doing: str,
+    task: EngineTask,
+    paths: Paths,
+    manifest: Manifest,
+    **given: float | None,
+) -> dict[str, Any]:
+    """Call a function of `device_run` on the engine in a child process.
 
     Raises:
-        StageFailure: ParityFailed, or why the engine does not run.
+        StageFailure: BuildFailed when ONNX Runtime refuses the engine; as `run_isolated`.
     """
     backend = task.recipe.backend
-    inputs, outputs = handoff.samples(paths.work, manifest)
+    folder = paths.work / PREPARED_FOLDER
     try:
         answer = run_isolated(
-            f"{_RUNNER}:prove",
-            f"running the golden samples on backend {backend}",
+            f"{_RUNNER}:{function}",
+            f"{doing} on backend {backend}",
             backend=backend,
             model=str(paths.work / ENGINE_FOLDER / MODEL_FOLDER / MODEL_NAME),
-            inputs=str(inputs),
-            outputs=str(outputs),
-            rtol=manifest.recipe.rtol,
-            atol=manifest.recipe.atol,
+            inputs=str(folder / manifest.golden_inputs),
+            outputs=str(folder / manifest.golden_outputs),
+            **given,
         )
     except SessionError as error:
         raise StageFailure(
             Reason.BUILD_FAILED,
-            f"{find(backend).title} refuses the engine that it has built: {plain(str(error))}",
+            f"backend {backend} refuses the engine that was built for it: {plain(str(error))}",
         ) from error
-    if failed := answer.get("failed"):
-        raise StageFailure(Reason.PARITY_FAILED, f"on backend {backend}, {failed}")
     return dict(answer)

@@ -1,0 +1,47 @@
+"""What an engine is built for, and what its build may use of this machine."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import EngineRecipe
+
+from enginewright_runtime import driver, limits
+from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.isolation import UNLIMITED, Limits
+from enginewright_runtime.tensorrt.flavor import Flavor
+
+_RESERVE: Final = 128 << 20  # bytes of the container's memory for this process
+
+
+def target(flavor: Flavor, recipe: EngineRecipe) -> str | None:
+    """Return the compute capability to build for; a device is asked for its own.
+
+    Raises:
+        StageFailure: DriverMissing or DriverTooOld without a usable device, EngineIncompatible when
+            it is another one than the class says.
+    """
+    if recipe.ahead_of_time and flavor.targets:
+        return recipe.compute_capability
+    device = driver.ask(recipe.cuda_major)
+    if device.driver.reason is not None:
+        raise StageFailure(
+            device.driver.reason, f"the engine needs a device to be built: {device.driver.message}"
+        )
+    wanted, found = recipe.compute_capability, device.compute_capability
+    if wanted is not None and found is not None and wanted != found:
+        raise StageFailure(
+            Reason.ENGINE_INCOMPATIBLE,
+            f"the engine is to be built for compute capability {wanted}, and this device has {found}",
+        )
+    return wanted or found
+
+
+def memory(recipe: EngineRecipe) -> Limits:
+    """Return how much memory a build may have; with a device, CUDA reserves more than it uses."""
+    granted = limits.memory_limit()
+    if granted is None or not recipe.ahead_of_time:
+        return UNLIMITED
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return Limits(memory_bytes=max(_RESERVE, granted - resident - _RESERVE))
