@@ -216,6 +216,7 @@ class Proxy:
         self.inference_port: int | None = None  # of another server, which then answers these
         self.delay = 0.0  # seconds that an inference takes longer
         self.refusing: dict[str, int] = {}  # answered by a status: the end of a path
+        self.saying: bytes | None = None  # to everything, with 200
         self.execution: Callable[[dict[str, Any]], dict[str, Any]] = lambda told: told
         self.port = free_port()
 
@@ -253,7 +254,9 @@ class Proxy:
     def _pass(self, request: BaseHTTPRequestHandler) -> None:
         body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
         status, headers, answer = self._answer(request, body)
-        if request.path.endswith("/execution") and status == 200:
+        if self.saying is not None:
+            answer = self.saying
+        elif request.path.endswith("/execution") and status == 200:
             answer = json.dumps(self.execution(json.loads(answer))).encode()
         request.send_response(status)
         for name, value in headers:

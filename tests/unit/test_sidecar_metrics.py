@@ -94,13 +94,30 @@ def test_label_values_survive(label: str) -> None:
     assert (sample.labels, sample.value) == ({"model": label, "c": label}, 1.5)
 
 
-@pytest.mark.parametrize("other", [b"x 1\n", b"x 1", b"x 1\n# EOF\n"])
-def test_another_exposition_follows_whole(other: bytes) -> None:
+@pytest.mark.parametrize(
+    ("other", "passed"),
+    [
+        (b"x 1\n", ["x 1"]),
+        (b"x 1", ["x 1"]),
+        (b"x 1\n# EOF\n", ["x 1"]),
+        (b'# HELP x A "b".\n# TYPE x counter\nx_total{} 1\n', None),
+        (b'x{a="b",c="d\\"}e",} 1.5e+06 1700000000000\nx{a=""} -Inf\nx NaN\n', None),
+        (b"{{{\n", []),
+        (b"null", []),
+        (b"x{a=b} 1\nx 1 2 3\nx\ny{ 1\nz 1.x\ny 1.2.3\nok 2\n", ["ok 2"]),
+        (b"\xff 1\nx 1\n", []),
+    ],
+)
+def test_another_exposition_follows_as_far_as_it_is_one(
+    other: bytes, passed: list[str] | None
+) -> None:
     text = Exposition({})
     text.family("gauge", "a", "About.", [({}, 1)])
-    names = [family.name for family in text_string_to_metric_families(text.text(other).decode())]
-    assert names == ["a", "x"]
-    assert not text.text(other).endswith(b"EOF\n")
+    whole = text.text(other).decode()
+    lines = whole.splitlines()[3:]
+    assert lines == (other.decode().splitlines() if passed is None else passed)
+    assert whole.endswith("\n")
+    list(text_string_to_metric_families(whole))
 
 
 def test_the_table_of_checks_has_their_intervals() -> None:

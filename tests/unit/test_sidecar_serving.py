@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +35,7 @@ PROOFS = {
     Check.VERSIONS,
     Check.GOLDEN,
 }
-QUICK = 0.2  # of the intervals, where a test would only wait for them
+QUICK = 0.1  # of the intervals, where a test would only wait for them
 SAMPLE: Feeds = {"x": np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8)}
 
 
@@ -203,7 +204,7 @@ def test_a_model_that_has_become_slow_is_told_whatever_execution_says(
     with (
         Server(tmp_path, task) as server,
         Proxy(server.port) as proxy,
-        Sidecar(tmp_path, task, proxy.port, pace=QUICK) as sidecar,
+        Sidecar(tmp_path, task, proxy.port, pace=QUICK, probe_share=1.0) as sidecar,
     ):
         sidecar.until(lambda: sidecar.verdict().baseline is not None, "baseline")
         sidecar.until_state(Check.PROBE_LATENCY, "ok")
@@ -276,6 +277,95 @@ def test_errors_of_live_requests_are_told(tmp_path: Path) -> None:
         failed = sidecar.until_state(Check.ERRORS, "failed")
         assert failed.reason is Reason.TOO_MANY_ERRORS
         assert sidecar.is_ready()
+
+
+def many(server: Server, count: int) -> None:
+    """Ask the linear model `count` times, with the golden sample's size."""
+    document = {
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 8], "data": [1.0] * 16}],
+    }
+    with server.wire() as wire:
+        for _ in range(count):
+            wire.send(server.infer_request(document))
+            assert wire.receive().status == 200
+
+
+def test_live_requests_are_compared_with_warm_up(tmp_path: Path, task: ServeTask) -> None:
+    def slowed(told: dict[str, Any]) -> dict[str, Any]:
+        buckets = [
+            each | {"seconds": each["seconds"] + 0.01 * each["count"]} for each in told["buckets"]
+        ]
+        return told | {"buckets": buckets}
+
+    with (
+        Server(tmp_path, task) as server,
+        Proxy(server.port) as proxy,
+        Sidecar(tmp_path, task, proxy.port, pace=QUICK) as sidecar,
+    ):
+        sidecar.until_ready()
+        many(server, 50)
+        sidecar.until_state(Check.LIVE_LATENCY, "ok")
+        proxy.execution = slowed  # as if the model had taken 10 ms more each time
+        found = sidecar.until_state(Check.LIVE_LATENCY, "failed")
+        assert found.reason is Reason.SLOWER_THAN_BASELINE
+        assert "requests of up to 16 elements" in found.message
+        assert sidecar.is_ready()
+
+
+def test_overload_is_neither_wrong_nor_unready(tmp_path: Path) -> None:
+    sample: Feeds = {"turns": np.array([20], np.int64)}
+    task = artifact(tmp_path, slow_model(), [sample])
+    task = task.model_copy(update={"max_queue": 4})
+    stop = threading.Event()
+    statuses: set[int] = set()
+
+    def press(server: Server) -> None:
+        document = {
+            "inputs": [{"name": "turns", "datatype": "INT64", "shape": [1], "data": [20]}],
+        }
+        while not stop.is_set():
+            statuses.add(server.post(document).status)
+
+    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
+        sidecar.until_ready()
+        clients = [threading.Thread(target=press, args=(server,)) for _ in range(16)]
+        for client in clients:
+            client.start()
+        try:
+            sidecar.until(lambda: 503 in statuses, "overload")
+            probes = value(sidecar.metrics(), "enginewright_probe_duration_seconds_count") or 0
+
+            def probed() -> bool:
+                assert sidecar.is_ready()
+                assert sidecar.check(Check.GOLDEN).state != "failed"
+                count = value(sidecar.metrics(), "enginewright_probe_duration_seconds_count")
+                return (count or 0) >= probes + 3
+
+            sidecar.until(probed, "golden inferences in their own lane")
+        finally:
+            stop.set()
+            for client in clients:
+                client.join()
+    assert statuses == {200, 503}
+
+
+@pytest.mark.parametrize("nonsense", [b"null", b"{" * 10_000])
+def test_nonsense_is_survived(tmp_path: Path, task: ServeTask, nonsense: bytes) -> None:
+    with (
+        Server(tmp_path, task) as server,
+        Proxy(server.port) as proxy,
+        Sidecar(tmp_path, task, proxy.port, pace=QUICK) as sidecar,
+    ):
+        sidecar.until_ready()
+        proxy.saying = nonsense
+        sidecar.until_state(Check.GOLDEN, "failed")  # 200 and no answer is a wrong answer
+        placement = sidecar.until_state(Check.PLACEMENT, "unknown")
+        assert "are not understood" in placement.message
+        sidecar.until_state(Check.ERRORS, "unknown")
+        assert "enginewright_check" in sidecar.metrics()
+        assert sidecar.get("/healthz").status == 200
+        proxy.saying = None
+        sidecar.until_ready()
 
 
 def test_without_execution_nothing_is_admitted_under_forbid_and_it_is_otherwise(

@@ -1,11 +1,18 @@
 """Prometheus' text format 0.0.4, as much of it as the sidecar writes."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 CONTENT_TYPE: Final = b"Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-_END: Final = b"# EOF\n"  # of OpenMetrics, which must be the last line of a whole exposition
+_NAME: Final = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+_LABEL: Final = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\]|\\.)*"'
+_VALUE: Final = r"[+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+|Inf|NaN)"
+_LINE: Final = re.compile(  # a sample, or what tells of a family; not OpenMetrics' "# EOF"
+    rf"{_NAME}(?:\{{(?:{_LABEL}(?:,{_LABEL})*,?)?\}})?[ \t]+{_VALUE}(?:[ \t]+-?\d+)?"
+    rf"|\# (?:HELP {_NAME} .*|TYPE {_NAME} (?:counter|gauge|histogram|summary|untyped))"
+)
 
 Row = tuple[Mapping[str, str], float]
 
@@ -36,12 +43,15 @@ class Exposition:
         self._lines.append(self._series(f"{name}_sum", {}, total))
 
     def text(self, appended: bytes = b"") -> bytes:
-        """Return the text, followed by another exposition."""
-        own = "".join(f"{line}\n" for line in self._lines).encode()
-        other = appended.removesuffix(_END)
-        if other and not other.endswith(b"\n"):
-            other += b"\n"
-        return own + other
+        """Return the text, followed by another exposition.
+
+        One line that is none would cost the whole scrape, so such lines of the other are left out.
+        """
+        try:
+            other = [line for line in appended.decode().split("\n") if _LINE.fullmatch(line)]
+        except UnicodeDecodeError:
+            other = []
+        return "".join(f"{line}\n" for line in (*self._lines, *other)).encode()
 
     def _series(self, name: str, labels: Mapping[str, str], value: float) -> str:
         pairs = {**self._common, **labels}.items()
