@@ -32,7 +32,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
             stage=STAGE, ok=True, message="not measured: the engine was built without a device"
         )
     manifest = read_manifest(paths.work)
-    answer = run_on_device("benchmark", "measuring the engine", task, paths, manifest)
+    answer = run_on_device("benchmark", "measuring the engine", task, paths, manifest, {})
     latency = Latency.model_validate(answer)
     EngineBenchmarked(latency=latency).leave(paths.work)
     return StageReport(

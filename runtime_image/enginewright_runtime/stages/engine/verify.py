@@ -1,5 +1,6 @@
 """Proves the engine: that it is what was built, and, where there is a device, that it is right."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,7 +58,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
         )
     tolerances = {"rtol": manifest.recipe.rtol, "atol": manifest.recipe.atol}
     doing = "running the golden samples"
-    answer = run_on_device("prove", doing, task, paths, manifest, **tolerances)
+    answer = run_on_device("prove", doing, task, paths, manifest, tolerances)
     if failed := answer.get("failed"):
         raise StageFailure(Reason.PARITY_FAILED, f"on backend {recipe.backend}, {failed}")
     EngineVerified(parity_max_abs_error=answer["max_abs_error"]).leave(paths.work)
@@ -119,9 +120,17 @@ def run_on_device(
     task: EngineTask,
     paths: Paths,
     manifest: Manifest,
-    **given: float | None,
+    given: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Call a function of `device_run` on the engine in a child process.
+
+    Args:
+        function: its name.
+        doing: for messages.
+        task: of the stage.
+        paths: of the pod.
+        manifest: of the prepared model.
+        given: what the function takes beside the engine and the golden samples.
 
     Raises:
         StageFailure: BuildFailed when ONNX Runtime refuses the engine; as `run_isolated`.
