@@ -549,6 +549,16 @@ def test_a_replaced_session_with_the_same_placement_is_fine() -> None:
     assert pod.state(Check.PLACEMENT).state == "ok"
 
 
+def test_a_replaced_session_within_the_budget_is_no_fallback() -> None:
+    pod = Pod(policy="Budget", max_node_share=0.3)
+    pod.turn()
+    pod.turn(execution(session=2, placement=MIXED))
+    assert pod.state(Check.PLACEMENT).state == "ok"
+    fallback = pod.findings.verdict().fallback
+    assert fallback is not None
+    assert not fallback.active
+
+
 def test_under_allow_a_replaced_session_is_fallback_and_no_failure() -> None:
     pod = Pod(policy="Allow")
     pod.turn()

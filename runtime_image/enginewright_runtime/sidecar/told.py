@@ -46,8 +46,8 @@ def fallback(
         admitted: placement when the pod was admitted; None: it was not yet.
 
     Returns:
-        `promise.judge`'s verdict; with SessionReplaced as its reason where ONNX Runtime has made
-        the session anew and nodes have moved since the pod was admitted.
+        `promise.judge`'s verdict; of active fallback the reason is SessionReplaced where ONNX
+        Runtime has made the session anew and nodes have moved since the pod was admitted.
     """
     found = promise.judge(
         told.placement,
@@ -56,18 +56,11 @@ def fallback(
         task.promise,
         provider_reason=told.provider_reason,
     )
-    if told.session <= 1 or admitted is None or not _moved(told.placement, admitted):
+    replaced = told.session > 1 and admitted is not None and _moved(told.placement, admitted)
+    if not (found.active and replaced):
         return found
-    return found.model_copy(
-        update={
-            "active": True,
-            "kind": found.kind or "NodeFallback",
-            "reason": Reason.SESSION_REPLACED,
-            "message": "ONNX Runtime has replaced the session that was admitted by another"
-            f" placement: {found.message}",
-            "broken": found.broken or task.promise.policy == "Forbid",
-        }
-    )
+    words = f"ONNX Runtime has replaced the session that was admitted: {found.message}"
+    return found.model_copy(update={"reason": Reason.SESSION_REPLACED, "message": words})
 
 
 def placement(found: FallbackVerdict) -> Outcome:

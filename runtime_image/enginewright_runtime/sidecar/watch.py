@@ -107,16 +107,17 @@ class Watch:
         if not self._findings.serving:
             self._serving.clear()
         elif not self._serving.is_set():
-            self._probe.binary = await self._speaks_binary()
-            self._serving.set()
+            with contextlib.suppress(UnreachableError):  # asked again next time
+                self._probe.binary = await self._speaks_binary()
+                self._serving.set()
         self._tell()
         return _rest(interval, began)
 
     async def _speaks_binary(self) -> bool:
+        answer = await self._get(self._health, "/v2")
         try:
-            answer = await self._get(self._health, "/v2")
             return BINARY_EXTENSION in orjson.loads(answer.body).get("extensions", ())
-        except (UnreachableError, ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError):
             return False
 
     async def _ask_execution(self) -> float:
