@@ -2,6 +2,9 @@
 
 import http.client
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -495,3 +498,27 @@ def test_an_artefact_that_is_not_there_or_damaged_is_told(tmp_path: Path, task: 
     assert refused(tmp_path, other) == (ExitCode.PERMANENT, Reason.ARTIFACT_CORRUPT)
     (tmp_path / "artifact/manifest.json").unlink()
     assert refused(tmp_path, task) == (ExitCode.TRANSIENT, Reason.ARTIFACT_MISSING)
+
+
+def test_the_command_and_what_it_loads(tmp_path: Path, task: ServeTask) -> None:
+    (tmp_path / "artifact/manifest.json").unlink()
+    program = (
+        "import sys; from enginewright_runtime.__main__ import main; code = main(['sidecar']);"
+        " print(*sorted({name.partition('.')[0] for name in sys.modules})); sys.exit(code)"
+    )
+    environment = {"ENGINEWRIGHT_ROOT": str(tmp_path), "ENGINEWRIGHT_TASK": task.to_json()}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == ExitCode.TRANSIENT, done.stderr
+    herald = read_herald((tmp_path / "dev/termination-log").read_text())
+    assert herald is not None
+    assert (herald.stage, herald.reason) == ("sidecar", Reason.ARTIFACT_MISSING)
+    loaded = set(done.stdout.split())
+    assert "numpy" in loaded
+    assert not loaded & {"onnx", "onnxruntime", "aiohttp", "prometheus_client", "uvloop"}
