@@ -29,13 +29,14 @@ Feeds = dict[str, NDArray[Any]]
 _PROGRAM = """
 import json, sys
 from pathlib import Path
+arguments = json.loads(sys.argv[1])
+exec(arguments["before"])
 from enginewright.contract.task import ServeTask
 from enginewright_runtime import logs
 from enginewright_runtime.paths import Paths
 from enginewright_runtime.server.main import run
 from enginewright_runtime.server.settings import Settings
 logs.configure("serve")
-arguments = json.loads(sys.argv[1])
 sys.exit(run(
     ServeTask.model_validate(arguments["task"]),
     Paths.under(Path(arguments["root"])),
@@ -43,6 +44,47 @@ sys.exit(run(
     settings=Settings(**arguments["settings"]),
 ))
 """
+
+
+# For `Server(before=...)`. What ONNX Runtime does by itself when a provider fails in the middle of a
+# run: it makes the session anew on the CPU. SIGUSR1 makes it do so here.
+REPLACES_SESSION = """
+import signal, threading
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # of all threads that are yet to start
+import onnxruntime
+made = []
+create = onnxruntime.InferenceSession.__init__
+def remember(self, *arguments, **options):
+    create(self, *arguments, **options)
+    made.append(self)
+onnxruntime.InferenceSession.__init__ = remember
+def replace():
+    signal.sigwait({signal.SIGUSR1})
+    made[-1].set_providers(["CPUExecutionProvider"])
+threading.Thread(target=replace, daemon=True).start()
+"""
+
+
+def asks_openvino_for(**options: str) -> str:
+    """Return what makes OpenVINO be asked for other options, for `Server(before=...)`."""
+    return f"""
+from enginewright_runtime.backends.openvino import OpenVinoBackend
+OpenVinoBackend.provider_options = lambda self, request: {options!r}
+"""
+
+
+def run_json(python: str | Path, program: str, *arguments: str, **environment: str) -> Any:
+    """Run a program in another environment; return the JSON that it prints last."""
+    done = subprocess.run(
+        [str(python), "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | environment,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def model(
@@ -282,6 +324,7 @@ class Server:
         *,
         port: int | None = None,
         python: str | Path = sys.executable,
+        before: str = "",
         **settings: float,
     ) -> None:
         self.root = root
@@ -292,6 +335,7 @@ class Server:
             "root": str(root),
             "port": self.port,
             "settings": settings,
+            "before": before,
         }
         self._log = (root / "server.log").open("wb")
         self.process = subprocess.Popen(

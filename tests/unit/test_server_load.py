@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -52,10 +53,11 @@ def arrived(server: Server) -> None:
         assert server.get("/v2/health/live").status in {200, 503}
 
 
-def turning(server: Server, turns: int, **parameters: int) -> bytes:
+def turning(server: Server, turns: int, *, probe: bool = False, **parameters: int) -> bytes:
     """Return a request that takes as long as `turns` says."""
     given = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [turns]}
-    return server.infer_request({"inputs": [given], "parameters": parameters})
+    headers = {"Enginewright-Probe": "1"} if probe else {}
+    return server.infer_request({"inputs": [given], "parameters": parameters}, headers=headers)
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +123,54 @@ def test_past_the_queue_requests_are_refused_at_once(slow: Server, second: int) 
         assert [wire.receive().status for wire in (running, first, next_one)] == [200] * 3
         last.send(turning(slow, 1))
         assert last.receive().status == 200
+
+
+def test_two_probes_at_a_time_get_past_a_full_queue(slow: Server, second: int) -> None:
+    refused, good = metric(slow, 'code="503"'), metric(slow, 'code="200"')
+    with ExitStack() as stack:
+        wires = [stack.enter_context(slow.wire()) for _ in range(6)]
+        running, first, next_one, probe, other_probe, third_probe = wires
+        running.send(turning(slow, second))
+        arrived(slow)
+        for wire in (first, next_one):
+            wire.send(turning(slow, 1))
+        until(lambda: depth(slow) == 2)
+        for wire in (probe, other_probe):
+            wire.send(turning(slow, 1, probe=True))
+        until(lambda: depth(slow) == 4)
+        third_probe.send(turning(slow, 1, probe=True))
+        assert third_probe.receive().status == 503
+        served = (running, first, next_one, probe, other_probe)
+        assert [wire.receive().status for wire in served] == [200] * 5
+        third_probe.send(turning(slow, 1, probe=True))  # the lane is free again
+        assert third_probe.receive().status == 200
+    assert metric(slow, 'code="503"') == refused + 1, "past the lane it is one like any other"
+    assert metric(slow, 'code="200"') == good + 3
+
+
+def test_probes_that_leave_give_their_lane_back(slow: Server, second: int) -> None:
+    with slow.wire() as running, slow.wire() as first, slow.wire() as next_one:
+        running.send(turning(slow, second))
+        arrived(slow)
+        for wire in (first, next_one):
+            wire.send(turning(slow, 1))
+        until(lambda: depth(slow) == 2)
+        for _ in range(2):
+            with slow.wire() as leaving, slow.wire() as half:
+                leaving.send(turning(slow, second * 100, probe=True))
+                half.send(turning(slow, 1, probe=True)[:-5])  # its body never ends
+                until(lambda: depth(slow) > 2)
+            assert [wire.receive().status for wire in (running, first, next_one)] == [200] * 3
+            running.send(turning(slow, second))
+            arrived(slow)
+            for wire in (first, next_one):
+                wire.send(turning(slow, 1))
+            until(lambda: depth(slow) == 2)
+        with slow.wire() as probe, slow.wire() as other_probe:
+            for wire in (probe, other_probe):
+                wire.send(turning(slow, 1, probe=True))
+            assert [wire.receive().status for wire in (probe, other_probe)] == [200, 200]
+        assert [wire.receive().status for wire in (running, first, next_one)] == [200] * 3
 
 
 def test_a_deadline_is_kept_without_computing(slow: Server, second: int) -> None:
