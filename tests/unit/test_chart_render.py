@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from enginewright.contract import images as contract_images
 from enginewright.controller.settings import load_settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -185,6 +186,14 @@ def test_the_operator_reads_the_defaults() -> None:
     assert config.images == {"cpu": "cpu:1"}
     assert config.image_pull_secrets == ()
     assert config.store.storage_class is None
+
+
+def test_an_image_of_every_variant_arrives_under_its_name() -> None:
+    runtime = {variant: f"{variant}:1" for variant in set(contract_images.VARIANTS.values())}
+    config = load_settings(
+        environment(render({"images": {"operator": "operator:1", "runtime": runtime}}))
+    ).config
+    assert config.images == runtime
 
 
 def test_pod_values_arrive() -> None:

@@ -23,8 +23,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- /* The operator's settings: one JSON document. */ -}}
 {{- define "enginewright.config" -}}
 {{- $images := dict "cpu" (required "set images.runtime.cpu to the runtime image's variant `cpu`: build it from runtime_image/Containerfile and push it to a registry that your nodes pull from" .Values.images.runtime.cpu) -}}
-{{- with .Values.images.runtime.openvino -}}
-{{- $_ := set $images "openvino" . -}}
+{{- range $variant := list "openvino" "gpu" "rtx" -}}
+{{- with index $.Values.images.runtime $variant -}}
+{{- $_ := set $images $variant . -}}
+{{- end -}}
 {{- end -}}
 {{- $secrets := list -}}
 {{- range .Values.imagePullSecrets -}}
