@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from enginewright.api.inference_model import InferenceModel
-from enginewright.contract.reasons import ExitCode
 from enginewright.contract.task import (
     CREDENTIALS_PATH,
     PREPARE_STAGES,
@@ -19,12 +18,11 @@ from enginewright.contract.task import (
     WORK_PATH,
     PrepareTask,
 )
+from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import of_model
 from enginewright.manifests.owner import owned_metadata
-from enginewright.manifests.pods import POD_SECURITY, TMP_VOLUME, container, pull_secrets
+from enginewright.manifests.pods import TMP_VOLUME, container
 
-RETRIES: Final = 2  # of the pod, by the Job controller, for what can pass
-KEPT_SECONDS: Final = 24 * 3600  # for people to look at; the outcome is in the status
 _DEFAULT_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "256Mi"}}
 
 
@@ -89,39 +87,10 @@ def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
         )
         for stage in PREPARE_STAGES
     ]
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": owned_metadata(model, wanted.name, labels),
-        "spec": {
-            "backoffLimit": RETRIES,
-            "activeDeadlineSeconds": wanted.deadline_seconds,
-            "ttlSecondsAfterFinished": KEPT_SECONDS,
-            "podReplacementPolicy": "Failed",
-            "podFailurePolicy": {
-                "rules": [
-                    {
-                        "action": "Ignore",  # the node's trouble, not the model's
-                        "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
-                    },
-                    {
-                        "action": "FailJob",
-                        "onExitCodes": {"operator": "In", "values": [int(ExitCode.PERMANENT)]},
-                    },
-                ]
-            },
-            "template": {
-                "metadata": {"labels": labels},
-                "spec": {
-                    "restartPolicy": "Never",
-                    "automountServiceAccountToken": False,
-                    "enableServiceLinks": False,
-                    "securityContext": POD_SECURITY,
-                    "imagePullSecrets": pull_secrets(wanted.pull_secrets),
-                    "initContainers": stages[:-1],
-                    "containers": stages[-1:],
-                    "volumes": volumes,
-                },
-            },
-        },
-    }
+    return stages_job(
+        owned_metadata(model, wanted.name, labels),
+        stages,
+        volumes,
+        deadline_seconds=wanted.deadline_seconds,
+        secrets=wanted.pull_secrets,
+    )

@@ -6,23 +6,21 @@ cannot succeed is not tried again until its inputs change, what can pass is trie
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC
 from typing import Any, Final
 
 from enginewright.api.inference_model_status import Preparation, PreparationFailure, Prepared
-from enginewright.contract.reasons import REMEDIES, ExitCode, Reason, exit_code
+from enginewright.contract.reasons import REMEDIES, ExitCode, Reason
 from enginewright.contract.report import Published
 from enginewright.contract.task import PREPARE_STAGES, PrepareTask
 from enginewright.manifests.deployment import FETCH_ARTIFACT
 from enginewright.manifests.labels import COMPONENT, REVISION
 from enginewright.manifests.names import prepare_job_name
 from enginewright.manifests.prepare_job import PrepareJob, prepare_job
-from enginewright.plan import pods
+from enginewright.plan import job_state, pods
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts, Object, ObjectRef
 
-FIRST_RETRY: Final = timedelta(minutes=1)
-LONGEST_RETRY: Final = timedelta(hours=1)
 _ARTIFACT_GONE: Final = frozenset({Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT})
 
 
@@ -67,9 +65,9 @@ def _of_job(
     name = job["metadata"]["name"]
     mine = pods.of_job(facts.pods, name)
     # Jobs and pods are watched apart: what a pod said may be seen later than that its Job ended.
-    if not _ended(job) or not all(map(pods.leaving, mine)):
+    if not job_state.ended(job) or not all(map(pods.leaving, mine)):
         return _under_way(facts, target, name, attempt, delete)
-    if _condition(job, "Complete"):
+    if job_state.condition(job, "Complete"):
         if published := _published(mine):
             return Outcome(prepared=_prepared(target, published), delete=delete)
         if not mine:
@@ -82,29 +80,13 @@ def _of_job(
 
 
 def _is_prepare(job: Object) -> bool:
-    return _label(job, COMPONENT) == "prepare"
-
-
-def _label(obj: Object, label: str) -> str:
-    return str((obj["metadata"].get("labels") or {}).get(label, ""))
-
-
-def _condition(job: Object, kind: str) -> Mapping[str, Any] | None:
-    conditions = (job.get("status") or {}).get("conditions") or ()
-    return next(
-        (each for each in conditions if each.get("type") == kind and each.get("status") == "True"),
-        None,
-    )
-
-
-def _ended(job: Object) -> bool:
-    return any(_condition(job, kind) for kind in ("Complete", "Failed"))
+    return job_state.label(job, COMPONENT) == "prepare"
 
 
 def _lost(facts: Facts, key: str, jobs: Mapping[str, Object]) -> bool:
     """Tell whether a pod that is to serve `key` found it gone since it was last published."""
     revisions = {
-        _label(each, REVISION)
+        job_state.label(each, REVISION)
         for each in facts.revisions
         if (each.get("data") or {}).get("prepared_key") == key
         # Pods that serve an engine fetch that, and see nothing of the prepared model.
@@ -114,7 +96,9 @@ def _lost(facts: Facts, key: str, jobs: Mapping[str, Object]) -> bool:
         (str((job.get("status") or {}).get("completionTime") or "") for job in jobs.values()),
         default="",
     )
-    failures = (pods.failure(pod) for pod in facts.pods if _label(pod, REVISION) in revisions)
+    failures = (
+        pods.failure(pod) for pod in facts.pods if job_state.label(pod, REVISION) in revisions
+    )
     return any(
         each is not None
         and each.stage == FETCH_ARTIFACT  # the server sees its own copy, not the store
@@ -129,7 +113,7 @@ def _first_attempt(facts: Facts, target: Target, jobs: Mapping[str, Object], *, 
     model = facts.model.metadata.name
     attempt = 1
     while lost and (job := jobs.get(prepare_job_name(model, target.job_hash, attempt))):
-        if not _condition(job, "Complete"):
+        if not job_state.condition(job, "Complete"):
             break
         attempt += 1
     return attempt
@@ -140,7 +124,7 @@ def _superseded(facts: Facts, jobs: Mapping[str, Object], keep: str) -> tuple[Ob
     return tuple(
         ObjectRef("batch/v1", "Job", facts.model.metadata.namespace, name)
         for name, job in sorted(jobs.items())
-        if name != keep and not _ended(job)
+        if name != keep and not job_state.ended(job)
     )
 
 
@@ -239,7 +223,7 @@ def _prepared(target: Target, published: Published) -> Prepared:
 def _failure(facts: Facts, job: Object, attempt: int) -> PreparationFailure:
     name = job["metadata"]["name"]
     mine = pods.of_job(facts.pods, name)
-    condition = _condition(job, "Failed") or {}
+    condition = job_state.condition(job, "Failed") or {}
     if condition.get("reason") == "DeadlineExceeded":
         known = facts.model.status.preparation
         stage = known.stage if known else ""
@@ -278,9 +262,9 @@ def _after_failure(
     """Stay failed, wait, or try again."""
     name = prepare_job_name(facts.model.metadata.name, target.job_hash, attempt)
     preparation = _preparation(target, name, attempt, failure.stage, failure)
-    if not _can_pass(failure.reason):
+    if not job_state.can_pass(failure.reason):
         return Outcome(preparation=preparation, failure=failure, delete=delete)
-    wait = (_due(failure) - facts.now).total_seconds()
+    wait = (job_state.due(failure.time, failure.attempts) - facts.now).total_seconds()
     if wait > 0:
         return Outcome(
             preparation=preparation,
@@ -299,12 +283,3 @@ def _after_failure(
         apply=again.apply,
         delete=(*delete, ObjectRef("batch/v1", "Job", facts.model.metadata.namespace, name)),
     )
-
-
-def _can_pass(reason: str) -> bool:
-    return reason not in set(Reason) or exit_code(Reason(reason)) != ExitCode.PERMANENT
-
-
-def _due(failure: PreparationFailure) -> datetime:
-    delay = min(FIRST_RETRY * (1 << min(failure.attempts - 1, 10)), LONGEST_RETRY)
-    return (failure.time or datetime.min.replace(tzinfo=UTC)) + delay
