@@ -179,9 +179,9 @@ def test_what_openvino_refuses_is_told_in_its_words(
     [
         (
             (
-                "2026-11-21 07:48:08.058574101 [E:onnxruntime:Default, cuda_call.cc:123] CUDA failure 35:"
-                " CUDA driver version is insufficient for CUDA runtime version ; GPU=-1 ;"
-                " expr=cudaSetDevice(info_.device_id);"
+                "2026-11-21 07:48:08.058574101 [E:onnxruntime:Default, cuda_call.cc:123] CUDA failure"
+                " 35: CUDA driver version is insufficient for CUDA runtime version ; GPU=-1 ;"
+                " hostname=vm ; file=/onnxruntime_src/cuda.cc ; expr=cudaSetDevice(info_.device_id);"
             ),
             Reason.DRIVER_TOO_OLD,
             "CUDA driver version is insufficient",
@@ -202,6 +202,11 @@ def test_what_openvino_refuses_is_told_in_its_words(
             Reason.ENGINE_VERSION_MISMATCH,
             "expecting library version 10.3.0.26",
         ),
+        (
+            "CUDA failure 36: API call is not supported in the installed CUDA driver ; GPU=-1 ;",
+            Reason.DRIVER_TOO_OLD,
+            "not supported in the installed CUDA driver",
+        ),
         ("CUDA failure 100: no CUDA-capable device", Reason.PROVIDER_REFUSED, "no CUDA-capable"),
         ("", Reason.PROVIDER_REFUSED, "could not make XProvider, and nothing says why"),
     ],
@@ -210,6 +215,7 @@ def test_words_to_reasons(words: str, reason: Reason, message: str) -> None:
     found = evidence.cause("XProvider", words)
     assert found.reason is reason
     assert message in found.message
+    assert "hostname" not in found.message, "a condition names no pod"
 
 
 def test_an_engine_that_is_refused_for_nothing_known_is_incompatible() -> None:

@@ -15,7 +15,8 @@ from enginewright_runtime.failure import StageFailure
 
 _NO_LIBRARY: Final = re.compile(r"(?P<name>\S+): cannot open shared object file")
 _OLD_DRIVER: Final = re.compile(
-    r"CUDA (?:failure|error) 35\b|CUDA driver version is insufficient|cudaErrorInsufficientDriver"
+    r"CUDA (?:failure|error) 3[56]\b|CUDA driver version is insufficient"
+    r"|not supported in the installed CUDA driver"
 )
 _OTHER_DEVICE: Final = re.compile(
     r"generated on an incompatible device|[Tt]arget GPU SM \S+ is not supported"

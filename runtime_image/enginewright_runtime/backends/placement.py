@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import onnxruntime as ort
 
+from enginewright_runtime.promise import label
+
 _CONTEXT_OP: Final = "EPContext"
 
 
@@ -48,7 +50,7 @@ def read_placement(session: ort.InferenceSession, provider: str) -> Placement:
         for node in subgraph.get_nodes():
             nodes[subgraph.ep_name] += 1
             if subgraph.ep_name != provider:
-                elsewhere.append(f"{node.name or 'unnamed'} ({node.op_type})")
+                elsewhere.append(label(node.name, node.op_type))
             elif node.op_type == _CONTEXT_OP:
                 context.append(node.name)
     return Placement(provider, dict(nodes), tuple(elsewhere), tuple(context))

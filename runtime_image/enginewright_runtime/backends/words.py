@@ -15,6 +15,7 @@ _RECORD: Final = re.compile(
     r"^\S+ \S+ \[(?P<level>[VIWEF]):onnxruntime:[^\]]*\] (?P<text>.*)", re.MULTILINE
 )
 _OPENVINO: Final = re.compile(r".*\[OpenVINO(?:-EP)?\] ?", re.DOTALL)
+_CUDA_PLACE: Final = re.compile(r" ?; GPU=-?\d+ ;.*", re.DOTALL)  # with the pod's name in it
 _LONGEST: Final = 400
 _NO_MEMORY: Final = ("std::bad_alloc", "Failed to allocate memory", "MemoryError")
 
@@ -30,7 +31,7 @@ def plain(text: str) -> str:
     found = _STATUS.search(text) if _FUNCTION.match(text) else _STATUS.match(text)
     words = found.group("text") if found else text
     words = _FILE.sub("", _COLOUR.sub("", words))
-    words = _OPENVINO.sub("OpenVINO: ", words)
+    words = _CUDA_PLACE.sub("", _OPENVINO.sub("OpenVINO: ", words))
     words = _PLACE.sub("", _FUNCTION.sub("", words))
     words = " ".join(words.split())
     return words if len(words) <= _LONGEST else words[:_LONGEST] + " …"
