@@ -131,6 +131,15 @@ def test_cuda_without_a_driver_is_driver_missing(gpu_python: Path, tmp_path: Pat
     assert by_its_words["providers"] == ["CPUExecutionProvider"]
 
 
+def test_tensorrt_is_held_where_the_loader_finds_it(gpu_python: Path, tmp_path: Path) -> None:
+    folder = shared_objects(tmp_path / "nvidia", {"libnvinfer.so.10": ""})
+    (folder / "libnvinfer.so.10").rename(folder / "libnvinfer.so.10.13.3")
+    (folder / "libnvinfer.so.10").symlink_to("libnvinfer.so.10.13.3")
+    program = "from enginewright_runtime.probe import probe; print(probe().to_json())"
+    told = run_json(gpu_python, program, LD_LIBRARY_PATH=str(folder))
+    assert told["backends"]["tensorrt"] == "10.13.3"
+
+
 def test_tensorrt_rtx_without_a_driver_is_driver_missing(tmp_path: Path) -> None:
     told = load(sys.executable, tmp_path, "tensorrt-rtx", strict=False)
     assert (told["providers"], told["reason"]) == (None, Reason.DRIVER_MISSING)

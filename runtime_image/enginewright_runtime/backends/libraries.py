@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -43,3 +44,10 @@ def missing(library: Path, but: Iterable[str] = ()) -> tuple[str, ...]:
     return tuple(
         name for name, path in resolve(library).items() if path is None and name not in allowed
     )
+
+
+def wheel_version(*modules: str) -> str | None:
+    """Return the version of the wheel that owns the first of `modules` that any does."""
+    owners = metadata.packages_distributions()
+    found = next((owners[name] for name in modules if owners.get(name)), None)
+    return metadata.version(found[0]) if found else None

@@ -3,8 +3,6 @@
 Nodes outside the engine run on CUDA where it can be made, and count as elsewhere all the same.
 """
 
-import re
-from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -18,7 +16,7 @@ from enginewright_runtime.backends.cuda import CAPI, CudaBackend, cuda_major
 
 _LIBRARY: Final = CAPI / "libonnxruntime_providers_tensorrt.so"
 _INFER: Final = "libnvinfer.so."
-_WHEELS: Final = ("tensorrt_cu13_libs", "tensorrt_cu12_libs", "tensorrt_libs")
+_BUILDERS: Final = ("tensorrt", "tensorrt_bindings")
 
 
 class TensorRtBackend(Backend):
@@ -48,18 +46,11 @@ class TensorRtBackend(Backend):
 
     @override
     def version(self) -> str:
-        """Return TensorRT's version, from the file that the loader finds or the wheel around it."""
+        """Return the version of the wheel that builds engines, else that of the library's file."""
+        if wheel := libraries.wheel_version(*_BUILDERS):
+            return wheel
         path = _infer()
-        if path is None:
-            return "unknown"
-        if found := re.fullmatch(r"libnvinfer\.so\.(\d+\.\d+\.\d+(?:\.\d+)?)", path.resolve().name):
-            return found.group(1)
-        for wheel in _WHEELS:
-            try:
-                return metadata.version(wheel)
-            except metadata.PackageNotFoundError:
-                continue
-        return path.name.removeprefix(_INFER)
+        return path.resolve().name.removeprefix(_INFER) if path else "unknown"
 
 
 def _infer() -> Path | None:

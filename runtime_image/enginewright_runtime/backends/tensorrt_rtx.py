@@ -8,7 +8,6 @@ import ctypes
 import functools
 import importlib.util
 import re
-from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -74,8 +73,7 @@ class TensorRtRtxBackend(Backend):
     @override
     def version(self) -> str:
         """Return the version of the wheel that builds engines, which is that of the engines."""
-        wheels = metadata.packages_distributions().get(_BUILDER, [])
-        return metadata.version(wheels[0]) if wheels else "unknown"
+        return libraries.wheel_version(_BUILDER) or "unknown"
 
 
 def _folder() -> Path | None:
