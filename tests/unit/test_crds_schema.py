@@ -35,7 +35,7 @@ def parts(node: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
 
 ALL_PARTS = [
     pytest.param(part, id=f"{plural}{path}")
-    for plural in ("inferencemodels", "acceleratorclasses")
+    for plural in ("inferencemodels", "inferenceengines", "acceleratorclasses")
     for path, part in parts(schema(plural))
 ]
 
@@ -100,6 +100,15 @@ def test_columns_of_models() -> None:
     assert names == [(name, 0) for name in narrow] + [("DIGEST", 1), ("OPSET", 1)]
 
 
+def test_columns_of_engines() -> None:
+    columns = definitions()["enginewright.dev_inferenceengines.yaml"]["spec"]["versions"][0]
+    names = [
+        (each["name"], each.get("priority", 0)) for each in columns["additionalPrinterColumns"]
+    ]
+    narrow = "READY REASON CLASS BACKEND CAPABILITY SIZE BUILD NODES AGE".split()
+    assert names == [(name, 0) for name in narrow] + [("KEY", 1), ("SHA256", 1)]
+
+
 def test_scale_paths_show_fields() -> None:
     version = definitions()["enginewright.dev_inferencemodels.yaml"]["spec"]["versions"][0]
     scale = version["subresources"]["scale"]
@@ -117,8 +126,9 @@ def test_refused_fields_have_no_default_and_say_so() -> None:
     assert all("default" not in part for _, part in marked)
 
 
-def test_status_has_no_defaults() -> None:
-    for _, part in parts(schema("inferencemodels")["properties"]["status"]):
+@pytest.mark.parametrize("plural", ["inferencemodels", "inferenceengines", "acceleratorclasses"])
+def test_status_has_no_defaults(plural: str) -> None:
+    for _, part in parts(schema(plural)["properties"]["status"]):
         assert "default" not in part
 
 

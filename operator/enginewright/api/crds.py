@@ -6,10 +6,11 @@ null. A keyword that is not known to be taken is an error here rather than a ref
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.base import GROUP, VERSION
+from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.markers import (
     INT_OR_STRING_KEYWORD,
@@ -21,6 +22,7 @@ from enginewright.api.markers import (
 )
 
 Schema = dict[str, Any]
+Kind: TypeAlias = type[InferenceModel | InferenceEngine | AcceleratorClass]
 
 _KEYWORDS: Final = (  # all that structural schemas may have here, in the order they are written
     "description",
@@ -86,6 +88,20 @@ MODEL_COLUMNS: Final = (
     Column("OPSET", ".status.prepared.opset", "Opset of the model.", type="integer", wide=True),
 )
 
+ENGINE_COLUMNS: Final = (
+    Column("READY", f"{_READY}.status", "Whether the engine is there."),
+    Column("REASON", f"{_READY}.reason", "Why, in one word."),
+    Column("CLASS", ".spec.class", "AcceleratorClass that it is built for."),
+    Column("BACKEND", ".spec.backend", "Backend that runs it."),
+    Column("CAPABILITY", ".status.summary.capability", "Compute capability that it is built for."),
+    Column("SIZE", ".status.summary.size", "Size of the engine file."),
+    Column("BUILD", ".status.summary.build", "Time that the builder took."),
+    Column("NODES", ".status.summary.nodes", "Nodes inside the engine, of all that compute."),
+    _AGE,
+    Column("KEY", ".spec.key", "Key of the engine in the store.", wide=True),
+    Column("SHA256", ".status.engine.sha256", "sha256 of the engine file.", wide=True),
+)
+
 CLASS_COLUMNS: Final = (
     Column("READY", f"{_READY}.status", "Whether models can use the class."),
     Column("REASON", f"{_READY}.reason", "Why, in one word."),
@@ -115,6 +131,14 @@ def definitions(annotations: Mapping[str, str] | None = None) -> dict[str, Schem
             },
         ),
         _definition(
+            InferenceEngine,
+            singular="inferenceengine",
+            short_name="ieng",
+            scope="Namespaced",
+            columns=ENGINE_COLUMNS,
+            subresources={"status": {}},
+        ),
+        _definition(
             AcceleratorClass,
             singular="acceleratorclass",
             short_name="aclass",
@@ -130,7 +154,7 @@ def definitions(annotations: Mapping[str, str] | None = None) -> dict[str, Schem
 
 
 def _definition(
-    model: type[InferenceModel | AcceleratorClass],
+    model: Kind,
     *,
     singular: str,
     short_name: str,
@@ -166,7 +190,7 @@ def _definition(
     }
 
 
-def _root(model: type[InferenceModel | AcceleratorClass]) -> Schema:
+def _root(model: Kind) -> Schema:
     raw = model.model_json_schema()
     parts = raw.pop("$defs")
     raw["properties"].pop("metadata")

@@ -15,7 +15,7 @@ from enginewright.api.conditions import Condition
 from enginewright.api.inference_model import Backend
 from enginewright.api.markers import ATOMIC, INT32, INT64, Rule, map_list, rules
 from enginewright.api.pods import LocalObjectReference, Resources, Tolerations
-from enginewright.api.scalars import DnsLabel, Labels
+from enginewright.api.scalars import DnsLabel, Labels, Sha256
 
 Text: TypeAlias = Annotated[str, Field(max_length=256)]
 Digest: TypeAlias = Annotated[str, Field(max_length=128)]
@@ -53,8 +53,8 @@ class EngineBuild(ApiModel):
     image: Annotated[str, Field(max_length=1024)]
     """Runtime image that builds."""
 
-    timeout_seconds: Annotated[int, INT64]
-    """How long one Job may take."""
+    timeout_seconds: Annotated[int, Field(ge=1), INT64]
+    """How long its pod may run on a node; waiting for a free device does not count."""
 
     resources: Resources = Resources()
     """Compute resources of every stage."""
@@ -93,16 +93,22 @@ class InferenceEngineSpec(ApiModel):
         )
     )
 
-    key: Digest
+    key: Sha256
     """Key of the engine in the store, engines/KEY/: a sha256 over all that decides its content."""
 
-    prepared_key: Digest
+    prepared_key: Sha256
     """Key of the prepared model that it is made from, prepared/KEY/."""
 
     class_name: Annotated[DnsLabel, Field(alias="class")]
     """AcceleratorClass that it is built for."""
 
-    backend: Backend
+    backend: Annotated[
+        Backend,
+        Rule(
+            "self in ['tensorrt', 'tensorrt-rtx']",
+            "only tensorrt and tensorrt-rtx run engines: name one of them",
+        ),
+    ]
     """Backend that runs it: tensorrt or tensorrt-rtx."""
 
     recipe: EngineRecipeSpec
@@ -146,7 +152,11 @@ class EngineFacts(ApiModel):
     build_milliseconds: Size
     """Time that the builder took."""
 
-    compute_capabilities: Annotated[tuple[Text, ...], Field(max_length=16), ATOMIC] = ()
+    compute_capabilities: Annotated[
+        tuple[Annotated[Text, Field(description="A compute capability, such as 8.9.")], ...],
+        Field(max_length=16),
+        ATOMIC,
+    ] = ()
     """Compute capabilities that it runs on."""
 
     nodes_total: Size
@@ -158,7 +168,11 @@ class EngineFacts(ApiModel):
     compute_permille_elsewhere: Count | None = None
     """Thousandths of the profiled computing time outside the engine; absent: not profiled."""
 
-    elsewhere: Annotated[tuple[Text, ...], Field(max_length=16), ATOMIC] = ()
+    elsewhere: Annotated[
+        tuple[Annotated[Text, Field(description="A node: name (OpType).")], ...],
+        Field(max_length=16),
+        ATOMIC,
+    ] = ()
     """The first nodes that are not in the engine."""
 
     workspace_bytes: Size | None = None
@@ -166,6 +180,25 @@ class EngineFacts(ApiModel):
 
     p99_microseconds: Size | None = None
     """99th percentile of its latency on a device of the class; absent: built without one."""
+
+    cached: bool = False
+    """Whether the store held it already, so that this InferenceEngine had nothing built."""
+
+
+class EngineSummary(ApiModel):
+    """One-string fields for `kubectl get`."""
+
+    capability: Text = ""
+    """Compute capabilities that it runs on or is built for, such as 8.9."""
+
+    size: Text = ""
+    """Size of the engine file, such as 3.5MB."""
+
+    build: Text = ""
+    """Time that the builder took, such as 12s."""
+
+    nodes: Text = ""
+    """Nodes inside the engine, of all that compute, such as 412/415."""
 
 
 class InferenceEngineStatus(ApiModel):
@@ -184,7 +217,7 @@ class InferenceEngineStatus(ApiModel):
     """Stage that runs or ran last: lookup, build, verify, benchmark, publish-engine."""
 
     percent: Count | None = None
-    """How far the build is, in tenths of the whole; absent: not told."""
+    """How far the stage is, in percent, rounded down to tens; absent: not told."""
 
     attempt: Count = 0
     """Number of the Job for this build, from 1."""
@@ -195,15 +228,34 @@ class InferenceEngineStatus(ApiModel):
     failure: EngineFailure | None = None
     """The last failure of this build; absent: none."""
 
-    failed_builds: Annotated[tuple[Digest, ...], Field(max_length=16), ATOMIC] = ()
+    failed_builds: Annotated[
+        tuple[Annotated[Digest, Field(description="A hash of spec.build.")], ...],
+        Field(max_length=16),
+        ATOMIC,
+    ] = ()
     """Hashes of spec.build with which building failed for good, so that none is tried twice."""
 
     engine: EngineFacts | None = None
     """The engine; absent: not there yet."""
 
+    summary: EngineSummary = EngineSummary()
+    """One-string fields for `kubectl get`."""
+
 
 class InferenceEngine(ApiModel):
     """A prepared model compiled for one class of accelerator."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            Rule(
+                "size(self.metadata.name) <= 63"
+                " && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
+                "an engine is named in labels of its Jobs: write at most 63 lowercase letters,"
+                " digits and '-', beginning and ending with a letter or digit",
+                field_path=".metadata.name",
+            )
+        )
+    )
 
     kind: ClassVar[str] = "InferenceEngine"
     plural: ClassVar[str] = "inferenceengines"

@@ -1,6 +1,6 @@
 """What all Jobs of ours have in common: stages as init containers, and what their exit codes mean."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from enginewright.contract.reasons import ExitCode
@@ -15,18 +15,17 @@ def stages_job(
     stages: list[dict[str, Any]],
     volumes: list[dict[str, Any]],
     *,
-    deadline_seconds: int,
     secrets: Iterable[str],
-    pod: dict[str, Any] | None = None,
+    spec: Mapping[str, Any],
+    pod: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return a Job of one pod that runs `stages` (containers) in order; `pod` adds to its spec."""
+    """Return a Job whose pod runs `stages` (containers) in order; `spec` and `pod` add to both specs."""
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": metadata,
         "spec": {
             "backoffLimit": RETRIES,
-            "activeDeadlineSeconds": deadline_seconds,
             "ttlSecondsAfterFinished": KEPT_SECONDS,
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {
@@ -52,8 +51,9 @@ def stages_job(
                     "initContainers": stages[:-1],
                     "containers": stages[-1:],
                     "volumes": volumes,
-                    **(pod or {}),
+                    **pod,
                 },
             },
+            **spec,
         },
     }

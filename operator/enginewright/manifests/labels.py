@@ -7,7 +7,8 @@ from enginewright.manifests.names import child_name
 MODEL: Final = "enginewright.dev/model"
 CLASS: Final = "enginewright.dev/class"
 REVISION: Final = "enginewright.dev/revision"
-COMPONENT: Final = "enginewright.dev/component"  # prepare | serve | probe
+COMPONENT: Final = "enginewright.dev/component"  # prepare | engine-lookup | engine | serve | probe
+ENGINE: Final = "enginewright.dev/engine"  # name of the InferenceEngine that a Job works for
 IMAGE: Final = "enginewright.dev/image"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 OPERATOR: Final = "enginewright"
@@ -22,6 +23,16 @@ def of_model(model: str, component: str | None = None) -> dict[str, str]:
     """Return the labels of an object that belongs to one model."""
     labels = {MANAGED_BY: OPERATOR, MODEL: model_value(model)}
     return {**labels, COMPONENT: component} if component else labels
+
+
+def of_engine(engine: str, accelerator_class: str, component: str) -> dict[str, str]:
+    """Return the labels of an object that belongs to an InferenceEngine, and to no model."""
+    return {
+        MANAGED_BY: OPERATOR,
+        ENGINE: engine,
+        CLASS: accelerator_class,
+        COMPONENT: component,
+    }
 
 
 def serving_selector(model: str, accelerator_class: str | None = None) -> dict[str, str]:

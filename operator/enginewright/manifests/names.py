@@ -28,6 +28,16 @@ def prepare_job_name(model: str, inputs_hash: str, attempt: int) -> str:
     return child_name(model, "prepare", f"{inputs_hash[:10]}-{attempt}")
 
 
+def engine_job_name(engine: str, build_hash: str, attempt: int) -> str:
+    """Return the name of the Job that builds an engine for the `attempt`-th time (from 1)."""
+    return child_name(engine, f"{build_hash[:10]}-{attempt}")
+
+
+def lookup_job_name(engine: str, build_hash: str, attempt: int) -> str:
+    """Return the name of the Job that looks for an engine in the store."""
+    return child_name(engine, "lookup", f"{build_hash[:10]}-{attempt}")
+
+
 def deployment_name(model: str, accelerator_class: str) -> str:
     """Return the name of a model's Deployment for one accelerator class.
 

@@ -91,6 +91,7 @@ def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
         owned_metadata(model, wanted.name, labels),
         stages,
         volumes,
-        deadline_seconds=wanted.deadline_seconds,
         secrets=wanted.pull_secrets,
+        spec={"activeDeadlineSeconds": wanted.deadline_seconds},
+        pod={},
     )

@@ -1,0 +1,116 @@
+"""The Jobs of an engine: one that looks for it in the store, and one that builds it.
+
+The first runs on any node, so that no device is taken for what is there already. They belong to the
+InferenceEngine, and to no model.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from enginewright.api.base import ApiModel
+from enginewright.api.inference_engine import InferenceEngine
+from enginewright.contract.task import (
+    ENGINE_STAGES,
+    LOOKUP_STAGE,
+    SIDECAR_PORT,
+    STORE_PATH,
+    WORK_PATH,
+    EngineTask,
+)
+from enginewright.manifests.jobs import stages_job
+from enginewright.manifests.labels import of_engine
+from enginewright.manifests.owner import owned_metadata
+from enginewright.manifests.pods import TMP_VOLUME, container
+
+ENGINE_COMPONENT: Final = "engine"
+LOOKUP_COMPONENT: Final = "engine-lookup"
+
+_BUILD, _VERIFY, _BENCHMARK, _ = ENGINE_STAGES
+_ON_DEVICE: Final = (_BUILD, _VERIFY, _BENCHMARK)
+_DEFAULT_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "512Mi"}}
+_LOOKUP_SECONDS: Final = 600
+
+
+@dataclass(frozen=True)
+class EngineJob:
+    """What decides a Job besides the InferenceEngine."""
+
+    task: EngineTask
+    pull_policy: str
+    store_claim: str
+
+
+def lookup_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
+    """Return the Job that looks for the engine in the store."""
+    stages = [_stage(engine, wanted, LOOKUP_STAGE, _DEFAULT_RESOURCES)]
+    pod = {"activeDeadlineSeconds": _LOOKUP_SECONDS}
+    return _job(engine, wanted, LOOKUP_COMPONENT, stages, pod)
+
+
+def engine_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
+    """Return the Job that builds the engine, with one device of the class where it needs one."""
+    build = engine.spec.build
+    resources = _dump(build.resources) or _DEFAULT_RESOURCES
+    on_device = resources
+    if build.resource_name:
+        limits = {**resources.get("limits", {}), build.resource_name: "1"}
+        on_device = {**resources, "limits": limits}
+    stages = [
+        _stage(engine, wanted, stage, on_device if stage in _ON_DEVICE else resources)
+        for stage in ENGINE_STAGES
+    ]
+    # Anybody who may reach the pod may ask how far the build is; the operator does.
+    stages[0]["ports"] = [{"name": "progress", "containerPort": SIDECAR_PORT, "protocol": "TCP"}]
+    pod: dict[str, Any] = {"activeDeadlineSeconds": build.timeout_seconds}
+    if build.node_selector:
+        pod["nodeSelector"] = dict(build.node_selector)
+    if build.tolerations:
+        pod["tolerations"] = [_dump(each) for each in build.tolerations]
+    if build.runtime_class_name:
+        pod["runtimeClassName"] = build.runtime_class_name
+    return _job(engine, wanted, ENGINE_COMPONENT, stages, pod)
+
+
+def _job(
+    engine: InferenceEngine,
+    wanted: EngineJob,
+    component: str,
+    stages: list[dict[str, Any]],
+    pod: dict[str, Any],
+) -> dict[str, Any]:
+    """Return a Job whose time is the pod's: a Job's own would run while it waits for a device."""
+    labels = of_engine(engine.metadata.name, engine.spec.class_name, component)
+    volumes = [
+        TMP_VOLUME,
+        {"name": "work", "emptyDir": {}},
+        {"name": "store", "persistentVolumeClaim": {"claimName": wanted.store_claim}},
+    ]
+    return stages_job(
+        owned_metadata(engine, wanted.task.job, labels),
+        stages,
+        volumes,
+        secrets=[each.name for each in engine.spec.build.image_pull_secrets],
+        spec={},
+        pod=pod,
+    )
+
+
+def _stage(
+    engine: InferenceEngine, wanted: EngineJob, stage: str, resources: dict[str, Any]
+) -> dict[str, Any]:
+    return container(
+        stage,
+        engine.spec.build.image,
+        ("enginewright-runtime", "stage", stage),
+        pull_policy=wanted.pull_policy,
+        task=wanted.task.to_json(),
+        mounts=[
+            {"name": "work", "mountPath": WORK_PATH},
+            {"name": "store", "mountPath": STORE_PATH},
+        ],
+        resources=resources,
+    )
+
+
+def _dump(part: ApiModel) -> dict[str, Any]:
+    return part.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)

@@ -1,0 +1,170 @@
+"""What an InferenceEngine tells: conditions, columns, Events. Live figures never stand here."""
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from enginewright.api.conditions import (
+    ConditionStatus,
+    ConditionType,
+    StatusReason,
+    WantedCondition,
+    merge_conditions,
+)
+from enginewright.api.inference_engine import (
+    EngineFacts,
+    EngineFailure,
+    EngineSummary,
+    InferenceEngine,
+    InferenceEngineStatus,
+)
+from enginewright.contract.report import PublishedEngine
+from enginewright.plan.types import EventIntent
+
+_REMEMBERED_BUILDS: Final = 16  # as the schema bounds them
+_NODES_NAMED: Final = 16  # likewise
+_LONGEST_LABEL: Final = 256  # likewise
+_GOOD: Final = frozenset(
+    {StatusReason.BUILT, StatusReason.BUILDING, StatusReason.LOOKING_UP, StatusReason.QUEUED}
+)  # reasons that are nobody's fault
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where an engine stands: all that its status is made of, and what is to be done."""
+
+    status: InferenceEngineStatus  # conditions and summary are not yet this pass's
+    reason: str
+    message: str
+    ready: bool = False
+    stalled: bool = False
+    apply: tuple[dict[str, Any], ...] = ()
+    end: str = ""  # name of a Job that must not go on
+    requeue_after: float | None = None
+
+    @classmethod
+    def built(cls, status: InferenceEngineStatus, engine: EngineFacts) -> "Standing":
+        """Return the Standing of an engine that is there."""
+        kept = status.model_copy(update={"engine": engine})
+        return cls(kept, StatusReason.BUILT, _in_words(engine), ready=True)
+
+    @classmethod
+    def failed(cls, status: InferenceEngineStatus, failure: EngineFailure) -> "Standing":
+        """Return the Standing of a build that would fail again; it is remembered."""
+        known = [each for each in status.failed_builds if each != status.build_hash]
+        builds = (*known, status.build_hash)[-_REMEMBERED_BUILDS:]
+        kept = status.model_copy(update={"failed_builds": builds})
+        return cls(kept, failure.reason, failure.message, stalled=True)
+
+
+def status_of(engine: InferenceEngine, standing: Standing, now: datetime) -> InferenceEngineStatus:
+    """Return the whole status."""
+    built = standing.status.engine
+    generation = engine.metadata.generation
+    return standing.status.model_copy(
+        update={
+            "observed_generation": generation,
+            "conditions": merge_conditions(
+                engine.status.conditions,
+                _conditions(standing),
+                generation=generation,
+                now=now.astimezone(UTC),
+            ),
+            "summary": _summary(engine, built),
+        }
+    )
+
+
+def told(engine: InferenceEngine, status: InferenceEngineStatus) -> tuple[EventIntent, ...]:
+    """Return an Event where the reason of Ready has changed."""
+    before, now = (
+        next((each for each in conditions if each.type == ConditionType.READY), None)
+        for conditions in (engine.status.conditions, status.conditions)
+    )
+    if now is None or (before and (before.status, before.reason) == (now.status, now.reason)):
+        return ()
+    kind = "Normal" if now.reason in _GOOD else "Warning"
+    return (EventIntent(kind, now.reason, now.message),)
+
+
+def engine_facts(published: PublishedEngine) -> EngineFacts:
+    """Return what a Job told in the API's units; shares are rounded up, never to a kept promise."""
+    share, p99 = published.compute_share_elsewhere, published.latency_p99
+    return EngineFacts(
+        sha256=published.sha256,
+        size_bytes=published.size_bytes,
+        build_milliseconds=round(published.build_seconds * 1e3),
+        compute_capabilities=published.compute_capabilities[:16],
+        nodes_total=published.nodes_total,
+        nodes_accelerated=published.nodes_accelerated,
+        compute_permille_elsewhere=None if share is None else math.ceil(round(share * 1e3, 6)),
+        elsewhere=tuple(each[:_LONGEST_LABEL] for each in published.elsewhere[:_NODES_NAMED]),
+        workspace_bytes=published.workspace_bytes,
+        p99_microseconds=None if p99 is None else round(p99 * 1e6),
+        cached=published.cached,
+    )
+
+
+def _conditions(standing: Standing) -> tuple[WantedCondition, ...]:
+    reconciling = not standing.ready and not standing.stalled
+
+    def condition(kind: ConditionType, *, is_so: bool, message: str) -> WantedCondition:
+        status: ConditionStatus = "True" if is_so else "False"
+        return WantedCondition(type=kind, status=status, reason=standing.reason, message=message)
+
+    return (
+        condition(ConditionType.READY, is_so=standing.ready, message=standing.message),
+        condition(
+            ConditionType.RECONCILING,
+            is_so=reconciling,
+            message=standing.message if reconciling else "",
+        ),
+        condition(
+            ConditionType.STALLED,
+            is_so=standing.stalled,
+            message=standing.message if standing.stalled else "",
+        ),
+    )
+
+
+def _summary(engine: InferenceEngine, built: EngineFacts | None) -> EngineSummary:
+    if built is None:
+        return EngineSummary(capability=engine.spec.recipe.compute_capability or "")
+    return EngineSummary(
+        capability=", ".join(built.compute_capabilities),
+        size=size_in_words(built.size_bytes).replace(" ", ""),
+        build=time_in_words(built.build_milliseconds / 1e3),
+        nodes=f"{built.nodes_accelerated}/{built.nodes_total}",
+    )
+
+
+def _in_words(engine: EngineFacts) -> str:
+    found = "found in the store" if engine.cached else "built"
+    capabilities = ", ".join(engine.compute_capabilities)
+    return (
+        f"{found}: {size_in_words(engine.size_bytes)} for compute capability {capabilities},"
+        f" {engine.nodes_accelerated} of {engine.nodes_total} nodes, built in"
+        f" {time_in_words(engine.build_milliseconds / 1e3)}"
+    )
+
+
+def size_in_words(size_bytes: int) -> str:
+    """Return a size in two or three digits: 812 B, 3.5 MB, 120 MB, 1.2 GB."""
+    value, unit = float(size_bytes), "B"
+    for larger in ("kB", "MB", "GB"):
+        if value < 999.5:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.1f} {unit}" if value < 9.95 and unit != "B" else f"{value:.0f} {unit}"
+
+
+def time_in_words(seconds: float) -> str:
+    """Return a time as people write it: 0.5s, 12s, 3m20s, 1h5m."""
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes}m"
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
