@@ -22,12 +22,16 @@ from enginewright.controller.images import ImageReconciler
 from enginewright.controller.informer import Informer, watches
 from enginewright.controller.loop import Controller, LoopMetrics
 from enginewright.controller.metrics import ModelCollector
+from enginewright.controller.proposals import KEY as PROPOSALS
+from enginewright.controller.proposals import ProposalReconciler
 from enginewright.controller.reconcile import ModelReconciler
 from enginewright.controller.routing import ModelKey, Router, Sinks
 from enginewright.controller.settings import Settings
+from enginewright.controller.verdicts import VerdictPoller
 from enginewright.kube.client import KubeClient
 from enginewright.kube.connection import load_connection
 from enginewright.kube.metrics import RestMetrics
+from enginewright.kube.pod_http import pod_http
 from enginewright.plan.plan import plan
 
 MODEL_WORKERS: Final = 8  # each holds at most one request; the event loop is one
@@ -54,8 +58,22 @@ class Application:
         self._images = ImageReconciler(
             self._client, cache, pods, executor, settings.config, changed=self._all_models
         )
+        self._verdicts = VerdictPoller(
+            cache,
+            pod_http(),
+            registry,
+            changed=self._model_changed,
+            engine_changed=lambda namespace, name: None,
+        )
         models = ModelReconciler(
-            pods, cache, executor, self._recorder, self._images, settings.config, plan
+            pods,
+            cache,
+            executor,
+            self._recorder,
+            self._images,
+            settings.config,
+            plan,
+            verdicts=self._verdicts.verdicts_of,
         )
         self._models: Controller[ModelKey] = Controller(
             "inferencemodel",
@@ -78,13 +96,21 @@ class Application:
             workers=1,
             describe=lambda key: {"name": key},
         )
-        self._controllers = (self._models, self._classes, self._probes)
+        self._proposals: Controller[str] = Controller(
+            "classproposals",
+            ProposalReconciler(self._client, cache, settings.config).reconcile,
+            loops,
+            workers=1,
+            describe=lambda _key: {},
+        )
+        self._controllers = (self._models, self._classes, self._probes, self._proposals)
         self.router = Router(
             cache,
             Sinks(
                 model=self._models.queue.add,
                 accelerator_class=self._classes.queue.add,
                 image=self._probes.queue.add,
+                proposals=lambda: self._proposals.queue.add(PROPOSALS),
             ),
         )
         self._informer = Informer(self._client, self.router, self.watches)
@@ -106,6 +132,7 @@ class Application:
             self._probes.queue.add(key)
         for controller in self._controllers:
             controller.start()
+        self._verdicts.start()
         self._tasks = [
             asyncio.create_task(self._recorder.run(), name="events"),
             asyncio.create_task(self._informer.relist_forever(), name="relist"),
@@ -118,6 +145,7 @@ class Application:
 
     async def stop(self) -> None:
         """Take nothing more, let end what is under way, tell what is to be told, close."""
+        await self._verdicts.stop()
         await asyncio.gather(*(controller.stop(GRACE) for controller in self._controllers))
         with suppress(TimeoutError):
             await asyncio.wait_for(self._recorder.drain(), GRACE / 2)
@@ -127,11 +155,15 @@ class Application:
         await self._client.close()
         _logger.info("stopped")
 
+    def _model_changed(self, key: ModelKey) -> None:
+        self._models.queue.add(key)
+
     def _all_models(self) -> None:
         self.router.all_models()
 
     def _why_not_alive(self) -> str | None:
         troubles = [trouble for one in self._controllers if (trouble := one.trouble())]
+        troubles += filter(None, (self._verdicts.trouble(),))
         troubles += [f"the task {task.get_name()} has ended" for task in self._tasks if task.done()]
         return "; ".join(troubles) or None
 

@@ -15,15 +15,18 @@ from enginewright.manifests import labels
 
 _TOMBSTONES: Final = 4096  # deletions remembered against events that lag behind
 
+_OWNERS: Final = (labels.MODEL, labels.ENGINE)
+
 _Name = tuple[str, str]  # namespace (empty for cluster-scoped kinds), name
+_Owner = tuple[str, str, str]  # label, namespace, name
 
 
 class Cache:
-    """Objects by kind and name, children also by their model's label. Not for threads."""
+    """Objects by kind and name, children also by the label of their owner. Not for threads."""
 
     def __init__(self) -> None:
         self._objects: dict[Resource, dict[_Name, JsonObject]] = {}
-        self._children: dict[Resource, dict[_Name, dict[str, JsonObject]]] = {}
+        self._children: dict[Resource, dict[_Owner, dict[str, JsonObject]]] = {}
         self._tombstones: OrderedDict[str, None] = OrderedDict()
 
     def observe(
@@ -68,7 +71,14 @@ class Cache:
 
     def of_model(self, resource: Resource, namespace: str, model: str) -> tuple[JsonObject, ...]:
         """Return the objects that carry the model's label, by name so that plans are stable."""
-        children = self._children.get(resource, {}).get((namespace, model), {})
+        return self._of((labels.MODEL, namespace, model), resource)
+
+    def of_engine(self, resource: Resource, namespace: str, engine: str) -> tuple[JsonObject, ...]:
+        """Return the objects that carry the engine's label, by name likewise."""
+        return self._of((labels.ENGINE, namespace, engine), resource)
+
+    def _of(self, owner: _Owner, resource: Resource) -> tuple[JsonObject, ...]:
+        children = self._children.get(resource, {}).get(owner, {})
         return tuple(children[name] for name in sorted(children))
 
     def _take(self, resource: Resource, obj: Mapping[str, Any]) -> JsonObject | None:
@@ -99,20 +109,30 @@ class Cache:
 
     def _index(self, resource: Resource, old: JsonObject | None, new: JsonObject | None) -> None:
         index = self._children.setdefault(resource, {})
-        if old is not None and (owner := model_of(old)):
-            siblings = index[owner]
-            del siblings[old["metadata"]["name"]]
-            if not siblings:
-                del index[owner]
-        if new is not None and (owner := model_of(new)):
-            index.setdefault(owner, {})[new["metadata"]["name"]] = new
+        for label in _OWNERS:
+            if old is not None and (owner := _labelled(old, label)):
+                siblings = index[(label, *owner)]
+                del siblings[old["metadata"]["name"]]
+                if not siblings:
+                    del index[(label, *owner)]
+            if new is not None and (owner := _labelled(new, label)):
+                index.setdefault((label, *owner), {})[new["metadata"]["name"]] = new
 
 
 def model_of(obj: Mapping[str, Any]) -> _Name | None:
     """Return namespace and name of the model whose label `obj` carries."""
+    return _labelled(obj, labels.MODEL)
+
+
+def engine_of(obj: Mapping[str, Any]) -> _Name | None:
+    """Return namespace and name of the InferenceEngine whose label `obj` carries."""
+    return _labelled(obj, labels.ENGINE)
+
+
+def _labelled(obj: Mapping[str, Any], label: str) -> _Name | None:
     metadata = obj["metadata"]
-    model = (metadata.get("labels") or {}).get(labels.MODEL)
-    return (metadata.get("namespace") or "", model) if model else None
+    owner = (metadata.get("labels") or {}).get(label)
+    return (metadata.get("namespace") or "", owner) if owner else None
 
 
 def _name(obj: Mapping[str, Any]) -> _Name:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from enginewright.kube.api import JsonObject
-from enginewright.kube.resources import INFERENCE_MODELS, JOBS
+from enginewright.kube.resources import INFERENCE_MODELS, JOBS, Resource
 
 _FINAL: Final = frozenset({"Complete", "Failed"})
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
@@ -15,11 +15,11 @@ def owners(obj: Mapping[str, Any]) -> dict[str, str]:
     return {o["kind"]: o["uid"] for o in obj["metadata"].get("ownerReferences") or ()}
 
 
-def of_owner(uid: str, children: Iterable[JsonObject]) -> tuple[JsonObject, ...]:
-    """Leave out what belonged to an earlier model of this name and awaits garbage collection."""
-    return tuple(
-        child for child in children if owners(child).get(INFERENCE_MODELS.kind, uid) == uid
-    )
+def of_owner(
+    uid: str, children: Iterable[JsonObject], kind: Resource = INFERENCE_MODELS
+) -> tuple[JsonObject, ...]:
+    """Leave out what belonged to an earlier owner of this name and awaits garbage collection."""
+    return tuple(child for child in children if owners(child).get(kind.kind, uid) == uid)
 
 
 def of_jobs(jobs: Iterable[JsonObject], pods: Iterable[JsonObject]) -> tuple[JsonObject, ...]:

@@ -115,9 +115,10 @@ class Executor:
             metadata = wanted["metadata"]
             live = await self._api.get(resource, metadata.get("namespace"), metadata["name"])
             if not _same_owner(wanted, live):
+                owner = next(iter(owners(wanted)), INFERENCE_MODELS.kind)
                 raise NameTaken(
                     f"{_name(wanted)} exists and is not Enginewright's:"
-                    f" delete it or give the {INFERENCE_MODELS.kind} another name"
+                    f" delete it or give the {owner} another name"
                 ) from None
             return await self._api.apply(wanted)
 
@@ -160,11 +161,11 @@ def _content(obj: Mapping[str, Any]) -> str:
 
 
 def _leaving(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return whether it is being deleted, or will be because its model is another, gone one."""
+    """Return whether it is being deleted, or will be because its owner is another, gone one."""
     if known["metadata"].get("deletionTimestamp"):
         return True
-    old, new = (owners(obj).get(INFERENCE_MODELS.kind) for obj in (known, wanted))
-    return old is not None and new is not None and old != new
+    old, new = owners(known), owners(wanted)
+    return any(old[kind] != new[kind] for kind in old.keys() & new.keys())
 
 
 def _same_owner(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> bool:

@@ -20,6 +20,7 @@ from enginewright.kube.resources import (
     CONTROLLER_REVISIONS,
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
+    INFERENCE_ENGINES,
     INFERENCE_MODELS,
     JOBS,
     NODES,
@@ -61,6 +62,7 @@ def watches(claim: str) -> tuple[Watch, ...]:
         Watch(CONTROLLER_REVISIONS, labels=MANAGED),
         Watch(SERVICES, labels=MANAGED),
         Watch(DISRUPTION_BUDGETS, labels=MANAGED),
+        Watch(INFERENCE_ENGINES),
         Watch(INFERENCE_MODELS),
     )
 

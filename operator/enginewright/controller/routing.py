@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from enginewright.controller.cache import Cache, model_of
+from enginewright.controller.cache import Cache, engine_of, model_of
 from enginewright.kube.api import Listing
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
     CLAIMS,
+    INFERENCE_ENGINES,
     INFERENCE_MODELS,
     NODES,
     Resource,
@@ -23,13 +24,22 @@ class ModelKey(NamedTuple):
     name: str
 
 
+class EngineKey(NamedTuple):
+    """Names an InferenceEngine."""
+
+    namespace: str
+    name: str
+
+
 @dataclass(frozen=True)
 class Sinks:
     """Where keys go: the queues' `add`, one a controller."""
 
     model: Callable[[ModelKey], None]
+    engine: Callable[[EngineKey], None]
     accelerator_class: Callable[[str], None]
     image: Callable[[str], None]
+    proposals: Callable[[], None]
 
 
 class Router:
@@ -72,18 +82,27 @@ class Router:
         elif resource in (ACCELERATOR_CLASSES, NODES):
             if resource == ACCELERATOR_CLASSES:
                 self._sinks.accelerator_class(obj["metadata"]["name"])
+            self._sinks.proposals()
             self.everything()
+        elif resource == INFERENCE_ENGINES:
+            metadata = obj["metadata"]
+            self._sinks.engine(EngineKey(metadata["namespace"], metadata["name"]))
+            self._models_of(metadata["namespace"])  # any of them may wait for it
         elif resource == CLAIMS:
-            namespace = obj["metadata"]["namespace"]
-            self._models(
-                model
-                for model in self._cache.all(INFERENCE_MODELS)
-                if model["metadata"]["namespace"] == namespace
-            )
+            self._models_of(obj["metadata"]["namespace"])
         elif owner := model_of(obj):
             self._sinks.model(ModelKey(*owner))
+        elif owner := engine_of(obj):
+            self._sinks.engine(EngineKey(*owner))
         elif image := (obj["metadata"].get("labels") or {}).get(labels.IMAGE):
             self._sinks.image(image)
+
+    def _models_of(self, namespace: str) -> None:
+        self._models(
+            model
+            for model in self._cache.all(INFERENCE_MODELS)
+            if model["metadata"]["namespace"] == namespace
+        )
 
     def _models(self, models: Iterable[Mapping[str, Any]]) -> None:
         for model in models:
