@@ -121,7 +121,7 @@ def test_rights_have_no_wildcard_and_no_secrets(objects: list[Object]) -> None:
 def test_config_maps_only_by_name_and_at_home(objects: list[Object]) -> None:
     (rule,) = [rule for rule in rules(objects) if "configmaps" in rule["resources"]]
     assert rule in one(objects, "Role")["rules"]
-    assert rule["resourceNames"] == ["enginewright-images"]
+    assert rule["resourceNames"] == ["enginewright-images", "enginewright-proposals"]
     assert one(objects, "Role")["metadata"]["namespace"] == "home"
 
 
@@ -211,7 +211,7 @@ def test_pod_values_arrive() -> None:
 
 def test_definitions_and_class_have_a_switch(objects: list[Object], variant: str) -> None:
     bare = variant == "bare"
-    assert len(of_kind(objects, "CustomResourceDefinition")) == (0 if bare else 2)
+    assert len(of_kind(objects, "CustomResourceDefinition")) == (0 if bare else 3)
     assert len(of_kind(objects, "AcceleratorClass")) == (0 if bare else 1)
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import pytest
 from enginewright.contract.task import PrepareTask
+from enginewright.plan.classes import PROPOSED
 from enginewright.plan.plan import plan
 from enginewright.plan.types import StoreConfig
 
@@ -97,6 +98,17 @@ def test_several_classes_must_be_named() -> None:
     assert reason == "AmbiguousAcceleratorClass"
     assert "a100, l4" in message
     assert "spec.accelerators" in message
+
+
+def test_a_class_that_was_only_proposed_makes_no_model_ambiguous() -> None:
+    world = World()
+    proposed = accelerator_class("l4")
+    labelled = proposed.metadata.model_copy(update={"labels": {PROPOSED: "true"}})
+    world.classes = [accelerator_class("cpu"), proposed.model_copy(update={"metadata": labelled})]
+    world.settle()
+    assert world.told()["Ready"] == ("False", "Preparing")
+    world.job_succeeds()
+    assert world.the("Deployment")["metadata"]["name"] == "resnet-cpu"
 
 
 def test_without_a_class_the_remedy_is_one() -> None:

@@ -10,7 +10,6 @@ metadata:
 spec:
   source:
     uri: pvc://models/newer-opset.onnx
-  accelerators: [{class: cpu}]
 """
 
 

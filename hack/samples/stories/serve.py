@@ -14,7 +14,6 @@ metadata:
 spec:
   source:
     uri: pvc://models/magika.onnx   # no backend, image, shape or opset is named: they are found
-  accelerators: [{class: cpu}]      # there are GPUs too, so that it is said where it serves
 """
 QUESTIONS = {
     "a Python script": b"import sys\n\nfor line in sys.stdin:\n    print(line.rstrip()[::-1])\n"

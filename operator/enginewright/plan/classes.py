@@ -31,6 +31,11 @@ def matching(accelerator: AcceleratorClass, nodes: Iterable[Object]) -> list[Obj
     return [node for node in nodes if selector <= (node["metadata"].get("labels") or {}).items()]
 
 
+def is_proposed(accelerator: AcceleratorClass) -> bool:
+    """Tell whether the operator made the class, from the labels of nodes."""
+    return accelerator.metadata.labels.get(PROPOSED) == "true"
+
+
 def readiness(
     this: AcceleratorClass, others: Iterable[AcceleratorClass], nodes: Iterable[Object]
 ) -> WantedCondition:
@@ -101,7 +106,7 @@ def propose(
     specs: dict[GpuKind, AcceleratorClassSpec] = {}
     for kind, its_nodes in of_kind.items():
         if owner := _class_of(kind, its_nodes, classes):
-            if owner.metadata.labels.get(PROPOSED):
+            if is_proposed(owner):
                 now.setdefault(kind.key, owner.metadata.name)  # made just before a restart
         elif kind.key not in made and (spec := _spec(kind, its_nodes, variants)):
             specs[kind] = spec

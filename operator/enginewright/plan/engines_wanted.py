@@ -32,7 +32,7 @@ from enginewright.manifests.deployment import FETCH_ARTIFACT
 from enginewright.manifests.engine import engine_name, inference_engine
 from enginewright.manifests.labels import REVISION
 from enginewright.plan import pods
-from enginewright.plan.nodes import in_class
+from enginewright.plan.classes import matching
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts, ObjectRef
 
@@ -134,7 +134,7 @@ def _spec(
         workspace_bytes=None if workspace is None else quantity(workspace),
     )
     # Without a device any node could build, but one of the class is known to take such pods.
-    selects = not ahead or any(in_class(node, accelerator) for node in facts.nodes)
+    selects = not ahead or bool(matching(accelerator, facts.nodes))
     template = facts.model.spec.pod_template
     return InferenceEngineSpec.model_validate(
         {

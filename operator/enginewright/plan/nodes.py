@@ -1,16 +1,9 @@
-"""Which nodes take pods, as far as labels, cordons and taints decide it."""
+"""Which nodes take pods, as far as cordons and taints decide it."""
 
 from collections.abc import Iterable, Mapping
 
-from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.pods import Toleration
 from enginewright.plan.types import Object
-
-
-def in_class(node: Object, accelerator: AcceleratorClass) -> bool:
-    """Tell whether the class selects the node."""
-    labels = node["metadata"].get("labels") or {}
-    return accelerator.spec.node_selector.items() <= labels.items()
 
 
 def takes_pods(node: Object, tolerations: Iterable[Toleration]) -> bool:

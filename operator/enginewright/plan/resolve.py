@@ -18,6 +18,7 @@ from enginewright.contract.images import VARIANTS
 from enginewright.contract.keys import sha256_text
 from enginewright.contract.task import Promise, Recipe, ShapeProfile
 from enginewright.plan.backends import Candidate, candidates
+from enginewright.plan.classes import is_proposed
 from enginewright.plan.nodes import takes_pods
 from enginewright.plan.obstacle import Obstacle
 from enginewright.plan.types import Facts
@@ -145,6 +146,9 @@ def _classes(facts: Facts) -> list[AcceleratorClass] | Obstacle:
         message = "the cluster has no AcceleratorClass; apply one, such as the chart's class cpu"
         return Obstacle(StatusReason.NO_ACCELERATOR_CLASS, message)
     if len(known) > 1:
+        # A proposal is an offer: a GPU node that joins must not make other models ambiguous.
+        if len(chosen := [each for each in facts.classes if not is_proposed(each)]) == 1:
+            return chosen
         message = (
             f"the cluster has several classes ({names}); name those that serve in spec.accelerators"
         )
