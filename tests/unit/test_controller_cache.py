@@ -10,6 +10,7 @@ from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
     CLAIMS,
     DEPLOYMENTS,
+    INFERENCE_ENGINES,
     INFERENCE_MODELS,
     JOBS,
     NODES,
@@ -86,6 +87,24 @@ def test_children_are_found_by_label_and_follow_it() -> None:
     assert cache.of_model(JOBS, "ns", "m") == ()
 
 
+def of_engine(name: str, version: int, **rest: Any) -> dict[str, Any]:
+    labels = {"labels": {"enginewright.dev/engine": "e"}}
+    return obj(name, version, uid=f"uid-{name}", metadata=labels, **rest)
+
+
+def test_children_of_engines_are_found_apart_from_those_of_models() -> None:
+    cache = Cache()
+    cache.observe(JOBS, of_engine("b", 1))
+    cache.observe(JOBS, of_engine("a", 2))
+    cache.observe(JOBS, of_model("c", 3, model="e"))
+    assert [job["metadata"]["name"] for job in cache.of_engine(JOBS, "ns", "e")] == ["a", "b"]
+    assert [job["metadata"]["name"] for job in cache.of_model(JOBS, "ns", "e")] == ["c"]
+    assert cache.of_engine(JOBS, "elsewhere", "e") == ()
+    cache.observe(JOBS, of_engine("a", 4), deleted=True)
+    cache.observe(JOBS, of_engine("b", 5), deleted=True)
+    assert cache.of_engine(JOBS, "ns", "e") == ()
+
+
 def test_a_listing_drops_ghosts_and_keeps_what_came_after_it() -> None:
     cache = Cache()
     cache.observe(JOBS, obj("ghost", 1, uid="g"))
@@ -102,15 +121,19 @@ def test_a_listing_drops_ghosts_and_keeps_what_came_after_it() -> None:
 class Routed:
     def __init__(self) -> None:
         self.models: list[str] = []
+        self.engines: list[str] = []
         self.classes: list[str] = []
         self.images: list[str] = []
+        self.proposals: list[str] = []
         self.cache = Cache()
         self.router = Router(
             self.cache,
             Sinks(
                 model=lambda key: self.models.append("/".join(key)),
+                engine=lambda key: self.engines.append("/".join(key)),
                 accelerator_class=self.classes.append,
                 image=self.images.append,
+                proposals=lambda: self.proposals.append("all"),
             ),
         )
         for namespace, name in (("ns", "m"), ("ns", "n"), ("elsewhere", "m")):
@@ -122,8 +145,10 @@ class Routed:
 
     def forget(self) -> None:
         self.models.clear()
+        self.engines.clear()
         self.classes.clear()
         self.images.clear()
+        self.proposals.clear()
 
     def see(self, resource: Resource, one: dict[str, Any], *, deleted: bool = False) -> None:
         self.router.event(resource, one, deleted=deleted)
@@ -157,6 +182,25 @@ def test_a_child_that_changes_hands_wakes_both(routed: Routed) -> None:
     routed.forget()
     routed.see(JOBS, of_model("j", 6, model="n"))
     assert sorted(routed.models) == ["ns/m", "ns/n"]
+
+
+@pytest.mark.parametrize("resource", [JOBS, PODS])
+def test_a_child_of_an_engine_wakes_the_engine_alone(routed: Routed, resource: Resource) -> None:
+    routed.see(resource, of_engine("child", 5, status={"phase": "Running"}))
+    routed.see(resource, of_engine("child", 6, status={"phase": "Failed"}), deleted=True)
+    assert (routed.engines, routed.models) == (["ns/e", "ns/e"], [])
+
+
+def test_an_engine_wakes_itself_and_the_models_that_may_wait_for_it(routed: Routed) -> None:
+    routed.see(INFERENCE_ENGINES, obj("e", 5, uid="e", status={"stage": "build"}))
+    assert routed.engines == ["ns/e"]
+    assert sorted(routed.models) == ["ns/m", "ns/n"]
+    routed.forget()
+    routed.see(INFERENCE_ENGINES, obj("e", 6, uid="e", status={"stage": "build"}))
+    assert (routed.engines, routed.models) == ([], []), "nothing has changed"
+    routed.see(INFERENCE_ENGINES, obj("e", 7, uid="e"), deleted=True)
+    assert routed.engines == ["ns/e"]
+    assert sorted(routed.models) == ["ns/m", "ns/n"], "one of them makes it again"
 
 
 def test_the_stores_claim_wakes_the_models_of_its_namespace(routed: Routed) -> None:
@@ -222,6 +266,7 @@ def test_a_nodes_change_wakes_all(routed: Routed, change: dict[str, Any]) -> Non
     routed.see(NODES, node(2, **change))
     assert sorted(routed.models) == ALL
     assert routed.classes == ["cpu"]
+    assert routed.proposals == ["all"]
 
 
 def test_model_keys_are_plain_pairs() -> None:

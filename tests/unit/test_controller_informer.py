@@ -8,7 +8,14 @@ from enginewright.controller.cache import Cache
 from enginewright.controller.informer import Informer, Watch, watches
 from enginewright.controller.routing import ModelKey, Router, Sinks
 from enginewright.kube.errors import Forbidden, NotFound
-from enginewright.kube.resources import ACCELERATOR_CLASSES, CLAIMS, INFERENCE_MODELS, JOBS, PODS
+from enginewright.kube.resources import (
+    ACCELERATOR_CLASSES,
+    CLAIMS,
+    INFERENCE_ENGINES,
+    INFERENCE_MODELS,
+    JOBS,
+    PODS,
+)
 
 from tests.support.fake_kube import FakeKube
 from tests.support.virtual_time import run
@@ -21,7 +28,13 @@ class World:
         self.kube = FakeKube()
         self.cache = Cache()
         self.models: list[ModelKey] = []
-        sinks = Sinks(model=self.models.append, accelerator_class=_ignore, image=_ignore)
+        sinks = Sinks(
+            model=self.models.append,
+            engine=_ignore,
+            accelerator_class=_ignore,
+            image=_ignore,
+            proposals=lambda: None,
+        )
         router = Router(self.cache, sinks)
         watched = (
             Watch(ACCELERATOR_CLASSES),
@@ -36,7 +49,7 @@ class World:
         return self.kube.put({"apiVersion": version, "kind": kind, "metadata": metadata})
 
 
-def _ignore(_key: str) -> None:
+def _ignore(_key: object) -> None:
     pass
 
 
@@ -90,3 +103,4 @@ def test_models_are_listed_last_and_the_claim_by_name() -> None:
     by_kind = {watch.resource: watch for watch in watched}
     assert by_kind[CLAIMS].fields == "metadata.name=store"
     assert by_kind[PODS].labels == "app.kubernetes.io/managed-by=enginewright"
+    assert by_kind[INFERENCE_ENGINES].labels is None  # also those that somebody wrote by hand

@@ -15,17 +15,18 @@ from prometheus_client import (
 from enginewright.controller.cache import Cache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.classes import ClassReconciler
+from enginewright.controller.engines import EngineReconciler
 from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
 from enginewright.controller.health import HealthServer
 from enginewright.controller.images import ImageReconciler
 from enginewright.controller.informer import Informer, watches
 from enginewright.controller.loop import Controller, LoopMetrics
-from enginewright.controller.metrics import ModelCollector
+from enginewright.controller.metrics import EngineMetrics, ModelCollector
 from enginewright.controller.proposals import KEY as PROPOSALS
 from enginewright.controller.proposals import ProposalReconciler
 from enginewright.controller.reconcile import ModelReconciler
-from enginewright.controller.routing import ModelKey, Router, Sinks
+from enginewright.controller.routing import EngineKey, ModelKey, Router, Sinks
 from enginewright.controller.settings import Settings
 from enginewright.controller.verdicts import VerdictPoller
 from enginewright.kube.client import KubeClient
@@ -35,6 +36,7 @@ from enginewright.kube.pod_http import pod_http
 from enginewright.plan.plan import plan
 
 MODEL_WORKERS: Final = 8  # each holds at most one request; the event loop is one
+ENGINE_WORKERS: Final = 4
 GRACE: Final = 1.0  # seconds for work under way when we are told to stop
 
 _logger = logging.getLogger(__name__)
@@ -63,7 +65,7 @@ class Application:
             pod_http(),
             registry,
             changed=self._model_changed,
-            engine_changed=lambda namespace, name: None,
+            engine_changed=self._engine_changed,
         )
         models = ModelReconciler(
             pods,
@@ -80,6 +82,22 @@ class Application:
             models.reconcile,
             loops,
             workers=MODEL_WORKERS,
+            describe=lambda key: {"namespace": key.namespace, "name": key.name},
+        )
+        engines = EngineReconciler(
+            pods,
+            cache,
+            executor,
+            self._recorder,
+            EngineMetrics(registry),
+            settings.config,
+            progress=self._verdicts.progress_of,
+        )
+        self._engines: Controller[EngineKey] = Controller(
+            "inferenceengine",
+            engines.reconcile,
+            loops,
+            workers=ENGINE_WORKERS,
             describe=lambda key: {"namespace": key.namespace, "name": key.name},
         )
         self._classes: Controller[str] = Controller(
@@ -103,11 +121,18 @@ class Application:
             workers=1,
             describe=lambda _key: {},
         )
-        self._controllers = (self._models, self._classes, self._probes, self._proposals)
+        self._controllers = (
+            self._models,
+            self._engines,
+            self._classes,
+            self._probes,
+            self._proposals,
+        )
         self.router = Router(
             cache,
             Sinks(
                 model=self._models.queue.add,
+                engine=self._engines.queue.add,
                 accelerator_class=self._classes.queue.add,
                 image=self._probes.queue.add,
                 proposals=lambda: self._proposals.queue.add(PROPOSALS),
@@ -157,6 +182,9 @@ class Application:
 
     def _model_changed(self, key: ModelKey) -> None:
         self._models.queue.add(key)
+
+    def _engine_changed(self, namespace: str, name: str) -> None:
+        self._engines.queue.add(EngineKey(namespace, name))
 
     def _all_models(self) -> None:
         self.router.all_models()

@@ -3,26 +3,26 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Protocol
 
 from pydantic import ValidationError
 
 from enginewright.api.accelerator_class import AcceleratorClass
-from enginewright.api.conditions import ConditionType, StatusReason
+from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model import InferenceModel
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.verdict import Verdict
 from enginewright.controller.cache import Cache
+from enginewright.controller.carry_out import carry_out
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.children import of_jobs, of_owner
 from enginewright.controller.engine_lookup import EngineLookup
 from enginewright.controller.events import EventRecorder
-from enginewright.controller.execute import Executor, StillLeaving
+from enginewright.controller.execute import Executor
 from enginewright.controller.loop import Outcome
 from enginewright.controller.parse import parsed, summary
 from enginewright.controller.routing import ModelKey
 from enginewright.kube.api import JsonObject
-from enginewright.kube.errors import KubeError, Transient
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
     CLAIMS,
@@ -88,37 +88,15 @@ class ModelReconciler:
             model = InferenceModel.model_validate(observed)
         except ValidationError as error:
             # The schema let it through, so our CRD is another version's: only a change can help.
-            self._tell(observed, StatusReason.INVALID_SPEC, summary(error))
+            told = EventIntent("Warning", StatusReason.INVALID_SPEC, summary(error))
+            self._recorder.tell(observed, told)
             _logger.error("the InferenceModel cannot be read: %s", summary(error))  # noqa: TRY400
             return Outcome()
         jobs = self._cache.of_model(JOBS, key.namespace, key.name)
         await self._pods.catch_up(jobs)
         plan = self._plan(self._facts(key, model))
-        try:
-            changed = await self._execute(plan)
-        except StillLeaving as error:
-            _logger.info("waiting: %s", error.message)
-            await self._executor.write_status(observed, plan.status)
-            return Outcome(again=True)
-        except Transient:
-            raise
-        except KubeError as error:
-            self._tell(observed, StatusReason.APPLY_FAILED, error.message)
-            await self._executor.write_status(observed, _blocked(plan.status, error.message))
-            raise
-        wrote = await self._executor.write_status(observed, plan.status)
-        for intent in plan.events:
-            self._recorder.tell(observed, intent)
-        return Outcome(again=changed or wrote, requeue_after=plan.requeue_after)
-
-    async def _execute(self, plan: Plan) -> bool:
-        """Write what differs; returns whether anything did."""
-        changed = False
-        for wanted in plan.apply:
-            changed |= await self._executor.apply(wanted)
-        for ref in plan.delete:
-            changed |= await self._executor.delete(ref)
-        return changed
+        again = await carry_out(plan, observed, self._executor, self._recorder)
+        return Outcome(again=again, requeue_after=plan.requeue_after)
 
     def _facts(self, key: ModelKey, model: InferenceModel) -> Facts:
         cache = self._cache
@@ -145,28 +123,3 @@ class ModelReconciler:
             engines=EngineLookup(cache, key.namespace),
             verdicts=self._verdicts(pods),
         )
-
-    def _tell(self, observed: JsonObject, reason: str, message: str) -> None:
-        self._recorder.tell(observed, EventIntent("Warning", reason, message))
-
-
-def _blocked(status: Mapping[str, Any], why: str) -> dict[str, Any]:
-    """Return the status of a plan that could not be carried out: it says so where it waits.
-
-    A model that is Ready all the same stays so; the Event tells of the failure.
-    """
-    conditions = status.get("conditions") or ()
-    if any(each["type"] == ConditionType.READY and each["status"] == "True" for each in conditions):
-        return dict(status)
-    told = {"reason": StatusReason.APPLY_FAILED, "message": f"{why}; it is tried again"}
-    waiting = {
-        ConditionType.READY: "False",
-        ConditionType.RECONCILING: "True",
-    }
-    return {
-        **status,
-        "conditions": [
-            {**each, **told} if waiting.get(each["type"]) == each["status"] else each
-            for each in conditions
-        ],
-    }

@@ -56,7 +56,7 @@ class Router:
         )
         if changed := self._cache.observe(resource, obj, deleted=deleted):
             self._route(resource, changed)
-            if before is not None and model_of(before) != model_of(changed):
+            if before is not None and _owners(before) != _owners(changed):
                 self._route(resource, before)
 
     def listing(self, resource: Resource, listing: Listing) -> int:
@@ -108,3 +108,7 @@ class Router:
         for model in models:
             metadata = model["metadata"]
             self._sinks.model(ModelKey(metadata["namespace"], metadata["name"]))
+
+
+def _owners(obj: Mapping[str, Any]) -> tuple[object, object]:
+    return model_of(obj), engine_of(obj)

@@ -1,0 +1,71 @@
+"""Carrying out a plan for one object, and telling its owner where that fails."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from enginewright.api.conditions import ConditionType, StatusReason
+from enginewright.controller.events import EventRecorder
+from enginewright.controller.execute import Executor, StillLeaving
+from enginewright.kube.api import JsonObject
+from enginewright.kube.errors import KubeError, Transient
+from enginewright.plan.types import EventIntent, Plan
+
+_logger = logging.getLogger(__name__)
+
+
+async def carry_out(
+    plan: Plan, observed: JsonObject, executor: Executor, recorder: EventRecorder
+) -> bool:
+    """Apply, delete, write the one status, tell; returns whether to look once more soon.
+
+    Raises KubeError, which the status and an Event tell of where waiting does not help.
+    """
+    try:
+        changed = await _execute(plan, executor)
+    except StillLeaving as error:
+        _logger.info("waiting: %s", error.message)
+        await executor.write_status(observed, plan.status)
+        return True
+    except Transient:
+        raise
+    except KubeError as error:
+        recorder.tell(observed, EventIntent("Warning", StatusReason.APPLY_FAILED, error.message))
+        await executor.write_status(observed, _blocked(plan.status, error.message))
+        raise
+    wrote = await executor.write_status(observed, plan.status)
+    for intent in plan.events:
+        recorder.tell(observed, intent)
+    return changed or wrote
+
+
+async def _execute(plan: Plan, executor: Executor) -> bool:
+    """Write what differs; returns whether anything did."""
+    changed = False
+    for wanted in plan.apply:
+        changed |= await executor.apply(wanted)
+    for ref in plan.delete:
+        changed |= await executor.delete(ref)
+    return changed
+
+
+def _blocked(status: Mapping[str, Any], why: str) -> dict[str, Any]:
+    """Return the status of a plan that could not be carried out: it says so where it waits.
+
+    What is Ready all the same stays so; the Event tells of the failure.
+    """
+    conditions = status.get("conditions") or ()
+    if any(each["type"] == ConditionType.READY and each["status"] == "True" for each in conditions):
+        return dict(status)
+    told = {"reason": StatusReason.APPLY_FAILED, "message": f"{why}; it is tried again"}
+    waiting = {
+        ConditionType.READY: "False",
+        ConditionType.RECONCILING: "True",
+    }
+    return {
+        **status,
+        "conditions": [
+            {**each, **told} if waiting.get(each["type"]) == each["status"] else each
+            for each in conditions
+        ],
+    }
