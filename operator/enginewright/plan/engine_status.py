@@ -54,7 +54,7 @@ class Standing:
         """Return the Standing of a build that would fail again; it is remembered."""
         known = [each for each in status.failed_builds if each != status.build_hash]
         builds = (*known, status.build_hash)[-_REMEMBERED_BUILDS:]
-        kept = status.model_copy(update={"failed_builds": builds})
+        kept = status.model_copy(update={"failure": failure, "failed_builds": builds})
         return cls(kept, failure.reason, failure.message, stalled=True)
 
 

@@ -1,0 +1,560 @@
+"""Engines: looked for before a device is asked for, built once, failures remembered, waits told."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+from enginewright.contract.reasons import REMEDIES, ExitCode, Reason, exit_code
+from enginewright.contract.report import Progress
+from enginewright.contract.task import ENGINE_STAGES, TASK_VARIABLE, EngineTask
+from enginewright.plan.engine_status import size_in_words, time_in_words
+from enginewright.plan.engines import Ended, plan_engine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.engine_world import RESOURCE, EngineWorld, published_engine
+
+pytestmark = pytest.mark.unit
+
+PERMANENT: Final = [each for each in Reason if exit_code(each) is ExitCode.PERMANENT]
+PASSING: Final = [each for each in Reason if exit_code(each) is not ExitCode.PERMANENT]
+FULL: Final = "0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) didn't match Pod's node affinity/selector."
+
+
+def on_device() -> EngineWorld:
+    """Return a world in which the Job that builds has just been made."""
+    return EngineWorld().settle().misses()
+
+
+def ahead() -> EngineWorld:
+    return EngineWorld(ahead_of_time=True).settle()
+
+
+# looking first
+
+
+def test_a_build_that_takes_a_device_is_preceded_by_a_look_into_the_store() -> None:
+    world = EngineWorld().settle()
+    assert world.stages() == ("lookup",)
+    assert world.told() == {
+        "Ready": ("False", "LookingUp"),
+        "Reconciling": ("True", "LookingUp"),
+        "Stalled": ("False", "LookingUp"),
+    }
+    assert world.status["summary"] == {"capability": "8.9"}
+    world.misses()
+    assert world.stages() == ENGINE_STAGES
+    assert world.told()["Ready"] == ("False", "Queued")
+    assert len(world.made) == 2
+
+
+def test_a_hit_takes_no_device() -> None:
+    world = EngineWorld().settle().succeeds(cached=True)
+    assert world.told()["Ready"] == ("True", "Built")
+    assert "found in the store: 3.5 MB for compute capability 8.9" in world.message()
+    assert len(world.made) == 1
+    assert world.counted == [Ended("", cached=True, build_seconds=0.512)]
+
+
+@pytest.mark.parametrize("build", [{}, {"resourceName": RESOURCE}])
+def test_a_build_without_a_device_looks_by_itself(build: dict[str, Any]) -> None:
+    world = EngineWorld(ahead_of_time=True, **build).settle()
+    assert world.stages() == ENGINE_STAGES
+    world.succeeds(cached=True)
+    assert "found in the store" in world.message()
+
+
+def test_a_look_whose_word_is_gone_is_followed_by_a_build() -> None:
+    world = EngineWorld().settle().job_ends("Complete")
+    assert world.stages() == ENGINE_STAGES
+
+
+def test_only_the_look_that_was_made_counts_for_the_stages_after_it() -> None:
+    world = on_device().fails(Reason.DRIVER_MISSING, "verify").later(minutes=1)
+    assert world.stages() == ENGINE_STAGES, "nobody has to look again"
+    assert len(world.made) == 3
+
+
+# what is made
+
+
+def test_the_task_says_all_that_decides_the_engine() -> None:
+    world = on_device()
+    job = world.running()
+    texts = {
+        each["env"][0]["value"]
+        for each in job["spec"]["template"]["spec"]["initContainers"]
+        if each["env"][0]["name"] == TASK_VARIABLE
+    }
+    (text,) = texts
+    task = EngineTask.model_validate_json(text)
+    assert task.job == job["metadata"]["name"]
+    assert task.engine_key == world.spec["key"]
+    assert task.prepared_key == world.spec["preparedKey"]
+    assert task.recipe.backend == "tensorrt"
+    assert task.recipe.accelerator_class == "l4"
+    assert task.recipe.compute_capability == "8.9"
+
+
+def test_a_key_that_is_not_of_this_recipe_is_not_built() -> None:
+    world = EngineWorld()
+    world.spec["key"] = "b" * 64
+    world.settle()
+    assert world.told()["Stalled"] == ("True", "InvalidSpec")
+    assert "spec.key is not the key" in world.message()
+    assert world.made == []
+
+
+# progress
+
+
+@pytest.mark.parametrize(
+    ("stage", "text"),
+    [
+        ("build", "build (1/4)"),
+        ("verify", "verify (2/4)"),
+        ("benchmark", "benchmark (3/4)"),
+        ("publish-engine", "publish-engine (4/4)"),
+    ],
+)
+def test_the_stage_that_runs_is_told(stage: str, text: str) -> None:
+    world = on_device().stage_runs(stage)
+    assert world.status["stage"] == stage
+    assert world.told()["Ready"] == ("False", "Building")
+    assert world.message() == text
+
+
+def test_the_build_is_told_in_tens_and_no_more_often() -> None:
+    world = on_device().stage_runs("build")
+    job = world.running()["metadata"]["name"]
+    before = world.writes
+    for percent in range(101):
+        world.progress[job] = Progress(stage="build", percent=percent, phase="tactics")
+        world.settle()
+        assert world.status["percent"] == percent // 10 * 10
+    assert world.writes - before <= 11
+    assert world.message() == "build (1/4), 100%"
+    world.stage_runs("verify")
+    assert "percent" not in world.status
+    assert world.message() == "verify (2/4)"
+
+
+def test_what_is_not_known_after_a_restart_changes_nothing() -> None:
+    world = on_device().stage_runs("build")
+    world.progress[world.running()["metadata"]["name"]] = Progress(stage="build", percent=47)
+    world.settle()
+    before = world.writes
+    world.progress.clear()
+    world.settle()
+    assert world.writes == before
+    assert world.message() == "build (1/4), 40%"
+
+
+# waiting for a device
+
+
+def test_a_device_that_is_not_free_is_told_and_waited_for() -> None:
+    world = on_device().unschedulable(FULL)
+    assert world.told()["Ready"] == ("False", "CapacityBlocked")
+    assert world.told()["Reconciling"] == ("True", "CapacityBlocked")
+    assert world.told()["Stalled"] == ("False", "CapacityBlocked")
+    assert world.message() == (
+        f"no nvidia.com/gpu is free: {FULL.rstrip('.')}; {REMEDIES[Reason.CAPACITY_BLOCKED]}"
+    )
+    assert world.events[-1].type == "Warning"
+    made = list(world.made)
+    world.later(days=3)
+    assert world.told()["Ready"] == ("False", "CapacityBlocked")
+    world.stage_runs("build")
+    assert world.told()["Ready"] == ("False", "Building")
+    world.succeeds()
+    assert world.told()["Ready"] == ("True", "Built")
+    assert world.made == made
+
+
+def test_the_schedulers_attempts_at_preemption_are_no_news() -> None:
+    world = on_device().unschedulable(FULL)
+    before = world.writes
+    world.unschedulable(f"{FULL} preemption: 0/2 nodes are available: 2 No victims found.")
+    assert world.writes == before
+
+
+def test_a_class_without_a_node_is_told_likewise() -> None:
+    words = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
+    world = on_device().unschedulable(words)
+    assert world.told()["Ready"] == ("False", "CapacityBlocked")
+    assert world.message().startswith("no node of class l4 is there: 0/3 nodes")
+
+
+@pytest.mark.parametrize("is_ahead", [True, False])
+def test_other_troubles_of_scheduling_are_told_as_they_are(is_ahead: bool) -> None:
+    words = "0/2 nodes are available: 2 Insufficient memory."
+    world = (ahead() if is_ahead else on_device()).unschedulable(words)
+    assert world.told()["Ready"] == ("False", "Queued")
+    assert world.message() == f"waiting for a node to build on: no node takes the pod: {words}"
+
+
+def test_a_look_that_no_node_takes_says_so() -> None:
+    world = EngineWorld().settle().unschedulable("0/1 nodes are available: 1 Too many pods.")
+    assert world.told()["Ready"] == ("False", "LookingUp")
+    assert "Too many pods" in world.message()
+
+
+def test_an_image_that_cannot_be_pulled_is_told() -> None:
+    world = on_device()
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}
+    world.pod(initContainerStatuses=[{"name": "build", "image": "i:1", "state": waiting}])
+    world.settle()
+    assert "the image i:1 cannot be pulled" in world.message()
+
+
+# the engine
+
+
+def test_what_was_built_is_told_in_the_apis_units() -> None:
+    world = on_device().succeeds()
+    assert world.status["engine"] == {
+        "sha256": "e" * 64,
+        "sizeBytes": 3_450_000,
+        "buildMilliseconds": 512,
+        "computeCapabilities": ["8.9"],
+        "nodesTotal": 415,
+        "nodesAccelerated": 412,
+        "computePermilleElsewhere": 3,  # 2.1, rounded up: never to the better
+        "elsewhere": ["volume (Det)"],
+        "p99Microseconds": 1234,
+    }
+    assert world.status["summary"] == {
+        "capability": "8.9",
+        "size": "3.5MB",
+        "build": "0.5s",
+        "nodes": "412/415",
+    }
+    assert world.told() == {
+        "Ready": ("True", "Built"),
+        "Reconciling": ("False", "Built"),
+        "Stalled": ("False", "Built"),
+    }
+    assert world.message() == (
+        "built: 3.5 MB for compute capability 8.9, 412 of 415 nodes, built in 0.5s"
+    )
+    assert [each.reason for each in world.events] == ["LookingUp", "Queued", "Built"]
+    assert world.counted == [Ended("", cached=False, build_seconds=0.512)]
+
+
+@pytest.mark.parametrize(("share", "permille"), [(None, None), (0.0, 0), (0.02, 20), (0.0201, 21)])
+def test_shares_are_rounded_against_the_engine(share: float | None, permille: int | None) -> None:
+    world = on_device().succeeds(compute_share_elsewhere=share)
+    assert world.status["engine"].get("computePermilleElsewhere") == permille
+
+
+def test_an_engine_that_is_there_is_never_built_again() -> None:
+    world = on_device().succeeds()
+    made, writes = list(world.made), world.writes
+    world.jobs_are_cleaned_away().later(days=400)
+    assert (world.made, world.writes) == (made, writes)
+    world.build_changes(image="registry.example/gpu:2")
+    assert world.made == made
+    assert world.status["observedGeneration"] == 2
+    assert world.told()["Ready"] == ("True", "Built")
+
+
+def test_an_engine_of_another_key_is_not_believed() -> None:
+    world = on_device().job_says(published_engine("f" * 64))
+    assert world.told()["Ready"] == ("False", "InternalError")
+    assert "engine" not in world.status
+
+
+def test_a_job_that_ended_well_and_whose_pod_is_gone_is_looked_for_later() -> None:
+    world = on_device().job_ends("Complete")
+    assert world.told()["Ready"] == ("False", "InternalError")
+    assert "what its pod said is gone" in world.message()
+    made = len(world.made)
+    world.later(minutes=1)
+    assert len(world.made) == made + 1
+    assert world.stages() == ("lookup",), "the store may have it"
+    world.succeeds(cached=True)
+    assert world.told()["Ready"] == ("True", "Built")
+
+
+def test_a_job_that_ended_well_and_was_cleaned_away_unseen_is_looked_for() -> None:
+    world = on_device()
+    world.drop(world.running()["metadata"]["name"])
+    world.settle()
+    assert world.stages() == ENGINE_STAGES  # its build stage looks first, too
+
+
+# failures
+
+
+@pytest.mark.parametrize("reason", PERMANENT)
+def test_what_cannot_succeed_is_remembered_when_its_job_is_gone(reason: Reason) -> None:
+    world = on_device().fails(reason, message="the thing, the cause")
+    assert world.told()["Stalled"] == ("True", reason)
+    assert world.told()["Reconciling"] == ("False", reason)
+    assert world.last
+    assert world.last.requeue_after is None
+    assert world.status["failedBuilds"] == [world.status["buildHash"]]
+    made, writes = list(world.made), world.writes
+    world.later(days=2).jobs_are_cleaned_away().later(days=2)
+    assert (world.made, world.writes) == (made, writes)
+    assert world.message() == "the thing, the cause"
+    assert world.counted == [Ended(reason)]
+
+
+@pytest.mark.parametrize("reason", PASSING)
+def test_what_can_pass_is_tried_again_with_growing_waits(reason: Reason) -> None:
+    world = on_device()
+    waits = []
+    for attempt in range(1, 10):
+        assert world.running()["metadata"]["name"].endswith(f"-{attempt}")
+        world.fails(reason)
+        assert world.told()["Reconciling"] == ("True", reason)
+        assert world.message().count("tried again") == 1
+        assert world.last
+        assert world.last.requeue_after
+        waits.append(timedelta(seconds=world.last.requeue_after))
+        made = len(world.made)
+        world.now += waits[-1] - timedelta(seconds=1)
+        world.settle()
+        assert len(world.made) == made, "not before its time"
+        world.later(seconds=1)
+        assert len(world.made) == made + 1
+        assert len(world.jobs) == 1, "those of earlier attempts go"
+    assert [int(wait.total_seconds() // 60) for wait in waits] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert [each.reason for each in world.counted] == [reason] * 9
+
+
+def test_a_failure_of_the_look_is_tried_again_as_a_look() -> None:
+    world = EngineWorld().settle().fails(Reason.STORE_UNAVAILABLE, "lookup", "no space")
+    assert world.told()["Ready"] == ("False", "StoreUnavailable")
+    world.later(minutes=1)
+    assert world.stages() == ("lookup",)
+    assert world.message() == "no space; trying again: looking for the engine in the store"
+    world.misses()
+    assert world.stages() == ENGINE_STAGES
+
+
+def test_a_retry_that_succeeds_forgets_the_failure() -> None:
+    world = on_device().fails(Reason.BUILD_OUT_OF_MEMORY).later(minutes=1)
+    assert world.message() == "build!; trying again: waiting for a node to build on"
+    world.succeeds()
+    assert "failure" not in world.status
+    assert "failedBuilds" not in world.status
+
+
+def test_a_pod_that_failed_is_told_while_its_job_goes_on() -> None:
+    world = on_device().pod_fails(Reason.DRIVER_MISSING, "verify", "no libcuda.so.1")
+    assert world.told()["Ready"] == ("False", "DriverMissing")
+    assert world.told()["Reconciling"] == ("True", "DriverMissing")
+    assert "failure" not in world.status
+    world.stage_runs("build")
+    assert world.message() == "no libcuda.so.1; trying again: build (1/4)"
+    world.succeeds()
+    assert world.told()["Ready"] == ("True", "Built")
+    assert world.counted == [Ended("", cached=False, build_seconds=0.512)]
+
+
+def test_a_bad_exit_code_is_remembered_before_its_job_is_ended() -> None:
+    world = on_device().pod_fails(Reason.BUILD_FAILED, message="no Det")
+    assert world.told()["Stalled"] == ("True", "BuildFailed")
+    assert len(world.jobs) == 2, "the Job stays, for its log"
+    writes = world.writes
+    world.job_ends("Failed", world.made[-1])
+    assert world.writes == writes
+    assert [each.reason for each in world.events][-1] == "BuildFailed"
+
+
+def test_another_build_is_tried_and_none_twice() -> None:
+    world = on_device().fails(Reason.BUILD_FAILED, message="no Det")
+    first = world.spec["build"]
+    world.build_changes(image="registry.example/gpu:2")
+    assert world.stages() == ("lookup",)
+    assert world.status["failedBuilds"]
+    assert "failure" not in world.status
+    world.misses().fails(Reason.PRECISION_UNSUPPORTED, message="no FP8")
+    assert len(world.status["failedBuilds"]) == 2
+    made = list(world.made)
+    world.build_changes(**first)
+    assert world.made == made
+    assert world.told()["Stalled"] == ("True", "PrecisionUnsupported")
+    assert "has failed before" in world.message()
+    assert "no FP8" in world.message()
+    assert len(world.counted) == 2
+    writes = world.writes
+    world.later(days=1)
+    assert (world.made, world.writes) == (made, writes)
+
+
+def test_many_failed_builds_are_remembered_as_far_as_there_is_room() -> None:
+    world = on_device()
+    for number in range(20):
+        world.fails(Reason.BUILD_FAILED)
+        world.build_changes(image=f"registry.example/gpu:{number + 2}").misses()
+    assert len(world.status["failedBuilds"]) == 16
+
+
+def test_a_changed_build_ends_the_one_that_runs() -> None:
+    world = on_device().stage_runs("build")
+    old = world.running()["metadata"]["name"]
+    world.build_changes(timeoutSeconds=7200)
+    assert old not in world.jobs
+    assert world.stages() == ("lookup",)
+
+
+def test_the_engine_may_be_made_again_by_its_model() -> None:
+    """As after `kubectl delete ieng`: a new object, and what it is named after is in the store."""
+    world = on_device().fails(Reason.BUILD_FAILED)
+    again = EngineWorld().settle()
+    assert again.made[0] == world.made[0], "its name is the same, its owner is not"
+    again.succeeds(cached=True)
+    assert again.told()["Ready"] == ("True", "Built")
+
+
+def test_a_running_job_that_somebody_deletes_is_made_again() -> None:
+    world = on_device().stage_runs("build")
+    name = world.running()["metadata"]["name"]
+    world.job_is_deleted()
+    assert world.running()["metadata"]["name"] == name
+
+
+# time
+
+
+def test_a_build_that_takes_too_long_is_ended_and_not_repeated() -> None:
+    world = on_device().is_too_late()
+    assert world.told()["Stalled"] == ("True", "Timeout")
+    assert world.message() == f"build was not done after 3600 s; {REMEDIES[Reason.TIMEOUT]}"
+    assert world.made[-1] not in world.jobs, "it would begin anew"
+    made = list(world.made)
+    world.later(days=1)
+    assert world.made == made
+    world.build_changes(timeoutSeconds=7200)
+    assert len(world.made) == len(made) + 1
+
+
+def test_a_look_that_takes_too_long_is_about_the_store() -> None:
+    world = EngineWorld().settle().is_too_late("lookup")
+    assert world.told()["Ready"] == ("False", "StoreUnavailable")
+    assert world.told()["Reconciling"][0] == "True"
+    world.later(minutes=1)
+    assert world.stages() == ("lookup",)
+
+
+def test_a_pod_that_no_kubelet_would_run_says_why() -> None:
+    world = on_device()
+    world.pod(phase="Failed", reason="UnexpectedAdmissionError", message="Allocate failed")
+    world.job_ends("Failed")
+    assert world.told()["Ready"] == ("False", "InternalError")
+    assert "the pod was not run: Allocate failed" in world.message()
+
+
+def test_a_job_that_fails_without_a_word_is_tried_again() -> None:
+    world = on_device().job_ends("Failed")
+    assert world.told()["Ready"] == ("False", "InternalError")
+    assert world.told()["Reconciling"][0] == "True"
+
+
+# a pass may be cut off anywhere
+
+
+def test_a_job_made_just_before_the_operator_ended_is_found() -> None:
+    world = EngineWorld().settle()
+    before = dict(world.status)
+    world.misses()
+    made = list(world.made)
+    world.status = before  # the Job was made, its status was not written
+    world.settle()
+    assert world.made == made
+    assert world.told()["Ready"] == ("False", "Queued")
+    world.status = before
+    world.jobs_are_cleaned_away()  # and the look is gone, too
+    assert world.made == made
+    assert world.stages() == ENGINE_STAGES
+
+
+def test_an_engine_that_is_being_deleted_is_left_alone() -> None:
+    world = EngineWorld().settle()
+    facts = world.facts()
+    leaving = facts.engine.metadata.model_copy(update={"deletion_timestamp": world.now})
+    engine = facts.engine.model_copy(update={"metadata": leaving})
+    plan = plan_engine(replace(facts, engine=engine))
+    assert (plan.apply, plan.delete, plan.events) == ((), (), ())
+
+
+# What may happen to a Job that runs, by stage, and at any time.
+TO_JOBS: Final[dict[str, Callable[[EngineWorld, str, Reason], object]]] = {
+    "fails": lambda world, stage, reason: world.fails(reason, stage),
+    "its pod fails": lambda world, stage, reason: world.pod_fails(reason, stage),
+    "succeeds": lambda world, stage, _: world.succeeds(cached=stage == "lookup"),
+    "says nothing": lambda world, _, __: world.job_says(None),
+    "is deleted": lambda world, _, __: world.job_is_deleted(),
+    "is late": lambda world, stage, _: world.is_too_late(stage),
+    "is blocked": lambda world, _, __: world.unschedulable(FULL),
+}
+TO_ALL: Final[dict[str, Callable[[EngineWorld, Reason], object]]] = {
+    "time goes by": lambda world, _: world.later(hours=1),
+    "Jobs are cleaned away": lambda world, _: world.jobs_are_cleaned_away(),
+    "spec.build changes": lambda world, reason: world.build_changes(image=f"i/{reason.lower()}:1"),
+}
+ACTIONS: Final = st.tuples(st.sampled_from([*TO_JOBS, *TO_ALL]), st.sampled_from(sorted(Reason)))
+
+
+def act(world: EngineWorld, action: str, reason: Reason) -> None:
+    """Do one thing, where it can happen now."""
+    if do := TO_ALL.get(action):
+        do(world, reason)
+    elif any(not job.get("status") for job in world.jobs.values()):
+        TO_JOBS[action](world, world.stages()[0], reason)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.booleans(), st.lists(ACTIONS, max_size=14))
+def test_whatever_happens(is_ahead: bool, actions: list[tuple[str, Reason]]) -> None:
+    """No two Jobs at once, no build of what is there or cannot be, always a reason, always rest."""
+    world = EngineWorld(ahead_of_time=is_ahead).settle()
+    for action, reason in actions:
+        made = len(world.made)
+        there = "engine" in world.status
+        stalled = world.told()["Stalled"][0] == "True"
+        act(world, action, reason)
+        assert sum(not job.get("status") for job in world.jobs.values()) <= 1 or stalled
+        if there:
+            assert world.told()["Ready"] == ("True", "Built")
+            assert len(world.made) == made
+        if stalled and action != "spec.build changes":
+            assert world.told()["Stalled"][0] == "True"
+            assert len(world.made) == made
+        told = world.told()
+        states = [told[each][0] for each in ("Ready", "Reconciling", "Stalled")]
+        assert states.count("True") == 1
+        assert world.message()
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (9949, "9.9 kB"),
+        (9950, "10 kB"),
+        (3_450_000, "3.5 MB"),
+        (999_499_999, "999 MB"),
+        (999_500_000, "1.0 GB"),
+        (81_000_000_000, "81 GB"),
+        (2_000_000_000_000, "2000 GB"),
+    ],
+)
+def test_sizes_in_words(size: int, text: str) -> None:
+    assert size_in_words(size) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0.0s"), (0.512, "0.5s"), (9.96, "10s"), (61, "1m1s"), (200, "3m20s"), (3900, "1h5m")],
+)
+def test_times_in_words(seconds: float, text: str) -> None:
+    assert time_in_words(seconds) == text
