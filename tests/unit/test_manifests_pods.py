@@ -1,7 +1,7 @@
 """What every pod of ours must have: the restricted Pod Security Standard, its task, its volumes."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pytest
@@ -10,6 +10,7 @@ from enginewright.contract.reasons import ExitCode
 from enginewright.contract.task import PREPARE_STAGES, PrepareTask, ServeTask
 from enginewright.manifests.probe_job import probe_job
 
+from tests.support.engine_world import EngineWorld
 from tests.support.plan_world import CPU_IMAGE, World, accelerator_class
 
 pytestmark = pytest.mark.unit
@@ -60,12 +61,20 @@ def probe_pod() -> dict[str, Any]:
     return pod
 
 
-PODS: Final = {
+def engine_pod(*, look: bool = False, **world: Any) -> dict[str, Any]:
+    engine = EngineWorld(**world).settle()
+    pod: dict[str, Any] = (engine if look else engine.misses()).running()["spec"]["template"]
+    return pod
+
+
+PODS: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "prepare": prepare_pod,
     "prepare, rich": lambda: prepare_pod(**RICH),
     "serve": serving_pod,
     "serve, rich": lambda: serving_pod(**RICH),
     "probe": probe_pod,
+    "engine": engine_pod,
+    "engine-lookup": lambda: engine_pod(look=True),
 }
 
 
@@ -124,7 +133,9 @@ def test_containers_can_write_to_tmp_and_say_why_they_ended(kind: str) -> None:
         assert each["resources"]["requests"].keys() >= {"cpu"}
 
 
-@pytest.mark.parametrize("kind", ["prepare", "serve", "probe", "prepare, rich"])
+@pytest.mark.parametrize(
+    "kind", ["prepare", "serve", "probe", "prepare, rich", "engine", "engine-lookup"]
+)
 def test_no_pod_holds_a_token_that_nobody_asked_for(kind: str) -> None:
     spec = PODS[kind]()["spec"]
     assert spec["automountServiceAccountToken"] is False
