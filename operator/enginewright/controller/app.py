@@ -29,10 +29,12 @@ from enginewright.controller.reconcile import ModelReconciler
 from enginewright.controller.routing import EngineKey, ModelKey, Router, Sinks
 from enginewright.controller.settings import Settings
 from enginewright.controller.verdicts import VerdictPoller
+from enginewright.kube.api import JsonObject
 from enginewright.kube.client import KubeClient
 from enginewright.kube.connection import load_connection
 from enginewright.kube.metrics import RestMetrics
 from enginewright.kube.pod_http import pod_http
+from enginewright.kube.resources import Resource
 from enginewright.plan.plan import plan
 
 MODEL_WORKERS: Final = 8  # each holds at most one request; the event loop is one
@@ -53,7 +55,7 @@ class Application:
         loops = LoopMetrics(registry)
         self._client = KubeClient(load_connection, RestMetrics(registry))
         cache = Cache()
-        executor = Executor(self._client, cache)
+        executor = Executor(self._client, cache, written=self._written)
         pods = PodCatchUp(self._client, cache)
         self._recorder = EventRecorder(self._client)
         self.watches = watches(settings.config.store.claim)
@@ -179,6 +181,9 @@ class Application:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._client.close()
         _logger.info("stopped")
+
+    def _written(self, resource: Resource, obj: JsonObject) -> None:
+        self.router.written(resource, obj)
 
     def _model_changed(self, key: ModelKey) -> None:
         self._models.queue.add(key)

@@ -9,7 +9,7 @@ undone, and an API server that rewrites our values cannot make us write for ever
 import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from enginewright.contract.base import canonical_json
@@ -39,9 +39,20 @@ class StillLeaving(KubeError):  # noqa: N818 - says what is the matter
 class Executor:
     """Writes for all controllers; remembers what the API server made of it."""
 
-    def __init__(self, api: KubeApi, cache: Cache) -> None:
+    def __init__(
+        self,
+        api: KubeApi,
+        cache: Cache,
+        *,
+        written: Callable[[Resource, JsonObject], None] = lambda _resource, _obj: None,
+    ) -> None:
+        """Make one; `written` is told of every object that was applied, and of its new status.
+
+        The event that follows a write of ours says nothing new to the cache, and wakes nobody.
+        """
         self._api = api
         self._cache = cache
+        self._written = written
         self._answered: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     async def apply(self, wanted: Mapping[str, Any]) -> bool:
@@ -64,6 +75,7 @@ class Executor:
             answer = await self._first_apply(resource, wanted)
         self._cache.wrote(resource, answer)
         self._remember((answer["metadata"]["uid"], "content"), _content(answer))
+        self._written(resource, answer)
         _logger.info("applied %s", _name(wanted))
         return True
 
@@ -105,6 +117,7 @@ class Executor:
         resource = resource_of(observed["apiVersion"], observed["kind"])
         self._cache.wrote(resource, answer)
         self._remember((uid, "status"), canonical_json([wanted, answer.get("status")]))
+        self._written(resource, answer)
         return True
 
     async def _first_apply(self, resource: Resource, wanted: Mapping[str, Any]) -> JsonObject:

@@ -66,6 +66,11 @@ class Router:
             self._route(resource, obj)
         return len(changed)
 
+    def written(self, resource: Resource, obj: Mapping[str, Any]) -> None:
+        """Wake those who wait for what another controller of ours has written."""
+        if resource == INFERENCE_ENGINES:
+            self._route(resource, obj)
+
     def everything(self) -> None:
         """Queue every key there is: at the start, and when facts that all share have changed."""
         for accelerator_class in self._cache.all(ACCELERATOR_CLASSES):
