@@ -33,11 +33,11 @@ def free_port() -> int:
 class OperatorProcess:
     """Started by `with`; `log` holds what it wrote once it has ended."""
 
-    def __init__(self, kubeconfig: Path, namespace: str, folder: Path) -> None:
+    def __init__(self, kubeconfig: Path, namespace: str, folder: Path, **images: str) -> None:
         self.port = free_port()
         self._log_path = folder / f"operator-{self.port}.log"
         config = {
-            "images": {"cpu": CPU_IMAGE},
+            "images": {"cpu": CPU_IMAGE, **images},
             "store": {"claim": STORE, "size": "1Gi", "accessMode": "ReadWriteMany"},
             "logLevel": "debug",
             "httpPort": self.port,
@@ -135,6 +135,10 @@ class OperatorProcess:
         """Return how many reconciles of models have ended."""
         return int(self.total("controller_runtime_reconcile_total", controller="inferencemodel"))
 
+    def engine_passes(self) -> int:
+        """Return how many reconciles of InferenceEngines have ended."""
+        return int(self.total("controller_runtime_reconcile_total", controller="inferenceengine"))
+
     def wait_passes(self, count: int, seconds: float = 30) -> None:
         """Wait until so many reconciles of models have ended and nothing is under way."""
 
@@ -149,12 +153,12 @@ class OperatorProcess:
 
         A key that comes back after a write does so within a fraction of that.
         """
-        seen = (-1, -1)
+        seen = (-1, -1, -1)
         since = time.monotonic()
 
         def quiet() -> bool:
             nonlocal seen, since
-            now = (self.writes(), self.passes())
+            now = (self.writes(), self.passes(), self.engine_passes())
             if now != seen:
                 seen, since = now, time.monotonic()
             return time.monotonic() - since >= window

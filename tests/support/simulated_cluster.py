@@ -7,9 +7,10 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.e2e.harness import Namespace
+from enginewright.contract.reasons import Reason, exit_code
+from enginewright.contract.task import PREPARE_STAGES
 
-_STAGES = ("fetch", "validate", "golden", "publish")
+from tests.e2e.harness import Namespace
 
 
 def _now() -> str:
@@ -52,18 +53,45 @@ def start_pod(namespace: Namespace, job: dict[str, Any]) -> str:
     return name
 
 
-def run_stages(
-    namespace: Namespace, pod: str, ended: dict[str, dict[str, Any]], running: str | None = None
-) -> None:
-    """Set a prepare pod's status: stages that have ended with their heralds, one that runs.
+def place_pod(namespace: Namespace, pod: str, node: str = "node-1") -> None:
+    """Give a pod its node, as the scheduler does."""
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": pod},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+    path = f"/api/v1/namespaces/{namespace.name}/pods/{pod}/binding"
+    namespace.kubectl("create", "--raw", path, "--filename", "-", stdin=json.dumps(binding))
 
-    A herald with `"ok": false` ends its stage with the exit code of a bad model.
+
+def refuse_pod(namespace: Namespace, pod: str, words: str) -> None:
+    """Say why no node takes a pod, as the scheduler does."""
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": words,
+    }
+    _set_status(namespace, "pod", pod, {"phase": "Pending", "conditions": [condition]})
+
+
+def run_stages(
+    namespace: Namespace,
+    pod: str,
+    ended: dict[str, dict[str, Any]],
+    running: str | None = None,
+    stages: tuple[str, ...] = PREPARE_STAGES,
+) -> None:
+    """Set the status of a Job's pod: stages that have ended with their heralds, one that runs.
+
+    A herald with `"ok": false` ends its stage with the exit code of its reason.
     """
     statuses = []
-    for stage in _STAGES:
+    for stage in stages:
         if stage in ended:
             herald = ended[stage]
-            code = 0 if herald["ok"] else 65
+            code = 0 if herald["ok"] else int(exit_code(Reason(herald["reason"])))
             message = json.dumps({"stage": stage, **herald})
             state = {"terminated": {"exitCode": code, "message": message, "finishedAt": _now()}}
         elif stage == running:
@@ -72,7 +100,7 @@ def run_stages(
             state = {"waiting": {"reason": "PodInitializing"}}
         statuses.append(_container_status(stage, state))
     failed = any(not herald["ok"] for herald in ended.values())
-    done = len(ended) == len(_STAGES)
+    done = len(ended) == len(stages)
     phase = "Failed" if failed else "Succeeded" if done else "Pending"
     status = {
         "phase": phase,

@@ -1,0 +1,178 @@
+"""InferenceEngines as kubectl's users meet them: columns, explain, what is refused."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from enginewright.api.conditions import Condition
+from enginewright.api.inference_engine import (
+    EngineFacts,
+    EngineFailure,
+    EngineSummary,
+    InferenceEngine,
+    InferenceEngineStatus,
+)
+
+from tests.e2e.harness import CommandError, Namespace
+from tests.support.engine_world import engine_spec
+
+pytestmark = pytest.mark.apiserver
+
+NAME = "tensorrt-l4-0123456789ab"
+NOW = datetime(2026, 11, 21, 4, 44, 30, tzinfo=UTC)
+STATUS = InferenceEngineStatus(
+    observed_generation=1,
+    conditions=(
+        Condition(
+            type="Ready",
+            status="True",
+            reason="Built",
+            message="built",
+            observed_generation=1,
+            last_transition_time=NOW,
+        ),
+    ),
+    job=f"{NAME}-1",
+    stage="publish-engine",
+    percent=40,
+    attempt=2,
+    build_hash="ab" * 32,
+    failure=EngineFailure(
+        stage="build", reason="BuildFailed", message="no Det", time=NOW, attempts=2, lasting=True
+    ),
+    failed_builds=("cd" * 32,),
+    engine=EngineFacts(
+        sha256="ef" * 32,
+        size_bytes=81_000_000_000,
+        build_milliseconds=512,
+        compute_capabilities=("8.9",),
+        nodes_total=415,
+        nodes_accelerated=412,
+        compute_permille_elsewhere=3,
+        elsewhere=("volume (Det)",),
+        workspace_bytes=4 << 30,
+        p99_microseconds=1234,
+        cached=True,
+    ),
+    summary=EngineSummary(capability="8.9", size="81GB", build="0.5s", nodes="412/415"),
+)
+
+
+def engine(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "enginewright.dev/v1alpha1",
+        "kind": "InferenceEngine",
+        "metadata": {"name": NAME},
+        "spec": {**engine_spec(), **spec},
+    }
+
+
+def refusal(namespace: Namespace, obj: dict[str, Any]) -> str:
+    with pytest.raises(CommandError) as refused:
+        namespace.apply(obj)
+    return refused.value.stderr
+
+
+def write_status(namespace: Namespace) -> None:
+    status = STATUS.model_dump(mode="json", by_alias=True, exclude_none=True)
+    patch = ["--subresource=status", "--type=merge", "--patch", json.dumps({"status": status})]
+    namespace.kubectl("patch", "ieng", NAME, *patch)
+
+
+def test_columns(namespace: Namespace) -> None:
+    namespace.apply(engine())
+    write_status(namespace)
+    header, row = namespace.kubectl("get", "ieng").splitlines()
+    columns = "NAME READY REASON CLASS BACKEND CAPABILITY SIZE BUILD NODES AGE"
+    assert " ".join(header.split()) == columns
+    assert row.split()[:-1] == f"{NAME} True Built l4 tensorrt 8.9 81GB 0.5s 412/415".split()
+    header, row = namespace.kubectl("get", "ieng", "--output", "wide").splitlines()
+    assert header.split()[-2:] == ["KEY", "SHA256"]
+    assert row.split()[-2:] == [engine()["spec"]["key"], "ef" * 32]
+
+
+def test_what_the_operator_writes_is_what_it_reads(namespace: Namespace) -> None:
+    namespace.apply(engine())
+    write_status(namespace)
+    read = InferenceEngine.model_validate(namespace.get("ieng", NAME))
+    assert read.status == STATUS
+    given = InferenceEngine.model_validate(engine())
+    assert read.spec == given.spec
+
+
+@pytest.mark.parametrize(
+    ("field", "sentence"),
+    [
+        ("ieng", "A prepared model compiled for one class of accelerator."),
+        ("ieng.spec", "Which engine, and how it is built."),
+        ("ieng.spec.build", "How the Job runs; it decides nothing of the engine's content."),
+        ("ieng.spec.build.timeoutSeconds", "waiting for a free device does not count."),
+        ("ieng.status.failedBuilds", "so that none is tried twice."),
+        (
+            "ieng.status.engine.computePermilleElsewhere",
+            "outside the engine; absent: not profiled.",
+        ),
+    ],
+)
+def test_explain_teaches_every_field(namespace: Namespace, field: str, sentence: str) -> None:
+    assert sentence in " ".join(namespace.kubectl("explain", field).split())
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("key", {"key": "b" * 64}),
+        ("preparedKey", {"preparedKey": "b" * 64}),
+        ("class", {"class": "a100"}),
+        ("backend", {"backend": "tensorrt-rtx"}),
+        ("recipe", {"recipe": {"backendVersion": "10.10", "ortVersion": "1.31.1"}}),
+    ],
+)
+def test_what_an_engine_is_cannot_change(
+    namespace: Namespace, field: str, change: dict[str, Any]
+) -> None:
+    namespace.apply(engine())
+    told = refusal(namespace, engine(**change))
+    assert f"spec.{field}: Invalid value" in told
+    assert "an engine is what its key says: make another InferenceEngine instead" in told
+
+
+def test_how_it_is_built_may_change(namespace: Namespace) -> None:
+    namespace.apply(engine())
+    namespace.apply(engine(build={"image": "registry.example/gpu:2", "timeoutSeconds": 60}))
+    assert namespace.get("ieng", NAME)["metadata"]["generation"] == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "sentence"),
+    [
+        ({"key": "../../prepared/x"}, "spec.key", "64 lowercase hexadecimal digits"),
+        ({"preparedKey": "A" * 64}, "spec.preparedKey", "64 lowercase hexadecimal digits"),
+        ({"backend": "cpu"}, "spec.backend", "only tensorrt and tensorrt-rtx run engines"),
+        ({"backend": "nonsense"}, "spec.backend", "Unsupported value"),
+        ({"class": "L4"}, "spec.class", "write at most 63 lowercase letters"),
+        (
+            {"build": {"image": "i", "timeoutSeconds": 0}},
+            "spec.build.timeoutSeconds",
+            "greater than or equal to 1",
+        ),
+        ({"build": {"image": "i"}}, "spec.build.timeoutSeconds", "Required value"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    namespace: Namespace, change: dict[str, Any], field: str, sentence: str
+) -> None:
+    told = refusal(namespace, engine(**change))
+    assert f"{field}: " in told
+    assert sentence in told
+
+
+def test_a_typo_is_refused_by_kubectl(namespace: Namespace) -> None:
+    build = {**engine()["spec"]["build"], "timeout": "1h"}
+    assert 'unknown field "spec.build.timeout"' in refusal(namespace, engine(build=build))
+
+
+def test_a_name_that_is_no_label_is_refused(namespace: Namespace) -> None:
+    long = {**engine(), "metadata": {"name": "e" * 64}}
+    assert "an engine is named in labels of its Jobs" in refusal(namespace, long)
