@@ -128,7 +128,8 @@ class _Model:
             shape=shape,
             costs=costs,
             fused={name: each for each in costs if (name := fused_name(each))},
-            whole=1.0 - sum(each.share for each in costs.values() if each.label in shape),
+            # the recorded shares are rounded: all nodes elsewhere must be the whole, not 99.9%
+            whole=sum(each.share for each in costs.values() if each.label not in shape),
             partitions={
                 label(each.context_node, _CONTEXT_OP): each.nodes
                 for each in (engine.partitions if engine else ())
