@@ -48,8 +48,7 @@ class Proofs:
 
 def refusal(verdict: Verdict) -> Failure | None:
     """Return why a sidecar does not let its pod in; None while it has found nothing wrong."""
-    failed = {each.check: each for each in verdict.checks if each.state == "failed"}
-    found = next((failed[gate] for gate in _GATES if gate in failed), None)
+    found = _gravest([verdict], _GATES)
     if found is None or found.reason is None:
         return None
     return Failure(
@@ -80,6 +79,17 @@ def _checks(verdicts: Iterable[Verdict], check: Check) -> list[CheckVerdict]:
     return [each for verdict in verdicts for each in verdict.checks if each.check is check]
 
 
+def _gravest(verdicts: Iterable[Verdict], gates: Iterable[Check]) -> CheckVerdict | None:
+    """Return the failed check that tells most: causes before what follows from them.
+
+    A session that was replaced lacks its provider too, and its replacement is the news.
+    """
+    known = tuple(verdicts)
+    failed = [each for gate in gates for each in _checks(known, gate) if each.state == "failed"]
+    failed.sort(key=lambda each: each.reason is not Reason.SESSION_REPLACED)
+    return next(iter(failed), None)
+
+
 def _parity(verdicts: tuple[Verdict, ...]) -> Statement:
     checks = _checks(verdicts, Check.GOLDEN)
     if failed := next((each for each in checks if each.state == "failed"), None):
@@ -95,7 +105,7 @@ def _parity(verdicts: tuple[Verdict, ...]) -> Statement:
 
 def _placement(verdicts: tuple[Verdict, ...]) -> Statement:
     checks = _checks(verdicts, Check.PROVIDER) + _checks(verdicts, Check.PLACEMENT)
-    if failed := next((each for each in checks if each.state == "failed"), None):
+    if failed := _gravest(verdicts, (Check.PROVIDER, Check.PLACEMENT)):
         return Statement("False", failed.reason or Reason.NODE_FALLBACK, _with_remedy(failed))
     worst = max(
         (each.fallback for each in verdicts if each.fallback),
@@ -136,12 +146,9 @@ def _fallback(verdicts: tuple[Verdict, ...]) -> Statement:
 def _broken(verdicts: tuple[Verdict, ...], promise: Promise) -> Statement | None:
     """Return the reason for which a model whose pods are all there is not ready all the same."""
     gates = (Check.GOLDEN,) if promise.policy == "Allow" else _GATES
-    for gate in gates:
-        for each in _checks(verdicts, gate):
-            if each.state == "failed":
-                return Statement(
-                    "False", each.reason or StatusReason.PROMISE_BROKEN, _with_remedy(each)
-                )
+    if failed := _gravest(verdicts, gates):
+        reason = failed.reason or StatusReason.PROMISE_BROKEN
+        return Statement("False", reason, _with_remedy(failed))
     return None
 
 

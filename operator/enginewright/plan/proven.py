@@ -20,7 +20,9 @@ def what_is_proven(facts: Facts, rollout: Rollout) -> Proofs | None:
         return None
     promise = _promise(facts, revision)
     mine = _pods(facts, revision)
-    found = _verdicts(facts, [pod for pod in mine if _ready(pod)] or mine)
+    found = _verdicts(
+        facts, [pod for pod in mine if _ready(pod) or _was_let_in(facts, pod)] or mine
+    )
     if proven := proofs(found, promise):
         return proven
     before = facts.model.status
@@ -45,6 +47,12 @@ def _labels(pod: Object) -> dict[str, str]:
 def _ready(pod: Object) -> bool:
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+
+
+def _was_let_in(facts: Facts, pod: Object) -> bool:
+    """Tell whether the pod served until its proofs failed: what broke is told, not only avoided."""
+    verdict = facts.verdicts.get(pod["metadata"]["name"])
+    return verdict is not None and verdict.admitted
 
 
 def _verdicts(facts: Facts, pods: Iterable[Object]) -> tuple[Verdict, ...]:
