@@ -170,6 +170,7 @@ def test_an_address_is_enough_and_the_rest_is_filled_in(namespace: Namespace) ->
         "source": {"uri": "pvc://models/model.onnx"},
         "replicas": 1,
         "build": {"timeout": "1h"},
+        "fallback": {"policy": "Forbid"},
         "rollout": {"strategy": "Surge", "paused": False},
         "serving": {"maxQueue": 256},
     }

@@ -39,7 +39,11 @@ FULL: Object = {
 VARIANTS = {
     "smallest": {"images": {"operator": "operator:1", "runtime": {"cpu": "cpu:1"}}},
     "full": FULL,
-    "bare": {**IMAGES, "crds": {"install": False}, "accelerators": {"cpu": {"create": False}}},
+    "bare": {
+        **IMAGES,
+        "crds": {"install": False},
+        "accelerators": {"cpu": {"create": False}, "propose": False},
+    },
 }
 
 
@@ -116,6 +120,21 @@ def test_rights_have_no_wildcard_and_no_secrets(objects: list[Object]) -> None:
             assert "*" not in values
         assert "secrets" not in rule["resources"]
         assert not {"escalate", "bind", "impersonate", "deletecollection"} & set(rule["verbs"])
+
+
+def test_classes_are_made_only_where_they_are_proposed(objects: list[Object], variant: str) -> None:
+    (rule,) = [rule for rule in rules(objects) if rule["resources"] == ["acceleratorclasses"]]
+    making = set() if variant == "bare" else {"create", "patch"}
+    assert set(rule["verbs"]) == {"get", "list", "watch"} | making
+
+
+def test_engines_are_made_and_models_are_not(objects: list[Object]) -> None:
+    verbs = {
+        resource: set(rule["verbs"]) for rule in rules(objects) for resource in rule["resources"]
+    }
+    assert verbs["inferencemodels"] == {"get", "list", "watch"}
+    assert verbs["inferenceengines"] == {"get", "list", "watch", "create", "patch", "delete"}
+    assert verbs["inferenceengines/status"] == {"get", "patch"}
 
 
 def test_config_maps_only_by_name_and_at_home(objects: list[Object]) -> None:
