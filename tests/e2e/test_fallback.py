@@ -18,12 +18,12 @@ MAKEFILE = (
 
 
 def metrics(namespace: Namespace, model: str) -> str:
-    pod = namespace.items(
-        "pods", f"enginewright.dev/model={model},enginewright.dev/component=serve"
-    )
-    name = pod[0]["metadata"]["name"]
-    path = f"/api/v1/namespaces/{namespace.name}/pods/{name}:8081/proxy/metrics"
-    return namespace.kubectl("get", "--raw", path)
+    """Return what the sidecar of a pod of the revision that serves exposes."""
+    revision = namespace.get("inferencemodel", model)["status"]["serving"]["revision"]
+    selector = f"enginewright.dev/model={model},enginewright.dev/revision={revision}"
+    pods = namespace.items("pods", f"{selector},enginewright.dev/component=serve")
+    path = f"/api/v1/namespaces/{namespace.name}/pods/{pods[0]['metadata']['name']}:8081/proxy"
+    return namespace.kubectl("get", "--raw", f"{path}/metrics")
 
 
 def value(exposition: str, metric: str, *labels: str) -> float:
