@@ -11,15 +11,16 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Promise, Recipe, ServeTask
 from enginewright.controller.cache import Cache
 from enginewright.controller.loop import LoopMetrics
-from enginewright.controller.metrics import ModelCollector
+from enginewright.controller.metrics import EngineMetrics, ModelCollector
 from enginewright.kube.metrics import RestMetrics
 from enginewright.kube.resources import INFERENCE_MODELS
+from enginewright.plan.engines import Ended
 from enginewright_runtime.server.metrics import Metrics
 from enginewright_runtime.sidecar.findings import OF_EXECUTION, Findings
 from enginewright_runtime.sidecar.golden import Finding
 from enginewright_runtime.sidecar.metrics import expose
 from enginewright_runtime.sidecar.settings import Settings
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
 GPU, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 NODES = ("conv (Conv)", "act (Relu)", "pool (MaxPool)", "head (Gemm)")
@@ -121,15 +122,7 @@ class OperatorPod:
         )
         ModelCollector(cache, registry)
         self._loop, self._rest = LoopMetrics(registry), RestMetrics(registry)
-        self._builds = Counter(
-            "enginewright_engine_builds", "Builds.", ("result", "reason"), registry=registry
-        )
-        self._build = Histogram(
-            "enginewright_engine_build_duration_seconds", "Their time.", registry=registry
-        )
-        self._cache = Counter(
-            "enginewright_engine_cache", "Engines wanted.", ("result",), registry=registry
-        )
+        self._engines = EngineMetrics(registry)
 
     def expose(self) -> bytes:
         """Return the operator's /metrics."""
@@ -139,7 +132,7 @@ class OperatorPod:
         self._loop.time.labels(controller).observe(0.02)
         self._loop.queues.depth.labels(controller).set(1)
         self._rest.requests.labels("PATCH", "200").inc()
-        self._builds.labels("failed", "BuildFailed").inc()
-        self._build.observe(12)
-        self._cache.labels("hit").inc()
+        self._engines.count(Ended(Reason.BUILD_FAILED))
+        self._engines.count(Ended("", build_seconds=12))
+        self._engines.count(Ended("", cached=True))
         return generate_latest(self._registry)

@@ -105,7 +105,7 @@ def test_columns_of_engines() -> None:
     names = [
         (each["name"], each.get("priority", 0)) for each in columns["additionalPrinterColumns"]
     ]
-    narrow = "READY REASON CLASS BACKEND CAPABILITY SIZE BUILD NODES AGE".split()
+    narrow = ["READY", "REASON", "CLASS", "BACKEND", "CAPABILITY", "SIZE", "BUILD", "NODES", "AGE"]
     assert names == [(name, 0) for name in narrow] + [("KEY", 1), ("SHA256", 1)]
 
 
