@@ -8,9 +8,8 @@ from enginewright.contract.task import ENGINE_STAGES, SIDECAR_PORT
 from enginewright.contract.verdict import Verdict
 from enginewright.kube.pod_http import PodAddress
 from enginewright.manifests.deployment import SIDECAR
-from enginewright.manifests.labels import COMPONENT, MODEL, REVISION, model_value
+from enginewright.manifests.labels import COMPONENT, ENGINE, MODEL, REVISION, model_value
 
-ENGINE: Final = "enginewright.dev/engine"  # label of an engine Job's pods: its InferenceEngine
 JOB_NAME: Final = "batch.kubernetes.io/job-name"
 
 _BUILD: Final = ENGINE_STAGES[0]

@@ -19,7 +19,6 @@ from enginewright.contract.report import Progress
 from enginewright.contract.verdict import RELEASE_PARAMETER, Verdict
 from enginewright.controller.cache import Cache, model_of
 from enginewright.controller.polled import (
-    ENGINE,
     JOB_NAME,
     Question,
     Served,
@@ -34,7 +33,7 @@ from enginewright.controller.routing import ModelKey
 from enginewright.kube.api import JsonObject
 from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodHttp
 from enginewright.kube.resources import DEPLOYMENTS, PODS
-from enginewright.manifests.labels import CLASS, MODEL
+from enginewright.manifests.labels import CLASS, ENGINE, MODEL
 
 CONCURRENCY: Final = 32  # requests under way
 FRESH: Final = 60.0  # seconds after a change in which more of them are likely
