@@ -27,7 +27,7 @@ def watching(installed: Namespace) -> Iterator[Stack]:
 def wait_scraped(stack: Stack, namespace: str, model: str) -> None:
     """Wait until Prometheus has the model's metrics."""
     series = f'enginewright_info{{namespace="{namespace}", model="{model}"}}'
-    eventually(lambda: stack.query(series), 60, series)
+    eventually(lambda: stack.query(series), 120, series)
 
 
 def wait_told(

@@ -76,7 +76,6 @@ def test_every_query_of_the_dashboards_returns_data(
     watch: Stack, fallen: tuple[Namespace, dict[str, Any]]
 ) -> None:
     namespace, _ = fallen
-    _send_requests(namespace, "alerted", 40)
     chosen = {"rate_interval": "30s", "namespace": namespace.name, "model": "alerted"}
 
     def empty(board: str) -> list[str]:
@@ -84,13 +83,19 @@ def test_every_query_of_the_dashboards_returns_data(
             query.place for query in board_queries(board) if not watch.query(query.filled(**chosen))
         ]
 
-    # rates need two samples, the latency ratio a baseline and five probes
-    eventually(lambda: not empty("model.json"), 60, f"data for all; {empty('model.json')}")
-    eventually(
-        lambda: set(empty("fleet.json")) <= NOT_IN_THIS_SCENE.keys(),
-        60,
-        f"data for all but {set(NOT_IN_THIS_SCENE)}; {empty('fleet.json')}",
-    )
+    missing: list[str] = []
+
+    def all_there() -> bool:
+        # rates need two samples and requests all the time, the latency ratio a baseline and probes
+        _send_requests(namespace, "alerted", 5)
+        fleet = [each for each in empty("fleet.json") if each not in NOT_IN_THIS_SCENE]
+        missing[:] = [*empty("model.json"), *fleet]
+        return not missing
+
+    try:
+        eventually(all_there, 120, "data for every query")
+    except AssertionError as error:
+        raise AssertionError(f"no data for {missing}") from error
 
 
 def test_a_mended_model_ends_the_alert(
