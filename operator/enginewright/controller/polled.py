@@ -40,12 +40,6 @@ def question(pod: Mapping[str, Any]) -> Question | None:
     return None
 
 
-def is_ready(pod: Mapping[str, Any]) -> bool:
-    """Tell whether Kubernetes sends the pod requests."""
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
-
-
 def rolling_out(deployment: Mapping[str, Any]) -> bool:
     """Tell whether a Deployment replaces its pods and has not given up."""
     status = deployment.get("status") or {}

@@ -22,7 +22,6 @@ from enginewright.controller.polled import (
     JOB_NAME,
     Question,
     Served,
-    is_ready,
     question,
     releasable,
     rolling_out,
@@ -34,6 +33,7 @@ from enginewright.kube.api import JsonObject
 from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodHttp
 from enginewright.kube.resources import DEPLOYMENTS, PODS
 from enginewright.manifests.labels import CLASS, ENGINE, MODEL
+from enginewright.plan.pods import is_ready
 
 CONCURRENCY: Final = 32  # requests under way
 FRESH: Final = 60.0  # seconds after a change in which more of them are likely

@@ -67,6 +67,12 @@ def failure(pod: Object) -> Failure | None:
     return None
 
 
+def is_ready(pod: Object) -> bool:
+    """Tell whether Kubernetes sends the pod requests."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+
+
 def ended(pod: Object) -> bool:
     """Tell whether all that the pod will ever say is known."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")

@@ -6,7 +6,8 @@ from enginewright.api.conditions import Condition, ConditionType
 from enginewright.contract.task import Promise
 from enginewright.contract.verdict import Verdict
 from enginewright.manifests.labels import COMPONENT, REVISION
-from enginewright.plan.pods import leaving
+from enginewright.plan.job_state import label
+from enginewright.plan.pods import is_ready, leaving
 from enginewright.plan.proofs import Proofs, Statement, proofs
 from enginewright.plan.rollout import Rollout
 from enginewright.plan.types import Facts, Object
@@ -21,7 +22,7 @@ def what_is_proven(facts: Facts, rollout: Rollout) -> Proofs | None:
     promise = _promise(facts, revision)
     mine = _pods(facts, revision)
     found = _verdicts(
-        facts, [pod for pod in mine if _ready(pod) or _was_let_in(facts, pod)] or mine
+        facts, [pod for pod in mine if is_ready(pod) or _was_let_in(facts, pod)] or mine
     )
     if proven := proofs(found, promise):
         return proven
@@ -34,19 +35,10 @@ def _pods(facts: Facts, revision: str) -> list[Object]:
     return [
         pod
         for pod in facts.pods
-        if _labels(pod).get(COMPONENT) == "serve"
-        and _labels(pod).get(REVISION) == revision
+        if label(pod, COMPONENT) == "serve"
+        and label(pod, REVISION) == revision
         and not leaving(pod)
     ]
-
-
-def _labels(pod: Object) -> dict[str, str]:
-    return dict(pod["metadata"].get("labels") or {})
-
-
-def _ready(pod: Object) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
 
 
 def _was_let_in(facts: Facts, pod: Object) -> bool:
@@ -62,7 +54,7 @@ def _verdicts(facts: Facts, pods: Iterable[Object]) -> tuple[Verdict, ...]:
 
 def _promise(facts: Facts, revision: str) -> Promise:
     for each in facts.revisions:
-        if _labels(each).get(REVISION) == revision:
+        if label(each, REVISION) == revision:
             return Promise.model_validate((each.get("data") or {}).get("promise") or {})
     return Promise()
 

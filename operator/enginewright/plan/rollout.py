@@ -17,6 +17,7 @@ from enginewright.manifests.names import revision_name
 from enginewright.manifests.service import disruption_budget, service
 from enginewright.manifests.snapshot import Snapshot, class_snapshot, controller_revision
 from enginewright.plan import pods
+from enginewright.plan.job_state import label
 from enginewright.plan.proofs import refusal
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts, Object, ObjectRef
@@ -78,7 +79,7 @@ def roll_out(facts: Facts, wanted: Snapshot | None) -> Rollout:
     known = _snapshots(facts)
     held = facts.model.spec.rollout.paused
     applied = (_last_good(facts, known) if held else wanted) or _last_good(facts, known)
-    deployments = {_label(each, CLASS): each for each in facts.deployments}
+    deployments = {label(each, CLASS): each for each in facts.deployments}
     ready = sum(
         int((each.get("status") or {}).get("readyReplicas") or 0) for each in facts.deployments
     )
@@ -87,7 +88,7 @@ def roll_out(facts: Facts, wanted: Snapshot | None) -> Rollout:
         return Rollout(revision, None, 0, ready, facts.model.status.serving, None)
     replicas = {each.name: _replicas(facts, each.name) for each in applied.classes}
     progress = _progress(facts, applied, deployments, replicas)
-    gone = [each for each in facts.deployments if _label(each, CLASS) not in replicas]
+    gone = [each for each in facts.deployments if label(each, CLASS) not in replicas]
     return Rollout(
         wanted=revision,
         applied=applied.revision,
@@ -103,10 +104,6 @@ def roll_out(facts: Facts, wanted: Snapshot | None) -> Rollout:
     )
 
 
-def _label(obj: Object, label: str) -> str:
-    return str((obj["metadata"].get("labels") or {}).get(label, ""))
-
-
 def _snapshots(facts: Facts) -> dict[str, Snapshot]:
     found = {}
     for each in facts.revisions:
@@ -114,7 +111,7 @@ def _snapshots(facts: Facts) -> dict[str, Snapshot]:
             snapshot = Snapshot.read(each)
         except ValidationError:
             continue  # another version's: it can be served no more, only replaced
-        found[_label(each, REVISION)] = snapshot
+        found[label(each, REVISION)] = snapshot
     return found
 
 
@@ -122,7 +119,7 @@ def _last_good(facts: Facts, known: Mapping[str, Snapshot]) -> Snapshot | None:
     """Return the revision that served last, else the one that the Deployments carry."""
     serving = facts.model.status.serving
     names = [serving.revision] if serving else []
-    names += sorted({_label(each, REVISION) for each in facts.deployments})
+    names += sorted({label(each, REVISION) for each in facts.deployments})
     return next((known[name] for name in names if name in known), None)
 
 
@@ -148,7 +145,7 @@ def _objects(
 
 def _number(facts: Facts, revision: str) -> int:
     """Return the revision's number: its own when it is known, else the next."""
-    numbers = {_label(each, REVISION): int(each.get("revision") or 0) for each in facts.revisions}
+    numbers = {label(each, REVISION): int(each.get("revision") or 0) for each in facts.revisions}
     return numbers.get(revision, max(numbers.values(), default=0) + 1)
 
 
@@ -164,10 +161,10 @@ def _old_revisions(facts: Facts, keep: str) -> Iterable[ObjectRef]:
     model = facts.model
     serving = model.status.serving
     pinned = {keep, serving.revision if serving else ""}
-    loose = [each for each in facts.revisions if _label(each, REVISION) not in pinned]
+    loose = [each for each in facts.revisions if label(each, REVISION) not in pinned]
     loose.sort(key=lambda each: int(each.get("revision") or 0), reverse=True)
     for each in loose[KEPT_REVISIONS - 1 :]:
-        name = revision_name(model.metadata.name, _label(each, REVISION))
+        name = revision_name(model.metadata.name, label(each, REVISION))
         yield ObjectRef("apps/v1", "ControllerRevision", model.metadata.namespace, name)
 
 
@@ -192,9 +189,9 @@ def _progress(
     mine = [
         pod
         for pod in facts.pods
-        if _label(pod, COMPONENT) == "serve" and _label(pod, REVISION) == snapshot.revision
+        if label(pod, COMPONENT) == "serve" and label(pod, REVISION) == snapshot.revision
     ]
-    unready = [pod for pod in mine if not _ready(pod) and not pods.leaving(pod)]
+    unready = [pod for pod in mine if not pods.is_ready(pod) and not pods.leaving(pod)]
     failed = next((each for each in map(pods.failure, unready) if each), None)
     failed = failed or next((each for each in _refused(facts, unready) if each), None)
     trouble = next((each for each in map(pods.trouble, unready) if each), "")
@@ -212,7 +209,7 @@ def _refused(facts: Facts, unready: Iterable[Object]) -> Iterable[pods.Failure |
 
 def _updated(deployment: Object | None, revision: str) -> int | None:
     """Return how many pods of this revision are available; None before the Deployment has it."""
-    if deployment is None or _label(deployment, REVISION) != revision:
+    if deployment is None or label(deployment, REVISION) != revision:
         return None
     status = deployment.get("status") or {}
     if int(status.get("observedGeneration") or 0) < int(
@@ -237,11 +234,6 @@ def _complete(deployment: Object | None, revision: str, wanted: int) -> bool:
 def _gave_up(deployment: Object | None) -> bool:
     conditions = ((deployment or {}).get("status") or {}).get("conditions") or ()
     return any(each.get("reason") == "ProgressDeadlineExceeded" for each in conditions)
-
-
-def _ready(pod: Object) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
 
 
 def _serving(
