@@ -72,7 +72,9 @@ class World:
     def probe(self) -> dict[str, Any] | None:
         return self.cache.get(JOBS, "system", f"probe-{KEY}")
 
-    def pod(self, state: Mapping[str, Any], phase: str = "Pending") -> None:
+    def pod(
+        self, state: Mapping[str, Any], phase: str = "Pending", namespace: str = "system"
+    ) -> None:
         job = self.probe()
         assert job is not None
         labels = job["spec"]["template"]["metadata"]["labels"]
@@ -82,7 +84,7 @@ class World:
             "kind": "Pod",
             "metadata": {
                 "name": "probe-x",
-                "namespace": "system",
+                "namespace": namespace,
                 "labels": labels,
                 "ownerReferences": [owner],
             },
@@ -120,6 +122,14 @@ async def test_an_image_is_asked_once_and_all_models_hear(world: World) -> None:
     assert await world.reconcile() == Outcome(exists=False)
     assert (world.images.facts, world.told) == ({CPU: FACTS}, 1)
     assert (CONFIG_MAPS, "system", CONFIG_MAP) in world.kube.objects
+
+
+async def test_a_tenants_pod_cannot_answer_for_an_image(world: World) -> None:
+    await world.reconcile()
+    state = {"terminated": {"exitCode": 0, "message": FACTS.to_json()}}
+    world.pod(state, "Succeeded", namespace="tenant")
+    assert await world.reconcile() == Outcome()
+    assert not world.images.facts
 
 
 async def test_a_restart_asks_nothing(world: World) -> None:

@@ -190,11 +190,15 @@ class ImageReconciler:
         return None
 
     def _states(self, key: str) -> list[Mapping[str, Any]]:
-        """Return the states of the probe's containers, the newest pod first."""
+        """Return the states of the probe's containers, the newest pod first.
+
+        Only pods of the operator's namespace: a tenant may label a pod as it likes.
+        """
         pods = [
             pod
             for pod in self._cache.all(PODS)
-            if (pod["metadata"].get("labels") or {}).get(IMAGE) == key
+            if pod["metadata"]["namespace"] == self._config.namespace
+            and (pod["metadata"].get("labels") or {}).get(IMAGE) == key
         ]
         pods.sort(key=lambda pod: str(pod["metadata"].get("creationTimestamp")), reverse=True)
         return [
