@@ -105,33 +105,17 @@ def _with_task(stage: str, kind: type[_Task], paths: Paths, act: Callable[[_Task
 
 
 def _stage(stage: str, task: PrepareTask, paths: Paths) -> int:
-    def run() -> StageReport:
-        # each stage imports what it alone needs, inside the boundary that reports failures
-        match stage:
-            case "fetch":
-                from enginewright_runtime.stages import fetch  # noqa: PLC0415
-
-                return fetch.run(task, paths)
-            case "validate":
-                from enginewright_runtime.stages import validate  # noqa: PLC0415
-
-                return validate.run(task, paths)
-            case "golden":
-                from enginewright_runtime.stages import golden  # noqa: PLC0415
-
-                return golden.run(task, paths)
-            case _:
-                from enginewright_runtime.stages import publish  # noqa: PLC0415
-
-                return publish.run(task, paths)
-
-    return run_stage(stage, run, paths, task.job)
+    return _run_module(f"enginewright_runtime.stages.{stage}", stage, task, paths)
 
 
 def _build(stage: str, task: EngineTask, paths: Paths) -> int:
+    name = f"enginewright_runtime.stages.engine.{stage.replace('-', '_')}"
+    return _run_module(name, stage, task, paths)
+
+
+def _run_module(name: str, stage: str, task: PrepareTask | EngineTask, paths: Paths) -> int:
     def run() -> StageReport:
-        # inside the boundary that reports failures
-        name = f"enginewright_runtime.stages.engine.{stage.replace('-', '_')}"
+        # each stage imports what it alone needs, inside the boundary that reports failures
         report: StageReport = importlib.import_module(name).run(task, paths)
         return report
 

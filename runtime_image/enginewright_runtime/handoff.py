@@ -4,7 +4,13 @@ from pathlib import Path
 from typing import Final, Self
 
 from enginewright.contract.base import Message
-from enginewright.contract.manifest import ArtifactFile, NodeCost, TensorSpec
+from enginewright.contract.manifest import (
+    ArtifactFile,
+    Change,
+    NodeCost,
+    OutputParity,
+    TensorSpec,
+)
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
 from enginewright.contract.task import ShapeProfile
@@ -12,7 +18,11 @@ from pydantic import ValidationError
 
 from enginewright_runtime.failure import StageFailure
 
-MODEL_FOLDER: Final = "model"  # holds model.onnx and its external data
+MODEL_FOLDER: Final = "model"  # the source: model.onnx and its external data
+CONVERTED_FOLDER: Final = "converted"  # likewise, where `convert` changed it
+QUANTIZED_FOLDER: Final = "quantized"  # likewise, where `quantize` did
+CALIBRATION_FOLDER: Final = "calibration"  # what was fetched: one .npz, or .npy files, or images
+EXTENSIONS_FOLDER: Final = "extensions"  # the libraries, named <sha256>.so
 SAMPLES_FILE: Final = "samples.npz"
 GOLDEN_FOLDER: Final = "golden"  # holds inputs.npz and outputs.npz
 
@@ -53,7 +63,7 @@ class Fetched(Handoff):
 
 
 class Validated(Handoff):
-    """Left by `validate`."""
+    """Left by `validate`: the source as it was found."""
 
     opset: int
     ir_version: int
@@ -65,9 +75,39 @@ class Validated(Handoff):
     shape_nodes: tuple[str, ...] = ()  # labels of shape arithmetic
 
 
+class Converted(Handoff):
+    """Left by `convert`: the model at its own precision, in the form that the runtime takes."""
+
+    folder: str = MODEL_FOLDER  # MODEL_FOLDER: the source was left as it is
+    opset: int
+    ir_version: int
+    nodes: int
+    inputs: tuple[TensorSpec, ...]  # as the source's: conversion never changes the interface
+    outputs: tuple[TensorSpec, ...]
+    shape_nodes: tuple[str, ...] = ()  # labels of shape arithmetic
+    changes: tuple[Change, ...] = ()
+    warnings: tuple[Finding, ...] = ()
+
+
+class Quantized(Handoff):
+    """Left by `quantize`: the model that serves."""
+
+    folder: str  # of the last stage that changed it
+    precision: str | None = None  # None: the source's own
+    opset: int
+    ir_version: int
+    nodes: int
+    node_costs: tuple[NodeCost, ...] = ()  # (): could not be profiled
+    shape_nodes: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()  # `convert`'s and its own
+    parity: tuple[OutputParity, ...] = ()  # against the source
+    warnings: tuple[Finding, ...] = ()
+
+
 class Golden(Handoff):
     """Left by `golden`."""
 
     source: str  # generated | samples
     samples: int
-    node_costs: tuple[NodeCost, ...] = ()  # (): could not be profiled
+    node_costs: tuple[NodeCost, ...] = ()  # of the converted model; (): could not be profiled
+    parity: tuple[OutputParity, ...] = ()  # of the converted model against the source

@@ -391,7 +391,9 @@ FACTS: Final = {
 PREPARED: Final[Stages] = {
     "fetch": {"ok": True},
     "validate": {"ok": True},
+    "convert": {"ok": True},
     "golden": {"ok": True},
+    "quantize": {"ok": True},
     "publish": {
         "ok": True,
         "published": {

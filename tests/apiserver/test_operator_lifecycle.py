@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from enginewright.contract.images import ImageFacts
+from enginewright.contract.task import PREPARE_STAGES
 
 from tests.e2e.harness import REPOSITORY, Namespace, eventually, run
 from tests.support import simulated_cluster as played
@@ -46,7 +47,9 @@ PUBLISHED = {
 GOOD: dict[str, dict[str, Any]] = {
     "fetch": {"ok": True},
     "validate": {"ok": True},
+    "convert": {"ok": True},
     "golden": {"ok": True},
+    "quantize": {"ok": True},
     "publish": {"ok": True, "published": PUBLISHED},
 }
 REFUSED: dict[str, dict[str, Any]] = {
@@ -197,7 +200,7 @@ def test_from_a_manifest_to_a_model_that_serves(world: World) -> None:
         job = world.job("prepare")
         assert world.user.get("pvc", STORE)["spec"]["accessModes"] == ["ReadWriteMany"]
         pod = played.start_pod(world.user, job)
-        for stage, ended in (("fetch", 0), ("validate", 1), ("golden", 2), ("publish", 3)):
+        for ended, stage in enumerate(PREPARE_STAGES):
             finished = dict(itertools.islice(GOOD.items(), ended))
             played.run_stages(world.user, pod, finished, running=stage)
             world.wait_stage(stage)

@@ -39,10 +39,12 @@ def test_the_claim_comes_before_the_job() -> None:
 @pytest.mark.parametrize(
     ("stage", "text"),
     [
-        ("fetch", "fetch (1/4)"),
-        ("validate", "validate (2/4)"),
-        ("golden", "golden (3/4)"),
-        ("publish", "publish (4/4)"),
+        ("fetch", "fetch (1/6)"),
+        ("validate", "validate (2/6)"),
+        ("convert", "convert (3/6)"),
+        ("golden", "golden (4/6)"),
+        ("quantize", "quantize (5/6)"),
+        ("publish", "publish (6/6)"),
     ],
 )
 def test_the_stage_that_runs_is_told(stage: str, text: str) -> None:
@@ -136,7 +138,7 @@ def test_what_can_pass_is_tried_again_with_growing_waits(reason: Reason) -> None
 def test_a_retry_that_succeeds_forgets_the_failure() -> None:
     world = World().settle().job_fails(Reason.SOURCE_UNREACHABLE, "fetch", "no host")
     world.later(minutes=1)
-    assert ready(world) == "no host; trying again: fetch (1/4)"
+    assert ready(world) == "no host; trying again: fetch (1/6)"
     world.job_succeeds()
     assert world.told()["Validated"] == ("True", "Prepared")
     assert "preparation" not in world.status
@@ -147,7 +149,7 @@ def test_a_pod_that_failed_is_told_while_its_job_goes_on() -> None:
     assert world.told()["Validated"] == ("False", "StoreUnavailable")
     assert world.told()["Reconciling"] == ("True", "StoreUnavailable")
     world.stage_runs("fetch")
-    assert ready(world) == "the disk is full; trying again: fetch (1/4)"
+    assert ready(world) == "the disk is full; trying again: fetch (1/6)"
     world.job_succeeds()
     assert world.told()["Validated"] == ("True", "Prepared")
 

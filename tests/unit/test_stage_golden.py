@@ -154,7 +154,7 @@ def test_outputs_that_are_not_finite_are_told(place: Workplace) -> None:
 def test_the_end_of_the_stage_ends_its_child(place: Workplace) -> None:
     """The deadline of the Job, or a node that drains: nothing keeps computing."""
     task = place.task(place.put("model.onnx", broken.endless()))
-    for stage in ("fetch", "validate"):
+    for stage in ("fetch", "validate", "convert"):
         assert place.stage(stage, task).code == 0
     process = place.start(["stage", "golden"], task.to_json())
     child = _child_of(process)

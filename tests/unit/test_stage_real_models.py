@@ -10,7 +10,7 @@ import yaml
 from enginewright.contract.keys import prepared_key
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
-from enginewright.contract.task import ShapeProfile
+from enginewright.contract.task import PREPARE_STAGES, ShapeProfile
 
 from tests.support.preparing import Workplace
 
@@ -61,7 +61,7 @@ def test_from_source_to_artifact(
     )
     source = next(path for path in models.rglob("*.onnx") if str(path).endswith(real.file))
     task = place.task(place.put("m.onnx", source), backend=real.backend, shapes=real.shapes)
-    outcomes = {stage: place.stage(stage, task) for stage in ("fetch", "validate", "golden")}
+    outcomes = {stage: place.stage(stage, task) for stage in PREPARE_STAGES[:-1]}
     for outcome in outcomes.values():
         assert outcome.code == 0, outcome.message
     assert real.told in outcomes["validate"].message

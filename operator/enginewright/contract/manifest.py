@@ -25,6 +25,27 @@ class TensorSpec(Message):
     shape: tuple[int | str | None, ...]  # str: a named dimension; None: an unnamed one
 
 
+class Change(Message):
+    """One thing that was done to the source model on its way to the prepared one."""
+
+    kind: str  # opset | ir-version | expand | simplify | fold-batch-norm | precision | quantize
+    message: str  # what was done and why, for people
+    nodes: tuple[str, ...] = ()  # labels of the source's nodes concerned, at most 100
+
+
+class OutputParity(Message):
+    """How one output of an artefact differs from what it is compared with, over all samples."""
+
+    name: str
+    compared_with: str  # source | expected | prepared
+    max_abs_error: float | None = None  # None: not numeric, or not comparable
+    max_rel_error: float | None = None
+    cosine: float | None = None  # 1: same direction
+    top1_agreement: float | None = None  # of 1; None: not scores over classes
+    nan: int = 0  # of the artefact's values that are NaN where the other's are not
+    inf: int = 0
+
+
 class NodeCost(Message):
     """What the nodes of one label cost together, as profiled on ONNX Runtime's CPU provider.
 
@@ -96,4 +117,8 @@ class Manifest(Message):
     versions: dict[str, str]  # onnx, onnxruntime, enginewright
     node_costs: tuple[NodeCost, ...] = ()  # () in artefacts of earlier versions
     shape_nodes: tuple[str, ...] = ()  # labels of shape arithmetic, which may run anywhere
+    source_opset: int | None = None
+    precision: str | None = None  # that the weights and activations have; None: the source's own
+    changes: tuple[Change, ...] = ()  # (): the source as it is
+    parity: tuple[OutputParity, ...] = ()  # of the prepared model against the source
     engine: EngineInfo | None = None  # None: a prepared model

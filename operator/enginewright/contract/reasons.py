@@ -31,6 +31,11 @@ class Reason(StrEnum):
     MODEL_TOO_LARGE = "ModelTooLarge"
     SHAPE_PROFILE_MISSING = "ShapeProfileMissing"
     SHAPE_PROFILE_INVALID = "ShapeProfileInvalid"
+    CONVERSION_FAILED = "ConversionFailed"
+    QUANTIZATION_FAILED = "QuantizationFailed"
+    CALIBRATION_TOO_SMALL = "CalibrationTooSmall"  # a warning: too few samples to trust the ranges
+    CALIBRATION_INVALID = "CalibrationInvalid"
+    EXTENSION_FAILED = "ExtensionFailed"
     PARITY_FAILED = "ParityFailed"
     BACKEND_CRASHED = "BackendCrashed"
     PROVIDER_MISSING = "ProviderMissing"  # not in the image, or its libraries are not
@@ -83,6 +88,20 @@ REMEDIES: Final[dict[Reason, str]] = {
     Reason.MODEL_TOO_LARGE: "save the weights as external data: one protobuf file ends at 2 GiB",
     Reason.SHAPE_PROFILE_MISSING: "add the input to spec.shapes with min, opt and max",
     Reason.SHAPE_PROFILE_INVALID: "correct the input's entry in spec.shapes so that it fits the model",
+    Reason.CONVERSION_FAILED: (
+        "export with an opset that the runtime image loads, or leave spec.targetOpset out"
+    ),
+    Reason.QUANTIZATION_FAILED: (
+        "read in the report which nodes cost most accuracy; give more representative"
+        " spec.quantization.calibration, or choose another spec.precision"
+    ),
+    Reason.CALIBRATION_TOO_SMALL: "give 500 samples or more, as varied as the requests will be",
+    Reason.CALIBRATION_INVALID: (
+        "save one array an input with numpy.savez, samples along the first axis, named as the inputs"
+    ),
+    Reason.EXTENSION_FAILED: (
+        "build the library for this image's ONNX Runtime or TensorRT, and set its sha256 in spec.extensions"
+    ),
     Reason.PARITY_FAILED: "compare the outputs with those of the exporting framework; widen spec.parity only if the drift is acceptable",
     Reason.BACKEND_CRASHED: "choose another backend in spec.backends; the pod's log holds the native library's last words",
     Reason.PROVIDER_MISSING: "use the runtime image and the node that carry this execution provider, or choose another backend in spec.backends",

@@ -4,7 +4,7 @@ Tasks are transport; only their `recipe` decides how an artefact is made, so onl
 what it is made from enter the artefact's key.
 """
 
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from enginewright.contract.base import Message
 
@@ -13,14 +13,17 @@ WORK_PATH: Final = "/work"  # emptyDir shared by the stages of one pod
 STORE_PATH: Final = "/store"  # the store's volume
 CREDENTIALS_PATH: Final = "/credentials"  # spec.source.secretRef, one file a key
 SAMPLES_CREDENTIALS_PATH: Final = "/samples-credentials"
+CALIBRATION_CREDENTIALS_PATH: Final = "/calibration-credentials"
 SOURCE_PATH: Final = "/source"  # the claim of a pvc:// source, read-only
 SAMPLES_PATH: Final = "/samples"  # the claim of pvc:// samples, read-only
+CALIBRATION_PATH: Final = "/calibration"  # the claim of pvc:// calibration data, read-only
+EXTENSIONS_PATH: Final = "/extensions"  # claims of pvc:// extensions, one folder a claim, read-only
 ARTIFACT_PATH: Final = "/artifact"  # emptyDir of a serving pod
 TERMINATION_LOG: Final = "/dev/termination-log"
 HTTP_PORT: Final = 8080
 SIDECAR_PORT: Final = 8081  # /readyz, /verdict, /metrics; of an engine Job's build stage: /progress
 
-PREPARE_STAGES: Final = ("fetch", "validate", "golden", "publish")
+PREPARE_STAGES: Final = ("fetch", "validate", "convert", "golden", "quantize", "publish")
 LOOKUP_STAGE: Final = "lookup"  # looks for an engine in the store, before a device is asked for
 ENGINE_STAGES: Final = ("build", "verify", "benchmark", "publish-engine")
 
@@ -36,6 +39,54 @@ class ShapeProfile(Message):
     high: float | None = None
 
 
+Precision: TypeAlias = Literal["FP32", "FP16", "BF16", "FP8", "INT8"]
+
+
+class Preprocessing(Message):
+    """How an image becomes one sample of the model's input: (value / scale - mean) / std."""
+
+    width: int
+    height: int
+    layout: Literal["NCHW", "NHWC"] = "NCHW"
+    color: Literal["RGB", "BGR", "Gray"] = "RGB"
+    scale: float = 255.0
+    mean: tuple[float, ...] = ()  # one a channel, or one for all; (): 0
+    std: tuple[float, ...] = ()  # likewise; (): 1
+
+
+class Calibration(Message):
+    """Data from which the ranges of quantised tensors are learnt."""
+
+    uri: str  # .npz, or a folder or archive of .npy files or of images
+    samples: int | None = None  # used at most; None: all
+    method: Literal["MinMax", "Entropy", "Percentile"] = "MinMax"
+    preprocessing: Preprocessing | None = None  # for images
+
+
+class Quantization(Message):
+    """How INT8 and FP8 are made."""
+
+    calibration: Calibration | None = None  # None: dynamic quantisation, for backend cpu alone
+    per_channel: bool = True
+    max_excluded_share: float = 0.25  # of the quantisable nodes that may stay as they are
+
+
+class OutputTolerance(Message):
+    """Tolerances of one output, in place of the recipe's."""
+
+    name: str
+    rtol: float | None = None
+    atol: float | None = None
+
+
+class Extension(Message):
+    """A library with operators that ONNX Runtime or TensorRT does not have."""
+
+    uri: str
+    sha256: str
+    type: Literal["TensorRTPlugin", "CustomOperators"]
+
+
 class Recipe(Message):
     """Everything that decides how a prepared model is made."""
 
@@ -44,9 +95,15 @@ class Recipe(Message):
     max_opset: int
     max_ir_version: int
     shapes: tuple[ShapeProfile, ...] = ()
+    target_opset: int | None = None  # None: converted only where the runtime needs it
+    precision: Precision | None = None  # None: automatic
+    allowed_precisions: tuple[Precision, ...] = ()  # automatic: what every class can run
+    quantization: Quantization | None = None
+    extensions: tuple[Extension, ...] = ()
     samples_uri: str | None = None
-    rtol: float | None = None  # tolerance against the samples' expected outputs
+    rtol: float | None = None  # None, and atol None: by the type of the values and the precision
     atol: float | None = None
+    outputs: tuple[OutputTolerance, ...] = ()
 
 
 class PrepareTask(Message):

@@ -25,6 +25,7 @@ from enginewright_runtime.handoff import (
     GOLDEN_FOLDER,
     MODEL_FOLDER,
     SAMPLES_FILE,
+    Converted,
     Golden,
     Validated,
 )
@@ -201,7 +202,7 @@ def _run_backend(paths: Paths, recipe: Recipe, findings: list[Finding]) -> None:
     answer = run_isolated(
         f"{_RUNNER}:run_backend",
         f"running the golden inputs on backend {recipe.backend}",
-        model=str(paths.work / MODEL_FOLDER / MODEL_NAME),
+        model=str(_converted(paths)),
         folder=str(paths.work / GOLDEN_FOLDER),
         backend=recipe.backend,
         rtol=recipe.rtol,
@@ -225,9 +226,7 @@ def _profile(paths: Paths, findings: list[Finding]) -> tuple[NodeCost, ...]:
     """Return what the nodes cost; nothing, with a warning, where that cannot be found out."""
     _log.info("profiling the model on backend cpu")
     try:
-        return costs.measure(
-            paths.work / MODEL_FOLDER / MODEL_NAME, paths.work / GOLDEN_FOLDER / INPUTS
-        )
+        return costs.measure(_converted(paths), paths.work / GOLDEN_FOLDER / INPUTS)
     except StageFailure as failure:
         reason, words = failure.reason, failure.message
     except SessionError as error:
@@ -235,6 +234,10 @@ def _profile(paths: Paths, findings: list[Finding]) -> tuple[NodeCost, ...]:
     message = f"what each node costs is not known, so no maxComputeShare can be kept: {words}"
     findings.append(Finding(severity="warning", reason=reason, message=message))
     return ()
+
+
+def _converted(paths: Paths) -> Path:
+    return paths.work / Converted.pick_up(paths.work).folder / MODEL_NAME
 
 
 def _save(path: Path, arrays: dict[str, Array]) -> None:

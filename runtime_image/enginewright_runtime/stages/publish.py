@@ -1,6 +1,7 @@
 """Puts the prepared model into the store and says what it made."""
 
 from importlib import metadata
+from pathlib import Path
 from typing import Final
 
 from enginewright.contract.keys import prepared_key
@@ -10,7 +11,14 @@ from enginewright.contract.task import PrepareTask
 
 from enginewright_runtime.backends.base import distribution
 from enginewright_runtime.digests import MODEL_NAME
-from enginewright_runtime.handoff import GOLDEN_FOLDER, MODEL_FOLDER, Fetched, Golden, Validated
+from enginewright_runtime.handoff import (
+    GOLDEN_FOLDER,
+    MODEL_FOLDER,
+    Fetched,
+    Golden,
+    Quantized,
+    Validated,
+)
 from enginewright_runtime.logs import in_words
 from enginewright_runtime.paths import Paths
 from enginewright_runtime.stages.golden_run import INPUTS, OUTPUTS
@@ -28,6 +36,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     fetched = Fetched.pick_up(paths.work)
     validated = Validated.pick_up(paths.work)
     golden = Golden.pick_up(paths.work)
+    quantized = Quantized.pick_up(paths.work)
     key = prepared_key(fetched.model_digest, task.recipe)
 
     def describe(files: tuple[ArtifactFile, ...]) -> Manifest:
@@ -37,21 +46,26 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             recipe=task.recipe,
             model=f"{MODEL_FOLDER}/{MODEL_NAME}",
             files=files,
-            opset=validated.opset,
-            ir_version=validated.ir_version,
-            nodes=validated.nodes,
+            opset=quantized.opset,
+            ir_version=quantized.ir_version,
+            nodes=quantized.nodes,
             inputs=validated.inputs,
             outputs=validated.outputs,
             golden_inputs=_GOLDEN[0],
             golden_outputs=_GOLDEN[1],
             golden_source=golden.source,
             versions=_versions(),
-            node_costs=golden.node_costs,
-            shape_nodes=validated.shape_nodes,
+            node_costs=quantized.node_costs,
+            shape_nodes=quantized.shape_nodes,
+            source_opset=validated.opset,
+            precision=quantized.precision,
+            changes=quantized.changes,
+            parity=quantized.parity,
         )
 
-    names = [f"{MODEL_FOLDER}/{file.path}" for file in fetched.files]
-    files = {name: paths.work / name for name in (*names, *_GOLDEN)}
+    served = paths.work / quantized.folder
+    files = {f"{MODEL_FOLDER}/{path.relative_to(served)}": path for path in _files(served)}
+    files |= {name: paths.work / name for name in _GOLDEN}
     manifest, cached = Store(paths.store).publish(key, files, describe)
     size = sum(file.size_bytes for file in manifest.files)
     did = "the store had" if cached else "published"
@@ -70,6 +84,10 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
         ),
         facts={"manifest": manifest.model_dump(mode="json")},
     )
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _versions() -> dict[str, str]:
