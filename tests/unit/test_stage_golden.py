@@ -191,6 +191,7 @@ def test_a_backend_that_needs_a_device_is_compared_on_its_device(place: Workplac
     validated = place.stage("validate", task)
     assert validated.full is not None
     assert "placement_tensorrt" not in validated.full["facts"]
+    assert place.stage("convert", task).code == 0
     golden = place.stage("golden", task)
     assert golden.code == 0, golden.message
     assert "backend tensorrt is compared with them on its device" in golden.message
@@ -215,6 +216,7 @@ def test_what_only_the_device_may_run(samples: dict[str, Any] | None, place: Wor
     validated = place.stage("validate", task)
     assert validated.code == 0, validated.message
     assert "whether backend tensorrt can is found out on its device" in validated.message
+    assert place.stage("convert", task).code == 0
     golden = place.stage("golden", task)
     if samples is None or "a/y" not in samples:
         assert golden.report.reason is Reason.UNSUPPORTED_OPERATOR
@@ -224,6 +226,7 @@ def test_what_only_the_device_may_run(samples: dict[str, Any] | None, place: Wor
         return
     assert golden.code == 0, golden.message
     assert np.array_equal(arrays(place, "outputs")["a/y"], BITS << BITS)
-    assert place.stage("publish", task).code == 0
+    for stage in ("quantize", "publish"):
+        assert place.stage(stage, task).code == 0
     cpu = place.task(uri)
     assert place.prepare(cpu)[1].report.reason is Reason.UNSUPPORTED_OPERATOR
