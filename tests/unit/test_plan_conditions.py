@@ -274,6 +274,35 @@ def test_an_operator_that_starts_anew_says_the_same(state: str) -> None:
     assert world.status == before
 
 
+def two_pods() -> tuple[World, list[str]]:
+    """A model whose pods differ in their baselines, as they do."""
+    world = serving()
+    names = sorted(world.verdicts)
+    assert len(names) == 2
+    slow = {names[0]: verdict(p99=0.034), names[1]: verdict(p99=0.012)}
+    world.verdicts = dict(slow)
+    world.settle()
+    assert world.status["summary"]["p99"] == "34ms"
+    return world, names
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_the_first_pod_that_is_asked_anew_does_not_speak_for_all(asked: int) -> None:
+    world, names = two_pods()
+    before = world.status
+    world.verdicts = {names[asked]: world.verdicts[names[asked]]}
+    world.settle()
+    assert world.status == before
+
+
+def test_bad_news_from_one_pod_does_not_wait_for_the_others() -> None:
+    world, names = two_pods()
+    wrong = verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})
+    world.verdicts = {names[1]: wrong.model_copy(update={"admitted": True})}
+    world.settle()
+    assert world.condition("ParityVerified")["status"] == "False"
+
+
 def test_a_failure_that_is_tried_again_says_so_once() -> None:
     world = World().settle().job_fails(Reason.SOURCE_UNREACHABLE, "fetch", "no host; tried again")
     assert world.condition("Ready")["message"] == "no host; tried again"

@@ -213,6 +213,9 @@ def test_the_recipe_holds_what_the_image_said_of_itself() -> None:
         "samples_uri": "pvc://golden/a/b.npz",
         "rtol": 0.01,
         "atol": 0.001,
+        "allowed_precisions": (),
+        "extensions": (),
+        "outputs": (),
     }
 
 

@@ -45,6 +45,13 @@ class Proofs:
     placement_summary: str  # "97% openvino"; empty: not known
     p99: str  # "12ms"; empty: not known
 
+    @property
+    def bad_news(self) -> bool:
+        """Whether one pod alone is enough to know it."""
+        return "False" in (self.parity.status, self.placement.status) or (
+            self.fallback.status == "True"
+        )
+
 
 def refusal(verdict: Verdict) -> Failure | None:
     """Return why a sidecar does not let its pod in; None while it has found nothing wrong."""

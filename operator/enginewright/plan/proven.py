@@ -21,14 +21,15 @@ def what_is_proven(facts: Facts, rollout: Rollout) -> Proofs | None:
         return None
     promise = _promise(facts, revision)
     mine = _pods(facts, revision)
-    found = _verdicts(
-        facts, [pod for pod in mine if is_ready(pod) or _was_let_in(facts, pod)] or mine
-    )
-    if proven := proofs(found, promise):
+    speaking = [pod for pod in mine if is_ready(pod) or _was_let_in(facts, pod)] or mine
+    found = _verdicts(facts, speaking)
+    proven = proofs(found, promise)
+    if proven and (len(found) == len(speaking) or proven.bad_news):
         return proven
+    # Some pods were not asked yet, as after a restart: good news waits for the last of them.
     before = facts.model.status
     told = before.serving.revision if before.serving else before.revision
-    return _as_told(facts) if mine and told == revision else None
+    return (_as_told(facts) if mine and told == revision else None) or proven
 
 
 def _pods(facts: Facts, revision: str) -> list[Object]:
