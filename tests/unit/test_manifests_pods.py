@@ -20,6 +20,16 @@ RICH: Final[dict[str, Any]] = {
     "parity": {
         "samples": {"uri": "pvc://golden/g.npz", "secretRef": {"name": "samples-token"}},
     },
+    "quantization": {
+        "calibration": {
+            "uri": "pvc://calibration/c.npz",
+            "secretRef": {"name": "calibration-token"},
+        },
+    },
+    "extensions": [
+        {"uri": "pvc://libraries/a.so", "sha256": "a" * 64, "type": "CustomOperators"},
+        {"uri": "pvc://libraries/b.so", "sha256": "b" * 64, "type": "CustomOperators"},
+    ],
     "podTemplate": {
         "labels": {"team": "vision", "app.kubernetes.io/managed-by": "me"},
         "annotations": {"note": "hello"},
@@ -177,6 +187,9 @@ def test_only_fetch_sees_the_source_and_its_secrets_and_changes_nothing_there() 
         contract.SAMPLES_PATH,
         contract.CREDENTIALS_PATH,
         contract.SAMPLES_CREDENTIALS_PATH,
+        contract.CALIBRATION_PATH,
+        contract.CALIBRATION_CREDENTIALS_PATH,
+        f"{contract.EXTENSIONS_PATH}/libraries",
     }
     assert dict.fromkeys(theirs, True).items() <= mounts(container(pod, "fetch")).items()
     for stage in PREPARE_STAGES[1:]:
@@ -187,6 +200,8 @@ def test_only_fetch_sees_the_source_and_its_secrets_and_changes_nothing_there() 
     assert volumes["samples"]["persistentVolumeClaim"]["claimName"] == "golden"
     assert volumes["credentials"]["secret"]["secretName"] == "token"
     assert volumes["samples-credentials"]["secret"]["secretName"] == "samples-token"
+    assert volumes["calibration"]["persistentVolumeClaim"]["claimName"] == "calibration"
+    assert volumes["calibration-credentials"]["secret"]["secretName"] == "calibration-token"
 
 
 def test_a_source_on_the_web_needs_no_claim() -> None:

@@ -145,7 +145,7 @@ def promise_breaks() -> World:
 
 STATES: Final[dict[str, Callable[[], World]]] = {
     "the runtime image is asked what it holds": unprobed,
-    "the spec cannot be acted on": lambda: World(precision="FP16").settle(),
+    "the spec cannot be acted on": lambda: World(serving={"batching": {"maxSize": 8}}).settle(),
     "first preparation": lambda: World().settle().stage_runs("validate"),
     "a stage failed, its Job tries again": lambda: (
         World().settle().pod_fails(Reason.SOURCE_UNREACHABLE, "fetch")
@@ -176,7 +176,9 @@ STATES: Final[dict[str, Callable[[], World]]] = {
     "update refused, the old revision serves": lambda: (
         serving().edit(source=OTHER).job_fails(Reason.DIGEST_MISMATCH, "fetch")
     ),
-    "update cannot be acted on, the old revision serves": lambda: serving().edit(precision="FP16"),
+    "update cannot be acted on, the old revision serves": lambda: serving().edit(
+        serving={"batching": {"maxSize": 8}}
+    ),
     "update, its pods fail, the old revision serves": update_fails,
     "update given up, the old revision serves": lambda: (
         update_fails().rolling(available=2, stuck=True).new_pod_fails(Reason.PROVIDER_MISSING)

@@ -46,9 +46,9 @@ class Model(RuleBasedStateMachine):
     def pause(self, paused: bool) -> None:
         self.world.edit(rollout={"paused": paused})
 
-    @rule(precision=st.sampled_from([None, "FP16"]))
-    def ask_for_what_is_not_there(self, precision: str | None) -> None:
-        self.world.edit(precision=precision)
+    @rule(serving=st.sampled_from([None, {"batching": {"maxSize": 8}}]))
+    def ask_for_what_is_not_there(self, serving: dict[str, Any] | None) -> None:
+        self.world.edit(serving=serving)
 
     @rule(value=st.sampled_from(["a", "b"]))
     def label_pods(self, value: str) -> None:

@@ -5,7 +5,15 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from enginewright.contract.task import PrepareTask
+from enginewright.contract.task import (
+    Calibration,
+    Extension,
+    OutputTolerance,
+    PrepareTask,
+    Preprocessing,
+    Quantization,
+    Recipe,
+)
 from enginewright.plan.classes import PROPOSED
 from enginewright.plan.plan import plan
 from enginewright.plan.types import StoreConfig
@@ -43,24 +51,12 @@ def stalled(world: World) -> tuple[str, str]:
 # fields that this version does not act on
 
 REFUSED: Final[list[tuple[str, dict[str, Any]]]] = [
-    ("spec.targetOpset", {"targetOpset": 17}),
-    ("spec.precision", {"precision": "FP16"}),
-    ("spec.quantization", {"quantization": {"perChannel": True}}),
-    (
-        "spec.extensions",
-        {
-            "extensions": [
-                {"uri": "https://x.example/a.so", "sha256": "0" * 64, "type": "CustomOperators"}
-            ]
-        },
-    ),
     ("spec.build.interim", {"build": {"interim": "CPU"}}),
     ("spec.rollout.canary", {"rollout": {"canary": {"replicas": 1}}}),
     ("spec.rollout.analysis", {"rollout": {"analysis": {"maxErrorShare": "1%"}}}),
     ("spec.rollout.onFailure", {"rollout": {"onFailure": "Rollback"}}),
     ("spec.serving.batching", {"serving": {"batching": {"maxSize": 8}}}),
     ("spec.serving.autoscaling", {"serving": {"autoscaling": {"maxReplicas": 8}}}),
-    ("spec.parity.outputs", {"parity": {"outputs": [{"name": "y", "rtol": "0.1"}]}}),
     (
         "spec.source.refreshInterval",
         {"source": {"uri": "https://x.example/m.onnx", "refreshInterval": "10m"}},
@@ -217,6 +213,57 @@ def test_the_recipe_holds_what_the_image_said_of_itself() -> None:
         "extensions": (),
         "outputs": (),
     }
+
+
+def test_the_recipe_holds_all_that_the_spec_asks_for() -> None:
+    world = World(
+        targetOpset=17,
+        precision="INT8",
+        quantization={
+            "calibration": {
+                "uri": "pvc://data/images",
+                "samples": 512,
+                "method": "Entropy",
+                "preprocessing": {"width": 224, "height": 224, "mean": ["0.5"]},
+            },
+            "perChannel": False,
+            "maxExcludedShare": "10%",
+        },
+        extensions=[{"uri": "pvc://libs/a.so", "sha256": "A" * 64, "type": "CustomOperators"}],
+        parity={"outputs": [{"name": "y", "rtol": "0.1"}]},
+    )
+    found = Recipe.model_validate(task(world.settle())["recipe"])
+    assert (found.target_opset, found.precision, found.allowed_precisions) == (17, "INT8", ())
+    assert found.quantization == Quantization(
+        calibration=Calibration(
+            uri="pvc://data/images",
+            samples=512,
+            method="Entropy",
+            preprocessing=Preprocessing(width=224, height=224, mean=(0.5,)),
+        ),
+        per_channel=False,
+        max_excluded_share=0.1,
+    )
+    assert found.extensions == (
+        Extension(uri="pvc://libs/a.so", sha256="a" * 64, type="CustomOperators"),
+    )
+    assert found.outputs == (OutputTolerance(name="y", rtol=0.1),)
+
+
+def test_int8_is_tried_by_itself_only_with_data_to_calibrate_with() -> None:
+    data = {"calibration": {"uri": "pvc://data/c.npz"}}
+    plain = Recipe.model_validate(task(World().settle())["recipe"])
+    calibrated = Recipe.model_validate(task(World(quantization=data).settle())["recipe"])
+    assert "INT8" not in plain.allowed_precisions
+    assert "INT8" in calibrated.allowed_precisions
+
+
+def test_a_precision_that_the_class_does_not_have() -> None:
+    reason, message = stalled(
+        World(precision="FP8", quantization={"calibration": {"uri": "pvc://a/b"}})
+    )
+    assert reason == "PrecisionUnsupported"
+    assert "accelerator class cpu cannot run FP8: backend cpu runs FP32, INT8" in message
 
 
 # the store

@@ -25,6 +25,11 @@ MAX_REPLICAS = 1000
 
 SUPPORTED_SCHEMES = NotYet(accepts="(pvc|https?)://.*", told="pvc, http and https")
 
+ChannelNumbers: TypeAlias = Annotated[
+    tuple[Annotated[Number, Field(description="A number in quotes.")], ...],
+    Field(max_length=4),
+    ATOMIC,
+]
 Replicas: TypeAlias = Annotated[int, Field(ge=0, le=MAX_REPLICAS), INT32]
 TensorName: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
 
@@ -85,7 +90,7 @@ class Source(ApiModel):
 class Extension(ApiModel):
     """A library with operators that the model needs and ONNX Runtime does not have."""
 
-    uri: Uri
+    uri: Annotated[Uri, SUPPORTED_SCHEMES]
     """Address of the shared library."""
 
     sha256: Sha256
@@ -95,30 +100,61 @@ class Extension(ApiModel):
     """TensorRTPlugin: loaded into TensorRT's registry. CustomOperators: registered with ONNX Runtime."""
 
 
+class Preprocessing(ApiModel):
+    """How an image becomes a sample of the model's input: (value / scale - mean) / std."""
+
+    width: Annotated[int, Field(ge=1, le=65536), INT32]
+    """Width in pixels that images are scaled to."""
+
+    height: Annotated[int, Field(ge=1, le=65536), INT32]
+    """Height in pixels that images are scaled to."""
+
+    layout: Literal["NCHW", "NHWC"] = "NCHW"
+    """Order of the input's dimensions: NCHW or NHWC."""
+
+    color: Literal["RGB", "BGR", "Gray"] = "RGB"
+    """Order of the channels: RGB, BGR or Gray."""
+
+    scale: Number = "255"
+    """What every value is divided by, as a number in quotes."""
+
+    mean: ChannelNumbers = ()
+    """What is then taken off, one number in quotes a channel, or one for all; absent: 0."""
+
+    std: ChannelNumbers = ()
+    """What is then divided by, one number in quotes a channel, or one for all; absent: 1."""
+
+
 class Calibration(ApiModel):
     """Data from which the ranges of quantised tensors are learnt."""
 
-    uri: Uri
-    """Address of a .npz file with one array an input, samples along the first axis."""
+    uri: Annotated[Uri, SUPPORTED_SCHEMES]
+    """Address of a .npz file with one array an input, samples along the first axis, or of a folder or archive of .npy files or images, one a sample."""
 
     secret_ref: LocalObjectReference | None = None
     """Secret of this namespace with the credentials for the address."""
 
+    preprocessing: Preprocessing | None = None
+    """How images become samples; needed for images alone."""
+
     samples: Annotated[int, Field(ge=1, le=1_000_000), INT32] | None = None
     """How many samples are used; absent: all."""
 
-    method: Literal["MinMax", "Entropy", "Percentile"] | None = None
+    method: Literal["MinMax", "Entropy", "Percentile"] = "MinMax"
     """How a range is taken from what was seen: MinMax, Entropy or Percentile."""
 
 
 class Quantization(ApiModel):
-    """How the model is quantised, with precision INT8 or FP8."""
+    """How the model is quantised, with precision INT8 or FP8, or where that is found to pay."""
 
     calibration: Calibration | None = None
-    """Data from which the ranges of quantised tensors are learnt."""
+    """Data from which the ranges of quantised tensors are learnt. Absent: ranges are taken from every request as it comes, which only backend cpu does."""
 
-    per_channel: bool | None = None
+    per_channel: bool = True
     """Whether weights get a scale for each output channel instead of one for the whole tensor."""
+
+    max_excluded_share: Percent = "25%"
+    """Share of the nodes that may stay as they are to keep the outputs right, such as "25%"."""
 
 
 class ValueRange(ApiModel):
@@ -224,9 +260,7 @@ class Parity(ApiModel):
     atol: Tolerance | None = None
     """Absolute tolerance, as a number in quotes, such as "0.001"; see rtol."""
 
-    outputs: Annotated[
-        tuple[OutputTolerance, ...] | None, Field(max_length=64), map_list("name"), NotYet()
-    ] = None
+    outputs: Annotated[tuple[OutputTolerance, ...], Field(max_length=64), map_list("name")] = ()
     """Tolerances for single outputs, which take the place of rtol and atol."""
 
 
@@ -401,15 +435,15 @@ class InferenceModelSpec(ApiModel):
     model_config = ConfigDict(
         json_schema_extra=rules(
             Rule(
-                "!has(self.quantization) || (has(self.precision)"
-                " && self.precision in ['INT8', 'FP8'])",
-                "quantization goes with precision: INT8 or FP8; set one of them or remove quantization",
+                "!has(self.quantization) || !has(self.precision)"
+                " || self.precision in ['INT8', 'FP8']",
+                "quantization goes with precision INT8 or FP8, or with none; change precision or remove quantization",
                 field_path=".quantization",
             ),
             Rule(
-                "!has(self.precision) || !(self.precision in ['INT8', 'FP8'])"
+                "!has(self.precision) || self.precision != 'FP8'"
                 " || (has(self.quantization) && has(self.quantization.calibration))",
-                "precision INT8 and FP8 need data to calibrate with: write quantization.calibration.uri",
+                "precision FP8 needs data to calibrate with: write quantization.calibration.uri",
                 field_path=".precision",
             ),
         )
@@ -418,22 +452,17 @@ class InferenceModelSpec(ApiModel):
     source: Source
     """Where the model lies and how it is reached."""
 
-    extensions: Annotated[tuple[Extension, ...] | None, Field(max_length=16), ATOMIC, NotYet()] = (
-        None
-    )
+    extensions: Annotated[tuple[Extension, ...], Field(max_length=16), ATOMIC] = ()
     """Libraries with operators that the model needs and ONNX Runtime does not have."""
 
-    target_opset: Annotated[
-        Annotated[int, Field(ge=7, le=1000), INT32] | None,
-        NotYet(),
-    ] = None
+    target_opset: Annotated[int, Field(ge=7, le=1000), INT32] | None = None
     """Opset of ai.onnx to which the model is converted; absent: converted only if the runtime needs it."""
 
-    precision: Annotated[Precision | None, NotYet()] = None
-    """Precision that serves: FP32, FP16, BF16, FP8 or INT8; absent: the model's own."""
+    precision: Precision | None = None
+    """Precision that serves: FP32, FP16, BF16, FP8 or INT8. Absent: the fastest measured one that keeps the outputs right, else the model's own."""
 
-    quantization: Annotated[Quantization | None, NotYet()] = None
-    """How the model is quantised, with precision INT8 or FP8."""
+    quantization: Quantization | None = None
+    """How the model is quantised, with precision INT8 or FP8, or where that is found to pay."""
 
     shapes: Annotated[tuple[ShapeProfile, ...], Field(max_length=64), map_list("input")] = ()
     """Sizes of the dynamic inputs. Absent: batch 1 to 32, tuned for 8; an input with any other dynamic dimension must be named here."""

@@ -70,6 +70,11 @@ _SUFFIXES: Final = {
 }
 
 
+def share(percent: str | None) -> float | None:
+    """Return a percentage as a share of 1."""
+    return None if percent is None else float(percent.removesuffix("%")) / 100
+
+
 def quantity(value: int | str) -> int:
     """Return a Kubernetes quantity in whole units, rounded up; ValueError when it is none.
 

@@ -9,11 +9,7 @@ from typing import Any, Final
 
 from enginewright.api.inference_model import InferenceModel
 from enginewright.contract.task import (
-    CREDENTIALS_PATH,
     PREPARE_STAGES,
-    SAMPLES_CREDENTIALS_PATH,
-    SAMPLES_PATH,
-    SOURCE_PATH,
     STORE_PATH,
     WORK_PATH,
     PrepareTask,
@@ -24,6 +20,16 @@ from enginewright.manifests.owner import owned_metadata
 from enginewright.manifests.pods import TMP_VOLUME, container
 
 _DEFAULT_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "256Mi"}}
+
+
+@dataclass(frozen=True)
+class Input:
+    """A claim or a Secret that stage `fetch` reads from, and where it finds it."""
+
+    name: str  # of the volume
+    path: str
+    claim: str | None = None
+    secret: str | None = None
 
 
 @dataclass(frozen=True)
@@ -38,10 +44,7 @@ class PrepareJob:
     task: PrepareTask
     deadline_seconds: int
     resources: dict[str, Any]
-    source_claim: str | None = None  # of a pvc:// source
-    samples_claim: str | None = None
-    source_secret: str | None = None
-    samples_secret: str | None = None
+    inputs: tuple[Input, ...] = ()
 
 
 def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
@@ -56,24 +59,10 @@ def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
         {"name": "work", "mountPath": WORK_PATH},
         {"name": "store", "mountPath": STORE_PATH},
     ]
-    fetch_only = []
-    for name, claim, path in (
-        ("source", wanted.source_claim, SOURCE_PATH),
-        ("samples", wanted.samples_claim, SAMPLES_PATH),
-    ):
-        if claim:
-            volumes.append(
-                {"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
-            )
-            fetch_only.append({"name": name, "mountPath": path, "readOnly": True})
-    for name, secret, path in (
-        ("credentials", wanted.source_secret, CREDENTIALS_PATH),
-        ("samples-credentials", wanted.samples_secret, SAMPLES_CREDENTIALS_PATH),
-    ):
-        if secret:
-            # Optional, so that the stage can tell what a pod that waits for ever cannot.
-            volumes.append({"name": name, "secret": {"secretName": secret, "optional": True}})
-            fetch_only.append({"name": name, "mountPath": path, "readOnly": True})
+    volumes += [_volume(each) for each in wanted.inputs]
+    fetch_only = [
+        {"name": each.name, "mountPath": each.path, "readOnly": True} for each in wanted.inputs
+    ]
     task = wanted.task.to_json()
     stages = [
         container(
@@ -95,3 +84,11 @@ def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
         spec={"activeDeadlineSeconds": wanted.deadline_seconds},
         pod={},
     )
+
+
+def _volume(wanted: Input) -> dict[str, Any]:
+    if wanted.claim is not None:
+        claim = {"claimName": wanted.claim, "readOnly": True}
+        return {"name": wanted.name, "persistentVolumeClaim": claim}
+    # Optional, so that the stage can tell what a pod that waits for ever cannot.
+    return {"name": wanted.name, "secret": {"secretName": wanted.secret, "optional": True}}

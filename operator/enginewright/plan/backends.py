@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model import InferenceModelSpec
+from enginewright.api.scalars import share
 from enginewright.contract.images import VARIANTS
 from enginewright.contract.task import Promise
 from enginewright.plan.obstacle import Obstacle
@@ -85,10 +86,6 @@ def _promise(spec: InferenceModelSpec) -> Promise:
     fallback = spec.fallback
     return Promise(
         policy=fallback.policy,
-        max_compute_share=_share(fallback.max_compute_share),
-        max_node_share=_share(fallback.max_node_share),
+        max_compute_share=share(fallback.max_compute_share),
+        max_node_share=share(fallback.max_node_share),
     )
-
-
-def _share(percent: str | None) -> float | None:
-    return None if percent is None else float(percent.removesuffix("%")) / 100

@@ -149,10 +149,7 @@ def _start(facts: Facts, target: Target, attempt: int, delete: tuple[ObjectRef, 
             ),
             deadline_seconds=target.deadline_seconds,
             resources=target.build_resources,
-            source_claim=target.source_claim,
-            samples_claim=target.samples_claim,
-            source_secret=target.source_secret,
-            samples_secret=target.samples_secret,
+            inputs=target.inputs,
         ),
     )
     return Outcome(

@@ -6,21 +6,23 @@ Every refusal names the field, the reason and what to write instead.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
-from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.api.refusals import refused_fields
 from enginewright.api.scalars import duration
 from enginewright.contract.base import canonical_json
 from enginewright.contract.images import VARIANTS
 from enginewright.contract.keys import sha256_text
-from enginewright.contract.task import Promise, Recipe, ShapeProfile
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import Promise, Recipe
+from enginewright.manifests.prepare_job import Input
 from enginewright.plan.backends import Candidate, candidates
 from enginewright.plan.classes import is_proposed
 from enginewright.plan.nodes import takes_pods
 from enginewright.plan.obstacle import Obstacle
+from enginewright.plan.recipe import inputs as prepare_inputs
+from enginewright.plan.recipe import recipe, why_not
 from enginewright.plan.types import Facts
 
 _MANY_NODES: Final = 2
@@ -35,10 +37,7 @@ class Target:
     promise: Promise
     image: str
     recipe: Recipe
-    source_claim: str | None
-    samples_claim: str | None
-    source_secret: str | None
-    samples_secret: str | None
+    inputs: tuple[Input, ...]  # that stage `fetch` reads from
     deadline_seconds: int
     build_resources: dict[str, Any]
     pull_secrets: tuple[str, ...]
@@ -163,23 +162,15 @@ def _target(
     image: str,
     *,
     last: bool,
-) -> Target:
+) -> Target | Obstacle:
     spec = facts.model.spec
     backend = candidate.backend
     held = facts.images[image]
-    samples = spec.parity.samples
-    recipe = Recipe(
-        backend=backend,
-        ort_version=held.ort_version,
-        max_opset=held.max_opset,
-        max_ir_version=held.max_ir_version,
-        shapes=_shapes(spec),
-        samples_uri=samples.uri if samples else None,
-        rtol=_number(spec.parity.rtol),
-        atol=_number(spec.parity.atol),
-    )
-    source_secret = spec.source.secret_ref.name if spec.source.secret_ref else None
-    samples_secret = samples.secret_ref.name if samples and samples.secret_ref else None
+    if reason := why_not(spec, backend, classes):
+        message = f"{reason}; choose another spec.precision, or another class in spec.accelerators"
+        return Obstacle(Reason.PRECISION_UNSUPPORTED, message)
+    wanted = recipe(spec, backend, held, classes)
+    inputs = prepare_inputs(spec)
     deadline = int(duration(spec.build.timeout).total_seconds())
     resources = spec.build.resources.model_dump(
         mode="json", by_alias=True, exclude_none=True, exclude_defaults=True
@@ -191,12 +182,12 @@ def _target(
     artifact = {
         "uri": spec.source.uri,
         "sha256": spec.source.sha256,
-        "recipe": recipe.model_dump(mode="json", exclude_none=True),
+        "recipe": wanted.model_dump(mode="json", exclude_none=True),
         "image": image,
     }
     job = {
         **artifact,
-        "secrets": [source_secret, samples_secret],
+        "secrets": [(each.name, each.secret) for each in inputs if each.secret],
         "deadline": deadline,
         "resources": resources,
         "pull_secrets": pull_secrets,
@@ -211,11 +202,8 @@ def _target(
         backend=backend,
         promise=candidate.promise,
         image=image,
-        recipe=recipe,
-        source_claim=_claim(spec.source.uri),
-        samples_claim=_claim(samples.uri) if samples else None,
-        source_secret=source_secret,
-        samples_secret=samples_secret,
+        recipe=wanted,
+        inputs=inputs,
         deadline_seconds=deadline,
         build_resources=resources,
         pull_secrets=pull_secrets,
@@ -224,26 +212,3 @@ def _target(
         candidate_hash=sha256_text(canonical_json(rollout)),
         last=last,
     )
-
-
-def _shapes(spec: InferenceModelSpec) -> tuple[ShapeProfile, ...]:
-    return tuple(
-        ShapeProfile(
-            input=each.input,
-            min=each.min,
-            opt=each.opt,
-            max=each.max,
-            low=_number(each.range.low) if each.range else None,
-            high=_number(each.range.high) if each.range else None,
-        )
-        for each in spec.shapes or ()
-    )
-
-
-def _number(text: str | None) -> float | None:
-    return None if text is None else float(text)
-
-
-def _claim(uri: str) -> str | None:
-    parts = urlsplit(uri)
-    return parts.netloc if parts.scheme == "pvc" else None

@@ -1,0 +1,50 @@
+"""Which backend runs which precision, on which GPUs: known before anything is made.
+
+Sources: NVIDIA TensorRT support matrix, "Layers and precision by hardware" (FP16 from compute
+capability 7.0, BF16 from 8.0, FP8 from 8.9); ONNX Runtime's operator kernels
+(docs/OperatorKernels.md: the CPU provider has none for half precision, the CUDA provider none for
+quantised convolutions); OpenVINO, "Precision control" of the CPU plugin.
+"""
+
+from typing import Final
+
+from enginewright.contract.task import Precision
+
+_CAPABILITY: Final[dict[Precision, tuple[int, int]]] = {
+    "FP16": (7, 0),
+    "INT8": (7, 0),
+    "BF16": (8, 0),
+    "FP8": (8, 9),
+}
+_TENSORRT: Final[frozenset[Precision]] = frozenset({"FP32", "FP16", "BF16", "FP8", "INT8"})
+_RUNS: Final[dict[str, frozenset[Precision]]] = {
+    "tensorrt": _TENSORRT,
+    "tensorrt-rtx": _TENSORRT,
+    "cuda": frozenset({"FP32", "FP16", "BF16"}),
+    "openvino": frozenset({"FP32", "FP16", "INT8"}),
+    "cpu": frozenset({"FP32", "INT8"}),
+}
+
+
+def supported(precision: Precision, compute_capability: str | None, backend: str) -> str | None:
+    """Return why a precision cannot serve, in words; None when it can.
+
+    Args:
+        precision: what is asked for.
+        compute_capability: of the class, such as "8.9"; None: unknown, or a CPU.
+        backend: a name of `spec.backends`.
+    """
+    if precision not in _RUNS[backend]:
+        able = ", ".join(sorted(_RUNS[backend]))
+        return f"backend {backend} runs {able}"
+    least = _CAPABILITY.get(precision)
+    if compute_capability is None or least is None:
+        return None
+    if _version(compute_capability) < least:
+        return f"it needs compute capability {least[0]}.{least[1]}, and the class has {compute_capability}"
+    return None
+
+
+def _version(capability: str) -> tuple[int, int]:
+    major, _, minor = capability.partition(".")
+    return int(major), int(minor or 0)

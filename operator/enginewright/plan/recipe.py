@@ -1,0 +1,154 @@
+"""From a spec to a recipe, and to the volumes that stage `fetch` reads from."""
+
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import urlsplit
+
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.inference_model import Calibration, InferenceModelSpec, Preprocessing
+from enginewright.api.scalars import share
+from enginewright.contract import task
+from enginewright.contract.images import ImageFacts
+from enginewright.contract.precisions import supported
+from enginewright.manifests.prepare_job import Input
+
+# What is worth a try by itself. FP8 and INT8 need calibration data, or their ranges are guesses.
+_CALIBRATED: Final[tuple[task.Precision, ...]] = ("INT8", "FP8")
+_PLAIN: Final[tuple[task.Precision, ...]] = ("FP16", "BF16")
+
+
+def recipe(
+    spec: InferenceModelSpec,
+    backend: str,
+    held: ImageFacts,
+    classes: Iterable[AcceleratorClass],
+) -> task.Recipe:
+    """Return everything that decides how the prepared model is made."""
+    samples = spec.parity.samples
+    return task.Recipe(
+        backend=backend,
+        ort_version=held.ort_version,
+        max_opset=held.max_opset,
+        max_ir_version=held.max_ir_version,
+        shapes=_shapes(spec),
+        target_opset=spec.target_opset,
+        precision=spec.precision.value if spec.precision else None,
+        allowed_precisions=() if spec.precision else _allowed(spec, backend, classes),
+        quantization=_quantization(spec),
+        extensions=tuple(
+            task.Extension(uri=each.uri, sha256=each.sha256.lower(), type=each.type)
+            for each in spec.extensions
+        ),
+        samples_uri=samples.uri if samples else None,
+        rtol=_number(spec.parity.rtol),
+        atol=_number(spec.parity.atol),
+        outputs=tuple(
+            task.OutputTolerance(name=each.name, rtol=_number(each.rtol), atol=_number(each.atol))
+            for each in spec.parity.outputs
+        ),
+    )
+
+
+def why_not(
+    spec: InferenceModelSpec, backend: str, classes: Iterable[AcceleratorClass]
+) -> str | None:
+    """Return why a class cannot run the precision that is asked for; None when all can."""
+    if spec.precision is None:
+        return None
+    for each in classes:
+        capability = each.spec.compute_capability
+        if reason := supported(spec.precision.value, capability, backend):
+            return f"accelerator class {each.metadata.name} cannot run {spec.precision.value}: {reason}"
+    return None
+
+
+def inputs(spec: InferenceModelSpec) -> tuple[Input, ...]:
+    """Return the claims and Secrets that stage `fetch` reads from."""
+    samples = spec.parity.samples
+    calibration = spec.quantization.calibration if spec.quantization else None
+    asked = [
+        ("source", spec.source, task.SOURCE_PATH, task.CREDENTIALS_PATH),
+        ("samples", samples, task.SAMPLES_PATH, task.SAMPLES_CREDENTIALS_PATH),
+        ("calibration", calibration, task.CALIBRATION_PATH, task.CALIBRATION_CREDENTIALS_PATH),
+    ]
+    found = []
+    for name, where, path, credentials in asked:
+        if where is None:
+            continue
+        if claim := _claim(where.uri):
+            found.append(Input(name, path, claim=claim))
+        if where.secret_ref:
+            prefix = "" if name == "source" else f"{name}-"
+            found.append(Input(f"{prefix}credentials", credentials, secret=where.secret_ref.name))
+    claims = dict.fromkeys(claim for each in spec.extensions if (claim := _claim(each.uri)))
+    for number, claim in enumerate(claims):
+        path = f"{task.EXTENSIONS_PATH}/{claim}"
+        found.append(Input(f"extensions-{number}", path, claim=claim))
+    return tuple(found)
+
+
+def _allowed(
+    spec: InferenceModelSpec, backend: str, classes: Iterable[AcceleratorClass]
+) -> tuple[task.Precision, ...]:
+    calibrated = spec.quantization is not None and spec.quantization.calibration is not None
+    capabilities = [each.spec.compute_capability for each in classes]
+    return tuple(
+        precision
+        for precision in (*_PLAIN, *(_CALIBRATED if calibrated else ()))
+        if not any(supported(precision, capability, backend) for capability in capabilities)
+    )
+
+
+def _quantization(spec: InferenceModelSpec) -> task.Quantization | None:
+    wanted = spec.quantization
+    if wanted is None:
+        return None
+    return task.Quantization(
+        calibration=_calibration(wanted.calibration) if wanted.calibration else None,
+        per_channel=wanted.per_channel,
+        max_excluded_share=share(wanted.max_excluded_share) or 0.0,
+    )
+
+
+def _calibration(wanted: Calibration) -> task.Calibration:
+    return task.Calibration(
+        uri=wanted.uri,
+        samples=wanted.samples,
+        method=wanted.method,
+        preprocessing=_preprocessing(wanted.preprocessing) if wanted.preprocessing else None,
+    )
+
+
+def _preprocessing(wanted: Preprocessing) -> task.Preprocessing:
+    return task.Preprocessing(
+        width=wanted.width,
+        height=wanted.height,
+        layout=wanted.layout,
+        color=wanted.color,
+        scale=float(wanted.scale),
+        mean=tuple(map(float, wanted.mean)),
+        std=tuple(map(float, wanted.std)),
+    )
+
+
+def _shapes(spec: InferenceModelSpec) -> tuple[task.ShapeProfile, ...]:
+    return tuple(
+        task.ShapeProfile(
+            input=each.input,
+            min=each.min,
+            opt=each.opt,
+            max=each.max,
+            low=_number(each.range.low) if each.range else None,
+            high=_number(each.range.high) if each.range else None,
+        )
+        for each in spec.shapes
+    )
+
+
+def _number(text: str | None) -> float | None:
+    return None if text is None else float(text)
+
+
+def _claim(uri: str) -> str | None:
+    parts = urlsplit(uri)
+    return parts.netloc if parts.scheme == "pvc" else None
