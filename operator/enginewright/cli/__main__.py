@@ -1,0 +1,5 @@
+"""Runs the command line as `python -m enginewright.cli`."""
+
+from enginewright.cli import main
+
+main()

@@ -1,0 +1,20 @@
+"""All commands in one tree. A further one is a function in a module of its own, registered here."""
+
+from typing import Final
+
+import typer
+
+app: Final = typer.Typer(
+    name="enginewright",
+    help="Looks into models and engines that Enginewright makes.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # users are told in words; a bug's traceback is Python's own
+)
+engine: Final = typer.Typer(help="Engines: built for one class of accelerator.", no_args_is_help=True)
+app.add_typer(engine, name="engine")
+
+
+@app.callback()
+def root() -> None:
+    """Look into models and engines that Enginewright makes."""
