@@ -80,6 +80,12 @@ class Prepared(ApiModel):
     size_bytes: Annotated[int, INT64]
     """Size of the artefact in bytes."""
 
+    precision: Text | None = None
+    """Precision that the model was given; absent: its own."""
+
+    changes: Text | None = None
+    """What was done to the source model, in short; absent: nothing."""
+
 
 class RejectedBackend(ApiModel):
     """A candidate that was tried and does not serve, so that policy Allow goes on to the next one."""

@@ -37,6 +37,8 @@ class Published(Message):
     nodes: int
     size_bytes: int
     cached: bool = False  # the store held it already
+    precision: str | None = None  # None: the source's own
+    changes: str = ""  # what was done to the source, cut to a line; "": nothing
 
 
 class PublishedEngine(Message):

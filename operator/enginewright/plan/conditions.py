@@ -188,6 +188,8 @@ def _validated(outcome: Outcome | None) -> WantedCondition:
     if outcome.prepared:
         held = outcome.prepared
         message = f"opset {held.opset}, IR version {held.ir_version}, {held.nodes} nodes"
+        if held.changes:
+            message += f"; {held.changes}"
         return _condition(kind, "True", StatusReason.PREPARED, message)
     return _condition(kind, "Unknown", StatusReason.PREPARING, "the model is not validated yet")
 

@@ -214,6 +214,8 @@ def _prepared(target: Target, published: Published) -> Prepared:
         ir_version=published.ir_version,
         nodes=published.nodes,
         size_bytes=published.size_bytes,
+        precision=published.precision,
+        changes=published.changes or None,
     )
 
 

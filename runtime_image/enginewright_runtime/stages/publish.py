@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from enginewright.contract.keys import prepared_key
-from enginewright.contract.manifest import ArtifactFile, Manifest
+from enginewright.contract.manifest import ArtifactFile, Change, Manifest
 from enginewright.contract.report import Published, StageReport
 from enginewright.contract.task import PrepareTask
 
@@ -24,6 +24,7 @@ from enginewright_runtime.paths import Paths
 from enginewright_runtime.stages.golden_run import INPUTS, OUTPUTS
 from enginewright_runtime.store import Store
 
+_SHORT: Final = 256  # characters
 _GOLDEN: Final = (f"{GOLDEN_FOLDER}/{INPUTS}", f"{GOLDEN_FOLDER}/{OUTPUTS}")
 
 
@@ -81,9 +82,17 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             nodes=manifest.nodes,
             size_bytes=size,
             cached=cached,
+            precision=manifest.precision,
+            changes=_in_short(manifest.changes),
         ),
         facts={"manifest": manifest.model_dump(mode="json")},
     )
+
+
+def _in_short(changes: tuple[Change, ...]) -> str:
+    """Return what was done, in one line that fits into the herald; the manifest has it whole."""
+    told = "; ".join(change.message for change in changes)
+    return told if len(told) <= _SHORT else told[: _SHORT - 2].rstrip() + " …"
 
 
 def _files(folder: Path) -> list[Path]:
