@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from enginewright.contract.task import Promise
+from enginewright.contract.verdict import Verdict
+from enginewright.plan.proofs import proofs
 from tritonclient.http import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
@@ -103,12 +106,14 @@ def test_a_second_apply_writes_nothing(served: Namespace, installed: Namespace) 
 
 
 def test_an_operator_restart_writes_nothing(served: Namespace, installed: Namespace) -> None:
+    eventually(lambda: _told_all(served, "magika"), 120, "the baselines of both pods in the status")
+    _settled(installed, 0)
     versions = _versions(served)
     installed.kubectl("rollout", "restart", "deployment/enginewright")
     installed.kubectl("rollout", "status", "deployment/enginewright", "--timeout=90s")
     _settled(installed, 0)
-    assert _writes(installed) == 0
     assert _versions(served) == versions
+    assert _writes(installed) == 0
 
 
 def test_a_refused_update_keeps_the_old_revision_serving(served: Namespace) -> None:
@@ -240,8 +245,26 @@ def _file_server(namespace: Namespace) -> list[dict[str, Any]]:
     ]
 
 
+def _told_all(served: Namespace, model: str) -> bool:
+    """Tell whether the status holds what the sidecars have measured by themselves, once each."""
+    pods = served.items("pods", f"enginewright.dev/model={model},enginewright.dev/component=serve")
+    path = "/api/v1/namespaces/{}/pods/{}:8081/proxy/verdict"
+    said = [
+        Verdict.model_validate_json(
+            served.kubectl("get", "--raw", path.format(served.name, pod["metadata"]["name"]))
+        )
+        for pod in pods
+    ]
+    proven = proofs(said, Promise())
+    told = served.get("inferencemodel", model)["status"]["summary"]
+    return proven is not None and all(each.baseline for each in said) and told["p99"] == proven.p99
+
+
 def _metrics(installed: Namespace) -> str:
-    pod = installed.items("pods", "app.kubernetes.io/name=enginewright")[0]["metadata"]["name"]
+    pods = installed.items("pods", "app.kubernetes.io/name=enginewright")
+    (pod,) = (
+        each["metadata"]["name"] for each in pods if "deletionTimestamp" not in each["metadata"]
+    )
     path = f"/api/v1/namespaces/{installed.name}/pods/{pod}:8080/proxy/metrics"
     return installed.kubectl("get", "--raw", path)
 
