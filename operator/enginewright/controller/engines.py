@@ -1,12 +1,8 @@
 """InferenceEngines: gather the facts from the cache, plan, execute, count. No decision is made here."""
 
-import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from pydantic import ValidationError
-
-from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.contract.report import Progress
 from enginewright.controller.cache import Cache
@@ -17,13 +13,11 @@ from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
 from enginewright.controller.loop import Outcome
 from enginewright.controller.metrics import EngineMetrics
-from enginewright.controller.parse import summary
+from enginewright.controller.parse import readable
 from enginewright.controller.routing import EngineKey
 from enginewright.kube.resources import INFERENCE_ENGINES, JOBS, PODS
 from enginewright.plan.engines import BuildFacts, plan_engine
-from enginewright.plan.types import Config, EventIntent
-
-_logger = logging.getLogger(__name__)
+from enginewright.plan.types import Config
 
 
 class EngineReconciler:
@@ -58,13 +52,8 @@ class EngineReconciler:
         observed = self._cache.get(INFERENCE_ENGINES, key.namespace, key.name)
         if observed is None or observed["metadata"].get("deletionTimestamp"):
             return Outcome(exists=False)  # its Jobs are left to Kubernetes' garbage collection
-        try:
-            engine = InferenceEngine.model_validate(observed)
-        except ValidationError as error:
-            # The schema let it through, so our CRD is another version's: only a change can help.
-            told = EventIntent("Warning", StatusReason.INVALID_SPEC, summary(error))
-            self._recorder.tell(observed, told)
-            _logger.error("the InferenceEngine cannot be read: %s", summary(error))  # noqa: TRY400
+        engine = readable(InferenceEngine, observed, self._recorder)
+        if engine is None:
             return Outcome()
         await self._pods.catch_up(self._cache.of_engine(JOBS, key.namespace, key.name))
         plan = plan_engine(self._facts(key, engine))

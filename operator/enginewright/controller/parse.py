@@ -7,7 +7,10 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from enginewright.api.base import ApiModel
+from enginewright.api.conditions import StatusReason
+from enginewright.controller.events import EventRecorder
 from enginewright.kube.api import JsonObject
+from enginewright.plan.types import EventIntent
 
 Typed = TypeVar("Typed", bound=ApiModel)
 
@@ -25,6 +28,20 @@ def parsed(model: type[Typed], objects: Iterable[JsonObject]) -> list[Typed]:
                 "%s %s is left out: %s", obj["kind"], obj["metadata"]["name"], summary(error)
             )
     return found
+
+
+def readable(model: type[Typed], observed: JsonObject, recorder: EventRecorder) -> Typed | None:
+    """Return the object; None, which an Event and the log tell, when it cannot be read.
+
+    The schema let it through, so our CRD is another version's: only a change can help.
+    """
+    try:
+        return model.model_validate(observed)
+    except ValidationError as error:
+        told = EventIntent("Warning", StatusReason.INVALID_SPEC, summary(error))
+        recorder.tell(observed, told)
+        _logger.error("the %s cannot be read: %s", observed["kind"], told.message)  # noqa: TRY400 - no bug of ours
+        return None
 
 
 def summary(error: ValidationError) -> str:

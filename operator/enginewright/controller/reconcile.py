@@ -1,14 +1,10 @@
 """InferenceModels: gather the facts from the cache, plan, execute. No decision is made here."""
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Protocol
 
-from pydantic import ValidationError
-
 from enginewright.api.accelerator_class import AcceleratorClass
-from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model import InferenceModel
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.verdict import Verdict
@@ -20,7 +16,7 @@ from enginewright.controller.engine_lookup import EngineLookup
 from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
 from enginewright.controller.loop import Outcome
-from enginewright.controller.parse import parsed, summary
+from enginewright.controller.parse import parsed, readable
 from enginewright.controller.routing import ModelKey
 from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import (
@@ -34,9 +30,7 @@ from enginewright.kube.resources import (
     PODS,
     Resource,
 )
-from enginewright.plan.types import Config, EventIntent, Facts, Plan
-
-_logger = logging.getLogger(__name__)
+from enginewright.plan.types import Config, Facts, Plan
 
 
 class Images(Protocol):
@@ -84,13 +78,8 @@ class ModelReconciler:
         observed = self._cache.get(INFERENCE_MODELS, key.namespace, key.name)
         if observed is None or observed["metadata"].get("deletionTimestamp"):
             return Outcome(exists=False)  # what it owned is left to Kubernetes' garbage collection
-        try:
-            model = InferenceModel.model_validate(observed)
-        except ValidationError as error:
-            # The schema let it through, so our CRD is another version's: only a change can help.
-            told = EventIntent("Warning", StatusReason.INVALID_SPEC, summary(error))
-            self._recorder.tell(observed, told)
-            _logger.error("the InferenceModel cannot be read: %s", summary(error))  # noqa: TRY400
+        model = readable(InferenceModel, observed, self._recorder)
+        if model is None:
             return Outcome()
         jobs = self._cache.of_model(JOBS, key.namespace, key.name)
         await self._pods.catch_up(jobs)
