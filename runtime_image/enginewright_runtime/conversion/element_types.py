@@ -56,7 +56,7 @@ def types_of(model: ModelProto) -> dict[str, str]:
 
 def _graph(graph: GraphProto, opset: int, found: dict[str, str]) -> None:
     for value in (*graph.input, *graph.value_info, *graph.output):
-        _note(found, value.name, _declared(value.type))
+        _note(found, value.name, declared(value.type))
     for tensor in graph.initializer:
         _note(found, tensor.name, type_string(tensor.data_type))
     for node in graph.node:
@@ -71,15 +71,16 @@ def _note(found: dict[str, str], name: str, kind: str | None) -> None:
         found.setdefault(name, kind)
 
 
-def _declared(kind: TypeProto) -> str | None:
+def declared(kind: TypeProto) -> str | None:
+    """Return the type string of a declared type; None for one that has none here."""
     match kind.WhichOneof("value"):
         case "tensor_type":
             return type_string(kind.tensor_type.elem_type)
         case "sequence_type":
-            inner = _declared(kind.sequence_type.elem_type)
+            inner = declared(kind.sequence_type.elem_type)
             return f"seq({inner})" if inner else None
         case "optional_type":
-            inner = _declared(kind.optional_type.elem_type)
+            inner = declared(kind.optional_type.elem_type)
             return f"optional({inner})" if inner else None
         case _:
             return None
@@ -94,14 +95,22 @@ def _outputs(node: NodeProto, opset: int, types: Types) -> Sequence[str | None]:
         entry = attribute(node, name)
         if entry is not None and entry.i:
             return [type_string(entry.i), *unknown[1:]]
-    if node.op_type == "Constant":
-        return [_constant(node)]
-    if node.op_type == "ConstantOfShape":
-        entry = attribute(node, "value")
-        return [type_string(entry.t.data_type) if entry else "tensor(float)"]
-    if node.op_type == "If":
-        bodies = list(_bodies(node))
-        return [types.get(value.name) for value in bodies[0].output] if bodies else unknown
+    match node.op_type:
+        case "Constant":
+            return [_constant(node)]
+        case "ConstantOfShape":
+            entry = attribute(node, "value")
+            return [type_string(entry.t.data_type) if entry else "tensor(float)"]
+        case "If":
+            first = next(_bodies(node), None)
+            return [types.get(value.name) for value in first.output] if first else unknown
+        case _:
+            pass
+    return _by_schema(node, opset, types)
+
+
+def _by_schema(node: NodeProto, opset: int, types: Types) -> Sequence[str | None]:
+    unknown: list[str | None] = [None] * len(node.output)
     schema = schema_of(node, opset)
     if schema is None or any(True for _ in _bodies(node)):
         return unknown

@@ -180,19 +180,14 @@ def is_function(node: NodeProto, opset: int) -> bool:
 def _stuck(nodes: Sequence[NodeProto], opset: int, target: int, recipe: Recipe) -> Finding:
     labels = name_nodes([graphs.label(node) for node in nodes])
     if recipe.target_opset is not None:
-        told, remedy = (
-            f"the model has opset {opset} and spec.targetOpset is {target}",
-            "raise spec.targetOpset or leave it out",
-        )
+        told = f"spec.targetOpset is {target}"
+        remedy = "raise spec.targetOpset or leave it out"
     else:
-        told, remedy = (
-            f"the model has opset {opset} and ONNX Runtime {recipe.ort_version} loads at most"
-            f" {target}",
-            f"export with opset {target}",
-        )
+        told = f"ONNX Runtime {recipe.ort_version} loads at most {target}"
+        remedy = f"export with opset {target}"
     return _finding(
         Reason.OPSET_UNSUPPORTED,
-        f"{told}; these nodes have no equivalent in opset {target}: {labels}",
+        f"the model has opset {opset} and {told}; these nodes have no equivalent in opset {target}: {labels}",
         nodes,
         remedy=remedy,
     )

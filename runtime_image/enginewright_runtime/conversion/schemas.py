@@ -89,7 +89,7 @@ def fit(node: NodeProto, opset: int, target: int, types: Mapping[str, str]) -> F
             if is_last_axis(node, newer, target) and _takes_types(node, older, types)
             else Fit.NONE
         )
-    if _is_valid(node, newer, older):
+    if is_valid(node, newer, older):
         return Fit.SAME
     return Fit.REWRITE if _is_expressible(node, newer, older) else Fit.NONE
 
@@ -144,7 +144,7 @@ def _takes_types(node: NodeProto, schema: Schema, types: Mapping[str, str]) -> b
     return True
 
 
-def _is_valid(node: NodeProto, newer: Schema, older: Schema) -> bool:
+def is_valid(node: NodeProto, newer: Schema, older: Schema) -> bool:
     """Tell whether the node as it stands is one of the older operator, and means the same."""
     for entry in node.attribute:
         if entry.name not in older.attributes:
@@ -158,6 +158,7 @@ def _is_valid(node: NodeProto, newer: Schema, older: Schema) -> bool:
             return False
     return (
         not any(_given(node, index) for index in moved_inputs(newer, older))
+        and _has_required(node, older)
         and _fits_in(node.input, older.min_input, older.max_input)
         and _fits_in(node.output, older.min_output, older.max_output)
     )
@@ -188,6 +189,13 @@ def _is_expressible(node: NodeProto, newer: Schema, older: Schema) -> bool:
         return _fits_in(node.output, older.min_output, older.max_output)
     return all(newer.inputs[index].name in names for index in given) and _fits_in(
         node.output, older.min_output, older.max_output
+    )
+
+
+def _has_required(node: NodeProto, schema: Schema) -> bool:
+    single = onnx.defs.OpSchema.FormalParameterOption.Single
+    return all(
+        _given(node, index) for index, formal in enumerate(schema.inputs) if formal.option == single
     )
 
 

@@ -1,0 +1,54 @@
+"""Folds what is constant, with ONNX Runtime's own optimiser: see docs/conversion.md for why that one.
+
+Native code: to be called in a child process.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import onnxruntime as ort
+from onnx import ModelProto
+
+from enginewright_runtime import graphs
+from enginewright_runtime.backends.base import CPU_PROVIDER, SessionError
+from enginewright_runtime.conversion.schemas import STANDARD
+
+_ERRORS: Final = 3
+
+
+def simplify(source: Path, out: Path) -> ModelProto:
+    """Return the model as ONNX Runtime has it after its basic optimisations.
+
+    Those are the ones that it does for every provider: constants folded, nothing fused into operators
+    of its own domain.
+
+    Args:
+        source: the .onnx file.
+        out: a file for ONNX Runtime to write to, in an empty folder.
+
+    Raises:
+        SessionError: ONNX Runtime refuses the model.
+    """
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(out)
+    options.log_severity_level = _ERRORS
+    try:
+        ort.InferenceSession(str(source), options, providers=[CPU_PROVIDER])
+    except Exception as error:
+        # exceptions of ONNX Runtime share no base class but Exception
+        raise SessionError(str(error)) from error
+    model = graphs.parse(out)
+    _forget_domains(model)
+    return model
+
+
+def _forget_domains(model: ModelProto) -> None:
+    """Take away the imports of domains that no node is of: ONNX Runtime writes all that it knows."""
+    used = {node.domain for node in graphs.walk_nodes(model)} | STANDARD
+    used |= {function.domain for function in model.functions}
+    kept = [each for each in model.opset_import if each.domain in used]
+    imports = [(each.domain, each.version) for each in kept]
+    del model.opset_import[:]
+    for domain, version in imports:
+        model.opset_import.add(domain=domain, version=version)

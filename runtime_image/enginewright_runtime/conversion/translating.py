@@ -1,0 +1,231 @@
+"""Brings the nodes of a model from one opset to another, or expands operators into others.
+
+Downwards every node is kept as it is, written as the older version of its operator, or replaced by
+the body that ONNX defines its operator by, until nothing newer is left. Upwards the nodes whose
+operator has changed go through ONNX's version converter. Native code: for child processes.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import onnx
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    inliner,
+    version_converter,
+)
+
+from enginewright_runtime import graphs
+from enginewright_runtime.conversion.element_types import declared
+from enginewright_runtime.conversion.inference import bodies, constants, infer, sort
+from enginewright_runtime.conversion.planning import is_function
+from enginewright_runtime.conversion.propagation import as_tensors, known_values
+from enginewright_runtime.conversion.rewriting import InexpressibleError, older_form
+from enginewright_runtime.conversion.schemas import STANDARD, Fit, fit, schema_of
+from enginewright_runtime.conversion.splicing import (
+    Names,
+    ReplacementError,
+    alone,
+    replacement,
+)
+
+_DEEPEST: Final = 8  # bodies inside bodies: ONNX's own go three deep
+
+
+class TranslationError(ValueError):
+    """Nodes that could not be brought over: label to reason, in words."""
+
+    def __init__(self, refused: Mapping[str, str]) -> None:
+        self.refused = dict(refused)
+        super().__init__("; ".join(f"{label}: {words}" for label, words in refused.items()))
+
+
+@dataclass
+class Done:
+    """What was done, by the labels of the source's nodes."""
+
+    expanded: dict[str, str] = field(default_factory=dict)  # to the operator's name
+    rewritten: list[str] = field(default_factory=list)
+    converted: list[str] = field(default_factory=list)
+
+
+def translate(model: ModelProto, target: int) -> Done:
+    """Bring a model to the opset `target`, in place.
+
+    Raises:
+        TranslationError: naming every node that cannot be.
+    """
+    opset = graphs.default_opset(model) or target
+    return _Translator(model, opset, target, frozenset()).run()
+
+
+def expand(model: ModelProto, operators: Collection[str]) -> Done:
+    """Replace every node of these operators by its operator's body, in place; the opset stays.
+
+    Raises:
+        TranslationError: naming every node that cannot be.
+    """
+    opset = graphs.default_opset(model) or 1
+    return _Translator(model, opset, opset, frozenset(operators)).run()
+
+
+class _Translator:
+    def __init__(
+        self, model: ModelProto, opset: int, target: int, operators: frozenset[str]
+    ) -> None:
+        self._model = model
+        self._opset = opset
+        self._target = target
+        self._operators = operators
+        self._functions = {(function.domain, function.name) for function in model.functions}
+        self._types: dict[str, TypeProto] = {}
+        self._kinds: dict[str, str] = {}
+        self._names = Names(model)
+        self._done = Done()
+        self._refused: dict[str, str] = {}
+
+    def run(self) -> Done:
+        sort(self._model.graph)
+        self._types = infer(self._model)
+        self._kinds = _kinds(self._types)
+        self._graph(self._model.graph, {})
+        for function in self._model.functions:
+            versions = [each for each in function.opset_import if each.domain in STANDARD]
+            # an older one is lawful, and ONNX Runtime takes it
+            if any(each.version > self._target for each in versions):
+                self._function_nodes(function)
+                for each in versions:
+                    each.version = self._target
+        if self._refused:
+            raise TranslationError(self._refused)
+        for entry in self._model.opset_import:
+            if entry.domain in STANDARD:
+                entry.version = self._target
+        return self._done
+
+    def _function_nodes(self, function: onnx.FunctionProto) -> None:
+        graph = GraphProto()
+        graph.node.extend(function.node)
+        self._graph(graph, {})
+        del function.node[:]
+        function.node.extend(graph.node)
+
+    def _graph(self, graph: GraphProto, outer: Mapping[str, TensorProto]) -> None:
+        known = constants(graph, outer)
+        nodes: list[NodeProto] = []
+        for node in graph.node:
+            for body in bodies(node):
+                self._graph(body, known)
+            nodes += self._node(node, known)
+        copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del graph.node[:]
+        graph.node.extend(copies)
+
+    def _node(self, node: NodeProto, known: Mapping[str, TensorProto]) -> list[NodeProto]:
+        if node.domain not in STANDARD or (node.domain, node.op_type) in self._functions:
+            return [node]
+        try:
+            if node.op_type in self._operators:
+                found = self._body(node, self._opset, known, _DEEPEST)
+                self._done.expanded[graphs.label(node)] = node.op_type
+                return found
+            if self._target > self._opset:
+                return self._newer(node, known)
+            return self._older(node, self._opset, known, _DEEPEST, source=node)
+        except (InexpressibleError, ReplacementError) as error:
+            self._refused[graphs.label(node)] = str(error)
+            return [node]
+
+    def _newer(self, node: NodeProto, known: Mapping[str, TensorProto]) -> list[NodeProto]:
+        old, new = schema_of(node, self._opset), schema_of(node, self._target)
+        if old is None or any(True for _ in bodies(node)):
+            return [node]  # control flow: bodies are brought over node by node
+        if new is not None and old.since_version == new.since_version and not new.deprecated:
+            return [node]
+        model = alone(node, {"": self._opset}, self._types, _needed(node, known))
+        nodes = replacement(
+            node,
+            model,
+            lambda small: version_converter.convert_version(small, self._target),
+            self._names,
+        )
+        self._done.converted.append(graphs.label(node))
+        return nodes
+
+    def _older(
+        self,
+        node: NodeProto,
+        opset: int,
+        known: Mapping[str, TensorProto],
+        depth: int,
+        *,
+        source: NodeProto,
+    ) -> list[NodeProto]:
+        """Return a node of `opset` in the target's words; `source` is what it came from."""
+        match fit(node, opset, self._target, self._kinds):
+            case Fit.SAME:
+                return [node]
+            case Fit.REWRITE:
+                found = older_form(node, opset, self._target, known, self._types)
+                if node is source:
+                    self._done.rewritten.append(graphs.label(source))
+                return [found]
+            case Fit.NONE:
+                if not is_function(node, opset):
+                    raise InexpressibleError(
+                        f"opset {self._target} has no equivalent of {node.op_type}"
+                    )
+                nodes = self._body(node, opset, known, depth)
+                self._done.expanded[graphs.label(source)] = source.op_type
+                return nodes
+
+    def _body(
+        self, node: NodeProto, opset: int, known: Mapping[str, TensorProto], depth: int
+    ) -> list[NodeProto]:
+        """Return the body of a node's operator, each node of it in the target's words."""
+        schema = schema_of(node, opset)
+        if depth == 0 or schema is None:
+            raise InexpressibleError(f"{node.op_type} has no end of bodies")
+        # the oldest form of the body, which is the closest to an older target
+        version = schema.since_version if self._target < opset else opset
+        small = alone(node, {"": version}, self._types, {})  # it asks for types, not values
+
+        def inline(model: ModelProto) -> ModelProto:
+            inlined = inliner.inline_selected_functions(
+                model, [("", node.op_type)], inline_schema_functions=True
+            )
+            if any(each.op_type == node.op_type for each in inlined.graph.node):
+                raise ReplacementError(
+                    f"ONNX gives no body of {node.op_type} for inputs of these types"
+                )
+            return inlined
+
+        nodes = replacement(node, small, inline, self._names)
+        if self._target >= opset:
+            return nodes
+        small = alone(node, {"": version}, self._types, _needed(node, known))
+        del small.graph.node[:]
+        small.graph.node.extend(nodes)
+        inner = infer(small)
+        self._types |= {name: kind for name, kind in inner.items() if name not in self._types}
+        self._kinds |= _kinds(inner)
+        sort(small.graph)
+        within = as_tensors(known_values(small.graph, inner, version))
+        found: list[NodeProto] = []
+        for each in nodes:
+            found += self._older(each, version, within, depth - 1, source=node)
+        return found
+
+
+def _needed(node: NodeProto, known: Mapping[str, TensorProto]) -> dict[str, TensorProto]:
+    return {name: known[name] for name in node.input if name in known}
+
+
+def _kinds(types: Mapping[str, TypeProto]) -> dict[str, str]:
+    found = {name: declared(kind) for name, kind in types.items()}
+    return {name: kind for name, kind in found.items() if kind}
