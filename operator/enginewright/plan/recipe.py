@@ -8,13 +8,14 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_model import Calibration, InferenceModelSpec, Preprocessing
 from enginewright.api.scalars import share
 from enginewright.contract import task
-from enginewright.contract.images import ImageFacts
+from enginewright.contract.images import DEVICE_BACKENDS, ImageFacts
 from enginewright.contract.precisions import supported
 from enginewright.manifests.prepare_job import Input
 
-# What is worth a try by itself. FP8 and INT8 need calibration data, or their ranges are guesses.
+# What is worth a try by itself. Without data to calibrate with, quantised ranges are guesses, and
+# CPUs compute half precision in single precision, so nothing is won there.
 _CALIBRATED: Final[tuple[task.Precision, ...]] = ("INT8", "FP8")
-_PLAIN: Final[tuple[task.Precision, ...]] = ("FP16", "BF16")
+_HALF: Final[tuple[task.Precision, ...]] = ("FP16", "BF16")
 
 
 def recipe(
@@ -94,7 +95,10 @@ def _allowed(
     capabilities = [each.spec.compute_capability for each in classes]
     return tuple(
         precision
-        for precision in (*_PLAIN, *(_CALIBRATED if calibrated else ()))
+        for precision in (
+            *(_HALF if backend in DEVICE_BACKENDS else ()),
+            *(_CALIBRATED if calibrated else ()),
+        )
         if not any(supported(precision, capability, backend) for capability in capabilities)
     )
 
