@@ -26,13 +26,13 @@ from enginewright.contract.base import canonical_json
 from enginewright.contract.images import COMPILED_BACKENDS
 from enginewright.contract.keys import engine_key, sha256_text
 from enginewright.contract.reasons import REMEDIES, Reason
-from enginewright.contract.report import NAMED_NODES
 from enginewright.contract.task import EngineRecipe, Promise
 from enginewright.manifests.deployment import FETCH_ARTIFACT
 from enginewright.manifests.engine import engine_name, inference_engine
 from enginewright.manifests.labels import REVISION
 from enginewright.plan import pods
 from enginewright.plan.classes import matching
+from enginewright.plan.outside import Outside, why_broken
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts, ObjectRef
 
@@ -223,26 +223,15 @@ def _progress(there: InferenceEngine | None, accelerator_class: str) -> tuple[st
 
 def _judge(engine: EngineFacts, promise: Promise, accelerator_class: str) -> EngineFailure | None:
     """Return what the promise is broken by, in what the engine leaves outside."""
-    outside = engine.nodes_total - engine.nodes_accelerated
-    if outside <= 0 or promise.policy == "Allow":
-        return None
-    share = outside / max(1, engine.nodes_total)
     compute = engine.compute_permille_elsewhere
-    within = promise.policy == "Budget" and (
-        (promise.max_node_share is None or share <= promise.max_node_share)
-        and (
-            promise.max_compute_share is None
-            or (compute is not None and compute / _PERMILLE <= promise.max_compute_share)
-        )
+    outside = Outside(
+        nodes_total=engine.nodes_total,
+        nodes_accelerated=engine.nodes_accelerated,
+        compute_share=None if compute is None else compute / _PERMILLE,
+        elsewhere=engine.elsewhere,
     )
-    if within:
+    broken = why_broken(outside, promise, accelerator_class)
+    if broken is None:
         return None
-    reason = Reason.FALLBACK_OVER_BUDGET if promise.policy == "Budget" else Reason.NODE_FALLBACK
-    time = "" if compute is None else f", {compute / 10:g}% of the computing time"
-    named = ", ".join(engine.elsewhere[:NAMED_NODES])
-    more = outside - min(outside, len(engine.elsewhere[:NAMED_NODES]))
-    message = (
-        f"on {accelerator_class} {outside} of {engine.nodes_total} nodes{time} would run on the"
-        f" CPU: {named}{f' and {more} more' if more else ''}; {REMEDIES[reason]}"
-    )
-    return EngineFailure(reason, message, lasting=True, placement=True)
+    reason, message = broken
+    return EngineFailure(reason, f"{message}; {REMEDIES[reason]}", lasting=True, placement=True)
