@@ -126,24 +126,6 @@ def test_whole_fallback_is_refused(openvino_python: Path, tmp_path: Path) -> Non
     assert "OpenVINOExecutionProvider took none of 1 nodes: determinant (Det)" in outcome.message
 
 
-def test_the_cache_lies_where_it_is_told(openvino_python: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    cache.mkdir()
-    in_openvino(
-        openvino_python,
-        """
-        import sys
-        from pathlib import Path
-        from enginewright_runtime import backends
-        backends.create("openvino", Path(sys.argv[1]), threads=1, cache_dir=Path(sys.argv[2]))
-        print("null")
-        """,
-        str(save(mixed_model(), tmp_path)),
-        str(cache),
-    )
-    assert list(cache.glob("*.blob"))
-
-
 @pytest.mark.parametrize(
     ("variant", "python", "opset", "cuda", "held"),
     [

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Final
 import onnxruntime as ort
 from enginewright.contract.reasons import Reason
 
+from enginewright_runtime.backends.optimization import HIGHEST
+from enginewright_runtime.extensions.libraries import NO_LIBRARIES, Libraries
 from enginewright_runtime.failure import StageFailure
 
 CPU_PROVIDER: Final = "CPUExecutionProvider"
@@ -20,7 +22,8 @@ class Request:
 
     model_path: Path
     threads: int
-    cache_dir: Path | None  # of this artefact alone: providers' file names collide across weights
+    extensions: Libraries = NO_LIBRARIES  # checked
+    level: str = HIGHEST  # a key of `LEVELS`
 
 
 class SessionError(Exception):
@@ -38,6 +41,9 @@ class Backend(ABC):
     provider: ClassVar[str]
     needs_driver: ClassVar[bool] = False  # NVIDIA's
     compiled: ClassVar[bool] = False  # runs engines, which no other provider can run
+    optimized: ClassVar[bool] = (
+        False  # runs what ONNX Runtime's own optimisations make of the graph
+    )
 
     def offered(self) -> bool:
         """Tell whether this image is meant for the backend."""

@@ -13,6 +13,7 @@ class CpuBackend(Backend):
 
     name: ClassVar[str] = "cpu"
     provider: ClassVar[str] = CPU_PROVIDER
+    optimized: ClassVar[bool] = True
 
     @override
     def version(self) -> str:

@@ -32,6 +32,7 @@ class CudaBackend(Backend):
     name: ClassVar[str] = "cuda"
     provider: ClassVar[str] = "CUDAExecutionProvider"
     needs_driver: ClassVar[bool] = True
+    optimized: ClassVar[bool] = True
 
     @override
     def missing_libraries(self) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ What can be known without loading is asked first: libraries, then driver. So the
 on every machine, and names all that is missing instead of what the loader came upon first.
 """
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -30,13 +31,17 @@ from enginewright_runtime.backends.cpu import CpuBackend
 from enginewright_runtime.backends.cuda import CudaBackend
 from enginewright_runtime.backends.evidence import Cause, cause, engine_cause
 from enginewright_runtime.backends.openvino import OpenVinoBackend
+from enginewright_runtime.backends.optimization import HIGHEST, LEVELS, LOWEST, below
 from enginewright_runtime.backends.placement import Placement, read_placement
 from enginewright_runtime.backends.tensorrt import TensorRtBackend
 from enginewright_runtime.backends.tensorrt_rtx import TensorRtRtxBackend
+from enginewright_runtime.backends.words import is_out_of_memory, plain
 from enginewright_runtime.driver import Device
+from enginewright_runtime.extensions.libraries import of_model, register
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.limits import threads as threads_of_cgroup
 
+_log: Final = logging.getLogger(__name__)
 _RECORD_ASSIGNMENT: Final = "session.record_ep_graph_assignment_info"
 _SPINNING: Final = (
     "session.intra_op.allow_spinning"  # burns the quota that the server's threads need
@@ -58,6 +63,7 @@ class LoadedModel:
     session: ort.InferenceSession
     placement: Placement
     cause: Cause | None = None  # why the provider could not be made; None: it was
+    level: str = HIGHEST  # of ONNX Runtime's graph optimisations
 
 
 def create(
@@ -65,25 +71,26 @@ def create(
     model_path: Path,
     *,
     threads: int | None = None,
-    cache_dir: Path | None = None,
     strict: bool = True,
     device: Device | None = None,
+    level: str | None = None,
 ) -> LoadedModel:
-    """Load `model_path` on backend `name`.
+    """Load `model_path` on backend `name`, with the libraries in the folder `extensions` beside its own.
 
     Args:
         name: of a backend that this image offers.
         model_path: the .onnx file; external data and engines lie beside it.
         threads: compute threads; None: as many as the cgroup's CPU limit grants.
-        cache_dir: a writable folder for what the provider compiles, of this artefact alone.
         strict: refuse a session that fell back whole. Otherwise it is kept, with the cause; an
             engine runs on no other provider, so without its own it is refused either way.
         device: what the driver said; None: it is asked if the backend needs one.
+        level: of graph optimisations, a key of `optimization.LEVELS`; None: the highest at which
+            ONNX Runtime loads the model.
 
     Raises:
         StageFailure: ProviderMissing, ProviderRefused, DriverMissing or DriverTooOld when the
             provider could not be made; UnsupportedOperator when it took no node; of an engine,
-            EngineIncompatible or EngineVersionMismatch.
+            EngineIncompatible or EngineVersionMismatch; of a library, ExtensionFailed.
         SessionError: ONNX Runtime refused the model.
     """
     distribution()
@@ -92,18 +99,25 @@ def create(
     obstacle = _obstacle(backend, device)
     if obstacle and whole:
         raise obstacle.failure()
-    request = Request(model_path, threads or threads_of_cgroup(), cache_dir)
-    session, words = _attempt(backend, request)
+    request = Request(
+        model_path, threads or threads_of_cgroup(), of_model(model_path), level or HIGHEST
+    )
+    try:
+        session, words = _attempt(backend, request)
+    except SessionError as error:
+        if level is not None or not backend.optimized or is_out_of_memory(str(error)):
+            raise
+        request, session, words = _attempt_lower(backend, request, error)
     if session is not None and backend.provider in session.get_providers():
         placement = read_placement(session, backend.provider)
         if strict:
             _refuse_idle(placement)
-        return LoadedModel(session, placement)
+        return LoadedModel(session, placement, level=request.level)
     found = obstacle or cause(backend.provider, words)
     if whole:
         raise found.failure()
     session = session or _session(CpuBackend(), request)
-    return LoadedModel(session, read_placement(session, backend.provider), found)
+    return LoadedModel(session, read_placement(session, backend.provider), found, request.level)
 
 
 def find(name: str) -> Backend:
@@ -163,6 +177,39 @@ def _attempt(backend: Backend, request: Request) -> tuple[ort.InferenceSession |
     return session, f"{log.text}\n{said}"
 
 
+def _attempt_lower(
+    backend: Backend, request: Request, refusal: SessionError
+) -> tuple[Request, ort.InferenceSession | None, str]:
+    """Try the lower levels of graph optimisation, for one may fail where the model is right.
+
+    ONNX Runtime folds branches that never run, for example.
+
+    Raises:
+        SessionError: `refusal`: the model is refused without any optimisation too.
+    """
+    found: tuple[Request, ort.InferenceSession | None, str] | None = None
+    # the lowest first: of a model that is wrong no other has to be tried
+    for level in sorted(below(request.level), key=lambda name: name != LOWEST):
+        lowered = replace(request, level=level)
+        try:
+            found = lowered, *_attempt(backend, lowered)
+        except SessionError:
+            if found is None:
+                raise refusal from None
+            continue
+        if level != LOWEST:
+            break
+    if found is None:
+        raise refusal
+    _log.warning(
+        "loaded with graph optimisations %s, since ONNX Runtime refuses the model with %s: %s",
+        found[0].level,
+        request.level,
+        plain(str(refusal)),
+    )
+    return found
+
+
 def _session(backend: Backend, request: Request) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = request.threads
@@ -170,6 +217,8 @@ def _session(backend: Backend, request: Request) -> ort.InferenceSession:
     options.log_severity_level = _QUIET
     options.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
     options.add_session_config_entry(_SPINNING, "0")
+    options.graph_optimization_level = LEVELS[request.level]
+    register(options, request.extensions)
     providers = backend.providers(options, request)
     try:
         session = ort.InferenceSession(

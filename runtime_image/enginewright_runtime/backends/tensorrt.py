@@ -13,6 +13,7 @@ from enginewright_runtime import driver
 from enginewright_runtime.backends import libraries
 from enginewright_runtime.backends.base import CPU_PROVIDER, Backend, Request
 from enginewright_runtime.backends.cuda import CAPI, CudaBackend, cuda_major
+from enginewright_runtime.extensions.libraries import load_plugins
 
 _LIBRARY: Final = CAPI / "libonnxruntime_providers_tensorrt.so"
 _INFER: Final = "libnvinfer.so."
@@ -41,8 +42,11 @@ class TensorRtBackend(Backend):
 
     @override
     def providers(self, options: ort.SessionOptions, request: Request) -> list[Any] | None:
-        del options, request
-        return [self.provider, CudaBackend.provider, CPU_PROVIDER]
+        del options
+        load_plugins(request.extensions)
+        paths = [str(path) for path in request.extensions.plugins]
+        given = {"trt_extra_plugin_lib_paths": ";".join(paths)} if paths else {}
+        return [(self.provider, given), CudaBackend.provider, CPU_PROVIDER]
 
     @override
     def version(self) -> str:

@@ -17,6 +17,7 @@ from typing_extensions import override
 from enginewright_runtime import driver
 from enginewright_runtime.backends import libraries
 from enginewright_runtime.backends.base import Backend, ProviderError, Request
+from enginewright_runtime.extensions.libraries import load_plugins
 
 _PLUGIN: Final = "onnxruntime_ep_nv_tensorrt_rtx"
 _LIBRARY: Final = "libonnxruntime_providers_nv_tensorrt_rtx.so"
@@ -58,6 +59,7 @@ class TensorRtRtxBackend(Backend):
 
     @override
     def providers(self, options: ort.SessionOptions, request: Request) -> list[Any] | None:
+        load_plugins(request.extensions)  # the provider has no option for them (version 0.5.0)
         try:
             _register(self.provider)
             devices = [each for each in ort.get_ep_devices() if each.ep_name == self.provider][:1]

@@ -22,6 +22,7 @@ from enginewright_runtime.backends.base import Backend, SessionError
 from enginewright_runtime.backends.loading import ask_device, find
 from enginewright_runtime.backends.words import plain
 from enginewright_runtime.driver import Device
+from enginewright_runtime.extensions.proving import prove
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.server.artifact import (
     check_device,
@@ -74,6 +75,9 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
     backend = find(task.backend)
     device = _check(task, artifact, manifest, backend, progress)
     threads = enginewright_runtime.limits.threads()
+    if manifest.recipe.extensions:
+        progress("trying the libraries of spec.extensions")
+        prove(artifact / manifest.model, manifest.recipe.extensions)
     progress(f"loading the model on backend {task.backend}")
     loaded = _load(task, artifact, manifest, threads, device)
     signature, samples = _read(task, artifact, manifest, loaded)

@@ -21,6 +21,7 @@ from enginewright.contract.reasons import Reason
 
 from enginewright_runtime import graphs
 from enginewright_runtime.backends.base import CPU_PROVIDER, SessionError
+from enginewright_runtime.extensions.libraries import of_model, register
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.isolation import run_isolated
 from enginewright_runtime.limits import threads
@@ -100,6 +101,7 @@ def _session(model: str, folder: str) -> ort.InferenceSession:
     options.intra_op_num_threads = threads()
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # of a run that is cut off nothing needs to be said
+    register(options, of_model(Path(model)))
     try:
         return ort.InferenceSession(model, options, providers=[CPU_PROVIDER])
     except Exception as error:

@@ -11,6 +11,7 @@ from enginewright.contract.task import PrepareTask
 
 from enginewright_runtime.backends.base import distribution
 from enginewright_runtime.digests import MODEL_NAME
+from enginewright_runtime.extensions.libraries import files_of
 from enginewright_runtime.handoff import (
     GOLDEN_FOLDER,
     MODEL_FOLDER,
@@ -66,7 +67,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
 
     served = paths.work / quantized.folder
     files = {f"{MODEL_FOLDER}/{path.relative_to(served)}": path for path in _files(served)}
-    files |= {name: paths.work / name for name in _GOLDEN}
+    files |= {name: paths.work / name for name in _GOLDEN} | files_of(served / MODEL_NAME)
     manifest, cached = Store(paths.store).publish(key, files, describe)
     size = sum(file.size_bytes for file in manifest.files)
     did = "the store had" if cached else "published"

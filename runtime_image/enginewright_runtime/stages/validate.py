@@ -19,6 +19,7 @@ from enginewright_runtime import backends, graphs
 from enginewright_runtime.backends.base import SessionError
 from enginewright_runtime.backends.words import is_out_of_memory, plain, status
 from enginewright_runtime.digests import MODEL_NAME
+from enginewright_runtime.extensions.proving import prove
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.handoff import MODEL_FOLDER, Fetched, Validated
 from enginewright_runtime.isolation import run_isolated
@@ -26,12 +27,23 @@ from enginewright_runtime.logs import counted, in_words
 from enginewright_runtime.paths import Paths
 from enginewright_runtime.server.signature import SignatureError, read_signature
 from enginewright_runtime.shapes import resolve
-from enginewright_runtime.stages.inspection import finding, inspect, unknown_operators
+from enginewright_runtime.stages.inspection import (
+    check_domains,
+    finding,
+    inspect,
+    unknown_operators,
+)
 from enginewright_runtime.stages.shape_nodes import shape_nodes
 
 _log: Final = logging.getLogger(__name__)
 _LARGEST_PROTOBUF: Final = 2**31 - 1
 _REFERENCE: Final = "cpu"  # the backend that golden outputs come from
+_ADD_LIBRARY: Final = "add the library that has them to spec.extensions, or export without them"
+# what a backend may have and the reference not, with the remedy at the end of its message
+_LEFT_TO_DEVICE: Final = {
+    Reason.UNSUPPORTED_OPERATOR: REMEDIES[Reason.UNSUPPORTED_OPERATOR],
+    Reason.CUSTOM_DOMAIN_UNSUPPORTED: _ADD_LIBRARY,
+}
 # the reason that is told when there are several: what must be mended first
 _ORDER: Final = (
     Reason.INVALID_MODEL,
@@ -65,6 +77,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
         found.append(finding(Reason.INVALID_MODEL, "the model has no inputs, so nothing to serve"))
     facts: dict[str, Any] = {}
     if not found:
+        prove(path, recipe.extensions)
         found += _load_sessions(model, path, recipe, facts)
     found += resolved.findings
     _refuse_errors(found)
@@ -138,9 +151,9 @@ def _load_sessions(
 
 def _left_to_device(found: Finding, backend: str) -> Finding:
     """Make of an operator that only the reference lacks a warning."""
-    if found.reason is not Reason.UNSUPPORTED_OPERATOR:
+    if found.reason not in _LEFT_TO_DEVICE:
         return found
-    told = found.message.removesuffix(f"; {REMEDIES[found.reason]}")
+    told = found.message.removesuffix(f"; {_LEFT_TO_DEVICE[found.reason]}")
     message = f"{told}; whether backend {backend} can is found out on its device"
     return found.model_copy(update={"severity": "warning", "message": message})
 
@@ -187,6 +200,8 @@ def _session_finding(model: ModelProto, backend: str, text: str) -> Finding:
         return finding(Reason.OPSET_UNSUPPORTED, f"ONNX Runtime refuses the model: {words}")
     if "No Op registered" in text or "is not a registered function/op" in text:
         unknown = unknown_operators(model)
+        if not unknown and (foreign := check_domains(model)):
+            return _of_no_extension(model, words, foreign)
         labels = name_nodes([graphs.label(node) for node in unknown])
         told = f"ONNX Runtime has no operator for {labels}" if labels else words
         return finding(Reason.UNSUPPORTED_OPERATOR, told, unknown)
@@ -200,6 +215,25 @@ def _session_finding(model: ModelProto, backend: str, text: str) -> Finding:
     if "External data" in text or "external data" in text:
         return finding(Reason.EXTERNAL_DATA_MISSING, words)
     return finding(Reason.INVALID_MODEL, f"ONNX Runtime refuses the model: {words}")
+
+
+def _of_no_extension(model: ModelProto, words: str, foreign: list[Finding]) -> Finding:
+    """Return what to say of operators of other domains that no extension has brought."""
+    nodes = [
+        node
+        for node in graphs.walk_nodes(model)
+        if f"{node.domain}:{node.op_type}(" in words and node.domain
+    ]
+    labels = name_nodes([graphs.label(node) for node in nodes]) or name_nodes(
+        list(foreign[0].nodes)
+    )
+    return finding(
+        Reason.CUSTOM_DOMAIN_UNSUPPORTED,
+        f"neither the runtime image nor a library in spec.extensions has the operators of {labels}:"
+        f" {words}",
+        nodes,
+        remedy=_ADD_LIBRARY,
+    )
 
 
 def _partial_fallback(backend: str, facts: dict[str, Any]) -> list[Finding]:

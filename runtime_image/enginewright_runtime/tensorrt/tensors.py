@@ -16,6 +16,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from enginewright_runtime.backends.base import CPU_PROVIDER, SessionError
 from enginewright_runtime.backends.words import plain
+from enginewright_runtime.extensions.libraries import of_model, register
 from enginewright_runtime.shapes import CORNERS
 from enginewright_runtime.tensorrt.graph import CONSTANT
 
@@ -108,6 +109,7 @@ def _session(path: Path, proto: ModelProto, names: Sequence[str]) -> ort.Inferen
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = _FATAL_ONLY
+    register(options, of_model(path))
     try:
         temporary.write_bytes(proto.SerializeToString())
         return ort.InferenceSession(str(temporary), options, providers=[CPU_PROVIDER])

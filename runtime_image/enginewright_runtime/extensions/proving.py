@@ -1,0 +1,51 @@
+"""Loads each library once in a process of its own, before any process that matters does.
+
+What fails to load mostly does so by ending its process: built for a newer ONNX Runtime, a library
+is given no API and follows a null pointer.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import onnxruntime as ort
+from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.contract.task import Extension
+
+from enginewright_runtime.extensions.libraries import Libraries, check_listed, failed, register
+from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.isolation import Limits, run_isolated
+
+_LIMITS: Final = Limits(seconds=60.0)
+_ENDS: Final = frozenset({Reason.BACKEND_CRASHED, Reason.TIMEOUT, Reason.INTERNAL_ERROR})
+
+
+def prove(model: Path, listed: tuple[Extension, ...]) -> Libraries:
+    """Check the libraries of a model and load those of ONNX Runtime; TensorRT's need TensorRT.
+
+    Args:
+        model: the .onnx file.
+        listed: what its recipe lists.
+
+    Raises:
+        StageFailure: ExtensionFailed; OutOfMemory.
+    """
+    libraries = check_listed(model, listed)
+    for path in libraries.operators:
+        try:
+            run_isolated(
+                f"{__name__}:load",
+                f"loading extension {path.name[:12]}",
+                limits=_LIMITS,
+                path=str(path),
+            )
+        except StageFailure as failure:
+            if failure.reason not in _ENDS:
+                raise
+            words = failure.message.removesuffix(f"; {REMEDIES[failure.reason]}")
+            raise failed(path, words) from failure
+    return libraries
+
+
+def load(path: str) -> None:
+    """Load one library with operators of ONNX Runtime. Called in a child process."""
+    register(ort.SessionOptions(), Libraries(operators=(Path(path),)))

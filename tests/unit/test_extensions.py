@@ -1,0 +1,272 @@
+"""Libraries of users: a real operator serves, and every bad library is told of in words."""
+
+import os
+import platform
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from enginewright.contract.manifest import Manifest
+from enginewright.contract.reasons import ExitCode, Reason
+from enginewright.contract.report import read_herald
+from enginewright.contract.task import Extension, PrepareTask, ServeTask
+from enginewright_runtime import backends
+from enginewright_runtime.extensions import elf, libraries, proving
+from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.isolation import Limits
+
+from tests.support.extensions import compile_library, cube, listed, place
+from tests.support.preparing import Outcome, Workplace
+from tests.support.serving import Server
+
+NEWER = "API=999"
+
+
+def model_with(library: Path, operator: str = "Cube") -> Path:
+    """Return a model whose folder has the library's folder beside it."""
+    folder = library.parent.parent / "model"
+    folder.mkdir(exist_ok=True)
+    onnx.save(cube(operator), folder / "model.onnx")
+    return folder / "model.onnx"
+
+
+def refused(model: Path, *extensions: Extension) -> str:
+    with pytest.raises(StageFailure) as caught:
+        proving.prove(model, extensions)
+    assert caught.value.reason is Reason.EXTENSION_FAILED
+    message = caught.value.message
+    assert message.startswith(f"extension {extensions[0].sha256[:12]} cannot be used: ")
+    assert message.endswith("and set its sha256 in spec.extensions")
+    assert not re.search(r"[0-9a-f]{64}", message), "too long for a condition"
+    assert not re.search(r"/\w+/", message), "paths of a pod mean nothing to users"
+    return message.partition("used: ")[2].rpartition("; ")[0]
+
+
+def test_a_session_finds_the_operators_beside_its_model(tmp_path: Path) -> None:
+    library = compile_library(tmp_path / "extensions")
+    model = model_with(library)
+    assert proving.prove(model, (listed(library),)).operators == (library,)
+    loaded = backends.create("cpu", model)
+    given = np.array([[1, 2, 3, -4]], np.float32)
+    assert loaded.session.run(None, {"x": given})[0].tolist() == [[1, 8, 27, 0]]
+    assert loaded.placement.nodes == {"CPUExecutionProvider": 2}
+
+
+@pytest.mark.parametrize(
+    ("macro", "told"),
+    [
+        (NEWER, "crashed with SIGSEGV; its last words: The requested API version [999] is not av"),
+        ("UNDEFINED", "undefined symbol: nowhere_to_be_found"),
+        ("CRASH", "crashed with SIGABRT"),
+        ("HANG", "took longer than 2 s"),
+        ("NO_ENTRY", "it has no function RegisterCustomOps, by which ONNX Runtime finds its"),
+    ],
+)
+def test_a_bad_library_is_told_of(
+    macro: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if macro == "HANG":
+        monkeypatch.setattr(proving, "_LIMITS", Limits(seconds=2))
+    library = compile_library(tmp_path / "extensions", macro)
+    assert told in refused(model_with(library), listed(library))
+
+
+def other_machine(library: Path) -> Path:
+    content = bytearray(library.read_bytes())
+    content[18:20] = (183).to_bytes(2, "little")
+    return write(library, bytes(content))
+
+
+def cut_off(library: Path) -> Path:
+    return write(library, library.read_bytes()[:3000])
+
+
+def not_elf(library: Path) -> Path:
+    return write(library, b"#!/bin/sh\n")
+
+
+def program(library: Path) -> Path:
+    content = bytearray(library.read_bytes())
+    content[16:18] = (2).to_bytes(2, "little")
+    return write(library, bytes(content))
+
+
+def thirty_two_bits(library: Path) -> Path:
+    content = bytearray(library.read_bytes())
+    content[4] = 1
+    return write(library, bytes(content))
+
+
+def empty(library: Path) -> Path:
+    return write(library, b"")
+
+
+def damaged(library: Path) -> Path:
+    library.write_bytes(library.read_bytes() + b"\0")
+    return library
+
+
+def removed(library: Path) -> Path:
+    library.unlink()
+    return library
+
+
+def write(library: Path, content: bytes) -> Path:
+    library.write_bytes(content)
+    return place(library, library.parent)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the other machine is AArch64")
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (other_machine, "it is built for aarch64, and this image is for x86_64"),
+        (cut_off, "the file is cut off, or its headers are damaged"),
+        (not_elf, "the file does not begin as a shared library does"),
+        (empty, "the file does not begin as a shared library does"),
+        (program, "the file is no shared library, but another kind of ELF file"),
+        (thirty_two_bits, "the library is not for a 64-bit little-endian processor"),
+        (damaged, "it is another file, of sha256 "),
+        (removed, "it is not there: nothing was fetched"),
+    ],
+)
+def test_what_a_file_tells_without_being_loaded(
+    change: Callable[[Path], Path], told: str, tmp_path: Path
+) -> None:
+    library = change(compile_library(tmp_path / "extensions", "CRASH"))
+    assert refused(model_with(library), listed(library)).startswith(told)
+    if library.exists():
+        with pytest.raises(StageFailure, match="cannot be used"):
+            backends.create("cpu", model_with(library))
+
+
+def test_the_kind_must_be_the_library_s(tmp_path: Path) -> None:
+    library = compile_library(tmp_path / "extensions")
+    told = refused(model_with(library), listed(library, "TensorRTPlugin"))
+    assert told == (
+        "it has operators of ONNX Runtime, and its type in spec.extensions is TensorRTPlugin"
+    )
+
+
+def test_a_plug_in_is_left_to_tensorrt(tmp_path: Path) -> None:
+    """No TensorRT in a prepare Job: of a plug-in only the file is looked at there."""
+    library = compile_library(tmp_path / "extensions", "PLUGIN", "CRASH")
+    found = proving.prove(model_with(library), (listed(library, "TensorRTPlugin"),))
+    assert found == libraries.Libraries(plugins=(library,))
+
+
+def test_plug_ins_are_loaded_where_the_registry_sees_them(tmp_path: Path) -> None:
+    found = libraries.of_model(model_with(compile_library(tmp_path / "extensions", "PLUGIN")))
+    libraries.load_plugins(found)
+    assert found.plugins[0].name in Path(f"/proc/{os.getpid()}/maps").read_text()
+
+
+def test_a_plug_in_that_cannot_be_opened(tmp_path: Path) -> None:
+    library = compile_library(tmp_path / "extensions", "PLUGIN", "UNDEFINED")
+    found = libraries.of_model(model_with(library))
+    with pytest.raises(StageFailure, match=r"undefined symbol: nowhere_to_be_found"):
+        libraries.load_plugins(found)
+
+
+def test_headers_are_read_without_loading(tmp_path: Path) -> None:
+    found = elf.read(compile_library(tmp_path, "CRASH"))
+    assert found.machine == platform.machine()
+    assert "RegisterCustomOps" in found.exports
+    assert "pause" not in found.exports, "what a library only uses is no export"
+    with pytest.raises(elf.NotALibraryError):
+        elf.read(Path(__file__))
+
+
+def extended(place: Workplace, library: Path, *, backend: str = "cpu") -> PrepareTask:
+    """Return a task whose library lies where `fetch` puts it."""
+    task = place.task(place.put("m.onnx", cube()), backend=backend)
+    recipe = task.recipe.model_copy(update={"extensions": (listed(library),)})
+    return task.model_copy(update={"recipe": recipe})
+
+
+def run(place: Workplace, task: PrepareTask, *stages: str) -> Outcome:
+    outcome = place.stage(stages[0], task)
+    for name in stages[1:]:
+        assert outcome.code == 0, outcome.message
+        outcome = place.stage(name, task)
+    return outcome
+
+
+def test_the_operator_goes_into_the_artefact(tmp_path: Path) -> None:
+    """Validated, run for golden samples, profiled, stored, fetched, served."""
+    place = Workplace(tmp_path, in_process=True)
+    library = compile_library(tmp_path / "built")
+    task = extended(place, library)
+    place_extension(place, task, library)
+    stages = ("validate", "convert", "golden", "quantize", "publish")
+    outcome = run(place, task, *stages)
+    assert outcome.code == 0, outcome.message
+    assert outcome.report.published is not None
+    key = outcome.report.published.key
+    fetched = place.fetch_artifact(key)
+    assert fetched.code == 0, fetched.message
+    manifest = Manifest.model_validate_json((tmp_path / "artifact/manifest.json").read_text())
+    assert f"extensions/{library.name}" in {file.path for file in manifest.files}
+    costs = {cost.label: cost.count for cost in manifest.node_costs}
+    assert costs == {"cube (Cube)": 1, "relu (Relu)": 1}
+    loaded = backends.create("cpu", tmp_path / "artifact" / manifest.model)
+    with np.load(tmp_path / "artifact" / manifest.golden_outputs) as outputs:
+        expected = outputs[outputs.files[0]]
+    with np.load(tmp_path / "artifact" / manifest.golden_inputs) as inputs:
+        given = inputs[inputs.files[0]]
+    assert np.array_equal(loaded.session.run(None, {"x": given})[0], expected)
+    assert np.allclose(expected, np.maximum(given**3, 0))
+    serve = ServeTask(model="m", revision="r", prepared_key=key, backend="cpu")
+    with Server(tmp_path, serve) as server:
+        asked = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, -4]}
+        answer = server.post({"inputs": [asked]}).json()
+    assert answer["outputs"][0]["data"] == [1, 8, 27, 0]
+    # on a runtime that the library is too new for the server tells, and is not killed
+    newer = compile_library(tmp_path / "artifact/extensions", NEWER)
+    (tmp_path / "artifact/extensions" / library.name).unlink()
+    recipe = manifest.recipe.model_copy(update={"extensions": (listed(newer),)})
+    changed = manifest.model_copy(update={"recipe": recipe})
+    (tmp_path / "artifact/manifest.json").write_text(changed.to_json())
+    server = Server(tmp_path, serve)
+    try:
+        assert server.wait() == ExitCode.PERMANENT
+    finally:
+        server.stop()
+    herald = read_herald((tmp_path / "dev/termination-log").read_text())
+    assert herald is not None
+    assert herald.reason is Reason.EXTENSION_FAILED
+    assert "The requested API version [999] is not available" in herald.message
+
+
+def place_extension(place: Workplace, task: PrepareTask, library: Path) -> None:
+    """Fetch the model, and put the library where `fetch` would."""
+    plain = task.model_copy(update={"recipe": task.recipe.model_copy(update={"extensions": ()})})
+    assert place.stage("fetch", plain).code == 0
+    folder = place.root / "work/extensions"
+    folder.mkdir(exist_ok=True)
+    shutil.copy(library, folder)
+
+
+@pytest.mark.parametrize("macro", [NEWER, 'NAME="Sphere"'])
+def test_validate_refuses(macro: str, tmp_path: Path) -> None:
+    place = Workplace(tmp_path, in_process=True)
+    library = compile_library(tmp_path / "built", macro)
+    task = extended(place, library)
+    place_extension(place, task, library)
+    outcome = place.stage("validate", task)
+    if macro == NEWER:
+        assert outcome.report.reason is Reason.EXTENSION_FAILED
+        assert "The requested API version [999] is not available" in outcome.message
+        return
+    assert outcome.report.reason is Reason.CUSTOM_DOMAIN_UNSUPPORTED
+    assert (
+        "neither the runtime image nor a library in spec.extensions has the operators of cube"
+        " (Cube)" in outcome.message
+    )
+    assert "add the library that has them to spec.extensions" in outcome.message
+    assert outcome.full is not None
+    assert outcome.full["findings"][0]["nodes"] == ["cube (Cube)"]
