@@ -46,11 +46,16 @@ def take_constant_branches(model: ModelProto, sizes: Sizes) -> list[str]:
 def _take(
     graph: GraphProto, model: ModelProto, opset: int, names: Names, sizes: Sizes
 ) -> list[str]:
+    """Take the constant branches that show now.
+
+    Bodies are judged without the sizes: the branch that is never taken with these sizes may make no
+    sense with them, and a model in which it is worked out does not load.
+    """
     types = infer_fully(model, sizes)
+    always = infer_fully(model, {})
     taken: list[str] = []
 
-    def walk(graph: GraphProto, outer: Mapping[str, Array]) -> None:
-        known = known_values(graph, types, opset, outer)
+    def walk(graph: GraphProto, known: Mapping[str, Array], around: Mapping[str, Array]) -> None:
         nodes: list[NodeProto] = []
         for node in graph.node:
             if node.op_type == "If" and node.input[0] in known:
@@ -61,13 +66,14 @@ def _take(
                     taken.append(graphs.label(node))
                     continue
             for body in bodies(node):
-                walk(body, known)
+                within = known_values(body, always, opset, around)
+                walk(body, within, within)
             nodes.append(node)
         copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
         del graph.node[:]
         graph.node.extend(copies)
 
-    walk(graph, {})
+    walk(graph, known_values(graph, types, opset), known_values(graph, always, opset))
     return taken
 
 

@@ -12,8 +12,11 @@ from onnx import ModelProto
 from enginewright_runtime import graphs
 from enginewright_runtime.backends.base import CPU_PROVIDER, SessionError
 from enginewright_runtime.conversion.schemas import STANDARD
+from enginewright_runtime.conversion.storage import locations
 
 _ERRORS: Final = 3
+_EXTERNAL: Final = "session.optimized_model_external_initializers_file_name"
+_WEIGHTS: Final = "weights.bin"
 
 
 def simplify(source: Path, out: Path) -> ModelProto:
@@ -33,6 +36,8 @@ def simplify(source: Path, out: Path) -> ModelProto:
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.optimized_model_filepath = str(out)
     options.log_severity_level = _ERRORS
+    if locations(graphs.parse(source)):
+        options.add_session_config_entry(_EXTERNAL, _WEIGHTS)
     try:
         ort.InferenceSession(str(source), options, providers=[CPU_PROVIDER])
     except Exception as error:

@@ -1,22 +1,426 @@
-"""Brings the model into the form that the runtime takes; what works is left as it is."""
+"""Brings the model into the form that the runtime takes; what works is left as it is.
 
-from enginewright.contract.report import StageReport
-from enginewright.contract.task import PrepareTask
+Three things change a model here: versions that the runtime does not load or that the owner asked for,
+a lower precision that is to come, and nodes that the backend does not take. The first must succeed or
+the stage fails; the others are kept where they are proven to help and to change no output.
+"""
 
-from enginewright_runtime.handoff import Converted, Validated
+import logging
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from enginewright.contract.images import COMPILED_BACKENDS
+from enginewright.contract.manifest import Change
+from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.contract.report import Finding, StageReport
+from enginewright.contract.task import PrepareTask, Recipe
+
+from enginewright_runtime import graphs
+from enginewright_runtime.backends.base import SessionError
+from enginewright_runtime.backends.words import plain
+from enginewright_runtime.conversion import plan
+from enginewright_runtime.conversion.planning import is_function, standard_nodes
+from enginewright_runtime.conversion.storage import save, sizes_in_memory
+from enginewright_runtime.conversion.support import Support, ask
+from enginewright_runtime.conversion.verification import INPUTS, OUTPUTS, form_differs
+from enginewright_runtime.digests import MODEL_NAME
+from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.handoff import (
+    CONVERTED_FOLDER,
+    MODEL_FOLDER,
+    SAMPLES_FILE,
+    Converted,
+    Validated,
+)
+from enginewright_runtime.isolation import Limits, run_isolated
 from enginewright_runtime.paths import Paths
+from enginewright_runtime.stages.golden_inputs import Filling, Sample, generate, read_samples
+from enginewright_runtime.stages.shape_nodes import shape_nodes
+
+_log: Final = logging.getLogger(__name__)
+_PREFIX: Final = "convert-"  # of folders of candidates, beside MODEL_FOLDER as extensions are
+_CHANGING: Final = "enginewright_runtime.conversion.changing"
+_VERIFICATION: Final = "enginewright_runtime.conversion.verification"
+_SHAPE_NODES: Final = "enginewright_runtime.stages.convert:find_shape_nodes"
+_SECONDS: Final = 900.0  # of one child process
+_DEFINITION_SECONDS: Final = 60.0  # of ONNX's reference implementation, which is plain Python
+_SAMPLES: Final = 2  # that are compared
+_LARGEST_SAMPLE: Final = 64 << 20  # bytes of inputs
+_LARGEST_BY_DEFINITION: Final = 512 << 20  # bytes of weights
+_LARGEST_TO_SIMPLIFY: Final = 1 << 30  # bytes: ONNX Runtime writes all weights again
+_HALVES: Final = frozenset({"FP16", "BF16"})
+_QUANTIZED: Final = frozenset({"INT8", "FP8"})
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
-    """Convert what `validate` found valid; leaves `Converted`."""
-    del task
+    """Convert what `validate` found; leaves `Converted`.
+
+    Raises:
+        StageFailure: OpsetUnsupported, IRVersionUnsupported or ConversionFailed, when the runtime
+            cannot be given a model that it loads, with the nodes at fault; ModelTooLarge.
+    """
     validated = Validated.pick_up(paths.work)
-    Converted(
-        opset=validated.opset,
-        ir_version=validated.ir_version,
-        nodes=validated.nodes,
-        inputs=validated.inputs,
-        outputs=validated.outputs,
-        shape_nodes=validated.shape_nodes,
-    ).leave(paths.work)
-    return StageReport(stage="convert", ok=True, message="the model is served as it is")
+    with _workbench(paths.work):
+        return _Conversion(task.recipe, paths.work, validated).run()
+
+
+@contextmanager
+def _workbench(work: Path) -> Iterator[None]:
+    """Remove the folders of candidates, however it ends."""
+    try:
+        yield
+    finally:
+        for folder in work.glob(f"{_PREFIX}*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A changed model."""
+
+    path: Path
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    """What the source gives for the samples in `folder`."""
+
+    folder: Path
+    proven: bool  # False: the source could not be run here
+
+
+class _Conversion:
+    """One run of the stage."""
+
+    def __init__(self, recipe: Recipe, work: Path, validated: Validated) -> None:
+        self._recipe = recipe
+        self._work = work
+        self._validated = validated
+        self._source = work / MODEL_FOLDER / MODEL_NAME
+        self._model = graphs.parse(self._source)
+        self._current = self._source
+        self._changes: list[Change] = []
+        self._warnings: list[Finding] = []
+        self._expected: _Outputs | None = None
+        self._count = 0
+
+    def run(self) -> StageReport:
+        self._change_versions()
+        self._prepare_precision()
+        self._serve_backend()
+        return self._leave()
+
+    def _leave(self) -> StageReport:
+        folder = MODEL_FOLDER
+        model = self._model
+        shape_nodes = self._validated.shape_nodes
+        if self._changes:
+            folder = CONVERTED_FOLDER
+            model = graphs.parse(self._current)
+            shape_nodes = tuple(self._isolated(_SHAPE_NODES, "reading the converted model's shapes",
+                                               model=str(self._current)))  # fmt: skip
+            shutil.rmtree(self._work / folder, ignore_errors=True)  # of an earlier try
+            self._current.parent.rename(self._work / folder)
+        opset = graphs.default_opset(model) or 0
+        nodes = sum(1 for _ in graphs.walk_nodes(model))
+        Converted(
+            folder=folder,
+            opset=opset,
+            ir_version=model.ir_version,
+            nodes=nodes,
+            inputs=self._validated.inputs,
+            outputs=self._validated.outputs,
+            shape_nodes=shape_nodes,
+            changes=tuple(self._changes),
+            warnings=tuple(self._warnings),
+        ).leave(self._work)
+        told = "; ".join(change.message for change in self._changes)
+        message = told or "the model is served as it is"
+        if self._warnings:
+            message += f"; {self._warnings[0].message}"
+        return StageReport(
+            stage="convert",
+            ok=True,
+            message=message,
+            findings=tuple(self._warnings),
+            facts={
+                "changes": [change.model_dump(mode="json") for change in self._changes],
+                "opset": opset,
+                "ir_version": model.ir_version,
+                "nodes": nodes,
+            },
+        )
+
+    # versions: what the runtime needs, or the owner asked for
+
+    def _change_versions(self) -> None:
+        planned = plan(self._model, self._recipe)
+        if planned.refusal is not None:
+            refusal = planned.refusal
+            raise StageFailure(
+                refusal.reason,
+                refusal.message,
+                nodes=refusal.nodes,
+                remedy="",
+                findings=(refusal,),
+            )
+        if not planned.steps:
+            return
+        candidate = self._make(
+            "change_versions",
+            "converting the model",
+            recipe=self._recipe.model_dump(mode="json"),
+        )
+        if candidate is None:
+            raise StageFailure(Reason.INTERNAL_ERROR, "a planned conversion changed nothing")
+        if differs := self._differs(candidate):
+            raise StageFailure(
+                Reason.CONVERSION_FAILED,
+                f"the model converted from opset {self._validated.opset} is not the same: {differs}",
+            )
+        self._keep(candidate)
+
+    # a lower precision that is to come
+
+    def _prepare_precision(self) -> None:
+        wanted = {self._recipe.precision} if self._recipe.precision else set()
+        wanted |= set(self._recipe.allowed_precisions) if not wanted else set()
+        if wanted & (_HALVES | _QUANTIZED):
+            self._improve(
+                "prepare_precision",
+                "folding batch normalisations",
+                quantized=bool(wanted & _QUANTIZED),
+            )
+
+    def _improve(self, function: str, doing: str, **arguments: Any) -> bool:  # noqa: ANN401 - JSON
+        """Make a change, and keep it if nothing is against it; else warn."""
+        candidate = self._try(function, doing, **arguments)
+        if candidate is None:
+            return False
+        if differs := self._differs(candidate):
+            self._warn(f"{candidate.changes[0].message}: not kept, since {differs}")
+            return False
+        self._keep(candidate)
+        return True
+
+    # nodes that the backend does not take
+
+    def _serve_backend(self) -> None:
+        backend = self._recipe.backend
+        now = ask(backend, self._current, self._validated.shape_nodes, self._log_file())
+        if backend in COMPILED_BACKENDS and self._has_ifs():
+            # that the parser takes an If does not mean that it can be built: see docs/conversion.md
+            if self._improve("take_branches", "taking constant branches", sizes=self._sizes()):
+                now = ask(backend, self._current, self._shape_nodes(), self._log_file())
+        elif self._has_ifs() and now is not None:
+            now = self._better(
+                now, "take_branches", "taking constant branches", sizes=self._sizes()
+            )
+        if now is None or now.whole:
+            return
+        for operators in self._expandable(now):
+            now = self._better(now, "expand", "expanding operators", operators=operators)
+            if now.whole:
+                return
+        if sum(sizes_in_memory(graphs.parse(self._current))) <= _LARGEST_TO_SIMPLIFY:
+            self._better(now, "simplify", "folding what is constant")
+
+    def _better(self, now: Support, function: str, doing: str, **arguments: Any) -> Support:  # noqa: ANN401 - JSON
+        """Make a change, and keep it if the backend then takes more; return what it makes of the model."""
+        candidate = self._try(function, doing, **arguments)
+        if candidate is None:
+            return now
+        nodes = self._isolated(
+            _SHAPE_NODES, "reading the converted model's shapes", model=str(candidate.path)
+        )
+        then = ask(self._recipe.backend, candidate.path, nodes, self._log_file())
+        if then is None or not then.better_than(now) or self._differs(candidate):
+            return now
+        self._keep(candidate)
+        return then
+
+    def _expandable(self, now: Support) -> list[list[str]]:
+        """Return sets of operators that have bodies: those that are refused, or if none is named, all."""
+        model = graphs.parse(self._current)
+        opset = graphs.default_opset(model) or 1
+        bodied = {node.op_type for node in standard_nodes(model) if is_function(node, opset)}
+        named = sorted(bodied & now.operators)
+        if named:
+            return [named]
+        return [sorted(bodied)] if bodied and now.refused is not None else []
+
+    def _has_ifs(self) -> bool:
+        return any(node.op_type == "If" for node in graphs.walk_nodes(graphs.parse(self._current)))
+
+    def _sizes(self) -> dict[str, list[int | None]]:
+        """Return the dimensions that are the same for all requests: others the server refuses."""
+        return {
+            profile.input: [
+                low if low == high else None
+                for low, high in zip(profile.min, profile.max, strict=True)
+            ]
+            for profile in self._validated.profiles
+        }
+
+    def _shape_nodes(self) -> list[str]:
+        found: list[str] = self._isolated(
+            _SHAPE_NODES, "reading the converted model's shapes", model=str(self._current)
+        )
+        return found
+
+    # candidates
+
+    def _try(self, function: str, doing: str, **arguments: Any) -> _Candidate | None:  # noqa: ANN401 - JSON
+        """Make an optional change; None, with a warning if it failed, where there is nothing."""
+        try:
+            return self._make(function, doing, **arguments)
+        except (StageFailure, SessionError) as error:
+            words = error.message if isinstance(error, StageFailure) else plain(str(error))
+            self._warn(f"{doing} failed, so the model stays as it is: {words}")
+            return None
+
+    def _make(self, function: str, doing: str, **arguments: Any) -> _Candidate | None:  # noqa: ANN401 - JSON
+        _log.info("%s", doing)
+        self._count += 1
+        folder = self._work / f"{_PREFIX}{self._count}"
+        changes = self._isolated(
+            f"{_CHANGING}:{function}",
+            doing,
+            source=str(self._current),
+            folder=str(folder),
+            **arguments,
+        )
+        if not changes:
+            return None
+        path = folder / MODEL_NAME
+        return _Candidate(path, tuple(Change.model_validate(change) for change in changes))
+
+    def _keep(self, candidate: _Candidate) -> None:
+        self._current = candidate.path
+        self._changes += candidate.changes
+
+    def _warn(self, message: str) -> None:
+        self._warnings.append(
+            Finding(severity="warning", reason=Reason.CONVERSION_FAILED, message=message)
+        )
+
+    def _isolated(self, function: str, doing: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON
+        return run_isolated(function, doing, limits=Limits(seconds=_SECONDS), **arguments)
+
+    def _log_file(self) -> Path:
+        folder = self._work / f"{_PREFIX}log"
+        folder.mkdir(exist_ok=True)
+        return folder / "parser.log"
+
+    # proof
+
+    def _differs(self, candidate: _Candidate) -> str | None:
+        """Return what tells a candidate from the source, in words; None: nothing."""
+        changed = graphs.parse(candidate.path)
+        if words := form_differs(self._model, changed, self._recipe):
+            return words
+        doing = "comparing the converted model with the source"
+        _log.info("%s", doing)
+        expected = self._source_outputs()
+        try:
+            if not expected.proven:
+                self._isolated(f"{_VERIFICATION}:check", doing, model=str(candidate.path))
+                return None
+            answer = self._isolated(
+                f"{_VERIFICATION}:compare",
+                doing,
+                model=str(candidate.path),
+                folder=str(expected.folder),
+            )
+        except SessionError as error:
+            return f"ONNX Runtime refuses it: {plain(str(error))}"
+        except StageFailure as failure:
+            return failure.message.removesuffix(f"; {REMEDIES[failure.reason]}")
+        words = answer["differs"]
+        return str(words) if words else None
+
+    def _source_outputs(self) -> _Outputs:
+        """Run the source once, for all candidates."""
+        if self._expected is None:
+            folder = self._work / f"{_PREFIX}outputs"
+            folder.mkdir()
+            source = self._runnable()
+            samples = (self._samples(filling) for filling in Filling)
+            if self._recipe.samples_uri is not None:
+                given = self._work / SAMPLES_FILE
+                samples = iter(
+                    [read_samples(given, self._validated.inputs, self._validated.outputs)]
+                )
+            proven = any(self._run_source(source, folder, some[:_SAMPLES]) for some in samples)
+            self._expected = _Outputs(folder, proven)
+            if not proven:
+                self._warn(
+                    "the source takes no inputs that could be drawn, or cannot be run here: the"
+                    " converted model is checked and loaded, its outputs are not compared"
+                )
+        return self._expected
+
+    def _runnable(self) -> Path:
+        """Return the source, under an IR version that ONNX Runtime loads: only the number differs."""
+        if self._model.ir_version <= self._recipe.max_ir_version:
+            return self._source
+        model = graphs.parse(self._source)
+        model.ir_version = self._recipe.max_ir_version
+        return save(model, self._source.parent, self._work / f"{_PREFIX}source")
+
+    def _run_source(self, source: Path, folder: Path, samples: Sequence[Sample]) -> bool:
+        """Write inputs, and what the source makes of them; False: nothing."""
+        _save(folder / INPUTS, samples)
+        arguments = {"model": str(source), "folder": str(folder)}
+        doing = "running the source"
+        _log.info("%s", doing)
+        try:
+            self._isolated(f"{_VERIFICATION}:run_source", doing, **arguments)
+        except (SessionError, StageFailure) as error:
+            _log.info("ONNX Runtime cannot run the source: %s", plain(str(error)))
+            if sum(sizes_in_memory(self._model)) > _LARGEST_BY_DEFINITION:
+                return False
+            _save(folder / INPUTS, samples[:1])
+            try:
+                run_isolated(
+                    f"{_VERIFICATION}:run_source_by_definition",
+                    "running the source by ONNX's reference implementation",
+                    limits=Limits(seconds=_DEFINITION_SECONDS),
+                    **arguments,
+                )
+            except StageFailure as failure:
+                _log.info("%s", failure.message)
+                return False
+        with np.load(folder / OUTPUTS) as outputs:
+            return bool(outputs.files)
+
+    def _samples(self, filling: Filling) -> list[Sample]:
+        drawn = generate(
+            self._validated.inputs, self._validated.profiles, self._recipe.shapes, filling
+        )
+        return [
+            sample
+            for index, sample in enumerate(drawn)
+            if index == 0
+            or sum(array.nbytes for array in sample.inputs.values()) <= _LARGEST_SAMPLE
+        ]
+
+
+def _save(path: Path, samples: Sequence[Sample]) -> None:
+    arrays: dict[str, Any] = {
+        f"{sample.name}/{name}": array
+        for sample in samples
+        for name, array in sample.inputs.items()
+    }
+    np.savez(path, **arrays)
+
+
+def find_shape_nodes(*, model: str) -> list[str]:
+    """Return the labels of shape arithmetic. Called in a child process."""
+    return list(shape_nodes(graphs.parse(Path(model))))

@@ -1,0 +1,256 @@
+"""Whether a changed model still is the model: same interface, same kinds of weights, same outputs.
+
+The parts that run models are called in child processes.
+"""
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnx
+from enginewright.contract.task import Recipe
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto
+from onnx.reference import ReferenceEvaluator
+
+from enginewright_runtime import backends, graphs
+from enginewright_runtime.backends.base import SessionError
+from enginewright_runtime.backends.words import plain
+from enginewright_runtime.conversion.inference import elements
+from enginewright_runtime.server.datatypes import BF16
+from enginewright_runtime.server.runner import Runner
+from enginewright_runtime.server.signature import Signature, read_signature
+
+INPUTS: Final = "inputs.npz"
+OUTPUTS: Final = "outputs.npz"
+_REFERENCE: Final = "cpu"
+# Makes ONNX Runtime load opsets that it has the operators of and does not support yet.
+_ONLY_RELEASED: Final = "ALLOW_RELEASED_ONNX_OPSET_ONLY"
+# Share of an output's largest value that its elements may differ by: what another order of the same
+# sums costs. A change of meaning costs orders of magnitude more.
+_TOLERANCE: Final[dict[str, float]] = {"float64": 1e-6, "float32": 1e-3, "float16": 2e-2}
+_NOISE: Final = 1e-6  # a text detector shown noise answers 1e-7, in float32 arithmetic
+_HALF_PRECISION: Final = 6e-2  # of what NumPy does not have: bfloat16
+_LOST: Final = 0.001  # elements of integers and booleans that may differ: ties
+_LARGEST_GROWTH: Final = 2.0  # of the weights, by folding constants
+_SMALL: Final = 16 << 20  # bytes that weights may grow by in any case
+_QUANTIZED: Final = frozenset(
+    {
+        *(TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4, TensorProto.UINT4),
+        *(TensorProto.INT2, TensorProto.UINT2, TensorProto.FLOAT4E2M1),
+        *(TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E4M3FNUZ),
+        *(TensorProto.FLOAT8E5M2, TensorProto.FLOAT8E5M2FNUZ),
+    }
+)
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def form_differs(source: ModelProto, changed: ModelProto, recipe: Recipe) -> str | None:
+    """Return what of a changed model's form is not as it must be, in words; None: nothing. Pure."""
+    if graphs.inputs_of(source) != graphs.inputs_of(changed):
+        return "its inputs differ"
+    if graphs.outputs_of(source) != graphs.outputs_of(changed):
+        return "its outputs differ in name, order, type or declared shape"
+    opset = graphs.default_opset(changed)
+    if opset is not None and opset > recipe.max_opset:
+        return f"it has opset {opset}, above {recipe.max_opset}"
+    if changed.ir_version > recipe.max_ir_version:
+        return f"it has IR version {changed.ir_version}, above {recipe.max_ir_version}"
+    return _weights_differ(source, changed)
+
+
+def _weights_differ(source: ModelProto, changed: ModelProto) -> str | None:
+    """Tell whether quantised weights were undone, which simplifiers do without a word."""
+    before, after = _weights(source), _weights(changed)
+    for kind in _QUANTIZED & before.keys():
+        if after[kind] < before[kind]:
+            name = TensorProto.DataType.Name(kind)
+            return f"of {before[kind]} {name} weights {after[kind]} are left: it is dequantised"
+    sizes = [_bytes(weights) for weights in (before, after)]
+    if sizes[1] > sizes[0] * _LARGEST_GROWTH + _SMALL:
+        return f"its weights grow from {sizes[0]} to {sizes[1]} bytes"
+    return None
+
+
+def _weights(model: ModelProto) -> Counter[int]:
+    found: Counter[int] = Counter()
+    for tensor in graphs.walk_tensors(model):
+        found[tensor.data_type] += elements(tensor)
+    return found
+
+
+def _bytes(weights: Counter[int]) -> int:
+    # strings have no size of their own
+    known = {kind: count for kind, count in weights.items() if kind != TensorProto.STRING}
+    return sum(
+        count * int(onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize)
+        for kind, count in known.items()
+    )
+
+
+def run_source(*, model: str, folder: str) -> dict[str, Any]:
+    """Run a model on inputs.npz with ONNX Runtime's CPU provider, and write outputs.npz.
+
+    Samples that the model refuses are left out of outputs.npz, as are outputs that differ between two runs.
+
+    Returns:
+        `refused`: ONNX Runtime's words by sample.
+
+    Raises:
+        SessionError: the model does not load.
+    """
+    os.environ[_ONLY_RELEASED] = "0"
+    runner, signature = _load(model)
+    refused: dict[str, str] = {}
+    outputs: dict[str, Arrays] = {}
+    for name, feeds in _read(Path(folder) / INPUTS).items():
+        try:
+            first, second = (_run(runner, signature, feeds) for _ in range(2))
+        except Exception as error:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
+            refused[name] = plain(str(error))
+            continue
+        outputs[name] = {
+            output: array
+            for output, array in first.items()
+            if _difference(array, second[output], half=False) is None
+        }
+    _write(Path(folder) / OUTPUTS, outputs)
+    return {"refused": refused}
+
+
+def run_source_by_definition(*, model: str, folder: str) -> dict[str, Any]:
+    """Do as `run_source`, with ONNX's reference implementation: slow, and knows every opset."""
+    outputs: dict[str, Arrays] = {}
+    refused: dict[str, str] = {}
+    proto = onnx.load(model)
+    names = [value.name for value in proto.graph.output]
+    try:
+        evaluator = ReferenceEvaluator(proto)
+        for name, feeds in _read(Path(folder) / INPUTS).items():
+            results = evaluator.run(names, feeds)
+            outputs[name] = dict(zip(names, map(np.asarray, results), strict=True))
+    except Exception as error:  # noqa: BLE001 - a reference operator may raise anything
+        refused["all"] = plain(str(error))
+    _write(Path(folder) / OUTPUTS, outputs)
+    return {"refused": refused}
+
+
+def compare(*, model: str, folder: str) -> dict[str, Any]:
+    """Run a changed model on inputs.npz and compare with outputs.npz.
+
+    Returns:
+        `differs`: words, or None; `compared`: how many outputs were, over all samples.
+
+    Raises:
+        SessionError: the model does not load, or fails on a sample that the source takes.
+    """
+    onnx.checker.check_model(model)
+    runner, signature = _load(model)
+    expected = _read(Path(folder) / OUTPUTS)
+    compared = 0
+    for name, feeds in _read(Path(folder) / INPUTS).items():
+        if name not in expected:
+            continue
+        try:
+            found = _run(runner, signature, feeds)
+        except Exception as error:
+            # exceptions of ONNX Runtime share no base class but Exception
+            raise SessionError(f"sample {name}: {error}") from error
+        for output, want in expected[name].items():
+            half = signature.outputs[output].datatype is BF16
+            if words := _difference(want, found[output], half=half):
+                return {"differs": f"output {output!r} of sample {name!r} {words}", "compared": 0}
+            compared += 1
+    return {"differs": None, "compared": compared}
+
+
+def check(*, model: str) -> None:
+    """Check a changed model that nothing can be run against: its form, and that it loads.
+
+    Raises:
+        SessionError: it does not.
+    """
+    onnx.checker.check_model(model)
+    _load(model)
+
+
+def _load(model: str) -> tuple[Runner, Signature]:
+    session = backends.create(_REFERENCE, Path(model)).session
+    signature = read_signature(session.get_inputs(), session.get_outputs(), ())
+    return Runner(session, signature), signature
+
+
+def _run(runner: Runner, signature: Signature, feeds: Arrays) -> Arrays:
+    names = list(signature.outputs)
+    ready = {
+        name: array.astype(object) if signature.inputs[name].datatype.is_string else array
+        for name, array in feeds.items()
+        if name in signature.inputs
+    }
+    return dict(zip(names, runner.run(names, ready), strict=True))
+
+
+def _difference(want: NDArray[Any], have: NDArray[Any], *, half: bool) -> str | None:
+    """Return how `have` differs from `want`, None when it does not; `half`: bits of bfloat16."""
+    if want.shape != have.shape:
+        return f"has shape {list(have.shape)}, the source's has {list(want.shape)}"
+    if not want.size:
+        return None
+    if half or want.dtype.kind in "fV":
+        tolerance = _HALF_PRECISION if half else _TOLERANCE.get(want.dtype.name, _HALF_PRECISION)
+        return _numeric(_wide(want, half=half), _wide(have, half=half), tolerance)
+    lost = float(
+        np.mean(want.astype(str) != have.astype(str))
+        if want.dtype.kind in "OSU"
+        else np.mean(want != have)
+    )
+    return f"differs in {lost:.1%} of its elements" if lost > _LOST else None
+
+
+def _numeric(want: NDArray[np.float64], have: NDArray[np.float64], tolerance: float) -> str | None:
+    finite = np.isfinite(want)
+    if not np.array_equal(
+        np.where(finite, 0.0, want), np.where(np.isfinite(have), 0.0, have), equal_nan=True
+    ):
+        return "has NaN or infinity in other places than the source's"
+    want, have = want[finite], have[finite]
+    largest = float(np.abs(want).max(initial=0.0))
+    error = float(np.abs(want - have).max(initial=0.0))
+    if error <= tolerance * largest + _NOISE:
+        return None
+    return f"differs by {error:.3g}, the source's largest value is {largest:.3g}"
+
+
+def _wide(array: NDArray[Any], *, half: bool) -> NDArray[np.float64]:
+    if half and array.dtype == np.uint16:
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    return array.astype(np.float64)
+
+
+def _read(path: Path) -> dict[str, Arrays]:
+    """Read a file of arrays SAMPLE/TENSOR; return them by sample."""
+    groups: dict[str, Arrays] = {}
+    with np.load(path, allow_pickle=False) as file:
+        for key in file.files:
+            sample, _, name = key.partition("/")
+            groups.setdefault(sample, {})[name] = file[key]
+    return groups
+
+
+def _write(path: Path, groups: dict[str, Arrays]) -> None:
+    arrays: dict[str, Any] = {
+        f"{sample}/{name}": _storable(array)
+        for sample, members in groups.items()
+        for name, array in members.items()
+    }
+    np.savez(path, **arrays)
+
+
+def _storable(array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype == object:
+        return array.astype(np.str_)
+    # types that NumPy does not know itself are stored as floats
+    return array.astype(np.float32) if array.dtype.kind == "V" else array
