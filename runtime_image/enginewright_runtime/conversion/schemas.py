@@ -158,7 +158,7 @@ def is_valid(node: NodeProto, newer: Schema, older: Schema) -> bool:
             return False
     return (
         not any(_given(node, index) for index in moved_inputs(newer, older))
-        and _has_required(node, older)
+        and has_required(node, older)
         and _fits_in(node.input, older.min_input, older.max_input)
         and _fits_in(node.output, older.min_output, older.max_output)
     )
@@ -192,7 +192,8 @@ def _is_expressible(node: NodeProto, newer: Schema, older: Schema) -> bool:
     )
 
 
-def _has_required(node: NodeProto, schema: Schema) -> bool:
+def has_required(node: NodeProto, schema: Schema) -> bool:
+    """Tell whether the node has all inputs that are not optional."""
     single = onnx.defs.OpSchema.FormalParameterOption.Single
     return all(
         _given(node, index) for index, formal in enumerate(schema.inputs) if formal.option == single

@@ -16,17 +16,27 @@ from onnx import (
     NodeProto,
     TensorProto,
     TypeProto,
+    helper,
     inliner,
+    numpy_helper,
     version_converter,
 )
 
 from enginewright_runtime import graphs
+from enginewright_runtime.conversion.branches import remove_unused
 from enginewright_runtime.conversion.element_types import declared
 from enginewright_runtime.conversion.inference import bodies, constants, infer, sort
 from enginewright_runtime.conversion.planning import is_function
-from enginewright_runtime.conversion.propagation import as_tensors, known_values
+from enginewright_runtime.conversion.propagation import Array, as_tensors, infer_fully, known_values
 from enginewright_runtime.conversion.rewriting import InexpressibleError, older_form
-from enginewright_runtime.conversion.schemas import STANDARD, Fit, fit, schema_of
+from enginewright_runtime.conversion.schemas import (
+    STANDARD,
+    Fit,
+    Schema,
+    fit,
+    has_required,
+    schema_of,
+)
 from enginewright_runtime.conversion.splicing import (
     Names,
     ReplacementError,
@@ -177,8 +187,9 @@ class _Translator:
                 return [found]
             case Fit.NONE:
                 if not is_function(node, opset):
+                    body = "" if node is source else "its operator's body has "
                     raise InexpressibleError(
-                        f"opset {self._target} has no equivalent of {node.op_type}"
+                        f"{body}{node.op_type}, which opset {self._target} has no equivalent of"
                     )
                 nodes = self._body(node, opset, known, depth)
                 self._done.expanded[graphs.label(source)] = source.op_type
@@ -193,33 +204,75 @@ class _Translator:
             raise InexpressibleError(f"{node.op_type} has no end of bodies")
         # the oldest form of the body, which is the closest to an older target
         version = schema.since_version if self._target < opset else opset
-        small = alone(node, {"": version}, self._types, {})  # it asks for types, not values
-
-        def inline(model: ModelProto) -> ModelProto:
-            inlined = inliner.inline_selected_functions(
-                model, [("", node.op_type)], inline_schema_functions=True
-            )
-            if any(each.op_type == node.op_type for each in inlined.graph.node):
-                raise ReplacementError(
-                    f"ONNX gives no body of {node.op_type} for inputs of these types"
-                )
-            return inlined
-
-        nodes = replacement(node, small, inline, self._names)
-        if self._target >= opset:
-            return nodes
+        explicit = _with_defaults(node, schema)
+        # for the inliner without constants: it asks for the types of inputs, not for values
+        small = alone(explicit, {"": version}, self._types, {})
+        nodes = replacement(explicit, small, lambda model: _inlined(model, version), self._names)
         small = alone(node, {"": version}, self._types, _needed(node, known))
         del small.graph.node[:]
         small.graph.node.extend(nodes)
-        inner = infer(small)
+        sort(small.graph)
+        inner = infer_fully(small, {})
+        within = known_values(small.graph, inner, version)
+        _fold(small.graph, within, set(node.output))
+        if self._target >= opset:
+            return list(small.graph.node)
         self._types |= {name: kind for name, kind in inner.items() if name not in self._types}
         self._kinds |= _kinds(inner)
-        sort(small.graph)
-        within = as_tensors(known_values(small.graph, inner, version))
         found: list[NodeProto] = []
-        for each in nodes:
-            found += self._older(each, version, within, depth - 1, source=node)
+        for each in small.graph.node:
+            found += self._older(each, version, as_tensors(within), depth - 1, source=node)
         return found
+
+
+def _inlined(model: ModelProto, version: int) -> ModelProto:
+    """Return a model of one node with the body of its operator in its place."""
+    operator = model.graph.node[0].op_type
+    inlined = inliner.inline_selected_functions(
+        model, [("", operator)], inline_schema_functions=True
+    )
+    for node in inlined.graph.node:
+        if node.op_type == operator:
+            raise ReplacementError(f"ONNX gives no body of {operator} for inputs of these types")
+        schema = schema_of(node, version)
+        if schema is not None and not has_required(node, schema):
+            raise ReplacementError(
+                f"ONNX's body of {operator} needs an input that the node leaves out"
+            )
+    return inlined
+
+
+def _with_defaults(node: NodeProto, schema: Schema) -> NodeProto:
+    """Return a copy that says its defaults: the inliner leaves bodies without them (onnx 1.23)."""
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    given = {entry.name for entry in node.attribute}
+    copy.attribute.extend(
+        formal.default_value
+        for name, formal in schema.attributes.items()
+        if name not in given and formal.default_value.name
+    )
+    return copy
+
+
+def _fold(graph: GraphProto, known: Mapping[str, Array], outputs: set[str]) -> None:
+    """Make constants of what is known in a body, in place: backends refuse axes that are computed."""
+    nodes = [
+        helper.make_node(
+            "Constant",
+            [],
+            [node.output[0]],
+            name=node.name,
+            value=numpy_helper.from_array(known[node.output[0]]),
+        )
+        if len(node.output) == 1 and node.output[0] in known and node.output[0] not in outputs
+        else node
+        for node in graph.node
+    ]
+    copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
+    remove_unused(graph)
 
 
 def _needed(node: NodeProto, known: Mapping[str, TensorProto]) -> dict[str, TensorProto]:

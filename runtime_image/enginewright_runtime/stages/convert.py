@@ -50,7 +50,7 @@ _SHAPE_NODES: Final = "enginewright_runtime.stages.convert:find_shape_nodes"
 _SECONDS: Final = 900.0  # of one child process
 _DEFINITION_SECONDS: Final = 60.0  # of ONNX's reference implementation, which is plain Python
 _SAMPLES: Final = 2  # that are compared
-_LARGEST_SAMPLE: Final = 64 << 20  # bytes of inputs
+_LARGEST: Final = 64 << 20  # bytes of inputs
 _LARGEST_BY_DEFINITION: Final = 512 << 20  # bytes of weights
 _LARGEST_TO_SIMPLIFY: Final = 1 << 30  # bytes: ONNX Runtime writes all weights again
 _HALVES: Final = frozenset({"FP16", "BF16"})
@@ -246,14 +246,16 @@ class _Conversion:
         return then
 
     def _expandable(self, now: Support) -> list[list[str]]:
-        """Return sets of operators that have bodies: those that are refused, or if none is named, all."""
+        """Return sets of operators that have bodies, to be tried in turn.
+
+        First those that are refused; then the others one by one, for ONNX Runtime itself puts the
+        body in the place of a node that nobody takes, and then says what became of the body.
+        """
         model = graphs.parse(self._current)
         opset = graphs.default_opset(model) or 1
         bodied = {node.op_type for node in standard_nodes(model) if is_function(node, opset)}
         named = sorted(bodied & now.operators)
-        if named:
-            return [named]
-        return [sorted(bodied)] if bodied and now.refused is not None else []
+        return [*([named] if named else []), *([each] for each in sorted(bodied - set(named)))]
 
     def _has_ifs(self) -> bool:
         return any(node.op_type == "If" for node in graphs.walk_nodes(graphs.parse(self._current)))
@@ -351,13 +353,7 @@ class _Conversion:
             folder = self._work / f"{_PREFIX}outputs"
             folder.mkdir()
             source = self._runnable()
-            samples = (self._samples(filling) for filling in Filling)
-            if self._recipe.samples_uri is not None:
-                given = self._work / SAMPLES_FILE
-                samples = iter(
-                    [read_samples(given, self._validated.inputs, self._validated.outputs)]
-                )
-            proven = any(self._run_source(source, folder, some[:_SAMPLES]) for some in samples)
+            proven = any(self._run_source(source, folder, some) for some in self._samples())
             self._expected = _Outputs(folder, proven)
             if not proven:
                 self._warn(
@@ -400,16 +396,17 @@ class _Conversion:
         with np.load(folder / OUTPUTS) as outputs:
             return bool(outputs.files)
 
-    def _samples(self, filling: Filling) -> list[Sample]:
-        drawn = generate(
-            self._validated.inputs, self._validated.profiles, self._recipe.shapes, filling
-        )
-        return [
-            sample
-            for index, sample in enumerate(drawn)
-            if index == 0
-            or sum(array.nbytes for array in sample.inputs.values()) <= _LARGEST_SAMPLE
-        ]
+    def _samples(self) -> Iterator[list[Sample]]:
+        """Yield the user's samples, or drawn ones until the source takes some."""
+        inputs, outputs = self._validated.inputs, self._validated.outputs
+        if self._recipe.samples_uri is not None:
+            yield read_samples(self._work / SAMPLES_FILE, inputs, outputs)[:_SAMPLES]
+            return
+        for filling in Filling:
+            drawn = generate(inputs, self._validated.profiles, self._recipe.shapes, filling)
+            sizes = [sum(array.nbytes for array in sample.inputs.values()) for sample in drawn]
+            small = [sample for sample, size in zip(drawn, sizes, strict=True) if size <= _LARGEST]
+            yield (small or drawn[:1])[:_SAMPLES]
 
 
 def _save(path: Path, samples: Sequence[Sample]) -> None:
