@@ -1,0 +1,63 @@
+"""Arrays as they come from sessions and .npz files, in a form in which they can be compared.
+
+NumPy has neither bfloat16 nor float8: they come as their bits (uint16, uint8), as void elements out
+of an .npz file, or as types of ml_dtypes, depending on who made the array.
+"""
+
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Kind = Literal["float", "integer", "bool", "string", "other"]
+_RAW: Final = "uV"  # kinds of arrays that may be bits of something else
+_NARROW: Final = ("bfloat16", "float8", "float4", "float6")
+_INTEGERS: Final = "iu"
+
+
+def kind_of(array: Array, dtype: str | None) -> Kind:
+    """Return what `array` holds; `dtype`: what the model declares, None where unknown."""
+    if dtype == "string" or array.dtype.kind in "OSU":
+        return "string"
+    if _is_narrow(dtype) or array.dtype.kind == "f" or array.dtype.name.startswith(_NARROW):
+        return "float"
+    if array.dtype.kind in _INTEGERS or array.dtype.name.startswith(("int", "uint")):
+        return "integer"
+    return "bool" if array.dtype.kind == "b" else "other"
+
+
+def dtype_of(array: Array, dtype: str | None) -> str:
+    """Return the name of the elements' type: the declared one where `array` holds its bits."""
+    if kind_of(array, dtype) == "string":
+        return "string"
+    if dtype is not None and array.dtype.kind in _RAW and _fits(array, dtype):
+        return dtype
+    return array.dtype.name
+
+
+def wide(array: Array, dtype: str) -> NDArray[np.float64]:
+    """Return numbers as float64; `dtype`: as `dtype_of` tells."""
+    if dtype == "bfloat16" and array.dtype.itemsize == 2 and array.dtype.name != dtype:
+        bits = array.view(np.uint16).astype(np.uint32) << 16
+        return bits.view(np.float32).astype(np.float64)
+    if array.dtype.kind in _RAW and array.dtype.name != dtype:
+        array = array.view(_narrow_type(dtype))
+    return array.astype(np.float64)
+
+
+def _is_narrow(dtype: str | None) -> bool:
+    return dtype is not None and dtype.startswith(_NARROW)
+
+
+def _fits(array: Array, dtype: str) -> bool:
+    if not _is_narrow(dtype):
+        return False
+    return array.dtype.itemsize == (2 if dtype == "bfloat16" else 1)
+
+
+def _narrow_type(dtype: str) -> np.dtype[Any]:
+    import ml_dtypes  # noqa: PLC0415 - heavy for a sidecar, which never meets these types
+
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, dtype))
+    return found

@@ -1,0 +1,301 @@
+"""How outputs are compared: every type, every figure, every tolerance."""
+
+import subprocess
+import sys
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from enginewright.contract.manifest import OutputParity
+from enginewright.contract.task import OutputTolerance, Recipe
+from enginewright_runtime import parity
+from enginewright_runtime.parity import DEFAULTS, Tolerances, Verdict
+
+LIMITS: dict[str, Any] = {
+    "backend": "cpu",
+    "ort_version": "1",
+    "max_opset": 26,
+    "max_ir_version": 13,
+}
+
+
+def judge(
+    want: Any,
+    have: Any,
+    precision: str = "FP32",
+    dtype: str | None = None,
+    **recipe: Any,
+) -> Verdict:
+    tolerances = Tolerances.of(Recipe(**LIMITS, **recipe), precision)
+    return parity.compare(
+        {"a": {"y": np.asarray(want)}},
+        {"a": {"y": np.asarray(have)}},
+        compared_with="source",
+        tolerances=tolerances,
+        dtypes={"y": dtype} if dtype else None,
+    )
+
+
+def figures(verdict: Verdict) -> OutputParity:
+    assert len(verdict.outputs) == 1
+    return verdict.outputs[0]
+
+
+def test_figures_over_all_samples() -> None:
+    wanted = {"a": {"y": np.array([1.0, 2.0])}, "b": {"y": np.array([4.0, 0.0])}}
+    found = {"a": {"y": np.array([1.0, 2.002])}, "b": {"y": np.array([4.004, 0.01])}}
+    verdict = parity.compare(wanted, found, compared_with="expected", tolerances=Tolerances())
+    assert verdict.agrees
+    assert verdict.words is None
+    assert verdict.worst is None
+    told = figures(verdict)
+    assert (told.name, told.compared_with, told.nan, told.inf) == ("y", "expected", 0, 0)
+    assert told.max_abs_error == pytest.approx(0.01)
+    assert told.max_rel_error == pytest.approx(0.001)  # of 0 nothing can be a relative error
+    assert told.cosine is not None
+    assert told.cosine == pytest.approx(1, abs=1e-5)
+    assert told.top1_agreement == 1
+    assert verdict.max_abs_error == told.max_abs_error
+
+
+@pytest.mark.parametrize(
+    ("want", "have", "told"),
+    [
+        (
+            np.ones((2, 3), np.float32),
+            np.ones((2, 4), np.float32),
+            "has shape [2, 4], expected [2, 3]",
+        ),
+        (
+            np.ones((2, 3), np.float32),
+            np.ones(6, np.float32),
+            "has 1 dimensions, shape [6], expected 2, shape [2, 3]",
+        ),
+        (np.ones(2, np.float32), np.ones(2), "has type float64, expected float32"),
+        (np.ones(2, np.int64), np.ones(2, np.int32), "has type int32, expected int64"),
+        (np.array(["a"]), np.ones(1), "has type float64, expected string"),
+    ],
+)
+def test_form(want: Any, have: Any, told: str) -> None:
+    verdict = judge(want, have)
+    assert verdict.words == f"output 'y' of golden sample 'a' {told}"
+    assert figures(verdict).max_abs_error is None
+
+
+def test_output_that_is_not_there() -> None:
+    wanted = {"a": {"y": np.ones(2), "z": np.ones(2)}}
+    verdict = parity.compare(
+        wanted, {"a": {"y": np.ones(2)}}, compared_with="source", tolerances=Tolerances()
+    )
+    assert verdict.words == "output 'z' of golden sample 'a' is missing"
+    assert verdict.failures[0].figure == "missing"
+    assert not parity.compare(
+        wanted, {}, compared_with="source", tolerances=Tolerances(), not_compared={"y"}
+    ).agrees
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.float32(3.5),
+        np.zeros((0, 4), np.float32),
+        np.zeros((2, 3), np.float32),
+        np.array([np.nan, np.inf, -np.inf, 1], np.float16),
+        np.array(True),
+        np.array(["cat", "dog"], object),
+        np.arange(5),
+        np.array([1e308, -1e308]),
+        np.ones((3, 4), np.float32).T,
+        np.array([1, 2], ml_dtypes.float8_e4m3fn),
+        np.array([1, 2], ml_dtypes.int4),
+        np.array([1 + 2j]),
+    ],
+)
+@pytest.mark.parametrize("precision", list(DEFAULTS))
+def test_what_agrees_with_itself(array: Any, precision: str) -> None:
+    verdict = judge(array, array, precision)
+    assert verdict.agrees, verdict.words
+    told = figures(verdict)
+    assert told.max_abs_error in {0, None}
+    assert OutputParity.model_validate_json(told.to_json()) == told
+
+
+def test_strings_of_either_form() -> None:
+    assert judge(np.array(["a", "bc"]), np.array(["a", "bc"], object)).agrees
+    verdict = judge(np.array(["a", "bc"]), np.array(["a", "b"], object))
+    assert verdict.words == "output 'y' of golden sample 'a' differs in 50.0% of its elements"
+    assert verdict.failures[0].figure == "equal"
+
+
+def test_not_a_number_and_infinity() -> None:
+    want = [np.nan, np.inf, 1.0, 2.0]
+    assert judge(want, want).agrees
+    verdict = judge(want, [np.nan, -np.inf, np.nan, np.inf])
+    told = figures(verdict)
+    assert (told.nan, told.inf) == (1, 2)
+    assert verdict.words is not None
+    assert "in other places than expected: 1 NaN and 2 infinite of 4 values" in verdict.words
+    assert "1 finite of 4 values" in str(judge(want, [0.0, np.inf, 1, 2]).words)
+
+
+@pytest.mark.parametrize(("error", "agrees"), [(1e-7, True), (1e-2, False)])
+def test_an_output_that_is_zero_has_no_cosine(error: float, agrees: bool) -> None:
+    want = np.full(100, 1e-8, np.float32)
+    verdict = judge(want, want + np.float32(error))
+    assert figures(verdict).cosine is None
+    assert verdict.agrees is agrees
+
+
+@pytest.mark.parametrize("precision", ["FP16", "BF16", "INT8", "FP8"])
+def test_zeros_in_place_of_a_direction(precision: str) -> None:
+    verdict = judge(np.linspace(0.001, 0.01, 10), np.zeros(10), precision)
+    assert figures(verdict).cosine == 0
+    assert not verdict.agrees
+
+
+def test_of_one_number_only_its_size_counts() -> None:
+    assert figures(judge(np.float32(0.9), np.float32(0.2), "INT8")).cosine is None
+    assert not judge(np.float32(0.9), np.float32(0.2), "INT8").agrees
+    assert judge(np.float32(0.9), np.float32(0.85), "INT8").agrees
+
+
+def test_bits_of_types_that_numpy_has_not() -> None:
+    halves = np.array([1, 2, 3], ml_dtypes.bfloat16)
+    bits = halves.view(np.uint16)
+    near = np.array([1.01, 2, 3], ml_dtypes.bfloat16)
+    assert judge(bits, near, dtype="bfloat16").agrees
+    assert figures(judge(bits, near, dtype="bfloat16")).max_abs_error == pytest.approx(0.0078, 0.01)
+    assert judge(bits.view("V2"), bits, dtype="bfloat16").agrees
+    assert not judge(bits, np.array([1, 4, 3], ml_dtypes.bfloat16), dtype="bfloat16").agrees
+    eighths = np.array([1, 2, 300], ml_dtypes.float8_e4m3fn)
+    other = np.array([1.1, 2, 320], ml_dtypes.float8_e4m3fn)
+    assert judge(eighths.view(np.uint8), other, dtype="float8_e4m3fn").agrees
+    assert not judge(eighths.view(np.uint8), -other, dtype="float8_e4m3fn").agrees
+
+
+@pytest.mark.parametrize("count", [10, (1 << 20) + 3])
+def test_pieces_of_large_arrays(count: int) -> None:
+    want = np.linspace(-1, 1, count, dtype=np.float32)
+    have = want.copy()
+    have[-1] += 0.05
+    verdict = judge(want, have)
+    told = figures(verdict)
+    assert told.max_abs_error == pytest.approx(0.05, rel=1e-3)
+    assert told.max_rel_error == pytest.approx(0.05, rel=1e-3)
+    assert verdict.agrees is (count > 100)  # one outlier among many
+
+
+def test_best_classes() -> None:
+    want = np.array([[0.1, 0.9], [0.9, 0.1], [0.501, 0.499], [0.3, 0.7]])
+    have = np.array([[0.2, 0.8], [0.8, 0.2], [0.499, 0.501], [0.7, 0.3]])
+    told = figures(judge(want, have, "INT8"))
+    assert told.top1_agreement == 0.75  # a tie is nobody's fault, the last row is wrong
+    assert figures(judge(want.reshape(1, 1, 4, 2), have.reshape(1, 1, 4, 2))).top1_agreement is None
+    assert figures(judge(want[:, :1], want[:, :1])).top1_agreement is None
+    assert figures(judge(np.arange(4), np.arange(4))).top1_agreement is None
+
+
+def test_a_wrong_class_is_refused_though_the_direction_agrees() -> None:
+    generator = np.random.default_rng(1)
+    want = np.full((40, 1000), 10.0) + generator.normal(0, 0.01, (40, 1000))
+    want[:, 0] = 13
+    have = want.copy()
+    have[:4, [0, 1]] = have[:4, [1, 0]]
+    verdict = judge(want, have, "INT8")
+    assert verdict.failures[0].figure == "top1"
+    assert "has the same best class in 90.0% of 40 rows, 95% is the least for INT8" in str(
+        verdict.words
+    )
+
+
+@pytest.mark.parametrize(
+    ("noise", "agreeing"),
+    [
+        (0.0005, ["FP32", "FP16", "BF16", "INT8", "FP8"]),
+        (0.03, ["FP16", "BF16", "INT8", "FP8"]),
+        (0.08, ["BF16", "INT8", "FP8"]),
+        (0.15, ["INT8", "FP8"]),
+        (0.22, ["FP8"]),
+        (0.5, []),
+    ],
+)
+def test_low_precisions_are_allowed_more_noise(noise: float, agreeing: list[str]) -> None:
+    """An output of normal values: of that noise relative to it, the cosine is 1/sqrt(1+noise^2)."""
+    generator = np.random.default_rng(7)
+    want = generator.normal(0, 1, (2, 8, 64, 64))
+    have = want + generator.normal(0, noise, want.shape)
+    assert [name for name in DEFAULTS if judge(want, have, name).agrees] == agreeing
+
+
+def test_a_sample_without_content_is_judged_by_the_range_of_the_others() -> None:
+    """Steps of INT8 are of a tensor's range: a page without text shows them too."""
+    full, empty = np.linspace(0, 1, 100), np.full(100, 1e-5)
+    wanted = {"text": {"y": full}, "blank": {"y": empty}}
+    found = {"text": {"y": full + 0.004}, "blank": {"y": empty + 0.004}}
+    for precision, agrees in (("INT8", True), ("FP16", False)):
+        verdict = parity.compare(
+            wanted, found, compared_with="source", tolerances=Tolerances(precision=precision)
+        )
+        assert verdict.agrees is agrees, verdict.words
+
+
+def test_tolerances_of_the_user() -> None:
+    want, have = np.array([1.0, 2.0]), np.array([1.001, 2.0])
+    assert not judge(want, have, "INT8", rtol=0.0, atol=0.0005).agrees
+    assert judge(want, have, rtol=0.002).agrees
+    assert "allowed: 0 of the value plus 0.0005, by spec.parity" in str(
+        judge(want, have, atol=0.0005).words
+    )
+    own = (OutputTolerance(name="y", atol=0.01), OutputTolerance(name="other", atol=1.0))
+    assert judge(want, have, rtol=0.0, atol=0.0, outputs=own).agrees
+    assert not judge(want, have, rtol=0.0, atol=0.0, outputs=own[1:]).agrees
+    assert judge(want, have, outputs=(OutputTolerance(name="y"),)).agrees  # no numbers: the default
+    assert "by spec.parity.outputs, y" in str(judge(want, have + 1, outputs=own).words)
+
+
+def test_integers_are_equal_unless_their_own_output_has_a_tolerance() -> None:
+    want = np.arange(100, dtype=np.uint8)
+    have = want + np.uint8(1)
+    assert not judge(want, have).agrees
+    assert not judge(want, have, atol=1.0).agrees
+    assert judge(want, have, outputs=(OutputTolerance(name="y", atol=1.0),)).agrees
+    one = want.copy()
+    one[0] = 9
+    assert judge(want, one).agrees
+
+
+def test_types_have_tolerances_of_their_own() -> None:
+    want = np.linspace(1, 2, 100)
+    for dtype, agrees in ((np.float32, False), (np.float16, True)):
+        assert judge(want.astype(dtype), (want * 1.035).astype(dtype)).agrees is agrees
+
+
+def test_the_worst_failure() -> None:
+    wanted = {name: {"y": np.array([1.0, 2.0])} for name in "abc"}
+    found = {
+        name: {"y": np.array([1.0, 2.0 + add])} for name, add in zip("abc", [1, 5, 2], strict=True)
+    }
+    verdict = parity.compare(wanted, found, compared_with="source", tolerances=Tolerances())
+    assert verdict.worst is not None
+    assert verdict.worst.sample == "b"
+    assert str(verdict.words).startswith("output 'y' of golden sample 'a'")
+    assert str(verdict.words).endswith("(and 2 more)")
+
+
+def test_outputs_that_vary() -> None:
+    once = {"noise": np.array([1.0, 2.0]), "y": np.array([1.0, 2.0])}
+    again = {"noise": np.array([2.0, 1.0]), "y": np.array([1.0, 2.0])}
+    assert parity.varying(once, again) == ("noise",)
+
+
+def test_no_native_library_is_needed() -> None:
+    """The sidecar compares too, and has little memory."""
+    told = (
+        "import sys, enginewright_runtime.parity;"
+        "print([name for name in ('onnx', 'onnxruntime', 'ml_dtypes') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", told], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert done.stdout.strip() == "[]"
