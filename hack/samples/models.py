@@ -19,6 +19,11 @@ def write_models(real: Path, folder: Path) -> None:
     onnx.save(_newer_opset(), folder / "newer-opset.onnx")
     onnx.save(_custom_operator(), folder / "custom-operator.onnx")
     onnx.save(_partly_supported(), folder / "partly-supported.onnx")
+    onnx.save(_attention(), folder / "attention.onnx")
+    onnx.save(_image_net(), folder / "image.onnx")
+    images = np.random.default_rng(11).random((64, 3, 32, 32), np.float32)
+    np.savez(folder / "calibration.npz", x=images)
+    shutil.copy(next(real.rglob("ch_PP-OCRv4_det_infer.onnx")), folder / "detect.onnx")
 
 
 def _newer_opset() -> onnx.ModelProto:
@@ -67,6 +72,86 @@ def _partly_supported() -> onnx.ModelProto:
         "sample",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, 32, 32])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch"])],
+        weights,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def _attention() -> onnx.ModelProto:
+    """An encoder block as a new exporter writes it: Attention is one operator since opset 23.
+
+    ONNX Runtime's CPU provider has it, OpenVINO's does not: the nodes would fall back in silence.
+    """
+    random = np.random.default_rng(23)
+    width, heads = 64, 4
+
+    def weight(name: str, *shape: int) -> onnx.TensorProto:
+        value = random.standard_normal(shape).astype(np.float32) / np.float32(np.sqrt(shape[0]))
+        return numpy_helper.from_array(value, name)
+
+    weights = [weight(f"{name}_weight", width, width) for name in ("query", "key", "value", "out")]
+    weights += [weight("head_weight", width, 8)]
+    weights += [numpy_helper.from_array(np.ones(width, np.float32), "scale")]
+    nodes = [
+        helper.make_node("MatMul", ["x", f"{name}_weight"], [name], name=f"encoder/{name}")
+        for name in ("query", "key", "value")
+    ]
+    nodes += [
+        helper.make_node(
+            "Attention",
+            ["query", "key", "value"],
+            ["mixed"],
+            name="encoder/attention",
+            q_num_heads=heads,
+            kv_num_heads=heads,
+        ),
+        helper.make_node("MatMul", ["mixed", "out_weight"], ["projected"], name="encoder/project"),
+        helper.make_node("Add", ["x", "projected"], ["summed"], name="encoder/residual"),
+        helper.make_node("RMSNormalization", ["summed", "scale"], ["normal"], name="encoder/norm"),
+        helper.make_node("MatMul", ["normal", "head_weight"], ["y"], name="head"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "sample",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 16, width])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 16, 8])],
+        weights,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+
+
+def _image_net() -> onnx.ModelProto:
+    """A small image model of convolutions, which quantises well."""
+    random = np.random.default_rng(5)
+    nodes, weights, last, into = [], [], "x", 3
+    for layer, out in enumerate((32, 64, 64), 1):
+        kernel = random.standard_normal((out, into, 3, 3)).astype(np.float32)
+        kernel /= np.float32(np.sqrt(into * 9))
+        weights.append(numpy_helper.from_array(kernel, f"kernel_{layer}"))
+        nodes += [
+            helper.make_node(
+                "Conv",
+                [last, f"kernel_{layer}"],
+                [f"conv_{layer}"],
+                pads=[1] * 4,
+                strides=[2, 2],
+                name=f"conv_{layer}",
+            ),
+            helper.make_node("Relu", [f"conv_{layer}"], [f"relu_{layer}"], name=f"relu_{layer}"),
+        ]
+        last, into = f"relu_{layer}", out
+    head = random.standard_normal((64, 10)).astype(np.float32) / np.float32(8)
+    weights.append(numpy_helper.from_array(head, "head"))
+    nodes += [
+        helper.make_node("GlobalAveragePool", [last], ["pooled"], name="pool"),
+        helper.make_node("Flatten", ["pooled"], ["flat"], name="flatten"),
+        helper.make_node("MatMul", ["flat", "head"], ["y"], name="classify"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "sample",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, 32, 32])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 10])],
         weights,
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)

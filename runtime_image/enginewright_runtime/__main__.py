@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import FrameType
 from typing import Final, TypeVar
 
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     options = _parser().parse_args(arguments)
     paths = Paths.from_environment()
-    logs.configure(getattr(options, "stage", options.command))
+    logs.configure(options.command)
     if options.command == "serve":
         from enginewright_runtime.server.main import run  # noqa: PLC0415 - stages need no server
 
@@ -59,14 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _with_task(
                 "fetch-artifact", ServeTask, paths, lambda task: _fetch_artifact(task, paths)
             )
-        case _ if options.stage in _BUILDING:
-            return _with_task(
-                options.stage, EngineTask, paths, lambda task: _build(options.stage, task, paths)
-            )
         case _:
-            return _with_task(
-                options.stage, PrepareTask, paths, lambda task: _stage(options.stage, task, paths)
-            )
+            return _run_stages(options.stages, paths)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -77,8 +72,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("probe", help="say what this image holds")
-    stage = commands.add_parser("stage", help="run one stage of a prepare Job or an engine Job")
-    stage.add_argument("stage", choices=(*PREPARE_STAGES, *_BUILDING))
+    stage = commands.add_parser("stage", help="run stages of a prepare Job or an engine Job")
+    stage.add_argument(
+        "stages",
+        nargs="+",
+        choices=(*PREPARE_STAGES, *_BUILDING),
+        metavar="STAGE",
+        help="one in a pod; several, outside one, run until the first that fails: "
+        + ", ".join((*PREPARE_STAGES, *_BUILDING)),
+    )
     commands.add_parser(
         "fetch-artifact", help="copy a prepared model or an engine from the store, checked"
     )
@@ -104,16 +106,23 @@ def _with_task(stage: str, kind: type[_Task], paths: Paths, act: Callable[[_Task
     return act(task)
 
 
-def _stage(stage: str, task: PrepareTask, paths: Paths) -> int:
-    return _run_module(f"enginewright_runtime.stages.{stage}", stage, task, paths)
+def _run_stages(stages: Sequence[str], paths: Paths) -> int:
+    """Run stages of one Job until one fails; return the last one's exit code."""
+    code = 0
+    for stage in stages:
+        logs.configure(stage)
+        if stage in _BUILDING:
+            name = f"enginewright_runtime.stages.engine.{stage.replace('-', '_')}"
+            code = _with_task(stage, EngineTask, paths, partial(_run_module, name, stage, paths))
+        else:
+            name = f"enginewright_runtime.stages.{stage}"
+            code = _with_task(stage, PrepareTask, paths, partial(_run_module, name, stage, paths))
+        if code:
+            break
+    return code
 
 
-def _build(stage: str, task: EngineTask, paths: Paths) -> int:
-    name = f"enginewright_runtime.stages.engine.{stage.replace('-', '_')}"
-    return _run_module(name, stage, task, paths)
-
-
-def _run_module(name: str, stage: str, task: PrepareTask | EngineTask, paths: Paths) -> int:
+def _run_module(name: str, stage: str, paths: Paths, task: PrepareTask | EngineTask) -> int:
     def run() -> StageReport:
         # each stage imports what it alone needs, inside the boundary that reports failures
         report: StageReport = importlib.import_module(name).run(task, paths)

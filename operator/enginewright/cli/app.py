@@ -4,6 +4,8 @@ from typing import Final
 
 import typer
 
+from enginewright.cli.preflight.command import preflight
+
 app: Final = typer.Typer(
     name="enginewright",
     help="Looks into models and engines that Enginewright makes.",
@@ -11,8 +13,11 @@ app: Final = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # users are told in words; a bug's traceback is Python's own
 )
-engine: Final = typer.Typer(help="Engines: built for one class of accelerator.", no_args_is_help=True)
+engine: Final = typer.Typer(
+    help="Engines: built for one class of accelerator.", no_args_is_help=True
+)
 app.add_typer(engine, name="engine")
+app.command()(preflight)
 
 
 @app.callback()

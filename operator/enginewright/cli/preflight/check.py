@@ -1,0 +1,285 @@
+"""Runs the stages for every target and puts together what they found.
+
+Targets of one backend share one prepared model, as classes do in the cluster.
+"""
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from enginewright.cli.preflight.result import (
+    Found,
+    ModelFacts,
+    Parity,
+    Result,
+    TargetResult,
+    found,
+    merged,
+    worst,
+)
+from enginewright.cli.preflight.targets import Target
+from enginewright.cli.preflight.workplace import Outcome, Workplace
+from enginewright.contract import task as contract
+from enginewright.contract.images import COMPILED_BACKENDS, ImageFacts
+from enginewright.contract.keys import engine_key
+from enginewright.contract.manifest import Manifest
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import PublishedEngine
+from enginewright.contract.task import (
+    ENGINE_STAGES,
+    PREPARE_STAGES,
+    EngineRecipe,
+    EngineTask,
+    PrepareTask,
+    Promise,
+    Recipe,
+)
+from enginewright.plan.outside import Outside, why_broken
+
+_CLAIM: Final = "local"
+
+Tell = Callable[[str, str], None]  # target, what happens now
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be looked at, and how."""
+
+    source: str  # a path of this machine, or a URI as in spec.source.uri
+    targets: tuple[Target, ...]
+    recipe: Recipe  # its backend and versions are filled in for each target
+    promise: Promise
+    samples: Path | None = None
+    calibration: Path | None = None
+
+
+@dataclass
+class _Notes:
+    """What has been found so far."""
+
+    findings: list[Found] = field(default_factory=list)
+    targets: dict[str, TargetResult] = field(default_factory=dict)
+    model: ModelFacts | None = None
+
+
+def check(request: Request, place: Workplace, held: ImageFacts, tell: Tell) -> Result:
+    """Look at the model on every target.
+
+    Raises:
+        InstallationError: a stage says nothing.
+    """
+    began = time.monotonic()
+    uri = _mount(request, place)
+    notes = _Notes()
+    by_backend = itertools.groupby(
+        sorted(request.targets, key=lambda each: each.backend), key=lambda each: each.backend
+    )
+    for backend, targets in by_backend:
+        _Backend(request, place, held, tell, notes, backend, uri).look(tuple(targets))
+    ordered = {each.name: notes.targets[each.name] for each in request.targets}
+    return Result(
+        verdict=worst(tuple(each.verdict for each in ordered.values())),
+        source=request.source,
+        model=notes.model,
+        findings=merged(notes.findings),
+        targets=ordered,
+        seconds=round(time.monotonic() - began, 3),
+    )
+
+
+def _mount(request: Request, place: Workplace) -> str:
+    """Show local files where stage `fetch` looks for them; return the model's address."""
+    for path, mount in (
+        (request.samples, contract.SAMPLES_PATH),
+        (request.calibration, contract.CALIBRATION_PATH),
+    ):
+        if path is not None:
+            place.mount(mount, path.resolve().parent)
+    if "://" in request.source:
+        return request.source
+    path = Path(request.source).resolve()
+    place.mount(contract.SOURCE_PATH, path.parent)
+    return local_uri(path)
+
+
+def local_uri(path: Path) -> str:
+    """Return the address under which stage `fetch` finds a file of this machine."""
+    return f"pvc://{_CLAIM}/{path.name}"
+
+
+class _Backend:
+    """All targets of one backend."""
+
+    def __init__(
+        self,
+        request: Request,
+        place: Workplace,
+        held: ImageFacts,
+        tell: Tell,
+        notes: _Notes,
+        backend: str,
+        uri: str,
+    ) -> None:
+        self._request = request
+        self._place = place
+        self._held = held
+        self._tell = tell
+        self._notes = notes
+        self._backend = backend
+        self._uri = uri
+
+    def look(self, targets: tuple[Target, ...]) -> None:
+        began = time.monotonic()
+        self._place.clear_work()
+        task = PrepareTask(
+            job=f"prepare-{self._backend}",
+            source_uri=self._uri,
+            recipe=self._request.recipe.model_copy(update={"backend": self._backend}),
+        )
+        last = self._stages(PREPARE_STAGES, task, targets)
+        seconds = time.monotonic() - began
+        if last.report.published is None:
+            refused = _refused(self._backend, last, seconds)
+            self._notes.targets |= dict.fromkeys((each.name for each in targets), refused)
+            return
+        key = last.report.published.key
+        manifest = self._place.manifest("prepared", key)
+        for target in targets:
+            self._notes.targets[target.name] = self._target(target, key, manifest, seconds)
+
+    def _stages(
+        self,
+        stages: tuple[str, ...],
+        task: PrepareTask | EngineTask,
+        targets: tuple[Target, ...],
+    ) -> Outcome:
+        """Run stages until one fails; return the last outcome."""
+        names = ", ".join(each.name for each in targets)
+        outcomes = self._place.run(stages, task, lambda stage: self._tell(names, stage))
+        for outcome in outcomes:
+            self._notes.findings += [
+                found(each, outcome.report.stage, target.name)
+                for target in targets
+                for each in outcome.findings
+            ]
+            self._note_model(outcome)
+        return outcomes[-1]
+
+    def _note_model(self, outcome: Outcome) -> None:
+        facts = outcome.report.facts
+        if outcome.report.stage == "fetch" and outcome.report.ok and self._notes.model is None:
+            size = sum(each["size_bytes"] for each in facts["files"])
+            self._notes.model = ModelFacts(digest=facts["digest"], size_bytes=size)
+        if outcome.report.stage == "validate" and outcome.report.ok and self._notes.model:
+            told = self._place.handoff("validated")
+            known = {name: told[name] for name in _DESCRIBED}
+            self._notes.model = ModelFacts.model_validate(self._notes.model.model_dump() | known)
+
+    def _target(self, target: Target, key: str, manifest: Manifest, began: float) -> TargetResult:
+        start = time.monotonic()
+        prepared = {
+            "backend": self._backend,
+            "precision": manifest.precision,
+            "changes": manifest.changes,
+            "prepared_key": key,
+            "parity": Parity(verdict="pass", outputs=manifest.parity),
+        }
+        if self._backend in COMPILED_BACKENDS:
+            judged = self._engine(target, key)
+        else:
+            judged = self._examine(target, key)
+        seconds = round(began + time.monotonic() - start, 3)
+        return TargetResult.model_validate({**prepared, **judged, "seconds": seconds})
+
+    def _engine(self, target: Target, key: str) -> dict[str, Any]:
+        """Build the engine, as its Job would."""
+        recipe = EngineRecipe(
+            backend=self._backend,
+            backend_version=self._held.backends[self._backend],
+            ort_version=self._held.ort_version,
+            cuda_major=self._held.cuda_major,
+            accelerator_class=target.name,
+            compute_capability=target.compute_capability,
+            ahead_of_time=True,
+        )
+        task = EngineTask(
+            job=f"engine-{target.name}",
+            engine_key=engine_key(key, recipe),
+            prepared_key=key,
+            recipe=recipe,
+        )
+        self._place.clear_work()
+        last = self._stages(ENGINE_STAGES, task, (target,))
+        if last.report.engine is None or not last.report.ok:
+            return _failed(last)
+        return self._promised(target, last.report.engine)
+
+    def _promised(self, target: Target, engine: PublishedEngine) -> dict[str, Any]:
+        """Judge what the engine leaves outside, as the operator does before a pod starts."""
+        known = self._place.manifest("engines", engine.key).engine
+        outside = Outside(
+            nodes_total=engine.nodes_total,
+            nodes_accelerated=engine.nodes_accelerated,
+            compute_share=engine.compute_share_elsewhere,
+            elsewhere=engine.elsewhere,
+        )
+        broken = why_broken(outside, self._request.promise, target.name)
+        return {
+            **self._judged(target, outside, broken),
+            "engine_key": engine.key,
+            "engine_bytes": engine.size_bytes,
+            "build_seconds": engine.build_seconds,
+            "latency": known.latency if known else None,
+        }
+
+    def _examine(self, target: Target, key: str) -> dict[str, Any]:
+        """Load the prepared model as a serving pod would, and see where its nodes run."""
+        from enginewright_runtime.examination import examine  # noqa: PLC0415 - loaded lazily
+
+        self._tell(target.name, "examine")
+        seen = examine(self._place.artifact("prepared", key), self._backend, self._request.promise)
+        outside = Outside(
+            nodes_total=seen.placement.nodes_total,
+            nodes_accelerated=seen.placement.nodes_total - seen.placement.nodes_elsewhere,
+            compute_share=seen.placement.compute_share,
+            elsewhere=seen.elsewhere,
+        )
+        reason = seen.placement.reason
+        broken = (reason, seen.placement.message) if seen.placement.broken and reason else None
+        return {**self._judged(target, outside, broken), "latency": seen.latency}
+
+    def _judged(
+        self, target: Target, outside: Outside, broken: tuple[Reason, str] | None
+    ) -> dict[str, Any]:
+        counted = {
+            "nodes_total": outside.nodes_total,
+            "nodes_accelerated": outside.nodes_accelerated,
+            "compute_share_elsewhere": outside.compute_share,
+            "elsewhere": outside.elsewhere,
+        }
+        if broken is not None:
+            reason, message = broken
+            return {"verdict": "fail", "reason": reason.value, "message": message, **counted}
+        left = outside.nodes_accelerated < outside.nodes_total
+        warned = any(target.name in each.targets for each in self._notes.findings)
+        return {"verdict": "warn" if left or warned else "pass", **counted}
+
+
+_DESCRIBED: Final = ("opset", "ir_version", "nodes", "inputs", "outputs")
+
+
+def _refused(backend: str, outcome: Outcome, seconds: float) -> TargetResult:
+    return TargetResult.model_validate(
+        {"backend": backend, "seconds": round(seconds, 3), **_failed(outcome)}
+    )
+
+
+def _failed(outcome: Outcome) -> dict[str, Any]:
+    report = outcome.report
+    reason = report.reason.value if report.reason else None
+    parity = Parity(verdict="fail") if reason == "ParityFailed" else None
+    told = {"verdict": "fail", "reason": reason, "message": report.message}
+    return told | ({"parity": parity} if parity else {})

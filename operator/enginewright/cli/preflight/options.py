@@ -1,0 +1,151 @@
+"""From what is typed to what is asked for. Every refusal says what to write instead."""
+
+import re
+from typing import Final, get_args
+
+from enginewright.contract.images import ImageFacts
+from enginewright.contract.task import (
+    Calibration,
+    Precision,
+    Promise,
+    Quantization,
+    Recipe,
+    ShapeProfile,
+)
+
+_RANK: Final = re.compile(r"(\d+(?:x\d+)*|)")
+_PROFILE_SIZES: Final = 3
+# The newest opset and IR version that each ONNX Runtime loads: found by making sessions with the
+# last wheel of each, as `enginewright-runtime probe` does with the one at hand.
+RUNTIME_LIMITS: Final = {
+    "1.16": (19, 9),
+    "1.17": (20, 9),
+    "1.18": (21, 10),
+    "1.19": (21, 10),
+    "1.20": (21, 10),
+    "1.21": (22, 10),
+    "1.22": (22, 10),
+    "1.23": (23, 11),
+    "1.24": (25, 13),
+    **dict.fromkeys((f"1.{minor}" for minor in range(25, 32)), (26, 13)),
+}
+
+
+class OptionError(ValueError):
+    """An option that cannot be used; says what to write."""
+
+
+def shape(text: str) -> ShapeProfile:
+    """Read `INPUT=MIN:OPT:MAX`, sizes with x between: images=1x3x224x224:8x3x224x224:32x3x224x224.
+
+    One shape instead of three stands for all of them.
+
+    Raises:
+        OptionError: it is none.
+    """
+    name, separator, rest = text.rpartition("=")
+    parts = rest.split(":")
+    if not separator or not name or not all(_RANK.fullmatch(part) for part in parts):
+        raise OptionError(
+            f"--shapes {text!r}: write INPUT=MIN:OPT:MAX, such as x=1x3x224:8x3x224:32x3x224"
+        )
+    if len(parts) == 1:
+        parts *= _PROFILE_SIZES
+    if len(parts) != _PROFILE_SIZES:
+        raise OptionError(f"--shapes {text!r}: write one shape, or three: MIN:OPT:MAX")
+    least, usual, most = (
+        tuple(int(size) for size in part.split("x")) if part else () for part in parts
+    )
+    if not len(least) == len(usual) == len(most):
+        raise OptionError(
+            f"--shapes {text!r}: give all three shapes as many sizes as the input has"
+        )
+    if any(
+        not 0 < low <= middle <= high for low, middle, high in zip(least, usual, most, strict=True)
+    ):
+        raise OptionError(f"--shapes {text!r}: write sizes with 0 < MIN <= OPT <= MAX")
+    return ShapeProfile(input=name, min=least, opt=usual, max=most)
+
+
+def promise(budget: str | None) -> Promise:
+    """Read `--budget`: `allow`, or shares such as `compute=2%,nodes=5%`; None: Forbid.
+
+    Raises:
+        OptionError: it is none.
+    """
+    if budget is None:
+        return Promise()
+    if budget == "allow":
+        return Promise(policy="Allow")
+    shares: dict[str, float] = {}
+    for part in budget.split(","):
+        found = re.fullmatch(r"(compute|nodes)=(\d{1,2}(?:\.\d+)?|100)%", part.strip())
+        if not found:
+            raise OptionError(
+                f"--budget {budget!r}: write allow, or shares such as compute=2%,nodes=5%"
+            )
+        shares[found.group(1)] = float(found.group(2)) / 100
+    return Promise(
+        policy="Budget",
+        max_compute_share=shares.get("compute"),
+        max_node_share=shares.get("nodes"),
+    )
+
+
+def precision(text: str | None) -> Precision | None:
+    """Read `--precision`.
+
+    Raises:
+        OptionError: it is none.
+    """
+    if text is None:
+        return None
+    for each in get_args(Precision):
+        if text.upper() == each:
+            known: Precision = each
+            return known
+    raise OptionError(f"--precision {text!r}: write one of {', '.join(get_args(Precision))}")
+
+
+def limits(version: str | None, held: ImageFacts) -> tuple[str, int, int]:
+    """Return version, newest opset and newest IR version of the ONNX Runtime that is to serve.
+
+    Raises:
+        OptionError: nothing is known of it.
+    """
+    if version is None:
+        return held.ort_version, held.max_opset, held.max_ir_version
+    minor = ".".join(version.split(".")[:2])
+    if minor not in RUNTIME_LIMITS:
+        known = ", ".join(RUNTIME_LIMITS)
+        raise OptionError(f"--runtime-version {version!r}: what it loads is known of {known}")
+    opset, ir_version = RUNTIME_LIMITS[minor]
+    return version, opset, ir_version
+
+
+def recipe(
+    held: ImageFacts,
+    *,
+    shapes: tuple[ShapeProfile, ...] = (),
+    wanted: Precision | None = None,
+    runtime_version: str | None = None,
+    target_opset: int | None = None,
+    samples_uri: str | None = None,
+    calibration_uri: str | None = None,
+) -> Recipe:
+    """Return the recipe of a Job that was asked for the same; its backend is filled in later."""
+    version, opset, ir_version = limits(runtime_version, held)
+    quantization = (
+        Quantization(calibration=Calibration(uri=calibration_uri)) if calibration_uri else None
+    )
+    return Recipe(
+        backend="",
+        ort_version=version,
+        max_opset=opset,
+        max_ir_version=ir_version,
+        shapes=shapes,
+        target_opset=target_opset,
+        precision=wanted,
+        quantization=quantization,
+        samples_uri=samples_uri,
+    )

@@ -1,0 +1,72 @@
+"""What `--target` names: a GPU by its compute capability, or a backend of this machine."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from enginewright.contract.images import ImageFacts
+
+AHEAD_OF_TIME: Final = "tensorrt-rtx"
+_EXTRAS: Final = {
+    "tensorrt-rtx": "preflight,rtx",
+    "openvino": "preflight-openvino",
+    "cuda": "preflight-gpu",
+    "cpu": "preflight",
+}
+
+
+class TargetError(ValueError):
+    """A target that is none, or that this installation has not; tells what to do."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the model is to run."""
+
+    name: str
+    backend: str
+    compute_capability: str | None = None  # None: a CPU, or the device at hand
+
+
+def parse(name: str) -> Target:
+    """Return the target of that name.
+
+    Raises:
+        TargetError: it is none.
+    """
+    if found := re.fullmatch(r"sm_?(\d{1,2})(\d)", name.strip().lower()):
+        major, minor = found.groups()
+        return Target(f"sm{major}{minor}", AHEAD_OF_TIME, f"{major}.{minor}")
+    if name in {"cpu", "cuda", "openvino"}:
+        return Target(name, name)
+    raise TargetError(
+        f"{name!r} is no target; write sm75, sm80, sm86, sm89, sm120 or another compute capability"
+        " without its dot, or cpu, openvino, cuda"
+    )
+
+
+def check(target: Target, held: ImageFacts) -> None:
+    """See to it that this installation can look at the target.
+
+    Raises:
+        TargetError: it cannot; names the command that would help.
+    """
+    if target.backend not in held.backends:
+        extra = _EXTRAS[target.backend]
+        alone = (
+            "; one environment holds one ONNX Runtime, so make a new one for it"
+            if target.backend in {"openvino", "cuda"}
+            else ""
+        )
+        raise TargetError(
+            f"target {target.name} needs backend {target.backend}, which is not installed; run:"
+            f" pip install 'enginewright[{extra}]'{alone}"
+        )
+
+
+def defaults(held: ImageFacts) -> tuple[Target, ...]:
+    """Return what is looked at when nothing is named: everything that this installation has."""
+    found = [parse(each) for each in ("cpu", "openvino") if each in held.backends]
+    if AHEAD_OF_TIME in held.backends:
+        found.append(parse("sm89"))
+    return tuple(found)
