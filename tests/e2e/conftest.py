@@ -5,11 +5,13 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import onnx
 import pytest
 
 from hack.samples.models import write_models
 from tests.e2e import harness
 from tests.e2e.harness import CLUSTER_NAME, GPUS, OPERATOR_NAMESPACE, REPOSITORY, Namespace, run
+from tests.support.extensions import compile_library, cube
 
 
 @pytest.fixture(scope="session")
@@ -75,4 +77,7 @@ def model_files(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The real models and the broken ones, under the names that the tests use."""
     folder = tmp_path_factory.mktemp("models")
     write_models(models, folder)
+    onnx.save(cube(), folder / "cube.onnx")
+    library = compile_library(tmp_path_factory.mktemp("library"))
+    library.rename(folder / library.name)
     return folder
