@@ -21,6 +21,7 @@ class Copied:
 
     sha256: str
     size_bytes: int
+    version: str | None = None  # by which the source tells this content from others: etag "1"
 
 
 def copy(

@@ -60,6 +60,7 @@ class Fetched(Handoff):
     files: tuple[ArtifactFile, ...]  # relative to the model folder, model.onnx first
     model_digest: str
     samples: bool  # whether there is a samples file
+    calibration: str | None = None  # digest of the calibration data; None: there is none
 
 
 class Validated(Handoff):

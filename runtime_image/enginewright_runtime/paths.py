@@ -18,8 +18,11 @@ class Paths:
     store: Path
     credentials: Path
     samples_credentials: Path
+    calibration_credentials: Path
     source: Path
     samples: Path
+    calibration: Path
+    extensions: Path  # one folder a claim
     artifact: Path
     termination_log: Path
 
@@ -35,8 +38,11 @@ class Paths:
             store=place(task.STORE_PATH),
             credentials=place(task.CREDENTIALS_PATH),
             samples_credentials=place(task.SAMPLES_CREDENTIALS_PATH),
+            calibration_credentials=place(task.CALIBRATION_CREDENTIALS_PATH),
             source=place(task.SOURCE_PATH),
             samples=place(task.SAMPLES_PATH),
+            calibration=place(task.CALIBRATION_PATH),
+            extensions=place(task.EXTENSIONS_PATH),
             artifact=place(task.ARTIFACT_PATH),
             termination_log=place(task.TERMINATION_LOG),
         )

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.sources import http as http_source
-from enginewright_runtime.sources.credentials import Credentials, read_credentials
+from enginewright_runtime.sources import open_source, patience
+from enginewright_runtime.sources import web as web_source
+from enginewright_runtime.sources.credentials import Secret
 from enginewright_runtime.sources.http import HttpSource
+from enginewright_runtime.sources.room import Room
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Workplace
@@ -40,11 +42,14 @@ def command(tmp_path: Path) -> Workplace:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not wait between tries."""
-    monkeypatch.setattr(http_source, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(patience, "_FIRST_PAUSE", 0.001)
 
 
 def download(web: WebServer, target: Path, path: str = "/m.onnx") -> str:
-    return HttpSource(web.url + path, Credentials()).copy_to(target).sha256
+    source = HttpSource(web.url + path, Secret())
+    name = source.find()
+    assert name is not None
+    return source.copy(name, target, Room(target.parent, "a model", 1 << 40)).sha256
 
 
 def model_at(place: Workplace, name: str = "model.onnx") -> bytes:
@@ -305,13 +310,13 @@ def test_basic_authentication(web: WebServer, place: Workplace) -> None:
 def test_a_secret_with_other_keys_is_told(tmp_path: Path) -> None:
     (tmp_path / "..data").mkdir()
     (tmp_path / "user").write_text("ann")
-    with pytest.raises(StageFailure, match="has only user; give it the key token"):
-        read_credentials(tmp_path)
+    with pytest.raises(StageFailure, match="has only user; give it the keys token, or username"):
+        open_source("https://host/m", tmp_path, tmp_path)
     (tmp_path / "user").unlink()
     with pytest.raises(StageFailure, match="secretRef names does not exist in this namespace"):
-        read_credentials(tmp_path)
-    assert read_credentials(tmp_path / "none") == Credentials()
-    assert "t0ken" not in repr(Credentials(token="t0ken"))
+        Secret.read(tmp_path)
+    assert Secret.read(tmp_path / "none") == Secret()
+    assert "t0ken" not in repr(Secret({"token": "t0ken"}))
 
 
 @pytest.mark.parametrize(
@@ -335,8 +340,8 @@ def test_compressed_bodies_are_refused(
 def test_a_server_that_falls_silent(
     web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_source, "_SILENCE_SECONDS", 0.2)
-    monkeypatch.setattr(http_source, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(web_source, "_SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(patience, "_FIRST_PAUSE", 0.001)
     ended = threading.Event()
 
     def silent(_: Request) -> None:

@@ -1,72 +1,77 @@
 """Models on a volume of the cluster, mounted read-only: pvc://CLAIM/PATH."""
 
 import logging
-import shutil
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.reasons import Reason
 from enginewright.contract.report import name_nodes
 
 from enginewright_runtime import digests
 from enginewright_runtime.digests import Copied
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.logs import Progress
-from enginewright_runtime.sources.base import no_room
+from enginewright_runtime.sources.base import (
+    MOST_FILES,
+    Entry,
+    Missing,
+    too_many_files,
+    unreachable,
+)
+from enginewright_runtime.sources.room import FULL, Room
 
 _log: Final = logging.getLogger(__name__)
 
 
 class ClaimSource:
-    """A file of the volume, or a folder with one .onnx file.
+    """A file of the volume, or a folder.
 
     Symbolic links are followed as long as they end inside the volume: a Hugging Face cache is made
     of them. What is copied are plain files, since onnx and ONNX Runtime refuse linked weights.
     """
 
+    pin = None  # a volume has no versions
+
     def __init__(self, mount: Path, claim: str, path: str) -> None:
         self._mount = mount
         self._claim = claim
         self._path = path.strip("/")
+        self.shown = f"pvc://{claim}/{self._path}"
 
-    def copy_to(self, target: Path) -> Copied:
-        """Copy the file, or the one .onnx file of the folder."""
-        return self._copy(self._inside(self._file()), target)
-
-    def copy_beside(self, location: str, target: Path) -> Copied:
-        """Copy a file of the same folder."""
-        path = self._inside(self._file().parent / location)
-        if not path.is_file():
-            raise StageFailure(
-                Reason.EXTERNAL_DATA_MISSING,
-                f"the model names the external data file {location!r}, which is not beside it in"
-                f" claim {self._claim}",
-            )
-        return self._copy(path, target)
-
-    def _file(self) -> Path:
-        """Return the file as the address names it: external data lies beside that, not its target."""
+    def find(self) -> str | None:
+        """Return the name of the file as the address has it: external data lies beside that."""
         path = self._mount / self._path
         resolved = self._inside(path)
         if resolved.is_dir():
-            return self._only_model(path)
+            return None
         if not resolved.is_file():
-            raise StageFailure(
-                Reason.SOURCE_UNREACHABLE,
-                f"claim {self._claim} has no file {self._path!r}{self._neighbours(resolved)}",
+            raise unreachable(
+                f"claim {self._claim} has no file {self._path!r}{self._neighbours(resolved)}"
             )
-        return path
+        return path.name
 
-    def _only_model(self, folder: Path) -> Path:
-        models = sorted(folder.glob("*.onnx"))
-        if len(models) == 1:
-            return models[0]
-        names = name_nodes([path.name for path in models]) or "none"
-        raise StageFailure(
-            Reason.SOURCE_UNREACHABLE,
-            f"folder {self._path!r} of claim {self._claim} has {len(models)} .onnx files: {names}",
-            remedy="name the file in spec.source.uri",
-        )
+    def files(self, *, deep: bool) -> list[Entry]:
+        """Return the files of the folder; links to folders are not entered."""
+        folder = self._inside(self._mount / self._path)
+        found: list[Entry] = []
+        try:
+            for path in _walk(folder, deep=deep):
+                found.append(Entry(path.relative_to(folder).as_posix(), path.stat().st_size))
+                if len(found) > MOST_FILES:
+                    raise too_many_files(self.shown)
+        except OSError as error:
+            raise self._unreadable(folder, error) from error
+        return sorted(found, key=lambda entry: entry.path)
+
+    def copy(self, path: str, target: Path, room: Room) -> Copied:
+        """Copy a file of the folder, or of the folder of the file."""
+        named = self._mount / self._path
+        folder = named if self._inside(named).is_dir() else named.parent
+        resolved = self._inside(folder / path)
+        if not resolved.is_file():
+            raise Missing(f"claim {self._claim} has no file {path!r} there")
+        return self._copy(resolved, target, room)
 
     def _inside(self, path: Path) -> Path:
         mount = self._mount.resolve()
@@ -75,10 +80,9 @@ class ClaimSource:
         except (OSError, RuntimeError) as error:
             raise self._unreadable(path, error) from error
         if not resolved.is_relative_to(mount):
-            raise StageFailure(
-                Reason.SOURCE_UNREACHABLE,
+            raise unreachable(
                 f"{str(path.relative_to(self._mount))!r} leads out of claim {self._claim}",
-                remedy="write a path inside the volume, without .. and links that leave it",
+                "write a path inside the volume, without .. and links that leave it",
             )
         return resolved
 
@@ -94,22 +98,35 @@ class ClaimSource:
         where = "/" + str(folder.relative_to(self._mount.resolve())).removeprefix(".")
         return f"; {where} holds {name_nodes(names) or 'nothing'}"
 
-    def _copy(self, path: Path, target: Path) -> Copied:
+    def _copy(self, path: Path, target: Path, room: Room) -> Copied:
+        progress = Progress(_log, f"copying {path.name}", None)
+
+        def told(size: int) -> None:
+            room.take(path.name, size)
+            progress.add(size)
+
         try:
             size = path.stat().st_size
-            free = shutil.disk_usage(target.parent).free
-            if size > free:
-                raise no_room(f"{path.name!r}", size, free)
-            progress = Progress(_log, f"copying {path.name}", size)
+            room.check(path.name, size)
+            progress.expect(size)
             with path.open("rb") as reader, target.open("wb") as writer:
-                return digests.copy(reader, writer, progress.add)
+                return digests.copy(reader, writer, told)
         except OSError as error:
+            if error.errno in FULL:
+                raise room.full(path.name) from error
             raise self._unreadable(path, error) from error
 
     def _unreadable(self, path: Path, error: Exception) -> StageFailure:
         cause = error.strerror if isinstance(error, OSError) else str(error)
-        return StageFailure(
-            Reason.SOURCE_UNREACHABLE,
+        return unreachable(
             f"cannot copy {path.name!r} from claim {self._claim}: {cause}",
-            remedy="make the file readable for user 65532, and the work folder large enough",
+            "make the file readable for user 65532, and the work folder large enough",
         )
+
+
+def _walk(folder: Path, *, deep: bool) -> Iterator[Path]:
+    if not deep:
+        yield from (path for path in folder.iterdir() if path.is_file())
+        return
+    for root, _, names in os.walk(folder):
+        yield from (path for name in names if (path := Path(root) / name).is_file())

@@ -1,54 +1,93 @@
-"""Brings the model, its external data and the samples into the work folder."""
+"""Brings the model, its external data and all that preparing it needs into the work folder."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 from enginewright.contract.manifest import ArtifactFile
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import StageReport, name_nodes
-from enginewright.contract.task import PrepareTask
+from enginewright.contract.task import Extension, PrepareTask
 
 from enginewright_runtime import graphs
 from enginewright_runtime.digests import MODEL_NAME, Copied, model_digest
 from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.handoff import MODEL_FOLDER, SAMPLES_FILE, Fetched
+from enginewright_runtime.handoff import (
+    CALIBRATION_FOLDER,
+    EXTENSIONS_FOLDER,
+    MODEL_FOLDER,
+    SAMPLES_FILE,
+    Fetched,
+)
 from enginewright_runtime.logs import counted, in_words
 from enginewright_runtime.paths import Paths
-from enginewright_runtime.sources import Source, open_source
+from enginewright_runtime.sources import open_source
+from enginewright_runtime.sources.base import Missing
+from enginewright_runtime.sources.bringing import (
+    Brought,
+    bring_all,
+    bring_beside,
+    bring_one,
+    emptied,
+)
+from enginewright_runtime.sources.room import Room
 from enginewright_runtime.stages.sniff import sniff
 
 _log: Final = logging.getLogger(__name__)
 _LARGEST_PROTOBUF: Final = 2**31 - 1
 _MOST_EXTERNAL_FILES: Final = 4096
+_GIB: Final = 1 << 30
+_LARGEST_MODEL: Final = 512 * _GIB  # with external data, and with the archive that it comes in
+_LARGEST_SAMPLES: Final = 8 * _GIB
+_LARGEST_CALIBRATION: Final = 128 * _GIB
+_LARGEST_EXTENSION: Final = 4 * _GIB
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
     """Fetch what the task names; leaves `Fetched`.
 
     Raises:
-        StageFailure: SourceUnreachable, DigestMismatch, InvalidModel, ExternalDataMissing or
-            ModelTooLarge.
+        StageFailure: SourceUnreachable, DigestMismatch, InvalidModel, ExternalDataMissing,
+            CalibrationInvalid or ModelTooLarge.
     """
-    folder = paths.work / MODEL_FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    model = folder / MODEL_NAME
-    source = open_source(task.source_uri, paths.source, paths.credentials)
-    copied = source.copy_to(model)
-    _check_content(model)
-    _check_digest(task, copied)
-    files = (_listed(MODEL_NAME, copied), *_external_data(source, model))
-    samples = task.recipe.samples_uri is not None and _fetch_samples(task.recipe.samples_uri, paths)
-    fetched = Fetched(files=files, model_digest=model_digest(files), samples=samples)
+    facts: dict[str, Any] = {}
+    files = _model(task, paths, facts)
+    samples = task.recipe.samples_uri is not None
+    if task.recipe.samples_uri is not None:
+        _samples(task.recipe.samples_uri, paths, facts)
+    calibration = _calibration(task, paths, facts)
+    _extensions(task, paths, facts)
+    fetched = Fetched(
+        files=files, model_digest=model_digest(files), samples=samples, calibration=calibration
+    )
     fetched.leave(paths.work)
     size = sum(file.size_bytes for file in files)
     more = f" and {counted(len(files) - 1, 'external data file')}" if len(files) > 1 else ""
     return StageReport(
         stage="fetch",
         ok=True,
-        message=f"fetched {MODEL_NAME}{more}, {in_words(size)}, sha256 {copied.sha256[:12]}",
-        facts={"files": [file.model_dump() for file in files], "digest": fetched.model_digest},
+        message=f"fetched {MODEL_NAME}{more}, {in_words(size)}, sha256 {files[0].sha256[:12]}",
+        facts={
+            "files": [file.model_dump() for file in files],
+            "digest": fetched.model_digest,
+            **facts,
+        },
     )
+
+
+def _model(task: PrepareTask, paths: Paths, facts: dict[str, Any]) -> tuple[ArtifactFile, ...]:
+    folder = emptied(paths.work / MODEL_FOLDER)
+    model = folder / MODEL_NAME
+    source = open_source(task.source_uri, paths.source, paths.credentials)
+    room = Room(folder, "a model", _LARGEST_MODEL)
+    with bring_one(source, ".onnx", model, room) as brought:
+        _check_content(model)
+        _check_digest(task, brought)
+        facts["source"] = _pinned(source.shown, source.pin, brought.archive or brought.file)
+        return (_listed(MODEL_NAME, brought.file), *_external_data(brought, model, room))
 
 
 def _check_content(model: Path) -> None:
@@ -58,21 +97,31 @@ def _check_content(model: Path) -> None:
         )
 
 
-def _check_digest(task: PrepareTask, copied: Copied) -> None:
-    expected = (task.source_sha256 or copied.sha256).lower()
-    if expected != copied.sha256:
+def _check_digest(task: PrepareTask, brought: Brought) -> None:
+    """Compare with the digest that the owner gave: of the .onnx file, or of the archive of it."""
+    expected = (task.source_sha256 or brought.file.sha256).lower()
+    found = {copied.sha256 for copied in (brought.file, brought.archive) if copied is not None}
+    if expected not in found:
+        packed = f" (and its archive {brought.archive.sha256})" if brought.archive else ""
         raise StageFailure(
             Reason.DIGEST_MISMATCH,
-            f"the source has sha256 {copied.sha256}, spec.source.sha256 is {expected}",
+            f"the source has sha256 {brought.file.sha256}{packed}, spec.source.sha256 is {expected}",
         )
 
 
-def _external_data(source: Source, model: Path) -> list[ArtifactFile]:
+def _external_data(brought: Brought, model: Path, room: Room) -> list[ArtifactFile]:
     files = []
     for location in external_locations(model):
         target = model.parent / location
         target.parent.mkdir(parents=True, exist_ok=True)
-        files.append(_listed(location, source.copy_beside(location, target)))
+        try:
+            copied = bring_beside(brought, location, target, room)
+        except Missing as missing:
+            raise StageFailure(
+                Reason.EXTERNAL_DATA_MISSING,
+                f"the model names the external data file {location!r}, and {missing}",
+            ) from None
+        files.append(_listed(location, copied))
     return files
 
 
@@ -115,15 +164,101 @@ def external_locations(model: Path) -> list[str]:
     return sorted(locations)
 
 
-def _fetch_samples(uri: str, paths: Paths) -> bool:
-    source = open_source(uri, paths.samples, paths.samples_credentials)
+def _samples(uri: str, paths: Paths, facts: dict[str, Any]) -> None:
+    target = paths.work / SAMPLES_FILE
+    room = Room(paths.work, "samples", _LARGEST_SAMPLES)
+    with _about("samples", "see spec.parity.samples"):
+        source = open_source(uri, paths.samples, paths.samples_credentials)
+        with bring_one(source, ".npz", target, room) as brought:
+            facts["samples"] = _pinned(source.shown, source.pin, brought.file)
+
+
+def _calibration(task: PrepareTask, paths: Paths, facts: dict[str, Any]) -> str | None:
+    """Bring the calibration data and return its digest; None when there is none."""
+    quantization = task.recipe.quantization
+    if quantization is None or quantization.calibration is None:
+        return None
+    folder = emptied(paths.work / CALIBRATION_FOLDER)
+    room = Room(folder, "calibration data", _LARGEST_CALIBRATION)
+    with _about("calibration data", "see spec.quantization.calibration"):
+        uri = quantization.calibration.uri
+        source = open_source(uri, paths.calibration, paths.calibration_credentials)
+        brought = bring_all(source, folder, room)
+        if len(brought) == 1 and (words := sniff(folder / brought[0][0], npz=True)):
+            raise StageFailure(
+                Reason.CALIBRATION_INVALID, f"what lies at {source.shown} is {words}"
+            )
+    files = tuple(_listed(path, copied) for path, copied in brought)
+    digest = model_digest(files)
+    facts["calibration"] = {
+        "source": source.shown,
+        "pin": source.pin,
+        "files": len(files),
+        "size_bytes": sum(file.size_bytes for file in files),
+        "digest": digest,
+    }
+    return digest
+
+
+def _extensions(task: PrepareTask, paths: Paths, facts: dict[str, Any]) -> None:
+    if not task.recipe.extensions:
+        return
+    folder = emptied(paths.work / EXTENSIONS_FOLDER)
+    facts["extensions"] = [_extension(each, task, paths, folder) for each in task.recipe.extensions]
+
+
+def _extension(
+    extension: Extension, task: PrepareTask, paths: Paths, folder: Path
+) -> dict[str, Any]:
+    expected = extension.sha256.lower()
+    target = folder / f"{expected}.so"
+    room = Room(folder, "an extension", _LARGEST_EXTENSION)
+    with _about("extension", "see spec.extensions"):
+        source = open_source(
+            extension.uri,
+            paths.extensions / urlsplit(extension.uri).netloc,
+            paths.credentials if _same_place(extension.uri, task.source_uri) else _NOWHERE,
+        )
+        with bring_one(source, ".so", target, room) as brought:
+            if brought.file.sha256 != expected:
+                words = sniff(target)
+                raise StageFailure(
+                    Reason.DIGEST_MISMATCH,
+                    f"{source.shown} has sha256 {brought.file.sha256}, spec.extensions says"
+                    f" {expected}{f'; it is {words}' if words else ''}",
+                    remedy="set the digest of the library that you mean, or restore that library",
+                )
+            return _pinned(source.shown, source.pin, brought.file)
+
+
+_NOWHERE: Final = Path("/nonexistent")
+
+
+def _same_place(uri: str, source: str) -> bool:
+    """Tell whether the source's credentials may be shown to the host of another address."""
+    first, second = urlsplit(uri), urlsplit(source)
+    # keys of buckets and of the hub are known by their provider, whatever the bucket
+    whole = first.scheme in {"s3", "gs", "az", "hf"}
+    return first.scheme == second.scheme and (whole or first.netloc == second.netloc)
+
+
+@contextmanager
+def _about(what: str, remedy: str) -> Iterator[None]:
+    """Say of a failure what could not be fetched."""
     try:
-        source.copy_to(paths.work / SAMPLES_FILE)
+        yield
     except StageFailure as failure:
-        raise StageFailure(
-            failure.reason, f"samples: {failure.message}", remedy="see spec.parity.samples"
-        ) from failure
-    return True
+        raise StageFailure(failure.reason, f"{what}: {failure.message}", remedy=remedy) from failure
+
+
+def _pinned(shown: str, pin: str | None, copied: Copied) -> dict[str, Any]:
+    """Return what was fetched from where, so that it can be found again."""
+    return {
+        "source": shown,
+        "pin": pin or copied.version,
+        "sha256": copied.sha256,
+        "size_bytes": copied.size_bytes,
+    }
 
 
 def _listed(path: str, copied: Copied) -> ArtifactFile:

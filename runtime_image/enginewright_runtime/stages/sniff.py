@@ -13,7 +13,11 @@ _STARTS: Final = (
         "a Git LFS pointer; use the address of the file that it stands for",
     ),
     (b"pk\x03\x04", "a zip archive, perhaps a PyTorch checkpoint; export it to ONNX"),
-    (b"\x1f\x8b", "gzip-compressed; unpack it"),
+    (b"\x1f\x8b", "gzip-compressed; unpack it, or give a .tar.gz"),
+    (b"\xfd7zxz", "xz-compressed; unpack it, or give a .tar.gz"),
+    (b"\x28\xb5\x2f\xfd", "zstd-compressed; unpack it, or give a .tar.gz"),
+    (b"bzh", "bzip2-compressed; unpack it, or give a .tar.gz"),
+    (b"7z\xbc\xaf", "a 7-Zip archive; give a .zip or .tar.gz"),
     (b"\x89hdf", "an HDF5 file; export it to ONNX"),
     (b"gguf", "a GGUF file; export it to ONNX"),
     (b"\x80\x02", "a Python pickle; export it to ONNX"),
@@ -26,13 +30,18 @@ _AT_FOUR: Final = {
 }
 
 
-def sniff(path: Path) -> str | None:
-    """Return what the file looks like, in words after "it is", or None when it may be a model."""
+def sniff(path: Path, *, npz: bool = False) -> str | None:
+    """Return what the file looks like, in words after "it is", or None when it may be a model.
+
+    With `npz` it may also be a zip archive, which an .npz file is.
+    """
     with path.open("rb") as reader:
         start = reader.read(_LONGEST)
     if not start:
         return "empty"
     if words := _AT_FOUR.get(start[4:8]):
         return words
+    if npz and start.startswith(b"PK\x03\x04"):
+        return None
     lowered = start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     return next((words for magic, words in _STARTS if lowered.startswith(magic)), None)

@@ -1,0 +1,183 @@
+"""From an address to files in the work folder: what a model, its samples or its data may lie in.
+
+An address names a file, a folder or an archive; where one file is wanted of several, there must be
+one of its kind, since guessing would serve the wrong one.
+"""
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import name_nodes
+
+from enginewright_runtime.digests import Copied
+from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.logs import counted, in_words
+from enginewright_runtime.sources import archive
+from enginewright_runtime.sources.base import Entry, Missing, Source, unreachable, unsafe
+from enginewright_runtime.sources.room import Room
+from enginewright_runtime.sources.unpacked import UnpackedSource
+
+_log: Final = logging.getLogger(__name__)
+_NPZ: Final = ".npz"
+_DATA_NAME: Final = "data.npz"
+
+
+@dataclass(frozen=True)
+class Brought:
+    """The file that was wanted."""
+
+    file: Copied
+    beside: Source  # where the files lie that belong to it
+    folder: str  # of the file in `beside`, relative; "" for its top
+    archive: Copied | None = None  # that it was packed in
+
+
+@contextmanager
+def bring_one(source: Source, suffix: str, target: Path, room: Room) -> Iterator[Brought]:
+    """Bring the file at an address, or the one with that ending in its folder or archive.
+
+    What an archive held besides it lies on the disk until the context ends.
+
+    Raises:
+        StageFailure: SourceUnreachable, ModelTooLarge, or InvalidModel for an archive that cannot
+            be unpacked or does not hold just one.
+    """
+    name = source.find()
+    if name is None:
+        path = _only(source, suffix)
+        yield Brought(_copy(source, path, target, room), source, _folder(path))
+        return
+    copied = _copy(source, name, target, room)
+    if suffix == _NPZ or archive.kind_of(target) is None:  # an .npz is a zip in itself
+        yield Brought(copied, source, "")
+        return
+    with _unpacked(source, target, room) as unpacked:
+        path = _only(unpacked, suffix, Reason.INVALID_MODEL)
+        inner = _copy(unpacked, path, target, room)
+        yield Brought(inner, unpacked, _folder(path), copied)
+
+
+def bring_beside(brought: Brought, location: str, target: Path, room: Room) -> Copied:
+    """Bring a file that lies relative to the folder of another one.
+
+    Raises:
+        Missing: there is none.
+        StageFailure: as `bring_one`.
+    """
+    path = f"{brought.folder}/{location}" if brought.folder else location
+    return brought.beside.copy(path, target, room)
+
+
+def bring_all(source: Source, folder: Path, room: Room) -> list[tuple[str, Copied]]:
+    """Bring a file, or all files of a folder or an archive, as they lie there.
+
+    One .npz alone becomes data.npz. Hidden files are left out.
+
+    Returns:
+        Path in `folder`, and content, of every file in order.
+
+    Raises:
+        StageFailure: SourceUnreachable, ModelTooLarge or CalibrationInvalid.
+    """
+    name = source.find()
+    if name is None:
+        return _bring_files(source, folder, room)
+    target = folder / _checked(source, PurePosixPath(name).name)
+    copied = _copy(source, name, target, room)
+    if target.suffix.lower() != _NPZ and archive.kind_of(target) is not None:
+        with _unpacked(source, target, room, Reason.CALIBRATION_INVALID) as unpacked:
+            return _bring_files(unpacked, folder, room)
+    return _renamed([(target.name, copied)], folder)
+
+
+def _bring_files(source: Source, folder: Path, room: Room) -> list[tuple[str, Copied]]:
+    entries = [entry for entry in source.files(deep=True) if not _hidden(entry)]
+    if not entries:
+        raise StageFailure(Reason.CALIBRATION_INVALID, f"{source.shown} holds no files")
+    _log.info("%s holds %s", source.shown, counted(len(entries), "file"))
+    brought = []
+    for entry in entries:
+        target = folder / _checked(source, entry.path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        brought.append((entry.path, _copy(source, entry.path, target, room)))
+    return _renamed(brought, folder)
+
+
+def _renamed(brought: list[tuple[str, Copied]], folder: Path) -> list[tuple[str, Copied]]:
+    if len(brought) != 1 or not brought[0][0].lower().endswith(_NPZ):
+        return brought
+    (folder / brought[0][0]).rename(folder / _DATA_NAME)
+    return [(_DATA_NAME, brought[0][1])]
+
+
+@contextmanager
+def _unpacked(
+    source: Source, packed: Path, room: Room, reason: Reason = Reason.INVALID_MODEL
+) -> Iterator[UnpackedSource]:
+    """Unpack a file beside its folder and remove it; the content goes when the context ends."""
+    with tempfile.TemporaryDirectory(prefix="unpacked-", dir=packed.parent.parent) as folder:
+        size = packed.stat().st_size
+        try:
+            archive.unpack(packed, Path(folder), room)
+        except archive.ArchiveError as error:
+            raise StageFailure(reason, f"the archive {source.shown} {error}") from None
+        packed.unlink()
+        room.give_back(size)
+        _log.info("unpacked %s of %s", in_words(size), source.shown)
+        yield UnpackedSource(Path(folder), f"the archive {source.shown}")
+
+
+def _only(source: Source, suffix: str, reason: Reason = Reason.SOURCE_UNREACHABLE) -> str:
+    """Return the path of the one file with that ending: at the top, else further down."""
+    names: list[str] = []
+    for deep in (False, True):
+        found = (entry for entry in source.files(deep=deep) if not _hidden(entry))
+        names = [entry.path for entry in found if entry.path.lower().endswith(suffix)]
+        if names:
+            break
+    if len(names) == 1:
+        return names[0]
+    remedy = "name the file" if names else f"name a folder with one {suffix} file"
+    if not names and reason is Reason.INVALID_MODEL:
+        remedy = "is it a PyTorch checkpoint? export it to ONNX"
+    raise StageFailure(
+        reason,
+        f"{source.shown} has {len(names)} {suffix} files: {name_nodes(names) or 'none'}",
+        remedy=remedy,
+    )
+
+
+def _copy(source: Source, path: str, target: Path, room: Room) -> Copied:
+    try:
+        return source.copy(path, target, room)
+    except Missing as missing:
+        raise unreachable(str(missing)) from None
+
+
+def _checked(source: Source, path: str) -> str:
+    if cause := unsafe(path):
+        raise unreachable(f"{source.shown} has a file {path!r}, whose name {cause}")
+    return path
+
+
+def _hidden(entry: Entry) -> bool:
+    return any(part.startswith(".") for part in PurePosixPath(entry.path).parts)
+
+
+def _folder(path: str) -> str:
+    parent = PurePosixPath(path).parent.as_posix()
+    return "" if parent == "." else parent
+
+
+def emptied(folder: Path) -> Path:
+    """Return the folder, without what an earlier try left in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder

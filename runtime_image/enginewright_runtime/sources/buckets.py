@@ -1,0 +1,216 @@
+"""How buckets of s3://, gs:// and az:// are opened: addresses, and who the pod is to them.
+
+Who asks is found out in this order: the keys of the Secret; what the platform put into the pod's
+environment (IRSA and EKS Pod Identity, Azure workload identity, GOOGLE_APPLICATION_CREDENTIALS);
+the metadata service of the machine (EC2 roles, GKE workload identity, Azure managed identities);
+nobody, which public buckets answer.
+"""
+
+import os
+import socket
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from enginewright_runtime.sources.base import unreachable
+from enginewright_runtime.sources.credentials import AUTHORITY, Secret
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig
+
+    Store = AzureStore | GCSStore | S3Store
+
+_METADATA_SECONDS: Final = 1.0
+_METADATA: Final = {  # scheme -> the variable that places it elsewhere, and its place
+    "s3": ("AWS_METADATA_ENDPOINT", "http://169.254.169.254"),
+    "gs": ("GCE_METADATA_HOST", "metadata.google.internal"),
+    "az": ("AZURE_MSI_ENDPOINT", "http://169.254.169.254"),
+}
+_S3_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_S3_REGIONS: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_ENVIRONMENT: Final = {  # scheme -> variables of which one means that the platform has given an identity
+    "s3": (
+        "AWS_ACCESS_KEY_ID",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    ),
+    "gs": ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT"),
+    "az": (
+        "AZURE_FEDERATED_TOKEN_FILE",
+        "AZURE_STORAGE_ACCOUNT_KEY",
+        "AZURE_STORAGE_SAS_TOKEN",
+        "AZURE_CLIENT_SECRET",
+    ),
+}
+KEYS: Final = {  # scheme -> the Secret's keys, for messages
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "gs": "service-account.json",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN,"
+    " or AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET",
+}
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """An address in an object store, and who asks for it; `repr` shows nothing secret."""
+
+    scheme: str  # s3 | gs | az
+    name: str
+    path: str  # of the file or folder in it, without / at the ends
+    identity: str  # secret | environment | metadata | nobody
+    settings: dict[str, Any] = field(default_factory=dict, repr=False)
+    authority: str | None = field(default=None, repr=False)
+
+    @property
+    def shown(self) -> str:
+        """Return the address."""
+        return f"{self.scheme}://{self.name}/{self.path}"
+
+    def as_nobody(self) -> "Bucket":
+        """Return the same, asked for without credentials."""
+        kept = {key: value for key, value in self.settings.items() if key in _NO_CREDENTIALS}
+        return replace(self, identity="nobody", settings={**kept, "skip_signature": True})
+
+    def in_region(self, region: str) -> "Bucket":
+        """Return the same in another region of S3."""
+        return replace(self, settings={**self.settings, "region": region})
+
+    def open(self) -> "Store":
+        """Return the store; nothing is asked of it yet.
+
+        Raises:
+            Exception: obstore's, for settings that cannot be.
+        """
+        endpoint = str(self.settings.get("endpoint") or self.settings.get("base_url") or "")
+        client: ClientConfig = {
+            "allow_http": endpoint.startswith("http://"),
+            "connect_timeout": "15s",
+            "read_timeout": "30s",
+            "timeout": "30days",  # of a whole download: silence is what matters
+            "user_agent": "enginewright",
+        }
+        if self.authority:
+            client["root_certificate"] = self.authority
+        retry: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(minutes=2)}
+        match self.scheme:
+            case "s3":
+                return S3Store(
+                    self.name, client_options=client, retry_config=retry, **self.settings
+                )
+            case "gs":
+                return GCSStore(
+                    self.name, client_options=client, retry_config=retry, **self.settings
+                )
+            case _:
+                return AzureStore(
+                    self.name, client_options=client, retry_config=retry, **self.settings
+                )
+
+
+_NO_CREDENTIALS: Final = frozenset(
+    {"region", "endpoint", "base_url", "account_name", "virtual_hosted_style_request"}
+)
+
+
+def bucket(uri: str, secret: Secret) -> Bucket:
+    """Return what `uri` names, with who asks for it.
+
+    Raises:
+        StageFailure: SourceUnreachable, for an address or a Secret that cannot be.
+    """
+    scheme, _, rest = uri.partition("://")
+    name, _, path = rest.partition("/")
+    match scheme:
+        case "s3":
+            settings, known = _s3(secret)
+        case "gs":
+            settings, known = _gs(secret)
+        case _:
+            settings, known = _az(secret)
+            if "." in name:  # ACCOUNT.blob.core.windows.net/CONTAINER/PATH
+                settings |= {"account_name": name.partition(".")[0], "endpoint": f"https://{name}"}
+                name, _, path = path.partition("/")
+            if not settings.get("account_name"):
+                raise unreachable(
+                    f"{uri} does not say in which storage account the container lies",
+                    "write az://ACCOUNT.blob.core.windows.net/CONTAINER/PATH, or put"
+                    " AZURE_STORAGE_ACCOUNT_NAME into the Secret in secretRef",
+                )
+    if not name:
+        raise unreachable(f"{uri} names no bucket", f"write {scheme}://BUCKET/PATH")
+    identity = "secret" if known else _identity(scheme)
+    found = Bucket(scheme, name, path.strip("/"), identity, settings, secret.get(AUTHORITY))
+    return found.as_nobody() if identity == "nobody" else found
+
+
+def _s3(secret: Secret) -> tuple[dict[str, Any], bool]:
+    keys = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    secret.one_of(keys, also=(*_S3_ENDPOINTS, *_S3_REGIONS))
+    settings: dict[str, Any] = {}
+    if all(secret.get(key) for key in keys):
+        settings |= {
+            "access_key_id": secret.get(keys[0]),
+            "secret_access_key": secret.get(keys[1]),
+        }
+        if token := secret.get("AWS_SESSION_TOKEN"):
+            settings["session_token"] = token
+    settings["region"] = _said(secret, *_S3_REGIONS) or "us-east-1"
+    if endpoint := _said(secret, *_S3_ENDPOINTS):
+        settings["endpoint"] = endpoint.rstrip("/")
+    return settings, "access_key_id" in settings
+
+
+def _gs(secret: Secret) -> tuple[dict[str, Any], bool]:
+    secret.one_of(("service-account.json",), also=("GOOGLE_BASE_URL",))
+    settings: dict[str, Any] = {}
+    if key := secret.get("service-account.json"):
+        settings["service_account_key"] = key
+    if endpoint := _said(secret, "GOOGLE_BASE_URL"):
+        settings["base_url"] = endpoint.rstrip("/")
+    return settings, "service_account_key" in settings
+
+
+def _az(secret: Secret) -> tuple[dict[str, Any], bool]:
+    client = ("AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET")
+    choices = (("AZURE_STORAGE_ACCOUNT_KEY",), ("AZURE_STORAGE_SAS_TOKEN",), client)
+    secret.one_of(*choices, also=("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ENDPOINT"))
+    settings: dict[str, Any] = {}
+    if key := secret.get("AZURE_STORAGE_ACCOUNT_KEY"):
+        settings["account_key"] = key
+    elif token := secret.get("AZURE_STORAGE_SAS_TOKEN"):
+        settings["sas_key"] = token.removeprefix("?")
+    elif all(secret.get(key) for key in client):
+        names = ("tenant_id", "client_id", "client_secret")
+        settings |= {name: secret.get(key) for name, key in zip(names, client, strict=True)}
+    known = bool(settings)
+    if account := _said(secret, "AZURE_STORAGE_ACCOUNT_NAME"):
+        settings["account_name"] = account
+    if endpoint := _said(secret, "AZURE_STORAGE_ENDPOINT"):
+        settings["endpoint"] = endpoint.rstrip("/")
+    return settings, known
+
+
+def _said(secret: Secret, *keys: str) -> str | None:
+    """Return what the Secret says, or else the pod's environment."""
+    return secret.get(*keys) or next((os.environ[key] for key in keys if os.environ.get(key)), None)
+
+
+def _identity(scheme: str) -> str:
+    if any(os.environ.get(name) for name in _ENVIRONMENT[scheme]):
+        return "environment"
+    variable, place = _METADATA[scheme]
+    return "metadata" if _answers(os.environ.get(variable) or place) else "nobody"
+
+
+def _answers(place: str) -> bool:
+    """Tell whether somebody listens there: without a metadata service its address leads nowhere."""
+    parts = urlsplit(place if "://" in place else f"http://{place}")
+    try:
+        with socket.create_connection((parts.hostname, parts.port or 80), _METADATA_SECONDS):
+            return True
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,157 @@
+"""Models of the Hugging Face hub: hf://ORG/REPO[@REVISION][/PATH], hf://datasets/... for data.
+
+The hub's own HTTP interface, which every mirror of it speaks: a revision is resolved to a commit
+once, so that all files are of the same one, and files come from /resolve/, which leads to its
+content network without the token. Documented at huggingface.co/docs/hub/api.
+"""
+
+import json
+import os
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+from urllib.parse import quote, unquote, urljoin, urlsplit
+
+from enginewright.contract.reasons import Reason
+
+from enginewright_runtime.digests import Copied
+from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.sources.base import (
+    MOST_FILES,
+    Entry,
+    Missing,
+    too_many_files,
+    unreachable,
+)
+from enginewright_runtime.sources.credentials import Secret
+from enginewright_runtime.sources.room import Room
+from enginewright_runtime.sources.web import Constant, Web, shown
+
+_HUB: Final = "https://huggingface.co"
+_ENDPOINT_KEY: Final = "HF_ENDPOINT"  # of a mirror; the hub's own libraries call it so too
+_TOKENS: Final = ("HF_TOKEN", "token")
+_ADDRESS: Final = re.compile(
+    r"(?:(?P<kind>datasets|spaces|models)/)?(?P<repo>[\w.-]+/[\w.-]+)"
+    r"(?:@(?P<revision>refs/(?:pr|convert)/[^/]+|[^/]+))?(?:/(?P<path>.*))?"
+)
+_NEXT: Final = re.compile(r'<([^>]+)>\s*;\s*rel="next"')
+_REMEDY: Final = (
+    "put a token of somebody who may read it, and has accepted its conditions, into the Secret in"
+    " secretRef (key HF_TOKEN)"
+)
+
+
+class HubSource:
+    """A file or folder of one commit of a repository."""
+
+    def __init__(self, uri: str, secret: Secret) -> None:
+        parts = _ADDRESS.fullmatch(uri.removeprefix("hf://"))
+        if parts is None:
+            raise unreachable(
+                f"the source {uri!r} names no repository", "write hf://ORG/REPO[@REVISION]/PATH"
+            )
+        secret.one_of((_TOKENS[0],), also=(_TOKENS[1], _ENDPOINT_KEY))
+        token = secret.get(*_TOKENS) or os.environ.get("HF_TOKEN")
+        endpoint = secret.get(_ENDPOINT_KEY) or os.environ.get(_ENDPOINT_KEY) or _HUB
+        if urlsplit(endpoint).scheme not in {"http", "https"}:
+            raise unreachable(f"{_ENDPOINT_KEY} is no URL", "write https://HOST")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._web = Web(secret, Constant(headers), _REMEDY)
+        self._repository = parts["repo"]
+        self._kind = parts["kind"] or "models"
+        self._endpoint = endpoint.rstrip("/")
+        self._revision = unquote(parts["revision"] or "main")
+        self._path = (parts["path"] or "").strip("/")
+        self._commit = ""
+        self._digests: dict[str, str] = {}  # of large files, by path
+        self._is_file = False
+        self.shown = uri
+
+    @property
+    def pin(self) -> str | None:
+        """Return the commit."""
+        return f"commit {self._commit}" if self._commit else None
+
+    def find(self) -> str | None:
+        """Resolve the revision, and ask what lies at the path."""
+        self._commit = self._resolve()
+        if not self._path:
+            return None
+        entry = self._look(self._path)
+        if entry is None:
+            raise unreachable(f"{self.shown}: commit {self._commit[:12]} has no such file")
+        self._is_file = entry.get("type") != "directory"
+        return PurePosixPath(self._path).name if self._is_file else None
+
+    def files(self, *, deep: bool) -> list[Entry]:
+        """Return the files of the folder."""
+        where = f"/{quote(self._path)}" if self._path else ""
+        url: str | None = f"{self._api()}/tree/{self._commit}{where}" + (
+            "?recursive=true" if deep else ""
+        )
+        prefix = f"{self._path}/" if self._path else ""
+        found: list[Entry] = []
+        while url:
+            answer = self._web.read(url)
+            for entry in answer.json(shown(url)):
+                if entry.get("type") == "file":
+                    self._remember(entry)
+                    path = str(entry["path"]).removeprefix(prefix)
+                    found.append(Entry(path, entry.get("size")))
+            if len(found) > MOST_FILES:
+                raise too_many_files(self.shown)
+            following = _NEXT.search(answer.headers.get("Link", ""))
+            url = urljoin(url, following.group(1)) if following else None
+        return sorted(found, key=lambda entry: entry.path)
+
+    def copy(self, path: str, target: Path, room: Room) -> Copied:
+        """Download a file of the commit, and compare large ones with the hub's digest."""
+        folder = str(PurePosixPath(self._path).parent) if self._is_file else self._path
+        whole = path if folder in {"", "."} else f"{folder}/{path}"
+        if whole not in self._digests and self._look(whole) is None:
+            raise Missing(f"{self.shown}: commit {self._commit[:12]} has no file {whole!r}")
+        kind = "" if self._kind == "models" else f"{self._kind}/"
+        url = f"{self._endpoint}/{kind}{self._repository}/resolve/{self._commit}/{quote(whole)}"
+        copied = self._web.download(url, target, room)
+        expected = self._digests.get(whole)
+        if expected and expected != copied.sha256:
+            raise StageFailure(
+                Reason.DIGEST_MISMATCH,
+                f"{whole!r} of {self.shown} arrived with sha256 {copied.sha256}, the hub lists"
+                f" {expected}",
+                remedy="try again; if it stays so, the mirror or a proxy changes files",
+            )
+        return Copied(copied.sha256, copied.size_bytes, self.pin)
+
+    def _resolve(self) -> str:
+        url = f"{self._api()}/revision/{quote(self._revision, safe='')}"
+        try:
+            answer = self._web.read(url).json(shown(url))
+        except Missing as missing:
+            raise unreachable(
+                f"{self.shown}: there is no such repository or revision, {missing}",
+                f"check repository and revision; if it is private, {_REMEDY}",
+            ) from None
+        commit = answer.get("sha") if isinstance(answer, dict) else None
+        if not isinstance(commit, str) or not re.fullmatch("[0-9a-f]{7,64}", commit):
+            raise unreachable(f"{shown(url)} names no commit", "check HF_ENDPOINT")
+        return commit
+
+    def _look(self, path: str) -> dict[str, Any] | None:
+        """Return what the hub knows about one path, or None when there is nothing."""
+        url = f"{self._api()}/paths-info/{self._commit}"
+        body = json.dumps({"paths": [path], "expand": False}).encode()
+        headers = {"Content-Type": "application/json"}
+        answer = self._web.read(url, post=body, headers=headers).json(shown(url))
+        for entry in answer:
+            if entry.get("path") == path:
+                self._remember(entry)
+                return dict(entry)
+        return None
+
+    def _remember(self, entry: dict[str, Any]) -> None:
+        digest = (entry.get("lfs") or {}).get("oid", "")
+        self._digests[str(entry["path"])] = str(digest).removeprefix("sha256:")
+
+    def _api(self) -> str:
+        return f"{self._endpoint}/api/{self._kind}/{self._repository}"

@@ -1,0 +1,115 @@
+"""What goes wrong with an object store, in plain words.
+
+obstore tells everything as text: a status code, the store's own error document, and a dump of the
+cause. Only codes are taken out of it, never documents: those repeat what was signed, and with it
+session tokens.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+_STATUS: Final = re.compile(r"status code: (\d{3})")
+_CODE: Final = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
+_REGION: Final = re.compile(r"<Region>([a-z0-9-]{1,32})</Region>")
+_OAUTH: Final = re.compile(r"\"error\"\s*:\s*\"([a-z_]{1,64})\"")
+_LOOKED_UP: Final = re.compile(r"Error performing [A-Z]+ https?://([^/\s?]+)")
+_MAY_PASS: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+_WRONG_REGION: Final = frozenset(
+    {"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"}
+)
+_CODES: Final = {
+    "AccessDenied": "access is denied",
+    "AccountIsDisabled": "the storage account is disabled",
+    "AuthenticationFailed": "the key or signature is wrong or has expired",
+    "AuthorizationFailure": "the key or signature is wrong, or access is denied",
+    "AuthorizationPermissionMismatch": "the identity has no right to read (role Storage Blob Data Reader)",
+    "ExpiredToken": "the credentials have expired",
+    "InvalidAccessKeyId": "there is no such access key",
+    "InvalidToken": "the session token is not valid",
+    "NoAuthenticationInformation": "access is denied without credentials",
+    "PublicAccessNotPermitted": "access is denied without credentials",
+    "RequestTimeTooSkewed": "the clocks of node and store differ too much",
+    "ResourceNotFound": "access is denied without credentials",
+    "SignatureDoesNotMatch": "the secret access key is wrong",
+    "XAdminUserNotFound": "there is no such access key",
+    "invalid_client": "the client secret is wrong or has expired",
+    "invalid_grant": "the key of the service account is not valid any more",
+    "unauthorized_client": "there is no such client in this tenant",
+}
+_NO_BUCKET: Final = frozenset({"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"})
+_IDENTITY: Final = (
+    "token request",
+    "/latest/api/token",
+    "/latest/meta-data",
+    "Error performing POST https://sts.",
+    "CredentialError",
+    "AssumeRole",
+    "credential error",
+    "Credential {",
+)
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What an exception of obstore means."""
+
+    words: str
+    kind: str  # missing | passes | changed | refused | identity | region | broken
+    region: str | None = None  # with kind region, where the store tells it
+
+
+def trouble(error: Exception, received: str) -> Trouble:
+    """Return what `error` means; `received` is how much had come, in words."""
+    text = str(error)
+    found = _STATUS.search(text)
+    named = _CODE.search(text) or _OAUTH.search(text)
+    code = named.group(1) if named else ""
+    if code in _NO_BUCKET:
+        return Trouble("there is no such bucket", "broken")
+    if code in _WRONG_REGION or "redirect without LOCATION" in text:
+        region = _REGION.search(text)
+        told = region.group(1) if region else None
+        return Trouble("the bucket lies in another region", "region", told)
+    if found is None:
+        return _without_answer(text, received)
+    return _answered(int(found.group(1)), code, text)
+
+
+def _answered(status: int, code: str, text: str) -> Trouble:
+    words = _CODES.get(code) or f"it answered {status}{f' {code}' if code else ''}"
+    if any(mark in text for mark in _IDENTITY):
+        return Trouble(f"the pod's identity is not taken: {words}", "identity")
+    if code in _CODES or status in {401, 403}:
+        return Trouble(words, "refused")
+    if status == 404:
+        return Trouble("there is no such file", "missing")
+    if status in {412, 416}:
+        return Trouble("the file was replaced meanwhile", "changed")
+    return Trouble(words, "passes" if status in _MAY_PASS else "broken")
+
+
+def _without_answer(text: str, received: str) -> Trouble:
+    looked_up = _LOOKED_UP.search(text)
+    host = looked_up.group(1) if looked_up else "the store"
+    if "InvalidCertificate" in text or "CertificateError" in text:
+        cause = re.search(r"InvalidCertificate\(\s*([A-Za-z]+)", text)
+        return Trouble(
+            f"the certificate of {host} is not trusted{f' ({cause.group(1)})' if cause else ''}",
+            "broken",
+        )
+    if "dns error" in text:
+        words = f"the name {host} cannot be resolved"
+    elif "ConnectionRefused" in text:
+        words = f"cannot connect to {host}: connection refused"
+    elif "TimedOut" in text or "timed out" in text:
+        words = f"no answer for 30 s after {received}"
+    elif "kind: Connect" in text:
+        words = f"cannot connect to {host}"
+    elif "HTTP error" in text or "HttpError" in text or "reqwest::Error" in text:
+        words = f"the connection broke off after {received}"
+    else:  # a setting that the store's client does not take
+        reason = text.partition("\n")[0].partition(": ")[2] or "no reason is told"
+        return Trouble(f"the credentials or the address cannot be used: {reason[:200]}", "identity")
+    kind = "identity" if any(mark in text for mark in _IDENTITY) else "passes"
+    return Trouble(words, kind)

@@ -1,0 +1,212 @@
+"""Models in object stores: s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import aiohttp
+import obstore
+from obstore.exceptions import BaseError
+
+from enginewright_runtime.digests import CHUNK, Copied
+from enginewright_runtime.logs import in_words
+from enginewright_runtime.sources.base import (
+    MOST_FILES,
+    Entry,
+    Missing,
+    too_many_files,
+    unreachable,
+)
+from enginewright_runtime.sources.buckets import KEYS, Bucket, bucket
+from enginewright_runtime.sources.credentials import Secret
+from enginewright_runtime.sources.object_errors import Trouble, trouble
+from enginewright_runtime.sources.patience import Unavailable, patiently
+from enginewright_runtime.sources.room import Room
+from enginewright_runtime.sources.transfer import Transfer, carry
+
+if TYPE_CHECKING:
+    from obstore import GetOptions, ObjectMeta
+
+_log: Final = logging.getLogger(__name__)
+_REGION_OF: Final = "https://{bucket}.s3.amazonaws.com"  # tells it in a header, to everybody
+_REGION_SECONDS: Final = 10.0
+_T = TypeVar("_T")
+
+
+class ObjectSource:
+    """An object, or the objects below a prefix."""
+
+    pin = None  # buckets have no common version: every file's own is told
+
+    def __init__(self, uri: str, secret: Secret) -> None:
+        self._bucket = bucket(uri, secret)
+        self._folder: str | None = None  # prefix that paths are relative to, once found
+        self.shown = self._bucket.shown
+
+    def find(self) -> str | None:
+        """Return the object's name; None where only a prefix has that name."""
+        path = self._bucket.path
+        if not path:
+            self._folder = ""
+            return None
+        if asyncio.run(patiently(f"read {self.shown}", lambda: self._ask(self._is_object))):
+            folder = PurePosixPath(path).parent.as_posix()
+            self._folder = "" if folder == "." else folder
+            return PurePosixPath(path).name
+        self._folder = path
+        if not self._list(deep=True, most=1):
+            raise unreachable(f"{self.shown}: there is no such file or folder")
+        return None
+
+    def files(self, *, deep: bool) -> list[Entry]:
+        """Return the objects below the prefix."""
+        found = self._list(deep=deep, most=MOST_FILES + 1)
+        if len(found) > MOST_FILES:
+            raise too_many_files(self.shown)
+        return sorted(found, key=lambda entry: entry.path)
+
+    def copy(self, path: str, target: Path, room: Room) -> Copied:
+        """Download an object, resumed while its ETag stays the same."""
+        key = f"{self._folder}/{path}" if self._folder else path
+        shown = f"{self._bucket.scheme}://{self._bucket.name}/{key}"
+
+        async def attempt(transfer: Transfer) -> None:
+            await self._ask(lambda opened: self._receive(opened, key, transfer), transfer, shown)
+
+        name = PurePosixPath(path).name
+        return asyncio.run(carry(shown, name, target, room, attempt))
+
+    async def _is_object(self, opened: Bucket) -> bool:
+        # a HEAD's answer has no body, and so no reason when it refuses
+        try:
+            await obstore.get_async(opened.open(), opened.path, options={"range": (0, 1)})
+        except (BaseError, FileNotFoundError) as error:
+            found = trouble(error, "").kind
+            if found not in {"missing", "changed"}:
+                raise
+            return found == "changed"  # out of range: it is empty
+        return True
+
+    async def _receive(self, opened: Bucket, key: str, transfer: Transfer) -> None:
+        options: GetOptions = {}
+        if transfer.resumes():
+            options = {"range": {"offset": transfer.size}, "if_match": transfer.validator}
+        got = await obstore.get_async(opened.open(), key, options=options)
+        transfer.validator = got.meta["e_tag"]
+        transfer.version = _version(got.meta)
+        start, end = got.range
+        transfer.expect(end - start)
+        async for chunk in got.stream(min_chunk_size=CHUNK):
+            transfer.receive(memoryview(chunk))
+
+    def _list(self, *, deep: bool, most: int) -> list[Entry]:
+        prefix = f"{self._folder}/" if self._folder else ""
+
+        async def once(opened: Bucket) -> list[Entry]:
+            found: list[Entry] = []
+
+            def add(metas: "list[ObjectMeta]") -> None:
+                found.extend(
+                    Entry(meta["path"].removeprefix(prefix), meta["size"])
+                    for meta in metas
+                    if meta["path"].startswith(prefix) and not meta["path"].endswith("/")
+                )
+
+            if deep:
+                async for metas in obstore.list(opened.open(), prefix or None):
+                    add(list(metas))
+                    if len(found) >= most:
+                        break
+            else:
+                listed = await obstore.list_with_delimiter_async(opened.open(), prefix or None)
+                add(list(listed["objects"]))
+            return found[:most]
+
+        return asyncio.run(patiently(f"list {self.shown}", lambda: self._ask(once)))
+
+    async def _ask(
+        self,
+        action: Callable[[Bucket], Awaitable[_T]],
+        transfer: Transfer | None = None,
+        shown: str | None = None,
+    ) -> _T:
+        """Await one request; what can be opened in another way is, once for each way."""
+        for _ in range(3):  # as it is, in another region, as nobody
+            try:
+                return await action(self._bucket)
+            except (BaseError, OSError, ValueError) as error:
+                received = in_words(transfer.size if transfer else 0)
+                found = trouble(error, received)
+                if transfer is not None and found.kind == "changed":
+                    transfer.validator = None
+                if await self._reopened(found):
+                    continue
+                raise self._told(found, shown or self.shown) from None
+        raise unreachable(f"{self.shown}: the bucket's region cannot be found out")
+
+    async def _reopened(self, found: Trouble) -> bool:
+        """Open the bucket in another way if there is one."""
+        if found.kind == "region":
+            region = found.region or await _region_of(self._bucket)
+            if region is None or region == self._bucket.settings.get("region"):
+                return False
+            _log.info("%s lies in region %s", self.shown, region)
+            self._bucket = self._bucket.in_region(region)
+            return True
+        if found.kind == "identity" and self._bucket.identity == "metadata":
+            _log.info("%s: %s; asking without credentials", self.shown, found.words)
+            self._bucket = self._bucket.as_nobody()
+            return True
+        return False
+
+    def _told(self, found: Trouble, shown: str) -> Exception:
+        match found.kind:
+            case "passes" | "changed":
+                return Unavailable(f"{shown}: {found.words}")
+            case "missing":
+                return Missing(f"{shown}: {found.words}")
+            case "region":
+                return unreachable(f"{shown}: {found.words}", "put AWS_REGION into the Secret")
+            case _:
+                return unreachable(f"{shown}: {found.words}", self._remedy(found))
+
+    def _remedy(self, found: Trouble) -> str | None:
+        if found.kind not in {"refused", "identity"}:
+            return None
+        keys = KEYS[self._bucket.scheme]
+        match self._bucket.identity:
+            case "secret":
+                return f"correct the Secret in secretRef (keys {keys}), and what it may read"
+            case "nobody":
+                return (
+                    f"it was asked without credentials: name a Secret in secretRef (keys {keys}),"
+                    " or give the pod's service account an identity of the cloud"
+                )
+            case _:
+                return (
+                    "let the pod's own identity read it, or name a Secret in secretRef"
+                    f" (keys {keys})"
+                )
+
+
+async def _region_of(asked: Bucket) -> str | None:
+    """Return the region that Amazon tells; None for other stores, and when it does not answer."""
+    if "endpoint" in asked.settings:
+        return None
+    timeout = aiohttp.ClientTimeout(total=_REGION_SECONDS)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, trust_env=True) as session,
+            session.head(_REGION_OF.format(bucket=asked.name), allow_redirects=False) as response,
+        ):
+            return response.headers.get("x-amz-bucket-region")
+    except (aiohttp.ClientError, TimeoutError):
+        return None
+
+
+def _version(meta: "ObjectMeta") -> str | None:
+    if version := meta["version"]:
+        return f"version {version}"
+    return f"etag {etag}" if (etag := meta["e_tag"]) else None

@@ -1,0 +1,183 @@
+"""Models in OCI registries: oci://REGISTRY/REPOSITORY:TAG or @DIGEST.
+
+An artefact is a manifest whose layers are files named by their title annotation, as ORAS pushes
+them, or one layer that is the model or an archive of it. Every byte is compared with the digest
+that names it. Sources: OCI image specification 1.1 (manifest, annotations), OCI distribution
+specification 1.1, and the token specification of the distribution project.
+"""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from enginewright.contract.reasons import Reason
+
+from enginewright_runtime.digests import Copied
+from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.sources.base import (
+    MOST_FILES,
+    Entry,
+    Missing,
+    too_many_files,
+    unreachable,
+    unsafe,
+)
+from enginewright_runtime.sources.credentials import Secret
+from enginewright_runtime.sources.registry_login import Login, login
+from enginewright_runtime.sources.room import Room
+from enginewright_runtime.sources.web import Web
+
+_ADDRESS: Final = re.compile(
+    r"(?P<host>[A-Za-z0-9.-]+(?::\d+)?)/(?P<repository>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)"
+    r"(?::(?P<tag>\w[\w.-]{0,127}))?(?:@(?P<digest>[a-z0-9]+:[0-9a-f]+))?"
+)
+_TITLE: Final = "org.opencontainers.image.title"
+_MANIFESTS: Final = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+_INDEXES: Final = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+_SHA256: Final = re.compile("sha256:[0-9a-f]{64}")
+_REMEDY: Final = (
+    "check the credentials in secretRef (keys username and password, or a Secret of type"
+    " kubernetes.io/dockerconfigjson) and that they may pull"
+)
+_HOSTS: Final = {"docker.io": "registry-1.docker.io"}  # its name is not its address
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1"})
+
+
+@dataclass(frozen=True)
+class _Layer:
+    digest: str
+    size: int
+    name: str
+
+
+class RegistrySource:
+    """The layers of an artefact, as files of a folder; one layer alone is a file."""
+
+    def __init__(self, uri: str, secret: Secret) -> None:
+        parts = _ADDRESS.fullmatch(uri.removeprefix("oci://"))
+        if parts is None:
+            raise unreachable(
+                f"the source {uri!r} names no artefact",
+                "write oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSITORY@sha256:DIGEST",
+            )
+        host, self._repository = parts["host"], parts["repository"]
+        self._reference = parts["digest"] or parts["tag"] or "latest"
+        # as Docker, containerd and ORAS have it: no certificates on the loopback interface
+        plain = secret.get("plain-http") == "true" or host.partition(":")[0] in _LOOPBACK
+        address = _HOSTS.get(host, host)
+        self._base = f"{'http' if plain else 'https'}://{address}/v2/{self._repository}"
+        proof = login(secret, host)
+        self._web = Web(secret, Login(proof, self._repository, plain=plain), _REMEDY)
+        self._layers: dict[str, _Layer] = {}
+        self._digest: str | None = None
+        self.shown = uri
+
+    @property
+    def pin(self) -> str | None:
+        """Return the digest of the manifest."""
+        return f"manifest {self._digest}" if self._digest else None
+
+    def find(self) -> str | None:
+        """Read the manifest."""
+        manifest = self._manifest(self._reference, indexes=True)
+        layers = [layer for layer in manifest.get("layers", []) if layer.get("size", 0) > 0]
+        if len(layers) > MOST_FILES:
+            raise too_many_files(self.shown)
+        if not layers:
+            raise unreachable(
+                f"{self.shown} has no files", "push the model into it, as `oras push` does"
+            )
+        for layer in layers:
+            self._add(layer, alone=len(layers) == 1)
+        return next(iter(self._layers)) if len(layers) == 1 else None
+
+    def files(self, *, deep: bool) -> list[Entry]:
+        """Return the layers that have names."""
+        found = [Entry(layer.name, layer.size) for layer in self._layers.values()]
+        return sorted(
+            (entry for entry in found if deep or "/" not in entry.path),
+            key=lambda entry: entry.path,
+        )
+
+    def copy(self, path: str, target: Path, room: Room) -> Copied:
+        """Download a layer and compare it with its digest."""
+        layer = self._layers.get(PurePosixPath(path).as_posix())
+        if layer is None:
+            raise Missing(f"{self.shown} has no layer with the title {path!r}")
+        room.check(layer.name, layer.size)
+        url = f"{self._base}/blobs/{layer.digest}"
+        copied = self._web.download(url, target, room, name=layer.name)
+        if f"sha256:{copied.sha256}" != layer.digest:
+            raise self._changed(f"layer {layer.name!r}", layer.digest, copied.sha256)
+        return Copied(copied.sha256, copied.size_bytes, self.pin)
+
+    def _manifest(self, reference: str, *, indexes: bool) -> dict[str, Any]:
+        accept = ", ".join((*_MANIFESTS, *(_INDEXES if indexes else ())))
+        url = f"{self._base}/manifests/{reference}"
+        try:
+            body = self._web.read(url, headers={"Accept": accept}).body
+        except Missing as missing:
+            raise unreachable(
+                f"{self.shown}: there is no such artefact, {missing}", "check repository and tag"
+            ) from None
+        digest = "sha256:" + hashlib.sha256(body).hexdigest()
+        if reference.startswith("sha256:") and reference != digest:
+            raise self._changed("the manifest", reference, digest)
+        if ":" in reference and not reference.startswith("sha256:"):
+            raise unreachable(f"{self.shown} is named by another digest than sha256")
+        self._digest = self._digest or digest
+        try:
+            manifest = json.loads(body)
+        except ValueError:
+            manifest = None
+        if not isinstance(manifest, dict):
+            raise unreachable(f"{self.shown}: the registry answers with no manifest")
+        if "manifests" in manifest:
+            return self._manifest(self._only(manifest["manifests"]), indexes=False)
+        return manifest
+
+    def _only(self, manifests: list[dict[str, Any]]) -> str:
+        # indexes also hold attestations of their images, which are no content
+        real = [
+            each for each in manifests if each.get("platform", {}).get("architecture") != "unknown"
+        ]
+        if len(real) != 1 or not _SHA256.fullmatch(str(real[0].get("digest"))):
+            raise unreachable(
+                f"{self.shown} is an index of {len(real)} manifests",
+                "name one of them: oci://REGISTRY/REPOSITORY@sha256:DIGEST",
+            )
+        return str(real[0]["digest"])
+
+    def _add(self, layer: dict[str, Any], *, alone: bool) -> None:
+        digest, size = str(layer.get("digest", "")), layer.get("size")
+        if not _SHA256.fullmatch(digest) or not isinstance(size, int):
+            raise unreachable(f"{self.shown}: a layer has no sha256 digest or no size")
+        title = (layer.get("annotations") or {}).get(_TITLE)
+        if title is None and not alone:
+            return  # of no file: such as the file system of a container image
+        name = str(title) if title else digest.partition(":")[2][:12]
+        if cause := unsafe(name):
+            raise unreachable(
+                f"{self.shown}: a layer has the title {name!r}, which {cause}",
+                "push it with a relative path",
+            )
+        name = PurePosixPath(name).as_posix()
+        if name in self._layers:
+            raise unreachable(f"{self.shown} has two layers with the title {name!r}")
+        self._layers[name] = _Layer(digest, size, name)
+
+    def _changed(self, what: str, expected: str, found: str) -> StageFailure:
+        return StageFailure(
+            Reason.DIGEST_MISMATCH,
+            f"{self.shown}: {what} has digest {expected} and arrived with {found}",
+            remedy="push the artefact again; if it stays so, the registry or a proxy changes it",
+        )

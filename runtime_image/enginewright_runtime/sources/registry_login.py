@@ -1,0 +1,133 @@
+"""Proving to an OCI registry who asks: a password, or a token that its token service gives for one."""
+
+import base64
+import binascii
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlencode, urlsplit
+
+import aiohttp
+
+from enginewright_runtime.sources.base import unreachable
+from enginewright_runtime.sources.credentials import Secret
+
+_DOCKER_CONFIG: Final = ".dockerconfigjson"
+_PARAMETER: Final = re.compile(r'(\w+)="([^"]*)"')
+_DOCKER_HUB: Final = ("docker.io", "index.docker.io", "registry-1.docker.io")
+
+
+@dataclass(frozen=True)
+class Account:
+    """A user name with its password, or a refresh token; `repr` shows neither."""
+
+    username: str = field(default="", repr=False)
+    password: str = field(default="", repr=False)
+
+    def header(self) -> dict[str, str]:
+        """Return the header of Basic authentication; none without a name."""
+        if not self.username:
+            return {}
+        return {"Authorization": aiohttp.encode_basic_auth(self.username, self.password)}
+
+
+def login(secret: Secret, host: str) -> Account:
+    """Return the account for a registry.
+
+    Raises:
+        StageFailure: SourceUnreachable, when the Secret has none for it.
+    """
+    secret.one_of(("username", "password"), (_DOCKER_CONFIG,), also=("plain-http",))
+    username, password = secret.get("username"), secret.get("password")
+    if username and password:
+        return Account(username, password)
+    config = secret.get(_DOCKER_CONFIG)
+    return _of_docker_config(config, host) if config else Account()
+
+
+def _of_docker_config(config: str, host: str) -> Account:
+    """Return the account for `host`; keys may be host names or URLs, as `docker login` writes."""
+    try:
+        entries = dict(json.loads(config)["auths"])
+    except (ValueError, KeyError, TypeError):
+        raise unreachable(
+            f"the key {_DOCKER_CONFIG} of the Secret is no Docker configuration",
+            "make it with kubectl create secret docker-registry",
+        ) from None
+    names = {host, *(_DOCKER_HUB if host in _DOCKER_HUB else ())}
+    for server, entry in entries.items():
+        if urlsplit(server if "://" in server else f"//{server}").netloc in names:
+            return _account(entry)
+    raise unreachable(
+        f"the Secret that secretRef names has no account for {host}, only for {', '.join(entries)}",
+        f"add one with kubectl create secret docker-registry --docker-server={host}",
+    )
+
+
+def _account(entry: dict[str, str]) -> Account:
+    if "username" in entry and "password" in entry:
+        return Account(entry["username"], entry["password"])
+    try:
+        username, _, password = base64.b64decode(entry["auth"]).decode().partition(":")
+    except (KeyError, binascii.Error, UnicodeDecodeError):
+        raise unreachable(
+            f"the key {_DOCKER_CONFIG} of the Secret has an account without user name and password",
+            "make it with kubectl create secret docker-registry",
+        ) from None
+    return Account(username, password)
+
+
+class Login:
+    """Answers the challenges of one registry about one repository."""
+
+    def __init__(self, account: Account, repository: str, *, plain: bool) -> None:
+        self._account = account
+        self._repository = repository
+        self._plain = plain
+        self._header: dict[str, str] = {}
+
+    def headers(self) -> dict[str, str]:
+        """Return what the last challenge has led to; at first nothing."""
+        return self._header
+
+    async def renew(self, session: aiohttp.ClientSession, challenge: str) -> bool:
+        """Do as the registry asks: Basic, or a token of its service; tokens last for minutes.
+
+        Raises:
+            StageFailure: SourceUnreachable, when the token service refuses.
+        """
+        kind, _, rest = challenge.partition(" ")
+        before = self._header
+        if kind.lower() == "basic":
+            self._header = self._account.header()
+        elif kind.lower() == "bearer":
+            self._header = await self._token(session, dict(_PARAMETER.findall(rest)))
+        return bool(self._header) and (self._header != before or kind.lower() == "bearer")
+
+    async def _token(
+        self, session: aiohttp.ClientSession, challenge: dict[str, str]
+    ) -> dict[str, str]:
+        realm = challenge.get("realm", "")
+        if urlsplit(realm).scheme != "https" and not self._plain:
+            raise unreachable(f"the registry's token service {realm!r} is not behind https")
+        query = {"scope": f"repository:{self._repository}:pull"}
+        if service := challenge.get("service"):
+            query["service"] = service
+        url = f"{realm}{'&' if '?' in realm else '?'}{urlencode(query)}"
+        async with session.get(
+            url, headers=self._account.header(), allow_redirects=False
+        ) as response:
+            if response.status != 200:
+                raise unreachable(
+                    f"the registry's token service {realm} answered {response.status}"
+                    f" {response.reason or ''}".rstrip(),
+                    "check the credentials in secretRef (keys username and password, or"
+                    f" {_DOCKER_CONFIG})",
+                )
+            try:
+                answer = json.loads(await response.read())
+                token = answer.get("token") or answer["access_token"]
+            except (ValueError, KeyError, AttributeError):
+                raise unreachable(f"the registry's token service {realm} gives no token") from None
+        return {"Authorization": f"Bearer {token}"}

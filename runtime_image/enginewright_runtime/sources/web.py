@@ -1,0 +1,357 @@
+"""HTTP for every source that speaks it: resumed downloads, short answers, careful redirects."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import urljoin, urlsplit, urlunsplit
+
+import aiohttp
+from yarl import URL
+
+from enginewright_runtime.digests import CHUNK, Copied
+from enginewright_runtime.logs import in_words
+from enginewright_runtime.sources.base import Missing, unreachable
+from enginewright_runtime.sources.credentials import Secret
+from enginewright_runtime.sources.patience import Unavailable, patiently
+from enginewright_runtime.sources.room import Room
+from enginewright_runtime.sources.transfer import Transfer, carry
+
+_REDIRECTS: Final = 5
+_CONNECT_SECONDS: Final = 15.0
+_SILENCE_SECONDS: Final = 30.0
+_LONGEST_RETRY_AFTER: Final = 15.0
+_LARGEST_ANSWER: Final = 64 << 20  # of a list or a manifest
+_MOVED: Final = frozenset({301, 302, 303, 307, 308})
+_GONE: Final = frozenset({404, 410})
+_REFUSED: Final = frozenset({401, 403, 407})
+_MAY_PASS: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+class Authorization(Protocol):
+    """What proves to a server who asks."""
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers to send; they stay with the first origin of a request."""
+
+    async def renew(self, session: aiohttp.ClientSession, challenge: str) -> bool:
+        """Take in a WWW-Authenticate header; True when it is worth asking once more."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Headers that are the same for every request; `repr` does not show them."""
+
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers."""
+        return dict(self.values)
+
+    async def renew(self, session: aiohttp.ClientSession, challenge: str) -> bool:
+        """Return False: there is nothing else to send."""
+        del session, challenge
+        return False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A short answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = b""
+
+    def json(self, what: str) -> Any:  # noqa: ANN401 - any JSON value
+        """Return the parsed body.
+
+        Raises:
+            StageFailure: SourceUnreachable, when it is no JSON.
+        """
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            raise unreachable(f"{what} answered with something else than JSON") from None
+
+
+class Web:
+    """One kind of server, with what it needs to trust its clients and to be trusted.
+
+    Args:
+        secret: whose `ca.crt` is trusted.
+        authorization: proves who asks.
+        remedy: what to do when the server refuses.
+    """
+
+    def __init__(self, secret: Secret, authorization: Authorization, remedy: str) -> None:
+        self._trust = secret.trust()
+        self._authorization = authorization
+        self._remedy = remedy
+
+    def download(
+        self,
+        url: str,
+        target: Path,
+        room: Room,
+        *,
+        name: str | None = None,
+    ) -> Copied:
+        """Download a file, resumed where the server knows its content again.
+
+        Args:
+            url: its address.
+            target: where it goes.
+            room: what may be written.
+            name: what progress lines call it; None: the last part of its address.
+
+        Raises:
+            Missing: the server says that there is none.
+            StageFailure: SourceUnreachable or ModelTooLarge.
+        """
+
+        async def attempt(transfer: Transfer) -> None:
+            headers = {}
+            if transfer.resumes() and transfer.validator:
+                headers = {
+                    "Range": f"bytes={transfer.size}-",
+                    "If-Range": transfer.validator,
+                }
+            async with self._session() as session:
+                try:
+                    async with self._ask(session, "GET", url, headers) as response:
+                        _check_download(response, transfer)
+                        self._check(response)
+                        await _receive(response, transfer)
+                except (aiohttp.ClientError, TimeoutError) as error:
+                    raise Unavailable(_in_words(error, transfer.size)) from error
+
+        called = name or Path(urlsplit(url).path).name or shown(url)
+        return asyncio.run(carry(shown(url), called, target, room, attempt))
+
+    def read(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        post: bytes | None = None,
+        accept: frozenset[int] = frozenset(),
+    ) -> Answer:
+        """Return a short answer, of status 200 or one of `accept`.
+
+        Raises:
+            Missing: the server says that there is none.
+            StageFailure: SourceUnreachable.
+        """
+
+        async def attempt() -> Answer:
+            async with self._session() as session:
+                try:
+                    method = "GET" if post is None else "POST"
+                    async with self._ask(session, method, url, headers or {}, post) as got:
+                        if got.status not in accept:
+                            self._check(got)
+                        return Answer(got.status, got.headers, await _body(got, url))
+                except (aiohttp.ClientError, TimeoutError) as error:
+                    raise Unavailable(_in_words(error, 0)) from error
+
+        return asyncio.run(patiently(f"read {shown(url)}", attempt))
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[aiohttp.ClientSession]:
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS
+        )
+        # compressed bodies could not be resumed, and models do not compress
+        headers = {"Accept-Encoding": "identity", "User-Agent": "enginewright"}
+        connector = aiohttp.TCPConnector(ssl=self._trust)
+        async with aiohttp.ClientSession(
+            timeout=timeout,
+            headers=headers,
+            trust_env=True,
+            auto_decompress=False,
+            connector=connector,
+        ) as session:
+            yield session
+
+    @asynccontextmanager
+    async def _ask(
+        self,
+        session: aiohttp.ClientSession,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Yield the response, redirects followed."""
+        response = await self._follow(session, method, url, headers, body)
+        if response.status == 401 and await self._renewed(session, response):
+            response.release()
+            response = await self._follow(session, method, url, headers, body)
+        try:
+            yield response
+        finally:
+            response.close()
+
+    async def _renewed(
+        self, session: aiohttp.ClientSession, response: aiohttp.ClientResponse
+    ) -> bool:
+        challenge = response.headers.get("WWW-Authenticate", "")
+        return await self._authorization.renew(session, challenge)
+
+    async def _follow(
+        self,
+        session: aiohttp.ClientSession,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+    ) -> aiohttp.ClientResponse:
+        """Follow redirects by hand: what proves who asks stays with the first origin."""
+        origin = _origin(url)
+        at = url
+        for _ in range(_REDIRECTS + 1):
+            proof = self._authorization.headers() if _origin(at) == origin else {}
+            try:
+                response = await session.request(
+                    method,
+                    # a redirect's is encoded already, and perhaps signed as it is
+                    URL(at, encoded=at != url and at.isascii() and " " not in at),
+                    headers={**headers, **proof},
+                    data=body,
+                    allow_redirects=False,
+                )
+            except (aiohttp.InvalidURL, ValueError):
+                raise unreachable(f"cannot download {shown(url)}: {shown(at)} is no URL") from None
+            location = response.headers.get("Location")
+            if response.status not in _MOVED or location is None:
+                return response
+            response.release()
+            at = _redirected(at, location, url)
+        raise unreachable(
+            f"cannot download {shown(url)}: it redirects more than {_REDIRECTS} times"
+        )
+
+    def _check(self, response: aiohttp.ClientResponse) -> None:
+        status = response.status
+        if status in {200, 206}:
+            return
+        words = f"{shown(str(response.url))} answered {status} {response.reason or ''}".rstrip()
+        if status in _MAY_PASS:
+            raise Unavailable(words, _retry_after(response))
+        if status in _GONE:
+            raise Missing(words)
+        said = response.headers.get("X-Error-Message", "")[:200]  # by the Hugging Face hub
+        raise unreachable(
+            f"{words}: {said}" if said else words, self._remedy if status in _REFUSED else None
+        )
+
+
+def _redirected(at: str, location: str, url: str) -> str:
+    target = urljoin(at, location)
+    scheme = urlsplit(target).scheme
+    if scheme not in {"http", "https"}:
+        raise unreachable(f"cannot download {shown(url)}: it redirects to {scheme}:, not to http")
+    if scheme == "http" and urlsplit(at).scheme == "https":
+        raise unreachable(
+            f"cannot download {shown(url)}: it redirects from https to {shown(target)},"
+            " which anybody on the way can change"
+        )
+    return target
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def _check_download(response: aiohttp.ClientResponse, transfer: Transfer) -> None:
+    if response.status == 416:  # the file shrank: nothing of it is left to ask for
+        transfer.validator = None
+        raise Unavailable(f"{shown(str(response.url))} answered 416 {response.reason}")
+    if response.status == 206 and _range_start(response) != transfer.size:
+        transfer.validator = None
+        raise Unavailable(f"{shown(str(response.url))} answered with another range than asked for")
+
+
+async def _receive(response: aiohttp.ClientResponse, transfer: Transfer) -> None:
+    if response.status == 200 and transfer.size:
+        transfer.start_over()
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding != "identity":
+        where = shown(str(response.url))
+        raise unreachable(f"cannot download {where}: it insists on Content-Encoding {encoding}")
+    transfer.validator = _validator(response)
+    transfer.version = _version(response)
+    transfer.expect(response.content_length)
+    async for chunk in response.content.iter_chunked(CHUNK):
+        transfer.receive(chunk)
+
+
+async def _body(response: aiohttp.ClientResponse, url: str) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_chunked(CHUNK):
+        body += chunk
+        if len(body) > _LARGEST_ANSWER:
+            raise unreachable(f"{shown(url)} answers with more than {in_words(_LARGEST_ANSWER)}")
+    return bytes(body)
+
+
+def _retry_after(response: aiohttp.ClientResponse) -> float | None:
+    try:
+        seconds = float(response.headers.get("Retry-After", ""))
+    except ValueError:
+        return None
+    return min(max(seconds, 0.0), _LONGEST_RETRY_AFTER)
+
+
+def _range_start(response: aiohttp.ClientResponse) -> int | None:
+    """Return where the part begins, of `Content-Range: bytes START-END/TOTAL`."""
+    unit, _, span = response.headers.get("Content-Range", "").partition(" ")
+    start = span.partition("-")[0]
+    return int(start) if unit == "bytes" and start.isdigit() else None
+
+
+def _validator(response: aiohttp.ClientResponse) -> str | None:
+    """Return what If-Range takes: a strong ETag, else a date (RFC 9110, 13.1.5)."""
+    etag = response.headers.get("ETag")
+    if etag and not etag.startswith("W/"):
+        return etag
+    return response.headers.get("Last-Modified")
+
+
+def _version(response: aiohttp.ClientResponse) -> str | None:
+    if etag := response.headers.get("ETag"):
+        return f"etag {etag}"
+    date = response.headers.get("Last-Modified")
+    return f"of {date}" if date else None
+
+
+def _in_words(error: Exception, received: int) -> str:
+    match error:
+        case aiohttp.ClientConnectorDNSError():
+            return f"the name {error.host} cannot be resolved"
+        case aiohttp.ClientConnectorCertificateError():
+            return f"the certificate of {error.host} is not trusted: {error.certificate_error}"
+        case aiohttp.ClientConnectorError():
+            cause = error.os_error.strerror or str(error.os_error)
+            return f"cannot connect to {error.host}:{error.port}: {cause.lower()}"
+        case TimeoutError():
+            return f"no answer for {_SILENCE_SECONDS:.0f} s after {in_words(received)}"
+        case (
+            aiohttp.ClientPayloadError()
+            | aiohttp.ServerDisconnectedError()
+            | aiohttp.ClientOSError()
+        ):
+            return f"the connection broke off after {in_words(received)}"
+        case _:  # their texts may hold the whole URL, with its signature
+            return f"it does not answer as a web server should ({type(error).__name__})"
+
+
+def shown(url: str) -> str:
+    """Return the URL for a message: without its query, where signed URLs carry their secret."""
+    parts = urlsplit(url)
+    place = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=place, query="", fragment=""))
