@@ -4,11 +4,13 @@ Compiling or first running a model has crashed OpenVINO and ONNX Runtime with a 
 error, no report, only a dead container. Here the stage outlives it and tells the last words.
 """
 
+import contextlib
 import importlib
 import json
 import logging
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from enginewright_runtime.backends.words import is_out_of_memory, plain
 from enginewright_runtime.failure import StageFailure
 
 _LAST_WORDS: Final = 2000  # bytes of stderr that are kept
+_NEARLY: Final = 0.8
 
 
 @dataclass(frozen=True)
@@ -72,17 +75,20 @@ def run_isolated(
                 bounds = (limits.memory_bytes, limits.memory_bytes)
                 resource.prlimit(child.pid, resource.RLIMIT_DATA, bounds)
             # the child waits for its arguments, so nothing happens before the limits hold
-            child.communicate(json.dumps(arguments).encode(), timeout=limits.seconds)
-        except subprocess.TimeoutExpired:
-            raise StageFailure(
-                Reason.TIMEOUT, f"{doing} took longer than {limits.seconds:.0f} s"
-            ) from None
+            _hand_over(child, json.dumps(arguments).encode())
+            peak = _wait(child, limits.seconds)
         finally:
             child.kill()
             child.wait()
+        if peak is None:
+            raise StageFailure(Reason.TIMEOUT, f"{doing} took longer than {limits.seconds:.0f} s")
         results.seek(0)
         answer = results.read()
         last_words = _tail(errors)
+    if (child.returncode < 0 or not answer) and _wanted_more(peak, limits):
+        raise StageFailure(
+            Reason.OUT_OF_MEMORY, f"{doing} came to the end of the memory that it may use"
+        )
     if child.returncode < 0:
         raise _killed(-child.returncode, doing, last_words)
     if not answer:
@@ -91,6 +97,33 @@ def run_isolated(
             f"{doing} ended its process with code {child.returncode}{_said(last_words)}",
         )
     return _result(json.loads(answer), doing, last_words)
+
+
+def _hand_over(child: "subprocess.Popen[bytes]", arguments: bytes) -> None:
+    assert child.stdin is not None  # noqa: S101 - a pipe was asked for
+    # a child that ended before it read them is told of by what it ended with
+    with contextlib.suppress(BrokenPipeError), child.stdin as pipe:
+        pipe.write(arguments)
+
+
+def _wait(child: "subprocess.Popen[bytes]", seconds: float | None) -> int | None:
+    """Wait for the child; return the most bytes that it had resident, None when it took too long."""
+    descriptor = os.pidfd_open(child.pid)
+    try:
+        ended = select.poll()
+        ended.register(descriptor, select.POLLIN)
+        if not ended.poll(None if seconds is None else seconds * 1000):
+            return None
+    finally:
+        os.close(descriptor)
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_maxrss * 1024
+
+
+def _wanted_more(peak: int, limits: Limits) -> bool:
+    """Tell whether a child that died had used nearly all that it may: not all native code checks."""
+    return limits.memory_bytes is not None and peak > _NEARLY * limits.memory_bytes
 
 
 def _tail(file: Any) -> str:  # noqa: ANN401 - a binary temporary file

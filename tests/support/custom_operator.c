@@ -10,6 +10,8 @@
  * -DUNDEFINED        calls a function that is nowhere
  * -DCRASH -DHANG     do so while the library is loaded
  * -DPLUGIN           a library that TensorRT takes for one with plug-ins, of which it has none
+ * -DNO_LOGGER        that one lacks what TensorRT-RTX 1.7 asks of every such library
+ * -DREGISTRY_CRASH   that one crashes when TensorRT asks for them
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -105,7 +107,13 @@ void nowhere_to_be_found(void);
 #endif
 
 #if defined(PLUGIN)
-void *const *getPluginCreators(int32_t *count) {
+#ifndef NO_LOGGER
+void setLoggerFinder(void *finder) {}
+#endif
+void *const *getCreators(int32_t *count) {
+#ifdef REGISTRY_CRASH
+    abort();
+#endif
 #ifdef UNDEFINED
     nowhere_to_be_found();
 #endif

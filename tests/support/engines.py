@@ -111,6 +111,7 @@ def order(
         recipe=how or recipe(),
         out=root / "engine",
         progress=root / "progress.json",
+        timing_cache=root / "timing.cache",
     )
 
 

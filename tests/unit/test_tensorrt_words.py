@@ -34,7 +34,7 @@ BUILD_ERRORS = [
         " /_src/optimizer/myelin/codeGenerator.cpp:2012)",
         Reason.PRECISION_UNSUPPORTED,
         ("at /model.10/attn/MatMul (MatMul): Cannot compile operation '/model.10/attn/MatMul' for"
-        " Turing (SM75): FP32 GEMM is not supported; choose an accelerator class"),
+        " Turing (SM75): FP32 GEMM is not supported; set spec.precision to FP16"),
     ),
     (
         BUILDER + "1: Myelin ([pass.cpp:1500: run_passes] Cannot compile for target(s) sm75, because"

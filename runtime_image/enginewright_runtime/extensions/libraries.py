@@ -97,7 +97,7 @@ def register(options: Any, libraries: Libraries) -> None:  # noqa: ANN401 - ONNX
             options.register_custom_ops_library(str(path))
         except Exception as error:
             # pybind11 exceptions of ONNX Runtime share no base class but Exception
-            raise failed(path, _told(str(error))) from error
+            raise failed(path, short(str(error))) from error
 
 
 def load_plugins(libraries: Libraries) -> None:
@@ -112,13 +112,21 @@ def load_plugins(libraries: Libraries) -> None:
         try:
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
         except OSError as error:
-            raise failed(path, _told(str(error))) from error
+            raise failed(path, short(str(error))) from error
 
 
 def failed(path: Path, why: str) -> StageFailure:
     """Return the failure of one library."""
     name = path.name.removesuffix(SUFFIX)[:_SHOWN]
     return StageFailure(Reason.EXTENSION_FAILED, f"extension {name} cannot be used: {why}")
+
+
+def short(text: str) -> str:
+    """Return a loader's words in one line, without folders and whole digests."""
+    from enginewright_runtime.backends.words import plain  # noqa: PLC0415 - backends imports this
+
+    words = _PATH.sub("", plain(text)).removeprefix("Failed to load library ")
+    return _DIGEST.sub(r"\1", words.rpartition(" with error: ")[2])
 
 
 def _checked(path: Path) -> str:
@@ -136,11 +144,3 @@ def _checked(path: Path) -> str:
     if found.machine != here:
         raise failed(path, f"it is built for {found.machine}, and this image is for {here}")
     return OPERATORS if _OPERATORS_ENTRY in found.exports else PLUGIN
-
-
-def _told(text: str) -> str:
-    """Return a loader's words in one line, without folders."""
-    from enginewright_runtime.backends.words import plain  # noqa: PLC0415 - backends imports this
-
-    words = _PATH.sub("", plain(text)).removeprefix("Failed to load library ")
-    return _DIGEST.sub(r"\1", words.rpartition(" with error: ")[2])

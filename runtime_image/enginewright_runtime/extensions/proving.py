@@ -5,7 +5,7 @@ is given no API and follows a null pointer.
 """
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import onnxruntime as ort
 from enginewright.contract.reasons import REMEDIES, Reason
@@ -31,19 +31,29 @@ def prove(model: Path, listed: tuple[Extension, ...]) -> Libraries:
     """
     libraries = check_listed(model, listed)
     for path in libraries.operators:
-        try:
-            run_isolated(
-                f"{__name__}:load",
-                f"loading extension {path.name[:12]}",
-                limits=_LIMITS,
-                path=str(path),
-            )
-        except StageFailure as failure:
-            if failure.reason not in _ENDS:
-                raise
-            words = failure.message.removesuffix(f"; {REMEDIES[failure.reason]}")
-            raise failed(path, words) from failure
+        alone(path, f"{__name__}:load", path=str(path))
     return libraries
+
+
+def alone(library: Path, function: str, **arguments: Any) -> None:  # noqa: ANN401 - any JSON value
+    """Call what loads a library in a child process, so that the library's end is only the child's.
+
+    Args:
+        library: its file.
+        function: as `run_isolated` takes it, with its arguments.
+        arguments: likewise.
+
+    Raises:
+        StageFailure: ExtensionFailed, also when the child crashed or hung; others as raised.
+    """
+    doing = f"loading extension {library.name[:12]}"
+    try:
+        run_isolated(function, doing, limits=_LIMITS, **arguments)
+    except StageFailure as failure:
+        if failure.reason not in _ENDS:
+            raise
+        words = failure.message.removesuffix(f"; {REMEDIES[failure.reason]}")
+        raise failed(library, words) from failure
 
 
 def load(path: str) -> None:

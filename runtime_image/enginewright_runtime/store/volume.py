@@ -7,6 +7,7 @@ checked.
 """
 
 import errno
+import hashlib
 import logging
 import os
 import secrets
@@ -29,9 +30,12 @@ from enginewright_runtime.logs import Progress
 
 _log: Final = logging.getLogger(__name__)
 _REPORTS: Final = "reports"
+_CACHES: Final = "caches"  # what may be lost: builders' timings
 _TMP: Final = "tmp"
 _DEAD_AFTER_SECONDS: Final = 86400.0
 _LARGEST_MANIFEST: Final = 16 << 20
+_LARGEST_CACHE: Final = 256 << 20
+_DIGEST_BYTES: Final = hashlib.sha256().digest_size
 _TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _CAUSES: Final = {
     errno.ENOSPC: "it is full",
@@ -182,6 +186,44 @@ class Store:
                 temporary.replace(folder / f"{stage}.json")
             finally:
                 temporary.unlink(missing_ok=True)
+
+    def get_cache(self, name: str) -> bytes | None:
+        """Return what was last put under `name`, whole; None: nothing, or it is damaged.
+
+        Raises:
+            StageFailure: StoreUnavailable.
+        """
+        with self._available():
+            self._require_volume()
+            try:
+                with _open_plain(self._cache(name)) as reader:
+                    content = reader.read(_LARGEST_CACHE)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        digest, cache = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        return cache if hashlib.sha256(cache).digest() == digest else None
+
+    def put_cache(self, name: str, content: bytes) -> None:
+        """Keep `content` under `name`, in place of what was there; its digest stands before it.
+
+        Raises:
+            StageFailure: StoreUnavailable.
+        """
+        path = self._cache(name)
+        with self._available():
+            self._require_volume()
+            path.parent.mkdir(exist_ok=True)
+            temporary = path.with_name(f".{name}-{secrets.token_hex(8)}")
+            try:
+                temporary.write_bytes(hashlib.sha256(content).digest() + content)
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
+
+    def _cache(self, name: str) -> Path:
+        if not _is_name(name):
+            raise StageFailure(Reason.INTERNAL_ERROR, f"{name!r} cannot name a cache")
+        return self._root / _CACHES / name
 
     def _artifact(self, key: str) -> Path:
         if not _is_name(key):

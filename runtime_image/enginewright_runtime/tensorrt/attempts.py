@@ -13,7 +13,7 @@ from onnx import ModelProto
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.isolation import Limits, run_isolated
 from enginewright_runtime.logs import in_words
-from enginewright_runtime.tensorrt import graph, words, workspace
+from enginewright_runtime.tensorrt import graph, layers, words, workspace
 from enginewright_runtime.tensorrt.flavor import Flavor
 
 _log: Final = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ class Attempts:
     log: Path  # the build log
     progress: Path  # the progress file
     timing_cache: Path
+    plugins: tuple[Path, ...]  # libraries to load before the model is read
     limits: Limits  # of each process
 
     def build(
@@ -106,6 +107,7 @@ class Attempts:
         span: tuple[float, float],
         workspace_bytes: int | None,
     ) -> words.Answer:
+        engine = self.folder / file_name(name)
         doing = f"building the engine with {self.flavor.title}"
         _log.info("%s for %s", doing, target_words(self.capability))
         try:
@@ -116,7 +118,7 @@ class Attempts:
                 backend=self.flavor.backend,
                 version=self.recipe.backend_version,
                 model=str(model),
-                engine=str(self.folder / file_name(name)),
+                engine=str(engine),
                 log=str(self.log),
                 progress=str(self.progress),
                 span=span,
@@ -124,6 +126,8 @@ class Attempts:
                 compute_capability=self.capability if self.flavor.targets else None,
                 workspace_bytes=workspace_bytes,
                 timing_cache=str(self.timing_cache),
+                layers=str(layers.beside(engine)),
+                plugins=[str(path) for path in self.plugins],
             )
         except StageFailure as failure:
             if failure.reason is Reason.OUT_OF_MEMORY:

@@ -23,16 +23,18 @@ from enginewright_runtime import graphs
 from enginewright_runtime.backends.base import SessionError
 from enginewright_runtime.backends.words import plain
 from enginewright_runtime.digests import file_sha256
+from enginewright_runtime.extensions.libraries import files_of, of_model
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.handoff import MODEL_FOLDER
 from enginewright_runtime.isolation import Limits, run_isolated
 from enginewright_runtime.logs import counted
 from enginewright_runtime.promise import coverage, label
 from enginewright_runtime.shapes import CORNERS, resolve
-from enginewright_runtime.tensorrt import context, graph, words
+from enginewright_runtime.tensorrt import context, graph, layers, plugins, words
 from enginewright_runtime.tensorrt.attempts import Attempts, file_name, target_words
 from enginewright_runtime.tensorrt.flavor import Flavor, find
 from enginewright_runtime.tensorrt.graph import Part, TensorType
+from enginewright_runtime.tensorrt.layers import LAYERS
 from enginewright_runtime.tensorrt.progress import tell
 from enginewright_runtime.tensorrt.target import memory, target
 
@@ -41,7 +43,6 @@ BUILD_LOG: Final = "build.log"
 _NATIVE: Final = "enginewright_runtime.tensorrt.native"
 _TENSORS: Final = "enginewright_runtime.tensorrt.tensors"
 _WHOLE: Final = "model"
-_TIMING_CACHE: Final = "timing.cache"  # of one artefact, and no part of it
 _ANALYSIS_SECONDS: Final = 900.0  # of what reads a model; a build may take all of the Job's time
 _FEW: Final = 3  # an engine of fewer compute nodes costs more in copies than it gains
 _MUCH: Final = 0.2  # unless they take this share of the time
@@ -68,6 +69,7 @@ class Order:
     recipe: EngineRecipe
     out: Path  # a folder of this build alone
     progress: Path  # the progress file
+    timing_cache: Path  # kernels' timings, if there are any; those of this build are added
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,9 @@ class _Build:
         self._flavor: Flavor = find(order.recipe.backend)
         self._capability = target(self._flavor, order.recipe)
         self._folder = order.out / MODEL_FOLDER
+        self._log = order.out / BUILD_LOG
         self._source = order.prepared / order.manifest.model
+        self._libraries = of_model(self._source)
         self._model: ModelProto = graphs.parse(self._source)
         self._profiles = _profiles(order.manifest, self._model)
         self._attempts = Attempts(
@@ -120,9 +124,10 @@ class _Build:
             prepared=self._model,
             source=self._source,
             folder=self._folder,
-            log=order.out / BUILD_LOG,
+            log=self._log,
             progress=order.progress,
-            timing_cache=order.out / _TIMING_CACHE,
+            timing_cache=order.timing_cache,
+            plugins=self._libraries.plugins,
             limits=memory(order.recipe),
         )
         self._findings: list[Finding] = []
@@ -130,7 +135,10 @@ class _Build:
     def run(self) -> Built:
         shutil.rmtree(self._order.out, ignore_errors=True)
         self._folder.mkdir(parents=True)
-        (self._order.out / BUILD_LOG).touch()
+        self._log.touch()
+        plugins.prove(
+            self._flavor, self._recipe.backend_version, self._libraries.plugins, self._log
+        )
         began = time.monotonic()
         types: dict[str, TensorType] = {}
         answer = self._attempts.build(self._model, _WHOLE, self._sizes(), (0, 90))
@@ -147,15 +155,53 @@ class _Build:
         tell(self._order.progress, 95, "Wrapping the engines")
         names = self._wrap(engines, types)
         info = self._describe(engines, seconds)
+        self._report_layers(engines)
         return Built(
             info,
             (
                 *(f"{MODEL_FOLDER}/{name}" for name in names),
                 *(f"{MODEL_FOLDER}/{engine.context.file}" for engine in engines),
+                *self._extensions(),
                 BUILD_LOG,
+                LAYERS,
             ),
             tuple(self._findings),
         )
+
+    def _report_layers(self, engines: Sequence[_Engine]) -> None:
+        """Write what layers the engines have, with their kernels where a device can tell."""
+        kernels: dict[str, list[str]] = {}
+        for engine in engines:
+            if self._recipe.ahead_of_time:
+                break
+            try:
+                inspected = run_isolated(
+                    f"{_NATIVE}:inspect",
+                    "inspecting the engine",
+                    limits=Limits(seconds=_ANALYSIS_SECONDS),
+                    backend=self._flavor.backend,
+                    version=self._recipe.backend_version,
+                    engine=str(engine.path),
+                    log=str(self._log),
+                    plugins=[str(path) for path in self._libraries.plugins],
+                )
+            except StageFailure as failure:
+                # the engine is built: whether it runs is proven by the next stage
+                _log.warning("the engine's kernels are not known: %s", failure.message)
+                break
+            kernels[engine.path.name] = layers.kernels(inspected)
+        library = f"{self._flavor.title} {self._recipe.backend_version}"
+        paths = [engine.path for engine in engines]
+        layers.write(self._order.out / LAYERS, library, paths, kernels)
+
+    def _extensions(self) -> list[str]:
+        """Copy the model's libraries into the engine's artefact, which is whole in itself."""
+        found = files_of(self._source)
+        for name, path in found.items():
+            target = self._order.out / name
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, target)
+        return list(found)
 
     def _types(self, why: StageFailure) -> dict[str, TensorType]:
         """Return the types of all tensors; without them no part can be cut out."""
@@ -182,7 +228,8 @@ class _Build:
             version=self._recipe.backend_version,
             model=str(self._source),
             types={name: (each.element, each.dimensions) for name, each in types.items()},
-            log=str(self._order.out / BUILD_LOG),
+            log=str(self._log),
+            plugins=[str(path) for path in self._libraries.plugins],
         )
         refused = words.unsupported(words.parser_errors(answer["parser"]), self._about())
         parts = [

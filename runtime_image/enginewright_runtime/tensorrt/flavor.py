@@ -19,7 +19,7 @@ class Flavor:
     provider: str  # of ONNX Runtime: what runs the engine, and the EPContext nodes' `source`
     typed_by_flag: bool  # networks are strongly typed only when asked to be
     targets: bool  # builds for named compute capabilities, without a device
-    timing_cache: bool  # remembers timings on the device, for the engines of one artefact
+    timing_cache: bool  # remembers timings on the device; of TensorRT-RTX's nothing comes
 
 
 FLAVORS: Final = {

@@ -5,6 +5,7 @@ second build of a process, and may crash. The functions here take and return JSO
 nothing: `words` does, where it can be tested without the library.
 """
 
+import json
 import resource
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ import onnx
 
 from enginewright_runtime.tensorrt import flavor as flavors
 from enginewright_runtime.tensorrt import graph
+from enginewright_runtime.tensorrt.layers import of_network
+from enginewright_runtime.tensorrt.plugins import load as load_libraries
 from enginewright_runtime.tensorrt.progress import tell
 
 _LOG_BYTES: Final = 512 << 10  # of the build log; what the library says past it is dropped
@@ -34,6 +37,8 @@ def build(
     compute_capability: str | None,
     workspace_bytes: int | None,
     timing_cache: str,
+    layers: str,
+    plugins: Sequence[str],
 ) -> dict[str, Any]:
     """Build one engine.
 
@@ -49,6 +54,8 @@ def build(
         compute_capability: "8.9"; None: of the device.
         workspace_bytes: limit; None: the library's own.
         timing_cache: file that timings are kept in, where the flavor has them.
+        layers: file to write the network's layers to.
+        plugins: libraries with plug-ins.
 
     Returns:
         `built`: whether the engine was written; `workspace_bytes` in effect; `parsed`; `errors`, the
@@ -62,6 +69,7 @@ def build(
         logger = _logger(trt, sink)
         answer["errors"] = logger.errors
         builder = trt.Builder(logger)
+        load_libraries(trt, logger, plugins)
         network = builder.create_network(_network_flags(trt, flavor))
         parser = trt.OnnxParser(network, logger)
         answer["parsed"] = parser.parse_from_file(model)
@@ -83,14 +91,73 @@ def build(
                 if plan is not None:
                     Path(engine).write_bytes(memoryview(plan))
                     answer["built"] = True
+                    found = of_network(network)
+                    told = {"total": network.num_layers, "layers": found}
+                    Path(layers).write_text(json.dumps(told))
                     if cache is not None:
                         Path(timing_cache).write_bytes(memoryview(cache.serialize()))
     answer["peak_memory_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return answer
 
 
+def load_plugins(*, backend: str, version: str, plugins: Sequence[str], log: str) -> None:
+    """Load libraries with plug-ins, to see whether that can be done; arguments as in `build`."""
+    trt = flavors.load(flavors.find(backend), version)
+    with Path(log).open("a") as sink:
+        logger = _logger(trt, sink)
+        builder = trt.Builder(logger)  # which makes the logger the library's
+        load_libraries(trt, logger, plugins)
+        del builder
+
+
+def inspect(*, backend: str, version: str, engine: str, log: str, plugins: Sequence[str]) -> str:
+    """Load an engine on its device and return what its inspector says, as JSON; "" if it cannot be.
+
+    Arguments as in `build`.
+    """
+    trt = flavors.load(flavors.find(backend), version)
+    with Path(log).open("a") as sink:
+        logger = _logger(trt, sink)
+        runtime = trt.Runtime(logger)
+        load_libraries(trt, logger, plugins)
+        loaded = runtime.deserialize_cuda_engine(Path(engine).read_bytes())
+        if loaded is None:
+            return ""
+        inspector = loaded.create_engine_inspector()
+        return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+
+
+def merge_timings(
+    *, backend: str, version: str, timings: Sequence[str], target: str, log: str
+) -> bool:
+    """Write all timings of several files to `target`; tell whether that was done.
+
+    Args:
+        backend: a key of `FLAVORS`.
+        version: that the library must have.
+        timings: the files.
+        target: may be one of them.
+        log: file that the library's messages are appended to.
+    """
+    trt = flavors.load(flavors.find(backend), version)
+    with Path(log).open("a") as sink:
+        config = trt.Builder(_logger(trt, sink)).create_builder_config()
+        first, *others = (config.create_timing_cache(Path(each).read_bytes()) for each in timings)
+        done = [first.combine(each, ignore_mismatch=False) for each in others]
+        if not all(done):
+            return False
+        Path(target).write_bytes(memoryview(first.serialize()))
+    return True
+
+
 def partition(
-    *, backend: str, version: str, model: str, types: Mapping[str, Any], log: str
+    *,
+    backend: str,
+    version: str,
+    model: str,
+    types: Mapping[str, Any],
+    log: str,
+    plugins: Sequence[str],
 ) -> dict[str, Any]:
     """Find the parts of a model that the parser takes, as ONNX Runtime's TensorRT provider does.
 
@@ -103,6 +170,7 @@ def partition(
         model: the .onnx file.
         types: of every tensor, as `tensors.types` returns them.
         log: file that the library's messages are appended to.
+        plugins: libraries with plug-ins.
 
     Returns:
         `parts`: lists of node indices, constants left out; `parser`: errors about the whole.
@@ -116,6 +184,7 @@ def partition(
     with Path(log).open("a") as sink:
         logger = _logger(trt, sink)
         builder = trt.Builder(logger)
+        load_libraries(trt, logger, plugins)
         pending = [graph.computing(proto, range(len(proto.graph.node)))]
         for _ in range(_ASKS):
             if not pending:
@@ -225,8 +294,12 @@ def _inputs(network: Any) -> list[Any]:  # noqa: ANN401 - NVIDIA's
 def _timing_cache(flavor: flavors.Flavor, config: Any, path: Path) -> Any:  # noqa: ANN401 - NVIDIA's
     if not flavor.timing_cache:
         return None
-    cache = config.create_timing_cache(path.read_bytes() if path.exists() else b"")
-    config.set_timing_cache(cache, ignore_mismatch=False)
+    seed = path.read_bytes() if path.exists() else b""
+    cache = config.create_timing_cache(seed)
+    if not config.set_timing_cache(cache, ignore_mismatch=False):
+        # of another device, driver or version: begun anew
+        cache = config.create_timing_cache(b"")
+        config.set_timing_cache(cache, ignore_mismatch=False)
     return cache
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from enginewright.contract.reasons import Reason
+from enginewright.contract.reasons import REMEDIES, Reason
 from enginewright.contract.report import name_nodes
 
 from enginewright_runtime.failure import StageFailure
@@ -28,13 +28,26 @@ _EXTERNAL: Final = (
 )
 _UNSUPPORTED: Final = ("UNSUPPORTED_NODE", "UNSUPPORTED_GRAPH")
 _PLUGIN: Final = "Plugin not found"
-_PRECISION: Final = (
-    re.compile(r"HW-specific datatypes"),
-    re.compile(r"FP32 GEMM is not supported"),
-    re.compile(r"Quantized constant \("),
-    re.compile(r"Non-zero zero point is not supported"),
-    re.compile(r"has type Int32 but must have type FP8"),
+_SYMMETRIC: Final = (
+    "quantise symmetrically, with int8 weights and activations and unquantised biases, or give the"
+    " unquantised model with spec.precision INT8 and spec.quantization.calibration"
 )
+_PRECISION: Final = {  # what to do about each; the first that fits
+    re.compile(r"HW-specific datatypes: .*\bb16\b"): (
+        "set spec.precision to FP16, or choose an accelerator class of compute capability 8.0 or newer"
+    ),
+    re.compile(r"HW-specific datatypes: .*\bfp8"): (
+        "set spec.precision to FP16 or INT8, or choose an accelerator class of compute capability 8.9"
+        " or newer"
+    ),
+    re.compile(r"HW-specific datatypes"): REMEDIES[Reason.PRECISION_UNSUPPORTED],
+    re.compile(r"FP32 GEMM is not supported"): (
+        "set spec.precision to FP16, or choose an accelerator class of compute capability 8.0 or newer"
+    ),
+    re.compile(r"Quantized constant \("): _SYMMETRIC,
+    re.compile(r"Non-zero zero point is not supported"): _SYMMETRIC,
+    re.compile(r"has type Int32 but must have type FP8"): _SYMMETRIC,
+}
 _OPERATION: Final = re.compile(r"Cannot compile operation '(?P<name>[^']+)'")
 _MISSING: Final = (
     re.compile(r"no optimization profile has been defined"),
@@ -229,6 +242,7 @@ def _precision(words: str, nodes: tuple[str, ...], about: Circumstances) -> Stag
         Reason.PRECISION_UNSUPPORTED,
         f"{about.title} does not build this precision for {about.target}{at}: {sentence(words)}",
         nodes=nodes,
+        remedy=next(remedy for sign, remedy in _PRECISION.items() if sign.search(words)),
     )
 
 

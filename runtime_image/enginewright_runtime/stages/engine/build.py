@@ -14,6 +14,7 @@ from enginewright_runtime.stages.engine.handoff import (
     published,
     summary,
 )
+from enginewright_runtime.stages.engine.timings import Timings
 from enginewright_runtime.store import ENGINE, Store
 from enginewright_runtime.tensorrt import builder, progress
 
@@ -43,14 +44,18 @@ def run(task: EngineTask, paths: Paths, port: int = SIDECAR_PORT) -> StageReport
         prepared = paths.work / PREPARED_FOLDER
         shutil.rmtree(prepared, ignore_errors=True)
         progress.tell(paths.work / _PROGRESS, 0, "Fetching the prepared model")
+        timings = Timings(Store(paths.store), task.recipe, paths.work)
+        timings.take()
         order = builder.Order(
             manifest=Store(paths.store).read(task.prepared_key, prepared),
             prepared=prepared,
             recipe=task.recipe,
             out=paths.work / ENGINE_FOLDER,
             progress=paths.work / _PROGRESS,
+            timing_cache=timings.path,
         )
         built = builder.build(order)
+        timings.give_back(order.out / builder.BUILD_LOG)
     EngineBuilt(engine=built.engine, files=built.files).leave(paths.work)
     told = f"; {built.findings[0].message}" if built.findings else ""
     return StageReport(

@@ -1,0 +1,84 @@
+"""What became of the nodes: the layers of each engine, in one bounded file of the artefact.
+
+Layers are those of the network that the parser made, which need no device to be read; each names
+the ONNX nodes that it stands for. Where a device is there, the kernels of the built engine come
+with them, as TensorRT's inspector names them.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+LAYERS: Final = "layers.json"
+_MOST: Final = 4096  # layers, and kernels, of one artefact
+_LONGEST: Final = 160  # characters of a name
+_ORIGIN: Final = "[ONNX Layer: "
+_NODES: Final = 8  # that one layer names
+
+
+def beside(engine: Path) -> Path:
+    """Return the file that the layers of one engine are written to while it is built."""
+    return engine.with_suffix(".layers")
+
+
+def of_network(network: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - NVIDIA's
+    """Return name, type, precision and ONNX nodes of every layer of a network, as far as they fit."""
+    found = []
+    for index in range(min(network.num_layers, _MOST)):
+        layer = network.get_layer(index)
+        kinds = {str(layer.get_output(at).dtype.name) for at in range(layer.num_outputs)}
+        found.append(
+            {
+                "name": layer.name[:_LONGEST],
+                "type": layer.type.name,
+                "precision": "/".join(sorted(kinds)),
+                "nodes": origins(layer.metadata),
+            }
+        )
+    return found
+
+
+def origins(metadata: str) -> list[str]:
+    """Return the names of the ONNX nodes that a layer's metadata holds, "[ONNX Layer: NAME]" each."""
+    parts = metadata.split(_ORIGIN)[1:]
+    return [part.rstrip("\x1e ").removesuffix("]")[:_LONGEST] for part in parts[:_NODES]]
+
+
+def kernels(inspected: str) -> list[str]:
+    """Return the names of an engine's layers out of what its inspector says as JSON."""
+    try:
+        layers = json.loads(inspected).get("Layers", [])
+    except (ValueError, AttributeError):
+        return []
+    names = [each if isinstance(each, str) else each.get("Name", "") for each in layers]
+    return [str(name)[:_LONGEST] for name in names[:_MOST]]
+
+
+def write(
+    path: Path, library: str, engines: Sequence[Path], kernels_of: Mapping[str, Sequence[str]]
+) -> None:
+    """Write the layers of all engines of an artefact into one file, and remove theirs.
+
+    Args:
+        path: the file to write.
+        library: title and version.
+        engines: the engines' files.
+        kernels_of: kernels by the name of the engine's file, where they are known.
+    """
+    room = _MOST
+    told = []
+    for engine in engines:
+        own = beside(engine)
+        known: dict[str, Any] = {"total": 0, "layers": []}
+        if own.is_file():
+            known = json.loads(own.read_bytes())
+        own.unlink(missing_ok=True)
+        layers = known["layers"][:room]
+        room -= len(layers)
+        names = list(kernels_of.get(engine.name, ()))[:room]
+        room -= len(names)
+        told.append(
+            {"engine": engine.name, "total": known["total"], "layers": layers, "kernels": names}
+        )
+    path.write_text(json.dumps({"library": library, "engines": told}, separators=(",", ":")))

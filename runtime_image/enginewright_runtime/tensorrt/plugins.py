@@ -1,0 +1,56 @@
+"""Plug-in libraries of users: tried once in a process of their own, then loaded by each that builds.
+
+TensorRT's plug-in registry says why it refuses a library to its logger only.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from enginewright_runtime.extensions import elf
+from enginewright_runtime.extensions.libraries import Libraries, failed, load_plugins, short
+from enginewright_runtime.extensions.proving import alone
+from enginewright_runtime.tensorrt.flavor import Flavor
+from enginewright_runtime.tensorrt.words import sentence
+
+# what IPluginRegistry::loadLibrary looks for, in TensorRT-RTX 1.7 and TensorRT 10; a library
+# without it registers its plug-ins by itself when it is opened
+_ENTRIES: Final = frozenset({"getCreators", "getPluginCreators"})
+_OWN_WORDS: Final = "loadLibrary"
+
+
+def prove(flavor: Flavor, version: str, plugins: Sequence[Path], log: Path) -> None:
+    """Load each library in a child.
+
+    Raises:
+        StageFailure: ExtensionFailed, or as `flavor.load`.
+    """
+    for path in plugins:
+        alone(
+            path,
+            "enginewright_runtime.tensorrt.native:load_plugins",
+            backend=flavor.backend,
+            version=version,
+            plugins=[str(path)],
+            log=str(log),
+        )
+
+
+def load(trt: Any, logger: Any, plugins: Sequence[str]) -> None:  # noqa: ANN401 - NVIDIA's module
+    """Open libraries and give them to the registry. Called in a child process.
+
+    Raises:
+        StageFailure: ExtensionFailed, in the loader's or the registry's words.
+    """
+    if not plugins:
+        return
+    paths = tuple(Path(each) for each in plugins)
+    load_plugins(Libraries(plugins=paths))
+    registry = trt.get_plugin_registry()
+    for path in paths:
+        if _ENTRIES.isdisjoint(elf.read(path).exports):
+            continue
+        before = len(logger.errors)
+        if registry.load_library(str(path)) is None:
+            said = [each for each in logger.errors[before:] if _OWN_WORDS in each]
+            raise failed(path, short(sentence(said[0])) if said else "the registry refuses it")

@@ -1,0 +1,104 @@
+"""Every precision that `quantize` writes, built by the real TensorRT-RTX for three generations."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from enginewright.contract.reasons import Reason
+from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.tensorrt import builder
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from tests.support.broken_models import build, value
+from tests.support.engines import order, recipe
+
+FLOATS = {
+    "FP32": TensorProto.FLOAT,
+    "FP16": TensorProto.FLOAT16,
+    "BF16": TensorProto.BFLOAT16,
+}
+QUANTISED = {"INT8": TensorProto.INT8, "FP8": TensorProto.FLOAT8E4M3FN}
+FP16 = "; set spec.precision to FP16, or choose an accelerator class of compute capability 8.0 or"
+EIGHT = (
+    "; set spec.precision to FP16 or INT8, or choose an accelerator class of compute capability 8.9"
+)
+
+
+def model(precision: str) -> ModelProto:
+    """Return x to y through Conv and MatMul, computed in a precision as `quantize` writes it."""
+    random = np.random.default_rng(0)
+    kernel = (random.standard_normal((8, 8, 3, 3)) * 0.1).astype(np.float32)
+    matrix = (random.standard_normal((8, 8)) * 0.1).astype(np.float32)
+    shape = ("n", 8, 8, 8)
+    nodes = []
+    if precision in FLOATS:
+        kind = FLOATS[precision]
+        given = [
+            helper.make_tensor(name, kind, each.shape, each.reshape(-1))
+            for name, each in (("kernel", kernel), ("matrix", matrix))
+        ]
+        nodes.append(helper.make_node("Cast", ["x"], ["x_d"], name="to", to=kind))
+        names = ("kernel", "matrix")
+    else:
+        zero = helper.make_tensor("zero", QUANTISED[precision], (), [0])
+        given = [
+            numpy_helper.from_array(kernel, "kernel"),
+            numpy_helper.from_array(matrix, "matrix"),
+            numpy_helper.from_array(np.array(0.05, np.float32), "scale"),
+            zero,
+        ]
+        nodes += quantise("x") + quantise("kernel") + quantise("matrix")
+        names = ("kernel_d", "matrix_d")
+    nodes.append(helper.make_node("Conv", ["x_d", names[0]], ["c"], name="conv", pads=[1] * 4))
+    between = "c"
+    if precision in QUANTISED:
+        nodes += quantise("c")
+        between = "c_d"
+    nodes.append(helper.make_node("MatMul", [between, names[1]], ["m"], name="multiply"))
+    nodes.append(helper.make_node("Cast", ["m"], ["y"], name="from", to=TensorProto.FLOAT))
+    return build(nodes, [value("x", *shape)], [value("y", *shape)], given, opset=21, ir_version=10)
+
+
+def quantise(name: str) -> list[object]:
+    scaled = ("scale", "zero")
+    return [
+        helper.make_node("QuantizeLinear", [name, *scaled], [f"{name}_q"], name=f"{name}_quantise"),
+        helper.make_node(
+            "DequantizeLinear", [f"{name}_q", *scaled], [f"{name}_d"], name=f"{name}_dequantise"
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("precision", "capability", "told"),
+    [
+        ("FP32", "7.5", "at multiply (MatMul): Cannot compile operation 'multiply' for Turing" + "|" + FP16),
+        ("FP32", "8.6", ""),
+        ("FP32", "8.9", ""),
+        ("FP16", "7.5", ""),
+        ("FP16", "8.6", ""),
+        ("FP16", "8.9", ""),
+        ("BF16", "7.5", "HW-specific datatypes: b16" + FP16),
+        ("BF16", "8.6", ""),
+        ("BF16", "8.9", ""),
+        ("FP8", "7.5", "HW-specific datatypes: fp8_e4m3" + EIGHT),
+        ("FP8", "8.6", "HW-specific datatypes: fp8_e4m3" + EIGHT),
+        ("FP8", "8.9", ""),
+        # what stays of a product between dequantised tensors is FP32 on Turing
+        ("INT8", "7.5", "at multiply (MatMul): Cannot compile operation" + "|" + FP16),
+        ("INT8", "8.6", ""),
+        ("INT8", "8.9", ""),
+    ],
+)  # fmt: skip
+def test_precisions(precision: str, capability: str, told: str, tmp_path: Path) -> None:
+    asked = order(tmp_path, model(precision), (), recipe(capability))
+    if not told:
+        engine = builder.build(asked).engine
+        assert engine.nodes_accelerated == engine.nodes_total
+        assert engine.compute_capabilities == (capability,)
+        return
+    with pytest.raises(StageFailure) as caught:
+        builder.build(asked)
+    assert caught.value.reason is Reason.PRECISION_UNSUPPORTED
+    for part in told.split("|"):
+        assert part in caught.value.message
