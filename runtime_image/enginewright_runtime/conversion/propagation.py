@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from enginewright_runtime import graphs
@@ -32,7 +32,16 @@ _COMPUTED: Final = frozenset(
         *("Sign", "Min", "Max", "Pow", "Sqrt", "Reciprocal", "Floor", "Ceil", "Round", "Clip"),
         *("ReduceProd", "ReduceSum", "ReduceMin", "ReduceMax", "ReduceMean", "NonZero", "CumSum"),
         *("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Not", "Xor"),
-        *("IsNaN", "IsInf", "CastLike", "TopK", "ArgMax", "ArgMin", "OneHot", "Pad"),
+        *("IsNaN", "IsInf", "TopK", "ArgMax", "ArgMin", "OneHot", "Pad"),
+    }
+)
+_PLAIN: Final = frozenset(
+    {
+        TensorProto.FLOAT,
+        TensorProto.FLOAT16,
+        TensorProto.DOUBLE,
+        TensorProto.INT32,
+        TensorProto.INT64,
     }
 )
 
@@ -205,6 +214,22 @@ def _concat(
     _found(node, parts, known, partial)
 
 
+def _cast_like(
+    node: NodeProto,
+    types: Mapping[str, TypeProto],
+    known: dict[str, Array],
+    partial: dict[str, Partial],
+) -> None:
+    """Of what it is cast like only the type counts."""
+    del partial
+    value, kind = known.get(node.input[0]), types.get(node.input[1])
+    element = kind.tensor_type.elem_type if kind is not None else TensorProto.UNDEFINED
+    # from and to types whose casts NumPy and ONNX agree on
+    if value is None or element not in _PLAIN or value.dtype.kind not in "biuf":
+        return
+    known[node.output[0]] = value.astype(helper.tensor_dtype_to_np_dtype(element))
+
+
 def _found(
     node: NodeProto, values: Partial, known: dict[str, Array], partial: dict[str, Partial]
 ) -> None:
@@ -221,4 +246,5 @@ _PARTIAL: Final[Mapping[str, _Rule]] = {
     "Gather": _gather,
     "Slice": _slice,
     "Concat": _concat,
+    "CastLike": _cast_like,
 }

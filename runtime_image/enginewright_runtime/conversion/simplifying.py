@@ -13,6 +13,7 @@ from enginewright_runtime import graphs
 from enginewright_runtime.backends.base import CPU_PROVIDER, SessionError
 from enginewright_runtime.conversion.schemas import STANDARD
 from enginewright_runtime.conversion.storage import locations
+from enginewright_runtime.extensions.libraries import of_model, register
 
 _ERRORS: Final = 3
 _EXTERNAL: Final = "session.optimized_model_external_initializers_file_name"
@@ -31,6 +32,7 @@ def simplify(source: Path, out: Path) -> ModelProto:
 
     Raises:
         SessionError: ONNX Runtime refuses the model.
+        StageFailure: ExtensionFailed.
     """
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
@@ -38,6 +40,7 @@ def simplify(source: Path, out: Path) -> ModelProto:
     options.log_severity_level = _ERRORS
     if locations(graphs.parse(source)):
         options.add_session_config_entry(_EXTERNAL, _WEIGHTS)
+    register(options, of_model(source))
     try:
         ort.InferenceSession(str(source), options, providers=[CPU_PROVIDER])
     except Exception as error:

@@ -13,6 +13,7 @@ from enginewright_runtime import backends, graphs
 from enginewright_runtime.backends import loading
 from enginewright_runtime.backends.base import SessionError
 from enginewright_runtime.backends.words import plain
+from enginewright_runtime.extensions.libraries import of_model
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.isolation import Limits, run_isolated
 from enginewright_runtime.promise import label
@@ -103,6 +104,7 @@ def _parser(backend: str, model: Path, log: Path) -> list[str] | None:
             model=str(model),
             types=types,
             log=str(log),
+            plugins=[str(path) for path in of_model(model).plugins],
         )
     except (StageFailure, SessionError) as error:
         _log.info("what backend %s takes cannot be asked here: %s", backend, plain(str(error)))

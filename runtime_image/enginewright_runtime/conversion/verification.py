@@ -19,7 +19,7 @@ from enginewright_runtime import backends, graphs
 from enginewright_runtime.backends.base import SessionError
 from enginewright_runtime.backends.words import plain
 from enginewright_runtime.conversion.inference import elements
-from enginewright_runtime.server.datatypes import BF16
+from enginewright_runtime.parity import Tolerance, difference, varying
 from enginewright_runtime.server.runner import Runner
 from enginewright_runtime.server.signature import Signature, read_signature
 
@@ -28,12 +28,18 @@ OUTPUTS: Final = "outputs.npz"
 _REFERENCE: Final = "cpu"
 # Makes ONNX Runtime load opsets that it has the operators of and does not support yet.
 _ONLY_RELEASED: Final = "ALLOW_RELEASED_ONNX_OPSET_ONLY"
-# Share of an output's largest value that its elements may differ by: what another order of the same
-# sums costs. A change of meaning costs orders of magnitude more.
-_TOLERANCE: Final[dict[str, float]] = {"float64": 1e-6, "float32": 1e-3, "float16": 2e-2}
-_NOISE: Final = 1e-6  # a text detector shown noise answers 1e-7, in float32 arithmetic
-_HALF_PRECISION: Final = 6e-2  # of what NumPy does not have: bfloat16
-_LOST: Final = 0.001  # elements of integers and booleans that may differ: ties
+# What another order of the same sums costs, by the type that sums are made in; a change of meaning costs
+# orders of magnitude more. Tighter than what artefacts are allowed, for here nothing is approximated.
+_TOLERANCES: Final[dict[int, Tolerance]] = {
+    kind: Tolerance(
+        rtol=share, atol=1e-6, scale=share, outliers=0.0, outlier_size=0.0, unequal=0.001
+    )
+    for kind, share in (
+        (TensorProto.BFLOAT16, 6e-2),
+        (TensorProto.FLOAT16, 2e-2),
+        (TensorProto.FLOAT, 1e-3),
+    )
+}
 _LARGEST_GROWTH: Final = 2.0  # of the weights, by folding constants
 _SMALL: Final = 16 << 20  # bytes that weights may grow by in any case
 _QUANTIZED: Final = frozenset(
@@ -104,6 +110,7 @@ def run_source(*, model: str, folder: str) -> dict[str, Any]:
     """
     os.environ[_ONLY_RELEASED] = "0"
     runner, signature = _load(model)
+    dtypes = _dtypes(model)
     refused: dict[str, str] = {}
     outputs: dict[str, Arrays] = {}
     for name, feeds in _read(Path(folder) / INPUTS).items():
@@ -112,11 +119,8 @@ def run_source(*, model: str, folder: str) -> dict[str, Any]:
         except Exception as error:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
             refused[name] = plain(str(error))
             continue
-        outputs[name] = {
-            output: array
-            for output, array in first.items()
-            if _difference(array, second[output], half=False) is None
-        }
+        random = varying(first, second, dtypes)
+        outputs[name] = {key: array for key, array in first.items() if key not in random}
     _write(Path(folder) / OUTPUTS, outputs)
     return {"refused": refused}
 
@@ -149,6 +153,7 @@ def compare(*, model: str, folder: str) -> dict[str, Any]:
     """
     onnx.checker.check_model(model)
     runner, signature = _load(model)
+    dtypes, allowed = _dtypes(model), _allowed(model)
     expected = _read(Path(folder) / OUTPUTS)
     compared = 0
     for name, feeds in _read(Path(folder) / INPUTS).items():
@@ -160,8 +165,7 @@ def compare(*, model: str, folder: str) -> dict[str, Any]:
             # exceptions of ONNX Runtime share no base class but Exception
             raise SessionError(f"sample {name}: {error}") from error
         for output, want in expected[name].items():
-            half = signature.outputs[output].datatype is BF16
-            if words := _difference(want, found[output], half=half):
+            if words := difference(want, found[output], allowed, dtypes.get(output)):
                 return {"differs": f"output {output!r} of sample {name!r} {words}", "compared": 0}
             compared += 1
     return {"differs": None, "compared": compared}
@@ -193,41 +197,13 @@ def _run(runner: Runner, signature: Signature, feeds: Arrays) -> Arrays:
     return dict(zip(names, runner.run(names, ready), strict=True))
 
 
-def _difference(want: NDArray[Any], have: NDArray[Any], *, half: bool) -> str | None:
-    """Return how `have` differs from `want`, None when it does not; `half`: bits of bfloat16."""
-    if want.shape != have.shape:
-        return f"has shape {list(have.shape)}, the source's has {list(want.shape)}"
-    if not want.size:
-        return None
-    if half or want.dtype.kind in "fV":
-        tolerance = _HALF_PRECISION if half else _TOLERANCE.get(want.dtype.name, _HALF_PRECISION)
-        return _numeric(_wide(want, half=half), _wide(have, half=half), tolerance)
-    lost = float(
-        np.mean(want.astype(str) != have.astype(str))
-        if want.dtype.kind in "OSU"
-        else np.mean(want != have)
-    )
-    return f"differs in {lost:.1%} of its elements" if lost > _LOST else None
+def _dtypes(model: str) -> dict[str, str]:
+    return {spec.name: spec.dtype for spec in graphs.outputs_of(graphs.parse(Path(model)))}
 
 
-def _numeric(want: NDArray[np.float64], have: NDArray[np.float64], tolerance: float) -> str | None:
-    finite = np.isfinite(want)
-    if not np.array_equal(
-        np.where(finite, 0.0, want), np.where(np.isfinite(have), 0.0, have), equal_nan=True
-    ):
-        return "has NaN or infinity in other places than the source's"
-    want, have = want[finite], have[finite]
-    largest = float(np.abs(want).max(initial=0.0))
-    error = float(np.abs(want - have).max(initial=0.0))
-    if error <= tolerance * largest + _NOISE:
-        return None
-    return f"differs by {error:.3g}, the source's largest value is {largest:.3g}"
-
-
-def _wide(array: NDArray[Any], *, half: bool) -> NDArray[np.float64]:
-    if half and array.dtype == np.uint16:
-        array = (array.astype(np.uint32) << 16).view(np.float32)
-    return array.astype(np.float64)
+def _allowed(model: str) -> Tolerance:
+    kinds = _weights(graphs.parse(Path(model)))
+    return _TOLERANCES[next((kind for kind in _TOLERANCES if kinds[kind] > 1), TensorProto.FLOAT)]
 
 
 def _read(path: Path) -> dict[str, Arrays]:
