@@ -25,6 +25,7 @@ class Finding(Message):
     message: str
     nodes: tuple[str, ...] = ()  # "name (OpType)", at most 100
     node_count: int = 0  # all of them
+    rule: str = ""  # name of the rule that found it, in docs/rules.md; "": no rule of `validate`
 
 
 class Published(Message):

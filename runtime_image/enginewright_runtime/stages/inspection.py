@@ -1,205 +1,167 @@
-"""What can be said about a model without running anything native: pure checks over its protobuf."""
+"""Reads a model and judges it by the rules, in a child process: its writer chose every byte of it.
 
-from collections.abc import Iterable
+A parser needs hundreds of bytes for two of the file, and a rule looks at every node and weight, so
+memory and time are the child's, and what it may use of them is limited.
+"""
+
+import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-import onnx
-from enginewright.contract.reasons import REMEDIES, Reason
-from enginewright.contract.report import Finding, name_nodes
-from enginewright.contract.task import Recipe
-from onnx import ModelProto, NodeProto, TensorProto
+from enginewright.contract.base import Message
+from enginewright.contract.manifest import TensorSpec
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding
+from enginewright.contract.task import Recipe, ShapeProfile
+from onnx import ModelProto
 
-from enginewright_runtime import graphs
-from enginewright_runtime.logs import counted
+from enginewright_runtime import conversion, graphs, limits
+from enginewright_runtime.isolation import Limits, run_isolated
+from enginewright_runtime.logs import in_words
+from enginewright_runtime.rules import registry, structure, table
+from enginewright_runtime.rules.base import Rule, Subject
+from enginewright_runtime.rules.view import View
+from enginewright_runtime.shapes import resolve
 
-_STANDARD: Final = frozenset({"", "ai.onnx"})
-_KNOWN_DOMAINS: Final = _STANDARD | {
-    "ai.onnx.ml",
-    "ai.onnx.preview",
-    "ai.onnx.preview.training",
-    "ai.onnx.training",
-    "com.microsoft",
-    "com.microsoft.experimental",
-    "com.microsoft.nchwc",
-    "com.ms.internal.nhwc",
+_LARGEST_PROTOBUF: Final = 2**31 - 1
+_SECONDS: Final = 900.0  # weights of a terabyte are read at some gigabytes a second
+_RESERVE: Final = 128 << 20  # bytes of the container's memory for the stage itself
+_TOO_DEEP: Final = ("MaxDepth", "recursion", "too deep")  # in protobuf's words
+_BY_REASON: Final = {
+    Reason.OPSET_UNSUPPORTED: table.OPSET_TOO_NEW,
+    Reason.IR_VERSION_UNSUPPORTED: table.IR_TOO_NEW,
+    Reason.SHAPE_PROFILE_MISSING: table.NO_SHAPES,
+    Reason.SHAPE_PROFILE_INVALID: table.BAD_SHAPES,
 }
-_MOST_NODES: Final = 100  # kept in a finding
 
 
-def inspect(model: ModelProto, folder: Path, recipe: Recipe) -> list[Finding]:
-    """Return everything found wrong, without shapes."""
-    return [
-        *check_versions(model, recipe),
-        # what extensions bring only they can tell: loading the model asks them
-        *(check_domains(model) if not recipe.extensions else ()),
-        *check_external_data(model, folder),
-    ]
+class Inspection(Message):
+    """What was found without loading the model."""
+
+    findings: tuple[Finding, ...]
+    opset: int = 0
+    ir_version: int = 0
+    nodes: int = 0
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    ranked_outputs: tuple[str, ...] = ()  # that declare a shape
+    profiles: tuple[ShapeProfile, ...] = ()
+    converted: bool = False  # the runtime does not take the model as it is: `convert` changes it
+
+    @property
+    def fit_to_load(self) -> bool:
+        """Tell whether loading the model can teach more: no error but in spec.shapes."""
+        shapes = {Reason.SHAPE_PROFILE_INVALID, Reason.SHAPE_PROFILE_MISSING}
+        return all(each.severity != "error" or each.reason in shapes for each in self.findings)
 
 
-def finding(
-    reason: Reason,
-    message: str,
-    nodes: Iterable[NodeProto] = (),
-    *,
-    severity: str = "error",
-    remedy: str | None = None,
-) -> Finding:
-    """Return a finding that keeps the first nodes and counts all; an error's message ends with a remedy."""
-    if severity == "error":
-        message = f"{message.rstrip('. ')}; {remedy or REMEDIES[reason]}"
-    labels = [graphs.label(node) for node in nodes]
-    return Finding(
-        severity=severity,
-        reason=reason,
-        message=message,
-        nodes=tuple(labels[:_MOST_NODES]),
-        node_count=len(labels),
-    )
+def inspect(path: Path, recipe: Recipe) -> Inspection:
+    """Read and judge the model at `path`.
 
-
-def check_versions(model: ModelProto, recipe: Recipe) -> list[Finding]:
-    """Compare opset and IR version with what the runtime image can load."""
-    found = []
-    opset = graphs.default_opset(model)
-    if opset is not None and opset > recipe.max_opset:
-        nodes = [
-            node for node in graphs.walk_nodes(model) if _since(node, opset) > recipe.max_opset
-        ]
-        found.append(_opset_finding(opset, recipe, nodes))
-    if model.ir_version > recipe.max_ir_version:
-        found.append(
-            finding(
-                Reason.IR_VERSION_UNSUPPORTED,
-                f"the model has IR version {model.ir_version} and the runtime image loads at most"
-                f" {recipe.max_ir_version}",
-                remedy=f"set model.ir_version = {recipe.max_ir_version} and save it again",
-            )
-        )
-    return found
-
-
-def _opset_finding(opset: int, recipe: Recipe, nodes: list[NodeProto]) -> Finding:
-    limit = recipe.max_opset
-    labels = name_nodes([graphs.label(node) for node in nodes])
-    if nodes:
-        told = f"these nodes need more than opset {limit}: {labels}"
-    elif opset > onnx.defs.onnx_opset_version():
-        told = f"no released onnx knows opset {opset}"
-    else:
-        told = f"no node needs more than opset {limit}"
-    return finding(
-        Reason.OPSET_UNSUPPORTED,
-        f"the model has opset {opset} and ONNX Runtime {recipe.ort_version} loads at most {limit};"
-        f" {told}",
-        nodes,
-        remedy=f"export with opset {limit}",
-    )
-
-
-def _since(node: NodeProto, opset: int) -> int:
-    """Return the opset that the node's operator came or last changed with; 0 when unknown."""
-    if node.domain not in _STANDARD:
-        return 0
-    try:
-        return int(onnx.defs.get_schema(node.op_type, opset, "").since_version)
-    except onnx.defs.SchemaError:
-        return 0
-
-
-def check_domains(model: ModelProto) -> list[Finding]:
-    """Find nodes of domains that neither ONNX Runtime nor the model's own functions define."""
-    functions = {(function.domain, function.name) for function in model.functions}
-    strangers = [
-        node
-        for node in graphs.walk_nodes(model)
-        if node.domain not in _KNOWN_DOMAINS and (node.domain, node.op_type) not in functions
-    ]
-    if not strangers:
-        return []
-    domains = ", ".join(sorted({node.domain for node in strangers}))
-    labels = name_nodes([graphs.label(node) for node in strangers])
-    return [
-        finding(
-            Reason.CUSTOM_DOMAIN_UNSUPPORTED,
-            f"operators of domain {domains} are not in the runtime image: {labels}",
-            strangers,
-        )
-    ]
-
-
-def unknown_operators(model: ModelProto) -> list[NodeProto]:
-    """Return nodes whose operator the model's opset does not have."""
-    opset = graphs.default_opset(model) or 1
-    functions = {(function.domain, function.name) for function in model.functions}
-    return [
-        node
-        for node in graphs.walk_nodes(model)
-        if node.domain in _STANDARD
-        and (node.domain, node.op_type) not in functions
-        and not _has_schema(node, opset)
-    ]
-
-
-def _has_schema(node: NodeProto, opset: int) -> bool:
-    try:
-        onnx.defs.get_schema(node.op_type, opset, "")
-    except onnx.defs.SchemaError:
-        return False
-    return True
-
-
-def check_external_data(model: ModelProto, folder: Path) -> list[Finding]:
-    """Find tensors whose external data is missing, outside the folder or cut short.
-
-    onnx.checker and onnx.shape_inference pass a truncated file (onnx 1.23), ONNX Runtime does not.
+    Raises:
+        StageFailure: OutOfMemory, Timeout or BackendCrashed, when the model cannot be read at all.
     """
-    missing: dict[str, int] = {}
-    short: list[str] = []
-    for tensor in graphs.walk_tensors(model):
-        entries = graphs.external_entries(tensor)
-        if entries is None:
-            continue
-        location = entries.get("location", "")
-        path = folder / location
-        if not graphs.is_inside(location) or not path.is_file() or path.is_symlink():
-            missing[location] = missing.get(location, 0) + 1
-            continue
-        needed = _end(tensor, entries)
-        size = path.stat().st_size
-        if needed is None or needed > size:
-            short.append(f"{tensor.name} ({location} has {size} bytes of {needed or '?'})")
-    found = [
-        finding(
-            Reason.EXTERNAL_DATA_MISSING,
-            f"external data file {location!r}, with {counted(count, 'tensor')}, is not in the model's folder",
-        )
-        for location, count in missing.items()
-    ]
-    if short:
-        found.append(
-            finding(
-                Reason.EXTERNAL_DATA_MISSING,
-                f"external data is cut short: {name_nodes(short)}",
-                remedy="upload the file again, whole",
-            )
-        )
-    return found
+    answer = run_isolated(
+        f"{__name__}:inspect_here",
+        "reading the model",
+        limits=Limits(seconds=_SECONDS, memory_bytes=_memory()),
+        path=str(path),
+        recipe=recipe.model_dump(mode="json"),
+    )
+    return Inspection.model_validate(answer)
 
 
-def _end(tensor: TensorProto, entries: dict[str, str]) -> int | None:
-    """Return how many bytes the file must have for this tensor; None for senseless entries."""
+def inspect_here(path: str, recipe: dict[str, Any]) -> dict[str, Any]:
+    """Read and judge the model. Called in a child process; returns an `Inspection` as JSON."""
+    model, finding = read(Path(path))
+    if model is None or finding is not None:
+        return Inspection(findings=() if finding is None else (finding,)).model_dump(mode="json")
+    found = _judge(model, Path(path).parent, Recipe.model_validate(recipe))
+    return found.model_dump(mode="json")
+
+
+def read(path: Path) -> tuple[ModelProto | None, Finding | None]:
+    """Parse a model without its external data; a finding says why it cannot be judged further."""
+    size = path.stat().st_size
+    if size > _LARGEST_PROTOBUF:
+        message = f"the .onnx file has {in_words(size)}; a protobuf ends at 2 GiB"
+        return None, table.tell(table.FILE_TOO_LARGE, message)
     try:
-        offset = int(entries.get("offset", "0"))
-        length = int(entries["length"]) if "length" in entries else _bytes(tensor)
-    except ValueError:
+        model = graphs.parse(path)
+    except graphs.UnparsableError as error:
+        return None, _unparsable(size, str(error.__cause__))
+    if not model.ir_version or not model.HasField("graph") or not model.graph.node:
+        lacks = "IR version" if not model.ir_version else "nodes"
+        message = f"the file of {in_words(size)} is no ONNX model: it has no {lacks}"
+        return None, table.tell(table.NOT_A_MODEL, message)
+    if (hit := structure.oversize(model)) is not None:
+        return None, table.TOO_MANY_NODES.finding(hit)
+    return model, None
+
+
+def _unparsable(size: int, words: str) -> Finding:
+    if any(each in words for each in _TOO_DEEP):
+        message = "bodies of nodes lie inside each other deeper than protobuf parsers follow"
+        return table.tell(table.NESTED_TOO_DEEP, message)
+    return table.tell(
+        table.NOT_A_MODEL,
+        f"the file of {in_words(size)} is no ONNX model, or is cut off: its protobuf cannot be"
+        " parsed",
+    )
+
+
+def _judge(model: ModelProto, folder: Path, recipe: Recipe) -> Inspection:
+    inputs, outputs = graphs.inputs_of(model), graphs.outputs_of(model)
+    unranked = frozenset(spec.name for spec in inputs if not graphs.has_rank(model, spec.name))
+    resolved = resolve(inputs, recipe.shapes, unranked)
+    refusal, converted = _conversion(model, recipe)
+    view = View(model)
+    subject = Subject(
+        view=view,
+        folder=folder,
+        recipe=recipe,
+        registry=registry.of_runtime(),
+        inputs=inputs,
+        outputs=outputs,
+        profiles=resolved.profiles,
+        converted=converted,
+    )
+    found = [*refusal, *table.judge(subject), *map(_named, resolved.findings)]
+    return Inspection(
+        findings=tuple(found),
+        opset=graphs.default_opset(model) or 0,
+        ir_version=model.ir_version,
+        nodes=len(view.nodes),
+        inputs=inputs,
+        outputs=outputs,
+        ranked_outputs=tuple(
+            value.name for value in model.graph.output if value.type.tensor_type.HasField("shape")
+        ),
+        profiles=resolved.profiles,
+        converted=converted,
+    )
+
+
+def _conversion(model: ModelProto, recipe: Recipe) -> tuple[list[Finding], bool]:
+    """Return why the model cannot be converted, and whether the runtime needs it converted.
+
+    What is asked for by spec.targetOpset alone keeps nobody from loading the source.
+    """
+    refusal = conversion.plan(model, recipe).refusal
+    needed = conversion.plan(model, recipe.model_copy(update={"target_opset": None}))
+    return ([] if refusal is None else [_named(refusal)]), bool(needed.steps or needed.refusal)
+
+
+def _named(finding: Finding) -> Finding:
+    """Give a finding of another module the name of its rule."""
+    rule: Rule = _BY_REASON.get(finding.reason, table.CONVERSION)
+    return finding.model_copy(update={"rule": rule.name})
+
+
+def _memory() -> int | None:
+    """Return the bytes that the child may have, so that want of memory ends it alone, and is told."""
+    granted = limits.memory_limit()
+    if granted is None:
         return None
-    return offset + length if offset >= 0 and length >= 0 else None
-
-
-def _bytes(tensor: TensorProto) -> int:
-    count = 1
-    for size in tensor.dims:
-        count *= size
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    return count * int(dtype.itemsize)
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return max(_RESERVE, granted - resident - _RESERVE)

@@ -1,18 +1,21 @@
 """Finds out whether the runtime image can serve the model, and why not, before anything serves.
 
-Everything wrong is collected, not only the first thing: an owner fixes an export once.
+Everything wrong is collected, not only the first thing: an owner fixes an export once. The rules
+judge the model as it lies (`rules`, docs/rules.md); then it is loaded, and run once.
 """
 
 import logging
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import onnx
 from enginewright.contract.images import DEVICE_BACKENDS
 from enginewright.contract.manifest import TensorSpec
-from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, StageReport, name_nodes
-from enginewright.contract.task import PrepareTask, Recipe
+from enginewright.contract.task import PrepareTask, Recipe, ShapeProfile
 from onnx import ModelProto
 
 from enginewright_runtime import backends, graphs
@@ -22,34 +25,35 @@ from enginewright_runtime.digests import MODEL_NAME
 from enginewright_runtime.extensions.proving import prove
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.handoff import MODEL_FOLDER, Fetched, Validated
-from enginewright_runtime.isolation import run_isolated
+from enginewright_runtime.isolation import Limits, run_isolated
 from enginewright_runtime.logs import counted, in_words
 from enginewright_runtime.paths import Paths
+from enginewright_runtime.rules import table
+from enginewright_runtime.rules.base import Hit
+from enginewright_runtime.rules.behaviour import Seen, declared_shapes, nan_answers
+from enginewright_runtime.rules.registry import of_runtime
+from enginewright_runtime.rules.text import printable
+from enginewright_runtime.rules.view import Node, View
 from enginewright_runtime.server.signature import SignatureError, read_signature
-from enginewright_runtime.shapes import resolve
-from enginewright_runtime.stages.inspection import (
-    check_domains,
-    finding,
-    inspect,
-    unknown_operators,
-)
+from enginewright_runtime.stages.inspection import Inspection, inspect
 from enginewright_runtime.stages.shape_nodes import shape_nodes
+from enginewright_runtime.stages.trial_run import observe
 
 _log: Final = logging.getLogger(__name__)
-_LARGEST_PROTOBUF: Final = 2**31 - 1
 _REFERENCE: Final = "cpu"  # the backend that golden outputs come from
+_SECONDS: Final = (
+    1800.0  # of one load: what takes longer cannot be served from pods that come and go
+)
 _ADD_LIBRARY: Final = "add the library that has them to spec.extensions, or export without them"
-# what a backend may have and the reference not, with the remedy at the end of its message
-_LEFT_TO_DEVICE: Final = {
-    Reason.UNSUPPORTED_OPERATOR: REMEDIES[Reason.UNSUPPORTED_OPERATOR],
-    Reason.CUSTOM_DOMAIN_UNSUPPORTED: _ADD_LIBRARY,
-}
+_OPERATOR: Final = re.compile(r"(?P<domain>\S+):(?P<name>.+)\(-?\d+\) is not a registered")
 # the reason that is told when there are several: what must be mended first
 _ORDER: Final = (
+    Reason.MODEL_TOO_LARGE,
     Reason.INVALID_MODEL,
     Reason.EXTERNAL_DATA_MISSING,
     Reason.IR_VERSION_UNSUPPORTED,
     Reason.OPSET_UNSUPPORTED,
+    Reason.CONVERSION_FAILED,
     Reason.CUSTOM_DOMAIN_UNSUPPORTED,
     Reason.UNSUPPORTED_OPERATOR,
     Reason.BACKEND_CRASHED,
@@ -63,34 +67,30 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     """Validate what `fetch` left; leaves `Validated`.
 
     Raises:
-        StageFailure: the most important of the errors found, with all findings.
+        StageFailure: the most important of the errors found, with all findings; OutOfMemory or
+            Timeout, when the model could not be read or loaded for want of either.
     """
-    Fetched.pick_up(paths.work)
+    fetched = Fetched.pick_up(paths.work)
     path = paths.work / MODEL_FOLDER / MODEL_NAME
-    model = load(path)
     recipe = task.recipe
-    inputs = graphs.inputs_of(model)
-    unranked = frozenset(spec.name for spec in inputs if not graphs.has_rank(model, spec.name))
-    resolved = resolve(inputs, recipe.shapes, unranked)
-    found = inspect(model, path.parent, recipe)
-    if not inputs:
-        found.append(finding(Reason.INVALID_MODEL, "the model has no inputs, so nothing to serve"))
+    size = sum(file.size_bytes for file in fetched.files)
+    _log.info("reading the model and its weights, %s", in_words(size))
+    inspected = inspect(path, recipe)
+    found = list(inspected.findings)
     facts: dict[str, Any] = {}
-    if not found:
+    if inspected.fit_to_load:
         prove(path, recipe.extensions)
-        found += _load_sessions(model, path, recipe, facts)
-    found += resolved.findings
+        if not inspected.converted:  # else `convert` loads what becomes of it
+            found += _load_sessions(path, recipe, inspected, facts)
     _refuse_errors(found)
-    nodes = sum(1 for _ in graphs.walk_nodes(model))
-    opset = graphs.default_opset(model) or 0
-    warnings = tuple(entry for entry in found if entry.severity == "warning")
+    warnings = tuple(found)
     Validated(
-        opset=opset,
-        ir_version=model.ir_version,
-        nodes=nodes,
-        inputs=inputs,
-        outputs=graphs.outputs_of(model),
-        profiles=resolved.profiles,
+        opset=inspected.opset,
+        ir_version=inspected.ir_version,
+        nodes=inspected.nodes,
+        inputs=inspected.inputs,
+        outputs=inspected.outputs,
+        profiles=inspected.profiles,
         warnings=warnings,
         shape_nodes=tuple(facts.get("shape_nodes", ())),
     ).leave(paths.work)
@@ -98,73 +98,58 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     return StageReport(
         stage="validate",
         ok=True,
-        message=f"{counted(nodes, 'node')}, opset {opset}, IR version {model.ir_version}{told}",
+        message=f"{counted(inspected.nodes, 'node')}, opset {inspected.opset}, IR version"
+        f" {inspected.ir_version}{told}",
         findings=warnings,
-        facts=facts | _described(inputs, graphs.outputs_of(model)),
+        facts=facts | _described(inspected.inputs, inspected.outputs),
     )
 
 
-def load(path: Path) -> ModelProto:
-    """Parse the model without its external data.
-
-    Raises:
-        StageFailure: ModelTooLarge or InvalidModel, in words.
-    """
-    size = path.stat().st_size
-    if size > _LARGEST_PROTOBUF:
-        raise StageFailure(
-            Reason.MODEL_TOO_LARGE, f"the .onnx file has {in_words(size)}; a protobuf ends at 2 GiB"
-        )
-    try:
-        model = graphs.parse(path)
-    except graphs.UnparsableError as error:
-        raise StageFailure(
-            Reason.INVALID_MODEL,
-            f"the file of {in_words(size)} is no ONNX model, or is cut off: its protobuf cannot be"
-            " parsed",
-        ) from error
-    if not model.ir_version or not model.HasField("graph") or not model.graph.node:
-        lacks = "IR version" if not model.ir_version else "nodes"
-        raise StageFailure(
-            Reason.INVALID_MODEL,
-            f"the file of {in_words(size)} is no ONNX model: it has no {lacks}",
-        )
-    return model
-
-
 def _load_sessions(
-    model: ModelProto, path: Path, recipe: Recipe, facts: dict[str, Any]
+    path: Path, recipe: Recipe, inspected: Inspection, facts: dict[str, Any]
 ) -> list[Finding]:
     """Load on the reference and on the backend that is to serve, each in a process of its own.
 
     No device is lent to a prepare Job, so of a backend that needs one nothing is learnt here: the
     engine Job and the pods prove it, and it may run operators that the reference does not have.
     """
-    found = _try_session(model, path, _REFERENCE, facts)
+    found = _try_session(path, _REFERENCE, recipe, inspected, facts)
+    if (seen := facts.get("run")) is not None:
+        found += _judge_run(seen, inspected)
     if recipe.backend in DEVICE_BACKENDS:
         return [_left_to_device(each, recipe.backend) for each in found]
     if recipe.backend != _REFERENCE and all(each.severity != "error" for each in found):
-        found += _try_session(model, path, recipe.backend, facts)
+        found += _try_session(path, recipe.backend, recipe, inspected, facts)
         found += _partial_fallback(recipe.backend, facts)
     return found
 
 
 def _left_to_device(found: Finding, backend: str) -> Finding:
     """Make of an operator that only the reference lacks a warning."""
-    if found.reason not in _LEFT_TO_DEVICE:
+    lacks = {Reason.UNSUPPORTED_OPERATOR, Reason.CUSTOM_DOMAIN_UNSUPPORTED}
+    if found.severity != "error" or found.reason not in lacks:
         return found
-    told = found.message.removesuffix(f"; {_LEFT_TO_DEVICE[found.reason]}")
+    told, _, _ = found.message.rpartition("; ")
     message = f"{told}; whether backend {backend} can is found out on its device"
     return found.model_copy(update={"severity": "warning", "message": message})
 
 
 def _try_session(
-    model: ModelProto, path: Path, backend: str, facts: dict[str, Any]
+    path: Path, backend: str, recipe: Recipe, inspected: Inspection, facts: dict[str, Any]
 ) -> list[Finding]:
     doing = f"loading the model on backend {backend}"
     _log.info("%s", doing)
     try:
-        answer = run_isolated(f"{__name__}:load_session", doing, backend=backend, path=str(path))
+        answer = run_isolated(
+            f"{__name__}:load_session",
+            doing,
+            limits=Limits(seconds=_SECONDS),
+            backend=backend,
+            path=str(path),
+            inputs=[spec.model_dump(mode="json") for spec in inspected.inputs],
+            profiles=[profile.model_dump(mode="json") for profile in inspected.profiles],
+            declared=[profile.model_dump(mode="json") for profile in recipe.shapes],
+        )
     except StageFailure as failure:
         if failure.reason not in _ORDER:
             raise
@@ -172,68 +157,107 @@ def _try_session(
             Finding(
                 severity="error",
                 reason=failure.reason,
-                message=failure.message,
+                rule=table.BACKEND_CRASHED.name,
+                message=printable(failure.message),
                 nodes=failure.nodes,
                 node_count=len(failure.nodes),
             )
         ]
+    for name in ("shape_nodes", "run"):
+        if answer.get(name) is not None:
+            facts[name] = answer[name]
     facts[f"placement_{backend}"] = answer.get("placement")
-    if "shape_nodes" in answer:
-        facts["shape_nodes"] = answer["shape_nodes"]
     found = []
     if refused := answer.get("refused"):
-        found.append(_session_finding(model, backend, refused))
+        found.append(_refusal(path, backend, refused))
+    if unservable := answer.get("unservable"):
+        found.append(table.tell(table.NO_OUTPUT, f"the model cannot be served: {unservable}"))
     if complaint := answer.get("complaint"):
         # what the checker refuses and ONNX Runtime loads is legal in practice, as unsorted nodes
-        message = f"onnx.checker says: {complaint}"
-        found.append(finding(Reason.INVALID_MODEL, message, severity="warning"))
+        found.append(table.tell(table.CHECKER, f"onnx.checker says: {complaint}"))
     return found
 
 
-def _session_finding(model: ModelProto, backend: str, text: str) -> Finding:
+def _refusal(path: Path, backend: str, text: str) -> Finding:
+    """Return the finding for ONNX Runtime's own words."""
     words = plain(text)
     if is_out_of_memory(text):
         raise StageFailure(
             Reason.OUT_OF_MEMORY, f"loading the model on backend {backend} wants more memory"
         )
+    told = f"ONNX Runtime refuses the model: {words}"
     if "Current official support for domain" in text:
-        return finding(Reason.OPSET_UNSUPPORTED, f"ONNX Runtime refuses the model: {words}")
+        return table.tell(table.OPSET_TOO_NEW, told)
     if "No Op registered" in text or "is not a registered function/op" in text:
-        unknown = unknown_operators(model)
-        if not unknown and (foreign := check_domains(model)):
-            return _of_no_extension(model, words, foreign)
-        labels = name_nodes([graphs.label(node) for node in unknown])
-        told = f"ONNX Runtime has no operator for {labels}" if labels else words
-        return finding(Reason.UNSUPPORTED_OPERATOR, told, unknown)
+        return _unknown_operator(graphs.parse(path), text, words)
     if status(text) == "NOT_IMPLEMENTED" or backend != _REFERENCE:
         named = [
-            node for node in graphs.walk_nodes(model) if node.name and f"'{node.name}'" in text
+            node
+            for node in View(graphs.parse(path)).nodes
+            if node.proto.name and f"'{node.proto.name}'" in text
         ]
-        return finding(
-            Reason.UNSUPPORTED_OPERATOR, f"backend {backend} cannot run the model: {words}", named
+        return table.tell(
+            table.REFUSED_OPERATOR, f"backend {backend} cannot run the model: {words}", _all(named)
         )
     if "External data" in text or "external data" in text:
-        return finding(Reason.EXTERNAL_DATA_MISSING, words)
-    return finding(Reason.INVALID_MODEL, f"ONNX Runtime refuses the model: {words}")
+        return table.tell(table.REFUSED_EXTERNAL, words)
+    return table.tell(table.REFUSED_INVALID, told)
 
 
-def _of_no_extension(model: ModelProto, words: str, foreign: list[Finding]) -> Finding:
-    """Return what to say of operators of other domains that no extension has brought."""
+def _unknown_operator(model: ModelProto, text: str, words: str) -> Finding:
+    """Name the nodes whose operator ONNX Runtime does not have, with a remedy by their domain."""
+    domains = of_runtime().domains
+    view = View(model)
+    named = _OPERATOR.search(text)
     nodes = [
         node
-        for node in graphs.walk_nodes(model)
-        if f"{node.domain}:{node.op_type}(" in words and node.domain
+        for node in view.nodes
+        if not view.is_local(node)
+        and (
+            named is None or (node.domain or "ai.onnx", node.op) == (named["domain"], named["name"])
+        )
+        and (named is not None or node.op in text)
     ]
-    labels = name_nodes([graphs.label(node) for node in nodes]) or name_nodes(
-        list(foreign[0].nodes)
+    labels = _all(nodes)
+    if nodes and nodes[0].domain not in domains:
+        return table.CUSTOM_DOMAIN.finding(
+            Hit(
+                "neither the runtime image nor a library in spec.extensions has the operators of"
+                f" {name_nodes(list(labels))}: {words}",
+                labels,
+                remedy=_ADD_LIBRARY,
+            )
+        )
+    told = f"ONNX Runtime has no operator for {name_nodes(list(labels))}" if labels else words
+    return table.UNKNOWN_OPERATOR.finding(Hit(told, labels))
+
+
+def _all(nodes: Sequence[Node]) -> tuple[str, ...]:
+    return tuple(node.label for node in nodes)
+
+
+def _judge_run(answer: dict[str, Any], inspected: Inspection) -> list[Finding]:
+    seen = Seen(
+        inputs={name: tuple(shape) for name, shape in answer["inputs"].items()},
+        outputs={name: tuple(shape) for name, shape in answer["outputs"].items()},
+        nan=frozenset(answer["nan"]),
+        numeric=frozenset(answer["numeric"]),
     )
-    return finding(
-        Reason.CUSTOM_DOMAIN_UNSUPPORTED,
-        f"neither the runtime image nor a library in spec.extensions has the operators of {labels}:"
-        f" {words}",
-        nodes,
-        remedy=_ADD_LIBRARY,
+    weights = next(
+        (each.message for each in inspected.findings if each.rule == table.NAN_IN_WEIGHTS.name),
+        None,
     )
+    cause = None if weights is None else weights.partition(";")[0]
+    hits = (
+        (table.NAN_ANSWERS, nan_answers(seen, cause)),
+        (
+            table.DECLARED_SHAPES,
+            declared_shapes(
+                inspected.inputs, inspected.outputs, frozenset(inspected.ranked_outputs), seen
+            ),
+        ),
+    )
+    return [rule.finding(hit) for rule, hit in hits if hit is not None]
 
 
 def _partial_fallback(backend: str, facts: dict[str, Any]) -> list[Finding]:
@@ -242,24 +266,25 @@ def _partial_fallback(backend: str, facts: dict[str, Any]) -> list[Finding]:
     if not placement or not elsewhere:
         return []
     total = sum(placement["nodes"].values())
-    return [
-        Finding(
-            severity="warning",
-            reason=Reason.UNSUPPORTED_OPERATOR,
-            message=f"{len(elsewhere)} of {counted(total, 'node')} do not run on backend {backend}:"
-            f" {name_nodes(elsewhere)}",
-            nodes=tuple(elsewhere[:100]),
-            node_count=len(elsewhere),
-        )
-    ]
+    message = (
+        f"{len(elsewhere)} of {counted(total, 'node')} do not run on backend {backend}:"
+        f" {name_nodes(elsewhere)}"
+    )
+    return [table.tell(table.ELSEWHERE, message, tuple(elsewhere))]
 
 
-def load_session(backend: str, path: str) -> dict[str, Any]:
-    """Check the model and load it on a backend. Called in a child process.
+def load_session(
+    backend: str,
+    path: str,
+    inputs: list[dict[str, Any]],
+    profiles: list[dict[str, Any]],
+    declared: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """Check the model, load it on a backend and run it once. Called in a child process.
 
     Returns:
-        `complaint` of onnx.checker and `shape_nodes`, asked once, on the reference; `refused`: in
-        ONNX Runtime's words, or `placement`.
+        `complaint` of onnx.checker, `shape_nodes` and `run`, asked once, on the reference;
+        `refused`: in ONNX Runtime's words; `unservable`: in ours; or `placement`.
     """
     answer: dict[str, Any] = {}
     if backend == _REFERENCE:
@@ -272,17 +297,20 @@ def load_session(backend: str, path: str) -> dict[str, Any]:
     try:
         read_signature(loaded.session.get_inputs(), loaded.session.get_outputs(), ())
     except SignatureError as error:
-        raise StageFailure(
-            Reason.INVALID_MODEL,
-            f"the model cannot be served: {error}",
-            remedy="export it with tensors as inputs and outputs",
-        ) from error
+        return answer | {"unservable": str(error)}
     placement = loaded.placement
     answer["placement"] = {
         "provider": placement.provider,
         "nodes": dict(placement.nodes),
         "elsewhere": list(placement.elsewhere),
     }
+    if backend == _REFERENCE:
+        answer["run"] = observe(
+            loaded.session,
+            [TensorSpec.model_validate(spec) for spec in inputs],
+            [ShapeProfile.model_validate(profile) for profile in profiles],
+            [ShapeProfile.model_validate(profile) for profile in declared],
+        )
     return answer
 
 

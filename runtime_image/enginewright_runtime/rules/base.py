@@ -1,0 +1,118 @@
+"""What a rule is, and what it is asked about."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from enginewright.contract.images import COMPILED_BACKENDS, DEVICE_BACKENDS
+from enginewright.contract.manifest import TensorSpec
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding
+from enginewright.contract.task import Recipe, ShapeProfile
+from onnx import TensorProto
+
+from enginewright_runtime.rules import contents
+from enginewright_runtime.rules.registry import Registry
+from enginewright_runtime.rules.text import printable
+from enginewright_runtime.rules.view import Node, View, held_tensors
+
+MOST_NODES: Final = 100  # kept in a finding
+Severity: TypeAlias = Literal["error", "warning"]
+
+
+@dataclass(frozen=True)
+class Hit:
+    """What a check found: one sentence without a remedy, and the nodes concerned."""
+
+    message: str
+    nodes: tuple[str, ...] = ()  # labels of all of them
+    severity: Severity | None = None  # in place of the rule's
+    remedy: str | None = None  # likewise
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One thing that is looked for. `what` completes "this rule finds"."""
+
+    name: str
+    severity: Severity
+    reason: Reason
+    what: str
+    remedy: str
+    source: str  # who says that it is wrong, and where
+    check: "Callable[[Subject], Hit | None] | None" = None  # None: seen when the model is loaded
+
+    def finding(self, hit: Hit) -> Finding:
+        """Return the finding for a report: plain text that ends with the remedy."""
+        message = f"{hit.message.rstrip('. ')}; {hit.remedy or self.remedy}"
+        return Finding(
+            severity=hit.severity or self.severity,
+            reason=self.reason,
+            rule=self.name,
+            message=printable(message),
+            nodes=hit.nodes[:MOST_NODES],
+            node_count=len(hit.nodes),
+        )
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model and what it is to become."""
+
+    view: View
+    folder: Path  # of the model and its external data
+    recipe: Recipe
+    registry: Registry  # of the operators of the runtime image
+    inputs: tuple[TensorSpec, ...] = ()  # what callers give
+    outputs: tuple[TensorSpec, ...] = ()
+    profiles: tuple[ShapeProfile, ...] = ()  # of the inputs whose sizes are known
+    converted: bool = False  # `convert` will bring it to another opset or IR version
+
+    @property
+    def on_device(self) -> bool:
+        """Tell whether the backend needs a device, so that nothing of it can be tried here."""
+        return self.recipe.backend in DEVICE_BACKENDS
+
+    @property
+    def compiled(self) -> bool:
+        """Tell whether TensorRT or TensorRT-RTX parses the model."""
+        return self.recipe.backend in COMPILED_BACKENDS
+
+    @cached_property
+    def summaries(self) -> Mapping[int, contents.Summary]:
+        """Return what every floating-point tensor holds, by the `id` of its message.
+
+        All of the weights are read, once. Tensors that are not whole are left out: other rules
+        tell of them.
+        """
+        found: dict[int, contents.Summary] = {}
+        for _, tensor in self.tensors:
+            if tensor.data_type in contents.FLOATS:
+                try:
+                    found[id(tensor)] = contents.summarize(tensor, self.folder)
+                except contents.UnreadableError:
+                    continue
+        return found
+
+    def summary(self, tensor: TensorProto) -> contents.Summary | None:
+        """Return what one tensor holds; None where it is not of floating point, or not whole."""
+        if tensor.data_type not in contents.FLOATS:
+            return None
+        if (known := self.summaries.get(id(tensor))) is not None:
+            return known
+        try:
+            return contents.summarize(tensor, self.folder)
+        except contents.UnreadableError:
+            return None
+
+    @cached_property
+    def tensors(self) -> tuple[tuple[str, TensorProto], ...]:
+        """Return every constant tensor with its name for messages."""
+        return tuple(held_tensors(self.view))
+
+
+def labels(nodes: Iterable[Node]) -> tuple[str, ...]:
+    """Return what nodes are called in a message."""
+    return tuple(node.label for node in nodes)

@@ -1,0 +1,82 @@
+"""Rules on what a model did when it ran once, at the smallest of its shapes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from enginewright.contract.manifest import TensorSpec
+from enginewright.contract.report import name_nodes
+
+from enginewright_runtime.rules.base import Hit
+from enginewright_runtime.rules.text import shown
+
+Shape = tuple[int, ...]
+# names that exporters give to every open dimension, whatever its size
+_MEANINGLESS: Final = frozenset({"?", "unknown", "None"})
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One run."""
+
+    inputs: Mapping[str, Shape]
+    outputs: Mapping[str, Shape]
+    nan: frozenset[str]  # outputs with NaN
+    numeric: frozenset[str]  # outputs of floating point
+
+
+def declared_shapes(
+    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], ranked: frozenset[str], seen: Seen
+) -> Hit | None:
+    """Compare the outputs' shapes with what the model declares.
+
+    Args:
+        inputs: as declared.
+        outputs: likewise.
+        ranked: outputs that declare a shape at all.
+        seen: the run.
+    """
+    sizes = _sizes(inputs, seen.inputs)
+    found = [
+        f"'{shown(spec.name)}' is declared {_told(spec.shape)} and has {list(shape)}"
+        for spec in outputs
+        if spec.name in ranked
+        and (shape := seen.outputs.get(spec.name)) is not None
+        and not _fits(spec.shape, shape, sizes)
+    ]
+    if not found:
+        return None
+    given = ", ".join(f"{shown(name)} {list(shape)}" for name, shape in seen.inputs.items())
+    return Hit(f"output {name_nodes(found)}, for inputs {given}")
+
+
+def nan_answers(seen: Seen, nan_in_weights: str | None) -> Hit | None:
+    """Tell whether weights that are NaN have made every output so."""
+    if nan_in_weights is None or not seen.numeric or seen.nan < seen.numeric:
+        return None
+    return Hit(f"every output has NaN, since {nan_in_weights}")
+
+
+def _sizes(inputs: Sequence[TensorSpec], shapes: Mapping[str, Shape]) -> dict[str, int]:
+    """Return what named dimensions stand for, where all inputs agree."""
+    found: dict[str, set[int]] = {}
+    for spec in inputs:
+        for dimension, size in zip(spec.shape, shapes.get(spec.name, ()), strict=False):
+            if isinstance(dimension, str) and dimension not in _MEANINGLESS:
+                found.setdefault(dimension, set()).add(size)
+    return {name: sizes.pop() for name, sizes in found.items() if len(sizes) == 1}
+
+
+def _fits(declared: Sequence[int | str | None], shape: Shape, sizes: Mapping[str, int]) -> bool:
+    if len(declared) != len(shape):
+        return False
+    for dimension, size in zip(declared, shape, strict=True):
+        expected = sizes.get(dimension) if isinstance(dimension, str) else dimension
+        if expected is not None and expected != size:
+            return False
+    return True
+
+
+def _told(declared: Sequence[int | str | None]) -> str:
+    dimensions = ("?" if size is None else shown(str(size)) for size in declared)
+    return f"[{', '.join(dimensions)}]"

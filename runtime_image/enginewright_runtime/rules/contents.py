@@ -1,0 +1,219 @@
+"""What constant tensors hold, read a piece at a time: weights may be larger than the memory."""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, numpy_helper
+
+from enginewright_runtime import graphs
+
+Array = NDArray[Any]
+_PIECE: Final = 4 << 20  # bytes
+FLOATS: Final = frozenset(
+    {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
+)
+_KNOWN_TYPES: Final = frozenset(TensorProto.DataType.values())
+
+
+class UnreadableError(ValueError):
+    """The tensor's data is not there whole; the rules on external data and sizes say so."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a floating-point tensor holds."""
+
+    nan: int
+    above: int  # +Inf
+    below: int  # -Inf
+    least: float  # of the finite values; 0 where there are none
+    most: float
+
+    @property
+    def finite(self) -> bool:
+        """Tell whether every value is a number."""
+        return not (self.nan or self.above or self.below)
+
+
+def elements(tensor: TensorProto) -> int:
+    """Return how many elements the dimensions say; negative ones count as they are."""
+    count = 1
+    for size in tensor.dims:
+        count *= size
+    return count
+
+
+def byte_size(tensor: TensorProto) -> int | None:
+    """Return how many bytes the elements take as raw data; None where the type does not say.
+
+    Types of less than a byte are packed (onnx.proto, TensorProto.raw_data).
+    """
+    bits = element_bits(tensor.data_type)
+    return None if bits is None else -(-elements(tensor) * bits // 8)
+
+
+def element_bits(data_type: int) -> int | None:
+    """Return the size of one element; None for strings and for types that are not known here."""
+    name = TensorProto.DataType.Name(data_type) if data_type in _KNOWN_TYPES else ""
+    for ending, bits in (("INT4", 4), ("FLOAT4E2M1", 4), ("INT2", 2)):
+        if name.endswith(ending):
+            return bits
+    if not name or name in {"UNDEFINED", "STRING"} or name.startswith("FLOAT6"):
+        return None
+    return int(onnx.helper.tensor_dtype_to_np_dtype(data_type).itemsize) * 8
+
+
+def summarize(tensor: TensorProto, folder: Path) -> Summary:
+    """Look at every value of a tensor of one of the types `FLOATS`.
+
+    Raises:
+        UnreadableError: the data is not there, or not whole.
+    """
+    nan = above = below = 0
+    least, most = np.inf, -np.inf
+    for piece in pieces(tensor, folder):
+        values = _widened(piece, tensor.data_type)
+        if np.isfinite(values).all():
+            finite = values
+        else:
+            nan += int(np.count_nonzero(np.isnan(values)))
+            above += int(np.count_nonzero(np.isposinf(values)))
+            below += int(np.count_nonzero(np.isneginf(values)))
+            finite = values[np.isfinite(values)]
+        if finite.size:
+            least, most = min(least, float(finite.min())), max(most, float(finite.max()))
+    numbers = least <= most
+    return Summary(nan, above, below, least if numbers else 0.0, most if numbers else 0.0)
+
+
+def integers(tensor: TensorProto, folder: Path, largest: int) -> Array | None:
+    """Return the values of an integer tensor; None for other tensors and large or unreadable ones."""
+    if not 0 <= elements(tensor) <= largest or tensor.data_type in FLOATS:
+        return None
+    try:
+        found = [piece for piece in pieces(tensor, folder) if piece.dtype.kind in "iu"]
+    except UnreadableError:
+        return None
+    return np.concatenate(found) if found else None
+
+
+def pieces(tensor: TensorProto, folder: Path) -> Iterator[Array]:
+    """Yield the values, flat, in pieces of at most 4 MiB where they lie as raw bytes.
+
+    BFLOAT16 comes as uint16. Holes of a sparse file, which are zeros, come as one zero.
+
+    Raises:
+        UnreadableError: the data is not there, or not whole.
+    """
+    size = byte_size(tensor)
+    bits = element_bits(tensor.data_type)
+    if size is None or bits is None or bits % 8 or size < 0:
+        raise UnreadableError
+    dtype = _dtype(tensor.data_type)
+    entries = graphs.external_entries(tensor)
+    if entries is not None:
+        for chunk in _external(entries, folder, size):
+            yield np.frombuffer(chunk, dtype)
+    elif tensor.HasField("raw_data"):
+        raw = tensor.raw_data
+        if len(raw) != size:
+            raise UnreadableError
+        for start in range(0, size, _PIECE):
+            yield np.frombuffer(raw[start : start + _PIECE], dtype)
+    else:
+        yield _typed(tensor, dtype)
+
+
+def _typed(tensor: TensorProto, dtype: np.dtype[Any]) -> Array:
+    try:
+        values = numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, KeyError) as error:
+        raise UnreadableError from error
+    return values.reshape(-1).view(dtype)
+
+
+def _dtype(data_type: int) -> np.dtype[Any]:
+    if data_type == TensorProto.BFLOAT16:
+        return np.dtype(np.uint16)
+    return onnx.helper.tensor_dtype_to_np_dtype(data_type)
+
+
+def _widened(piece: Array, data_type: int) -> Array:
+    if data_type != TensorProto.BFLOAT16:
+        return piece
+    # bfloat16 is the upper half of float32
+    return (piece.astype(np.uint32) << 16).view(np.float32)
+
+
+def open_regular(path: Path) -> int:
+    """Open a file for reading that is neither a link, a pipe nor a device; raises OSError.
+
+    What it is is asked of the open file, so nothing changes in between, and opening a pipe does
+    not wait for its other end.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return descriptor
+
+
+def _external(entries: dict[str, str], folder: Path, size: int) -> Iterator[bytes]:
+    location = entries.get("location", "")
+    if not graphs.is_inside(location):
+        raise UnreadableError
+    try:
+        offset = int(entries.get("offset") or 0)
+        descriptor = open_regular(folder / location)
+    except (OSError, ValueError) as error:
+        raise UnreadableError from error
+    try:
+        yield from _stretch(descriptor, offset, size)
+    except OSError as error:
+        raise UnreadableError from error
+    finally:
+        os.close(descriptor)
+
+
+def _stretch(descriptor: int, offset: int, size: int) -> Iterator[bytes]:
+    """Yield the bytes from `offset` on; of a hole of at least a piece eight zeros."""
+    if offset < 0 or offset + size > os.fstat(descriptor).st_size:
+        raise UnreadableError
+    position, end = offset, offset + size
+    while position < end:
+        skipped = (_next_data(descriptor, position, end) - position) // _PIECE * _PIECE
+        if skipped:
+            yield bytes(8)
+            position += skipped
+            continue
+        chunk = _read(descriptor, position, min(_PIECE, end - position))
+        yield chunk
+        position += len(chunk)
+
+
+def _read(descriptor: int, position: int, size: int) -> bytes:
+    """Return `size` bytes: a file on a network may give fewer at a time."""
+    chunk = b""
+    while len(chunk) < size:
+        more = os.pread(descriptor, size - len(chunk), position + len(chunk))
+        if not more:
+            raise UnreadableError
+        chunk += more
+    return chunk
+
+
+def _next_data(descriptor: int, position: int, end: int) -> int:
+    try:
+        return min(end, os.lseek(descriptor, position, os.SEEK_DATA))
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+            return end
+        return position  # the file system has no holes to tell of

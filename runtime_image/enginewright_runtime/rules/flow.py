@@ -1,0 +1,65 @@
+"""What each backend does with If, Loop and Scan, as its documentation says.
+
+ONNX Runtime runs all three on its CPU and CUDA providers (docs/OperatorKernels.md of onnxruntime),
+so nothing is found there. What OpenVINO does with a model's own is seen when it loads the model.
+TensorRT's parser takes them under conditions (docs/operators.md of onnx-tensorrt, for TensorRT 10):
+If: outputs of both branches of one rank and under different names; Loop: scan outputs of a fixed
+length, loop-carried values of one shape; Scan: floating point only.
+"""
+
+from typing import Final
+
+from enginewright.contract.report import name_nodes
+from onnx import TensorProto, ValueInfoProto
+
+from enginewright_runtime.logs import counted
+from enginewright_runtime.rules.base import Hit, Subject, labels
+from enginewright_runtime.rules.contents import FLOATS
+from enginewright_runtime.rules.view import Node, bodies
+
+FLOW: Final = ("If", "Loop", "Scan")
+
+
+def control_flow(subject: Subject) -> Hit | None:
+    """Find control flow where TensorRT parses the model."""
+    if not subject.compiled:
+        return None
+    found = [node for node in subject.view.nodes if node.is_standard(*FLOW)]
+    if not found:
+        return None
+    told = labels(found)
+    message = (
+        f"backend {subject.recipe.backend} takes control flow only under conditions:"
+        f" {name_nodes(list(told))}"
+    )
+    if refused := [why for node in found if (why := _refused(node)) is not None]:
+        message += f"; not, unless the condition is known beforehand: {name_nodes(refused)}"
+    if constant := sum(_has_constant_condition(subject, node) for node in found):
+        message += f"; {counted(constant, 'condition')} of {len(found)} can be folded away"
+    return Hit(message, told)
+
+
+def _refused(node: Node) -> str | None:
+    """Return what the documentation says is not taken, as far as the model declares it."""
+    graphs = list(bodies(node.proto))
+    if node.op == "If" and len(graphs) > 1:
+        for first, second in zip(graphs[0].output, graphs[1].output, strict=False):
+            one, other = _rank(first), _rank(second)
+            if one is not None and other is not None and one != other:
+                return f"{node.label}, whose branches give {one} or {other} dimensions"
+            if first.name == second.name:
+                return f"{node.label}, whose branches call an output alike"
+    if node.op == "Scan" and graphs:
+        kinds = {value.type.tensor_type.elem_type for value in graphs[0].input}
+        if kinds - FLOATS - {TensorProto.UNDEFINED}:
+            return f"{node.label}, which scans other than floating point"
+    return None
+
+
+def _rank(value: ValueInfoProto) -> int | None:
+    tensor = value.type.tensor_type
+    return len(tensor.shape.dim) if tensor.HasField("shape") else None
+
+
+def _has_constant_condition(subject: Subject, node: Node) -> bool:
+    return node.op == "If" and subject.view.constant(node.scope, node.input(0)) is not None

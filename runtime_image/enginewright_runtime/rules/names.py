@@ -1,0 +1,183 @@
+"""Rules on names: empty, given twice, or such that something on the way to a caller trips on them."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from enginewright.contract.report import name_nodes
+
+from enginewright_runtime.rules.base import Hit, Subject, labels
+from enginewright_runtime.rules.text import has_control_characters, quoted, shown
+from enginewright_runtime.rules.view import Node, Scope
+
+_LONGEST: Final = 256  # of a tensor's name in spec.shapes and spec.parity.outputs
+_FIRST_WITH_CONSTANTS: Final = 4  # IR version since which an initializer need not be an input
+_SINGLE: Final = "Single"  # option of a schema's parameter that may not be left out
+
+
+def duplicate_node_names(subject: Subject) -> Hit | None:
+    """Find nodes of one graph with the same name.
+
+    ONNX Runtime makes initializers of Constant nodes before it looks.
+    """
+    found: list[Node] = []
+    for scope in subject.view.scopes:
+        if scope.kind == "function":
+            continue
+        named = [n for n in scope.nodes if n.proto.name and not n.is_standard("Constant")]
+        counts = Counter(node.proto.name for node in named)
+        if len(counts) < len(named):
+            found += [node for node in named if counts[node.proto.name] > 1]
+    if not found:
+        return None
+    told = labels(found)
+    return Hit(f"several nodes of one graph have the same name: {name_nodes(list(told))}", told)
+
+
+def duplicate_values(subject: Subject) -> Hit | None:
+    """Find names that more than one input or node of a graph gives a value to."""
+    twice = [
+        name
+        for scope in subject.view.scopes
+        for name in [*_given_twice(scope), *_hidden_by_body(scope)]
+    ]
+    if not twice:
+        return None
+    return Hit(f"these values are defined more than once: {quoted(dict.fromkeys(twice))}")
+
+
+def duplicate_initializers(subject: Subject) -> Hit | None:
+    """Find initializers of the same name."""
+    twice = [
+        name
+        for scope in subject.view.scopes
+        if len(scope.initializers) < len(scope.tensors)
+        for name in _repeated(tensor.name for tensor in scope.tensors)
+    ]
+    if not twice:
+        return None
+    return Hit(
+        f"several initializers have the same name, and ONNX Runtime takes the last: {quoted(twice)}"
+    )
+
+
+def duplicate_outputs(subject: Subject) -> Hit | None:
+    """Find outputs that are listed twice."""
+    twice = _repeated(subject.view.graph.outputs)
+    return Hit(f"the model lists outputs more than once: {quoted(twice)}") if twice else None
+
+
+def overridable_initializers(subject: Subject) -> Hit | None:
+    """Find weights that a caller could replace, so that no runtime may fold them."""
+    found = subject.view.overridable
+    if not found or subject.view.model.ir_version < _FIRST_WITH_CONSTANTS:
+        return None
+    return Hit(
+        f"{len(found)} of {len(subject.view.graph.initializers)} initializers are inputs too"
+        f" ({quoted(sorted(found))}), so no runtime may treat them as constants"
+    )
+
+
+def empty_names(subject: Subject) -> Hit | None:
+    """Find values without a name where there has to be one."""
+    graph = subject.view.graph
+    if "" in graph.inputs or "" in graph.outputs:
+        kind = "input" if "" in graph.inputs else "output"
+        return Hit(f"an {kind} of the model has no name")
+    found = [
+        node
+        for node in ([] if subject.converted else subject.view.nodes)
+        if ("" in node.inputs or "" in node.outputs) and _leaves_out_needed(subject, node)
+    ]
+    if not found:
+        return None
+    told = labels(found)
+    return Hit(f"these nodes leave out what they cannot do without: {name_nodes(list(told))}", told)
+
+
+def control_characters(subject: Subject) -> Hit | None:
+    """Find names that would not be shown as they are."""
+    found = [name for name in _all_names(subject) if has_control_characters(name)]
+    if not found:
+        return None
+    return Hit(f"names have control characters: {quoted(dict.fromkeys(found))}")
+
+
+def unwieldy_names(subject: Subject) -> Hit | None:
+    """Find inputs and outputs that cannot be named in the resource."""
+    found = [name for name in _interface(subject) if len(name) > _LONGEST]
+    if not found:
+        return None
+    return Hit(
+        f"spec.shapes and spec.parity take names of up to {_LONGEST} characters:"
+        f" {shown(found[0])} has {len(found[0])}"
+    )
+
+
+def names_differ_in_case(subject: Subject) -> Hit | None:
+    """Find inputs, or outputs, whose names are equal but for capitals."""
+    for names in ([spec.name for spec in subject.inputs], subject.view.graph.outputs):
+        groups: dict[str, set[str]] = defaultdict(set)
+        for name in names:
+            groups[name.casefold()].add(name)
+        for group in groups.values():
+            if len(group) > 1:
+                return Hit(f"names differ in capitals alone: {quoted(sorted(group))}")
+    return None
+
+
+def _given_twice(scope: Scope) -> list[str]:
+    produced = [name for node in scope.nodes for name in node.outputs if name]
+    given = {*scope.inputs, *scope.initializers}
+    return [
+        *_repeated(name for name in scope.inputs if name),
+        *_repeated(produced),
+        *(name for name in produced if name in given),
+    ]
+
+
+def _hidden_by_body(scope: Scope) -> Iterator[str]:
+    """Yield what a node in a body calls as something before the body's node is called.
+
+    ONNX Runtime takes a body's inputs and initializers that hide outer names, and names that come
+    later (seen with 1.31).
+    """
+    before = {name for name in (*scope.inputs, *scope.initializers) if name}
+    for node in scope.nodes:
+        for body in node.bodies:
+            for inner in body.nodes:
+                yield from before.intersection(inner.outputs) - body.given
+        before.update(name for name in node.outputs if name)
+
+
+def _leaves_out_needed(subject: Subject, node: Node) -> bool:
+    if subject.view.is_local(node) or node.opset is None:
+        return False
+    schema = subject.registry.find(node.domain, node.op, node.opset)
+    if schema is None:
+        return False
+    return any(
+        name == "" and index < len(parameters) and parameters[index].option.name == _SINGLE
+        for names, parameters in ((node.inputs, schema.inputs), (node.outputs, schema.outputs))
+        for index, name in enumerate(names)
+    )
+
+
+def _interface(subject: Subject) -> list[str]:
+    return [*(spec.name for spec in subject.inputs), *subject.view.graph.outputs]
+
+
+def _all_names(subject: Subject) -> Iterator[str]:
+    """Yield every name that may come to be told: of nodes, operators, inputs and outputs."""
+    yield from _interface(subject)
+    for node in subject.view.nodes:
+        yield node.proto.name
+        yield node.op
+        yield node.domain
+        yield from node.outputs  # a node without a name is called by its first output
+    for scope in subject.view.scopes:
+        yield from scope.initializers
+
+
+def _repeated(names: Iterable[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]

@@ -1,0 +1,147 @@
+"""Rules on which operators there are: in the runtime image, and to be relied on."""
+
+from typing import Final
+
+from enginewright.contract.report import name_nodes
+
+from enginewright_runtime.rules.base import Hit, Subject, labels
+from enginewright_runtime.rules.text import quoted
+from enginewright_runtime.rules.view import Node
+
+_TRAINING: Final = frozenset({"ai.onnx.training", "ai.onnx.preview.training"})
+_EXPERIMENTAL: Final = frozenset({"ai.onnx.preview", "com.microsoft.experimental"})
+_RANDOM: Final = frozenset(
+    {
+        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+        *("Bernoulli", "Multinomial"),
+    }
+)
+
+
+def training_operators(subject: Subject) -> Hit | None:
+    """Find operators that exist to train."""
+    found = [node for node in _foreign(subject) if node.domain in _TRAINING]
+    if not found:
+        return None
+    return Hit(f"the model is one to be trained: {name_nodes(list(labels(found)))}", labels(found))
+
+
+def custom_domain(subject: Subject) -> Hit | None:
+    """Find operators of domains that the runtime image knows nothing of."""
+    if subject.recipe.extensions:
+        return None  # what extensions bring only they can tell: loading the model asks them
+    found = [
+        node
+        for node in _foreign(subject)
+        if node.domain not in subject.registry.domains and node.domain not in _TRAINING
+    ]
+    if not found:
+        return None
+    told = labels(found)
+    domains = sorted({node.domain for node in found})
+    return Hit(
+        f"operators of domain {quoted(domains)} are not in the runtime image:"
+        f" {name_nodes(list(told))}",
+        told,
+    )
+
+
+def unknown_operator(subject: Subject) -> Hit | None:
+    """Find operators that their domain does not have, at the version that the model imports."""
+    found = [node for node in _judged(subject) if _schema_missing(subject, node)]
+    if not found:
+        return None
+    told = labels(found)
+    return _unless_device(
+        subject, f"ONNX Runtime has no operator for {name_nodes(list(told))}", told
+    )
+
+
+def deprecated_operator(subject: Subject) -> Hit | None:
+    """Find operators that the opset of the model has taken away."""
+    found = [
+        node
+        for node in _judged(subject)
+        if node.opset is not None
+        and (schema := subject.registry.find(node.domain, node.op, node.opset)) is not None
+        and schema.deprecated
+    ]
+    if not found:
+        return None
+    told = labels(found)
+    return _unless_device(
+        subject,
+        f"opset {found[0].opset} has these operators no more: {name_nodes(list(told))}",
+        told,
+    )
+
+
+def experimental_operator(subject: Subject) -> Hit | None:
+    """Find operators that may change without a new version."""
+    found = [
+        node
+        for node in subject.view.nodes
+        if node.domain in _EXPERIMENTAL and not subject.view.is_local(node)
+    ]
+    if not found:
+        return None
+    return Hit(
+        f"these operators may change without notice: {name_nodes(list(labels(found)))}",
+        labels(found),
+    )
+
+
+def random_operator(subject: Subject) -> Hit | None:
+    """Find operators that draw random numbers."""
+    found = [node for node in subject.view.nodes if node.is_standard(*_RANDOM)]
+    if not found:
+        return None
+    told = labels(found)
+    return Hit(
+        f"the model draws random numbers ({name_nodes(list(told))}), so outputs that depend on them"
+        " differ from run to run and are not compared",
+        told,
+    )
+
+
+def _foreign(subject: Subject) -> list[Node]:
+    return [
+        node
+        for node in subject.view.nodes
+        if (node.domain in _TRAINING or node.domain not in subject.registry.domains)
+        and not subject.view.is_local(node)
+    ]
+
+
+def _judged(subject: Subject) -> list[Node]:
+    """Return the nodes of known domains, as they are when the model is loaded.
+
+    A model that will be converted has other ones then.
+    """
+    if subject.converted or subject.recipe.extensions:
+        return []
+    return [
+        node
+        for node in subject.view.nodes
+        if node.domain in subject.registry.domains and not subject.view.is_local(node)
+    ]
+
+
+def _schema_missing(subject: Subject, node: Node) -> bool:
+    if (node.domain, node.op) not in subject.registry.schemas:
+        return True
+    return (
+        node.opset is not None and subject.registry.find(node.domain, node.op, node.opset) is None
+    )
+
+
+def _unless_device(subject: Subject, message: str, nodes: tuple[str, ...]) -> Hit:
+    """Make a warning of what a backend may have that needs a device, and the reference not."""
+    if not subject.on_device:
+        return Hit(message, nodes)
+    backend = subject.recipe.backend
+    return Hit(
+        f"{message}; whether backend {backend} can is found out on its device",
+        nodes,
+        severity="warning",
+    )

@@ -1,0 +1,62 @@
+"""Which operators the runtime image's ONNX Runtime has, asked of itself, never of a table."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+
+class Parameter(Protocol):
+    """An input or output that a schema declares."""
+
+    option: Any
+
+
+class Schema(Protocol):
+    """An operator as ONNX Runtime registers it; the same as `onnx.defs.OpSchema`."""
+
+    name: str
+    domain: str
+    since_version: int
+    deprecated: bool
+    inputs: list[Parameter]
+    outputs: list[Parameter]
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Operators by domain and name, oldest version first."""
+
+    schemas: dict[tuple[str, str], tuple[Schema, ...]]
+
+    @property
+    def domains(self) -> frozenset[str]:
+        """Return the domains that have an operator."""
+        return frozenset(domain for domain, _ in self.schemas)
+
+    def find(self, domain: str, name: str, version: int) -> Schema | None:
+        """Return the operator as a version of its domain has it."""
+        known = self.schemas.get((domain, name), ())
+        return next((each for each in reversed(known) if each.since_version <= version), None)
+
+
+def of(schemas: Iterable[Schema]) -> Registry:
+    """Return a registry of these operators."""
+    found: dict[tuple[str, str], list[Schema]] = defaultdict(list)
+    for schema in schemas:
+        found[schema.domain, schema.name].append(schema)
+    return Registry(
+        {
+            key: tuple(sorted(versions, key=lambda each: (each.since_version, each.deprecated)))
+            for key, versions in found.items()
+        }
+    )
+
+
+@cache
+def of_runtime() -> Registry:
+    """Return what the ONNX Runtime of this process has."""
+    return of(native.get_all_operator_schema())

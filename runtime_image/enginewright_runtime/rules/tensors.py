@@ -1,0 +1,123 @@
+"""Rules on constant tensors: that shape, type and data agree."""
+
+import math
+from typing import Final
+
+from enginewright.contract.report import name_nodes
+from onnx import TensorProto
+
+from enginewright_runtime import graphs
+from enginewright_runtime.logs import in_words
+from enginewright_runtime.rules import contents
+from enginewright_runtime.rules.base import Hit, Subject
+from enginewright_runtime.rules.text import quoted
+from enginewright_runtime.rules.view import View
+
+_MOST_ELEMENTS: Final = 2**63 - 1
+_LARGEST_INPUT: Final = 1 << 40  # bytes: no request carries a tebibyte
+# the field that holds the values of a type where raw_data does not, and how many entries an
+# element takes there (onnx.proto, TensorProto)
+_FIELDS: Final[dict[int, tuple[str, int]]] = {
+    TensorProto.FLOAT: ("float_data", 1),
+    TensorProto.COMPLEX64: ("float_data", 2),
+    TensorProto.DOUBLE: ("double_data", 1),
+    TensorProto.COMPLEX128: ("double_data", 2),
+    TensorProto.INT64: ("int64_data", 1),
+    TensorProto.UINT64: ("uint64_data", 1),
+    TensorProto.UINT32: ("uint64_data", 1),
+    TensorProto.STRING: ("string_data", 1),
+    **dict.fromkeys(
+        (
+            *(TensorProto.INT32, TensorProto.INT16, TensorProto.INT8),
+            *(TensorProto.UINT16, TensorProto.UINT8, TensorProto.BOOL),
+            *(TensorProto.FLOAT16, TensorProto.BFLOAT16),
+        ),
+        ("int32_data", 1),
+    ),
+}
+
+
+def impossible_shapes(subject: Subject) -> Hit | None:
+    """Find sizes below zero or past all counting, and types that there are not."""
+    known = set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
+    found = []
+    for name, tensor in subject.tensors:
+        if tensor.data_type not in known:
+            found.append(f"{name} (type {tensor.data_type})")
+        elif any(size < 0 for size in tensor.dims) or contents.elements(tensor) > _MOST_ELEMENTS:
+            found.append(f"{name} {list(tensor.dims)[:8]}")
+    return (
+        Hit(f"tensors have a shape or type that cannot be: {name_nodes(found)}") if found else None
+    )
+
+
+def wrong_amount_of_data(subject: Subject) -> Hit | None:
+    """Find tensors inside the file with more or less data than their shape needs."""
+    unread = _unread(subject.view)
+    found = []
+    for name, tensor in subject.tensors:
+        if tensor.name in unread or (amount := _amount(tensor)) is None:
+            continue
+        have, needed, unit = amount
+        if have != needed:
+            found.append(f"{name} ({have} {unit} of {needed})")
+    return (
+        Hit(f"the data of tensors does not fit their shape: {name_nodes(found)}") if found else None
+    )
+
+
+def sparse_tensors(subject: Subject) -> Hit | None:
+    """Find sparse tensors, where the backend has none."""
+    if not subject.compiled:
+        return None
+    names = [sparse.values.name for scope in subject.view.scopes for sparse in scope.sparse]
+    names += [
+        node.outputs[0]
+        for node in subject.view.nodes
+        if node.is_standard("Constant") and node.attribute("sparse_value") and node.outputs
+    ]
+    if not names:
+        return None
+    return Hit(f"backend {subject.recipe.backend} takes no sparse tensors: {quoted(names)}")
+
+
+def enormous_inputs(subject: Subject) -> Hit | None:
+    """Find inputs whose smallest shape no request can carry."""
+    for profile in subject.profiles:
+        spec = next(spec for spec in subject.inputs if spec.name == profile.input)
+        size = math.prod(profile.min) * _item_size(spec.dtype)
+        if size > _LARGEST_INPUT:
+            return Hit(
+                f"input {quoted([spec.name])} has {in_words(size)} at its smallest, as"
+                f" {list(profile.min)[:8]}"
+            )
+    return None
+
+
+def _unread(view: View) -> frozenset[str]:
+    """Return the initializers that nothing reads: ONNX Runtime drops them unseen."""
+    read = {name for node in view.nodes for name in node.inputs}
+    read.update(name for scope in view.scopes for name in scope.outputs)
+    held = {name for scope in view.scopes for name in scope.initializers}
+    return frozenset(held - read)
+
+
+def _amount(tensor: TensorProto) -> tuple[int, int, str] | None:
+    """Return how much data there is, and is needed, in which unit; None where that is not known."""
+    count = contents.elements(tensor)
+    if graphs.external_entries(tensor) is not None or tensor.HasField("segment"):
+        return None
+    if any(size < 0 for size in tensor.dims) or count > _MOST_ELEMENTS:
+        return None
+    if tensor.HasField("raw_data") and (count or tensor.raw_data):
+        size = contents.byte_size(tensor)
+        return None if size is None else (len(tensor.raw_data), size, "bytes")
+    if tensor.data_type not in _FIELDS:
+        return None
+    field, entries = _FIELDS[tensor.data_type]
+    return len(getattr(tensor, field)), count * entries, "values"
+
+
+def _item_size(dtype: str) -> int:
+    digits = "".join(char for char in dtype if char.isdigit())
+    return max(1, int(digits or 8) // 8)

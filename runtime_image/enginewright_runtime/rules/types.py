@@ -1,0 +1,127 @@
+"""Rules on element types that a backend has not, and on inputs and outputs that cannot be served."""
+
+from typing import Final
+
+from enginewright.contract.report import name_nodes
+from onnx import AttributeProto, TensorProto, ValueInfoProto
+
+from enginewright_runtime.rules.base import Hit, Subject, labels
+from enginewright_runtime.rules.text import quoted
+from enginewright_runtime.rules.view import Node
+
+# of the Open Inference Protocol v2, which is what is served (its "Tensor Data Types"); BF16 is
+# Triton's and KServe's addition
+_SERVED: Final = frozenset(
+    {
+        *("bool", "string", "float16", "float32", "float64", "bfloat16"),
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    }
+)
+# that work on strings alone; TfIdfVectorizer takes integers too, so its inputs decide
+_STRING_OPERATORS: Final = ("StringNormalizer", "StringConcat", "StringSplit", "RegexFullMatch")
+_DOUBLE: Final = {
+    "tensorrt": "casts float64 down to float32",
+    "tensorrt-rtx": "casts float64 down to float32",
+    "cuda": "computes float64 at a small fraction of the speed of float32",
+}
+
+
+def inputs_not_served(subject: Subject) -> Hit | None:
+    """Find inputs that no request can carry."""
+    found = [
+        f"'{spec.name}' ({spec.dtype})" for spec in subject.inputs if spec.dtype not in _SERVED
+    ]
+    if not found:
+        return None
+    return Hit(f"the model cannot be served: no request can carry input {name_nodes(found)}")
+
+
+def no_output_served(subject: Subject) -> Hit | None:
+    """Find a model with no output that an answer can carry."""
+    found = _outputs_not_served(subject)
+    if not found or len(found) < len(subject.outputs):
+        return None
+    return Hit(
+        f"the model cannot be served: no output is a tensor that answers carry: {name_nodes(found)}"
+    )
+
+
+def outputs_left_out(subject: Subject) -> Hit | None:
+    """Find outputs that no answer can carry, beside others."""
+    found = _outputs_not_served(subject)
+    if not found or len(found) == len(subject.outputs):
+        return None
+    return Hit(f"answers leave out outputs that no tensor can carry: {name_nodes(found)}")
+
+
+def double_precision(subject: Subject) -> Hit | None:
+    """Find float64 where the backend is for a GPU."""
+    if subject.recipe.backend not in _DOUBLE:
+        return None
+    nodes = [node for node in subject.view.nodes if _is_double(subject, node)]
+    specs = [spec.name for spec in (*subject.inputs, *subject.outputs) if spec.dtype == "float64"]
+    if not nodes and not specs:
+        return None
+    told = name_nodes(list(labels(nodes))) if nodes else quoted(specs)
+    backend = subject.recipe.backend
+    return Hit(f"backend {backend} {_DOUBLE[backend]}: {told}", labels(nodes))
+
+
+def strings(subject: Subject) -> Hit | None:
+    """Find strings where the backend has none."""
+    if subject.recipe.backend == "cpu":
+        return None
+    nodes = [node for node in subject.view.nodes if _has_strings(node)]
+    specs = [spec.name for spec in (*subject.inputs, *subject.outputs) if spec.dtype == "string"]
+    if not nodes and not specs:
+        return None
+    told = name_nodes(list(labels(nodes))) if nodes else quoted(specs)
+    return Hit(
+        f"backend {subject.recipe.backend} has no strings, so what takes or gives them runs on the CPU:"
+        f" {told}",
+        labels(nodes),
+    )
+
+
+def _outputs_not_served(subject: Subject) -> list[str]:
+    """Return outputs with their types; of one without a type nothing is known."""
+    untyped = {value.name for value in subject.view.model.graph.output if not _has_type(value)}
+    return [
+        f"'{spec.name}' ({spec.dtype})"
+        for spec in subject.outputs
+        if spec.dtype not in _SERVED and spec.name not in untyped
+    ]
+
+
+def _has_type(value: ValueInfoProto) -> bool:
+    return value.type.WhichOneof("value") is not None
+
+
+def _is_double(subject: Subject, node: Node) -> bool:
+    for entry in node.proto.attribute:
+        if entry.name in {"to", "dtype"} and entry.i == TensorProto.DOUBLE:
+            return True
+        if entry.type == AttributeProto.TENSOR and entry.t.data_type == TensorProto.DOUBLE:
+            return True
+    return any(
+        tensor.data_type == TensorProto.DOUBLE
+        for name in node.inputs
+        if name and (tensor := _initializer(subject, node, name)) is not None
+    )
+
+
+def _initializer(subject: Subject, node: Node, name: str) -> TensorProto | None:
+    return subject.view.origin(node.scope, name, frozenset())
+
+
+def _has_strings(node: Node) -> bool:
+    if node.is_standard(*_STRING_OPERATORS):
+        return True
+    if node.is_standard("Cast") and node.integer("to") == TensorProto.STRING:
+        return True
+    return any(_holds_strings(entry) for entry in node.proto.attribute)
+
+
+def _holds_strings(entry: AttributeProto) -> bool:
+    tensor = entry.type == AttributeProto.TENSOR and entry.t.data_type == TensorProto.STRING
+    return tensor or entry.name in {"value_string", "value_strings"}

@@ -1,0 +1,263 @@
+"""A model's graphs, bodies and functions, read once, so that every rule is a short question.
+
+Values are looked up as ONNX scopes them: a body sees the graphs around it, a function only itself
+(docs/IR.md of onnx, "Names Within a Graph").
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    OperatorSetIdProto,
+    SparseTensorProto,
+    TensorProto,
+    helper,
+)
+
+from enginewright_runtime import graphs
+from enginewright_runtime.rules.text import shown
+
+Key = tuple[str, str, str]  # of a function: domain, name, overload
+_FARTHEST: Final = 16  # nodes that a constant is followed through
+
+
+def domain_of(name: str) -> str:
+    """Return a domain's one name: ai.onnx is called "" as well."""
+    return "" if name == "ai.onnx" else name
+
+
+@dataclass(slots=True)
+class Node:
+    """One node, with its names as Python objects."""
+
+    proto: NodeProto
+    op: str
+    domain: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    scope: "Scope"
+    bodies: list["Scope"] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """Return "name (OpType)" for a message."""
+        name, _, op = graphs.label(self.proto).rpartition(" (")
+        return f"{shown(name)} ({shown(op.removesuffix(')'))})"
+
+    @property
+    def key(self) -> Key:
+        """Return the function that the node calls, if there is one of that key."""
+        return (self.domain, self.op, self.proto.overload)
+
+    @property
+    def opset(self) -> int | None:
+        """Return the version of the node's domain that its graph or function imports."""
+        return self.scope.opsets.get(self.domain)
+
+    def is_standard(self, *ops: str) -> bool:
+        """Tell whether the node is one of these operators of ai.onnx."""
+        return self.domain == "" and self.op in ops
+
+    def attribute(self, name: str) -> AttributeProto | None:
+        """Return an attribute; None where the node has none of that name."""
+        return next((entry for entry in self.proto.attribute if entry.name == name), None)
+
+    def integer(self, name: str, default: int = 0) -> int:
+        """Return an integer attribute, or the default."""
+        found = self.attribute(name)
+        return int(found.i) if found is not None and found.type == AttributeProto.INT else default
+
+    def input(self, index: int) -> str:
+        """Return the name of an input, "" where it is left out."""
+        return self.inputs[index] if index < len(self.inputs) else ""
+
+
+@dataclass(slots=True)
+class Scope:
+    """A graph, the body of a node, or a function: what names live in."""
+
+    kind: str  # graph | body | function
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tensors: Sequence[TensorProto]  # initializers
+    sparse: Sequence[SparseTensorProto]
+    opsets: Mapping[str, int]
+    parent: "Scope | None" = None
+    nodes: list[Node] = field(default_factory=list)
+    initializers: dict[str, TensorProto] = field(default_factory=dict)
+    producers: dict[str, Node] = field(default_factory=dict)
+    given: frozenset[str] = frozenset()  # names of inputs and of sparse initializers
+
+    def defines(self, name: str) -> bool:
+        """Tell whether the scope itself gives the name a value."""
+        return name in self.producers or name in self.initializers or name in self.given
+
+
+class View:
+    """All scopes of a model."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self.model = model
+        self.scopes: list[Scope] = []
+        self.functions: dict[Key, Scope] = {}
+        opsets = _opsets(model.opset_import)
+        self.graph = self._graph(model.graph, "graph", opsets, None)
+        for function in model.functions:
+            key = (domain_of(function.domain), function.name, function.overload)
+            self.functions[key] = self._function(function, opsets)
+
+    @cached_property
+    def nodes(self) -> list[Node]:
+        """Return every node, wherever it is."""
+        return [node for scope in self.scopes for node in scope.nodes]
+
+    @cached_property
+    def overridable(self) -> frozenset[str]:
+        """Return initializers that a caller may replace, since they are inputs too."""
+        return frozenset(self.graph.initializers) & frozenset(self.graph.inputs)
+
+    def is_local(self, node: Node) -> bool:
+        """Tell whether a function of the model defines the node's operator."""
+        return node.key in self.functions
+
+    def constant(self, scope: Scope, name: str) -> TensorProto | None:
+        """Return the constant that a name stands for, through Identity nodes; None for data."""
+        return self.origin(scope, name, frozenset({"Identity"}))
+
+    def origin(self, scope: Scope, name: str, through: frozenset[str]) -> TensorProto | None:
+        """Return the constant that a name comes from by the first inputs of such operators."""
+        here: Scope | None = scope
+        for _ in range(_FARTHEST):
+            here = _holder(here, name)
+            if here is None:
+                return None
+            if name in here.initializers:
+                return here.initializers[name]
+            node = here.producers.get(name)
+            if node is None:
+                return None
+            if node.is_standard("Constant"):
+                return constant_value(node)
+            if node.domain != "" or node.op not in through:
+                return None
+            name = node.input(0)
+        return None
+
+    def _graph(
+        self, graph: GraphProto, kind: str, opsets: Mapping[str, int], parent: Scope | None
+    ) -> Scope:
+        scope = Scope(
+            kind=kind,
+            inputs=tuple(value.name for value in graph.input),
+            outputs=tuple(value.name for value in graph.output),
+            tensors=graph.initializer,
+            sparse=graph.sparse_initializer,
+            opsets=opsets,
+            parent=parent,
+            initializers={tensor.name: tensor for tensor in graph.initializer},
+            given=frozenset(value.name for value in graph.input)
+            | {sparse.values.name for sparse in graph.sparse_initializer},
+        )
+        self._fill(scope, graph.node)
+        return scope
+
+    def _function(self, function: FunctionProto, opsets: Mapping[str, int]) -> Scope:
+        scope = Scope(
+            kind="function",
+            inputs=tuple(function.input),
+            outputs=tuple(function.output),
+            tensors=(),
+            sparse=(),
+            opsets={**opsets, **_opsets(function.opset_import)},
+            given=frozenset(function.input),
+        )
+        self._fill(scope, function.node)
+        return scope
+
+    def _fill(self, scope: Scope, nodes: Sequence[NodeProto]) -> None:
+        self.scopes.append(scope)
+        for proto in nodes:
+            node = Node(
+                proto=proto,
+                op=proto.op_type,
+                domain=domain_of(proto.domain),
+                inputs=tuple(proto.input),
+                outputs=tuple(proto.output),
+                scope=scope,
+            )
+            scope.nodes.append(node)
+            for name in node.outputs:
+                if name:
+                    scope.producers.setdefault(name, node)
+            for body in bodies(proto):
+                node.bodies.append(self._graph(body, "body", scope.opsets, scope))
+
+
+def constant_value(node: Node) -> TensorProto | None:
+    """Return what a Constant holds as a tensor; None for a sparse one and for strings."""
+    name = node.outputs[0] if node.outputs else ""
+    entry: AttributeProto
+    for entry in node.proto.attribute:
+        match entry.name:
+            case "value":
+                return entry.t
+            case "value_float":
+                return helper.make_tensor(name, TensorProto.FLOAT, [], [entry.f])
+            case "value_floats":
+                return helper.make_tensor(
+                    name, TensorProto.FLOAT, [len(entry.floats)], entry.floats
+                )
+            case "value_int":
+                return helper.make_tensor(name, TensorProto.INT64, [], [entry.i])
+            case "value_ints":
+                return helper.make_tensor(name, TensorProto.INT64, [len(entry.ints)], entry.ints)
+            case _:
+                continue
+    return None
+
+
+def held_tensors(view: View) -> Iterator[tuple[str, TensorProto]]:
+    """Yield every constant tensor with the name that it is known by: weights and attributes."""
+    for scope in view.scopes:
+        for tensor in scope.tensors:
+            yield shown(tensor.name), tensor
+        for sparse in scope.sparse:
+            yield shown(sparse.values.name), sparse.values
+            yield shown(sparse.values.name), sparse.indices
+        for node in scope.nodes:
+            yield from _attributes(node)
+
+
+def _attributes(node: Node) -> Iterator[tuple[str, TensorProto]]:
+    for entry in node.proto.attribute:
+        if entry.type == AttributeProto.TENSOR:
+            yield node.label, entry.t
+        for tensor in entry.tensors:
+            yield node.label, tensor
+
+
+def _holder(scope: Scope | None, name: str) -> Scope | None:
+    """Return the innermost scope that defines the name."""
+    while scope is not None and not scope.defines(name):
+        scope = scope.parent
+    return scope
+
+
+def bodies(node: NodeProto) -> Iterator[GraphProto]:
+    """Yield the graphs in a node's attributes."""
+    for entry in node.attribute:
+        if entry.type == AttributeProto.GRAPH:
+            yield entry.g
+        elif entry.type == AttributeProto.GRAPHS:
+            yield from entry.graphs
+
+
+def _opsets(imports: Sequence[OperatorSetIdProto]) -> dict[str, int]:
+    return {domain_of(entry.domain): int(entry.version) for entry in imports}

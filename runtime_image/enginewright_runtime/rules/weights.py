@@ -1,0 +1,206 @@
+"""Rules on the numbers in weights. They are read once, a piece at a time.
+
+NaN is no error by itself: it is a fill value in some models. Where it is multiplied and summed it
+makes every answer NaN, and whether it does is seen when the model runs: `nan-answers`. Minus
+infinity masks attention, and infinity bounds a Clip, so neither is looked at but in what is
+multiplied.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from enginewright.contract.report import name_nodes
+from onnx import TensorProto
+
+from enginewright_runtime.rules import contents
+from enginewright_runtime.rules.base import Hit, Subject
+from enginewright_runtime.rules.view import Node
+
+_NORMALIZATIONS: Final = {
+    "BatchNormalization": (1, 2, 3, 4),
+    "LayerNormalization": (1, 2),
+    "InstanceNormalization": (1, 2),
+    "GroupNormalization": (1, 2),
+    "RMSNormalization": (1,),
+}
+# Inputs that are multiplied and added into the outputs whatever the other inputs are: operators'
+# definitions in docs/Operators.md of onnx.
+_LINEAR: Final = _NORMALIZATIONS | {
+    "Conv": (1, 2),
+    "ConvTranspose": (1, 2),
+    "Gemm": (0, 1),
+    "MatMul": (0, 1),
+    "LSTM": (1, 2, 3),
+    "GRU": (1, 2, 3),
+    "RNN": (1, 2, 3),
+}
+_PASSES: Final = frozenset(
+    {"Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "DequantizeLinear"}
+)
+_HALF: Final = 65520.0  # the least number that float16 rounds to infinity (IEEE 754-2019, 4.3)
+_LARGEST_LOOKED_AT: Final = 1 << 20  # integers of one constant
+_SENTINEL: Final = 1 << 62  # "to the end", as exporters write it
+
+
+def nan_in_weights(subject: Subject) -> Hit | None:
+    """Find NaN in weights, and among numbers elsewhere."""
+    operands = {id(tensor) for _, _, tensor in _operands(subject)}
+    attributes = {id(tensor) for tensor in _of_other_attributes(subject)}
+    found = []
+    for name, tensor in subject.tensors:
+        summary = subject.summaries.get(id(tensor))
+        if summary is None or not summary.nan or id(tensor) in attributes:
+            continue
+        count = contents.elements(tensor)
+        if id(tensor) in operands or summary.nan < count:  # NaN throughout is a fill value
+            found.append(f"{name} ({summary.nan} of {count} values)")
+    return Hit(f"weights are NaN: {name_nodes(found)}") if found else None
+
+
+def infinity_in_weights(subject: Subject) -> Hit | None:
+    """Find infinity in what is multiplied."""
+    found: dict[str, None] = {}
+    nodes: dict[str, None] = {}
+    for node, name, tensor in _operands(subject):
+        summary = subject.summary(tensor)
+        if summary is not None and (summary.above or summary.below):
+            infinite = summary.above + summary.below
+            found[f"{name} ({infinite} of {contents.elements(tensor)} values)"] = None
+            nodes[node.label] = None
+    if not found:
+        return None
+    return Hit(f"weights are infinite: {name_nodes(list(found))}", tuple(nodes))
+
+
+def half_overflow(subject: Subject) -> Hit | None:
+    """Find constants that are infinite for being float16.
+
+    Negative ones mostly mask attention, where minus infinity does as well.
+    """
+    found = []
+    nodes = []
+    for node in subject.view.nodes:
+        if node.is_standard("Add", "Mul") and _adds_infinity(subject, node):
+            found.append(f"infinity in {node.label}")
+            nodes.append(node.label)
+    for node in _casts(subject, TensorProto.FLOAT16):
+        tensor = subject.view.constant(node.scope, node.input(0))
+        summary = None if tensor is None else subject.summary(tensor)
+        if summary is not None and summary.most >= _HALF:
+            found.append(f"{summary.most:.6g} before {node.label}")
+            nodes.append(node.label)
+    if not found:
+        return None
+    return Hit(f"constants are past the range of float16: {name_nodes(found)}", tuple(nodes))
+
+
+def _adds_infinity(subject: Subject, node: Node) -> bool:
+    for name in node.inputs:
+        tensor = subject.view.constant(node.scope, name)
+        if tensor is not None and tensor.data_type == TensorProto.FLOAT16:
+            summary = subject.summary(tensor)
+            if summary is not None and summary.above:
+                return True
+    return False
+
+
+def half_range(subject: Subject) -> Hit | None:
+    """Find weights that float16 cannot hold, where it is what the model is to be served in."""
+    if subject.recipe.precision != "FP16":
+        return None
+    found: dict[str, None] = {}
+    nodes: dict[str, None] = {}
+    for node, name, tensor in _operands(subject):
+        summary = subject.summary(tensor)
+        if tensor.data_type == TensorProto.FLOAT16 or summary is None:
+            continue
+        largest = max(summary.most, -summary.least)
+        if largest >= _HALF:
+            found[f"{name} (up to {largest:.6g})"] = None
+            nodes[node.label] = None
+    if not found:
+        return None
+    return Hit(f"float16 cannot hold these weights: {name_nodes(list(found))}", tuple(nodes))
+
+
+def integer_overflow(subject: Subject) -> Hit | None:
+    """Find integer constants that a Cast cuts off."""
+    found = []
+    nodes = []
+    for node in subject.view.nodes:
+        kind = node.integer("to") if node.is_standard("Cast") else 0
+        if kind not in _INTEGERS:
+            continue
+        limits = np.iinfo(_INTEGERS[kind])
+        values = _constant_integers(subject, node)
+        if (
+            values is not None
+            and (outside := values[(values < limits.min) | (values > limits.max)]).size
+        ):
+            found.append(f"{int(outside[0])} to {_INTEGERS[kind]} in {node.label}")
+            nodes.append(node.label)
+    return Hit(f"constants are cut off: {name_nodes(found)}", tuple(nodes)) if found else None
+
+
+def narrowed_integers(subject: Subject) -> Hit | None:
+    """Find 64-bit constants where the backend computes in 32 bits."""
+    if subject.recipe.backend != "openvino":
+        return None
+    limits = np.iinfo(np.int32)
+    found = []
+    for name, tensor in subject.tensors:
+        if tensor.data_type not in {TensorProto.INT64, TensorProto.UINT64}:
+            continue
+        values = contents.integers(tensor, subject.folder, _LARGEST_LOOKED_AT)
+        if values is None:
+            continue
+        large = values[(values > limits.max) | (values < limits.min)]
+        large = large[(large < _SENTINEL) & (large > -_SENTINEL)]
+        if large.size:
+            found.append(f"{name} ({int(large[0])})")
+    if not found:
+        return None
+    return Hit(
+        f"backend openvino computes in 32-bit integers, and these constants need more: {name_nodes(found)}"
+    )
+
+
+_INTEGERS: Final[dict[int, str]] = {
+    TensorProto.INT32: "int32",
+    TensorProto.INT16: "int16",
+    TensorProto.INT8: "int8",
+    TensorProto.UINT32: "uint32",
+    TensorProto.UINT16: "uint16",
+    TensorProto.UINT8: "uint8",
+}
+
+
+def _operands(subject: Subject) -> Iterator[tuple[Node, str, TensorProto]]:
+    """Yield what is multiplied and added: the node, and the weight with its name."""
+    names = {id(tensor): name for name, tensor in subject.tensors}
+    for node in subject.view.nodes:
+        for index in _LINEAR.get(node.op, ()) if node.domain == "" else ():
+            tensor = subject.view.origin(node.scope, node.input(index), _PASSES)
+            if tensor is not None:
+                yield node, names.get(id(tensor), node.label), tensor
+
+
+def _of_other_attributes(subject: Subject) -> Iterator[TensorProto]:
+    """Yield tensors in attributes that are no weights, where NaN may mean "no value"."""
+    for node in subject.view.nodes:
+        if not node.is_standard("Constant"):
+            yield from (entry.t for entry in node.proto.attribute if entry.HasField("t"))
+
+
+def _casts(subject: Subject, kind: int) -> Iterator[Node]:
+    for node in subject.view.nodes:
+        if node.is_standard("Cast") and node.integer("to") == kind:
+            yield node
+
+
+def _constant_integers(subject: Subject, node: Node) -> contents.Array | None:
+    tensor = subject.view.constant(node.scope, node.input(0))
+    if tensor is None:
+        return None
+    return contents.integers(tensor, subject.folder, _LARGEST_LOOKED_AT)
