@@ -83,6 +83,36 @@ def test_form(want: Any, have: Any, told: str) -> None:
     assert figures(verdict).max_abs_error is None
 
 
+@pytest.mark.parametrize(
+    ("want", "have", "close"),
+    [
+        ([1.0, 2.0], [1.005, 2.0], True),
+        ([1.0, 2.0], [1.1, 2.0], False),
+        ([1e-6, 1.0], [2e-6, 1.0], True),  # noise beside the largest value
+        ([1e-4, 2e-4], [2e-4, 2e-4], False),  # but not where everything is small
+        ([100.0] * 200, [100.0] * 199 + [105.0], True),  # one element in 200, by a little
+        ([100.0] * 200, [100.0] * 199 + [150.0], False),  # by a lot
+        ([np.nan, np.inf, 1.0], [np.nan, np.inf, 1.0], True),
+        ([np.nan, 1.0], [1.0, np.nan], False),
+        ([np.inf, 1.0], [-np.inf, 1.0], False),
+        ([], [], True),
+        ([0.0, 0.0], [0.0, 0.0], True),
+        ([0.0, 0.0], [0.0, 1.0], False),
+    ],
+)
+def test_what_counts_as_the_same_numbers(want: list[float], have: list[float], close: bool) -> None:
+    assert judge(np.array(want, np.float32), np.array(have, np.float32)).agrees is close
+
+
+def test_labels_must_be_the_same_but_for_one_in_a_hundred() -> None:
+    labels = np.arange(200)
+    other = labels.copy()
+    other[:2] = -1
+    assert judge(labels, other).agrees
+    other[:3] = -1
+    assert str(judge(labels, other).words).endswith("differs in 1.5% of its elements")
+
+
 def test_output_that_is_not_there() -> None:
     wanted = {"a": {"y": np.ones(2), "z": np.ones(2)}}
     verdict = parity.compare(

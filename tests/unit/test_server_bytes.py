@@ -21,7 +21,6 @@ from enginewright_runtime.server.connection import RECEIVE_BYTES, Connection
 from enginewright_runtime.server.datatypes import BF16, BY_ONNX
 from enginewright_runtime.server.decode import Decoder
 from enginewright_runtime.server.errors import RequestError
-from enginewright_runtime.server.golden import difference
 from enginewright_runtime.server.head import HeadError, HeadParser
 from enginewright_runtime.server.message import ALIGNMENT, Body, Request, Response
 from enginewright_runtime.server.runner import Runner
@@ -253,49 +252,3 @@ def test_the_session_reads_the_memory_that_the_socket_was_read_into(tmp_path: Pa
     assert np.shares_memory(fed[0], app.bodies[0])
     assert fed[0].__array_interface__["data"][0] % ALIGNMENT == 0
     np.testing.assert_array_equal(fed[0], values)
-
-
-@pytest.mark.parametrize(
-    ("expected", "actual", "close"),
-    [
-        ([1.0, 2.0], [1.005, 2.0], True),
-        ([1.0, 2.0], [1.1, 2.0], False),
-        ([1e-6, 1.0], [2e-6, 1.0], True),  # noise beside the largest value
-        ([1e-4, 2e-4], [2e-4, 2e-4], False),  # but not where everything is small
-        ([100.0] * 200, [100.0] * 199 + [105.0], True),  # one element in 200, by a little
-        ([100.0] * 200, [100.0] * 199 + [150.0], False),  # by a lot
-        ([np.nan, np.inf, 1.0], [np.nan, np.inf, 1.0], True),
-        ([np.nan, 1.0], [1.0, np.nan], False),
-        ([np.inf, 1.0], [-np.inf, 1.0], False),
-        ([], [], True),
-        ([0.0, 0.0], [0.0, 0.0], True),
-        ([0.0, 0.0], [0.0, 1.0], False),
-    ],
-)
-def test_what_counts_as_the_same_numbers(
-    expected: list[float], actual: list[float], close: bool
-) -> None:
-    found = difference(np.array(expected, np.float32), np.array(actual, np.float32), FP32)
-    assert (found is None) is close
-
-
-def test_declared_tolerances_replace_the_loose_ones() -> None:
-    expected, actual = np.array([1.0], np.float32), np.array([1.005], np.float32)
-    assert difference(expected, actual, FP32, rtol=1e-3, atol=0.0) is not None
-    assert difference(expected, actual * 2, FP32, rtol=1.1, atol=0.0) is None
-
-
-def test_labels_must_be_the_same_but_for_one_in_a_hundred() -> None:
-    labels = np.arange(200)
-    other = labels.copy()
-    other[:2] = -1
-    int64 = BY_ONNX["tensor(int64)"]
-    assert difference(labels, other, int64) is None
-    other[:3] = -1
-    assert difference(labels, other, int64) == "differs in 1.5% of its elements"
-    words = np.array(["a", "b"], object)
-    assert difference(words, words.copy(), STRING) is None
-    assert difference(words, words[::-1].copy(), STRING) is not None
-    halves = np.array([0x3F80], np.uint16)
-    assert difference(halves, np.array([0x3F81], np.uint16), BF16) is None
-    assert difference(halves, np.array([0x4000], np.uint16), BF16) is not None

@@ -168,10 +168,24 @@ def scales_of(
 
 
 def difference(
-    want: Array, have: Array, allowed: Tolerance, dtype: str | None = None
+    want: Array,
+    have: Array,
+    allowed: Tolerance,
+    dtype: str | None = None,
+    largest: float = 0.0,
 ) -> str | None:
-    """Return how one output differs, in words that follow its name; None: it agrees."""
-    wrong = _form(want, have, dtype) or fault(measure(want, have, allowed, dtype), allowed)
+    """Return how one output differs, in words that follow its name; None: it agrees.
+
+    Args:
+        want: the array that is wanted.
+        have: the array that is judged.
+        allowed: its tolerance.
+        dtype: as the model declares it.
+        largest: as `scales_of` tells of all samples.
+    """
+    wrong = _form(want, have, dtype)
+    if wrong is None:
+        wrong = fault(measure(want, have, allowed, dtype, largest), allowed)
     return wrong.words if wrong else None
 
 

@@ -131,6 +131,11 @@ class Tolerances:
             outputs={each.name: each for each in recipe.outputs},
         )
 
+    @property
+    def across_samples(self) -> bool:
+        """Whether errors may be measured by what all samples reach."""
+        return DEFAULTS[self.precision].across_samples
+
     def of_output(self, name: str, dtype: str) -> Tolerance:
         """Return what the output `name` with elements of `dtype` (NumPy's word) is allowed."""
         own = self.outputs.get(name)

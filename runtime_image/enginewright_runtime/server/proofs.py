@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
+from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Recipe
 from numpy.typing import NDArray
 
 from enginewright_runtime.backends.words import plain
 from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.parity import Comparison, Tolerances, scales_of, varying
 from enginewright_runtime.server.buckets import ComputeBuckets
 from enginewright_runtime.server.decode import Feeds
-from enginewright_runtime.server.golden import Sample, difference
+from enginewright_runtime.server.golden import Sample, type_name
 from enginewright_runtime.server.runner import Runner
 from enginewright_runtime.server.signature import Signature
 
@@ -28,25 +30,30 @@ class Prover:
 
     def __init__(self, runner: Runner, signature: Signature, buckets: ComputeBuckets) -> None:
         self._runner = runner
-        self._signature = signature
         self._outputs = list(signature.outputs)
+        self._types = {
+            name: type_name(tensor.datatype) for name, tensor in signature.outputs.items()
+        }
         self._buckets = buckets
         self._slowest = 0.0
 
     def prove(
-        self, samples: list[Sample], recipe: Recipe, progress: Callable[[str], None]
+        self, samples: list[Sample], manifest: Manifest, progress: Callable[[str], None]
     ) -> float:
         """Run every golden sample and every profile point; return the slowest run in seconds.
 
         Raises:
             StageFailure: ParityFailed.
         """
+        scales = scales_of({sample.name: sample.expected for sample in samples}, self._types)
+        tolerances = Tolerances.of(manifest.recipe, manifest.precision)
         for number, sample in enumerate(samples, 1):
             progress(f"proving golden sample {number} of {len(samples)}")
             arrays = self._run(sample.feeds, f"golden sample {sample.name!r}")
-            self._compare(sample, dict(zip(self._outputs, arrays, strict=True)), recipe)
+            comparison = Comparison("prepared", tolerances, self._types, scales)
+            self._compare(sample, dict(zip(self._outputs, arrays, strict=True)), comparison)
         points = [(f"golden sample {sample.name!r}", sample.feeds) for sample in samples]
-        for label, feeds in _profile_points(samples, recipe):
+        for label, feeds in _profile_points(samples, manifest.recipe):
             progress(f"warming up {label}")
             self._run(feeds, label)
             points.append((label, feeds))
@@ -79,20 +86,18 @@ class Prover:
         self._buckets.warmed_up(feeds, seconds)
         return arrays
 
-    def _compare(self, sample: Sample, actual: dict[str, NDArray[Any]], recipe: Recipe) -> None:
-        for name, expected in sample.expected.items():
-            datatype = self._signature.outputs[name].datatype
-            wrong = difference(expected, actual[name], datatype, rtol=recipe.rtol, atol=recipe.atol)
-            if wrong is None:
-                continue
+    def _compare(
+        self, sample: Sample, actual: dict[str, NDArray[Any]], comparison: Comparison
+    ) -> None:
+        comparison.add(sample.name, sample.expected, actual)
+        for failure in comparison.verdict().failures:
+            name = failure.output
             again = self._runner.run([name], sample.feeds)[0]
-            if difference(actual[name], again, datatype) is not None:
+            if varying({name: actual[name]}, {name: again}, self._types):
                 _log.warning("output %r gives other values on every run: not compared", name)
                 continue
             raise StageFailure(
-                Reason.PARITY_FAILED,
-                f"output {name!r} of golden sample {sample.name!r} {wrong} against ONNX Runtime's"
-                " CPU provider",
+                Reason.PARITY_FAILED, f"{failure} against ONNX Runtime's CPU provider"
             )
 
 

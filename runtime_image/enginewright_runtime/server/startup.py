@@ -84,7 +84,7 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
     loaded_after = time.monotonic() - began
     runner = Runner(loaded.session, signature)
     buckets = ComputeBuckets()
-    slowest = Prover(runner, signature, buckets).prove(samples, manifest.recipe, progress)
+    slowest = Prover(runner, signature, buckets).prove(samples, manifest, progress)
     seconds = time.monotonic() - began
     proofs = Proofs(
         golden_samples=len(samples),

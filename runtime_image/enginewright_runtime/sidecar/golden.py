@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from enginewright.contract.task import Recipe
+from enginewright.contract.manifest import Manifest
 from numpy.typing import NDArray
 
-from enginewright_runtime.server.golden import Sample, difference
+from enginewright_runtime.parity import Tolerances, difference, scales_of
+from enginewright_runtime.server.golden import Sample, type_name
 from enginewright_runtime.sidecar.client import Answer, Client, UnreachableError
 from enginewright_runtime.sidecar.protocol import (
     AnswerError,
@@ -46,12 +47,21 @@ class GoldenProbe:
     """Asks the server the golden samples in turn."""
 
     def __init__(
-        self, client: Client, model: str, samples: Samples, recipe: Recipe, seconds: float
+        self, client: Client, model: str, samples: Samples, manifest: Manifest, seconds: float
     ) -> None:
         self._client = client
         self._path = f"/v2/models/{model}/infer"
         self._samples = samples
-        self._recipe = recipe
+        self._tolerances = Tolerances.of(manifest.recipe, manifest.precision)
+        self._kinds = {name: type_name(each) for name, each in samples.types.outputs.items()}
+        self._scales: dict[str, float] = {}
+        if self._tolerances.across_samples:
+            for name in samples.names:  # one at a time, for they may be large
+                scales = scales_of({name: samples.read(name).expected}, self._kinds)
+                self._scales |= {
+                    output: max(scale, self._scales.get(output, 0.0))
+                    for output, scale in scales.items()
+                }
         self._seconds = seconds
         self._agreed: set[str] = set()  # outputs that have agreed once
         self._dice: set[str] = set()  # outputs that differ from themselves
@@ -131,8 +141,9 @@ class GoldenProbe:
     def _differs(self, name: str, want: NDArray[Any], have: NDArray[Any]) -> str | None:
         if want.dtype == have.dtype and np.array_equal(want, have):
             return None  # most backends repeat themselves, and this is twenty times as quick
-        datatype = self._samples.types.outputs[name]
-        return difference(want, have, datatype, rtol=self._recipe.rtol, atol=self._recipe.atol)
+        kind = self._kinds[name]
+        allowed = self._tolerances.of_output(name, kind)
+        return difference(want, have, allowed, kind, self._scales.get(name, 0.0))
 
     def _suspects(self, sample: Sample, arrays: _Arrays) -> list[str]:
         """Return the outputs that differ and have never agreed: they may throw dice."""

@@ -45,7 +45,7 @@ class Watch:
         model = findings.task.model
         self._execution_path = f"/v2/models/{model}/execution"
         self._probe = GoldenProbe(
-            inferences, model, samples, findings.manifest.recipe, settings.probe_seconds
+            inferences, model, samples, findings.manifest, settings.probe_seconds
         )
         self._serving = asyncio.Event()
         self._due = dict.fromkeys(OF_EXECUTION, 0.0)

@@ -15,7 +15,9 @@ from enginewright_runtime.backends.words import is_out_of_memory, plain
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.logs import in_words
 from enginewright_runtime.server.datatypes import BF16
-from enginewright_runtime.server.golden import Sample, difference, read_samples
+from enginewright_runtime.parity import Tolerances
+from enginewright_runtime.parity import difference as parity_difference
+from enginewright_runtime.server.golden import Sample, read_samples, type_name
 from enginewright_runtime.server.runner import Runner
 from enginewright_runtime.server.signature import Signature, read_signature
 
@@ -167,3 +169,8 @@ def _write(path: Path, groups: dict[str, Arrays]) -> None:
         for name, array in members.items()
     }
     np.savez(path, **arrays)
+
+
+def difference(want: NDArray[Any], have: NDArray[Any], datatype: Any, rtol: float | None = None, atol: float | None = None) -> str | None:
+    kind = type_name(datatype)
+    return parity_difference(want, have, Tolerances(rtol=rtol, atol=atol).of_output("", kind), kind)

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright_runtime import backends
-from enginewright_runtime.server.golden import Sample, difference, read_samples
+from enginewright_runtime.parity import Tolerances
+from enginewright_runtime.parity import difference as parity_difference
+from enginewright_runtime.server.golden import Sample, read_samples, type_name
 from enginewright_runtime.server.runner import Runner
 from enginewright_runtime.server.signature import Signature, read_signature
 
@@ -89,3 +91,8 @@ def _largest_error(expected: NDArray[Any], found: NDArray[Any]) -> float:
         return 0.0
     gap = np.abs(found.astype(np.float64) - expected.astype(np.float64))
     return float(np.max(gap, where=np.isfinite(gap), initial=0.0))
+
+
+def difference(want: NDArray[Any], have: NDArray[Any], datatype: Any, rtol: float | None = None, atol: float | None = None) -> str | None:
+    kind = type_name(datatype)
+    return parity_difference(want, have, Tolerances(rtol=rtol, atol=atol).of_output("", kind), kind)
