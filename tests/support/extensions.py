@@ -11,6 +11,7 @@ from onnx import ModelProto, helper
 from tests.support.broken_models import build, value
 
 SOURCE = Path(__file__).with_name("custom_operator.c")
+PLUGIN_SOURCE = Path(__file__).with_name("plugin.cpp")
 CUBE = ("my.ops", "Cube")
 
 
@@ -20,6 +21,15 @@ def compile_library(folder: Path, *defined: str) -> Path:
     path = folder / "library.so"
     command = ["gcc", "-shared", "-fPIC", "-O1", "-o", str(path), str(SOURCE)]
     subprocess.run([*command, *(f"-D{each}" for each in defined)], check=True, timeout=60)
+    return place(path, folder)
+
+
+def compile_plugin(folder: Path) -> Path:
+    """Compile a library with a plug-in of TensorRT that is called as the operator."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "library.so"
+    command = ["g++", "-shared", "-fPIC", "-O1", "-o", str(path), str(PLUGIN_SOURCE)]
+    subprocess.run(command, check=True, timeout=60)
     return place(path, folder)
 
 

@@ -10,7 +10,7 @@ from enginewright_runtime.tensorrt import builder
 from enginewright_runtime.tensorrt.builder import Order
 
 from tests.support.engines import matmul, mixed, order
-from tests.support.extensions import compile_library
+from tests.support.extensions import compile_library, compile_plugin, cube
 
 
 def asked(root: Path, *defined: str) -> tuple[Order, Path]:
@@ -20,11 +20,35 @@ def asked(root: Path, *defined: str) -> tuple[Order, Path]:
 
 
 def test_a_library_comes_with_the_engine(tmp_path: Path) -> None:
-    given, library = asked(tmp_path, "PLUGIN")
+    """Its plug-in is in the registry when the model is read, in parts too."""
+    library = compile_plugin(tmp_path / "prepared/extensions")
+    given = order(tmp_path, mixed())
     built = builder.build(given)
+    assert len(built.engine.partitions) == 1
     name = f"extensions/{library.name}"
     assert name in built.files
     assert (given.out / name).read_bytes() == library.read_bytes()
+
+
+def test_the_parser_finds_the_plug_in(tmp_path: Path) -> None:
+    """TensorRT-RTX 1.7.1 makes it and then ends its process: its networks take no plug-ins.
+
+    What matters here is that this is told, as any crash of native code.
+    """
+    compile_plugin(tmp_path / "prepared/extensions")
+    given = order(tmp_path, cube())
+    with pytest.raises(StageFailure) as caught:
+        builder.build(given)
+    assert "Successfully created plugin: Cube" in (given.out / "build.log").read_text()
+    assert caught.value.reason is Reason.BACKEND_CRASHED
+    assert "with TensorRT-RTX and the plug-ins of spec.extensions crashed" in caught.value.message
+
+
+def test_without_the_plug_in_the_parser_misses_it(tmp_path: Path) -> None:
+    with pytest.raises(StageFailure) as caught:
+        builder.build(order(tmp_path, cube()))
+    assert caught.value.reason is Reason.UNSUPPORTED_OPERATOR
+    assert "has no implementation of cube (Cube), nor a plugin" in caught.value.message
 
 
 def test_a_library_without_creators_registers_by_itself(tmp_path: Path) -> None:
@@ -33,16 +57,12 @@ def test_a_library_without_creators_registers_by_itself(tmp_path: Path) -> None:
     assert builder.build(given).engine.nodes_accelerated == 2
 
 
-def test_parts_are_sought_with_the_plug_ins(tmp_path: Path) -> None:
-    compile_library(tmp_path / "prepared/extensions", "PLUGIN")
-    assert len(builder.build(order(tmp_path, mixed())).engine.partitions) == 1
-
-
 @pytest.mark.parametrize(
     ("macros", "told"),
     [
         (("PLUGIN", "UNDEFINED"), "undefined symbol: nowhere_to_be_found"),
         (("PLUGIN", "NO_LOGGER"), "SymbolAddress for setLoggerFinder could not be loaded"),
+        (("PLUGIN",), "No creator returned by getPluginCreators"),
         (("PLUGIN", "CRASH"), "crashed with SIGABRT"),
         (("PLUGIN", "REGISTRY_CRASH"), "crashed with SIGABRT"),
     ],

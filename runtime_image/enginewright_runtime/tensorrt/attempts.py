@@ -109,6 +109,8 @@ class Attempts:
     ) -> words.Answer:
         engine = self.folder / file_name(name)
         doing = f"building the engine with {self.flavor.title}"
+        if self.plugins:
+            doing += " and the plug-ins of spec.extensions"
         _log.info("%s for %s", doing, target_words(self.capability))
         try:
             answer = run_isolated(
