@@ -22,7 +22,6 @@ from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.logs import counted
 
 _MOST_NODES: Final = 100  # kept in a change
-_SCRATCH: Final = "scratch"
 
 
 @dataclass
@@ -36,8 +35,8 @@ class _Told:
         return [change.model_dump(mode="json") for change in self.changes]
 
 
-def change_versions(*, source: str, folder: str, recipe: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Do what `plan` says; write the model into `folder`, and return the changes.
+def change_versions(*, source: str, out: str, recipe: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Do what `plan` says; write the model to `out`, and return the changes.
 
     Raises:
         StageFailure: ConversionFailed, naming the nodes that have no equivalent.
@@ -59,7 +58,7 @@ def change_versions(*, source: str, folder: str, recipe: Mapping[str, Any]) -> l
                 "it uses nothing newer" if step.ir_version < version else f"opset {target} needs it"
             )
             told.add("ir-version", f"IR version {version} set to {step.ir_version}: {why}")
-    save(model, Path(source).parent, Path(folder))
+    save(model, Path(out))
     return told.answer()
 
 
@@ -112,7 +111,7 @@ def _expanded(done: translating.Done, into: str) -> str:
     return f"expanded {nodes} into operators of {into}"
 
 
-def expand(*, source: str, folder: str, operators: Sequence[str]) -> list[dict[str, Any]]:
+def expand(*, source: str, out: str, operators: Sequence[str]) -> list[dict[str, Any]]:
     """Replace the nodes of these operators by their operators' bodies; empty: none could be."""
     model = graphs.parse(Path(source))
     told = _Told([])
@@ -123,12 +122,12 @@ def expand(*, source: str, folder: str, operators: Sequence[str]) -> list[dict[s
     told.add(
         "expand", _expanded(done, f"opset {graphs.default_opset(model)}"), tuple(done.expanded)
     )
-    save(model, Path(source).parent, Path(folder))
+    save(model, Path(out))
     return told.answer()
 
 
 def take_branches(
-    *, source: str, folder: str, sizes: Mapping[str, Sequence[int | None]]
+    *, source: str, out: str, sizes: Mapping[str, Sequence[int | None]]
 ) -> list[dict[str, Any]]:
     """Take the branches of Ifs whose condition is constant; empty: there is none."""
     model = graphs.parse(Path(source))
@@ -142,11 +141,11 @@ def take_branches(
         f" {name_nodes(taken)}",
         taken,
     )
-    save(model, Path(source).parent, Path(folder))
+    save(model, Path(out))
     return told.answer()
 
 
-def prepare_precision(*, source: str, folder: str, quantized: bool) -> list[dict[str, Any]]:
+def prepare_precision(*, source: str, out: str, quantized: bool) -> list[dict[str, Any]]:
     """Fold batch normalisations, and make initializers of weights; empty: there is neither."""
     path = Path(source)
     model = graphs.parse(path)
@@ -174,11 +173,11 @@ def prepare_precision(*, source: str, folder: str, quantized: bool) -> list[dict
             " weights",
         )
     if told.changes:
-        save(model, path.parent, Path(folder))
+        save(model, Path(out))
     return told.answer()
 
 
-def simplify(*, source: str, folder: str) -> list[dict[str, Any]]:
+def simplify(*, source: str, out: str) -> list[dict[str, Any]]:
     """Fold what is constant; empty: that leaves as many nodes, or brings operators of other domains.
 
     Raises:
@@ -186,9 +185,7 @@ def simplify(*, source: str, folder: str) -> list[dict[str, Any]]:
     """
     path = Path(source)
     model = graphs.parse(path)
-    scratch = Path(f"{folder}-{_SCRATCH}")
-    scratch.mkdir()
-    changed = simplifying.simplify(path, scratch / path.name)
+    changed = simplifying.simplify(path, Path(out))
     before, after = (sum(1 for _ in graphs.walk_nodes(each)) for each in (model, changed))
     strangers = _domains(changed) - _domains(model) - STANDARD
     if after >= before or strangers:
@@ -202,7 +199,7 @@ def simplify(*, source: str, folder: str) -> list[dict[str, Any]]:
     remove_unused(changed.graph)
     told = _Told([])
     told.add("simplify", f"folded what is constant: {before} nodes became {after}")
-    save(changed, scratch, Path(folder))
+    save(changed, Path(out))
     return told.answer()
 
 

@@ -1,6 +1,9 @@
-"""Writes a changed model beside hard links to its external data: weights are never copied."""
+"""Where changed models lie: beside their external data, which is neither loaded nor copied meanwhile.
 
-import os
+Links would spare the one copy at the end, but onnx (1.23) refuses external data that is a symbolic
+link or has several hard links, as a possible attack, and ONNX Runtime refuses symbolic links.
+"""
+
 import shutil
 from pathlib import Path
 
@@ -13,34 +16,38 @@ from enginewright_runtime.digests import MODEL_NAME
 from enginewright_runtime.failure import StageFailure
 
 
-def save(model: ModelProto, source: Path, folder: Path) -> Path:
-    """Write a model into a new folder, with the external data that it refers to; return its path.
-
-    Args:
-        model: parsed without external data.
-        source: the folder that its external data is in.
-        folder: must not exist.
+def save(model: ModelProto, path: Path) -> None:
+    """Write a model, parsed without external data, beside the external data that it refers to.
 
     Raises:
         StageFailure: ModelTooLarge, when what is not external data passes the limit of a protobuf.
     """
-    folder.mkdir()
     try:
         content = model.SerializeToString()
     except (EncodeError, ValueError) as error:
         raise StageFailure(
             Reason.MODEL_TOO_LARGE, "the converted model is larger than one protobuf file can be"
         ) from error
-    path = folder / MODEL_NAME
     path.write_bytes(content)
-    for location in locations(model):
+
+
+def settle(path: Path, source: Path, folder: Path) -> None:
+    """Give a changed model a folder of its own, with the external data that it refers to.
+
+    Args:
+        path: of the model, which is moved.
+        source: the folder that must keep its external data: it is copied from there, from file to
+            file, and moved from anywhere else.
+        folder: that is replaced.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for location in locations(graphs.parse(path)):
         target = folder / location
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(source / location, target)
-        except OSError:  # a file system without links
-            shutil.copyfile(source / location, target)
-    return path
+        bring = shutil.copyfile if path.parent == source else shutil.move
+        bring(path.parent / location, target)
+    path.rename(folder / MODEL_NAME)
 
 
 def locations(model: ModelProto) -> list[str]:
@@ -49,7 +56,8 @@ def locations(model: ModelProto) -> list[str]:
     return sorted({entry.get("location", "") for entry in entries if entry})
 
 
-def sizes_in_memory(model: ModelProto) -> tuple[int, int]:
-    """Return the bytes of a model's protobuf and of its external data, as far as the entries say."""
+def size_bytes(model: ModelProto) -> int:
+    """Return the bytes of a model's protobuf and external data, as far as the entries say."""
     entries = [graphs.external_entries(tensor) for tensor in graphs.walk_tensors(model)]
-    return model.ByteSize(), sum(int(entry.get("length", "0")) for entry in entries if entry)
+    outside = sum(int(entry.get("length", "0")) for entry in entries if entry)
+    return int(model.ByteSize()) + outside

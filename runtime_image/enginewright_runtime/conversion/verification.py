@@ -41,6 +41,7 @@ _TOLERANCES: Final[dict[int, Tolerance]] = {
     )
 }
 _LARGEST_GROWTH: Final = 2.0  # of the weights, by folding constants
+_FEW: Final = 1024  # elements of sizes and zero points, which may be folded
 _SMALL: Final = 16 << 20  # bytes that weights may grow by in any case
 _QUANTIZED: Final = frozenset(
     {
@@ -72,7 +73,7 @@ def _weights_differ(source: ModelProto, changed: ModelProto) -> str | None:
     """Tell whether quantised weights were undone, which simplifiers do without a word."""
     before, after = _weights(source), _weights(changed)
     for kind in _QUANTIZED & before.keys():
-        if after[kind] < before[kind]:
+        if before[kind] - after[kind] > _FEW:
             name = TensorProto.DataType.Name(kind)
             return f"of {before[kind]} {name} weights {after[kind]} are left: it is dequantised"
     sizes = [_bytes(weights) for weights in (before, after)]

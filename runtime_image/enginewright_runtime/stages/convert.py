@@ -25,7 +25,7 @@ from enginewright_runtime.backends.base import SessionError
 from enginewright_runtime.backends.words import plain
 from enginewright_runtime.conversion import plan
 from enginewright_runtime.conversion.planning import is_function, standard_nodes
-from enginewright_runtime.conversion.storage import save, sizes_in_memory
+from enginewright_runtime.conversion.storage import save, settle, size_bytes
 from enginewright_runtime.conversion.support import Support, ask
 from enginewright_runtime.conversion.verification import INPUTS, OUTPUTS, form_differs
 from enginewright_runtime.digests import MODEL_NAME
@@ -43,10 +43,11 @@ from enginewright_runtime.stages.golden_inputs import Filling, Sample, generate,
 from enginewright_runtime.stages.shape_nodes import shape_nodes
 
 _log: Final = logging.getLogger(__name__)
-_PREFIX: Final = "convert-"  # of folders of candidates, beside MODEL_FOLDER as extensions are
+_PREFIX: Final = "convert-"  # of the names of what is tried
 _CHANGING: Final = "enginewright_runtime.conversion.changing"
 _VERIFICATION: Final = "enginewright_runtime.conversion.verification"
 _SHAPE_NODES: Final = "enginewright_runtime.stages.convert:find_shape_nodes"
+_WITH_WEIGHTS: Final = "simplify"  # the change that writes external data of its own
 _SECONDS: Final = 900.0  # of one child process
 _DEFINITION_SECONDS: Final = 60.0  # of ONNX's reference implementation, which is plain Python
 _SAMPLES: Final = 2  # that are compared
@@ -71,12 +72,20 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
 
 @contextmanager
 def _workbench(work: Path) -> Iterator[None]:
-    """Remove the folders of candidates, however it ends."""
+    """Remove what is tried, and what an earlier try that was ended has left."""
+    _clear(work)
     try:
         yield
     finally:
-        for folder in work.glob(f"{_PREFIX}*"):
-            shutil.rmtree(folder, ignore_errors=True)
+        _clear(work)
+
+
+def _clear(work: Path) -> None:
+    for path in (*work.glob(f"{_PREFIX}*"), *(work / MODEL_FOLDER).glob(f"{_PREFIX}*")):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
 
 
 @dataclass(frozen=True)
@@ -125,8 +134,7 @@ class _Conversion:
             model = graphs.parse(self._current)
             shape_nodes = tuple(self._isolated(_SHAPE_NODES, "reading the converted model's shapes",
                                                model=str(self._current)))  # fmt: skip
-            shutil.rmtree(self._work / folder, ignore_errors=True)  # of an earlier try
-            self._current.parent.rename(self._work / folder)
+            settle(self._current, self._source.parent, self._work / folder)
         opset = graphs.default_opset(model) or 0
         nodes = sum(1 for _ in graphs.walk_nodes(model))
         Converted(
@@ -228,8 +236,8 @@ class _Conversion:
             now = self._better(now, "expand", "expanding operators", operators=operators)
             if now.whole:
                 return
-        if sum(sizes_in_memory(graphs.parse(self._current))) <= _LARGEST_TO_SIMPLIFY:
-            self._better(now, "simplify", "folding what is constant")
+        if size_bytes(graphs.parse(self._current)) <= _LARGEST_TO_SIMPLIFY:
+            self._better(now, _WITH_WEIGHTS, "folding what is constant")
 
     def _better(self, now: Support, function: str, doing: str, **arguments: Any) -> Support:  # noqa: ANN401 - JSON
         """Make a change, and keep it if the backend then takes more; return what it makes of the model."""
@@ -290,17 +298,15 @@ class _Conversion:
     def _make(self, function: str, doing: str, **arguments: Any) -> _Candidate | None:  # noqa: ANN401 - JSON
         _log.info("%s", doing)
         self._count += 1
-        folder = self._work / f"{_PREFIX}{self._count}"
+        path = self._current.with_name(f"{_PREFIX}{self._count}.onnx")
+        if function == _WITH_WEIGHTS:
+            path = self._work / f"{_PREFIX}{self._count}" / MODEL_NAME
+            path.parent.mkdir()
         changes = self._isolated(
-            f"{_CHANGING}:{function}",
-            doing,
-            source=str(self._current),
-            folder=str(folder),
-            **arguments,
+            f"{_CHANGING}:{function}", doing, source=str(self._current), out=str(path), **arguments
         )
         if not changes:
             return None
-        path = folder / MODEL_NAME
         return _Candidate(path, tuple(Change.model_validate(change) for change in changes))
 
     def _keep(self, candidate: _Candidate) -> None:
@@ -368,7 +374,9 @@ class _Conversion:
             return self._source
         model = graphs.parse(self._source)
         model.ir_version = self._recipe.max_ir_version
-        return save(model, self._source.parent, self._work / f"{_PREFIX}source")
+        path = self._source.with_name(f"{_PREFIX}source.onnx")
+        save(model, path)
+        return path
 
     def _run_source(self, source: Path, folder: Path, samples: Sequence[Sample]) -> bool:
         """Write inputs, and what the source makes of them; False: nothing."""
@@ -380,7 +388,7 @@ class _Conversion:
             self._isolated(f"{_VERIFICATION}:run_source", doing, **arguments)
         except (SessionError, StageFailure) as error:
             _log.info("ONNX Runtime cannot run the source: %s", plain(str(error)))
-            if sum(sizes_in_memory(self._model)) > _LARGEST_BY_DEFINITION:
+            if size_bytes(self._model) > _LARGEST_BY_DEFINITION:
                 return False
             _save(folder / INPUTS, samples[:1])
             try:
