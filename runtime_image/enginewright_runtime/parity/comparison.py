@@ -104,7 +104,9 @@ class Comparison:
             failed = self._compare(total, output, want, found.get(output))
             if failed is not None:
                 wrong, severity = failed
-                self._failures.append(Failure(output, sample, wrong.figure, wrong.words, severity))
+                self._failures.append(
+                    Failure(output, sample, wrong.figure, wrong.in_full, severity)
+                )
 
     def verdict(self) -> Verdict:
         """Return what was found until now."""
@@ -186,7 +188,7 @@ def difference(
     wrong = _form(want, have, dtype)
     if wrong is None:
         wrong = fault(measure(want, have, allowed, dtype, largest), allowed)
-    return wrong.words if wrong else None
+    return wrong.in_full if wrong else None
 
 
 def varying(

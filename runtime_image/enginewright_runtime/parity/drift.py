@@ -28,6 +28,7 @@ from enginewright_runtime.parity.values import kind_of, wide
 from enginewright_runtime.server.golden import type_name
 from enginewright_runtime.server.runner import Runner
 from enginewright_runtime.server.signature import SignatureError, read_signature
+from enginewright_runtime.tensorrt.graph import CONSTANT
 
 _log: Final = logging.getLogger(__name__)
 _SECONDS: Final = 120.0
@@ -186,8 +187,9 @@ class _Exposed:
         self._known = {value.name for value in self.model.graph.output}
 
     def tensors(self) -> set[str]:
-        """Return the tensors that top-level nodes make."""
-        return {name for node in self.model.graph.node for name in node.output if name}
+        """Return the tensors that top-level nodes compute: of a wrong weight its reader is told."""
+        nodes = (node for node in self.model.graph.node if node.op_type != CONSTANT)
+        return {name for node in nodes for name in node.output if name}
 
     def run(self, names: Sequence[str]) -> dict[str, _Value]:
         """Return those of the tensors that are arrays."""

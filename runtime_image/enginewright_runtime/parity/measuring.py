@@ -46,6 +46,12 @@ class Fault(NamedTuple):
 
     figure: str  # elements | outliers | equal | cosine | top1 | finite
     words: str  # that follow an output's name
+    allowed: str = ""  # what would have been right, where the words do not say it
+
+    @property
+    def in_full(self) -> str:
+        """Return the words, and what would have been right."""
+        return f"{self.words}; allowed: {self.allowed}" if self.allowed else self.words
 
 
 def measure(
@@ -101,16 +107,15 @@ def _of_elements(figures: Figures, allowed: Tolerance) -> Fault | None:
     if figures.nan or figures.inf or figures.finite:
         return Fault("finite", _misplaced(figures))
     about = (
-        f"(largest absolute error {figures.max_abs_error:.3g}, largest value {figures.largest:.3g};"
-        f" allowed: {_allowed(allowed)})"
+        f"(largest absolute error {figures.max_abs_error:.3g}, largest value {figures.largest:.3g})"
     )
     share = figures.outside / figures.elements
     if share > allowed.outliers:
         words = f"is outside the tolerance in {share:.1%} of its elements {about}"
-        return Fault("elements", words)
+        return Fault("elements", words, _allowed(allowed))
     if figures.beyond:
         words = f"is far outside the tolerance in {figures.beyond} of its elements {about}"
-        return Fault("outliers", words)
+        return Fault("outliers", words, _allowed(allowed))
     return None
 
 
@@ -151,10 +156,14 @@ def _allowed(allowed: Tolerance) -> str:
     if not allowed.scale:
         return f"{allowed.rtol:g} of the value plus {allowed.atol:g}, by {allowed.label}"
     return (
-        f"{1 - allowed.outliers:.0%} within {allowed.rtol:.0%} of the value plus {allowed.scale:.0%}"
-        f" of the largest, the rest within {allowed.outlier_size:.0%} of the largest,"
-        f" {allowed.label}"
+        f"{_percent(1 - allowed.outliers)} within {_percent(allowed.rtol)} of the value plus"
+        f" {_percent(allowed.scale)} of the largest, the rest within"
+        f" {_percent(allowed.outlier_size)} of the largest, by {allowed.label}"
     )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"
 
 
 def _measure_numbers(
