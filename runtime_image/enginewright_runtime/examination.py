@@ -18,7 +18,6 @@ from enginewright_runtime.promise import judge
 from enginewright_runtime.stages.engine.device_run import benchmark
 
 _SECONDS: Final = 600.0
-_NAMED: Final = 100
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Examined:
     """What is known of a model on a backend."""
 
     placement: FallbackVerdict
-    elsewhere: tuple[str, ...]  # the first labels
+    elsewhere: tuple[str, ...]  # labels of all nodes on another provider
     latency: Latency | None
 
 
@@ -48,7 +47,7 @@ def examine(artifact: Path, backend: str, promise: Promise) -> Examined:
     facts = PlacementFacts.model_validate(answer["placement"])
     latency = Latency.model_validate(answer["latency"]) if answer["latency"] else None
     placement = judge(facts, answer["provider"], manifest, promise)
-    return Examined(placement, facts.elsewhere[:_NAMED], latency)
+    return Examined(placement, facts.elsewhere, latency)
 
 
 def load_and_time(artifact: str, backend: str) -> dict[str, Any]:

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from enginewright.cli.preflight import graph, placement
 from enginewright.cli.preflight.result import (
+    Engine,
     Found,
     ModelFacts,
     Parity,
@@ -25,7 +27,7 @@ from enginewright.cli.preflight.workplace import Outcome, Workplace
 from enginewright.contract import task as contract
 from enginewright.contract.images import COMPILED_BACKENDS, ImageFacts
 from enginewright.contract.keys import engine_key
-from enginewright.contract.manifest import Manifest
+from enginewright.contract.manifest import EngineInfo, Manifest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import PublishedEngine
 from enginewright.contract.task import (
@@ -40,6 +42,7 @@ from enginewright.contract.task import (
 from enginewright.plan.outside import Outside, why_broken
 
 _CLAIM: Final = "local"
+_NAMED: Final = 100  # nodes elsewhere
 
 Tell = Callable[[str, str], None]  # target, what happens now
 
@@ -172,7 +175,11 @@ class _Backend:
         facts = outcome.report.facts
         if outcome.report.stage == "fetch" and outcome.report.ok and self._notes.model is None:
             size = sum(each["size_bytes"] for each in facts["files"])
-            self._notes.model = ModelFacts(digest=facts["digest"], size_bytes=size)
+            self._notes.model = ModelFacts(
+                digest=facts["digest"],
+                size_bytes=size,
+                graph=graph.describe(self._place.fetched_model()),
+            )
         if outcome.report.stage == "validate" and outcome.report.ok and self._notes.model:
             told = self._place.handoff("validated")
             known = {name: told[name] for name in _DESCRIBED}
@@ -185,6 +192,7 @@ class _Backend:
             "precision": manifest.precision,
             "changes": manifest.changes,
             "prepared_key": key,
+            "versions": manifest.versions,
             "parity": Parity(verdict="pass", outputs=manifest.parity),
         }
         if self._backend in COMPILED_BACKENDS:
@@ -219,7 +227,8 @@ class _Backend:
 
     def _promised(self, target: Target, engine: PublishedEngine) -> dict[str, Any]:
         """Judge what the engine leaves outside, as the operator does before a pod starts."""
-        known = self._place.manifest("engines", engine.key).engine
+        manifest = self._place.manifest("engines", engine.key)
+        known = manifest.engine
         outside = Outside(
             nodes_total=engine.nodes_total,
             nodes_accelerated=engine.nodes_accelerated,
@@ -233,6 +242,9 @@ class _Backend:
             "engine_bytes": engine.size_bytes,
             "build_seconds": engine.build_seconds,
             "latency": known.latency if known else None,
+            "engine": _engine(known) if known else None,
+            "placement": placement.of_engine(manifest),
+            "versions": manifest.versions,
         }
 
     def _examine(self, target: Target, key: str) -> dict[str, Any]:
@@ -245,11 +257,16 @@ class _Backend:
             nodes_total=seen.placement.nodes_total,
             nodes_accelerated=seen.placement.nodes_total - seen.placement.nodes_elsewhere,
             compute_share=seen.placement.compute_share,
-            elsewhere=seen.elsewhere,
+            elsewhere=seen.elsewhere[:_NAMED],
         )
+        manifest = self._place.manifest("prepared", key)
         reason = seen.placement.reason
         broken = (reason, seen.placement.message) if seen.placement.broken and reason else None
-        return {**self._judged(target, outside, broken), "latency": seen.latency}
+        return {
+            **self._judged(target, outside, broken),
+            "latency": seen.latency,
+            "placement": placement.of_session(manifest, seen.elsewhere),
+        }
 
     def _judged(
         self, target: Target, outside: Outside, broken: tuple[Reason, str] | None
@@ -266,6 +283,18 @@ class _Backend:
         left = outside.nodes_accelerated < outside.nodes_total
         warned = any(target.name in each.targets for each in self._notes.findings)
         return {"verdict": "warn" if left or warned else "pass", **counted}
+
+
+def _engine(info: EngineInfo) -> Engine:
+    return Engine(
+        sha256=info.sha256,
+        compute_capabilities=info.compute_capabilities,
+        partitions=len(info.partitions),
+        ahead_of_time=info.recipe.ahead_of_time,
+        workspace_bytes=info.workspace_bytes,
+        peak_memory_bytes=info.peak_memory_bytes,
+        max_abs_error=info.parity_max_abs_error,
+    )
 
 
 _DESCRIBED: Final = ("opset", "ir_version", "nodes", "inputs", "outputs")

@@ -126,6 +126,13 @@ class Workplace:
         """Return the folder of an artefact."""
         return self._place(contract.STORE_PATH) / kind / key
 
+    def fetched_model(self) -> Path:
+        """Return the source's file, once stage `fetch` has brought it."""
+        from enginewright_runtime.digests import MODEL_NAME  # noqa: PLC0415 - loaded lazily
+        from enginewright_runtime.handoff import MODEL_FOLDER  # noqa: PLC0415 - loaded lazily
+
+        return self._place(contract.WORK_PATH) / MODEL_FOLDER / MODEL_NAME
+
     def clear_work(self) -> None:
         """Empty the folder that the stages of one Job share."""
         work = self._place(contract.WORK_PATH)
