@@ -87,6 +87,7 @@ def test_the_whole_job_and_again(tmp_path: Path) -> None:
         "build.log",
         "golden/inputs.npz",
         "golden/outputs.npz",
+        "layers.json",
         "model/model.onnx",
         "model/part-0.engine",
     }

@@ -45,7 +45,7 @@ _SECONDS: Final = (
     1800.0  # of one load: what takes longer cannot be served from pods that come and go
 )
 _ADD_LIBRARY: Final = "add the library that has them to spec.extensions, or export without them"
-_OPERATOR: Final = re.compile(r"(?P<domain>\S+):(?P<name>.+)\(-?\d+\) is not a registered")
+_OPERATOR: Final = re.compile(r"(?P<domain>[^\s:]+):(?P<name>[^\s:(]+)\(-?\d+\) is not a registered")
 # the reason that is told when there are several: what must be mended first
 _ORDER: Final = (
     Reason.MODEL_TOO_LARGE,
