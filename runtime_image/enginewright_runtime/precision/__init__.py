@@ -1,0 +1,1 @@
+"""Gives a model another precision, and proves what that does to its outputs: docs/precision.md."""

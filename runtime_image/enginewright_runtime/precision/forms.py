@@ -1,0 +1,86 @@
+"""In which form each backend takes quantised models: one table, with where each entry comes from."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+from enginewright.contract.images import COMPILED_BACKENDS
+from onnx import TensorProto
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A type that quantised values have."""
+
+    element: int  # of TensorProto
+    dtype: Any  # NumPy's
+    low: float
+    high: float
+
+
+INT8: Final = Grid(TensorProto.INT8, np.int8, -127.0, 127.0)  # without -128, which has no negative
+UINT8: Final = Grid(TensorProto.UINT8, np.uint8, 0.0, 255.0)
+FP8: Final = Grid(TensorProto.FLOAT8E4M3FN, ml_dtypes.float8_e4m3fn, -448.0, 448.0)
+
+
+@dataclass(frozen=True)
+class Form:
+    """How nodes are quantised for one backend."""
+
+    precision: str  # INT8 | FP8
+    operators: frozenset[str]
+    activations: Grid
+    weights: Grid
+    symmetric: bool  # activations have the zero point 0
+    # Results are quantised too, biases are 32-bit integers, and every reader of a value reads what
+    # was quantised: what ONNX Runtime needs to run a convolution on integers.
+    integers: bool
+    opset: int  # the least that has all of it
+    # Of ONNX Runtime's graph optimisations when the form is proven on its CPU provider, a key of
+    # `optimization.LEVELS`: ALL where it serves. Below, quantisation is simulated in single precision,
+    # which is what a device's integers give but for rounding.
+    proof_level: str
+
+
+# Explicit quantisation as NVIDIA asks for it (TensorRT, "Working with Quantized Types", Q/DQ layer
+# placement): symmetric, weights per channel, in front of the inputs of weighted layers, biases left
+# alone. Verified by building with TensorRT-RTX 1.7.1. Results are not quantised there, so that they fuse.
+_TENSORRT_INT8: Final = Form(
+    precision="INT8",
+    operators=frozenset({"Conv", "MatMul", "Gemm"}),
+    activations=INT8,
+    weights=INT8,
+    symmetric=True,
+    integers=False,
+    opset=13,  # quantisation along an axis
+    proof_level="BASIC",
+)
+_TENSORRT_FP8: Final = Form(
+    precision="FP8",
+    operators=frozenset({"Conv", "MatMul", "Gemm"}),
+    activations=FP8,
+    weights=FP8,
+    symmetric=True,
+    integers=False,
+    opset=19,  # QuantizeLinear of floats of 8 bits
+    proof_level="BASIC",  # ONNX Runtime 1.31.1 fuses them into integer kernels at ALL, and then fails
+)
+# ONNX Runtime, "Quantize ONNX Models": U8S8, which its kernels are made for (VNNI).
+_ONNXRUNTIME_INT8: Final = Form(
+    precision="INT8",
+    operators=frozenset({"Conv", "MatMul", "Gemm"}),
+    activations=UINT8,
+    weights=INT8,
+    symmetric=False,
+    integers=True,
+    opset=13,
+    proof_level="ALL",
+)
+
+
+def form_of(precision: str, backend: str) -> Form:
+    """Return the form of INT8 or FP8 for a backend that runs it."""
+    if precision == "FP8":
+        return _TENSORRT_FP8
+    return _TENSORRT_INT8 if backend in COMPILED_BACKENDS else _ONNXRUNTIME_INT8
