@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from enginewright.contract.reasons import Reason
+
 from enginewright_runtime import backends, graphs
 from enginewright_runtime.backends import loading
 from enginewright_runtime.backends.base import SessionError
-from enginewright_runtime.backends.words import plain
+from enginewright_runtime.backends.words import is_out_of_memory, plain
 from enginewright_runtime.extensions.libraries import of_model
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.isolation import Limits, run_isolated
@@ -31,6 +33,8 @@ class Support:
 
     refused: str | None  # in the library's words; None: it loads
     elsewhere: tuple[str, ...] = ()  # labels of the nodes that it does not take
+    reason: Reason | None = None  # with `refused`
+    nodes: int | None = None  # that were placed; None: not known
 
     @property
     def whole(self) -> bool:
@@ -72,8 +76,12 @@ def ask(backend: str, model: Path, shape_nodes: Iterable[str], log: Path) -> Sup
             model=str(model),
         )
     except StageFailure as failure:
-        return Support(failure.message)
-    return Support(answer["refused"], _compute(answer["elsewhere"], shape_nodes))
+        return Support(failure.message, reason=failure.reason)
+    if (words := answer["refused"]) is not None:
+        short = is_out_of_memory(words)
+        return Support(words, reason=Reason.OUT_OF_MEMORY if short else Reason.UNSUPPORTED_OPERATOR)
+    left = _compute(answer["elsewhere"], shape_nodes)
+    return Support(None, left, nodes=answer["nodes"])
 
 
 def placement(*, backend: str, model: str) -> dict[str, Any]:
@@ -81,8 +89,13 @@ def placement(*, backend: str, model: str) -> dict[str, Any]:
     try:
         loaded = backends.create(backend, Path(model))
     except SessionError as error:
-        return {"refused": plain(str(error)), "elsewhere": []}
-    return {"refused": None, "elsewhere": list(loaded.placement.elsewhere)}
+        return {"refused": plain(str(error))}
+    placement = loaded.placement
+    return {
+        "refused": None,
+        "elsewhere": list(placement.elsewhere),
+        "nodes": placement.total,
+    }
 
 
 def _parser(backend: str, model: Path, log: Path) -> list[str] | None:

@@ -17,7 +17,7 @@ import numpy as np
 from enginewright.contract.images import COMPILED_BACKENDS
 from enginewright.contract.manifest import Change
 from enginewright.contract.reasons import REMEDIES, Reason
-from enginewright.contract.report import Finding, StageReport
+from enginewright.contract.report import Finding, StageReport, name_nodes
 from enginewright.contract.task import PrepareTask, Recipe
 
 from enginewright_runtime import graphs
@@ -38,7 +38,9 @@ from enginewright_runtime.handoff import (
     Validated,
 )
 from enginewright_runtime.isolation import Limits, run_isolated
+from enginewright_runtime.logs import counted
 from enginewright_runtime.paths import Paths
+from enginewright_runtime.rules import table
 from enginewright_runtime.stages.golden_inputs import Filling, Sample, generate, read_samples
 from enginewright_runtime.stages.shape_nodes import shape_nodes
 
@@ -122,7 +124,8 @@ class _Conversion:
     def run(self) -> StageReport:
         self._change_versions()
         self._prepare_precision()
-        self._serve_backend()
+        if (support := self._serve_backend()) is not None:
+            self._settle(support)
         return self._leave()
 
     def _leave(self) -> StageReport:
@@ -219,7 +222,11 @@ class _Conversion:
 
     # nodes that the backend does not take
 
-    def _serve_backend(self) -> None:
+    def _serve_backend(self) -> Support | None:
+        """Have the backend take more of the model; return what it makes of it in the end.
+
+        None where it cannot be asked here.
+        """
         backend = self._recipe.backend
         now = ask(backend, self._current, self._validated.shape_nodes, self._log_file())
         if backend in COMPILED_BACKENDS and self._has_ifs():
@@ -231,13 +238,38 @@ class _Conversion:
                 now, "take_branches", "taking constant branches", sizes=self._sizes()
             )
         if now is None or now.whole:
-            return
+            return now
         for operators in self._expandable(now):
             now = self._better(now, "expand", "expanding operators", operators=operators)
             if now.whole:
-                return
+                return now
         if size_bytes(graphs.parse(self._current)) <= _LARGEST_TO_SIMPLIFY:
-            self._better(now, _WITH_WEIGHTS, "folding what is constant")
+            now = self._better(now, _WITH_WEIGHTS, "folding what is constant")
+        return now
+
+    def _settle(self, support: Support) -> None:
+        """Refuse what the backend refuses after all, and warn of nodes that it leaves."""
+        backend = self._recipe.backend
+        if support.refused is not None and support.reason is not None:
+            words = support.refused
+            if support.reason is Reason.UNSUPPORTED_OPERATOR:
+                words = f"backend {backend} cannot run the model: {words}"
+            raise StageFailure(support.reason, words, nodes=self._named(support.refused))
+        if support.elsewhere and support.nodes is not None:
+            left = support.elsewhere
+            message = (
+                f"{len(left)} of {counted(support.nodes, 'node')} do not run on backend {backend}:"
+                f" {name_nodes(list(left))}"
+            )
+            self._warnings.append(table.tell(table.ELSEWHERE, message, left))
+
+    def _named(self, words: str) -> tuple[str, ...]:
+        """Return the nodes that the library names."""
+        return tuple(
+            graphs.label(node)
+            for node in graphs.walk_nodes(graphs.parse(self._current))
+            if node.name and f"'{node.name}'" in words
+        )
 
     def _better(self, now: Support, function: str, doing: str, **arguments: Any) -> Support:  # noqa: ANN401 - JSON
         """Make a change, and keep it if the backend then takes more; return what it makes of the model."""

@@ -45,7 +45,9 @@ _SECONDS: Final = (
     1800.0  # of one load: what takes longer cannot be served from pods that come and go
 )
 _ADD_LIBRARY: Final = "add the library that has them to spec.extensions, or export without them"
-_OPERATOR: Final = re.compile(r"(?P<domain>[^\s:]+):(?P<name>[^\s:(]+)\(-?\d+\) is not a registered")
+_OPERATOR: Final = re.compile(
+    r"(?P<domain>[^\s:]+):(?P<name>[^\s:(]+)\(-?\d+\) is not a registered"
+)
 # the reason that is told when there are several: what must be mended first
 _ORDER: Final = (
     Reason.MODEL_TOO_LARGE,
@@ -108,19 +110,17 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
 def _load_sessions(
     path: Path, recipe: Recipe, inspected: Inspection, facts: dict[str, Any]
 ) -> list[Finding]:
-    """Load on the reference and on the backend that is to serve, each in a process of its own.
+    """Load on the reference, in a process of its own.
 
-    No device is lent to a prepare Job, so of a backend that needs one nothing is learnt here: the
-    engine Job and the pods prove it, and it may run operators that the reference does not have.
+    What the backend that is to serve makes of the model `convert` finds out, since it can mend it.
+    No device is lent to a prepare Job, so a backend that needs one is proven in the engine Job and
+    the pods, and may run operators that the reference does not have.
     """
     found = _try_session(path, _REFERENCE, recipe, inspected, facts)
     if (seen := facts.get("run")) is not None:
         found += _judge_run(seen, inspected)
     if recipe.backend in DEVICE_BACKENDS:
         return [_left_to_device(each, recipe.backend) for each in found]
-    if recipe.backend != _REFERENCE and all(each.severity != "error" for each in found):
-        found += _try_session(path, recipe.backend, recipe, inspected, facts)
-        found += _partial_fallback(recipe.backend, facts)
     return found
 
 
@@ -258,19 +258,6 @@ def _judge_run(answer: dict[str, Any], inspected: Inspection) -> list[Finding]:
         ),
     )
     return [rule.finding(hit) for rule, hit in hits if hit is not None]
-
-
-def _partial_fallback(backend: str, facts: dict[str, Any]) -> list[Finding]:
-    placement = facts.get(f"placement_{backend}")
-    elsewhere: list[str] = placement["elsewhere"] if placement else []
-    if not placement or not elsewhere:
-        return []
-    total = sum(placement["nodes"].values())
-    message = (
-        f"{len(elsewhere)} of {counted(total, 'node')} do not run on backend {backend}:"
-        f" {name_nodes(elsewhere)}"
-    )
-    return [table.tell(table.ELSEWHERE, message, tuple(elsewhere))]
 
 
 def load_session(
