@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Protocol
 
 from onnxruntime.capi import onnxruntime_pybind11_state as native
@@ -32,7 +32,7 @@ class Registry:
 
     schemas: dict[tuple[str, str], tuple[Schema, ...]]
 
-    @property
+    @cached_property
     def domains(self) -> frozenset[str]:
         """Return the domains that have an operator."""
         return frozenset(domain for domain, _ in self.schemas)

@@ -117,19 +117,20 @@ def _recursion(view: View) -> list[Key] | None:
     }
     done: set[Key] = set()
     for start, called_first in calls.items():
-        path = [start]
+        path = {start: None}
         pending = [(start, iter(called_first))] if start not in done else []
         while pending:
             key, rest = pending[-1]
             called = next(rest, None)
             if called is None:
                 done.add(key)
-                path.pop()
+                path.popitem()
                 pending.pop()
             elif called in path:
-                return [*path[path.index(called) :], called]
+                circle = list(path)
+                return [*circle[circle.index(called) :], called]
             elif called not in done:
-                path.append(called)
+                path[called] = None
                 pending.append((called, iter(calls[called])))
     return None
 

@@ -66,6 +66,14 @@ TOO_MANY_NODES: Final = Rule(
     "measured: ONNX Runtime 1.31 loads 100,000 nodes in 7 s, and may take quadratic time",
     structure.unfolded_functions,
 )
+NOT_TEXT: Final = Rule(
+    "not-text",
+    "error",
+    Reason.INVALID_MODEL,
+    "names that are no UTF-8",
+    _RENAME,
+    f"{_PROTO}: strings of protobuf are UTF-8; Python cannot ask ONNX Runtime for such names",
+)
 OPSET_TOO_NEW: Final = Rule(
     "opset-beyond-runtime",
     "error",
@@ -213,6 +221,7 @@ RULES: Final[tuple[Rule, ...]] = (
     NESTED_TOO_DEEP,
     FILE_TOO_LARGE,
     TOO_MANY_NODES,
+    NOT_TEXT,
     Rule(
         "recursive-function",
         "error",

@@ -83,12 +83,12 @@ def sparse_tensors(subject: Subject) -> Hit | None:
 
 def enormous_inputs(subject: Subject) -> Hit | None:
     """Find inputs whose smallest shape no request can carry."""
+    types = {spec.name: spec.dtype for spec in subject.inputs}
     for profile in subject.profiles:
-        spec = next(spec for spec in subject.inputs if spec.name == profile.input)
-        size = math.prod(profile.min) * _item_size(spec.dtype)
+        size = math.prod(profile.min) * _item_size(types[profile.input])
         if size > _LARGEST_INPUT:
             return Hit(
-                f"input {quoted([spec.name])} has {in_words(size)} at its smallest, as"
+                f"input {quoted([profile.input])} has {in_words(size)} at its smallest, as"
                 f" {list(profile.min)[:8]}"
             )
     return None

@@ -17,8 +17,12 @@ def has_control_characters(text: str) -> bool:
 
 
 def printable(text: str) -> str:
-    r"""Return the text with control characters written out, as \x1b."""
-    return _CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+    r"""Return the text with what is not shown, or shown out of place, written out, as \x1b."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
 
 
 def shown(name: str) -> str:

@@ -21,7 +21,6 @@ from onnx import (
     helper,
 )
 
-from enginewright_runtime import graphs
 from enginewright_runtime.rules.text import shown
 
 Key = tuple[str, str, str]  # of a function: domain, name, overload
@@ -48,8 +47,8 @@ class Node:
     @property
     def label(self) -> str:
         """Return "name (OpType)" for a message."""
-        name, _, op = graphs.label(self.proto).rpartition(" (")
-        return f"{shown(name)} ({shown(op.removesuffix(')'))})"
+        name = self.proto.name or next(filter(None, self.outputs), "unnamed")
+        return f"{shown(name)} ({shown(self.op)})"
 
     @property
     def key(self) -> Key:

@@ -5,6 +5,7 @@ memory and time are the child's, and what it may use of them is limited.
 """
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,13 +14,14 @@ from enginewright.contract.manifest import TensorSpec
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
 from enginewright.contract.task import Recipe, ShapeProfile
-from onnx import ModelProto
+from onnx import ModelProto, ValueInfoProto
 
 from enginewright_runtime import conversion, graphs, limits
 from enginewright_runtime.isolation import Limits, run_isolated
 from enginewright_runtime.logs import in_words
-from enginewright_runtime.rules import registry, structure, table
+from enginewright_runtime.rules import encoding, registry, structure, table
 from enginewright_runtime.rules.base import Rule, Subject
+from enginewright_runtime.rules.text import printable, shown
 from enginewright_runtime.rules.view import View
 from enginewright_runtime.shapes import resolve
 
@@ -96,6 +98,8 @@ def read(path: Path) -> tuple[ModelProto | None, Finding | None]:
         return None, table.tell(table.NOT_A_MODEL, message)
     if (hit := structure.oversize(model)) is not None:
         return None, table.TOO_MANY_NODES.finding(hit)
+    if (hit := encoding.undecodable(model)) is not None:
+        return None, table.NOT_TEXT.finding(hit)
     return model, None
 
 
@@ -112,7 +116,8 @@ def _unparsable(size: int, words: str) -> Finding:
 
 def _judge(model: ModelProto, folder: Path, recipe: Recipe) -> Inspection:
     inputs, outputs = graphs.inputs_of(model), graphs.outputs_of(model)
-    unranked = frozenset(spec.name for spec in inputs if not graphs.has_rank(model, spec.name))
+    tensors = {value.name for value in model.graph.input if value.type.HasField("tensor_type")}
+    unranked = frozenset(tensors) - _ranked(model.graph.input)
     resolved = resolve(inputs, recipe.shapes, unranked)
     refusal, converted = _conversion(model, recipe)
     view = View(model)
@@ -134,9 +139,7 @@ def _judge(model: ModelProto, folder: Path, recipe: Recipe) -> Inspection:
         nodes=len(view.nodes),
         inputs=inputs,
         outputs=outputs,
-        ranked_outputs=tuple(
-            value.name for value in model.graph.output if value.type.tensor_type.HasField("shape")
-        ),
+        ranked_outputs=tuple(_ranked(model.graph.output)),
         profiles=resolved.profiles,
         converted=converted,
     )
@@ -152,10 +155,20 @@ def _conversion(model: ModelProto, recipe: Recipe) -> tuple[list[Finding], bool]
     return ([] if refusal is None else [_named(refusal)]), bool(needed.steps or needed.refusal)
 
 
+def _ranked(values: Iterable[ValueInfoProto]) -> frozenset[str]:
+    """Return the names of those that declare how many dimensions they have."""
+    return frozenset(value.name for value in values if value.type.tensor_type.HasField("shape"))
+
+
 def _named(finding: Finding) -> Finding:
-    """Give a finding of another module the name of its rule."""
+    """Give a finding of another module the name of its rule, and make it plain text."""
     rule: Rule = _BY_REASON.get(finding.reason, table.CONVERSION)
-    return finding.model_copy(update={"rule": rule.name})
+    told = {
+        "rule": rule.name,
+        "message": printable(finding.message),
+        "nodes": tuple(map(shown, finding.nodes)),
+    }
+    return finding.model_copy(update=told)
 
 
 def _memory() -> int | None:
