@@ -1,9 +1,12 @@
 """What the tests of the runtime share: real models, and the other ONNX Runtime distributions."""
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.support.source_servers import SourceServers, source_servers
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -27,6 +30,13 @@ def openvino_python() -> Path:
 def gpu_python() -> Path:
     """Return the interpreter of the environment with onnxruntime-gpu and no CUDA, made once."""
     return _python("gpu")
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SourceServers]:
+    """Run the servers that sources read from."""
+    with source_servers(tmp_path_factory.mktemp("servers")) as running:
+        yield running
 
 
 def _python(variant: str) -> Path:

@@ -1,8 +1,10 @@
 """Sources over real HTTP and real folders: what is brought, what is refused and how it is told."""
 
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +16,12 @@ from enginewright_runtime.sources import web as web_source
 from enginewright_runtime.sources.credentials import Secret
 from enginewright_runtime.sources.http import HttpSource
 from enginewright_runtime.sources.room import Room
+from enginewright_runtime.stages import fetch
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Workplace
+from tests.support.source_servers import SourceServers
+from tests.support.source_web import ScriptedServer
 from tests.support.web import Answer, Request, WebServer, cut_off, serve
 
 RELU = broken.relu().SerializeToString()
@@ -297,6 +302,51 @@ def test_a_redirect_loop(web: WebServer, place: Workplace) -> None:
     assert "redirects more than 5 times" in outcome.message
 
 
+@pytest.mark.parametrize(
+    ("location", "told"),
+    [
+        ("file:///etc/passwd", "it redirects to file:, not to http"),
+        ("ftp://host/m.onnx", "it redirects to ftp:, not to http"),
+        ("http://host:port/m.onnx", "is no URL"),
+        ("http://[::1/m.onnx", "is no URL"),
+    ],
+)
+def test_a_redirect_to_something_else_than_http(
+    location: str, told: str, web: WebServer, place: Workplace
+) -> None:
+    web.routes["/m.onnx"] = lambda request: request.send(b"", 302, Location=location)
+    outcome = place.stage("fetch", place.task(f"{web.url}/m.onnx"))
+    assert outcome.report.reason is Reason.SOURCE_UNREACHABLE
+    assert told in outcome.message
+
+
+def test_a_redirect_from_https_to_http(servers: SourceServers, place: Workplace) -> None:
+    answer = (302, {"Location": "http://127.0.0.1:9/m.onnx?signature=s3cret"}, b"")
+    with ScriptedServer(lambda _: answer, servers.folder / "tls.pem") as server:
+        trust(place, servers)
+        outcome = place.stage("fetch", place.task(f"{server.url}/m.onnx"))
+    assert "it redirects from https to http://127.0.0.1:9/m.onnx, which anybody" in outcome.message
+
+
+def trust(place: Workplace, servers: SourceServers) -> None:
+    (place.root / "credentials").mkdir()
+    (place.root / "credentials/ca.crt").write_text((servers.folder / "ca.crt").read_text())
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_certificate_of_an_authority_of_one_s_own(
+    servers: SourceServers, place: Workplace
+) -> None:
+    with ScriptedServer(lambda _: (200, {}, RELU), servers.folder / "tls.pem") as server:
+        outcome = place.stage("fetch", place.task(f"{server.url}/m.onnx"))
+        assert "the certificate of 127.0.0.1 is not trusted" in outcome.message
+        trust(place, servers)
+        assert place.stage("fetch", place.task(f"{server.url}/m.onnx")).code == 0
+    (place.root / "credentials/ca.crt").write_text("no PEM")
+    outcome = place.stage("fetch", place.task("https://host/m.onnx"))
+    assert "the key ca.crt of the Secret holds no certificate in PEM" in outcome.message
+
+
 def test_basic_authentication(web: WebServer, place: Workplace) -> None:
     web.routes["/m.onnx"] = serve(RELU)
     folder = place.root / "credentials"
@@ -367,6 +417,34 @@ def test_what_does_not_fit_is_not_begun(web: WebServer, tmp_path: Path) -> None:
     with pytest.raises(StageFailure, match="ephemeral storage") as caught:
         download(web, tmp_path / "m")
     assert caught.value.reason is Reason.MODEL_TOO_LARGE
+
+
+def test_what_never_ends_is_cut_off_at_the_limit(
+    web: WebServer, place: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def endless(request: Request) -> None:
+        request.send_response(200)
+        request.end_headers()
+        with suppress(OSError):
+            while True:
+                request.wfile.write(bytes(1 << 16))
+
+    monkeypatch.setattr(fetch, "_LARGEST_MODEL", 5_000_000)
+    web.routes["/m.onnx"] = endless
+    outcome = place.stage("fetch", place.task(f"{web.url}/m.onnx"))
+    assert (outcome.code, outcome.report.reason) == (ExitCode.PERMANENT, Reason.MODEL_TOO_LARGE)
+    assert "a model may have 4.8 MiB in all, and with m.onnx it has more" in outcome.message
+
+
+def test_a_part_of_the_disk_stays_free(
+    web: WebServer, place: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node whose disk fills up evicts pods, so the last gibibyte of a large disk is not used."""
+    usage = shutil.disk_usage(place.root)._replace(total=100 << 30, free=(1 << 30) + 1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    web.routes["/m.onnx"] = serve(bytes(1001))
+    outcome = place.stage("fetch", place.task(f"{web.url}/m.onnx"))
+    assert "the work folder has 1000 B free and m.onnx has 1001 B" in outcome.message
 
 
 def test_samples_are_fetched_too(web: WebServer, place: Workplace) -> None:

@@ -162,6 +162,8 @@ class _Bounded:
             origin = self._folder / end
             if end in self._links or origin.is_symlink() or not origin.is_file():
                 raise ArchiveError(f"has a link {path!r} to {to!r}, which is no file in it")
+            if os.path.lexists(self._folder / path):
+                raise ArchiveError(f"has two members {path!r}")
             os.link(origin, self._folder / path)
 
     def _target(self, path: str) -> Path:

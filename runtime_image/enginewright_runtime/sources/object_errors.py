@@ -38,15 +38,12 @@ _CODES: Final = {
     "unauthorized_client": "there is no such client in this tenant",
 }
 _NO_BUCKET: Final = frozenset({"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"})
-_IDENTITY: Final = (
+_IDENTITY: Final = (  # of requests that are about credentials, not files
     "token request",
-    "/latest/api/token",
+    "Error performing PUT ",  # EC2's metadata service
     "/latest/meta-data",
-    "Error performing POST https://sts.",
-    "CredentialError",
-    "AssumeRole",
-    "credential error",
-    "Credential {",
+    "Error performing POST ",  # token services
+    "redential",
 )
 
 
@@ -77,7 +74,7 @@ def trouble(error: Exception, received: str) -> Trouble:
 
 
 def _answered(status: int, code: str, text: str) -> Trouble:
-    words = _CODES.get(code) or f"it answered {status}{f' {code}' if code else ''}"
+    words = _CODES.get(code) or f"it answered {status} {code.removeprefix(str(status))}".rstrip()
     if any(mark in text for mark in _IDENTITY):
         return Trouble(f"the pod's identity is not taken: {words}", "identity")
     if code in _CODES or status in {401, 403}:

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -27,7 +26,11 @@ from enginewright_runtime.sources.room import Room
 from enginewright_runtime.sources.transfer import Transfer, carry
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from obstore import GetOptions, ObjectMeta
+
+    from enginewright_runtime.sources.buckets import Store
 
 _log: Final = logging.getLogger(__name__)
 _REGION_OF: Final = "https://{bucket}.s3.amazonaws.com"  # tells it in a header, to everybody
@@ -42,6 +45,7 @@ class ObjectSource:
 
     def __init__(self, uri: str, secret: Secret) -> None:
         self._bucket = bucket(uri, secret)
+        self._store: Store | None = None
         self._folder: str | None = None  # prefix that paths are relative to, once found
         self.shown = self._bucket.shown
 
@@ -73,27 +77,26 @@ class ObjectSource:
         shown = f"{self._bucket.scheme}://{self._bucket.name}/{key}"
 
         async def attempt(transfer: Transfer) -> None:
-            await self._ask(lambda opened: self._receive(opened, key, transfer), transfer, shown)
+            await self._ask(lambda store: self._receive(store, key, transfer), transfer, shown)
 
         name = PurePosixPath(path).name
         return asyncio.run(carry(shown, name, target, room, attempt))
 
-    async def _is_object(self, opened: Bucket) -> bool:
-        # a HEAD's answer has no body, and so no reason when it refuses
+    async def _is_object(self, store: "Store") -> bool:
         try:
-            await obstore.get_async(opened.open(), opened.path, options={"range": (0, 1)})
-        except (BaseError, FileNotFoundError) as error:
-            found = trouble(error, "").kind
-            if found not in {"missing", "changed"}:
-                raise
-            return found == "changed"  # out of range: it is empty
+            await obstore.head_async(store, self._bucket.path)
+        except FileNotFoundError:
+            return False  # or there is no bucket: listing it will tell
+        except BaseError:
+            # a HEAD's answer has no body, and so no reason; that of a GET has one
+            await obstore.get_async(store, self._bucket.path)
         return True
 
-    async def _receive(self, opened: Bucket, key: str, transfer: Transfer) -> None:
+    async def _receive(self, store: "Store", key: str, transfer: Transfer) -> None:
         options: GetOptions = {}
         if transfer.resumes():
             options = {"range": {"offset": transfer.size}, "if_match": transfer.validator}
-        got = await obstore.get_async(opened.open(), key, options=options)
+        got = await obstore.get_async(store, key, options=options)
         transfer.validator = got.meta["e_tag"]
         transfer.version = _version(got.meta)
         start, end = got.range
@@ -104,7 +107,7 @@ class ObjectSource:
     def _list(self, *, deep: bool, most: int) -> list[Entry]:
         prefix = f"{self._folder}/" if self._folder else ""
 
-        async def once(opened: Bucket) -> list[Entry]:
+        async def once(store: "Store") -> list[Entry]:
             found: list[Entry] = []
 
             def add(metas: "list[ObjectMeta]") -> None:
@@ -115,12 +118,12 @@ class ObjectSource:
                 )
 
             if deep:
-                async for metas in obstore.list(opened.open(), prefix or None):
+                async for metas in obstore.list(store, prefix or None):
                     add(list(metas))
                     if len(found) >= most:
                         break
             else:
-                listed = await obstore.list_with_delimiter_async(opened.open(), prefix or None)
+                listed = await obstore.list_with_delimiter_async(store, prefix or None)
                 add(list(listed["objects"]))
             return found[:most]
 
@@ -128,14 +131,16 @@ class ObjectSource:
 
     async def _ask(
         self,
-        action: Callable[[Bucket], Awaitable[_T]],
+        action: "Callable[[Store], Awaitable[_T]]",
         transfer: Transfer | None = None,
         shown: str | None = None,
     ) -> _T:
         """Await one request; what can be opened in another way is, once for each way."""
         for _ in range(3):  # as it is, in another region, as nobody
             try:
-                return await action(self._bucket)
+                # kept, since it keeps connections and what the identity has got it
+                self._store = self._store or self._bucket.open()
+                return await action(self._store)
             except (BaseError, OSError, ValueError) as error:
                 received = in_words(transfer.size if transfer else 0)
                 found = trouble(error, received)
@@ -147,17 +152,17 @@ class ObjectSource:
         raise unreachable(f"{self.shown}: the bucket's region cannot be found out")
 
     async def _reopened(self, found: Trouble) -> bool:
-        """Open the bucket in another way if there is one."""
+        """Have the bucket opened in another way, if there is one."""
         if found.kind == "region":
             region = found.region or await _region_of(self._bucket)
             if region is None or region == self._bucket.settings.get("region"):
                 return False
             _log.info("%s lies in region %s", self.shown, region)
-            self._bucket = self._bucket.in_region(region)
+            self._bucket, self._store = self._bucket.in_region(region), None
             return True
         if found.kind == "identity" and self._bucket.identity == "metadata":
             _log.info("%s: %s; asking without credentials", self.shown, found.words)
-            self._bucket = self._bucket.as_nobody()
+            self._bucket, self._store = self._bucket.as_nobody(), None
             return True
         return False
 

@@ -32,7 +32,7 @@ from enginewright_runtime.sources.web import Web
 
 _ADDRESS: Final = re.compile(
     r"(?P<host>[A-Za-z0-9.-]+(?::\d+)?)/(?P<repository>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)"
-    r"(?::(?P<tag>\w[\w.-]{0,127}))?(?:@(?P<digest>[a-z0-9]+:[0-9a-f]+))?"
+    r"(?::(?P<tag>\w[\w.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
 _TITLE: Final = "org.opencontainers.image.title"
 _MANIFESTS: Final = (
@@ -132,8 +132,6 @@ class RegistrySource:
         digest = "sha256:" + hashlib.sha256(body).hexdigest()
         if reference.startswith("sha256:") and reference != digest:
             raise self._changed("the manifest", reference, digest)
-        if ":" in reference and not reference.startswith("sha256:"):
-            raise unreachable(f"{self.shown} is named by another digest than sha256")
         self._digest = self._digest or digest
         try:
             manifest = json.loads(body)

@@ -13,9 +13,10 @@ import aiohttp
 from yarl import URL
 
 from enginewright_runtime.digests import CHUNK, Copied
+from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.logs import in_words
 from enginewright_runtime.sources.base import Missing, unreachable
-from enginewright_runtime.sources.credentials import Secret
+from enginewright_runtime.sources.credentials import AUTHORITY, Secret
 from enginewright_runtime.sources.patience import Unavailable, patiently
 from enginewright_runtime.sources.room import Room
 from enginewright_runtime.sources.transfer import Transfer, carry
@@ -126,7 +127,7 @@ class Web:
                         self._check(response)
                         await _receive(response, transfer)
                 except (aiohttp.ClientError, TimeoutError) as error:
-                    raise Unavailable(_in_words(error, transfer.size)) from error
+                    raise _failed(url, error, transfer.size) from error
 
         called = name or Path(urlsplit(url).path).name or shown(url)
         return asyncio.run(carry(shown(url), called, target, room, attempt))
@@ -155,7 +156,7 @@ class Web:
                             self._check(got)
                         return Answer(got.status, got.headers, await _body(got, url))
                 except (aiohttp.ClientError, TimeoutError) as error:
-                    raise Unavailable(_in_words(error, 0)) from error
+                    raise _failed(url, error, 0) from error
 
         return asyncio.run(patiently(f"read {shown(url)}", attempt))
 
@@ -210,21 +211,20 @@ class Web:
         body: bytes | None,
     ) -> aiohttp.ClientResponse:
         """Follow redirects by hand: what proves who asks stays with the first origin."""
-        origin = _origin(url)
         at = url
         for _ in range(_REDIRECTS + 1):
-            proof = self._authorization.headers() if _origin(at) == origin else {}
+            try:
+                # a redirect's is encoded already, and perhaps signed as it is
+                target = URL(at, encoded=at != url and at.isascii() and " " not in at)
+                proof = self._authorization.headers() if _origin(at) == _origin(url) else {}
+            except ValueError:
+                raise _no_url(url, at) from None
             try:
                 response = await session.request(
-                    method,
-                    # a redirect's is encoded already, and perhaps signed as it is
-                    URL(at, encoded=at != url and at.isascii() and " " not in at),
-                    headers={**headers, **proof},
-                    data=body,
-                    allow_redirects=False,
+                    method, target, headers={**headers, **proof}, data=body, allow_redirects=False
                 )
-            except (aiohttp.InvalidURL, ValueError):
-                raise unreachable(f"cannot download {shown(url)}: {shown(at)} is no URL") from None
+            except aiohttp.InvalidURL:
+                raise _no_url(url, at) from None
             location = response.headers.get("Location")
             if response.status not in _MOVED or location is None:
                 return response
@@ -249,9 +249,16 @@ class Web:
         )
 
 
+def _no_url(url: str, at: str) -> StageFailure:
+    return unreachable(f"cannot download {shown(url)}: {shown(at)} is no URL")
+
+
 def _redirected(at: str, location: str, url: str) -> str:
-    target = urljoin(at, location)
-    scheme = urlsplit(target).scheme
+    try:
+        target = urljoin(at, location)
+        scheme = urlsplit(target).scheme
+    except ValueError:
+        raise _no_url(url, location) from None
     if scheme not in {"http", "https"}:
         raise unreachable(f"cannot download {shown(url)}: it redirects to {scheme}:, not to http")
     if scheme == "http" and urlsplit(at).scheme == "https":
@@ -329,12 +336,20 @@ def _version(response: aiohttp.ClientResponse) -> str | None:
     return f"of {date}" if date else None
 
 
+def _failed(url: str, error: Exception, received: int) -> Exception:
+    words = _in_words(error, received)
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):  # which the next try has too
+        remedy = f"put the authority that signed it into the Secret in secretRef (key {AUTHORITY})"
+        return unreachable(f"cannot download {shown(url)}: {words}", remedy)
+    return Unavailable(words)
+
+
 def _in_words(error: Exception, received: int) -> str:
     match error:
         case aiohttp.ClientConnectorDNSError():
             return f"the name {error.host} cannot be resolved"
         case aiohttp.ClientConnectorCertificateError():
-            return f"the certificate of {error.host} is not trusted: {error.certificate_error}"
+            return f"the certificate of {error.host} is not trusted: {_cause(error)}"
         case aiohttp.ClientConnectorError():
             cause = error.os_error.strerror or str(error.os_error)
             return f"cannot connect to {error.host}:{error.port}: {cause.lower()}"
@@ -350,8 +365,16 @@ def _in_words(error: Exception, received: int) -> str:
             return f"it does not answer as a web server should ({type(error).__name__})"
 
 
+def _cause(error: aiohttp.ClientConnectorCertificateError) -> str:
+    found = error.certificate_error
+    return getattr(found, "verify_message", "") or str(found)
+
+
 def shown(url: str) -> str:
     """Return the URL for a message: without its query, where signed URLs carry their secret."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # none of it can be told from a secret
+        return "the address"
     place = parts.netloc.rpartition("@")[2]
     return urlunsplit(parts._replace(netloc=place, query="", fragment=""))

@@ -52,6 +52,16 @@ func serveTLS(root, behind string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return "", err
+	}
+	// for servers of the tests' own
+	both := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})
+	both = append(both, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed})...)
+	if err := os.WriteFile(filepath.Join(root, "tls.pem"), both, 0o600); err != nil {
+		return "", err
+	}
 	certificate := tls.Certificate{Certificate: [][]byte{signed}, PrivateKey: key}
 	target, err := url.Parse(behind)
 	if err != nil {

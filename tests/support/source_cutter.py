@@ -1,0 +1,89 @@
+"""A TCP proxy that cuts connections, so that any real server breaks off where a test says."""
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Self
+from urllib.parse import urlsplit
+
+_CHUNK = 16384
+
+
+class Cutter:
+    """Forwards to a server; each connection ends after `after` bytes of answers, `times` times."""
+
+    def __init__(
+        self, url: str, after: int, times: int, on_cut: Callable[[], None] = lambda: None
+    ) -> None:
+        parts = urlsplit(url)
+        self._to = (parts.hostname or "", parts.port or 80)
+        self._path = parts.path
+        self._after = after
+        self._left = times
+        self._on_cut = on_cut
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._open: list[socket.socket] = []
+        self.cuts = 0
+
+    @property
+    def url(self) -> str:
+        """Return the address that stands for the server's."""
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}{self._path}"
+
+    def __enter__(self) -> Self:
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # wakes up threads that accept or receive, which close alone does not
+        for each in (self._listener, *self._open):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(10)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._forward, args=(client,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _forward(self, client: socket.socket) -> None:
+        with client, socket.create_connection(self._to, 10) as server:
+            self._open += [client, server]
+            asking = threading.Thread(target=_pump, args=(client, server), daemon=True)
+            asking.start()
+            sent = 0
+            with suppress(OSError):
+                while chunk := server.recv(_CHUNK):
+                    sent += len(chunk)
+                    if sent > self._after and self._cut():
+                        break
+                    client.sendall(chunk)
+            for end in (client, server):
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+            asking.join(10)
+
+    def _cut(self) -> bool:
+        with self._lock:
+            if self._left == 0:
+                return False
+            self._left -= 1
+            self.cuts += 1
+        self._on_cut()
+        return True
+
+
+def _pump(reader: socket.socket, writer: socket.socket) -> None:
+    with suppress(OSError):
+        while chunk := reader.recv(_CHUNK):
+            writer.sendall(chunk)

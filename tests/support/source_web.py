@@ -1,0 +1,83 @@
+"""An HTTP server whose every answer a function decides, whatever the method."""
+
+import ssl
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Self
+
+from typing_extensions import override
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One request."""
+
+    method: str
+    path: str  # with its query
+    headers: Mapping[str, str]
+    body: bytes
+
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: "ScriptedServer"
+
+    def do_GET(self) -> None:
+        length = int(self.headers.get("Content-Length", 0))
+        seen = Seen(self.command, self.path, dict(self.headers), self.rfile.read(length))
+        self.server.seen.append(seen)
+        status, headers, body = self.server.answer(seen)
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_POST = do_PUT = do_HEAD = do_GET  # noqa: N815 - the base class looks for these names
+
+    @override
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+class ScriptedServer(ThreadingHTTPServer):
+    """Serves on a free port of the loopback interface, and remembers requests."""
+
+    daemon_threads = True
+
+    def __init__(
+        self, answer: Callable[[Seen], Answer] | None = None, certificate: Path | None = None
+    ) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self._scheme = "http"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self.socket = context.wrap_socket(self.socket, server_side=True)
+            self._scheme = "https"
+        self.answer = answer or (lambda _: (404, {}, b""))
+        self.seen: list[Seen] = []
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.05,))
+
+    @property
+    def url(self) -> str:
+        """Return the address without a path."""
+        return f"{self._scheme}://127.0.0.1:{self.server_address[1]}"
+
+    @override
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    @override
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self._thread.join(10)
+        self.server_close()

@@ -1,0 +1,309 @@
+"""Archives as sources, good and bad: nothing gets out, nothing grows without end."""
+
+import gzip
+import hashlib
+import io
+import os
+import stat
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from enginewright.contract.reasons import ExitCode, Reason
+from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.sources import archive
+from enginewright_runtime.sources.archive import ArchiveError, kind_of, unpack
+from enginewright_runtime.sources.room import Room
+
+from tests.support import broken_models as broken
+from tests.support.preparing import Workplace
+
+RELU = broken.relu().SerializeToString()
+MODEL = broken.external("weights/w 1.bin").SerializeToString()
+FILES = {
+    "bert/modèl.onnx": MODEL,
+    "bert/weights/w 1.bin": broken.weights(),
+    "bert/._modèl.onnx": b"of macOS",
+    "__MACOSX/bert/x.onnx": b"of macOS",
+    "bert/README.md": b"#",
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Workplace:
+    return Workplace(tmp_path, in_process=True)
+
+
+def zipped(files: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", compression) as opened:
+        for name, content in files.items():
+            opened.writestr(name, content)
+    return packed.getvalue()
+
+
+def tarred(files: dict[str, bytes], mode: str = "w:gz") -> bytes:
+    return members([(regular(name, content), content) for name, content in files.items()], mode)
+
+
+def members(entries: list[tuple[tarfile.TarInfo, bytes]], mode: str = "w") -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode=mode) as opened:  # type: ignore[call-overload]  # any mode
+        for entry, content in entries:
+            opened.addfile(entry, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def regular(name: str, content: bytes = b"x") -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    return entry
+
+
+def special(name: str, kind: bytes, to: str = "") -> tuple[tarfile.TarInfo, bytes]:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = kind, to
+    return entry, b""
+
+
+def tar_plain(files: dict[str, bytes]) -> bytes:
+    return tarred(files, "w")
+
+
+@pytest.mark.parametrize("pack", [zipped, tarred, tar_plain])
+@pytest.mark.parametrize("name", ["bert.bin", "bert.zip"])
+def test_a_model_with_external_data_in_an_archive(
+    pack: Callable[[dict[str, bytes]], bytes], name: str, place: Workplace
+) -> None:
+    """What it is, the content decides, not its name."""
+    outcome = place.stage("fetch", place.task(place.put(name, pack(FILES))))
+    assert "and 1 external data file," in outcome.message
+    model = place.root / "work/model"
+    assert sorted(p.name for p in model.rglob("*") if p.is_file()) == ["model.onnx", "w 1.bin"]
+    assert [p.name for p in (place.root / "work").iterdir() if p.is_dir()] == ["model"]
+
+
+def test_the_digest_may_be_that_of_the_archive_or_of_the_model(place: Workplace) -> None:
+    packed = tarred({"net.onnx": RELU})
+    uri = place.put("net.tgz", packed)
+    for content in (packed, RELU):
+        digest = archive_digest(content)
+        assert place.stage("fetch", place.task(uri, sha256=digest)).code == 0
+    outcome = place.stage("fetch", place.task(uri, sha256="0" * 64))
+    assert outcome.report.reason is Reason.DIGEST_MISMATCH
+    assert f"(and its archive {archive_digest(packed)})" in outcome.message
+
+
+def archive_digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("packed", "told"),
+    [
+        (zipped({"a.onnx": RELU, "b/b.onnx": RELU}), None),  # the one at the top
+        (zipped({"data.pkl": b"x"}), "has 0 .onnx files: none; is it a PyTorch checkpoint?"),
+        (zipped({"x/a.onnx": RELU, "y/b.onnx": RELU}), "has 2 .onnx files: x/a.onnx, y/b.onnx"),
+        (zipped({"a.onnx": RELU})[:-30], "is damaged or cut off"),
+        (tarred({"a.onnx": RELU * 9999})[:-99], "is damaged or cut off"),
+        (gzip.compress(RELU), "it is gzip-compressed; unpack it, or give a .tar.gz"),
+        (b"\xfd7zXZ\x00", "it is xz-compressed"),
+    ],
+)
+def test_what_an_archive_must_hold(packed: bytes, told: str | None, place: Workplace) -> None:
+    outcome = place.stage("fetch", place.task(place.put("packed", packed)))
+    if told is None:
+        assert outcome.code == 0, outcome.message
+    else:
+        assert (outcome.code, outcome.report.reason) == (ExitCode.PERMANENT, Reason.INVALID_MODEL)
+        assert told in outcome.message
+    assert not list((place.root / "work").glob("unpacked-*"))
+
+
+def unpacked(tmp_path: Path, packed: bytes) -> Path:
+    (tmp_path / "packed").write_bytes(packed)
+    folder = tmp_path / "out/folder"
+    folder.mkdir(parents=True)
+    unpack(tmp_path / "packed", folder, Room(folder, "a model", 1 << 30))
+    return folder
+
+
+def linked_zip(to: str) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as opened:
+        entry = zipfile.ZipInfo("w.bin")
+        entry.external_attr = (stat.S_IFLNK | 0o777) << 16
+        opened.writestr(entry, to)
+        opened.writestr("real.bin", b"weights")
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("packed", "told"),
+    [
+        (tarred({"../evil": b"x"}), "leads out of the folder"),
+        (tarred({"a/../../evil": b"x"}), "leads out of the folder"),
+        (zipped({"../evil": b"x"}), "leads out of the folder"),
+        (zipped({"/evil": b"x"}), "is an absolute path"),
+        (tarred({"/evil": b"x"}), "is an absolute path"),
+        (zipped({"C:/evil": b"x"}), "is an absolute path"),
+        (tarred({"a\\..\\evil": b"x"}), "has a backslash"),
+        (tarred({"a\x1b[2J": b"x"}), "cannot be printed"),
+        (members([(regular("a\udcff"), b"x")]), "cannot be printed"),
+        (tarred({"a" * 256: b"x"}), "is too long"),
+        (tarred({"/".join("a" * 40): b"x"}), "is too long"),
+        (members([special("w", tarfile.SYMTYPE, "/etc/passwd")]), "link 'w' that leads out of it"),
+        (members([special("w", tarfile.SYMTYPE, "../../evil")]), "link 'w' that leads out of it"),
+        (members([special("a/w", tarfile.LNKTYPE, "../x")]), "link 'a/w' that leads out of it"),
+        (linked_zip("../evil"), "link 'w.bin' that leads out of it"),
+        (linked_zip("none"), "link 'w.bin' to 'none', which is no file in it"),
+        (members([special("w", tarfile.SYMTYPE, "w")]), "link 'w' to 'w', which is no file in it"),
+        # through a link to a folder, out of it
+        (
+            members([special("d", tarfile.SYMTYPE, ".."), (regular("d/evil"), b"x")]),
+            "link 'd' that leads out of it",
+        ),
+        (
+            members([special("d", tarfile.SYMTYPE, "e"), (regular("d/x"), b"x")]),
+            "link 'd' to 'e', which is no file in it",
+        ),
+        (
+            members(
+                [special("d", tarfile.SYMTYPE, "f"), (regular("f"), b"x"), (regular("d/x"), b"x")]
+            ),
+            "has two members 'd'",
+        ),
+        (members([special("dev", tarfile.CHRTYPE)]), "is a device or the like"),
+        (members([special("pipe", tarfile.FIFOTYPE)]), "is a device or the like"),
+        (members([(regular("a"), b"x"), (regular("a"), b"y")]), "has two members 'a'"),
+        (members([(regular("a"), b"x"), (regular("./a"), b"y")]), "has two members 'a'"),
+        (members([(regular("a"), b"x"), (regular("a/b"), b"y")]), "has a file where 'a/b' needs"),
+    ],
+)
+def test_members_that_could_do_harm(packed: bytes, told: str, tmp_path: Path) -> None:
+    with pytest.raises(ArchiveError) as caught:
+        unpacked(tmp_path, packed)
+    assert told in str(caught.value)
+    written = {p.relative_to(tmp_path).parts[0] for p in tmp_path.rglob("*")}
+    assert written == {"packed", "out"}, "outside"
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {"folder"}, "outside"
+
+
+def test_links_inside_become_plain_files(tmp_path: Path) -> None:
+    """The layout of a Hugging Face cache, with a chain of links."""
+    packed = members(
+        [
+            special("snapshots/net.onnx", tarfile.SYMTYPE, "../blobs/1"),
+            special("snapshots/same.onnx", tarfile.SYMTYPE, "net.onnx"),
+            (regular("blobs/1", RELU), RELU),
+            special("hard.onnx", tarfile.LNKTYPE, "blobs/1"),
+        ]
+    )
+    folder = unpacked(tmp_path, packed)
+    for name in ("snapshots/net.onnx", "snapshots/same.onnx", "hard.onnx"):
+        path = folder / name
+        assert path.read_bytes() == RELU
+        assert not path.is_symlink()
+
+
+def test_modes_and_owners_are_our_own(tmp_path: Path) -> None:
+    entry = regular("tool")
+    entry.mode, entry.uid = 0o4777, 0
+    path = unpacked(tmp_path, members([(entry, b"x")])) / "tool"
+    assert stat.S_IMODE(path.stat().st_mode) & 0o7111 == 0
+
+
+# Bombs
+
+
+@pytest.mark.parametrize("pack", [zipped, tarred])
+def test_content_that_grows_too_much(
+    pack: Callable[[dict[str, bytes]], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "_FREE_BYTES", 1 << 20)
+    with pytest.raises(ArchiveError, match="more than 200 times its size"):
+        unpacked(tmp_path, pack({"zeros": bytes(12_000_000)}))
+
+
+def test_zeros_of_a_usual_size_are_no_bomb(tmp_path: Path) -> None:
+    assert (unpacked(tmp_path, zipped({"zeros": bytes(12_000_000)})) / "zeros").exists()
+
+
+def test_a_member_that_says_that_it_is_huge(tmp_path: Path) -> None:
+    entry = regular("huge")
+    packed = bytearray(members([(entry, b"x")]))
+    packed[124:136] = b"77777777777\0"  # 8 GiB
+    checked = bytes(packed[:148]) + b" " * 8 + bytes(packed[156:512])
+    packed[148:156] = f"{sum(checked):06o}\0 ".encode()
+    with pytest.raises(StageFailure) as caught:
+        unpacked(tmp_path, bytes(packed))
+    assert caught.value.reason is Reason.MODEL_TOO_LARGE
+
+
+def test_a_sparse_member_counts_as_what_it_becomes(tmp_path: Path) -> None:
+    """GNU's sparse format: 1 byte of content that says it is a gigabyte and more."""
+    content = b"1\n1073741824\n1\n".ljust(512, b"\0") + b"x"
+    entry = regular("GNUSparseFile.0/zeros", content)
+    entry.pax_headers = {
+        "GNU.sparse.major": "1",
+        "GNU.sparse.minor": "0",
+        "GNU.sparse.name": "zeros",
+        "GNU.sparse.realsize": "1073741825",
+    }
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as opened:
+        opened.addfile(entry, io.BytesIO(content))
+    with pytest.raises(StageFailure) as caught:
+        unpacked(tmp_path, packed.getvalue())
+    assert caught.value.reason is Reason.MODEL_TOO_LARGE
+
+
+def test_a_header_that_would_not_fit_into_memory(tmp_path: Path) -> None:
+    """A name's extension is read whole by tarfile, however long it says that it is."""
+    header = regular("././@LongLink", bytes(64 << 20))
+    header.type = tarfile.GNUTYPE_LONGNAME
+    packed = header.tobuf(tarfile.GNU_FORMAT) + bytes(64 << 20)
+    with pytest.raises(ArchiveError, match="a header that is larger than any needs to be"):
+        unpacked(tmp_path, gzip.compress(packed))
+
+
+def test_too_many_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "MOST_FILES", 10)
+    files = {str(n): b"" for n in range(11)}
+    for number, packed in enumerate((zipped(files), tarred(files))):
+        (tmp_path / str(number)).mkdir()
+        with pytest.raises(ArchiveError, match="more than 10 members"):
+            unpacked(tmp_path / str(number), packed)
+
+
+def test_a_list_of_members_that_would_not_fit_into_memory(tmp_path: Path) -> None:
+    packed = zipped({"a": b"x"})
+    at = packed.rindex(b"PK\x05\x06")
+    lying = packed[: at + 12] + struct.pack("<L", 0xFFFF0000) + packed[at + 16 :]
+    with pytest.raises(ArchiveError, match="members"):
+        unpacked(tmp_path, lying)
+
+
+def test_an_encrypted_member(tmp_path: Path) -> None:
+    packed = bytearray(zipped({"a.onnx": RELU}))
+    packed[packed.index(b"PK\x01\x02") + 8] |= 1
+    with pytest.raises(ArchiveError, match="is encrypted"):
+        unpacked(tmp_path, bytes(packed))
+
+
+def test_a_damaged_member(tmp_path: Path) -> None:
+    content = np.random.default_rng(1).bytes(1000)
+    packed = bytearray(zipped({"a": content}, zipfile.ZIP_STORED))
+    packed[packed.index(content) + 5] ^= 1
+    with pytest.raises(ArchiveError, match="is damaged"):
+        unpacked(tmp_path, bytes(packed))
+
+
+def test_models_are_not_taken_for_archives(models: Path) -> None:
+    files = [path for path in models.rglob("*.onnx") if os.path.getsize(path)]
+    assert len(files) > 5
+    assert {kind_of(path) for path in files} == {None}
