@@ -7,7 +7,7 @@ import pytest
 from enginewright.contract.reasons import Reason
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.tensorrt import builder
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from tests.support.broken_models import build, value
 from tests.support.engines import order, recipe
@@ -59,7 +59,7 @@ def model(precision: str) -> ModelProto:
     return build(nodes, [value("x", *shape)], [value("y", *shape)], given, opset=21, ir_version=10)
 
 
-def quantise(name: str) -> list[object]:
+def quantise(name: str) -> list[NodeProto]:
     scaled = ("scale", "zero")
     return [
         helper.make_node("QuantizeLinear", [name, *scaled], [f"{name}_q"], name=f"{name}_quantise"),

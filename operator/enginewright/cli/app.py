@@ -4,6 +4,7 @@ from typing import Final
 
 import typer
 
+from enginewright.cli.inspect.command import inspect
 from enginewright.cli.preflight.command import preflight
 
 app: Final = typer.Typer(
@@ -17,6 +18,7 @@ engine: Final = typer.Typer(
     help="Engines: built for one class of accelerator.", no_args_is_help=True
 )
 app.add_typer(engine, name="engine")
+engine.command()(inspect)
 app.command()(preflight)
 
 

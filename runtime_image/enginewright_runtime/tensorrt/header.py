@@ -40,10 +40,14 @@ def read_header(path: Path) -> EngineHeader | None:
         OSError: the file cannot be read.
     """
     with path.open("rb") as reader:
-        head = reader.read(_LAYOUT.size)
+        return parse_header(reader.read(_LAYOUT.size))
+
+
+def parse_header(head: bytes) -> EngineHeader | None:
+    """Return the header that an engine begins with; None where it has none that is known."""
     if len(head) < _LAYOUT.size:
         return None
-    magic, size, *version, bits = _LAYOUT.unpack(head)
+    magic, size, *version, bits = _LAYOUT.unpack_from(head)
     if magic != _MAGIC:
         return None
     known = tuple(name for bit, name in _CAPABILITIES.items() if bits & bit)

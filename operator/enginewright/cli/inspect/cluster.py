@@ -1,0 +1,245 @@
+"""Reads an InferenceEngine, a class and the known runtime images from the cluster."""
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from prometheus_client import CollectorRegistry
+from pydantic import ValidationError
+from yaml import YAMLError
+
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.base import ApiModel
+from enginewright.api.conditions import Condition
+from enginewright.api.inference_engine import InferenceEngine
+from enginewright.cli.inspect.files import Tell
+from enginewright.cli.inspect.fit import Target
+from enginewright.cli.inspect.found import Inspection, InspectionError
+from enginewright.contract.images import ImageFacts
+from enginewright.contract.manifest import Latency
+from enginewright.controller.images import CONFIG_MAP
+from enginewright.kube.api import JsonObject
+from enginewright.kube.client import KubeClient
+from enginewright.kube.connection import ConnectionNotConfigured, load_connection
+from enginewright.kube.errors import Forbidden, KubeError, NotFound, Transient
+from enginewright.kube.metrics import RestMetrics
+from enginewright.kube.resources import (
+    ACCELERATOR_CLASSES,
+    CONFIG_MAPS,
+    INFERENCE_ENGINES,
+)
+from enginewright.manifests.labels import MANAGED_BY, OPERATOR
+
+_SHOWN: Final = 10  # names of others
+_SERVICE_ACCOUNT_NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+_DEFAULT: Final = "default"
+
+Read = TypeVar("Read")
+Typed = TypeVar("Typed", bound=ApiModel)
+
+
+def inspect(name: str, namespace: str | None, tell: Tell) -> Inspection:
+    """Inspect an InferenceEngine.
+
+    Args:
+        name: of the object.
+        namespace: None: that of the kubeconfig's current context.
+        tell: hears what is being read.
+
+    Raises:
+        InspectionError: there is no cluster, or no such object.
+    """
+    where = namespace or current_namespace()
+    tell(f"asking for InferenceEngine {where}/{name}")
+
+    async def read(client: KubeClient) -> Inspection:
+        try:
+            found = await client.get(INFERENCE_ENGINES, where, name)
+        except NotFound as error:
+            listing = await client.list(INFERENCE_ENGINES, where)
+            raise _missing(
+                "InferenceEngine", f"{name} in namespace {where}", listing.items
+            ) from error
+        return _engine(_parsed(InferenceEngine, found), f"InferenceEngine {where}/{name}")
+
+    return _ask(read)
+
+
+def target(name: str, tell: Tell) -> Target:
+    """Return an AcceleratorClass as what an engine is to be loaded on; raises as `inspect`."""
+    tell(f"asking for AcceleratorClass {name}")
+
+    async def read(client: KubeClient) -> Target:
+        try:
+            found = await client.get(ACCELERATOR_CLASSES, None, name)
+        except NotFound as error:
+            listing = await client.list(ACCELERATOR_CLASSES)
+            raise _missing("AcceleratorClass", name, listing.items) from error
+        spec = _parsed(AcceleratorClass, found).spec
+        images, unknown = await _images(client)
+        return Target(
+            name=f"class {name}",
+            compute_capability=spec.compute_capability,
+            backends=tuple(str(each) for each in spec.backends),
+            images=images,
+            unknown=unknown,
+        )
+
+    return _ask(read)
+
+
+def current_namespace() -> str:
+    """Return the namespace of the kubeconfig's current context, or of this pod."""
+    from kubernetes.aio.config import (  # noqa: PLC0415 - heavy
+        ConfigException,
+        list_kube_config_contexts,
+    )
+
+    paths = os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
+    if any(os.path.isfile(path) for path in paths.split(os.pathsep) if path):
+        try:
+            _, active = list_kube_config_contexts(paths)
+            return str(active["context"].get("namespace") or _DEFAULT)
+        except (ConfigException, YAMLError, OSError, KeyError, TypeError, ValueError):
+            return _DEFAULT  # connecting will say what is wrong with it
+    try:
+        with open(_SERVICE_ACCOUNT_NAMESPACE, encoding="utf-8") as file:
+            return file.read().strip() or _DEFAULT
+    except OSError:
+        return _DEFAULT
+
+
+async def _images(client: KubeClient) -> tuple[tuple[ImageFacts, ...], tuple[str, ...]]:
+    """Return what the operator knows of runtime images; reading that may be forbidden to users."""
+    try:
+        listing = await client.list(
+            CONFIG_MAPS,
+            labels=f"{MANAGED_BY}={OPERATOR}",
+            fields=f"metadata.name={CONFIG_MAP}",
+        )
+    except Forbidden:
+        return (), (f"versions: you may not read ConfigMap {CONFIG_MAP} in all namespaces",)
+    texts = [text for item in listing.items for text in (item.get("data") or {}).values()]
+    return tuple(facts for text in texts if (facts := _facts(text))), ()
+
+
+def _facts(text: str) -> ImageFacts | None:
+    try:
+        return ImageFacts.model_validate(json.loads(text)["facts"])
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _engine(obj: InferenceEngine, source: str) -> Inspection:
+    spec, facts = obj.spec, obj.status.engine
+    recipe = spec.recipe
+    problems: tuple[str, ...] = ()
+    if facts is None:
+        problems = (f"there is no engine yet: {_why_not(obj)}",)
+    elsewhere = facts.compute_permille_elsewhere if facts else None
+    p99 = facts.p99_microseconds if facts else None
+    capability = (recipe.compute_capability,) if recipe.compute_capability else ()
+    return Inspection(
+        source=source,
+        kind="resource",
+        key=spec.key,
+        prepared_key=spec.prepared_key,
+        backend=str(spec.backend),
+        backend_version=recipe.backend_version,
+        ort_version=recipe.ort_version,
+        cuda_major=recipe.cuda_major,
+        accelerator_class=spec.class_name,
+        compute_capabilities=(facts.compute_capabilities if facts else ()) or capability,
+        nodes_total=facts.nodes_total if facts else None,
+        nodes_accelerated=facts.nodes_accelerated if facts else None,
+        compute_share_elsewhere=None if elsewhere is None else elsewhere / 1000,
+        elsewhere=facts.elsewhere if facts else (),
+        size_bytes=facts.size_bytes if facts else None,
+        sha256=facts.sha256 if facts else None,
+        workspace_bytes=(facts.workspace_bytes if facts else None) or recipe.workspace_bytes,
+        build_seconds=facts.build_milliseconds / 1000 if facts else None,
+        # of a benchmark the status keeps the 99th percentile alone
+        latency=None if p99 is None else Latency(p50=0, p90=0, p99=p99 / 1e6, samples=0),
+        state=_ready(obj),
+        problems=problems,
+        notes=(
+            "the engine's files lie in the store: their digests are checked by what fetches them",
+        )
+        if facts
+        else (),
+    )
+
+
+def _why_not(obj: InferenceEngine) -> str:
+    status = obj.status
+    if failure := status.failure:
+        return f"{failure.reason}: {failure.message}"
+    if status.stage:
+        done = "" if status.percent is None else f", {status.percent}%"
+        return f"stage {status.stage}{done}"
+    return _ready(obj) or "the operator has not looked at it"
+
+
+def _ready(obj: InferenceEngine) -> str:
+    ready = next((each for each in obj.status.conditions if each.type == "Ready"), None)
+    return "" if ready is None else _condition(ready)
+
+
+def _condition(condition: Condition) -> str:
+    text = f"{condition.type}={condition.status}"
+    return f"{text}, {condition.reason}: {condition.message}" if condition.message else text
+
+
+def _parsed(model: type[Typed], found: JsonObject) -> Typed:
+    try:
+        return model.model_validate(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InspectionError(
+            f"the cluster's {model.__name__} cannot be read: {where}: {first['msg']};"
+            " its CRDs are of another version of Enginewright"
+        ) from error
+
+
+def _missing(kind: str, what: str, others: tuple[JsonObject, ...]) -> InspectionError:
+    names = sorted(str(each["metadata"]["name"]) for each in others)
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    there = f"there are {', '.join(names[:_SHOWN])}{more}" if names else "there is none"
+    return InspectionError(f"no {kind} {what}: {there}")
+
+
+def _ask(read: Callable[[KubeClient], Awaitable[Read]]) -> Read:
+    """Run one conversation with the API server; every way in which it fails is told in words."""
+    logging.getLogger("enginewright.kube").setLevel(logging.ERROR)  # retries are of no interest
+
+    async def talk() -> Read:
+        client = KubeClient(load_connection, RestMetrics(CollectorRegistry()))
+        try:
+            return await read(client)
+        finally:
+            await client.close()
+
+    try:
+        return asyncio.run(talk())
+    except ConnectionNotConfigured as error:
+        raise InspectionError(str(error)) from error
+    except NotFound as error:
+        raise InspectionError(
+            f"the cluster has no Enginewright: {error.message}; install its chart"
+        ) from error
+    except Forbidden as error:
+        raise InspectionError(f"the cluster does not allow it: {error.message}") from error
+    except Transient as error:
+        raise InspectionError(
+            f"the cluster does not answer: {error.message}; check that KUBECONFIG names the right one"
+        ) from error
+    except KubeError as error:
+        raise InspectionError(f"the cluster refuses: {error.message}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InspectionError(
+            "what answers is no API server of Kubernetes; check that KUBECONFIG names the right one"
+        ) from error

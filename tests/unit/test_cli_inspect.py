@@ -1,0 +1,504 @@
+"""`enginewright engine inspect` on real engines, on what is none, and on a cluster that answers."""
+
+import hashlib
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from enginewright.cli.app import app
+from enginewright.cli.inspect.fit import Target, judge
+from enginewright.cli.inspect.found import Inspection
+from enginewright.contract.images import ImageFacts
+from onnx import helper
+from typer.testing import CliRunner
+from typing_extensions import override
+
+from tests.support.broken_models import build, value
+from tests.support.engines import EnginePlace, mixed
+
+VERSION = "1.7.1.116"
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a real engine's folder in a store; tests copy what they change."""
+    place = EnginePlace(tmp_path_factory.mktemp("place"), in_process=True)
+    place.prepare_model(mixed())
+    task = place.engine_task()
+    assert {outcome.code for outcome in place.build_engine(task).values()} == {0}
+    return place.engine_folder(task)
+
+
+@pytest.fixture
+def copy(artifact: Path, tmp_path: Path) -> Path:
+    target = tmp_path / "copy"
+    subprocess.run(["cp", "-r", str(artifact), str(target)], check=True)
+    return target
+
+
+def run(*arguments: str, code: int = 0) -> tuple[str, str]:
+    """Run the command; return what it prints and says."""
+    found = CliRunner().invoke(app, ["engine", "inspect", *arguments])
+    assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
+    assert found.exit_code == code, found.output
+    return found.stdout, found.stderr
+
+
+def read(*arguments: str, code: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run(*arguments, "--json", code=code)[0])
+    return found
+
+
+def test_an_artefact(artifact: Path) -> None:
+    shown, said = run(str(artifact), "--compute-capability", "8.9")
+    assert said == ""
+    assert "\x1b" not in shown, "no colours into a pipe"
+    for text in (
+        "loads on compute capability 8.9",
+        "tensorrt-rtx 1.7.1.116",
+        "8 of 10 in the engine",
+        "det_bad (Det), add_out (Add)",
+        "part-0.engine: 21 layers, ELEMENTWISE 4",
+    ):
+        assert text in shown
+    found = read(str(artifact))["engine"]
+    assert found["kind"] == "artifact"
+    assert [len(part["nodes"]) for part in found["partitions"]] == [8]
+    assert {each["state"] for each in found["files"]} == {"whole"}
+    engine = next(each for each in found["files"] if each["path"] == "model/part-0.engine")
+    assert (engine["version"], engine["compute_capabilities"]) == (VERSION, ["8.9"])
+    assert found["layers"][0]["layers"][0]["nodes"] == ["conv_1"]
+
+
+def test_the_command_as_kubectl_runs_it(artifact: Path) -> None:
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("kubectl-enginewright")), "engine", "inspect", str(artifact)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "part-0" in done.stdout
+
+
+def test_files_of_an_artefact_alone(artifact: Path, tmp_path: Path) -> None:
+    engine = artifact / "model/part-0.engine"
+    found = read(str(engine), "--compute-capability", "8.9")
+    assert found["engine"]["backend_version"] == VERSION
+    assert found["fit"]["loads"]
+    plan = tmp_path / "some.plan"
+    plan.write_bytes(engine.read_bytes())
+    assert read(str(plan))["engine"]["compute_capabilities"] == ["8.9"]
+    assert read(str(artifact / "model/model.onnx"))["engine"]["backend"] == "tensorrt-rtx"
+    assert read(str(artifact / "manifest.json"))["engine"]["kind"] == "artifact"
+    manifest = tmp_path / "manifest.json"
+    manifest.write_bytes((artifact / "manifest.json").read_bytes())
+    alone = read(str(manifest))["engine"]
+    assert (alone["kind"], alone["files"]) == ("manifest", [])
+    assert alone["notes"] == ["the manifest alone: its files are not beside it"]
+
+
+def cut(copy: Path) -> None:
+    path = copy / "model/part-0.engine"
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def changed(copy: Path) -> None:
+    path = copy / "model/model.onnx"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+
+
+def missing(copy: Path) -> None:
+    (copy / "golden/inputs.npz").unlink()
+
+
+def linked(copy: Path) -> None:
+    path = copy / "build.log"
+    path.rename(copy.parent / "build.log")
+    path.symlink_to(copy.parent / "build.log")
+
+
+def outside(copy: Path) -> None:
+    path = copy / "manifest.json"
+    path.write_text(path.read_text().replace('"build.log"', '"../build.log"'))
+
+
+def other_builder(copy: Path) -> None:
+    """Put in an engine whose header says another version, its digest corrected."""
+    path, manifest = copy / "model/part-0.engine", copy / "manifest.json"
+    content = bytearray(path.read_bytes())
+    before = hashlib.sha256(content).hexdigest()
+    content[25] = 6
+    path.write_bytes(content)
+    after = hashlib.sha256(content).hexdigest()
+    manifest.write_text(manifest.read_text().replace(before, after))
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (cut, "model/part-0.engine is cut off: it has 1000 bytes"),
+        (changed, "model/model.onnx is not the file that the manifest lists"),
+        (missing, "golden/inputs.npz is missing"),
+        (linked, "build.log is not the file that the manifest lists"),
+        (outside, "../build.log is not the file that the manifest lists"),
+        (other_builder, "was built by version 1.6.1.116, and the manifest says 1.7.1.116"),
+    ],
+)
+def test_damage(damage: Callable[[Path], None], told: str, copy: Path) -> None:
+    damage(copy)
+    shown, _ = run(str(copy), code=1)
+    assert "will not load" in shown
+    assert f"because {told}" in shown or told in shown
+    assert not read(str(copy), "--compute-capability", "8.9", code=1)["fit"]["loads"]
+
+
+def test_a_cut_off_engine(artifact: Path, tmp_path: Path) -> None:
+    path = tmp_path / "cut.engine"
+    path.write_bytes((artifact / "model/part-0.engine").read_bytes()[:5000])
+    shown, _ = run(str(path), code=1)
+    assert "cut.engine has 5000 bytes, and its header says" in shown
+
+
+def test_engines_around_which_a_model_is(copy: Path) -> None:
+    path = copy / "model/model.onnx"
+    engine = copy / "model/part-0.engine"
+    model = onnx.load(path)
+    (context,) = [node for node in model.graph.node if node.op_type == "EPContext"]
+    attributes = {each.name: each for each in context.attribute}
+    attributes["embed_mode"].i = 1
+    attributes["ep_cache_context"].s = engine.read_bytes()
+    onnx.save(model, path)
+    found = read(str(path), "--compute-capability", "7.5", code=1)
+    assert found["engine"]["files"][0]["path"] == "inside the model"
+    assert found["engine"]["files"][0]["version"] == VERSION
+    assert found["fit"]["obstacles"] == [
+        "it runs on compute capability 8.9 and not on 7.5: build one for that"
+    ]
+    attributes["embed_mode"].i = 0
+    attributes["ep_cache_context"].s = b"gone.engine"
+    onnx.save(model, path)
+    shown, _ = run(str(path), code=1)
+    assert "engine file gone.engine is not beside the model" in shown
+
+
+PLAIN = build(
+    [helper.make_node("Relu", ["x"], ["y"])], [value("x", 1, 4)], [value("y", 1, 4)]
+).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("gone.engine", None, "gone.engine: there is no such file or folder"),
+        ("a.engine", b"", "does not begin as a TensorRT-RTX engine does"),
+        ("a.plan", b"vtrt", "does not begin as a TensorRT-RTX engine does"),
+        ("a.plan", b"\x7fELF" + bytes(100), "does not begin as a TensorRT-RTX engine does"),
+        ("notes.txt", b"hello", "does not begin as a TensorRT-RTX engine does"),
+        ("m.json", b"", "m.json is no manifest: Invalid JSON"),
+        ("m.json", b"{}", "m.json is no manifest: key: Field required"),
+        ("m.json", b"\xff\xfe", "m.json is no manifest: Invalid JSON"),
+        ("m.json", b"[1, 2]", "m.json is no manifest: "),
+        ("m.onnx", b"", "m.onnx is no ONNX model, or is cut off"),
+        ("m.onnx", b"garbage" * 100, "m.onnx is no ONNX model, or is cut off"),
+        ("m.onnx", PLAIN, "holds no engine: it has no EPContext node; run enginewright preflight"),
+        ("m.onnx", PLAIN[:-5], "m.onnx is no ONNX model, or is cut off"),
+        ("folder/", b"", "has no manifest.json, and an artefact without one does not exist"),
+    ],
+)
+def test_what_is_no_engine(name: str, content: bytes | None, told: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    if name.endswith("/"):
+        path.mkdir()
+    elif content is not None:
+        path.write_bytes(content)
+    shown, said = run(str(path), code=2)
+    assert shown == ""
+    assert told in said
+    assert "Traceback" not in said
+
+
+def test_a_prepared_model_is_no_engine(artifact: Path) -> None:
+    prepared = next((artifact.parent.parent / "prepared").iterdir())
+    assert "describes a prepared model for backend cpu" in run(str(prepared), code=2)[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--compute-capability", "89"), "write MAJOR.MINOR, such as 8.9"),
+        (("--compute-capability", "8.9", "--class", "l4"), "give one of --class and"),
+        (("--namespace", "n"), "is a path, and --namespace is for names of the cluster"),
+        (("--unknown",), "No such option"),
+    ],
+)
+def test_usage(arguments: tuple[str, ...], told: str, artifact: Path) -> None:
+    assert told in " ".join(run(str(artifact), *arguments, code=2)[1].split())
+
+
+def image(version: str = VERSION, ort: str = "1.31.1") -> ImageFacts:
+    return ImageFacts(
+        variant="rtx",
+        ort_distribution="onnxruntime",
+        ort_version=ort,
+        max_opset=26,
+        max_ir_version=13,
+        providers=(),
+        backends={"tensorrt-rtx": version},
+        onnx_version="1.23.2",
+        runtime_version="0.1.0",
+    )
+
+
+ENGINE = Inspection(
+    source="e",
+    kind="artifact",
+    backend="tensorrt-rtx",
+    backend_version=VERSION,
+    ort_version="1.31.1",
+    compute_capabilities=("8.9",),
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "target", "obstacles", "not_compared"),
+    [
+        ({}, Target("class l4", "8.9", ("tensorrt-rtx",), (image(),)), (), ()),
+        ({}, Target("class l4", "8.9", ("tensorrt-rtx",), (image("1.6"), image())), (), ()),
+        (
+            {},
+            Target("class l4", "8.9", ("cuda",), (image(),)),
+            ("it is run by backend tensorrt-rtx, and class l4 allows cuda only",),
+            (),
+        ),
+        (
+            {},
+            Target("class t4", "7.5", (), (image("1.6"), image(ort="1.30.0"))),
+            (
+                "it runs on compute capability 8.9 and not on 7.5",
+                (
+                    "it was built by tensorrt-rtx 1.7.1.116 with ONNX Runtime 1.31.1, and the runtime"
+                    " images have tensorrt-rtx 1.6 with ONNX Runtime 1.31.1, tensorrt-rtx 1.7.1.116"
+                    " with ONNX Runtime 1.30.0: serve with the image that built it"
+                ),
+            ),
+            (),
+        ),
+        (
+            {"problems": ("model.onnx is missing",)},
+            Target("class l4"),
+            ("model.onnx is missing",),
+            (
+                "compute capability: class l4 does not say which its devices have",
+                "versions: no runtime image of variant rtx is known",
+            ),
+        ),
+        (
+            {"compute_capabilities": (), "backend": None},
+            Target("class l4", "8.9", unknown=("versions: you may not read them",)),
+            (),
+            (
+                "versions: you may not read them",
+                "compute capability: the engine does not say which it runs on",
+                "versions: the engine does not say what it was built by",
+            ),
+        ),
+        ({"ort_version": None}, Target("class l4", "8.9", (), (image(ort="1.20"),)), (), ()),
+    ],
+)
+def test_fit(
+    change: dict[str, Any],
+    target: Target,
+    obstacles: tuple[str, ...],
+    not_compared: tuple[str, ...],
+) -> None:
+    fit = judge(ENGINE.model_copy(update=change), target)
+    assert fit.loads == (not obstacles)
+    assert len(fit.obstacles) == len(obstacles)
+    assert all(found.startswith(told) for found, told in zip(fit.obstacles, obstacles, strict=True))
+    assert fit.not_compared == not_compared
+
+
+KEY = "ab" * 32
+BUILT = {
+    "sha256": "cd" * 32,
+    "sizeBytes": 5_000_000,
+    "buildMilliseconds": 12_300,
+    "computeCapabilities": ["8.9"],
+    "nodesTotal": 10,
+    "nodesAccelerated": 9,
+    "computePermilleElsewhere": 20,
+    "elsewhere": ["det (Det)"],
+    "p99Microseconds": 4200,
+}
+FAILED = {"reason": "BuildFailed", "message": "it cannot be built", "stage": "build"}
+
+
+def resource(name: str, **status: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "enginewright.dev/v1alpha1",
+        "kind": "InferenceEngine",
+        "metadata": {"name": name, "namespace": "models"},
+        "spec": {
+            "key": KEY,
+            "preparedKey": "12" * 32,
+            "class": "l4",
+            "backend": "tensorrt-rtx",
+            "recipe": {
+                "backendVersion": VERSION,
+                "ortVersion": "1.31.1",
+                "computeCapability": "8.9",
+                "aheadOfTime": True,
+            },
+            "build": {"image": "runtime:rtx", "timeoutSeconds": 3600},
+        },
+        "status": status,
+    }
+
+
+def accelerator_class(name: str, capability: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "enginewright.dev/v1alpha1",
+        "kind": "AcceleratorClass",
+        "metadata": {"name": name},
+        "spec": {
+            "nodeSelector": {"a": "b"},
+            "computeCapability": capability,
+            "backends": ["tensorrt-rtx"],
+        },
+    }
+
+
+IMAGES = {
+    "metadata": {"name": "enginewright-images", "namespace": "system"},
+    "data": {"a": json.dumps({"image": "i", "facts": image().model_dump()}), "b": "no JSON"},
+}
+ENGINES = "/apis/enginewright.dev/v1alpha1/namespaces/models/inferenceengines"
+CLASSES = "/apis/enginewright.dev/v1alpha1/acceleratorclasses"
+OBJECTS: dict[str, Any] = {
+    f"{ENGINES}/built": resource("built", engine=BUILT),
+    f"{ENGINES}/failed": resource("failed", failure=FAILED),
+    f"{ENGINES}/building": resource("building", stage="build", percent=40),
+    f"{ENGINES}/odd": resource("odd") | {"spec": {}},
+    ENGINES: {
+        "items": [resource("built"), resource("failed")],
+        "metadata": {"resourceVersion": "1"},
+    },
+    f"{CLASSES}/l4": accelerator_class("l4", "8.9"),
+    f"{CLASSES}/t4": accelerator_class("t4", "7.5"),
+    CLASSES: {"items": [], "metadata": {"resourceVersion": "1"}},
+    "/api/v1/configmaps": {"items": [IMAGES], "metadata": {"resourceVersion": "1"}},
+}
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Answers as an API server that holds `OBJECTS`."""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        found = OBJECTS.get(path)
+        body = found or {"kind": "Status", "message": f"{path} not found", "code": 404}
+        if "web" in path:
+            body, code = {"items": ["no object"]}, 200
+        elif "secret" in path:
+            body, code = {"kind": "Status", "message": "you may not", "code": 403}, 403
+        else:
+            code = 200 if found else 404
+        content = json.dumps(body).encode()
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    @override
+    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - its name
+        pass
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    write_kubeconfig(tmp_path, server.server_address[1], monkeypatch)
+    yield
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def write_kubeconfig(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "kubeconfig"
+    context = {"cluster": "c", "user": "u", "namespace": "models"}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "x",
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "x", "context": context}],
+    }
+    path.write_text(json.dumps(document))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_resource() -> None:
+    shown, _ = run("built", "--class", "l4")
+    for text in (
+        "InferenceEngine models/built",
+        "loads on class l4",
+        "9 of 10 in the engine, 2% of the time elsewhere",
+        "det (Det)",
+        "4.8 MiB, sha256 cdcdcdcdcdcd",
+        "12.3 s",
+        "p99 4.20 ms",
+    ):
+        assert text in shown
+    assert "not compared" not in shown
+    assert read("built", "--namespace", "models")["engine"]["key"] == KEY
+    fit = read("built", "--class", "t4", code=1)["fit"]
+    assert fit["obstacles"] == [
+        "it runs on compute capability 8.9 and not on 7.5: build one for that"
+    ]
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("failed",), 1, "there is no engine yet: BuildFailed: it cannot be built"),
+        (("building",), 1, "there is no engine yet: stage build, 40%"),
+        (("gone",), 2, "no InferenceEngine gone in namespace models: there are built, failed"),
+        (("built", "-n", "other"), 2, "the cluster has no Enginewright: "),
+        (("built", "--class", "gone"), 2, "no AcceleratorClass gone: there is none"),
+        (("odd",), 2, "the cluster's InferenceEngine cannot be read: spec.key: Field required"),
+        (("web",), 2, "the cluster's InferenceEngine cannot be read: metadata: Field required"),
+        (("built", "--class", "web"), 2, "the cluster's AcceleratorClass cannot be read"),
+        (("built", "-n", "web"), 2, "the cluster's InferenceEngine cannot be read"),
+        (("secret",), 2, "the cluster does not allow it: you may not"),
+    ],
+)
+def test_resources_that_do_not_load(arguments: tuple[str, ...], code: int, told: str) -> None:
+    shown, said = run(*arguments, code=code)
+    assert told in shown + said
+
+
+def test_without_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "gone"))
+    assert "set KUBECONFIG to a working file" in run("built", code=2)[1]
+    (tmp_path / "bad").write_text(": [")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "bad"))
+    assert "bad cannot be used" in run("built", code=2)[1]
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    write_kubeconfig(tmp_path, server.server_address[1], monkeypatch)
+    server.server_close()
+    assert "the cluster does not answer: " in run("built", code=2)[1]
