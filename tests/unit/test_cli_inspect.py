@@ -419,7 +419,7 @@ class Answers(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     @override
-    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - its name
+    def log_message(self, format: str, *arguments: Any) -> None:
         pass
 
 
