@@ -54,7 +54,7 @@ BAD_MODELS: list[tuple[str, Spec, str, str]] = [
         "host without path",
         uri("https://host"),
         "spec.source.uri",
-        "write SCHEME://HOST-OR-BUCKET/PATH, down to the file",
+        "write SCHEME://HOST-OR-BUCKET/PATH, down to the file or folder",
     ),
     ("claim without path", uri("pvc://models"), "spec.source.uri", PVC),
     ("path without claim", uri("pvc:///model.onnx"), "spec.source.uri", PVC),

@@ -224,7 +224,7 @@ def test_explain_teaches_shapes(namespace: Namespace) -> None:
 @pytest.mark.parametrize(
     ("field", "sentence"),
     [
-        ("im.spec.source.uri", "This version takes only pvc, http and https."),
+        ("im.spec.source.uri", "External data files are looked for beside it."),
         ("im.spec.precision", "This version refuses it."),
         ("im.spec.podTemplate.tolerations.effect", "Effect of the taint; absent: every effect."),
         ("im.status.serving", "What serves now; absent: nothing."),

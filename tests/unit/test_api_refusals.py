@@ -17,11 +17,7 @@ def refused(change: dict[str, Any]) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"source": {"uri": "s3://bucket/model.onnx"}},
-         "spec.source.uri: s3://bucket/model.onnx (only pvc, http and https)"),
         ({"source": {"refreshInterval": "10m"}}, "spec.source.refreshInterval: 10m (only 0s)"),
-        ({"parity": {"samples": {"uri": "oci://registry/samples"}}},
-         "spec.parity.samples.uri: oci://registry/samples (only pvc, http and https)"),
         ({"build": {"interim": "CUDA"}}, "spec.build.interim: CUDA (only None)"),
         ({"rollout": {"canary": {}}}, "spec.rollout.canary"),
         ({"rollout": {"analysis": {"maxErrorShare": "1%"}}}, "spec.rollout.analysis"),

@@ -61,8 +61,6 @@ REFUSED: Final[list[tuple[str, dict[str, Any]]]] = [
         "spec.source.refreshInterval",
         {"source": {"uri": "https://x.example/m.onnx", "refreshInterval": "10m"}},
     ),
-    ("spec.source.uri", {"source": {"uri": "s3://bucket/m.onnx"}}),
-    ("spec.parity.samples.uri", {"parity": {"samples": {"uri": "hf://org/repo/golden.npz"}}}),
 ]
 
 

@@ -23,8 +23,6 @@ from enginewright.api.scalars import (
 
 MAX_REPLICAS = 1000
 
-SUPPORTED_SCHEMES = NotYet(accepts="(pvc|https?)://.*", told="pvc, http and https")
-
 ChannelNumbers: TypeAlias = Annotated[
     tuple[Annotated[Number, Field(description="A number in quotes.")], ...],
     Field(max_length=4),
@@ -74,14 +72,14 @@ Backends: TypeAlias = Annotated[
 class Source(ApiModel):
     """Where the model lies and how it is reached."""
 
-    uri: Annotated[Uri, SUPPORTED_SCHEMES]
-    """Address of the .onnx file: https, http, s3, gs, az, hf, oci or pvc://CLAIM/PATH. External data files are looked for beside it."""
+    uri: Uri
+    """Address of the .onnx file, or of a folder or archive (.zip, .tar, .tar.gz) with one: https, http, s3, gs, az, hf, oci or pvc://CLAIM/PATH. External data files are looked for beside it."""
 
     sha256: Sha256 | None = None
-    """Digest of the .onnx file, as `sha256sum` prints it. Absent: whatever lies there is served, and its digest is told in the status."""
+    """Digest of the .onnx file, or of the archive, as `sha256sum` prints it. Absent: whatever lies there is served, and its digest is told in the status."""
 
     secret_ref: LocalObjectReference | None = None
-    """Secret of this namespace with the key token, or the keys username and password."""
+    """Secret of this namespace with the credentials: token, or username and password, for https; HF_TOKEN for hf; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3; service-account.json for gs; AZURE_STORAGE_ACCOUNT_KEY for az; a docker-registry Secret for oci. Absent: the pod's own identity."""
 
     refresh_interval: Annotated[Duration | None, NotYet(accepts="0[hms]", told="0s")] = None
     """How often the source is looked at for a changed file, such as 10m; 0s: never."""
@@ -90,7 +88,7 @@ class Source(ApiModel):
 class Extension(ApiModel):
     """A library with operators that the model needs and ONNX Runtime does not have."""
 
-    uri: Annotated[Uri, SUPPORTED_SCHEMES]
+    uri: Uri
     """Address of the shared library."""
 
     sha256: Sha256
@@ -128,7 +126,7 @@ class Preprocessing(ApiModel):
 class Calibration(ApiModel):
     """Data from which the ranges of quantised tensors are learnt."""
 
-    uri: Annotated[Uri, SUPPORTED_SCHEMES]
+    uri: Uri
     """Address of a .npz file with one array an input, samples along the first axis, or of a folder or archive of .npy files or images, one a sample."""
 
     secret_ref: LocalObjectReference | None = None
@@ -228,11 +226,11 @@ class ShapeProfile(ApiModel):
 class Samples(ApiModel):
     """Golden inputs of the user's own, perhaps with the outputs that are expected."""
 
-    uri: Annotated[Uri, SUPPORTED_SCHEMES]
+    uri: Uri
     """Address of a .npz file with arrays named SAMPLE/INPUT and, for expected outputs, SAMPLE/OUTPUT."""
 
     secret_ref: LocalObjectReference | None = None
-    """Secret of this namespace with the key token, or the keys username and password."""
+    """Secret of this namespace with the credentials: token, or username and password, for https; HF_TOKEN for hf; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3; service-account.json for gs; AZURE_STORAGE_ACCOUNT_KEY for az; a docker-registry Secret for oci. Absent: the pod's own identity."""
 
 
 class OutputTolerance(ApiModel):

@@ -107,7 +107,7 @@ Uri: TypeAlias = Annotated[
     Rule(
         "!self.matches('^[a-z0-9]+://') || self.startsWith('pvc://')"
         " || self.matches('^[a-z0-9]+://[^/]+/.+')",
-        "write SCHEME://HOST-OR-BUCKET/PATH, down to the file",
+        "write SCHEME://HOST-OR-BUCKET/PATH, down to the file or folder",
     ),
     Rule(
         "!self.startsWith('pvc://') || self.matches('^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[^/].*$')",
