@@ -1,4 +1,7 @@
-"""The changes themselves, as child processes make them: a model's file in, a changed one's out."""
+"""The changes themselves, as child processes make them: a model's file in, a changed one's out.
+
+Each returns `changes` and the `shape_nodes` of the changed model, or None if there is nothing to do.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +23,7 @@ from enginewright_runtime.conversion.schemas import STANDARD
 from enginewright_runtime.conversion.storage import save
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.logs import counted
+from enginewright_runtime.stages.shape_nodes import shape_nodes
 
 _MOST_NODES: Final = 100  # kept in a change
 
@@ -31,12 +35,17 @@ class _Told:
     def add(self, kind: str, message: str, nodes: Sequence[str] = ()) -> None:
         self.changes.append(Change(kind=kind, message=message, nodes=tuple(nodes)[:_MOST_NODES]))
 
-    def answer(self) -> list[dict[str, Any]]:
-        return [change.model_dump(mode="json") for change in self.changes]
+    def answer(self, model: ModelProto, out: str) -> dict[str, Any]:
+        """Save the model; return what was done."""
+        save(model, Path(out))
+        return {
+            "changes": [change.model_dump(mode="json") for change in self.changes],
+            "shape_nodes": list(shape_nodes(model)),
+        }
 
 
-def change_versions(*, source: str, out: str, recipe: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Do what `plan` says; write the model to `out`, and return the changes.
+def change_versions(*, source: str, out: str, recipe: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Do what `plan` says; write the model to `out`.
 
     Raises:
         StageFailure: ConversionFailed, naming the nodes that have no equivalent.
@@ -58,8 +67,7 @@ def change_versions(*, source: str, out: str, recipe: Mapping[str, Any]) -> list
                 "it uses nothing newer" if step.ir_version < version else f"opset {target} needs it"
             )
             told.add("ir-version", f"IR version {version} set to {step.ir_version}: {why}")
-    save(model, Path(out))
-    return told.answer()
+    return told.answer(model, out)
 
 
 def _translate(model: ModelProto, opset: int, target: int, recipe: Recipe, told: _Told) -> None:
@@ -111,29 +119,28 @@ def _expanded(done: translating.Done, into: str) -> str:
     return f"expanded {nodes} into operators of {into}"
 
 
-def expand(*, source: str, out: str, operators: Sequence[str]) -> list[dict[str, Any]]:
-    """Replace the nodes of these operators by their operators' bodies; empty: none could be."""
+def expand(*, source: str, out: str, operators: Sequence[str]) -> dict[str, Any] | None:
+    """Replace the nodes of these operators by their operators' bodies, if all can be."""
     model = graphs.parse(Path(source))
     told = _Told([])
     try:
         done = translating.expand(model, operators)
     except translating.TranslationError:
-        return []
+        return None
     told.add(
         "expand", _expanded(done, f"opset {graphs.default_opset(model)}"), tuple(done.expanded)
     )
-    save(model, Path(out))
-    return told.answer()
+    return told.answer(model, out)
 
 
 def take_branches(
     *, source: str, out: str, sizes: Mapping[str, Sequence[int | None]]
-) -> list[dict[str, Any]]:
-    """Take the branches of Ifs whose condition is constant; empty: there is none."""
+) -> dict[str, Any] | None:
+    """Take the branches of Ifs whose condition is constant."""
     model = graphs.parse(Path(source))
     taken = take_constant_branches(model, sizes)
     if not taken:
-        return []
+        return None
     told = _Told([])
     told.add(
         "simplify",
@@ -141,12 +148,11 @@ def take_branches(
         f" {name_nodes(taken)}",
         taken,
     )
-    save(model, Path(out))
-    return told.answer()
+    return told.answer(model, out)
 
 
-def prepare_precision(*, source: str, out: str, quantized: bool) -> list[dict[str, Any]]:
-    """Fold batch normalisations, and make initializers of weights; empty: there is neither."""
+def prepare_precision(*, source: str, out: str, quantized: bool) -> dict[str, Any] | None:
+    """Fold batch normalisations, and make initializers of weights."""
     path = Path(source)
     model = graphs.parse(path)
     told = _Told([])
@@ -172,13 +178,11 @@ def prepare_precision(*, source: str, out: str, quantized: bool) -> list[dict[st
             f"made initializers of {counted(moved, 'Constant node')}, where quantisers look for"
             " weights",
         )
-    if told.changes:
-        save(model, Path(out))
-    return told.answer()
+    return told.answer(model, out) if told.changes else None
 
 
-def simplify(*, source: str, out: str) -> list[dict[str, Any]]:
-    """Fold what is constant; empty: that leaves as many nodes, or brings operators of other domains.
+def simplify(*, source: str, out: str) -> dict[str, Any] | None:
+    """Fold what is constant, if that leaves fewer nodes, and none of a domain that was not there.
 
     Raises:
         SessionError: ONNX Runtime refuses the model.
@@ -189,7 +193,7 @@ def simplify(*, source: str, out: str) -> list[dict[str, Any]]:
     before, after = (sum(1 for _ in graphs.walk_nodes(each)) for each in (model, changed))
     strangers = _domains(changed) - _domains(model) - STANDARD
     if after >= before or strangers:
-        return []
+        return None
     # what is declared stays, where ONNX Runtime knows better
     for field in ("input", "output"):
         declared = getattr(model.graph, field)
@@ -199,8 +203,7 @@ def simplify(*, source: str, out: str) -> list[dict[str, Any]]:
     remove_unused(changed.graph)
     told = _Told([])
     told.add("simplify", f"folded what is constant: {before} nodes became {after}")
-    save(changed, Path(out))
-    return told.answer()
+    return told.answer(changed, out)
 
 
 def _domains(model: ModelProto) -> set[str]:

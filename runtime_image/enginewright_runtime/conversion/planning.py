@@ -17,7 +17,14 @@ from onnx import ModelProto, NodeProto, helper
 from enginewright_runtime import graphs
 from enginewright_runtime.conversion.element_types import types_of
 from enginewright_runtime.conversion.ir_versions import newer_than
-from enginewright_runtime.conversion.schemas import STANDARD, Fit, fit, schema_of
+from enginewright_runtime.conversion.schemas import (
+    STANDARD,
+    Fit,
+    fit,
+    is_control_flow,
+    is_kept,
+    schema_of,
+)
 
 _MOST_NODES: Final = 100  # kept in a step and in a finding
 # The oldest opset that a runtime says it runs. ONNX Runtime: 7 (docs/Versioning.md and
@@ -137,7 +144,12 @@ def _out_of_range(opset: int, target: int, recipe: Recipe) -> Finding | None:
 
 
 def _raise(model: ModelProto, opset: int, target: int) -> Step:
-    changed = changed_nodes(model, opset, target)
+    types = types_of(model)
+    changed = [
+        node
+        for node in standard_nodes(model)
+        if not is_kept(node, opset, target, types) and not is_control_flow(node)
+    ]
     action = Action.CONVERT if changed else Action.RELABEL
     return Step(action, opset=target, nodes=_labels(changed))
 

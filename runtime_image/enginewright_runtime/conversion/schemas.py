@@ -27,7 +27,12 @@ _OTHER_MEANING: Final[Mapping[str, tuple[int, ...]]] = {
     "Upsample": (9,),
     "BatchNormalization": (7,),  # is_test
     "Dropout": (7,),
+    "PRelu": (7,),  # a slope a channel, before: of any shape
+    "DFT": (20,),  # the last axis but one by default, before: the first after the batch
+    "GridSample": (20,),  # linear and cubic, before: bilinear and bicubic
 }
+# Versions in which a node must say what it need not before.
+_MUST_SAY: Final[Mapping[str, int]] = {"Split": 18}  # sizes, or how many parts
 # Values of attributes that a version added to an attribute which was there before.
 _NEW_VALUES: Final[Mapping[str, tuple[tuple[int, str, bytes], ...]]] = {
     "Pad": ((19, "mode", b"wrap"),),
@@ -94,6 +99,21 @@ def fit(node: NodeProto, opset: int, target: int, types: Mapping[str, str]) -> F
     return Fit.REWRITE if _is_expressible(node, newer, older) else Fit.NONE
 
 
+def is_kept(node: NodeProto, opset: int, target: int, types: Mapping[str, str]) -> bool:
+    """Tell whether a node of `opset` means the same under the higher opset `target`, as it stands."""
+    older, newer = schema_of(node, opset), schema_of(node, target)
+    if older is None or newer is None or newer.deprecated:
+        return False
+    if older.since_version == newer.since_version:
+        return True
+    changes = (*_OTHER_MEANING.get(node.op_type, ()), _MUST_SAY.get(node.op_type, 0))
+    return (
+        not any(opset < at <= target for at in changes)
+        and is_valid(node, older, newer)
+        and _takes_types(node, newer, types)
+    )
+
+
 def is_last_axis(node: NodeProto, newer: Schema, target: int) -> bool:
     """Tell whether it is a softmax over the last axis, which both meanings of softmax share."""
     since = 11  # negative axes
@@ -145,9 +165,13 @@ def _takes_types(node: NodeProto, schema: Schema, types: Mapping[str, str]) -> b
 
 
 def is_valid(node: NodeProto, newer: Schema, older: Schema) -> bool:
-    """Tell whether the node as it stands is one of the older operator, and means the same."""
+    """Tell whether the node of one version as it stands is one of the other, and means the same.
+
+    The two may change places: nothing here depends on which came first.
+    """
     for entry in node.attribute:
-        if entry.name not in older.attributes:
+        formal = older.attributes.get(entry.name)
+        if formal is None or (entry.type and formal.type != _kind(entry)):
             return False
     for name, formal in older.attributes.items():
         if attribute(node, name) is not None:
@@ -211,3 +235,14 @@ def _fits_in(names: Sequence[str], least: int, most: int) -> bool:
 
 def _default(schema: Schema, name: str) -> bytes:
     return bytes(schema.attributes[name].default_value.SerializeToString())
+
+
+def _kind(entry: AttributeProto) -> Any:  # noqa: ANN401 - an enumeration without types
+    """Return the schemas' word for the type of an attribute."""
+    return getattr(onnx.defs.OpSchema.AttrType, AttributeProto.AttributeType.Name(entry.type))
+
+
+def is_control_flow(node: NodeProto) -> bool:
+    """Tell whether a node has bodies; those operators have changed in nothing but their types."""
+    kinds = {AttributeProto.GRAPH, AttributeProto.GRAPHS}
+    return any(entry.type in kinds for entry in node.attribute)

@@ -5,6 +5,7 @@ drops functions and sparse weights (onnx 1.23) and leaves new nodes without name
 change goes through them alone, and everything else stays as it is, byte by byte.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -23,6 +24,8 @@ from onnx import (
 
 from enginewright_runtime.conversion.inference import bodies
 
+# where in onnx's C++ sources an assertion failed, and how it reads
+_NATIVE_PREFIX: Final = re.compile(r"^/\S+:\d+: \w+: Assertion `.*?` failed: ")
 _IR_VERSION: Final = 10  # of the small models, which nobody keeps
 
 
@@ -107,7 +110,8 @@ def replacement(
     try:
         changed = change(model).graph
     except (RuntimeError, ValueError, onnx.shape_inference.InferenceError) as error:
-        raise ReplacementError(" ".join(str(error).split())) from error
+        words = _NATIVE_PREFIX.sub("", " ".join(str(error).split()))
+        raise ReplacementError(words) from error
     made = {name for each in changed.node for name in each.output}
     if missing := [name for name in node.output if name and name not in made]:
         raise ReplacementError(f"nothing gives its output {missing[0]!r} then")

@@ -35,6 +35,8 @@ from enginewright_runtime.conversion.schemas import (
     Schema,
     fit,
     has_required,
+    is_control_flow,
+    is_kept,
     schema_of,
 )
 from enginewright_runtime.conversion.splicing import (
@@ -152,10 +154,7 @@ class _Translator:
             return [node]
 
     def _newer(self, node: NodeProto, known: Mapping[str, TensorProto]) -> list[NodeProto]:
-        old, new = schema_of(node, self._opset), schema_of(node, self._target)
-        if old is None or any(True for _ in bodies(node)):
-            return [node]  # control flow: bodies are brought over node by node
-        if new is not None and old.since_version == new.since_version and not new.deprecated:
+        if is_control_flow(node) or is_kept(node, self._opset, self._target, self._kinds):
             return [node]
         model = alone(node, {"": self._opset}, self._types, _needed(node, known))
         nodes = replacement(

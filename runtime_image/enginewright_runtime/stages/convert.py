@@ -42,13 +42,11 @@ from enginewright_runtime.logs import counted
 from enginewright_runtime.paths import Paths
 from enginewright_runtime.rules import table
 from enginewright_runtime.stages.golden_inputs import Filling, Sample, generate, read_samples
-from enginewright_runtime.stages.shape_nodes import shape_nodes
 
 _log: Final = logging.getLogger(__name__)
 _PREFIX: Final = "convert-"  # of the names of what is tried
 _CHANGING: Final = "enginewright_runtime.conversion.changing"
 _VERIFICATION: Final = "enginewright_runtime.conversion.verification"
-_SHAPE_NODES: Final = "enginewright_runtime.stages.convert:find_shape_nodes"
 _WITH_WEIGHTS: Final = "simplify"  # the change that writes external data of its own
 _SECONDS: Final = 900.0  # of one child process
 _DEFINITION_SECONDS: Final = 60.0  # of ONNX's reference implementation, which is plain Python
@@ -96,6 +94,7 @@ class _Candidate:
 
     path: Path
     changes: tuple[Change, ...]
+    shape_nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -116,6 +115,7 @@ class _Conversion:
         self._source = work / MODEL_FOLDER / MODEL_NAME
         self._model = graphs.parse(self._source)
         self._current = self._source
+        self._shape_nodes = validated.shape_nodes
         self._changes: list[Change] = []
         self._warnings: list[Finding] = []
         self._expected: _Outputs | None = None
@@ -131,12 +131,9 @@ class _Conversion:
     def _leave(self) -> StageReport:
         folder = MODEL_FOLDER
         model = self._model
-        shape_nodes = self._validated.shape_nodes
         if self._changes:
             folder = CONVERTED_FOLDER
             model = graphs.parse(self._current)
-            shape_nodes = tuple(self._isolated(_SHAPE_NODES, "reading the converted model's shapes",
-                                               model=str(self._current)))  # fmt: skip
             settle(self._current, self._source.parent, self._work / folder)
         opset = graphs.default_opset(model) or 0
         nodes = sum(1 for _ in graphs.walk_nodes(model))
@@ -147,7 +144,7 @@ class _Conversion:
             nodes=nodes,
             inputs=self._validated.inputs,
             outputs=self._validated.outputs,
-            shape_nodes=shape_nodes,
+            shape_nodes=self._shape_nodes,
             changes=tuple(self._changes),
             warnings=tuple(self._warnings),
         ).leave(self._work)
@@ -228,11 +225,11 @@ class _Conversion:
         None where it cannot be asked here.
         """
         backend = self._recipe.backend
-        now = ask(backend, self._current, self._validated.shape_nodes, self._log_file())
+        now = ask(backend, self._current, self._shape_nodes, self._log_file())
         if backend in COMPILED_BACKENDS and self._has_ifs():
             # that the parser takes an If does not mean that it can be built: see docs/conversion.md
             if self._improve("take_branches", "taking constant branches", sizes=self._sizes()):
-                now = ask(backend, self._current, self._shape_nodes(), self._log_file())
+                now = ask(backend, self._current, self._shape_nodes, self._log_file())
         elif self._has_ifs() and now is not None:
             now = self._better(
                 now, "take_branches", "taking constant branches", sizes=self._sizes()
@@ -276,10 +273,7 @@ class _Conversion:
         candidate = self._try(function, doing, **arguments)
         if candidate is None:
             return now
-        nodes = self._isolated(
-            _SHAPE_NODES, "reading the converted model's shapes", model=str(candidate.path)
-        )
-        then = ask(self._recipe.backend, candidate.path, nodes, self._log_file())
+        then = ask(self._recipe.backend, candidate.path, candidate.shape_nodes, self._log_file())
         if then is None or not then.better_than(now) or self._differs(candidate):
             return now
         self._keep(candidate)
@@ -310,12 +304,6 @@ class _Conversion:
             for profile in self._validated.profiles
         }
 
-    def _shape_nodes(self) -> list[str]:
-        found: list[str] = self._isolated(
-            _SHAPE_NODES, "reading the converted model's shapes", model=str(self._current)
-        )
-        return found
-
     # candidates
 
     def _try(self, function: str, doing: str, **arguments: Any) -> _Candidate | None:  # noqa: ANN401 - JSON
@@ -334,15 +322,17 @@ class _Conversion:
         if function == _WITH_WEIGHTS:
             path = self._work / f"{_PREFIX}{self._count}" / MODEL_NAME
             path.parent.mkdir()
-        changes = self._isolated(
+        answer = self._isolated(
             f"{_CHANGING}:{function}", doing, source=str(self._current), out=str(path), **arguments
         )
-        if not changes:
+        if answer is None:
             return None
-        return _Candidate(path, tuple(Change.model_validate(change) for change in changes))
+        changes = tuple(Change.model_validate(change) for change in answer["changes"])
+        return _Candidate(path, changes, tuple(answer["shape_nodes"]))
 
     def _keep(self, candidate: _Candidate) -> None:
         self._current = candidate.path
+        self._shape_nodes = candidate.shape_nodes
         self._changes += candidate.changes
 
     def _warn(self, message: str) -> None:
@@ -456,8 +446,3 @@ def _save(path: Path, samples: Sequence[Sample]) -> None:
         for name, array in sample.inputs.items()
     }
     np.savez(path, **arrays)
-
-
-def find_shape_nodes(*, model: str) -> list[str]:
-    """Return the labels of shape arithmetic. Called in a child process."""
-    return list(shape_nodes(graphs.parse(Path(model))))

@@ -1,0 +1,213 @@
+"""Models for conversion, and the stage `convert` run on them alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from enginewright.contract.report import StageReport
+from enginewright.contract.task import PrepareTask, Recipe, ShapeProfile
+from enginewright_runtime import graphs
+from enginewright_runtime.digests import MODEL_NAME
+from enginewright_runtime.handoff import MODEL_FOLDER, Converted, Validated
+from enginewright_runtime.paths import Paths
+from enginewright_runtime.shapes import resolve
+from enginewright_runtime.stages import convert
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from tests.support.broken_models import build, value
+
+FLOAT = TensorProto.FLOAT
+_NOISE = 1e-6  # of float32 arithmetic near zero
+_RANDOM = np.random.default_rng(0)
+
+
+def recipe(**changes: Any) -> Recipe:
+    """Return a recipe with the limits of the ONNX Runtime at hand."""
+    known: dict[str, Any] = {
+        "backend": "cpu",
+        "ort_version": "1.31.1",
+        "max_opset": 26,
+        "max_ir_version": 13,
+    }
+    return Recipe.model_validate(known | changes)
+
+
+def sizes(name: str, low: Sequence[int], usual: Sequence[int], high: Sequence[int]) -> ShapeProfile:
+    """Return a profile."""
+    return ShapeProfile(input=name, min=tuple(low), opt=tuple(usual), max=tuple(high))
+
+
+DETECT = sizes("x", [1, 3, 64, 64], [1, 3, 160, 160], [2, 3, 160, 320])
+READ = sizes("x", [1, 3, 48, 64], [2, 3, 48, 160], [2, 3, 48, 320])
+LISTEN = sizes("audio", [1, 4096], [1, 8000], [1, 16000])
+SPEAK = sizes("input", [1, 576], [2, 576], [4, 576])
+STATE = sizes("state", [2, 1, 128], [2, 2, 128], [2, 4, 128])
+
+
+def real(models: Path, end: str) -> Path:
+    """Return the real model whose path ends with `end`."""
+    return next(path for path in sorted(models.rglob("*.onnx")) if str(path).endswith(end))
+
+
+def weight(name: str, *shape: int, low: float = -1.0, high: float = 1.0) -> TensorProto:
+    """Return random floats."""
+    return numpy_helper.from_array(_RANDOM.uniform(low, high, shape).astype(np.float32), name)
+
+
+def attention(opset: int, ir_version: int = 11, **attributes: Any) -> ModelProto:
+    """Return MatMul and Attention over q [b, 5, 8] and k, v [b, 6, 8], of two heads."""
+    inputs = [value("q", "b", 5, 8), value("k", "b", 6, 8), value("v", "b", 6, 8)]
+    nodes = [
+        helper.make_node("MatMul", ["q", "w"], ["qw"], name="product"),
+        helper.make_node(
+            "Attention",
+            ["qw", "k", "v"],
+            ["y"],
+            name="attention",
+            q_num_heads=2,
+            kv_num_heads=2,
+            **attributes,
+        ),
+    ]
+    return build(
+        nodes,
+        inputs,
+        [value("y", "b", 5, 8)],
+        [weight("w", 8, 8)],
+        opset=opset,
+        ir_version=ir_version,
+    )
+
+
+def one(
+    operator: str,
+    opset: int,
+    *weights: TensorProto,
+    shape: Sequence[int | str] = ("b", 4, 3, 3),
+    out: Sequence[int | str | None] | None = None,
+    ir_version: int = 10,
+    **attributes: Any,
+) -> ModelProto:
+    """Return x to y through one node called "node"."""
+    names = ["x", *(tensor.name for tensor in weights)]
+    node = helper.make_node(operator, names, ["y"], name="node", **attributes)
+    return build(
+        [node],
+        [value("x", *shape)],
+        [value("y", *(shape if out is None else out))],
+        weights,
+        opset=opset,
+        ir_version=ir_version,
+    )
+
+
+def operators(model: ModelProto) -> list[str]:
+    """Return the operators of all nodes."""
+    return [node.op_type for node in graphs.walk_nodes(model)]
+
+
+def copy(model: ModelProto) -> ModelProto:
+    """Return a copy."""
+    found = ModelProto()
+    found.CopyFrom(model)
+    return found
+
+
+def feeds(model: ModelProto, size: int = 2, low: float = 0.0) -> dict[str, NDArray[Any]]:
+    """Return random inputs; open dimensions get `size`."""
+    generator = np.random.default_rng(1)
+    return {
+        spec.name: generator.uniform(
+            low, 1.0, [each if isinstance(each, int) else size for each in spec.shape]
+        ).astype(np.dtype(spec.dtype))
+        for spec in graphs.inputs_of(model)
+    }
+
+
+def run(model: ModelProto | Path, inputs: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    """Return the outputs by ONNX Runtime."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    source = str(model) if isinstance(model, Path) else model.SerializeToString()
+    session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    found: list[NDArray[Any]] = session.run(None, inputs)
+    return found
+
+
+def define(model: ModelProto, inputs: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    """Return the outputs by ONNX's reference implementation."""
+    return [np.asarray(each) for each in ReferenceEvaluator(model).run(None, inputs)]
+
+
+def same(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]], share: float = 1e-5) -> None:
+    """Assert that outputs agree within a share of their largest value."""
+    assert len(one) == len(other)
+    for want, have in zip(one, other, strict=True):
+        assert (want.shape, want.dtype) == (have.shape, have.dtype)
+        limit = share * float(np.nanmax(np.abs(want), initial=0.0))
+        np.testing.assert_allclose(have, want, rtol=0, atol=limit + _NOISE * (share > 0))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the stage has left."""
+
+    report: StageReport
+    converted: Converted
+    path: Path  # of the model
+
+    @property
+    def model(self) -> ModelProto:
+        """Return the model, without external data."""
+        return graphs.parse(self.path)
+
+
+def place(root: Path, model: ModelProto | Path, wanted: Recipe) -> Path:
+    """Leave in `root`/work what `validate` leaves; return that folder."""
+    work = root / "work"
+    (work / MODEL_FOLDER).mkdir(parents=True, exist_ok=True)
+    path = work / MODEL_FOLDER / MODEL_NAME
+    path.write_bytes(model.read_bytes() if isinstance(model, Path) else model.SerializeToString())
+    source = onnx.load(path, load_external_data=False)
+    inputs = graphs.inputs_of(source)
+    unranked = frozenset(each.name for each in inputs if not graphs.has_rank(source, each.name))
+    resolved = resolve(inputs, wanted.shapes, unranked)
+    assert not resolved.findings
+    Validated(
+        opset=graphs.default_opset(source) or 0,
+        ir_version=source.ir_version,
+        nodes=len(operators(source)),
+        inputs=inputs,
+        outputs=graphs.outputs_of(source),
+        profiles=resolved.profiles,
+    ).leave(work)
+    return work
+
+
+def converted(root: Path, model: ModelProto | Path, wanted: Recipe) -> Outcome:
+    """Run the stage in this process; it must leave nothing behind, and the source as it was."""
+    work = place(root, model, wanted)
+    before = {
+        path: path.read_bytes() for path in (work / MODEL_FOLDER).rglob("*") if path.is_file()
+    }
+    task = PrepareTask(job="job-1", source_uri="pvc://models/m.onnx", recipe=wanted)
+    try:
+        report = convert.run(task, Paths.under(root))
+    finally:
+        assert before == {
+            path: path.read_bytes() for path in (work / MODEL_FOLDER).rglob("*") if path.is_file()
+        }
+        assert not list(work.glob("convert-*"))
+    left = Converted.pick_up(work)
+    return Outcome(report, left, work / left.folder / MODEL_NAME)
+
+
+def nodes_named(model: ModelProto, name: str) -> list[NodeProto]:
+    """Return the nodes of a name."""
+    return [node for node in graphs.walk_nodes(model) if node.name == name]

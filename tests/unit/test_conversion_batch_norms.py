@@ -1,0 +1,136 @@
+"""Batch normalisations folded ahead of a lower precision."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from enginewright_runtime import graphs
+from enginewright_runtime.conversion.batch_norms import constants_to_initializers, fold
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnxruntime.transformers.float16 import convert_float_to_float16
+
+from tests.support.broken_models import build, value
+from tests.support.converting import copy, feeds, operators, real, run, same, weight
+
+NOWHERE = Path("nowhere")
+
+
+def normalized(
+    operator: str = "Conv", *, variance: float = 2.0, kernel: tuple[int, ...] = (4, 3, 3, 3)
+) -> ModelProto:
+    """Return x [batch, 3, 8, 8] > `operator` > BatchNormalization > Relu."""
+    parameters = [
+        weight("scale", 4, low=0.5, high=1.5),
+        weight("shift", 4),
+        weight("mean", 4),
+        weight("variance", 4, low=variance / 2, high=variance),
+    ]
+    inputs = ["x", "w"] if kernel else ["x", "x"]
+    nodes = [
+        helper.make_node(operator, inputs, ["c"], name="first"),
+        helper.make_node("BatchNormalization", ["c", "scale", "shift", "mean", "variance"], ["n"],
+                         name="norm", epsilon=1e-3),
+        helper.make_node("Relu", ["n"], ["y"], name="relu"),
+    ]  # fmt: skip
+    channels = 3 if kernel else 4
+    return build(
+        nodes,
+        [value("x", "batch", channels, 8, 8)],
+        [value("y", "batch", 4, None, None)],
+        [*parameters, *([weight("w", *kernel)] if kernel else [])],
+    )
+
+
+@pytest.mark.parametrize("opset", [9, 17])
+@pytest.mark.parametrize(
+    ("operator", "kernel"), [("Conv", (4, 3, 3, 3)), ("ConvTranspose", (3, 4, 3, 3))]
+)
+def test_folded_into_a_convolution(operator: str, kernel: tuple[int, ...], opset: int) -> None:
+    source = normalized(operator, kernel=kernel)
+    source.opset_import[0].version = opset
+    model = copy(source)
+    folded = fold(model, NOWHERE)
+    assert folded.into_convolutions == ["norm (BatchNormalization)"]
+    assert [node.name for node in model.graph.node] == ["first", "relu"]
+    assert {each.name for each in model.graph.initializer} == {"w_folded", "first/bias_folded"}
+    same(run(source, feeds(source)), run(model, feeds(model)))
+
+
+def test_a_convolution_that_others_read_stays() -> None:
+    source = normalized()
+    source.graph.output.append(value("c", "batch", 4, None, None))
+    model = copy(source)
+    folded = fold(model, NOWHERE)
+    assert not folded.into_convolutions
+    assert model == source
+
+
+def test_what_a_half_does_not_hold_becomes_arithmetic() -> None:
+    source = normalized("Add", variance=1e8, kernel=())
+    model = copy(source)
+    assert fold(model, NOWHERE).into_arithmetic == ["norm (BatchNormalization)"]
+    assert operators(model) == ["Add", "Mul", "Add", "Relu"]
+    largest = max(np.abs(numpy_helper.to_array(each)).max() for each in model.graph.initializer)
+    assert largest < 65504
+    same(run(source, feeds(source)), run(model, feeds(model)))
+
+
+def test_what_a_half_holds_and_nothing_takes_in_stays() -> None:
+    source = normalized("Add", kernel=())
+    model = copy(source)
+    fold(model, NOWHERE)
+    assert model == source
+
+
+def test_one_in_training_stays() -> None:
+    source = normalized()
+    source.graph.node[1].attribute.append(helper.make_attribute("training_mode", 1))
+    source.graph.node[1].output.extend(["mean_out", "variance_out"])
+    model = copy(source)
+    fold(model, NOWHERE)
+    assert model == source
+
+
+def test_weights_outside_are_read_one_by_one(tmp_path: Path) -> None:
+    source = normalized()
+    path = tmp_path / "m.onnx"
+    onnx.save(copy(source), path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    model = graphs.parse(path)
+    fold(model, tmp_path)
+    same(run(source, feeds(source)), run(model, feeds(model)))
+
+
+def test_the_text_detector_is_right_as_halves_only_when_folded(models: Path) -> None:
+    """Its variance of 97,903,600 does not fit, and the cast says nothing."""
+    source = onnx.load(real(models, "ch_PP-OCRv4_det_infer.onnx"))
+    model = copy(source)
+    assert len(fold(model, NOWHERE).into_convolutions) == 2
+    image = np.full((1, 3, 160, 320), 1.0, np.float32)
+    for index, left in enumerate(range(20, 300, 14)):  # strokes, which it takes for text
+        top = 68 + 8 * (index % 3)
+        image[:, :, 60:90, left : left + 3] = image[:, :, top : top + 4, left : left + 9] = -1
+    masks = [
+        run(each, {"x": image})[0] > 0.3
+        for each in (source, *(_halved(each) for each in (source, model)))
+    ]
+    assert masks[0].any()
+    overlaps = [(masks[0] & each).sum() / (masks[0] | each).sum() for each in masks[1:]]
+    assert overlaps[0] < 0.9
+    assert overlaps[1] > 0.99
+
+
+def _halved(model: ModelProto) -> ModelProto:
+    found: ModelProto = convert_float_to_float16(copy(model), keep_io_types=True)
+    return found
+
+
+def test_constant_nodes_become_initializers(models: Path) -> None:
+    source = onnx.load(real(models, "ch_ppocr_mobile_v2.0_cls_infer.onnx"))
+    model = copy(source)
+    made = constants_to_initializers(model)
+    assert made > 100
+    left = [node for node in graphs.walk_nodes(model) if node.op_type == "Constant"]
+    assert all(node.attribute[0].t.data_type != TensorProto.FLOAT for node in left)
+    inputs = {"x": np.random.default_rng(0).uniform(-1, 1, (2, 3, 48, 192)).astype(np.float32)}
+    same(run(source, inputs), run(model, inputs))

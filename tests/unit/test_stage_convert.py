@@ -1,0 +1,366 @@
+"""The stage `convert`: what it changes, that outputs stay the same, and what it refuses."""
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import PrepareTask, Recipe, ShapeProfile
+from enginewright_runtime import graphs
+from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.handoff import CONVERTED_FOLDER, MODEL_FOLDER, Converted
+from enginewright_runtime.tensorrt import native
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from tests.support.broken_models import build, relu, value
+from tests.support.converting import (
+    DETECT,
+    LISTEN,
+    READ,
+    SPEAK,
+    STATE,
+    attention,
+    converted,
+    copy,
+    define,
+    feeds,
+    one,
+    operators,
+    place,
+    real,
+    recipe,
+    run,
+    same,
+    weight,
+)
+from tests.support.engines import VERSION
+
+
+@dataclass(frozen=True)
+class Real:
+    """A real model and sizes for it."""
+
+    file: str
+    shapes: list[ShapeProfile] = field(default_factory=list)
+
+
+REAL = (
+    Real("standard_v3_3/model.onnx"),
+    Real("ch_PP-OCRv4_det_infer.onnx", [DETECT]),
+    Real("ch_PP-OCRv4_rec_infer.onnx", [READ]),
+    Real("ch_ppocr_mobile_v2.0_cls_infer.onnx", [READ]),
+    Real("swift_f0/model.onnx", [LISTEN]),
+    Real("data/silero_vad.onnx", [SPEAK, STATE]),
+    Real("silero_vad_half.onnx", [SPEAK]),
+    Real("silero_vad_16k_op15.onnx", [SPEAK, STATE]),
+    Real("silero_vad_op18_ifless.onnx", [SPEAK]),
+    Real("silero_vad_16k_sequence.onnx"),
+)
+
+
+@pytest.mark.parametrize("case", REAL, ids=lambda case: Path(case.file).stem)
+def test_real_models_are_served_as_they_are(case: Real, models: Path, tmp_path: Path) -> None:
+    source = real(models, case.file)
+    outcome = converted(tmp_path, source, recipe(shapes=case.shapes))
+    assert outcome.report.message == "the model is served as it is"
+    assert (outcome.converted.folder, outcome.converted.changes) == (MODEL_FOLDER, ())
+    assert outcome.path.read_bytes() == source.read_bytes()
+
+
+@pytest.mark.parametrize("target", [13, 21])
+@pytest.mark.parametrize("case", [REAL[1], REAL[4]], ids=lambda case: Path(case.file).stem)
+def test_a_target_is_reached_up_and_down(
+    case: Real, target: int, models: Path, tmp_path: Path
+) -> None:
+    source = real(models, case.file)
+    wanted = recipe(shapes=case.shapes, target_opset=target)
+    outcome = converted(tmp_path, source, wanted)
+    left = outcome.converted
+    assert (left.folder, left.opset) == (CONVERTED_FOLDER, target)
+    assert not left.warnings
+    assert {change.kind for change in left.changes} <= {"opset", "ir-version"}
+    assert left.changes[0].message in outcome.report.message
+    onnx.checker.check_model(str(outcome.path), full_check=True)
+    names = [node.name for node in graphs.parse(source).graph.node]
+    assert set(names) <= {node.name for node in outcome.model.graph.node}
+
+
+def test_the_incident_an_attention_export_meets_an_older_runtime(tmp_path: Path) -> None:
+    source = attention(24)
+    outcome = converted(tmp_path, source, recipe(max_opset=17, max_ir_version=8))
+    left = outcome.converted
+    assert (left.opset, left.ir_version) == (17, 8)
+    assert "Attention" not in operators(outcome.model)
+    assert outcome.report.message.startswith("expanded 1 Attention node into operators of opset 17")
+    assert left.changes[0].nodes == ("attention (Attention)",)
+    assert [change.kind for change in left.changes] == ["expand", "opset", "ir-version"]
+    same(run(source, feeds(source)), run(outcome.path, feeds(source)))
+    assert left.inputs == graphs.inputs_of(source) == graphs.inputs_of(outcome.model)
+
+
+def test_what_onnx_runtime_does_not_load_is_compared_with_the_definition(tmp_path: Path) -> None:
+    source = one("Mod", 28, weight("w", 4, low=1, high=2), shape=("b", 4), fmod=1, ir_version=14)
+    outcome = converted(tmp_path, source, recipe())
+    assert outcome.report.message == (
+        "opset 28 set to 26, under which every node means the same; IR version 14 set to 13: it"
+        " uses nothing newer"
+    )
+    assert not outcome.converted.warnings
+    same(define(source, feeds(source)), run(outcome.path, feeds(source)))
+
+
+@pytest.mark.parametrize(
+    ("model", "wanted", "reason", "told"),
+    [
+        (
+            one("SwiGLU", 28, shape=("b", 4), out=("b", 2), ir_version=13),
+            recipe(),
+            Reason.CONVERSION_FAILED,
+            "opset 28 cannot be converted to 26: node (SwiGLU)",
+        ),
+        (
+            one("Softmax", 13, shape=(1, 4), axis=0),
+            recipe(target_opset=27),
+            Reason.OPSET_UNSUPPORTED,
+            "set spec.targetOpset to 26 or less",
+        ),
+        (
+            build(
+                [helper.make_node("ReduceMax", ["x", "axes"], ["y"], name="largest")],
+                [value("x", "b", 4), value("axes", 1, kind=TensorProto.INT64)],
+                [value("y", None, None)],
+                opset=18,
+            ),
+            recipe(target_opset=13),
+            Reason.CONVERSION_FAILED,
+            "of largest (ReduceMax): its input 'axes' is no constant; raise spec.targetOpset",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_with_names(
+    model: ModelProto, wanted: Recipe, reason: Reason, told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(StageFailure) as caught:
+        converted(tmp_path, model, wanted)
+    assert caught.value.reason is reason
+    assert told in caught.value.message
+    assert not (tmp_path / "work/converted.json").exists()
+
+
+def test_silero_is_built_once_its_branches_are_taken(models: Path, tmp_path: Path) -> None:
+    """TensorRT-RTX parses the Ifs and then fails in its own assertions; sizes decide all of them."""
+    source = real(models, "silero_vad_half.onnx")
+    outcome = converted(tmp_path, source, recipe(backend="tensorrt-rtx", shapes=[SPEAK]))
+    assert "took the branch that is always taken of 6 If nodes" in outcome.report.message
+    assert "If" not in operators(outcome.model)
+    # the model is smaller, its names and what it declares are not
+    before = graphs.parse(source)
+    assert graphs.inputs_of(before) == graphs.inputs_of(outcome.model)
+    assert graphs.outputs_of(before) == graphs.outputs_of(outcome.model)
+    assert not _builds(source, tmp_path)
+    assert _builds(outcome.path, tmp_path)
+
+
+def _builds(model: Path, folder: Path) -> bool:
+    """Build with the real library, in a process of its own."""
+    profiles = [
+        {"input": "input", "min": [1, 576], "opt": [2, 576], "max": [4, 576]},
+        {"input": "state", "min": [2, 1, 128], "opt": [2, 2, 128], "max": [2, 4, 128]},
+    ]
+    code = f"""
+from {native.__name__} import build
+answer = build(backend="tensorrt-rtx", version={VERSION!r}, model={str(model)!r},
+    engine={str(folder / "engine")!r}, log={str(folder / "log")!r}, progress={str(folder / "p")!r},
+    span=(0, 100), profiles={profiles!r}, compute_capability="8.9", workspace_bytes=None,
+    timing_cache={str(folder / "t")!r}, layers={str(folder / "layers")!r}, plugins=[])
+raise SystemExit(0 if answer["built"] else 3)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, timeout=100
+    )
+    assert done.returncode in {0, 3}, done.stderr
+    return done.returncode == 0
+
+
+def test_an_operator_that_the_parser_lacks_is_expanded(tmp_path: Path) -> None:
+    size = helper.make_tensor("size", TensorProto.INT64, [4], [1, 4, 3, 2])
+    source = one("CenterCropPad", 18, size, out=(1, 4, 3, 2))
+    outcome = converted(tmp_path, source, recipe(backend="tensorrt-rtx"))
+    assert outcome.report.message == "expanded 1 CenterCropPad node into operators of opset 18"
+    assert outcome.converted.opset == 18
+    same(run(source, feeds(source)), run(outcome.path, feeds(source)))
+
+
+def shifted(*more: onnx.NodeProto, weights: tuple[TensorProto, ...] = ()) -> ModelProto:
+    """Return x [batch, 64] times a constant that is computed by an operator which TensorRT lacks."""
+    numbers = helper.make_tensor("u", TensorProto.UINT8, [64], list(range(64)))
+    one_bit = helper.make_tensor("one", TensorProto.UINT8, [64], [1] * 64)
+    return build(
+        [
+            helper.make_node("BitShift", ["u", "one"], ["u2"], name="shift", direction="LEFT"),
+            helper.make_node("Cast", ["u2"], ["f"], name="cast", to=TensorProto.FLOAT),
+            helper.make_node("Mul", ["x", "f"], ["y" if not more else "m"], name="times"),
+            *more,
+        ],
+        [value("x", "batch", 64)],
+        [value("y", "batch", 64)],
+        [numbers, one_bit, *weights],
+    )
+
+
+def test_constants_are_folded_where_the_parser_refuses_how_they_are_made(tmp_path: Path) -> None:
+    outcome = converted(tmp_path, shifted(), recipe(backend="tensorrt-rtx"))
+    assert outcome.report.message == "folded what is constant: 3 nodes became 1"
+    assert operators(outcome.model) == ["Mul"]
+    assert {entry.domain for entry in outcome.model.opset_import} == {""}
+
+
+def test_int8_weights_are_not_folded_back(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(0).integers(-128, 127, (64, 64)).astype(np.int8)
+    source = shifted(
+        helper.make_node("Cast", ["w"], ["wc"], name="float", to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["wc", "scale"], ["wf"], name="scaled"),
+        helper.make_node("MatMul", ["m", "wf"], ["y"], name="product"),
+        weights=(
+            numpy_helper.from_array(numbers, "w"),
+            helper.make_tensor("scale", TensorProto.FLOAT, [], [0.01]),
+        ),
+    )
+    outcome = converted(tmp_path, source, recipe(backend="tensorrt-rtx"))
+    assert outcome.converted.folder == MODEL_FOLDER
+
+
+@pytest.mark.parametrize("precision", ["FP16", "BF16"])
+def test_batch_normalisations_are_folded_ahead_of_halves(
+    precision: str, models: Path, tmp_path: Path
+) -> None:
+    source = real(models, "ch_PP-OCRv4_det_infer.onnx")
+    outcome = converted(tmp_path, source, recipe(precision=precision, shapes=[DETECT]))
+    changes = outcome.converted.changes
+    assert [change.kind for change in changes] == ["fold-batch-norm"]
+    assert len(changes[0].nodes) == 2
+    largest = {
+        label: max(
+            float(np.abs(numpy_helper.to_array(each)).max(initial=0))
+            for each in graphs.walk_tensors(model)
+            if each.data_type == TensorProto.FLOAT
+        )
+        for label, model in (("before", graphs.parse(source)), ("after", outcome.model))
+    }
+    assert largest["before"] > 9e7
+    assert largest["after"] < 65504
+
+
+def test_weights_become_initializers_ahead_of_int8(models: Path, tmp_path: Path) -> None:
+    source = real(models, "ch_ppocr_mobile_v2.0_cls_infer.onnx")
+    outcome = converted(tmp_path, source, recipe(precision="INT8", shapes=[READ]))
+    assert [change.kind for change in outcome.converted.changes] == ["fold-batch-norm", "simplify"]
+    assert "BatchNormalization" not in operators(outcome.model)
+
+
+def test_a_change_of_outputs_is_not_kept(tmp_path: Path) -> None:
+    """Beside a mean of 1e8 the convolution rounds to multiples of 8; folded it would not."""
+    parameters = {"scale": [1.0], "shift": [0.0], "mean": [1e8], "variance": [1.0]}
+    source = build(
+        [
+            helper.make_node("Conv", ["x", "w", "bias"], ["c"], name="conv"),
+            helper.make_node("BatchNormalization", ["c", *parameters], ["y"], name="norm"),
+        ],
+        [value("x", "batch", 1, 4, 4)],
+        [value("y", "batch", 1, 4, 4)],
+        [
+            helper.make_tensor("w", TensorProto.FLOAT, [1, 1, 1, 1], [1.0]),
+            helper.make_tensor("bias", TensorProto.FLOAT, [1], [1e8]),
+            *(
+                helper.make_tensor(name, TensorProto.FLOAT, [1], numbers)
+                for name, numbers in parameters.items()
+            ),
+        ],
+    )
+    outcome = converted(tmp_path, source, recipe(precision="FP16"))
+    assert outcome.converted.folder == MODEL_FOLDER
+    (warning,) = outcome.converted.warnings
+    assert warning.severity == "warning"
+    assert "not kept, since output 'y' of sample 'min'" in warning.message
+
+
+def test_external_data_comes_along(tmp_path: Path) -> None:
+    model = attention(24)
+    source = copy(model)
+    tensor = model.graph.initializer[0]
+    raw = tensor.raw_data
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, entry in (("location", "deep/w.bin"), ("length", str(len(raw)))):
+        tensor.external_data.add(key=key, value=entry)
+    data = tmp_path / "work/model/deep/w.bin"
+    data.parent.mkdir(parents=True)
+    data.write_bytes(raw)
+    outcome = converted(tmp_path, model, recipe(target_opset=18))
+    files = [path for path in outcome.path.parent.rglob("*") if path.is_file()]
+    assert {str(path.relative_to(outcome.path.parent)) for path in files} == {
+        "model.onnx",
+        "deep/w.bin",
+    }
+    # onnx refuses external data with several links
+    assert all(path.stat().st_nlink == 1 for path in (*files, data))
+    onnx.checker.check_model(str(outcome.path))
+    same(run(source, feeds(source)), run(outcome.path, feeds(source)))
+
+
+def test_what_an_earlier_try_has_left_is_cleared(tmp_path: Path) -> None:
+    work = place(tmp_path, relu(), recipe())
+    (work / "convert-1").mkdir()
+    (work / MODEL_FOLDER / "convert-2.onnx").write_bytes(b"cut")
+    (work / CONVERTED_FOLDER).mkdir()
+    (work / MODEL_FOLDER / "convert-2.onnx").unlink()
+    outcome = converted(tmp_path, relu(), recipe(target_opset=13))
+    assert [path.name for path in outcome.path.parent.iterdir()] == ["model.onnx"]
+
+
+def test_a_source_that_takes_no_drawn_inputs_is_converted_with_a_warning(
+    models: Path, tmp_path: Path
+) -> None:
+    """Its sampling rate is 8000 or 16000."""
+    source = real(models, "data/silero_vad.onnx")
+    outcome = converted(tmp_path, source, recipe(shapes=[SPEAK, STATE], target_opset=17))
+    assert "its outputs are not compared" in outcome.report.message
+    assert outcome.converted.opset == 17
+
+
+def test_openvino_takes_what_is_expanded(openvino_python: Path, tmp_path: Path) -> None:
+    """OpenVINO 2025.4 has no Attention of opset 23, and leaves the nodes before it too."""
+    _at_openvino(openvino_python, tmp_path, attention(23), [])
+    left = Converted.pick_up(tmp_path / "work")
+    assert [change.kind for change in left.changes] == ["expand"]
+
+
+def test_openvino_loads_silero_once_its_branches_are_taken(
+    openvino_python: Path, models: Path, tmp_path: Path
+) -> None:
+    """It refuses a dynamic rank, which the outputs of an If with unequal branches have."""
+    _at_openvino(openvino_python, tmp_path, real(models, "silero_vad_half.onnx"), [SPEAK])
+    left = Converted.pick_up(tmp_path / "work")
+    assert [change.kind for change in left.changes] == ["simplify"]
+    assert not left.warnings
+
+
+def _at_openvino(
+    python: Path, root: Path, model: ModelProto | Path, shapes: list[ShapeProfile]
+) -> None:
+    wanted = recipe(backend="openvino", ort_version="1.24.1", max_opset=25, shapes=shapes)
+    place(root, model, wanted)
+    task = PrepareTask(job="job-1", source_uri="pvc://models/m.onnx", recipe=wanted)
+    done = subprocess.run(
+        [str(python), "-m", "enginewright_runtime", "stage", "convert"],
+        env={"ENGINEWRIGHT_ROOT": str(root), "ENGINEWRIGHT_TASK": task.to_json(), "PATH": "/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
