@@ -3,20 +3,17 @@
 Inputs and outputs keep their types: casts stand at the borders. Tools for this exist and were tried
 (docs/precision.md says what they break); none tells a weight that a half cannot hold. Here a node stays
 in single precision, and is told of, when
-- its operator is unsafe in halves by the list below, or computes sizes (shape arithmetic);
-- a weight of it overflows or vanishes in the format;
-- a value that it reads or makes was seen near the format's limit;
+- `half_rules` says so: of its operator, its weights, or the values that were seen;
+- it computes sizes (shape arithmetic), which have to be exact;
 - it is excluded because it costs too much accuracy (`searching`).
 """
 
 from collections import ChainMap, Counter
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from enginewright_runtime import graphs
@@ -24,75 +21,19 @@ from enginewright_runtime.conversion.branches import remove_unused
 from enginewright_runtime.conversion.element_types import declared
 from enginewright_runtime.conversion.inference import bodies
 from enginewright_runtime.conversion.splicing import Names
+from enginewright_runtime.precision.half_rules import Half, Judge
 from enginewright_runtime.precision.signatures import (
     Signature,
     Signatures,
     bindings,
     element_types,
 )
+from enginewright_runtime.precision.static import EXCLUDED
 from enginewright_runtime.precision.subject import Subject
 from enginewright_runtime.precision.tensors import Constants, Sink
 from enginewright_runtime.promise import label
 
-
-@dataclass(frozen=True)
-class Half:
-    """A format of 16 bits."""
-
-    name: str
-    element: int
-    kind: str  # ONNX's type string
-    dtype: Any  # NumPy's
-    largest: float
-
-
-HALVES: Final = {
-    each.name: each
-    for each in (
-        Half("FP16", TensorProto.FLOAT16, "tensor(float16)", np.float16, 65504.0),
-        Half(
-            "BF16",
-            TensorProto.BFLOAT16,
-            "tensor(bfloat16)",
-            ml_dtypes.bfloat16,
-            float(ml_dtypes.finfo(ml_dtypes.bfloat16).max),
-        ),
-    )
-}
 _FLOAT: Final = "tensor(float)"
-
-# Operators that stay in single precision whatever their values are.
-# - PyTorch, "Automatic Mixed Precision package", CUDA ops that can autocast to float32: exp, pow, sum,
-#   prod, cumsum, norm and the like. (softmax and layer_norm are on that list too; ONNX Runtime and
-#   TensorRT compute those in single precision inside, and ONNX's LayerNormalization says so by
-#   stash_type.)
-# - NVIDIA TensorRT, "Working with Quantized Types", strongly typed networks: Pow and Reduce of a layer
-#   normalisation made of single operators overflow in FP16.
-# - ONNX Runtime, transformers/float16.py, DEFAULT_OP_BLOCK_LIST: indices and counts go through these.
-_UNSAFE: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("Exp", "Pow"), "its results leave the range of halves for common inputs"),
-    **dict.fromkeys(
-        ("ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSum")
-        + ("ReduceLogSumExp", "ReduceProd", "ReduceMean", "CumSum", "CumProd"),
-        "it sums or multiplies many elements",
-    ),
-    **dict.fromkeys(
-        ("Range", "NonMaxSuppression", "TopK", "ArgMax", "ArgMin", "RoiAlign", "GridSample"),
-        "it makes indices or coordinates, which have to be exact",
-    ),
-    **dict.fromkeys(
-        ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial"),
-        "its numbers would be other ones",
-    ),
-}
-# Of the format's largest value that a value may have been seen at: golden samples are few.
-_HEADROOM: Final = 0.25
-# Relative error of a weight as a whole, its root mean square: rounding to FP16 costs 2e-4, to BF16
-# 2e-3; one half of the elements lost to zero costs more than this.
-_LOST: Final = 1e-2
-_UNDERFLOW: Final = "to underflow"
-# What makes infinity of a small constant that became zero, as in x / max(norm, 1e-12).
-_DIVIDING: Final = frozenset({"Div", "Reciprocal", "Log", "Sqrt"})
 
 
 @dataclass
@@ -101,7 +42,7 @@ class Lowered:
 
     model: ModelProto
     kept: dict[str, str] = field(default_factory=dict)  # label to why it stayed in single precision
-    lowered: int = 0  # nodes
+    nodes: list[str] = field(default_factory=list)  # labels of those that are lowered
     units: frozenset[int] = frozenset()  # indices of nodes that are, or hold, lowered ones
 
 
@@ -166,11 +107,7 @@ class _Lowering:
         self._signatures = Signatures(self._model)
         self._types = element_types(self._model)
         self._names = Names(self._model)
-        self._far = {
-            name for name, value in largest.items() if not value <= half.largest * _HEADROOM
-        }
-        self._fits: dict[str, str | None] = {}  # constants that were looked at
-        self._tiny: set[str] = set()  # values of nodes that stay single for a constant's underflow
+        self._judge = Judge(half, largest)
         self._pinned = set(_outputs(self._model.graph))  # must keep name and type
         self._result = Lowered(self._model)
         self._units: set[int] = set()
@@ -182,9 +119,9 @@ class _Lowering:
             forms[value.name] = self._given(value)
         scope = _Scope(graph, self._subject.constants, forms)
         for index, node in enumerate([*graph.node]):
-            before = self._result.lowered
-            self._node(node, scope, excluded=index in self._excluded, inside=False)
-            if self._result.lowered > before:
+            before = len(self._result.nodes)
+            self._node(node, scope, excluded=index in self._excluded)
+            if len(self._result.nodes) > before:
                 self._units.add(index)
         self._finish(scope)
         self._result.units = frozenset(self._units)
@@ -203,7 +140,7 @@ class _Lowering:
         del graph.value_info[:]
         remove_unused(graph)
 
-    def _node(self, node: NodeProto, scope: _Scope, *, excluded: bool, inside: bool) -> None:
+    def _node(self, node: NodeProto, scope: _Scope, *, excluded: bool) -> None:
         if node.op_type == "Constant":
             self._constant(node, scope)
             return
@@ -214,11 +151,12 @@ class _Lowering:
             variables = self._variables(node, signature)
         if signature is not None and not self._makes(node, signature, variables):
             variables = self._as_they_are(node, signature, variables, scope)
-        elif variables and (
-            why := self._why_not(node, signature, variables, scope, excluded, inside)
-        ):
-            self._result.kept[graphs.label(node)] = why
-            variables = set()
+        elif signature is not None and variables:
+            halved = self._halved(node, signature, variables)
+            why = self._why_not(node, halved, scope, excluded=excluded)
+            if why is not None:
+                self._result.kept[graphs.label(node)] = why
+                variables = set()
         self._read(node, signature, variables, scope)
         for body in inner:
             if excluded:
@@ -242,7 +180,7 @@ class _Lowering:
         constants = Constants(body, self._subject.folder, outer.constants)
         scope = _Scope(body, constants, forms, outer)
         for node in [*body.node]:
-            self._node(node, scope, excluded=False, inside=True)
+            self._node(node, scope, excluded=False)
         self._finish(scope)
 
     def _leave_alone(self, body: GraphProto, outer: _Scope) -> None:
@@ -293,61 +231,20 @@ class _Lowering:
                 singles.add(formal.kind)
         return variables - singles
 
+    @staticmethod
+    def _halved(node: NodeProto, signature: Signature, variables: set[str]) -> list[str]:
+        """Return the inputs of these types."""
+        formals = [(name, signature.input(index)) for index, name in enumerate(node.input)]
+        return [name for name, formal in formals if formal is not None and formal.kind in variables]
+
     def _why_not(
-        self,
-        node: NodeProto,
-        signature: Signature | None,
-        variables: set[str],
-        scope: _Scope,
-        excluded: bool,
-        inside: bool,
+        self, node: NodeProto, halved: list[str], scope: _Scope, *, excluded: bool
     ) -> str | None:
         if excluded:
-            return "excluded for accuracy"
+            return EXCLUDED
         if label(node.name, node.op_type) in self._subject.shape_nodes:
             return "it computes sizes"
-        if words := _UNSAFE.get(node.op_type):
-            return words
-        if not inside:
-            for name in (*node.input, *node.output):
-                if name in self._far:
-                    return f"values of {name} come near the limit of {self._half.name}"
-        if node.op_type in _DIVIDING and self._tiny & {*node.input}:
-            self._tiny.update(node.output)
-            return "it divides by a value that vanishes in halves"
-        assert signature is not None  # noqa: S101 - there are variables
-        for index, name in enumerate(node.input):
-            formal = signature.input(index)
-            if formal is not None and formal.kind in variables:
-                if words := self._unfit(name, scope):
-                    self._tiny.update(node.output if _UNDERFLOW in words else ())
-                    return words
-        return None
-
-    def _unfit(self, name: str, scope: _Scope) -> str | None:
-        """Return why a constant cannot be a half, in words; None: it can, or is no constant."""
-        if not name or scope.constants.tensor(name) is None:
-            return None
-        if name not in self._fits:
-            array = scope.constants.array(name)
-            self._fits[name] = None if array is None else self._loss(name, array)
-        return self._fits[name]
-
-    def _loss(self, name: str, array: NDArray[Any]) -> str | None:
-        finite = array[np.isfinite(array)]
-        if not finite.size:
-            return None
-        largest = float(np.abs(finite).max())
-        if largest > self._half.largest:
-            return f"weight {name} has {largest:.4g}, beyond {self._half.name}'s {self._half.largest:.4g}"
-        if not largest:
-            return None
-        rounded = finite.astype(self._half.dtype).astype(np.float64)
-        exact = finite.astype(np.float64)
-        error = float(np.sqrt(np.square(rounded - exact).sum() / np.square(exact).sum()))
-        if error > _LOST:
-            return f"weight {name}, at most {largest:.3g}, loses {error:.0%} {_UNDERFLOW}"
-        return None
+        return self._judge.why_not(node, halved, scope.constants, main=scope.parent is None)
 
     # values and their forms
 
@@ -424,7 +321,8 @@ class _Lowering:
             else:
                 scope.forms[name] = {self._half.kind: name}
         scope.nodes += [node, *casts]
-        self._result.lowered += bool(variables) and node.op_type not in {"Cast"}
+        if variables:
+            self._result.nodes.append(graphs.label(node))
 
 
 def _maps(forms: MutableMapping[str, _Forms | None]) -> list[MutableMapping[str, _Forms | None]]:

@@ -8,7 +8,7 @@ time, of as many values at once as fit into a fixed share of memory.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import onnxruntime as ort
@@ -26,7 +26,7 @@ from enginewright_runtime.precision.signatures import element_types
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]
 BINS: Final = 2048  # as TensorRT's entropy calibrator has
-_BESIDE: Final = ".observed.onnx"  # beside the model, for its external data
+_BESIDE: Final = "quantize-observed.onnx"  # beside the model, for its external data
 _AT_ONCE: Final = 256 << 20  # bytes of activations that are outputs of one run
 _ERRORS: Final = 3
 
@@ -160,7 +160,7 @@ class _Session:
         self._changed = path.with_name(_BESIDE)
         self._change = change
 
-    def __enter__(self) -> "_Session":
+    def __enter__(self) -> Self:
         model = graphs.parse(self._source)
         sort(model.graph)
         self._change(model)
@@ -207,7 +207,7 @@ def _reduce(model: ModelProto, names: Sequence[str]) -> None:
             ("Size", TensorProto.INT64),
         ):
             output = fresh.fresh(f"{name}/{operator}")
-            attributes = {} if operator == "Size" else {"keepdims": 0}
+            attributes: dict[str, Any] = {} if operator == "Size" else {"keepdims": 0}
             graph.node.append(
                 helper.make_node(operator, [name], [output], name=output, **attributes)
             )

@@ -19,8 +19,8 @@ from enginewright_runtime.conversion.schemas import STANDARD, attribute
 from enginewright_runtime.conversion.splicing import Names
 from enginewright_runtime.precision.forms import Form, Grid
 from enginewright_runtime.precision.scales import (
-    Quantizer,
     QuantizedWeight,
+    Quantizer,
     channel_axis,
     quantize_bias,
     quantize_weight,
@@ -34,6 +34,7 @@ Array = NDArray[Any]
 _ACTIVATION: Final = 0  # input of a weighted node
 _WEIGHT: Final = 1
 _BIAS: Final = 2
+EXCLUDED: Final = "excluded for accuracy"
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def _layer(
     subject: Subject, index: int, node: NodeProto, per_channel: bool
 ) -> tuple[int, str, str, str, int | None] | str:
     """Return what a node is quantised by, or why it is not, in words."""
-    activation, weight = node.input[_ACTIVATION], node.input[_WEIGHT]
+    activation, weight = str(node.input[_ACTIVATION]), str(node.input[_WEIGHT])
     tensor = subject.constants.tensor(weight)
     if tensor is None:
         return "both of its inputs are computed: it has no weight"
@@ -91,7 +92,9 @@ def _layer(
         return "its weight is no matrix"
     transposed = attribute(node, "transB")
     axis = channel_axis(node.op_type, rank, transposed=bool(transposed and transposed.i))
-    bias = node.input[_BIAS] if len(node.input) > _BIAS else ""
+    bias = str(node.input[_BIAS]) if len(node.input) > _BIAS else ""
+    if bias and subject.constants.tensor(bias) is None:
+        return "its bias is computed"
     return index, activation, weight, bias, axis if per_channel else None
 
 
@@ -195,7 +198,7 @@ class _Writer:
         for layer in layers.layers:
             label = self._subject.label(layer.index)
             if layer.index in excluded:
-                written.left[label] = "excluded for accuracy"
+                written.left[label] = EXCLUDED
             elif missing := self._missing(layer):
                 written.left[label] = f"calibration saw no values of {missing}"
             elif not self._takes_bias(layer):

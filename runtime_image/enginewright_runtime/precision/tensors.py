@@ -47,10 +47,9 @@ class Constants:
 
     def tensor(self, name: str) -> TensorProto | None:
         """Return the constant as it is stored; None where the value is no constant."""
-        if (found := self._tensors.get(name)) is not None:
+        found: TensorProto | None = self._tensors.get(name)
+        if found is not None or self._outer is None or name in self._hidden:
             return found
-        if self._outer is None or name in self._hidden:
-            return None
         return self._outer.tensor(name)
 
     def array(self, name: str) -> Array | None:
@@ -69,7 +68,8 @@ def constant_tensor(node: NodeProto) -> TensorProto | None:
         return None
     for attribute in node.attribute:
         if attribute.name == "value":
-            return attribute.t
+            tensor: TensorProto = attribute.t
+            return tensor
     graph = GraphProto()
     graph.node.append(node)
     return small_constants(graph, {}).get(node.output[0])  # value_floats and the like
@@ -153,8 +153,7 @@ class Sink:
         tensor.data_location = TensorProto.EXTERNAL
         for key, value in (("location", self._name), ("offset", file.tell()), ("length", length)):
             tensor.external_data.add(key=key, value=str(value))
-        for chunk in chunks:
-            file.write(chunk)
+        file.writelines(chunks)
 
 
 def _names() -> Iterator[str]:

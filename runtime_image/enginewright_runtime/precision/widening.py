@@ -73,7 +73,7 @@ class _Widener:
             node.input[index] = wide[name]
         for index, name in enumerate(node.output):
             kind = self._types.get(name)
-            if kind in _HALVES:
+            if kind is not None and kind in _HALVES:
                 exact = self._names.fresh(f"{name}_exact")
                 node.output[index] = exact
                 after.append(self._cast(exact, name, _HALVES[kind]))

@@ -1,0 +1,146 @@
+"""Compares models of another precision with the golden outputs: every proof here goes through this.
+
+The samples are the golden ones, with the source's outputs, and some of the calibration data, with the
+outputs of the model before: golden inputs may be drawn at random, which says little of a detector.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from enginewright.contract.manifest import OutputParity
+from numpy.typing import NDArray
+
+from enginewright_runtime import backends
+from enginewright_runtime.backends.base import SessionError
+from enginewright_runtime.parity import Comparison, Tolerances, Verdict, scales_of, varying
+from enginewright_runtime.server.golden import read_samples, type_name
+from enginewright_runtime.server.runner import Runner
+from enginewright_runtime.server.signature import Signature, read_signature
+from enginewright_runtime.stages.golden_run import INPUTS, OUTPUTS, run_sample
+
+Array = NDArray[Any]
+MOST_OF_CALIBRATION: Final = 8  # samples that take part in proofs
+_REFERENCE: Final = "cpu"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Inputs, and the outputs that are wanted for them."""
+
+    name: str
+    feeds: Mapping[str, Array]
+    wanted: Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How a model compares."""
+
+    agrees: bool
+    error: float  # see `error_of`; to compare proofs of one model with each other
+    words: str | None  # the first thing that does not agree
+    outputs: tuple[OutputParity, ...]
+    not_compared: tuple[str, ...] = ()  # outputs that differ from run to run
+
+
+class Model:
+    """A session on ONNX Runtime's CPU provider, run as the server does."""
+
+    def __init__(self, path: Path, level: str | None = None) -> None:
+        """Load the model; `level`: of graph optimisations, a key of `optimization.LEVELS`."""
+        session = backends.create(_REFERENCE, path, level=level).session
+        self.signature: Signature = read_signature(session.get_inputs(), session.get_outputs(), ())
+        self._runner = Runner(session, self.signature)
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Return all outputs; raises SessionError in ONNX Runtime's words."""
+        try:
+            return run_sample(self._runner, self.signature, dict(feeds))
+        except Exception as error:
+            # exceptions of ONNX Runtime share no base class but Exception
+            raise SessionError(str(error)) from error
+
+
+@dataclass
+class Prover:
+    """Samples and tolerances; each model is held against them."""
+
+    tolerances: Tolerances
+    samples: list[Sample] = field(default_factory=list)
+    dtypes: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        source: Path,
+        golden: Path,
+        tolerances: Tolerances,
+        further: Iterable[Mapping[str, Array]] = (),
+    ) -> "Prover":
+        """Read the golden samples, and run the model before on further ones.
+
+        Args:
+            source: the model before, in single precision.
+            golden: folder of the golden inputs and outputs.
+            tolerances: for the models to be proven.
+            further: inputs beyond the golden ones.
+
+        Raises:
+            SessionError: ONNX Runtime's CPU provider cannot run the model before.
+        """
+        model = Model(source)
+        prover = cls(tolerances)
+        outputs = model.signature.outputs
+        prover.dtypes = {name: type_name(tensor.datatype) for name, tensor in outputs.items()}
+        prover.samples = [
+            Sample(each.name, each.feeds, each.expected)
+            for each in read_samples(golden / INPUTS, golden / OUTPUTS, model.signature)
+        ]
+        prover.samples += [
+            Sample(f"calibration {index}", feeds, model.run(feeds))
+            for index, feeds in enumerate(further)
+        ]
+        return prover
+
+    def prove(self, path: Path, level: str | None = None) -> Proof:
+        """Run a model on all samples; raises SessionError where ONNX Runtime refuses it."""
+        model = Model(path, level)
+        skipped: tuple[str, ...] = ()
+        verdict = self._compare(model, skipped)
+        if verdict.worst is not None:
+            feeds = next(each.feeds for each in self.samples if each.name == verdict.worst.sample)
+            skipped = varying(model.run(feeds), model.run(feeds), self.dtypes)
+            verdict = self._compare(model, skipped) if skipped else verdict
+        return Proof(verdict.agrees, error_of(verdict), verdict.words, verdict.outputs, skipped)
+
+    def _compare(self, model: Model, skipped: tuple[str, ...]) -> Verdict:
+        wanted = {each.name: each.wanted for each in self.samples}
+        comparison = Comparison(
+            "source", self.tolerances, self.dtypes, scales_of(wanted, self.dtypes)
+        )
+        for sample in self.samples:
+            fixed = {name: each for name, each in sample.wanted.items() if name not in skipped}
+            comparison.add(sample.name, fixed, model.run(sample.feeds))
+        return comparison.verdict()
+
+
+def error_of(verdict: Verdict) -> float:
+    """Return one figure: 1 - cosine of the worst output, infinite where there is NaN.
+
+    With independent rounding in each node, what nodes cost adds up in this figure (cosine = 1 / sqrt(1 +
+    e^2), and squares of errors add up); so a share of it is a share of the cost.
+    """
+    errors = [_error(output) for output in verdict.outputs]
+    return max(errors, default=0.0)
+
+
+def _error(output: OutputParity) -> float:
+    if output.nan or output.inf:
+        return math.inf
+    if output.cosine is not None:
+        return max(0.0, 1.0 - output.cosine)
+    return float(np.square(output.max_rel_error or 0.0) / 2)

@@ -1,0 +1,182 @@
+"""Finds which nodes cost most accuracy, and the few to leave as they were until parity holds. Pure.
+
+What a node costs is measured: one group of nodes alone is made of lower precision, and the outputs are
+compared. Groups are runs of neighbours; the dearest are split, so that the number of trials grows
+with the number of dear nodes and not of all.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+_FIRST_GROUPS: Final = 8
+_SPLITS: Final = 4  # between two tries to leave the dearest out
+
+
+class Proof(Protocol):
+    """What a trial has shown."""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether parity holds."""
+        ...
+
+    @property
+    def error(self) -> float:
+        """Return what it costs: the costs of groups add up, about."""
+        ...
+
+
+@dataclass(frozen=True)
+class Group:
+    """Neighbouring nodes, and what they cost alone."""
+
+    units: tuple[int, ...]
+    error: float
+
+    @property
+    def density(self) -> float:
+        """Return the cost for each node."""
+        return self.error / len(self.units)
+
+
+@dataclass
+class Found:
+    """What a search ends with."""
+
+    excluded: frozenset[int] | None  # None: parity holds with none of what is allowed
+    groups: list[Group] = field(default_factory=list)  # dearest first
+    trials: int = 0
+
+
+class Budget:
+    """How many trials and seconds there are."""
+
+    def __init__(self, trials: int, seconds: float) -> None:
+        self._left = trials
+        self._end = time.monotonic() + seconds
+        self.used = 0
+
+    def is_spent(self) -> bool:
+        """Tell whether nothing is left."""
+        return self._left <= 0 or time.monotonic() >= self._end
+
+    def take(self) -> None:
+        """Count a trial."""
+        self._left -= 1
+        self.used += 1
+
+
+def search(
+    units: Sequence[int],
+    evaluate: Callable[[frozenset[int]], Proof],
+    allowed: int,
+    budget: Budget,
+) -> Found:
+    """Find nodes to leave out.
+
+    Args:
+        units: indices of nodes of lower precision, in the order of the graph; with all of them parity
+            does not hold.
+        evaluate: makes the model with these nodes left out, and proves it.
+        allowed: how many nodes may be left out.
+        budget: of trials; what is found when it is spent has to do.
+    """
+    return _Search(units, evaluate, allowed, budget).run()
+
+
+class _Search:
+    def __init__(
+        self,
+        units: Sequence[int],
+        evaluate: Callable[[frozenset[int]], Proof],
+        allowed: int,
+        budget: Budget,
+    ) -> None:
+        self._units = tuple(units)
+        self._evaluate = evaluate
+        self._allowed = allowed
+        self._budget = budget
+        self._groups: list[Group] = []
+
+    def run(self) -> Found:
+        for part in _parts(self._units, _FIRST_GROUPS):
+            self._measure(part)
+        excluded = self._try()
+        while excluded is None and not self._budget.is_spent() and self._split():
+            excluded = self._try()
+        if excluded is not None:
+            excluded = self._give_back(excluded)
+        groups = sorted(self._groups, key=lambda each: each.density, reverse=True)
+        return Found(excluded, groups, self._budget.used)
+
+    def _prove(self, excluded: frozenset[int]) -> Proof:
+        self._budget.take()
+        return self._evaluate(excluded)
+
+    def _measure(self, units: tuple[int, ...]) -> None:
+        """Note what a group costs alone; unmeasured, it is taken to cost nothing."""
+        error = 0.0
+        if not self._budget.is_spent():
+            error = self._prove(frozenset(self._units) - frozenset(units)).error
+        self._groups.append(Group(units, error))
+
+    def _split(self) -> bool:
+        """Split some of the dearest groups; False: none can be split."""
+        done = False
+        for _ in range(_SPLITS):
+            splittable = [each for each in self._groups if len(each.units) > 1 and each.error > 0]
+            if not splittable or self._budget.is_spent():
+                break
+            dearest = max(splittable, key=lambda each: each.error)
+            self._groups.remove(dearest)
+            for half in _parts(dearest.units, 2):
+                self._measure(half)
+            done = True
+        return done
+
+    def _try(self) -> frozenset[int] | None:
+        """Leave out as much of the dearest as is allowed, then as little as suffices."""
+        order: list[tuple[int, ...]] = []
+        room = self._allowed
+        for group in sorted(self._groups, key=lambda each: each.density, reverse=True):
+            if len(group.units) <= room and group.error > 0:
+                order.append(group.units)
+                room -= len(group.units)
+        if not order or self._budget.is_spent() or not self._prove(_union(order)).agrees:
+            return None
+        low, high = 0, len(order)  # leaving out `high` groups suffices; `low` does not
+        while high - low > 1 and not self._budget.is_spent():
+            middle = (low + high) // 2
+            if self._prove(_union(order[:middle])).agrees:
+                high = middle
+            else:
+                low = middle
+        return _union(order[:high])
+
+    def _give_back(self, excluded: frozenset[int]) -> frozenset[int]:
+        """Take back halves of groups whose nodes were left out for their neighbours' sake."""
+        pending = [each.units for each in self._groups if excluded.issuperset(each.units)]
+        pending = [units for units in pending if len(units) > 1]
+        while pending and not self._budget.is_spent():
+            units = pending.pop()
+            for half in _parts(units, 2):
+                if self._budget.is_spent():
+                    break
+                fewer = excluded - frozenset(half)
+                if self._prove(fewer).agrees:
+                    excluded = fewer
+                elif len(half) > 1:
+                    pending.append(half)
+        return excluded
+
+
+def _parts(units: tuple[int, ...], count: int) -> list[tuple[int, ...]]:
+    size = max(1, math.ceil(len(units) / count))
+    return [units[start : start + size] for start in range(0, len(units), size)]
+
+
+def _union(groups: Sequence[tuple[int, ...]]) -> frozenset[int]:
+    return frozenset(unit for group in groups for unit in group)
