@@ -270,3 +270,20 @@ def test_validate_refuses(macro: str, tmp_path: Path) -> None:
     assert "add the library that has them to spec.extensions" in outcome.message
     assert outcome.full is not None
     assert outcome.full["findings"][0]["nodes"] == ["cube (Cube)"]
+
+
+def test_a_plug_in_s_operator_is_left_to_the_device(tmp_path: Path) -> None:
+    """Prepare Jobs have no TensorRT; what it makes of the operator its own Job finds out."""
+    place = Workplace(tmp_path, in_process=True)
+    library = compile_library(tmp_path / "built", "PLUGIN")
+    task = place.task(place.put("m.onnx", cube()), backend="tensorrt-rtx")
+    extension = listed(library, "TensorRTPlugin")
+    recipe = task.recipe.model_copy(update={"extensions": (extension,)})
+    task = task.model_copy(update={"recipe": recipe})
+    place_extension(place, task, library)
+    outcome = place.stage("validate", task)
+    assert outcome.code == 0, outcome.message
+    assert outcome.full is not None
+    (warning,) = outcome.full["findings"]
+    assert (warning["severity"], warning["nodes"]) == ("warning", ["cube (Cube)"])
+    assert "whether backend tensorrt-rtx can is found out on its device" in warning["message"]
