@@ -36,6 +36,9 @@ class Identities:
             "PUT /latest/api/token": (200, {}, b"imds-session"),
             f"GET {_ROLES}": (200, {}, ROLE.encode()),
             role: _json(Code="Success", Type="AWS-HMAC", LastUpdated=_LONG_AGO, **_keys()),
+            "GET /computeMetadata/v1/instance/service-accounts/default/token": _json(
+                access_token="google-t0ken", expires_in=3600, token_type="Bearer"
+            ),
             "GET /eks": _json(**_keys()),
             "POST /sts": (200, {"Content-Type": "text/xml"}, _STS.encode()),
             "POST /tenant/oauth2/v2.0/token": _json(

@@ -378,6 +378,22 @@ def test_a_role_of_the_machine(
     assert plain_identities.asked[0] == "PUT /latest/api/token"
 
 
+def test_a_workload_identity_of_google(
+    plain_identities: Identities,
+    filled: SourceServers,
+    fetching: Fetch,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As GKE does: the metadata service answers for the pod."""
+    host = plain_identities.server.url.removeprefix("http://")
+    monkeypatch.setenv("GCE_METADATA_HOST", host)
+    outcome = fetching("gs://models/plain.onnx", {"GOOGLE_BASE_URL": filled.addresses["gcs"]})
+    assert outcome.code == 0, outcome.message
+    assert plain_identities.asked == [
+        "GET /computeMetadata/v1/instance/service-accounts/default/token"
+    ]
+
+
 def test_a_machine_without_a_role_asks_as_nobody(
     filled: SourceServers, fetching: Fetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

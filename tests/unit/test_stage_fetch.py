@@ -419,6 +419,19 @@ def test_what_does_not_fit_is_not_begun(web: WebServer, tmp_path: Path) -> None:
     assert caught.value.reason is Reason.MODEL_TOO_LARGE
 
 
+def test_a_file_that_no_protobuf_can_be_is_not_begun(web: WebServer, place: Workplace) -> None:
+    def large(request: Request) -> None:
+        request.send_response(200)
+        request.send_header("Content-Length", str(3 << 30))
+        request.end_headers()
+        request.close_connection = True
+
+    web.routes["/m.onnx"] = large
+    outcome = place.stage("fetch", place.task(f"{web.url}/m.onnx"))
+    assert (outcome.code, outcome.report.reason) == (ExitCode.PERMANENT, Reason.MODEL_TOO_LARGE)
+    assert "m.onnx has 3.0 GiB, and such a file can have 2.0 GiB; save the wei" in outcome.message
+
+
 def test_what_never_ends_is_cut_off_at_the_limit(
     web: WebServer, place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,8 @@
 
 import errno
 import shutil
-from pathlib import Path
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from enginewright.contract.reasons import Reason
@@ -18,10 +19,13 @@ _RESERVE_SHARE: Final = 0.05
 class Room:
     """Counts what is written below a folder; `take` comes before the bytes do."""
 
-    def __init__(self, folder: Path, what: str, limit: int) -> None:
+    def __init__(
+        self, folder: Path, what: str, limit: int, largest: Mapping[str, int] | None = None
+    ) -> None:
         self._folder = folder
         self._what = what
-        self._limit = limit
+        self._limit = limit  # bytes of all files together
+        self._largest = largest or {}  # of one file, by the ending of its name
         self._used = 0
 
     def check(self, name: str, size: int) -> None:
@@ -30,6 +34,12 @@ class Room:
         Raises:
             StageFailure: ModelTooLarge.
         """
+        largest = self._largest.get(PurePosixPath(name).suffix.lower())
+        if largest is not None and size > largest:
+            raise StageFailure(
+                Reason.MODEL_TOO_LARGE,
+                f"{name} has {in_words(size)}, and such a file can have {in_words(largest)}",
+            )
         self._hold(name, size, size)
 
     def take(self, name: str, size: int) -> None:

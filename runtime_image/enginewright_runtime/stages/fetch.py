@@ -82,7 +82,7 @@ def _model(task: PrepareTask, paths: Paths, facts: dict[str, Any]) -> tuple[Arti
     folder = emptied(paths.work / MODEL_FOLDER)
     model = folder / MODEL_NAME
     source = open_source(task.source_uri, paths.source, paths.credentials)
-    room = Room(folder, "a model", _LARGEST_MODEL)
+    room = Room(folder, "a model", _LARGEST_MODEL, {".onnx": _LARGEST_PROTOBUF})
     with bring_one(source, ".onnx", model, room) as brought:
         _check_content(model)
         _check_digest(task, brought)
