@@ -230,6 +230,29 @@ def test_functions_and_sparse_weights_survive_the_way_up() -> None:
     same(want, run(model, feeds(model)))
 
 
+def test_newer_operators_inside_functions_are_brought_down() -> None:
+    """Exporters put layers into functions; inside, no value has a type, so they are inlined."""
+    body = [helper.make_node("Gelu", ["a"], ["b"]), helper.make_node("Add", ["b", "a"], ["c"])]
+    function = helper.make_function(
+        "own", "Layer", ["a"], ["c"], body, [helper.make_opsetid("", 20)]
+    )
+    model = build(
+        [
+            helper.make_node("Layer", ["x"], ["h"], domain="own", name="first"),
+            helper.make_node("Layer", ["h"], ["y"], domain="own", name="second"),
+        ],
+        [value("x", "b", 4)],
+        [value("y", "b", 4)],
+        opset=20,
+        domains=[("own", 1)],
+    )
+    model.functions.append(function)
+    want = run(model, feeds(model))
+    translate(model, 17)
+    assert not {"Gelu", "Layer"} & set(operators(model))
+    same(want, run(model, feeds(model)))
+
+
 def test_external_weights_are_not_touched() -> None:
     model = attention(24)
     tensor = model.graph.initializer[0]

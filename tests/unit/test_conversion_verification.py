@@ -17,7 +17,7 @@ from enginewright_runtime.conversion.verification import (
 )
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from tests.support.broken_models import build, random_output, relu, value
+from tests.support.broken_models import build, random_output, relu, unsorted, value
 from tests.support.converting import attention, copy, one, operators, recipe, weight
 
 
@@ -28,7 +28,8 @@ def prove(folder: Path, source: ModelProto, changed: ModelProto, **arrays: Any) 
         (folder / f"{name}.onnx").write_bytes(model.SerializeToString())
     np.savez(folder / INPUTS, **samples)
     run_source(model=str(folder / "source.onnx"), folder=str(folder))
-    return compare(model=str(folder / "changed.onnx"), folder=str(folder))
+    paths = {name: str(folder / f"{name}.onnx") for name in ("source", "changed")}
+    return compare(model=paths["changed"], source=paths["source"], folder=str(folder))
 
 
 X = np.linspace(-1, 1, 4, dtype=np.float32).reshape(1, 4)
@@ -71,6 +72,18 @@ def test_a_changed_model_that_does_not_load_is_refused(tmp_path: Path) -> None:
     changed.opset_import.append(helper.make_opsetid("com.example", 1))
     with pytest.raises(SessionError, match=r"com\.example"):
         prove(tmp_path, relu(), changed, x=X)
+
+
+def test_what_the_checker_has_against_the_source_too_is_no_objection(tmp_path: Path) -> None:
+    """ONNX Runtime loads nodes in any order, and onnx.checker does not."""
+    assert prove(tmp_path, unsorted(), unsorted(), x=X)["differs"] is None
+    unchecked = copy(unsorted())
+    sound = copy(unsorted())
+    nodes = list(sound.graph.node)[::-1]
+    del sound.graph.node[:]
+    sound.graph.node.extend(nodes)
+    differs = prove(tmp_path, sound, unchecked, x=X)["differs"]
+    assert differs.startswith("onnx.checker says: Nodes in a graph must be topologically sorted")
 
 
 def test_an_opset_under_development_is_run_by_onnx_runtime_or_by_definition(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import onnx
 from onnx import (
+    FunctionProto,
     GraphProto,
     ModelProto,
     NodeProto,
@@ -73,6 +73,9 @@ def translate(model: ModelProto, target: int) -> Done:
         TranslationError: naming every node that cannot be.
     """
     opset = graphs.default_opset(model) or target
+    if target < opset and any(_newest(function) > target for function in model.functions):
+        # what is inside a function has no types, and older ones are lawful
+        model.CopyFrom(inliner.inline_local_functions(model))
     return _Translator(model, opset, target, frozenset()).run()
 
 
@@ -84,6 +87,12 @@ def expand(model: ModelProto, operators: Collection[str]) -> Done:
     """
     opset = graphs.default_opset(model) or 1
     return _Translator(model, opset, opset, frozenset(operators)).run()
+
+
+def _newest(function: FunctionProto) -> int:
+    return max(
+        (each.version for each in function.opset_import if each.domain in STANDARD), default=0
+    )
 
 
 class _Translator:
@@ -106,26 +115,12 @@ class _Translator:
         self._types = infer(self._model)
         self._kinds = _kinds(self._types)
         self._graph(self._model.graph, {})
-        for function in self._model.functions:
-            versions = [each for each in function.opset_import if each.domain in STANDARD]
-            # an older one is lawful, and ONNX Runtime takes it
-            if any(each.version > self._target for each in versions):
-                self._function_nodes(function)
-                for each in versions:
-                    each.version = self._target
         if self._refused:
             raise TranslationError(self._refused)
         for entry in self._model.opset_import:
             if entry.domain in STANDARD:
                 entry.version = self._target
         return self._done
-
-    def _function_nodes(self, function: onnx.FunctionProto) -> None:
-        graph = GraphProto()
-        graph.node.extend(function.node)
-        self._graph(graph, {})
-        del function.node[:]
-        function.node.extend(graph.node)
 
     def _graph(self, graph: GraphProto, outer: Mapping[str, TensorProto]) -> None:
         known = constants(graph, outer)

@@ -144,7 +144,7 @@ def run_source_by_definition(*, model: str, folder: str) -> dict[str, Any]:
     return {"refused": refused}
 
 
-def compare(*, model: str, folder: str) -> dict[str, Any]:
+def compare(*, model: str, source: str, folder: str) -> dict[str, Any]:
     """Run a changed model on inputs.npz and compare with outputs.npz.
 
     Returns:
@@ -153,7 +153,8 @@ def compare(*, model: str, folder: str) -> dict[str, Any]:
     Raises:
         SessionError: the model does not load, or fails on a sample that the source takes.
     """
-    onnx.checker.check_model(model)
+    if words := _complaint(model, source):
+        return {"differs": words, "compared": 0}
     runner, signature = _load(model)
     dtypes, allowed = _dtypes(model), _allowed(model)
     expected = _read(Path(folder) / OUTPUTS)
@@ -173,14 +174,32 @@ def compare(*, model: str, folder: str) -> dict[str, Any]:
     return {"differs": None, "compared": compared}
 
 
-def check(*, model: str) -> None:
-    """Check a changed model that nothing can be run against: its form, and that it loads.
+def check(*, model: str, source: str) -> dict[str, Any]:
+    """Do what can be done where nothing can be compared: check a changed model's form, and load it.
+
+    Returns as `compare`.
 
     Raises:
-        SessionError: it does not.
+        SessionError: it does not load.
     """
-    onnx.checker.check_model(model)
-    _load(model)
+    words = _complaint(model, source)
+    if words is None:
+        _load(model)
+    return {"differs": words, "compared": 0}
+
+
+def _complaint(model: str, source: str) -> str | None:
+    """Return what onnx.checker has against a model that it has nothing against the source for."""
+    found = [_checked(path) for path in (model, source)]
+    return f"onnx.checker says: {found[0]}" if found[0] and not found[1] else None
+
+
+def _checked(model: str) -> str | None:
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as error:
+        return plain(str(error))
+    return None
 
 
 def _load(model: str) -> tuple[Runner, Signature]:

@@ -63,7 +63,8 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
 
     Raises:
         StageFailure: OpsetUnsupported, IRVersionUnsupported or ConversionFailed, when the runtime
-            cannot be given a model that it loads, with the nodes at fault; ModelTooLarge.
+            cannot be given a model that it loads, with the nodes at fault; ModelTooLarge;
+            UnsupportedOperator, OutOfMemory or BackendCrashed, when the backend refuses the model.
     """
     validated = Validated.pick_up(paths.work)
     with _workbench(paths.work):
@@ -358,19 +359,17 @@ class _Conversion:
         doing = "comparing the converted model with the source"
         _log.info("%s", doing)
         expected = self._source_outputs()
+        arguments = {"model": str(candidate.path), "source": str(self._runnable())}
+        if expected.proven:
+            arguments["folder"] = str(expected.folder)
+        function = "compare" if expected.proven else "check"
         try:
-            if not expected.proven:
-                self._isolated(f"{_VERIFICATION}:check", doing, model=str(candidate.path))
-                return None
-            answer = self._isolated(
-                f"{_VERIFICATION}:compare",
-                doing,
-                model=str(candidate.path),
-                folder=str(expected.folder),
-            )
+            answer = self._isolated(f"{_VERIFICATION}:{function}", doing, **arguments)
         except SessionError as error:
             return f"ONNX Runtime refuses it: {plain(str(error))}"
         except StageFailure as failure:
+            if failure.reason is Reason.OUT_OF_MEMORY:
+                raise  # which says nothing about the model, and may pass
             return failure.message.removesuffix(f"; {REMEDIES[failure.reason]}")
         words = answer["differs"]
         return str(words) if words else None
@@ -380,8 +379,13 @@ class _Conversion:
         if self._expected is None:
             folder = self._work / f"{_PREFIX}outputs"
             folder.mkdir()
-            source = self._runnable()
-            proven = any(self._run_source(source, folder, some) for some in self._samples())
+            proven = False
+            for samples in self._samples():
+                if (taken := self._run_source(folder, samples)) is None:
+                    break
+                if taken:
+                    proven = True
+                    break
             self._expected = _Outputs(folder, proven)
             if not proven:
                 self._warn(
@@ -394,16 +398,20 @@ class _Conversion:
         """Return the source, under an IR version that ONNX Runtime loads: only the number differs."""
         if self._model.ir_version <= self._recipe.max_ir_version:
             return self._source
-        model = graphs.parse(self._source)
-        model.ir_version = self._recipe.max_ir_version
         path = self._source.with_name(f"{_PREFIX}source.onnx")
-        save(model, path)
+        if not path.exists():
+            model = graphs.parse(self._source)
+            model.ir_version = self._recipe.max_ir_version
+            save(model, path)
         return path
 
-    def _run_source(self, source: Path, folder: Path, samples: Sequence[Sample]) -> bool:
-        """Write inputs, and what the source makes of them; False: nothing."""
+    def _run_source(self, folder: Path, samples: Sequence[Sample]) -> bool | None:
+        """Write inputs, and what the source makes of them.
+
+        False: it takes none of them; None: it cannot be run at all.
+        """
         _save(folder / INPUTS, samples)
-        arguments = {"model": str(source), "folder": str(folder)}
+        arguments = {"model": str(self._runnable()), "folder": str(folder)}
         doing = "running the source"
         _log.info("%s", doing)
         try:
@@ -411,18 +419,20 @@ class _Conversion:
         except (SessionError, StageFailure) as error:
             _log.info("ONNX Runtime cannot run the source: %s", plain(str(error)))
             if size_bytes(self._model) > _LARGEST_BY_DEFINITION:
-                return False
+                return None
             _save(folder / INPUTS, samples[:1])
+            doing = "running the source by ONNX's reference implementation"
+            limits = Limits(seconds=_DEFINITION_SECONDS)
             try:
-                run_isolated(
-                    f"{_VERIFICATION}:run_source_by_definition",
-                    "running the source by ONNX's reference implementation",
-                    limits=Limits(seconds=_DEFINITION_SECONDS),
-                    **arguments,
+                answer = run_isolated(
+                    f"{_VERIFICATION}:run_source_by_definition", doing, limits=limits, **arguments
                 )
             except StageFailure as failure:
                 _log.info("%s", failure.message)
-                return False
+                return None
+            if refused := answer["refused"]:
+                _log.info("%s fails: %s", doing, refused)
+                return None
         with np.load(folder / OUTPUTS) as outputs:
             return bool(outputs.files)
 
