@@ -75,7 +75,7 @@ class Made(Message):
     agrees: bool  # whether parity holds
     words: str | None = None  # what does not agree, with all nodes or what is left of them
     outputs: tuple[OutputParity, ...] = ()
-    not_compared: tuple[str, ...] = ()  # outputs that differ from run to run
+    varying: tuple[str, ...] = ()  # outputs that differ from run to run and are not compared
     opset: int = 0
     ir_version: int = 0
     nodes: int = 0
@@ -262,7 +262,7 @@ class _Making:
             agrees=proof.agrees,
             words=proof.words or first.words,
             outputs=proof.outputs,
-            not_compared=proof.not_compared,
+            varying=proof.varying,
             opset=graphs.default_opset(model) or 0,
             ir_version=model.ir_version,
             nodes=sum(1 for _ in graphs.walk_nodes(model)),

@@ -7,6 +7,7 @@ outputs of the model before: golden inputs may be drawn at random, which says li
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,11 +17,24 @@ from numpy.typing import NDArray
 
 from enginewright_runtime import backends
 from enginewright_runtime.backends.base import SessionError
-from enginewright_runtime.parity import Comparison, Tolerances, Verdict, scales_of, varying
-from enginewright_runtime.server.golden import read_samples, type_name
+from enginewright_runtime.parity import (
+    ComparedWith,
+    Comparison,
+    Tolerances,
+    Verdict,
+    scales_of,
+)
+from enginewright_runtime.server.golden import in_memory, read_samples
 from enginewright_runtime.server.runner import Runner
 from enginewright_runtime.server.signature import Signature, read_signature
-from enginewright_runtime.stages.golden_run import INPUTS, OUTPUTS, run_sample
+from enginewright_runtime.stages.golden_run import (
+    EXPECTED,
+    INPUTS,
+    OUTPUTS,
+    read_arrays,
+    run_sample,
+    types_of,
+)
 
 Array = NDArray[Any]
 MOST_OF_CALIBRATION: Final = 8  # samples that take part in proofs
@@ -34,6 +48,7 @@ class Sample:
     name: str
     feeds: Mapping[str, Array]
     wanted: Mapping[str, Array]
+    expected: Mapping[str, Array]  # of the exporting framework; {}: not known
 
 
 @dataclass(frozen=True)
@@ -44,7 +59,7 @@ class Proof:
     error: float  # see `error_of`; to compare proofs of one model with each other
     words: str | None  # the first thing that does not agree
     outputs: tuple[OutputParity, ...]
-    not_compared: tuple[str, ...] = ()  # outputs that differ from run to run
+    varying: tuple[str, ...] = ()  # outputs that differ from run to run and are not compared
 
 
 class Model:
@@ -93,15 +108,25 @@ class Prover:
             SessionError: ONNX Runtime's CPU provider cannot run the model before.
         """
         model = Model(source)
-        prover = cls(tolerances)
-        outputs = model.signature.outputs
-        prover.dtypes = {name: type_name(tensor.datatype) for name, tensor in outputs.items()}
+        prover = cls(tolerances, dtypes=types_of(model.signature))
+        signature = model.signature
+        path = golden / EXPECTED
+        expected = read_arrays(path) if path.exists() else {}
         prover.samples = [
-            Sample(each.name, each.feeds, each.expected)
-            for each in read_samples(golden / INPUTS, golden / OUTPUTS, model.signature)
+            Sample(
+                each.name,
+                each.feeds,
+                each.expected,
+                {
+                    name: in_memory(array, signature.outputs[name].datatype)
+                    for name, array in expected.get(each.name, {}).items()
+                    if name in signature.outputs
+                },
+            )
+            for each in read_samples(golden / INPUTS, golden / OUTPUTS, signature)
         ]
         prover.samples += [
-            Sample(f"calibration {index}", feeds, model.run(feeds))
+            Sample(f"calibration {index}", feeds, model.run(feeds), {})
             for index, feeds in enumerate(further)
         ]
         return prover
@@ -109,23 +134,28 @@ class Prover:
     def prove(self, path: Path, level: str | None = None) -> Proof:
         """Run a model on all samples; raises SessionError where ONNX Runtime refuses it."""
         model = Model(path, level)
-        skipped: tuple[str, ...] = ()
-        verdict = self._compare(model, skipped)
-        if verdict.worst is not None:
-            feeds = next(each.feeds for each in self.samples if each.name == verdict.worst.sample)
-            skipped = varying(model.run(feeds), model.run(feeds), self.dtypes)
-            verdict = self._compare(model, skipped) if skipped else verdict
-        return Proof(verdict.agrees, error_of(verdict), verdict.words, verdict.outputs, skipped)
-
-    def _compare(self, model: Model, skipped: tuple[str, ...]) -> Verdict:
-        wanted = {each.name: each.wanted for each in self.samples}
-        comparison = Comparison(
-            "source", self.tolerances, self.dtypes, scales_of(wanted, self.dtypes)
+        sides: tuple[tuple[ComparedWith, dict[str, Mapping[str, Array]]], ...] = (
+            ("source", {each.name: each.wanted for each in self.samples}),
+            ("expected", {each.name: each.expected for each in self.samples if each.expected}),
         )
+        comparisons = [
+            (Comparison(name, self.tolerances, self.dtypes, scales_of(wanted, self.dtypes)), wanted)
+            for name, wanted in sides
+            if wanted
+        ]
         for sample in self.samples:
-            fixed = {name: each for name, each in sample.wanted.items() if name not in skipped}
-            comparison.add(sample.name, fixed, model.run(sample.feeds))
-        return comparison.verdict()
+            found = model.run(sample.feeds)
+            for comparison, wanted in comparisons:
+                again = partial(model.run, sample.feeds)
+                comparison.add(sample.name, wanted.get(sample.name, {}), found, again)
+        verdicts = [comparison.verdict() for comparison, _ in comparisons]
+        return Proof(
+            agrees=all(verdict.agrees for verdict in verdicts),
+            error=error_of(verdicts[0]),
+            words=next((verdict.words for verdict in verdicts if not verdict.agrees), None),
+            outputs=tuple(output for verdict in verdicts for output in verdict.outputs),
+            varying=tuple(sorted(comparisons[0][0].varying)),
+        )
 
 
 def error_of(verdict: Verdict) -> float:
