@@ -111,9 +111,9 @@ def test_the_api_server_refuses_with_a_sentence(
 
 
 def test_a_field_that_is_not_acted_upon_is_refused_by_name(refused: Namespace) -> None:
-    refused.apply(inference_model("quantised", "magika.onnx", precision="FP16"))
-    found = refused.wait_condition("quantised", "Stalled", "True", "UnsupportedField", 30)
-    assert "spec.precision" in found["message"]
-    refused.apply(inference_model("quantised", "magika.onnx"))
-    eventually(lambda: refused.items("jobs", "enginewright.dev/model=quantised"), 30)
-    refused.kubectl("delete", "im", "quantised", "--wait=true")
+    refused.apply(inference_model("batched", "magika.onnx", serving={"batching": {"maxSize": 8}}))
+    found = refused.wait_condition("batched", "Stalled", "True", "UnsupportedField", 30)
+    assert "spec.serving.batching" in found["message"]
+    refused.apply(inference_model("batched", "magika.onnx"))
+    eventually(lambda: refused.items("jobs", "enginewright.dev/model=batched"), 30)
+    refused.kubectl("delete", "im", "batched", "--wait=true")

@@ -143,9 +143,7 @@ def test_containers_can_write_to_tmp_and_say_why_they_ended(kind: str) -> None:
         assert each["resources"]["requests"].keys() >= {"cpu"}
 
 
-@pytest.mark.parametrize(
-    "kind", ["prepare", "serve", "probe", "prepare, rich", "engine", "engine-lookup"]
-)
+@pytest.mark.parametrize("kind", ["prepare", "serve", "probe", "engine", "engine-lookup"])
 def test_no_pod_holds_a_token_that_nobody_asked_for(kind: str) -> None:
     spec = PODS[kind]()["spec"]
     assert spec["automountServiceAccountToken"] is False
@@ -202,6 +200,20 @@ def test_only_fetch_sees_the_source_and_its_secrets_and_changes_nothing_there() 
     assert volumes["samples-credentials"]["secret"]["secretName"] == "samples-token"
     assert volumes["calibration"]["persistentVolumeClaim"]["claimName"] == "calibration"
     assert volumes["calibration-credentials"]["secret"]["secretName"] == "calibration-token"
+
+
+def test_the_job_fetches_under_the_account_that_the_owner_names() -> None:
+    pod = prepare_pod(
+        podTemplate={
+            "serviceAccountName": "reader",
+            "labels": {"azure.workload.identity/use": "true", "team": "vision"},
+        }
+    )
+    assert pod["spec"]["serviceAccountName"] == "reader"
+    assert pod["spec"]["automountServiceAccountToken"] is True
+    assert pod["metadata"]["labels"]["azure.workload.identity/use"] == "true"
+    assert "team" not in pod["metadata"]["labels"]
+    assert prepare_pod()["spec"]["automountServiceAccountToken"] is False
 
 
 def test_a_source_on_the_web_needs_no_claim() -> None:

@@ -113,7 +113,7 @@ class PodTemplate(ApiModel):
     """Affinity of the pods, as in `kubectl explain pod.spec.affinity`."""
 
     service_account_name: ObjectName | None = None
-    """Service account of the pods. Absent: the namespace's default, and no token is mounted."""
+    """Service account of the pods and of the Job that fetches the model. Absent: the namespace's default, and no token is mounted."""
 
     image_pull_secrets: Annotated[
         tuple[LocalObjectReference, ...], Field(max_length=16), ATOMIC

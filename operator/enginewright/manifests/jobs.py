@@ -44,7 +44,7 @@ def stages_job(
                 "metadata": {"labels": metadata["labels"]},
                 "spec": {
                     "restartPolicy": "Never",
-                    "automountServiceAccountToken": False,
+                    "automountServiceAccountToken": False,  # `pod` may know better
                     "enableServiceLinks": False,
                     "securityContext": POD_SECURITY,
                     "imagePullSecrets": pull_secrets(secrets),

@@ -19,6 +19,9 @@ from enginewright.manifests.labels import of_model
 from enginewright.manifests.owner import owned_metadata
 from enginewright.manifests.pods import TMP_VOLUME, container
 
+# Azure's webhook gives its identity to pods that have its label; the owner's other labels stay away,
+# so that no Service takes a Job's pod for one that serves.
+_AZURE_IDENTITY: Final = "azure.workload.identity/"
 _DEFAULT_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "256Mi"}}
 
 
@@ -45,6 +48,7 @@ class PrepareJob:
     deadline_seconds: int
     resources: dict[str, Any]
     inputs: tuple[Input, ...] = ()
+    account: str | None = None  # whose identity `fetch` may show to an object store
 
 
 def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
@@ -76,14 +80,22 @@ def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
         )
         for stage in PREPARE_STAGES
     ]
-    return stages_job(
+    identity = {
+        name: value
+        for name, value in model.spec.pod_template.labels.items()
+        if name.startswith(_AZURE_IDENTITY)
+    }
+    account = {"serviceAccountName": wanted.account, "automountServiceAccountToken": True}
+    job = stages_job(
         owned_metadata(model, wanted.name, labels),
         stages,
         volumes,
         secrets=wanted.pull_secrets,
         spec={"activeDeadlineSeconds": wanted.deadline_seconds},
-        pod={},
+        pod=account if wanted.account else {},
     )
+    job["spec"]["template"]["metadata"]["labels"] = {**identity, **labels}
+    return job
 
 
 def _volume(wanted: Input) -> dict[str, Any]:

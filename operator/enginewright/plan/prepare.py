@@ -150,6 +150,7 @@ def _start(facts: Facts, target: Target, attempt: int, delete: tuple[ObjectRef, 
             deadline_seconds=target.deadline_seconds,
             resources=target.build_resources,
             inputs=target.inputs,
+            account=target.account,
         ),
     )
     return Outcome(

@@ -38,6 +38,7 @@ class Target:
     image: str
     recipe: Recipe
     inputs: tuple[Input, ...]  # that stage `fetch` reads from
+    account: str | None  # service account of the prepare Job
     deadline_seconds: int
     build_resources: dict[str, Any]
     pull_secrets: tuple[str, ...]
@@ -191,6 +192,7 @@ def _target(
         "deadline": deadline,
         "resources": resources,
         "pull_secrets": pull_secrets,
+        "account": spec.pod_template.service_account_name,
     }
     rollout = {
         **job,
@@ -204,6 +206,7 @@ def _target(
         image=image,
         recipe=wanted,
         inputs=inputs,
+        account=spec.pod_template.service_account_name,
         deadline_seconds=deadline,
         build_resources=resources,
         pull_secrets=pull_secrets,
