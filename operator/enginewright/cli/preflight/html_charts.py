@@ -92,15 +92,19 @@ def treemap(tiles: Sequence[Tile], label: str) -> Markup:
         group.sort(key=lambda tile: -tile.weight)
         boxes = _squarify([tile.weight for tile in group], box)
         drawn += [_tile(tile, each) for tile, each in zip(group, boxes, strict=True)]
+        drawn.append(tag("div", class_="around", style=_place(box)))
     return tag("div", drawn, class_="map", role="img", aria_label=label)
 
 
 def _tile(tile: Tile, box: _Box) -> Markup:
-    x, width = box.x / _ASPECT, box.width / _ASPECT
-    place = f"left:{x:.3f}%;top:{box.y:.3f}%;width:{width:.3f}%;height:{box.height:.3f}%"
-    roomy = width >= _LABELLED_WIDTH and box.height >= _LABELLED_HEIGHT
+    roomy = box.width / _ASPECT >= _LABELLED_WIDTH and box.height >= _LABELLED_HEIGHT
     words = [tag("b", tile.group), " ", tag("span", tile.name)] if roomy else None
-    return tag("div", words, class_=f"tile {tile.kind}", style=place, title=tile.title)
+    return tag("div", words, class_=f"tile {tile.kind}", style=_place(box), title=tile.title)
+
+
+def _place(box: _Box) -> str:
+    x, width = box.x / _ASPECT, box.width / _ASPECT
+    return f"left:{x:.3f}%;top:{box.y:.3f}%;width:{width:.3f}%;height:{box.height:.3f}%"
 
 
 def _squarify(weights: Sequence[float], box: _Box) -> list[_Box]:

@@ -99,7 +99,7 @@ def _overview(results: Sequence[Result], verdict: Verdict) -> Child:
     return [
         tag(
             "div",
-            heading(1, words.counted(len(results), "model")),
+            heading(1, "of-page", words.counted(len(results), "model")),
             badge(verdict),
             class_="title",
         ),
@@ -128,7 +128,7 @@ def _article(result: Result, id_: str, level: int) -> Markup:
         "article",
         tag(
             "div",
-            heading(level, words.visible(label, 200), id_=f"{id_}-title"),
+            heading(level, "of-page", words.visible(label, 200), id_=f"{id_}-title"),
             badge(result.verdict),
             class_="title",
         ),
@@ -305,7 +305,10 @@ def _model(model: ModelFacts, level: int) -> Child:
     columns = (Column("Name"), Column("Is"), Column("Type"), Column("Shape"))
     rows = (_tensor(kind, each) for kind, each in tensors)
     return [
-        [heading(level, "Inputs and outputs"), table(None, columns, rows, "Inputs and outputs")]
+        [
+            heading(level, "of-part", "Inputs and outputs"),
+            table(None, columns, rows, "Inputs and outputs"),
+        ]
         if tensors
         else None,
         _graph(model.graph, level) if model.graph else None,
@@ -328,7 +331,7 @@ def _graph(graph: Graph, level: int) -> Child:
         for each in graph.weight_types
     )
     return [
-        heading(level, "Graph"),
+        heading(level, "of-part", "Graph"),
         facts(
             [
                 ("Opsets imported", name(opsets) if opsets else None),

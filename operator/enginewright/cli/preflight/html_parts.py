@@ -46,9 +46,16 @@ def names(labels: Iterable[str]) -> list[Child]:
 
 
 def facts(pairs: Iterable[tuple[str, Child]]) -> Markup:
-    """Return terms and what is known of each; unknown ones are left out."""
+    """Return terms and what is known of each; unknown ones are left out, names take a line."""
     rows = [
-        tag("div", tag("dt", term), tag("dd", known)) for term, known in pairs if known is not None
+        tag(
+            "div",
+            tag("dt", term),
+            tag("dd", known),
+            class_="whole" if isinstance(known, Markup) else None,
+        )
+        for term, known in pairs
+        if known is not None
     ]
     return tag("dl", rows, class_="facts")
 
@@ -75,7 +82,7 @@ def table(
         tag("thead", head),
         tag("tbody", body),
     )
-    return tag("div", drawn, class_="scroll", tabindex=0, role="region", aria_label=label)
+    return tag("div", drawn, class_="scroll", tabindex=0, role="group", aria_label=label)
 
 
 def details(summary: Child, *children: Child) -> Markup:
@@ -83,12 +90,12 @@ def details(summary: Child, *children: Child) -> Markup:
     return tag("details", tag("summary", summary), *children)
 
 
-def heading(level: int, *children: Child, id_: str | None = None) -> Markup:
-    """Return a heading."""
-    return tag(f"h{min(level, 6)}", *children, id=id_)
+def heading(level: int, kind: str, *children: Child, id_: str | None = None) -> Markup:
+    """Return a heading; its kind, not its level, decides how large it is."""
+    return tag(f"h{min(level, 6)}", *children, class_=kind, id=id_)
 
 
 def section(id_: str, level: int, title: str, *children: Child) -> Markup:
     """Return a section that is named by its heading."""
-    head = heading(level, title, id_=f"{id_}-title")
+    head = heading(level, "of-section", title, id_=f"{id_}-title")
     return tag("section", head, *children, id=id_, aria_labelledby=f"{id_}-title")

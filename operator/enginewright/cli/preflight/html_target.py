@@ -17,7 +17,13 @@ from enginewright.cli.preflight.html_parts import (
     table,
 )
 from enginewright.cli.preflight.placement import operator_of
-from enginewright.cli.preflight.result import PlacedNode, PlacedOperator, Placement, TargetResult
+from enginewright.cli.preflight.result import (
+    PlacedNode,
+    PlacedOperator,
+    Placement,
+    TargetResult,
+    Verdict,
+)
 from enginewright.contract.manifest import Change, OutputParity
 
 _TITLED: Final = 300  # characters of a tile's title
@@ -28,7 +34,7 @@ def target(each: TargetResult, label: str, id_: str, level: int) -> Markup:
     """Return the section of one target."""
     head = tag(
         "div",
-        heading(level, label, id_=f"{id_}-title"),
+        heading(level, "of-target", label, id_=f"{id_}-title"),
         badge(each.verdict),
         tag("span", f"backend {each.backend}", class_="muted"),
         class_="title",
@@ -93,7 +99,10 @@ def _changes(changes: Iterable[Change], level: int) -> Child:
         rows.append(tag("li", tag("strong", each.kind), ": ", each.message, more))
     if not rows:
         return None
-    return [heading(level, "What is changed on the way"), tag("ul", rows, class_="plain")]
+    return [
+        heading(level, "of-part", "What is changed on the way"),
+        tag("ul", rows, class_="plain"),
+    ]
 
 
 def _placement(each: TargetResult, level: int) -> Child:
@@ -115,7 +124,7 @@ def _placement(each: TargetResult, level: int) -> Child:
     )
     outside = [entry for entry in placement.nodes if entry.elsewhere]
     return [
-        heading(level, "Placement"),
+        heading(level, "of-part", "Placement"),
         bars,
         _outside(outside, count),
         figure,
@@ -256,14 +265,9 @@ def _parity(each: TargetResult, level: int) -> Child:
     parity = each.parity
     if parity is None:
         return None
-    head = heading(level, "Parity")
+    head = heading(level, "of-part", "Parity")
     if not parity.outputs:
-        told = (
-            "Outputs differ by more than their tolerance."
-            if parity.verdict == "fail"
-            else "The model is served with the nodes and numbers that it came with."
-        )
-        return [head, tag("p", told)]
+        return [head, tag("p", _unmeasured(parity.verdict, changed=bool(each.changes)))]
     columns = (
         Column("Output"),
         Column("Compared with"),
@@ -278,6 +282,14 @@ def _parity(each: TargetResult, level: int) -> Child:
     rows = (_compared(output) for output in parity.outputs)
     caption: Child = ["Over all samples. ", badge(parity.verdict)]
     return [head, table(caption, columns, rows, "Parity by output")]
+
+
+def _unmeasured(verdict: Verdict, *, changed: bool) -> str:
+    if verdict == "fail":
+        return "Outputs differ by more than their tolerance."
+    if changed:
+        return "No figures were kept of what these changes do to the outputs."
+    return "Nothing to compare: the model is served as it came."
 
 
 def _compared(each: OutputParity) -> tuple[Child, ...]:

@@ -304,8 +304,9 @@ def merged(findings: list[Found]) -> tuple[Found, ...]:
 def _parts(finding: Finding) -> tuple[str, str]:
     """Split a message into what is wrong and what to do."""
     known = REMEDIES[finding.reason]
-    if finding.message.endswith(known):
-        return finding.message.removesuffix(known).rstrip("; "), known
+    for each in (known, *REMEDIES.values()):
+        if finding.message.endswith(each):
+            return finding.message.removesuffix(each).rstrip("; "), each
     if finding.severity != "error":
         return finding.message, known
     message, separator, remedy = finding.message.rpartition("; ")

@@ -1,0 +1,79 @@
+"""The JSON Schema of what `--json` prints, made of the classes that print it."""
+
+import json
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from enginewright.cli.preflight.result import SCHEMA, Result
+from enginewright.contract.manifest import Change, Latency, OutputParity, TensorSpec
+
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+# classes that the pipeline shares, whose fields have comments and no descriptions
+_SHARED: Final[dict[type[BaseModel], dict[str, str]]] = {
+    TensorSpec: {
+        "name": "Name of the input or output.",
+        "dtype": 'NumPy\'s name of the element type, such as float32, or "string".',
+        "shape": "Sizes of the dimensions; a name or null for those left open.",
+    },
+    Change: {
+        "kind": "What was done: opset, ir-version, expand, simplify, fold-batch-norm, precision"
+        " or quantize.",
+        "message": "What was done and why, for people.",
+        "nodes": 'Nodes of the source concerned, each as "name (OpType)"; at most 100.',
+    },
+    OutputParity: {
+        "name": "Name of the output.",
+        "compared_with": "What it was compared with: source, expected or prepared.",
+        "max_abs_error": "Largest absolute difference; absent: not numeric, or not comparable.",
+        "max_rel_error": "Largest relative difference; absent likewise.",
+        "cosine": "Cosine of the angle between both, taken as vectors; 1: same direction.",
+        "top1_agreement": "Share of samples with the same largest value, 0 to 1; absent: no scores.",
+        "nan": "Values that are NaN here and not there.",
+        "inf": "Values that are infinite here and not there.",
+    },
+    Latency: {
+        "p50": "Median, in seconds.",
+        "p90": "90% of the runs took at most this, in seconds.",
+        "p99": "99% of the runs took at most this, in seconds.",
+        "samples": "How many runs were measured, after a warm-up.",
+        "shapes": "Which shapes were run: min, opt, max, or the name of a golden sample.",
+        "throughput": "Rows of the first dimension a second; absent: not measured.",
+        "peak_memory_bytes": "Most memory of the process, model and libraries included.",
+        "peak_device_memory_bytes": "Most memory of the device; absent: there is none.",
+        "warm_up_runs": "Runs until two in a row took about as long.",
+    },
+}
+
+
+def schema() -> dict[str, Any]:
+    """Return the schema of a result."""
+    return _described(Result, SCHEMA)
+
+
+def _described(model: type[BaseModel], name: str) -> dict[str, Any]:
+    made = model.model_json_schema(mode="serialization")
+    shared = {each.__name__: words for each, words in _SHARED.items()}
+    parts = {model.__name__: made, **made.get("$defs", {})}
+    for part, body in parts.items():
+        _describe(body, shared.get(part, {}))
+    return {"$schema": _DIALECT, "$id": f"https://{name}", **made}
+
+
+def _describe(body: dict[str, Any], words: dict[str, str]) -> None:
+    """Say of each field what it is, and that it is absent where nothing is known, never null."""
+    for name, each in body.get("properties", {}).items():
+        each.pop("title", None)
+        if name in words:
+            each["description"] = words[name]
+        known = [one for one in each.get("anyOf", ()) if one != {"type": "null"}]
+        if "anyOf" in each and len(known) < len(each["anyOf"]):
+            body["required"] = [other for other in body.get("required", ()) if other != name]
+            del each["anyOf"]
+            each.pop("default", None)
+            each.update(known[0] if len(known) == 1 else {"anyOf": known})
+
+
+def to_text(value: dict[str, Any]) -> str:
+    """Return the file's text."""
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
