@@ -18,6 +18,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[2]
 _SECONDS = 30.0  # that one answer may take
 _STOP_SECONDS = 10.0
+_SAID = frozenset({"Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"})
 
 
 @dataclass
@@ -80,11 +81,10 @@ class Page:
         self.browser.wait(self.session, "Page.loadEventFired")
         for event in self.browser.events(self.session):
             told = event["params"]
-            match event["method"]:
-                case "Runtime.consoleAPICalled" | "Runtime.exceptionThrown" | "Log.entryAdded":
-                    self.console.append(json.dumps(told))
-                case "Network.requestWillBeSent":
-                    self.requests.append(told["request"]["url"])
+            if event["method"] in _SAID:
+                self.console.append(json.dumps(told))
+            elif event["method"] == "Network.requestWillBeSent":
+                self.requests.append(told["request"]["url"])
 
     def _call(self, method: str, **parameters: Any) -> Any:
         return self.browser.call(method, self.session, **parameters)

@@ -10,8 +10,10 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from enginewright.cli.preflight import options, targets
 from enginewright.cli.preflight.check import Request, check, local_uri
+from enginewright.cli.preflight.outputs import Outputs, Told
 from enginewright.cli.preflight.result import Result
 from enginewright.cli.preflight.table import show
+from enginewright.cli.preflight.words import visible
 from enginewright.cli.preflight.workplace import InstallationError, Workplace, workplace
 from enginewright.contract.images import ImageFacts
 
@@ -59,12 +61,28 @@ def preflight(
             help="What may run elsewhere: allow, or compute=2%,nodes=5%. Absent: nothing may."
         ),
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page for people to this file.")
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write JUnit's XML to this file.")
+    ] = None,
+    fix: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OUT.onnx",
+            help="Write the model that would be served, with a log of what was changed.",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON: docs/preflight.md.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing; see the code.")] = False,
 ) -> None:
     """Find out what a cluster would do with a model, before it is applied."""
     console = Console(stderr=True, quiet=quiet)
+    outputs = Outputs(html, junit, fix)
+    said: list[Told] = []
     try:
+        outputs.check([model])
         with workplace() as place:
             held = place.facts()
             wanted = tuple(targets.parse(each) for each in target.split(",")) if target else ()
@@ -88,6 +106,7 @@ def preflight(
                 calibration=calibration,
             )
             result = _check(request, place, held, console)
+            said += outputs.save_model(result, lambda key: place.artifact("prepared", key))
     except (targets.TargetError, options.OptionError, InstallationError) as error:
         console.print(f"enginewright preflight: {error}", style="red", markup=False)
         raise typer.Exit(UNUSABLE) from None
@@ -99,11 +118,16 @@ def preflight(
     except KeyboardInterrupt:
         console.print("enginewright preflight: interrupted; nothing is left behind", style="red")
         raise typer.Exit(_INTERRUPTED) from None
+    said += outputs.save_reports([result])
     if json:
         sys.stdout.write(result.to_json() + "\n")
     elif not quiet:
         show(result, Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH))
-    raise typer.Exit(_code(result))
+    for one in said:
+        style = "red" if one.failed else None
+        words = f"enginewright preflight: {visible(one.words)}"
+        console.print(words, style=style, markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(UNUSABLE if any(one.failed for one in said) else _code(result))
 
 
 def _source(model: str) -> str:

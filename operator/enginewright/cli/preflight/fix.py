@@ -89,16 +89,13 @@ def check(out: Path, source: str) -> None:
                 )
 
 
-def write(
-    out: Path, result: Result, artifact: Callable[[str], Path], source: str
-) -> ChangeLog | None:
+def write(out: Path, result: Result, artifact: Callable[[str], Path]) -> ChangeLog | None:
     """Write the model of the first target that would serve it; None where none would.
 
     Args:
         out: the file, as `check` has found it.
         result: of the run.
         artifact: from the key of a prepared model to its folder.
-        source: the model that was given.
 
     Raises:
         FixError: there is no room or no permission.
@@ -111,7 +108,7 @@ def write(
     prepared = artifact(each.prepared_key)
     manifest = Manifest.model_validate_json((prepared / MANIFEST_NAME).read_bytes())
     log = ChangeLog(
-        source=source,
+        source=result.source,
         source_digest=model.digest,
         target=name,
         backend=each.backend,

@@ -7,10 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from enginewright.cli.preflight.result import Found, Result, TargetResult, Verdict
+from enginewright.cli.preflight.words import duration, size, visible
 
 STYLES: Final[dict[Verdict, str]] = {"pass": "green", "warn": "yellow", "fail": "bold red"}
 _SHOWN_NODES: Final = 5
-_MEGABYTE: Final = 1e6
 
 
 def show(result: Result, console: Console) -> None:
@@ -20,11 +20,11 @@ def show(result: Result, console: Console) -> None:
 
 
 def _head(result: Result) -> Text:
-    text = Text.assemble(_verdict(result.verdict), f"  {result.source}")
+    text = Text.assemble(_verdict(result.verdict), f"  {visible(result.source)}")
     model = result.model
     if model is None:
         return text
-    known = [f"{model.size_bytes / _MEGABYTE:.1f} MB"]
+    known = [size(model.size_bytes)]
     if model.opset is not None:
         known += [f"opset {model.opset}", f"IR {model.ir_version}", f"{model.nodes} nodes"]
     known.append(f"sha256 {model.digest[:12]}")
@@ -55,15 +55,11 @@ def _targets(result: Result) -> Table:
 
 def _figures(each: TargetResult) -> tuple[str, ...]:
     nodes = "" if each.nodes_total is None else f"{each.nodes_accelerated}/{each.nodes_total}"
-    engine = "" if each.engine_bytes is None else f"{each.engine_bytes / _MEGABYTE:.1f} MB"
-    build = "" if each.build_seconds is None else f"{each.build_seconds:.1f} s"
+    engine = "" if each.engine_bytes is None else size(each.engine_bytes)
+    build = "" if each.build_seconds is None else duration(each.build_seconds)
     latency = each.latency
-    times = (_time(latency.p50), _time(latency.p99)) if latency else ("", "")
+    times = (duration(latency.p50), duration(latency.p99)) if latency else ("", "")
     return nodes, engine, build, *times
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def _findings(result: Result) -> list[RenderableType]:
@@ -71,11 +67,12 @@ def _findings(result: Result) -> list[RenderableType]:
     for name, each in result.targets.items():
         told = any(name in one.targets and one.severity == "error" for one in result.findings)
         if each.verdict == "fail" and not told:
-            lines.append(Text(f"\n{name}: {each.message}", style=STYLES["fail"]))
+            lines.append(Text(f"\n{name}: {visible(each.message)}", style=STYLES["fail"]))
         lines += [
-            Text(f"\n{name}: changed: {change.message}", style="cyan") for change in each.changes
+            Text(f"\n{name}: changed: {visible(change.message)}", style="cyan")
+            for change in each.changes
         ]
-    return lines + [_finding(each) for each in result.findings]
+    return lines + [line for each in result.findings for line in (_finding(each), *_options(each))]
 
 
 def _finding(finding: Found) -> Text:
@@ -84,15 +81,23 @@ def _finding(finding: Found) -> Text:
     text = Text.assemble(
         ("\n" + finding.severity, style), f" {finding.reason} ({finding.stage}; {where}): "
     )
-    text.append(finding.message)
+    text.append(visible(finding.message))
     missing = [node for node in finding.nodes[:_SHOWN_NODES] if node not in finding.message]
     if missing:
         rest = finding.node_count - len(finding.nodes[:_SHOWN_NODES])
         more = f" and {rest} more" if rest > 0 else ""
-        text.append(f"\n  nodes: {', '.join(missing)}{more}", style="dim")
+        text.append(f"\n  nodes: {visible(', '.join(missing))}{more}", style="dim")
     if finding.remedy:
-        text.append(f"\n  remedy: {finding.remedy}", style="bold")
+        text.append(f"\n  remedy: {visible(finding.remedy)}", style="bold")
     return text
+
+
+def _options(finding: Found) -> list[Text]:
+    """Return the options that mend it, never wrapped, so that they can be pasted."""
+    return [
+        Text(f"  option: {each}", style="bold", no_wrap=True, overflow="ignore")
+        for each in finding.options
+    ]
 
 
 def _verdict(verdict: Verdict) -> Text:
