@@ -244,3 +244,40 @@ def enormous() -> ModelProto:
     shape = numpy_helper.from_array(np.array([1 << 16, 1 << 30, 1], np.int64), "shape")
     node = helper.make_node("Expand", ["x", "shape"], ["y"], name="expand")
     return build([node], [value("x", 1)], [value("y", None, None, None)], [shape])
+
+
+def lying_shape() -> ModelProto:
+    """Return a model that says that it gives [1, 8] and gives [2, 4], behind what hides it."""
+    return build(
+        [
+            helper.make_node("NonZero", ["x"], ["where"]),
+            helper.make_node("Transpose", ["where"], ["pairs"]),
+            helper.make_node("GatherND", ["x", "pairs"], ["flat"]),
+            helper.make_node("Reshape", ["flat", "shape"], ["y"]),
+        ],
+        [value("x", 2, 4)],
+        [value("y", 1, 8)],
+        [numpy_helper.from_array(np.array([2, -1], np.int64), "shape")],
+    )
+
+
+def lying_name() -> ModelProto:
+    """Return a model whose output's first dimension is called `batch` and is always 3."""
+    return build(
+        [helper.make_node("Expand", ["x", "shape"], ["y"])],
+        [value("x", "batch", 4)],
+        [value("y", "batch", 4)],
+        [numpy_helper.from_array(np.array([3, 4], np.int64), "shape")],
+    )
+
+
+def nan_weight(*, spread: bool) -> ModelProto:
+    """Return a product with weights that are NaN; unless `spread`, a second output is without."""
+    weight = numpy_helper.from_array(np.full((4, 4), np.nan, np.float32), "w")
+    product = helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
+    if spread:
+        return build([product], [value("x", 1, 4)], [value("y", 1, 4)], [weight])
+    relu = helper.make_node("Relu", ["x"], ["z"], name="relu")
+    return build(
+        [product, relu], [value("x", 1, 4)], [value("y", 1, 4), value("z", 1, 4)], [weight]
+    )

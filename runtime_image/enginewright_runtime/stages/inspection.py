@@ -29,6 +29,7 @@ _LARGEST_PROTOBUF: Final = 2**31 - 1
 _SECONDS: Final = 900.0  # weights of a terabyte are read at some gigabytes a second
 _RESERVE: Final = 128 << 20  # bytes of the container's memory for the stage itself
 _TOO_DEEP: Final = ("MaxDepth", "recursion", "too deep")  # in protobuf's words
+_NO_MEMORY: Final = "alloc"  # likewise: "Arena alloc failed"
 _BY_REASON: Final = {
     Reason.OPSET_UNSUPPORTED: table.OPSET_TOO_NEW,
     Reason.IR_VERSION_UNSUPPORTED: table.IR_TOO_NEW,
@@ -83,7 +84,13 @@ def inspect_here(path: str, recipe: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(path: Path) -> tuple[ModelProto | None, Finding | None]:
-    """Parse a model without its external data; a finding says why it cannot be judged further."""
+    """Parse a model without its external data; a finding says why it cannot be judged further.
+
+    Raises:
+        MemoryError: the parser wants more than the process may have.
+    """
+    if not path.is_file():  # a pipe would be waited for
+        return None, table.tell(table.NOT_A_MODEL, "what is to be read is no plain file")
     size = path.stat().st_size
     if size > _LARGEST_PROTOBUF:
         message = f"the .onnx file has {in_words(size)}; a protobuf ends at 2 GiB"
@@ -92,18 +99,26 @@ def read(path: Path) -> tuple[ModelProto | None, Finding | None]:
         model = graphs.parse(path)
     except graphs.UnparsableError as error:
         return None, _unparsable(size, str(error.__cause__))
+    finding = _unfit(model, size)
+    return (None, finding) if finding is not None else (model, None)
+
+
+def _unfit(model: ModelProto, size: int) -> Finding | None:
+    """Return why the rules cannot be asked about what was parsed."""
     if not model.ir_version or not model.HasField("graph") or not model.graph.node:
         lacks = "IR version" if not model.ir_version else "nodes"
         message = f"the file of {in_words(size)} is no ONNX model: it has no {lacks}"
-        return None, table.tell(table.NOT_A_MODEL, message)
+        return table.tell(table.NOT_A_MODEL, message)
     if (hit := structure.oversize(model)) is not None:
-        return None, table.TOO_MANY_NODES.finding(hit)
+        return table.TOO_MANY_NODES.finding(hit)
     if (hit := encoding.undecodable(model)) is not None:
-        return None, table.NOT_TEXT.finding(hit)
-    return model, None
+        return table.NOT_TEXT.finding(hit)
+    return None
 
 
 def _unparsable(size: int, words: str) -> Finding:
+    if _NO_MEMORY in words:
+        raise MemoryError
     if any(each in words for each in _TOO_DEEP):
         message = "bodies of nodes lie inside each other deeper than protobuf parsers follow"
         return table.tell(table.NESTED_TOO_DEEP, message)

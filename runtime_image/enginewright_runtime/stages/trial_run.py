@@ -16,7 +16,7 @@ from enginewright.contract.task import ShapeProfile
 from enginewright_runtime.stages.golden_inputs import Filling, Sample, generate
 
 _LARGEST: Final = 64 << 20  # bytes of inputs
-_SECONDS: Final = 10.0
+_SECONDS: Final = 5.0  # of all attempts
 _FLOATS: Final = "fc"
 
 
@@ -48,10 +48,18 @@ def observe(
         return None
     if _bytes(inputs, smallest) > _LARGEST:
         return None
-    for filling in Filling:
-        sample = generate(inputs, smallest, declared, filling)[0]
-        if (seen := _run(session, sample)) is not None:
-            return seen
+    options = ort.RunOptions()
+    options.log_severity_level = 4  # that shapes differ is a finding
+    clock = threading.Timer(_SECONDS, setattr, (options, "terminate", True))
+    clock.daemon = True
+    clock.start()
+    try:
+        for filling in Filling:
+            sample = generate(inputs, smallest, declared, filling)[0]
+            if (seen := _run(session, sample, options)) is not None or options.terminate:
+                return seen
+    finally:
+        clock.cancel()
     return None
 
 
@@ -68,23 +76,18 @@ def _bytes(inputs: Sequence[TensorSpec], profiles: Sequence[ShapeProfile]) -> in
     return total
 
 
-def _run(session: ort.InferenceSession, sample: Sample) -> dict[str, Any] | None:
+def _run(
+    session: ort.InferenceSession, sample: Sample, options: ort.RunOptions
+) -> dict[str, Any] | None:
     feeds = {
         name: array.astype(object) if array.dtype.kind == "U" else array
         for name, array in sample.inputs.items()
     }
     names = [arg.name for arg in session.get_outputs()]
-    options = ort.RunOptions()
-    options.log_severity_level = 4  # that shapes differ is a finding
-    clock = threading.Timer(_SECONDS, setattr, (options, "terminate", True))
-    clock.daemon = True
-    clock.start()
     try:
         arrays = session.run(names, feeds, options)
     except Exception:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
         return None
-    finally:
-        clock.cancel()
     found = {
         name: array for name, array in zip(names, arrays, strict=True) if hasattr(array, "shape")
     }

@@ -63,6 +63,7 @@ _ORDER: Final = (
     Reason.SHAPE_PROFILE_INVALID,
     Reason.SHAPE_PROFILE_MISSING,
 )
+_PLACES: Final = {rule.name: place for place, rule in enumerate(table.RULES)}
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
@@ -84,6 +85,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
         prove(path, recipe.extensions)
         if not inspected.converted:  # else `convert` loads what becomes of it
             found += _load_sessions(path, recipe, inspected, facts)
+    found.sort(key=lambda each: _PLACES.get(each.rule, len(_PLACES)))
     _refuse_errors(found)
     warnings = tuple(found)
     Validated(
