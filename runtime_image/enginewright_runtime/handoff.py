@@ -24,7 +24,7 @@ QUANTIZED_FOLDER: Final = "quantized"  # likewise, where `quantize` did
 CALIBRATION_FOLDER: Final = "calibration"  # what was fetched: one .npz, or .npy files, or images
 EXTENSIONS_FOLDER: Final = "extensions"  # the libraries, named <sha256>.so
 SAMPLES_FILE: Final = "samples.npz"
-GOLDEN_FOLDER: Final = "golden"  # holds inputs.npz and outputs.npz
+GOLDEN_FOLDER: Final = "golden"  # inputs.npz, outputs.npz and, from the samples, expected.npz
 
 
 class Handoff(Message):
@@ -111,4 +111,5 @@ class Golden(Handoff):
     source: str  # generated | samples
     samples: int
     node_costs: tuple[NodeCost, ...] = ()  # of the converted model; (): could not be profiled
-    parity: tuple[OutputParity, ...] = ()  # of the converted model against the source
+    parity: tuple[OutputParity, ...] = ()  # of the converted model against source and expected
+    expected: bool = False  # whether the samples carried outputs: expected.npz is there too

@@ -309,7 +309,7 @@ def test_the_worst_failure() -> None:
     verdict = parity.compare(wanted, found, compared_with="source", tolerances=Tolerances())
     assert verdict.worst is not None
     assert verdict.worst.sample == "b"
-    assert str(verdict.words).startswith("output 'y' of golden sample 'a'")
+    assert str(verdict.words).startswith("output 'y' of golden sample 'b'")
     assert str(verdict.words).endswith("(and 2 more)")
 
 

@@ -17,11 +17,12 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from enginewright.contract.manifest import EngineInfo
+from enginewright.contract.manifest import EngineInfo, Manifest
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.report import Progress
 from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, ServeTask
 from enginewright_runtime.paths import Paths
+from enginewright_runtime.stages import golden_run
 from enginewright_runtime.stages.engine import build, device_run, verify
 from enginewright_runtime.stages.engine.handoff import EngineBuilt
 from enginewright_runtime.store import ENGINE, Store
@@ -300,19 +301,37 @@ def test_an_interrupted_build_leaves_nothing(models: Path, tmp_path: Path) -> No
 def test_on_a_device(place: EnginePlace) -> None:
     """The parts that run on one, on the CPU provider and the prepared model: no device is here."""
     folder = place.root / "store/prepared" / place.prepared
-    golden = {"inputs": str(folder / "golden/inputs.npz")}
     outputs = folder / "golden/outputs.npz"
-    common = {"backend": "cpu", "model": str(folder / "model/model.onnx"), **golden}
-    proven = device_run.prove(**common, outputs=str(outputs), rtol=None, atol=None)
-    assert proven == {"samples": 3, "max_abs_error": pytest.approx(0, abs=1e-5)}
+    common = {
+        "backend": "cpu",
+        "model": str(folder / "model/model.onnx"),
+        "inputs": str(folder / "golden/inputs.npz"),
+    }
     measured = device_run.benchmark(**common, outputs=str(outputs))
     assert 0 < measured["p50"] <= measured["p90"] <= measured["p99"]
     assert measured["samples"] > 1
+    manifest = Manifest.model_validate_json((folder / "manifest.json").read_bytes())
+    judging: dict[str, Any] = {
+        **common,
+        "recipe": manifest.recipe.model_dump(mode="json"),
+        "compared_with": "prepared",
+        "precision": manifest.precision,
+    }
+    proven = golden_run.run_judged(**judging, outputs=str(outputs), expected=str(outputs))
+    assert (proven["samples"], proven["failed"]) == (3, None)
+    assert proven["max_abs_error"] == pytest.approx(0, abs=1e-5)
+    assert [each["compared_with"] for each in proven["parity"]] == ["prepared", "expected"]
     with np.load(outputs) as kept:
         wrong = {name: kept[name] * 1.5 for name in kept.files}
     np.savez(place.root / "wrong.npz", **wrong)
-    told = device_run.prove(**common, outputs=str(place.root / "wrong.npz"), rtol=None, atol=None)
-    assert "output 'y' of golden sample 'min' is outside the tolerance" in str(told["failed"])
+    for files, against in (
+        ((place.root / "wrong.npz", outputs), "prepared"),
+        ((outputs, place.root / "wrong.npz"), "expected"),
+    ):
+        told = golden_run.run_judged(**judging, outputs=str(files[0]), expected=str(files[1]))
+        assert told["failed"]["against"] == against
+        assert "output 'y' of golden sample " in told["failed"]["words"]
+        assert "is outside the tolerance" in told["failed"]["words"]
 
 
 def test_verify_and_benchmark_ask_the_device(place: EnginePlace) -> None:

@@ -71,6 +71,11 @@ class Latency(Message):
     p90: float
     p99: float
     samples: int
+    shapes: str | None = None  # which were run: min, opt, max, or the name of a golden sample
+    throughput: float | None = None  # rows (of the first dimension) a second; None: not measured
+    peak_memory_bytes: int | None = None  # of the process, model and libraries included
+    peak_device_memory_bytes: int | None = None  # None: no device, or it does not tell
+    warm_up_runs: int | None = None  # until two in a row took about as long
 
 
 class EngineInfo(Message):
@@ -90,7 +95,8 @@ class EngineInfo(Message):
     build_seconds: float
     peak_memory_bytes: int | None = None  # of the build's process
     latency: Latency | None = None  # None: built ahead of time, no device to measure on
-    parity_max_abs_error: float | None = None  # likewise
+    parity_max_abs_error: float | None = None  # against the prepared model; None: likewise
+    parity: tuple[OutputParity, ...] = ()  # against the prepared model and the expected outputs
 
 
 class Manifest(Message):
@@ -113,6 +119,7 @@ class Manifest(Message):
     outputs: tuple[TensorSpec, ...]
     golden_inputs: str = "golden/inputs.npz"  # one array an input, named "<sample>/<input>"
     golden_outputs: str = "golden/outputs.npz"  # likewise, from ONNX Runtime's CPU provider
+    golden_expected: str | None = None  # likewise, from the exporting framework; None: not known
     golden_source: str  # generated | samples
     versions: dict[str, str]  # onnx, onnxruntime, enginewright
     node_costs: tuple[NodeCost, ...] = ()  # () in artefacts of earlier versions
@@ -120,5 +127,5 @@ class Manifest(Message):
     source_opset: int | None = None
     precision: str | None = None  # that the weights and activations have; None: the source's own
     changes: tuple[Change, ...] = ()  # (): the source as it is
-    parity: tuple[OutputParity, ...] = ()  # of the prepared model against the source
+    parity: tuple[OutputParity, ...] = ()  # of the prepared model against source and expected
     engine: EngineInfo | None = None  # None: a prepared model

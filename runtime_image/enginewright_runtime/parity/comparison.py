@@ -4,7 +4,7 @@ Each output of each sample must keep its tolerance by itself: over all samples t
 would drown among right ones.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -42,6 +42,7 @@ class Failure:
 class Verdict:
     """What a comparison has shown."""
 
+    compared_with: ComparedWith
     outputs: tuple[OutputParity, ...]  # of what was compared, in the order of the outputs
     failures: tuple[Failure, ...]  # in the order of the samples
 
@@ -52,15 +53,15 @@ class Verdict:
 
     @property
     def words(self) -> str | None:
-        """Return the first failure in words, and how many more there are; None: there is none."""
-        if not self.failures:
+        """Return the worst failure in words, and how many more there are; None: there is none."""
+        if self.worst is None:
             return None
         more = len(self.failures) - 1
-        return f"{self.failures[0]}{f' (and {more} more)' if more else ''}"
+        return f"{self.worst}{f' (and {more} more)' if more else ''}"
 
     @property
     def worst(self) -> Failure | None:
-        """Return the failure that is farthest from what is allowed."""
+        """Return the failure with the largest errors, the first of several; None: there is none."""
         return max(self.failures, key=lambda each: each.severity, default=None)
 
     @property
@@ -94,25 +95,49 @@ class Comparison:
         self._tolerances = tolerances
         self._dtypes = dtypes or {}
         self._scales = scales or {}
+        self.varying: set[str] = set()  # outputs that differ from run to run
         self._totals: dict[str, _Total] = {}
         self._failures: list[Failure] = []
 
-    def add(self, sample: str, wanted: Outputs, found: Outputs) -> None:
-        """Compare what one sample gave; outputs that `wanted` has not are not compared."""
+    def add(
+        self,
+        sample: str,
+        wanted: Outputs,
+        found: Outputs,
+        again: Callable[[], Outputs] | None = None,
+    ) -> None:
+        """Compare what one sample gave; outputs that `wanted` has not are not compared.
+
+        Args:
+            sample: its name.
+            wanted: by output.
+            found: of the model that is judged.
+            again: runs that model once more. Called when an output differs: one that differs from
+                run to run is not compared, then or later.
+        """
+        failures: list[Failure] = []
         for output, want in wanted.items():
+            if output in self.varying:
+                continue
             total = self._totals.setdefault(output, _Total())
             failed = self._compare(total, output, want, found.get(output))
             if failed is not None:
                 wrong, severity = failed
-                self._failures.append(
-                    Failure(output, sample, wrong.figure, wrong.in_full, severity)
-                )
+                failures.append(Failure(output, sample, wrong.figure, wrong.in_full, severity))
+        if again is not None and any(each.output in found for each in failures):
+            suspects = {
+                each.output: found[each.output] for each in failures if each.output in found
+            }
+            self.varying |= set(varying(suspects, again(), self._dtypes))
+        self._failures += failures
 
     def verdict(self) -> Verdict:
         """Return what was found until now."""
+        totals = {name: total for name, total in self._totals.items() if name not in self.varying}
         return Verdict(
-            tuple(total.parity(name, self._compared_with) for name, total in self._totals.items()),
-            tuple(self._failures),
+            self._compared_with,
+            tuple(total.parity(name, self._compared_with) for name, total in totals.items()),
+            tuple(each for each in self._failures if each.output not in self.varying),
         )
 
     def _compare(

@@ -21,6 +21,7 @@ from enginewright_runtime.backends.base import SessionError
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.isolation import Limits, run_isolated
 from enginewright_runtime.limits import memory_limit
+from enginewright_runtime.opsets import allow_unreleased
 from enginewright_runtime.parity.bisection import first_drifting
 from enginewright_runtime.parity.measuring import fault, measure
 from enginewright_runtime.parity.tolerances import DEFAULTS, Tolerance, Tolerances
@@ -130,6 +131,7 @@ def search(
     rtol: float,
 ) -> dict[str, Any] | None:
     """Search; returns `Drift` as JSON. Called in a child process."""
+    allow_unreleased()  # the source may have one
     feeds = _feeds(Path(inputs), sample)
     first, second = _Exposed(*right, feeds), _Exposed(*judged, feeds)
     observable = frozenset(first.tensors() & second.tensors())

@@ -3,21 +3,33 @@
 It reads and runs as the server does, so that what passes here passes there.
 """
 
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import onnx
 from enginewright.contract.reasons import Reason
+from enginewright.contract.task import Recipe
 from numpy.typing import NDArray
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
 
 from enginewright_runtime import backends
 from enginewright_runtime.backends.words import is_out_of_memory, plain
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.logs import in_words
+from enginewright_runtime.opsets import allow_unreleased
+from enginewright_runtime.parity import (
+    ComparedWith,
+    Comparison,
+    Tolerances,
+    Verdict,
+    scales_of,
+)
 from enginewright_runtime.server.datatypes import BF16
-from enginewright_runtime.parity import Tolerances
-from enginewright_runtime.parity import difference as parity_difference
-from enginewright_runtime.server.golden import Sample, read_samples, type_name
+from enginewright_runtime.server.golden import in_memory, type_name
 from enginewright_runtime.server.runner import Runner
 from enginewright_runtime.server.signature import Signature, read_signature
 
@@ -29,20 +41,22 @@ _LARGEST: Final = 256 << 20  # bytes of outputs that one sample may store
 Arrays = dict[str, NDArray[Any]]
 
 
-def run_reference(
-    model: str, folder: str, rtol: float | None, atol: float | None
-) -> dict[str, Any]:
+def run_reference(*, model: str, folder: str, recipe: dict[str, Any]) -> dict[str, Any]:
     """Run inputs.npz on the CPU provider, write outputs.npz, compare with expected.npz.
 
     Samples that the model refuses, or whose outputs are too large to store, are taken out of
     inputs.npz.
 
     Returns:
-        `refused`: ONNX Runtime's words by sample; `differs`: words, or None; `warnings`: a list.
+        `refused`: ONNX Runtime's words by sample; `warnings`: a list; what `_told` tells of the
+        comparison with the expected outputs.
+
+    Raises:
+        SessionError: the model does not load.
     """
+    allow_unreleased()
     runner, signature = _load("cpu", model)
     inputs = read_arrays(Path(folder) / INPUTS)
-    expected = read_arrays(Path(folder) / EXPECTED)
     outputs: dict[str, Arrays] = {}
     refused: dict[str, str] = {}
     warnings: list[str] = []
@@ -57,34 +71,159 @@ def run_reference(
         if size > _LARGEST and len(outputs) > 1:
             del outputs[name]
             warnings.append(f"outputs of the {name} shapes ({in_words(size)}) are not kept")
-    _write(Path(folder) / OUTPUTS, outputs)
-    _write(Path(folder) / INPUTS, {name: inputs[name] for name in outputs})
+    write_arrays(Path(folder) / OUTPUTS, outputs)
+    write_arrays(Path(folder) / INPUTS, {name: inputs[name] for name in outputs})
     warnings += _not_finite(signature, outputs)
-    differs = _first_difference(signature, outputs, expected, rtol, atol)
-    return {"refused": refused, "differs": differs, "warnings": warnings}
+    judged = []
+    if (expected := Path(folder) / EXPECTED).exists():
+        tolerances = Tolerances.of(Recipe.model_validate(recipe))
+        comparison, wanted = _judge(expected, signature, tolerances, "expected")
+        for name in outputs.keys() & wanted.keys():
+            again = partial(run_sample, runner, signature, inputs[name])
+            comparison.add(name, wanted[name], outputs[name], again)
+        judged.append(comparison)
+    return {"refused": refused, **_told(judged, warnings)}
 
 
-def run_backend(
-    model: str, folder: str, backend: str, rtol: float | None, atol: float | None
-) -> dict[str, Any]:
-    """Run inputs.npz on `backend` and compare with outputs.npz; returns as `run_reference`."""
-    runner, signature = _load(backend, model)
-    warnings: list[str] = []
-    for sample in read_samples(Path(folder) / INPUTS, Path(folder) / OUTPUTS, signature):
+def run_definition(*, model: str, folder: str) -> dict[str, Any]:
+    """Run inputs.npz by ONNX's reference implementation, which is slow and knows every opset.
+
+    Returns:
+        `refused`: its words by sample, at most one; {}: outputs.npz is written.
+    """
+    proto = onnx.load(model)
+    kinds = {
+        value.name: helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        for value in (*proto.graph.input, *proto.graph.output)
+        if value.type.tensor_type.elem_type
+    }
+    names = [value.name for value in proto.graph.output]
+    outputs: dict[str, Arrays] = {}
+    for name, feeds in read_arrays(Path(folder) / INPUTS).items():
         try:
-            found = run_sample(runner, signature, sample.feeds)
+            evaluator = ReferenceEvaluator(proto)
+            ready = {each: _defined(array, kinds[each]) for each, array in feeds.items()}
+            results = evaluator.run(names, ready)
+            outputs[name] = {
+                output: _stored(np.asarray(array), kinds.get(output))
+                for output, array in zip(names, results, strict=True)
+                if not isinstance(array, list)  # a sequence, which is not served
+            }
+        except Exception as error:  # noqa: BLE001 - an operator in Python may raise anything
+            return {"refused": {name: plain(str(error))}}
+    write_arrays(Path(folder) / OUTPUTS, outputs)
+    return {"refused": {}}
+
+
+def _defined(array: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
+    """Return an input as the reference implementation takes it: bfloat16 as ml_dtypes has it."""
+    if kind.kind == "V" and array.dtype.itemsize == kind.itemsize:
+        return array.view(kind)
+    return array.astype(object) if array.dtype.kind == "U" else array
+
+
+def _stored(array: NDArray[Any], kind: np.dtype[Any] | None) -> NDArray[Any]:
+    """Return an output in its declared type, which Python arithmetic may have left, as its bits."""
+    if kind is not None and array.dtype.kind not in "OSU" and kind.kind != "O":
+        array = array.astype(kind)
+    return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
+
+
+def run_judged(
+    *,
+    model: str,
+    backend: str,
+    inputs: str,
+    outputs: str,
+    expected: str | None,
+    recipe: dict[str, Any],
+    compared_with: ComparedWith,
+    precision: str | None,
+) -> dict[str, Any]:
+    """Run golden inputs on `backend` and compare with the golden outputs and the expected ones.
+
+    Args:
+        model: whose outputs are judged.
+        backend: that runs it.
+        inputs: an .npz file of arrays SAMPLE/INPUT.
+        outputs: likewise, what is wanted.
+        expected: likewise, of the exporting framework, not of every sample; None: not known.
+        recipe: with the user's tolerances.
+        compared_with: what `outputs` comes from.
+        precision: of the model; None: the source's own.
+
+    Returns:
+        `refused`: ONNX Runtime's words by sample; `samples`: how many were run; what `_told` tells.
+
+    Raises:
+        StageFailure: as `backends.create`; OutOfMemory.
+        SessionError: the model does not load.
+    """
+    runner, signature = _load(backend, model)
+    tolerances = Tolerances.of(Recipe.model_validate(recipe), precision)
+    judged = [_judge(Path(outputs), signature, tolerances, compared_with)]
+    if expected is not None:
+        judged.append(_judge(Path(expected), signature, tolerances, "expected"))
+    count = 0
+    for name, feeds in read_arrays(Path(inputs)).items():
+        try:
+            found = run_sample(runner, signature, feeds)
         except Exception as error:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
-            _refuse_for_memory(error, sample.name, backend)
-            return {"refused": {sample.name: plain(str(error))}}
-        differs = _difference(signature, sample, found, rtol, atol)
-        if differs is None:
-            continue
-        output, words = differs
-        again = run_sample(runner, signature, sample.feeds)[output]
-        if difference(found[output], again, signature.outputs[output].datatype) is None:
-            return {"refused": {}, "differs": words, "warnings": []}
-        warnings.append(f"output {output!r} gives other values on every run: not compared")
-    return {"refused": {}, "differs": None, "warnings": warnings}
+            _refuse_for_memory(error, name, backend)
+            return {"refused": {name: plain(str(error))}}
+        again = partial(run_sample, runner, signature, feeds)
+        for comparison, wanted in judged:
+            comparison.add(name, wanted.get(name, {}), found, again)
+        count += 1
+    return {"refused": {}, "samples": count, **_told([each for each, _ in judged], [])}
+
+
+def _judge(
+    path: Path, signature: Signature, tolerances: Tolerances, compared_with: ComparedWith
+) -> tuple[Comparison, dict[str, Arrays]]:
+    """Return a comparison, and what is wanted, by sample: those outputs that the session gives."""
+    kinds = types_of(signature)
+    wanted = {
+        sample: {
+            name: in_memory(array, signature.outputs[name].datatype)
+            for name, array in arrays.items()
+            if name in signature.outputs
+        }
+        for sample, arrays in read_arrays(path).items()
+    }
+    return Comparison(compared_with, tolerances, kinds, scales_of(wanted, kinds)), wanted
+
+
+def _told(comparisons: list[Comparison], warnings: list[str]) -> dict[str, Any]:
+    """Return comparisons as JSON.
+
+    `parity`: OutputParity of every output; `failed`: the worst output and sample of the first
+    comparison that failed, what it was compared with, and words, or None; `max_abs_error`: of the
+    first comparison, or None without numbers; `warnings`: a list.
+    """
+    verdicts = [comparison.verdict() for comparison in comparisons]
+    varying = sorted(set().union(*(comparison.varying for comparison in comparisons)))
+    warnings += [
+        f"output {name!r} gives other values on every run: not compared" for name in varying
+    ]
+    return {
+        "parity": [each.model_dump(mode="json") for told in verdicts for each in told.outputs],
+        "failed": next((_failed(told) for told in verdicts if not told.agrees), None),
+        "max_abs_error": verdicts[0].max_abs_error if verdicts else None,
+        "warnings": warnings,
+    }
+
+
+def _failed(verdict: Verdict) -> dict[str, str] | None:
+    worst = verdict.worst
+    if worst is None:
+        return None
+    return {
+        "output": worst.output,
+        "sample": worst.sample,
+        "words": str(verdict.words),
+        "against": verdict.compared_with,
+    }
 
 
 def _refuse_for_memory(error: Exception, sample: str, backend: str) -> None:
@@ -100,7 +239,12 @@ def _load(backend: str, model: str) -> tuple[Runner, Signature]:
     return Runner(session, signature), signature
 
 
-def run_sample(runner: Runner, signature: Signature, feeds: Arrays) -> Arrays:
+def types_of(signature: Signature) -> dict[str, str]:
+    """Return the types of the outputs, as `parity` takes them."""
+    return {name: type_name(tensor.datatype) for name, tensor in signature.outputs.items()}
+
+
+def run_sample(runner: Runner, signature: Signature, feeds: Mapping[str, NDArray[Any]]) -> Arrays:
     """Return all outputs for one sample's inputs."""
     names = list(signature.outputs)
     ready = {
@@ -108,34 +252,6 @@ def run_sample(runner: Runner, signature: Signature, feeds: Arrays) -> Arrays:
         for name, array in feeds.items()
     }
     return dict(zip(names, runner.run(names, ready), strict=True))
-
-
-def _first_difference(
-    signature: Signature,
-    outputs: dict[str, Arrays],
-    expected: dict[str, Arrays],
-    rtol: float | None,
-    atol: float | None,
-) -> str | None:
-    for name, arrays in expected.items():
-        if name not in outputs:
-            continue
-        known = {key: value for key, value in arrays.items() if key in signature.outputs}
-        sample = Sample(name, {}, known)
-        if differs := _difference(signature, sample, outputs[name], rtol, atol):
-            return differs[1]
-    return None
-
-
-def _difference(
-    signature: Signature, sample: Sample, found: Arrays, rtol: float | None, atol: float | None
-) -> tuple[str, str] | None:
-    for output, expected in sample.expected.items():
-        datatype = signature.outputs[output].datatype
-        want = expected.astype(object) if datatype.is_string else expected
-        if words := difference(want, found[output], datatype, rtol=rtol, atol=atol):
-            return output, f"output {output!r} of golden sample {sample.name!r} {words}"
-    return None
 
 
 def _not_finite(signature: Signature, outputs: dict[str, Arrays]) -> list[str]:
@@ -162,15 +278,11 @@ def read_arrays(path: Path) -> dict[str, Arrays]:
     return groups
 
 
-def _write(path: Path, groups: dict[str, Arrays]) -> None:
+def write_arrays(path: Path, groups: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
+    """Write a file of arrays SAMPLE/TENSOR; strings become fixed-width ones, which need no pickle."""
     arrays: dict[str, Any] = {
         f"{sample}/{name}": array.astype(np.str_) if array.dtype == object else array
         for sample, members in groups.items()
         for name, array in members.items()
     }
     np.savez(path, **arrays)
-
-
-def difference(want: NDArray[Any], have: NDArray[Any], datatype: Any, rtol: float | None = None, atol: float | None = None) -> str | None:
-    kind = type_name(datatype)
-    return parity_difference(want, have, Tolerances(rtol=rtol, atol=atol).of_output("", kind), kind)

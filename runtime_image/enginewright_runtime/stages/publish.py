@@ -22,11 +22,12 @@ from enginewright_runtime.handoff import (
 )
 from enginewright_runtime.logs import in_words
 from enginewright_runtime.paths import Paths
-from enginewright_runtime.stages.golden_run import INPUTS, OUTPUTS
+from enginewright_runtime.stages.golden_run import EXPECTED, INPUTS, OUTPUTS
 from enginewright_runtime.store import Store
 
 _SHORT: Final = 256  # characters
 _GOLDEN: Final = (f"{GOLDEN_FOLDER}/{INPUTS}", f"{GOLDEN_FOLDER}/{OUTPUTS}")
+_EXPECTED: Final = f"{GOLDEN_FOLDER}/{EXPECTED}"
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
@@ -55,6 +56,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             outputs=validated.outputs,
             golden_inputs=_GOLDEN[0],
             golden_outputs=_GOLDEN[1],
+            golden_expected=_EXPECTED if golden.expected else None,
             golden_source=golden.source,
             versions=_versions(),
             node_costs=quantized.node_costs,
@@ -67,7 +69,8 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
 
     served = paths.work / quantized.folder
     files = {f"{MODEL_FOLDER}/{path.relative_to(served)}": path for path in _files(served)}
-    files |= {name: paths.work / name for name in _GOLDEN} | files_of(served / MODEL_NAME)
+    proofs = (*_GOLDEN, _EXPECTED) if golden.expected else _GOLDEN
+    files |= {name: paths.work / name for name in proofs} | files_of(served / MODEL_NAME)
     manifest, cached = Store(paths.store).publish(key, files, describe)
     size = sum(file.size_bytes for file in manifest.files)
     did = "the store had" if cached else "published"

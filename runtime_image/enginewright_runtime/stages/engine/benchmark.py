@@ -15,6 +15,7 @@ from enginewright_runtime.stages.engine.handoff import (
 from enginewright_runtime.stages.engine.verify import read_manifest, run_on_device
 
 STAGE: Final = "benchmark"
+_RUNNER: Final = "enginewright_runtime.stages.engine.device_run:benchmark"
 
 
 def run(task: EngineTask, paths: Paths) -> StageReport:
@@ -32,7 +33,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
             stage=STAGE, ok=True, message="not measured: the engine was built without a device"
         )
     manifest = read_manifest(paths.work)
-    answer = run_on_device("benchmark", "measuring the engine", task, paths, manifest, {})
+    answer = run_on_device(_RUNNER, "measuring the engine", task, paths, manifest, {})
     latency = Latency.model_validate(answer)
     EngineBenchmarked(latency=latency).leave(paths.work)
     return StageReport(

@@ -1,4 +1,4 @@
-"""Runs an engine on the device: what the child processes of `verify` and `benchmark` execute.
+"""Runs an engine on the device: what the child process of `benchmark` executes.
 
 It reads and runs as the server does, so that what passes here passes there.
 """
@@ -11,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright_runtime import backends
-from enginewright_runtime.parity import Tolerances
-from enginewright_runtime.parity import difference as parity_difference
-from enginewright_runtime.server.golden import Sample, read_samples, type_name
+from enginewright_runtime.server.golden import Sample, read_samples
 from enginewright_runtime.server.runner import Runner
 from enginewright_runtime.server.signature import Signature, read_signature
 
@@ -21,35 +19,6 @@ _WARM_UP_RUNS: Final = 10
 _MOST_RUNS: Final = 500
 _SECONDS: Final = 10.0  # after which a benchmark ends, whatever it has
 _USUAL: Final = "opt"  # the sample that is measured, if there is one of that name
-
-
-def prove(
-    backend: str, model: str, inputs: str, outputs: str, rtol: float | None, atol: float | None
-) -> dict[str, Any]:
-    """Run every golden sample and compare, by the server's rule.
-
-    Returns:
-        `failed`: which output of which sample differs, and how; or `samples`, their number, and
-        `max_abs_error`.
-
-    Raises:
-        StageFailure: as `backends.create`.
-        SessionError: ONNX Runtime refuses the engine.
-    """
-    runner, signature = _load(backend, model)
-    samples = read_samples(Path(inputs), Path(outputs), signature)
-    worst = 0.0
-    for sample in samples:
-        found = _run(runner, signature, sample)
-        for name, expected in sample.expected.items():
-            datatype = signature.outputs[name].datatype
-            wrong = difference(expected, found[name], datatype, rtol=rtol, atol=atol)
-            again = _run(runner, signature, sample)[name] if wrong else None
-            if again is not None and difference(found[name], again, datatype) is None:
-                return {"failed": f"output {name!r} of golden sample {sample.name!r} {wrong}"}
-            if again is None:
-                worst = max(worst, _largest_error(expected, found[name]))
-    return {"samples": len(samples), "max_abs_error": worst}
 
 
 def benchmark(backend: str, model: str, inputs: str, outputs: str) -> dict[str, float]:
@@ -83,16 +52,3 @@ def _load(backend: str, model: str) -> tuple[Runner, Signature]:
 def _run(runner: Runner, signature: Signature, sample: Sample) -> dict[str, NDArray[Any]]:
     names = list(signature.outputs)
     return dict(zip(names, runner.run(names, sample.feeds), strict=True))
-
-
-def _largest_error(expected: NDArray[Any], found: NDArray[Any]) -> float:
-    """Return the largest absolute difference of finite numbers; 0 for what NumPy has no floats of."""
-    if expected.dtype.kind != "f" or not expected.size:
-        return 0.0
-    gap = np.abs(found.astype(np.float64) - expected.astype(np.float64))
-    return float(np.max(gap, where=np.isfinite(gap), initial=0.0))
-
-
-def difference(want: NDArray[Any], have: NDArray[Any], datatype: Any, rtol: float | None = None, atol: float | None = None) -> str | None:
-    kind = type_name(datatype)
-    return parity_difference(want, have, Tolerances(rtol=rtol, atol=atol).of_output("", kind), kind)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from enginewright.contract.manifest import EngineInfo, Latency, Manifest
+from enginewright.contract.manifest import EngineInfo, Latency, Manifest, OutputParity
 from enginewright.contract.report import NAMED_NODES, PublishedEngine, StageReport
 
 from enginewright_runtime.handoff import Handoff
@@ -25,6 +25,7 @@ class EngineVerified(Handoff):
     """Left by `verify`."""
 
     parity_max_abs_error: float | None = None  # None: not run
+    parity: tuple[OutputParity, ...] = ()  # against the prepared model and the expected outputs
 
 
 class EngineBenchmarked(Handoff):

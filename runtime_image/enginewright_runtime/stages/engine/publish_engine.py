@@ -64,6 +64,7 @@ def _publish(
         update={
             "latency": benchmarked.latency,
             "parity_max_abs_error": verified.parity_max_abs_error,
+            "parity": verified.parity,
         }
     )
 
@@ -79,7 +80,8 @@ def _publish(
             }
         )
 
-    golden = (prepared.golden_inputs, prepared.golden_outputs)
+    golden = [prepared.golden_inputs, prepared.golden_outputs]
+    golden += [prepared.golden_expected] if prepared.golden_expected else []
     files = {name: paths.work / ENGINE_FOLDER / name for name in made}
     files |= {name: paths.work / PREPARED_FOLDER / name for name in golden}
     return Store(paths.store, ENGINE).publish(task.engine_key, files, describe)

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import onnx
-from enginewright.contract.manifest import MANIFEST_NAME, EngineInfo, Manifest
+from enginewright.contract.manifest import MANIFEST_NAME, EngineInfo, Manifest, OutputParity
 from enginewright.contract.reasons import Reason
-from enginewright.contract.report import StageReport
+from enginewright.contract.report import Finding, StageReport
 from enginewright.contract.task import EngineTask
 
 from enginewright_runtime import graphs
@@ -29,7 +29,11 @@ from enginewright_runtime.tensorrt.context import CONTEXT_OP
 from enginewright_runtime.tensorrt.header import check_engine
 
 STAGE: Final = "verify"
-_RUNNER: Final = "enginewright_runtime.stages.engine.device_run"
+_JUDGE: Final = "enginewright_runtime.stages.golden_run:run_judged"
+_AGAINST: Final = {
+    "prepared": "the prepared model",
+    "expected": "the expected outputs in spec.parity.samples",
+}
 
 
 def run(task: EngineTask, paths: Paths) -> StageReport:
@@ -56,18 +60,62 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
             message="digest, version, compute capability and wrapper agree; built without a device,"
             " so its answers are proven by the serving pods",
         )
-    tolerances = {"rtol": manifest.recipe.rtol, "atol": manifest.recipe.atol}
-    doing = "running the golden samples"
-    answer = run_on_device("prove", doing, task, paths, manifest, tolerances)
-    if failed := answer.get("failed"):
-        raise StageFailure(Reason.PARITY_FAILED, f"on backend {recipe.backend}, {failed}")
-    EngineVerified(parity_max_abs_error=answer["max_abs_error"]).leave(paths.work)
+    answer = prove(task, paths, manifest)
+    EngineVerified(
+        parity_max_abs_error=answer["max_abs_error"],
+        parity=tuple(OutputParity.model_validate(each) for each in answer["parity"]),
+    ).leave(paths.work)
+    worst = answer["max_abs_error"]
+    told = f", largest absolute error {worst:.3g}" if worst is not None else ""
     return StageReport(
         stage=STAGE,
         ok=True,
-        message=f"digest, version, compute capability and wrapper agree; golden samples agree:"
-        f" {answer['samples']}, largest absolute error {answer['max_abs_error']:.3g}",
+        message="digest, version, compute capability and wrapper agree; golden samples agree:"
+        f" {answer['samples']}{told}",
+        findings=tuple(_warning(text) for text in answer["warnings"]),
+        facts={"parity": answer["parity"]},
     )
+
+
+def prove(task: EngineTask, paths: Paths, manifest: Manifest) -> dict[str, Any]:
+    """Compare the engine's outputs with the prepared model's and with those that are expected.
+
+    Returns:
+        What `golden_run.run_judged` tells.
+
+    Raises:
+        StageFailure: ParityFailed, naming output and sample; as `run_on_device`.
+    """
+    expected = manifest.golden_expected
+    answer = run_on_device(
+        _JUDGE,
+        "running the golden samples",
+        task,
+        paths,
+        manifest,
+        {
+            "expected": str(paths.work / PREPARED_FOLDER / expected) if expected else None,
+            "recipe": manifest.recipe.model_dump(mode="json"),
+            "compared_with": "prepared",
+            "precision": manifest.precision,
+        },
+    )
+    backend = task.recipe.backend
+    if refused := answer["refused"]:
+        name, words = next(iter(refused.items()))
+        raise StageFailure(
+            Reason.BUILD_FAILED, f"backend {backend} fails on golden sample {name!r}: {words}"
+        )
+    if failed := answer["failed"]:
+        against = _AGAINST[failed["against"]]
+        raise StageFailure(
+            Reason.PARITY_FAILED, f"on backend {backend}, {failed['words']} against {against}"
+        )
+    return answer
+
+
+def _warning(message: str) -> Finding:
+    return Finding(severity="warning", reason=Reason.PARITY_FAILED, message=message)
 
 
 def read_manifest(work: Path) -> Manifest:
@@ -122,10 +170,10 @@ def run_on_device(
     manifest: Manifest,
     given: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Call a function of `device_run` on the engine in a child process.
+    """Call a function on the engine in a child process.
 
     Args:
-        function: its name.
+        function: "module:name", as `run_isolated` takes it.
         doing: for messages.
         task: of the stage.
         paths: of the pod.
@@ -139,7 +187,7 @@ def run_on_device(
     folder = paths.work / PREPARED_FOLDER
     try:
         answer = run_isolated(
-            f"{_RUNNER}:{function}",
+            function,
             f"{doing} on backend {backend}",
             backend=backend,
             model=str(paths.work / ENGINE_FOLDER / MODEL_FOLDER / MODEL_NAME),
