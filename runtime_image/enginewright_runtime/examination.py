@@ -1,53 +1,63 @@
 """Loads a prepared model as a serving pod would and tells where its nodes run, and how fast.
 
-For machines without a cluster: in pods the server and the sidecar find out the same, live.
+For machines without a cluster: in pods the server and the sidecar find out the same, live. It is
+run, and reports, as a stage does: `python -m enginewright_runtime.examination`.
 """
 
-from dataclasses import dataclass
+import os
+import signal
+import sys
 from pathlib import Path
 from typing import Any, Final
 
 from enginewright.contract.execution import PlacementFacts
-from enginewright.contract.manifest import MANIFEST_NAME, Latency, Manifest
-from enginewright.contract.task import Promise
-from enginewright.contract.verdict import FallbackVerdict
+from enginewright.contract.manifest import MANIFEST_NAME, Manifest
+from enginewright.contract.report import StageReport
+from enginewright.contract.task import TASK_VARIABLE, ServeTask
 
-from enginewright_runtime import backends
+from enginewright_runtime import backends, logs
 from enginewright_runtime.isolation import Limits, run_isolated
+from enginewright_runtime.paths import Paths
 from enginewright_runtime.promise import judge
+from enginewright_runtime.runner import run_stage
 from enginewright_runtime.stages.engine.device_run import benchmark
 
+STAGE: Final = "examine"
 _SECONDS: Final = 600.0
+_TERMINATED: Final = 128 + signal.SIGTERM
 
 
-@dataclass(frozen=True)
-class Examined:
-    """What is known of a model on a backend."""
+def run(task: ServeTask, paths: Paths) -> StageReport:
+    """Load, run and time a prepared model of the store.
 
-    placement: FallbackVerdict
-    elsewhere: tuple[str, ...]  # labels of all nodes on another provider
-    latency: Latency | None
-
-
-def examine(artifact: Path, backend: str, promise: Promise) -> Examined:
-    """Load, run and time a prepared model.
+    Returns:
+        A report whose facts are `placement` as FallbackVerdict, `elsewhere`, the labels of all
+        nodes on another provider, and `latency` as Latency, or None.
 
     Raises:
         StageFailure: BackendCrashed, OutOfMemory or Timeout.
         SessionError: the backend refuses the model, which the stages would have told.
     """
+    artifact = paths.store / "prepared" / task.prepared_key
     answer = run_isolated(
-        f"{__name__}:load_and_time",
-        f"running the prepared model on backend {backend}",
+        "enginewright_runtime.examination:load_and_time",
+        f"running the prepared model on backend {task.backend}",
         limits=Limits(seconds=_SECONDS),
         artifact=str(artifact),
-        backend=backend,
+        backend=task.backend,
     )
-    manifest = _manifest(artifact)
     facts = PlacementFacts.model_validate(answer["placement"])
-    latency = Latency.model_validate(answer["latency"]) if answer["latency"] else None
-    placement = judge(facts, answer["provider"], manifest, promise)
-    return Examined(placement, facts.elsewhere, latency)
+    placement = judge(facts, answer["provider"], _manifest(artifact), task.promise)
+    return StageReport(
+        stage=STAGE,
+        ok=True,
+        message=f"ran on backend {task.backend}",
+        facts={
+            "placement": placement.model_dump(mode="json"),
+            "elsewhere": list(facts.elsewhere),
+            "latency": answer["latency"],
+        },
+    )
 
 
 def load_and_time(artifact: str, backend: str) -> dict[str, Any]:
@@ -81,3 +91,17 @@ def load_and_time(artifact: str, backend: str) -> dict[str, Any]:
 
 def _manifest(folder: Path) -> Manifest:
     return Manifest.model_validate_json((folder / MANIFEST_NAME).read_bytes())
+
+
+def main() -> int:
+    """Run as a stage; return its exit code."""
+    # to end is to raise, so that the child is killed on the way out
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
+    logs.configure(STAGE)
+    paths = Paths.from_environment()
+    task = ServeTask.model_validate_json(os.environ[TASK_VARIABLE])
+    return run_stage(STAGE, lambda: run(task, paths), paths, task.revision)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -38,7 +38,9 @@ from enginewright.contract.task import (
     PrepareTask,
     Promise,
     Recipe,
+    ServeTask,
 )
+from enginewright.contract.verdict import FallbackVerdict
 from enginewright.plan.outside import Outside, why_broken
 
 _CLAIM: Final = "local"
@@ -163,13 +165,16 @@ class _Backend:
         names = ", ".join(each.name for each in targets)
         outcomes = self._place.run(stages, task, lambda stage: self._tell(names, stage))
         for outcome in outcomes:
-            self._notes.findings += [
-                found(each, outcome.report.stage, target.name)
-                for target in targets
-                for each in outcome.findings
-            ]
+            self._note(outcome, targets)
             self._note_model(outcome)
         return outcomes[-1]
+
+    def _note(self, outcome: Outcome, targets: tuple[Target, ...]) -> None:
+        self._notes.findings += [
+            found(each, outcome.report.stage, target.name)
+            for target in targets
+            for each in outcome.findings
+        ]
 
     def _note_model(self, outcome: Outcome) -> None:
         facts = outcome.report.facts
@@ -249,23 +254,32 @@ class _Backend:
 
     def _examine(self, target: Target, key: str) -> dict[str, Any]:
         """Load the prepared model as a serving pod would, and see where its nodes run."""
-        from enginewright_runtime.examination import examine  # noqa: PLC0415 - loaded lazily
-
-        self._tell(target.name, "examine")
-        seen = examine(self._place.artifact("prepared", key), self._backend, self._request.promise)
+        task = ServeTask(
+            model="model",
+            revision=f"examine-{target.name}",
+            prepared_key=key,
+            backend=self._backend,
+            promise=self._request.promise,
+        )
+        outcome = self._place.examine(task, lambda stage: self._tell(target.name, stage))
+        self._note(outcome, (target,))
+        if not outcome.report.ok:
+            return _failed(outcome)
+        facts = outcome.report.facts
+        seen = FallbackVerdict.model_validate(facts["placement"])
+        elsewhere = tuple(facts["elsewhere"])
         outside = Outside(
-            nodes_total=seen.placement.nodes_total,
-            nodes_accelerated=seen.placement.nodes_total - seen.placement.nodes_elsewhere,
-            compute_share=seen.placement.compute_share,
-            elsewhere=seen.elsewhere[:_NAMED],
+            nodes_total=seen.nodes_total,
+            nodes_accelerated=seen.nodes_total - seen.nodes_elsewhere,
+            compute_share=seen.compute_share,
+            elsewhere=elsewhere[:_NAMED],
         )
         manifest = self._place.manifest("prepared", key)
-        reason = seen.placement.reason
-        broken = (reason, seen.placement.message) if seen.placement.broken and reason else None
+        broken = (seen.reason, seen.message) if seen.broken and seen.reason else None
         return {
             **self._judged(target, outside, broken),
-            "latency": seen.latency,
-            "placement": placement.of_session(manifest, seen.elsewhere),
+            "latency": facts["latency"],
+            "placement": placement.of_session(manifest, elsewhere),
         }
 
     def _judged(

@@ -1,12 +1,16 @@
 """The folders of one preflight, and the stages that run on them as they do in a Job's pod."""
 
+import contextlib
 import json
 import os
+import re
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +23,13 @@ from enginewright.contract import task as contract
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.manifest import MANIFEST_NAME, Manifest
 from enginewright.contract.report import Finding, StageReport
-from enginewright.contract.task import TASK_VARIABLE, EngineTask, PrepareTask
+from enginewright.contract.task import TASK_VARIABLE, EngineTask, PrepareTask, ServeTask
 
+EXAMINE: Final = "examine"
+
+_RUNTIME: Final = "enginewright_runtime"
+_EXAMINATION: Final = "enginewright_runtime.examination"
+_MISSING: Final = re.compile(r"No module named '?([\w.]+)")
 _ROOT_VARIABLE: Final = "ENGINEWRIGHT_ROOT"
 _STOP_SECONDS: Final = 10.0  # that a stage has to end its children
 _LAST_WORDS: Final = 2000  # characters
@@ -29,6 +38,10 @@ _LOOK_SECONDS: Final = 0.05  # between two looks at how far a Job is
 
 class InstallationError(Exception):
     """The runtime package is not there, or says nothing that can be read."""
+
+
+class Stopped(Exception):  # noqa: N818 - nothing is wrong
+    """What was under way has been ended, because somebody wants no answer any more."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +71,19 @@ class Outcome:
 
 
 @contextmanager
-def workplace(parent: Path | None = None) -> Iterator["Workplace"]:
-    """Make the folders, and remove them, whatever happens. Raises OSError where there is no room."""
+def workplace(stop: threading.Event | None = None) -> Iterator["Workplace"]:
+    """Make the folders, and remove them, whatever happens.
+
+    TMPDIR counts where it is set, even if it cannot be used: what is large belongs where it was
+    meant to go. Once `stop` is set, what runs is ended.
+
+    Raises:
+        OSError: there is no room, or no right.
+    """
+    parent = os.environ.get("TMPDIR") or None
     root = Path(tempfile.mkdtemp(prefix="enginewright-preflight-", dir=parent))
     try:
-        yield Workplace(root)
+        yield Workplace(root, stop or threading.Event())
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
@@ -70,8 +91,9 @@ def workplace(parent: Path | None = None) -> Iterator["Workplace"]:
 class Workplace:
     """What a pod would see as its volumes, below one folder."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, stop: threading.Event) -> None:
         self.root = root
+        self._stop = stop
         for path in (contract.WORK_PATH, contract.STORE_PATH, "/dev", "/tmp"):  # noqa: S108 - below root
             self._place(path).mkdir(parents=True)
 
@@ -90,8 +112,29 @@ class Workplace:
 
         Raises:
             InstallationError: nothing readable came of it.
+            Stopped: it was ended.
         """
-        reports = self._place(contract.STORE_PATH) / "reports" / task.job
+        command = (_RUNTIME, "stage", *stages)
+        return self._run(command, stages, task.job, task.to_json(), tell)
+
+    def examine(self, task: ServeTask, tell: Callable[[str], None]) -> Outcome:
+        """Run a prepared model as a serving pod would.
+
+        Raises:
+            InstallationError, Stopped: as `run`.
+        """
+        stages = (EXAMINE,)
+        return self._run((_EXAMINATION,), stages, task.revision, task.to_json(), tell)[-1]
+
+    def _run(
+        self,
+        command: tuple[str, ...],
+        stages: tuple[str, ...],
+        job: str,
+        task: str,
+        tell: Callable[[str], None],
+    ) -> tuple[Outcome, ...]:
+        reports = self._place(contract.STORE_PATH) / "reports" / job
         begun = iter(stages)
         tell(next(begun))
         waited = list(stages[:-1])
@@ -101,14 +144,16 @@ class Workplace:
                 waited.pop(0)
                 tell(next(begun))
 
-        code, words = self._call(["stage", *stages], task.to_json(), look)
+        code, words = self._call(command, task, look)
         known = [_read(reports / f"{stage}.json") for stage in stages]
         found = [Outcome(report) for report in known if report]
         if last := _read(self._place(contract.TERMINATION_LOG)):
             # where the store is full the herald alone is left
             found += [Outcome(last)] if not found or found[-1].report.stage != last.stage else []
         if not found or (code and found[-1].report.ok):
-            raise InstallationError(f"stage {stages[len(found) - 1]} ended with code {code}{words}")
+            raise InstallationError(f"stage {stages[len(found)]} {_ended(code)}{words}")
+        if found[-1].report.ok and known[-1] is None:
+            raise InstallationError(f"there is no room for the report of stage {stages[-1]}")
         return tuple(found)
 
     def handoff(self, name: str) -> dict[str, Any]:
@@ -145,29 +190,33 @@ class Workplace:
         Raises:
             InstallationError: it cannot say.
         """
-        code, words = self._call(["probe"], "")
+        code, words = self._call((_RUNTIME, "probe"), "")
         try:
             return ImageFacts.model_validate_json(
                 self._place(contract.TERMINATION_LOG).read_bytes()
             )
         except (OSError, ValidationError):
+            missing = _MISSING.search(words)
+            why = f"needs {missing[1]}, which is not installed" if missing else "does not work"
+            more = "" if missing else f": its probe {_ended(code)}{words}"
             raise InstallationError(
-                f"the runtime package does not say what it holds (code {code}){words};"
-                " run: pip install 'enginewright[preflight]'"
+                f"the runtime package {why}{more}; run: pip install 'enginewright[preflight]'"
             ) from None
 
     def _call(
-        self, arguments: list[str], task: str, look: Callable[[], None] = lambda: None
+        self, command: tuple[str, ...], task: str, look: Callable[[], None] = lambda: None
     ) -> tuple[int, str]:
+        """Run a module; return its exit code and its last words."""
         self._place(contract.TERMINATION_LOG).unlink(missing_ok=True)
+        scratch = self._place("/tmp")  # noqa: S108 - below root
         environment = os.environ | {
             _ROOT_VARIABLE: str(self.root),
             TASK_VARIABLE: task,
-            "TMPDIR": str(self._place("/tmp")),  # noqa: S108 - below root
+            "TMPDIR": str(scratch),
         }
-        with tempfile.TemporaryFile() as log:
+        with tempfile.TemporaryFile(dir=scratch) as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "enginewright_runtime", *arguments],
+                [sys.executable, "-m", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -175,35 +224,55 @@ class Workplace:
                 start_new_session=True,  # an interrupt is ours to pass on, once
             )
             try:
-                while (code := _wait(process)) is None:
+                while not _has_ended(process, _LOOK_SECONDS):
+                    self._go_on()
                     look()
             except BaseException:
-                _stop(process)
+                _end(process)
                 raise
+            finally:
+                _sweep(process)
             log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST_WORDS))
             words = log.read().decode(errors="replace").strip()
-        return code, f"; its last words: {words}" if words else ""
+        return process.returncode, f"; its last words: {words}" if words else ""
+
+    def _go_on(self) -> None:
+        if self._stop.is_set():
+            raise Stopped
 
     def _place(self, path: str) -> Path:
         return self.root / path.lstrip("/")
 
 
-def _wait(process: "subprocess.Popen[bytes]") -> int | None:
-    """Return the exit code; None while it runs."""
+def _has_ended(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
+    """Wait so long; tell whether it has ended, and leave it to be reaped."""
+    descriptor = os.pidfd_open(process.pid)
     try:
-        return process.wait(_LOOK_SECONDS)
-    except subprocess.TimeoutExpired:
-        return None
+        ended = select.poll()
+        ended.register(descriptor, select.POLLIN)
+        return bool(ended.poll(seconds * 1000))
+    finally:
+        os.close(descriptor)
 
 
-def _stop(process: "subprocess.Popen[bytes]") -> None:
+def _end(process: "subprocess.Popen[bytes]") -> None:
     """End a stage as a pod's end would: it kills its own children."""
     process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    _has_ended(process, _STOP_SECONDS)
+
+
+def _sweep(process: "subprocess.Popen[bytes]") -> None:
+    """Kill what is left of a stage: one that was killed has told its children nothing."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # not reaped yet, so the group is still its own
+    process.wait()
+
+
+def _ended(code: int) -> str:
+    """Say how a process ended."""
+    if code >= 0:
+        return f"ended with code {code}"
+    return f"was killed by {signal.Signals(-code).name}"
 
 
 def _read(path: Path) -> StageReport | None:
