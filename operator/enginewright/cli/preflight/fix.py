@@ -21,7 +21,13 @@ from enginewright.cli.preflight import words
 from enginewright.cli.preflight.options import OptionError
 from enginewright.cli.preflight.outfile import check_folder, replaced
 from enginewright.cli.preflight.result import Described, Parity, Result
-from enginewright.contract.manifest import MANIFEST_NAME, ArtifactFile, Change, Manifest
+from enginewright.contract.manifest import (
+    MANIFEST_NAME,
+    ArtifactFile,
+    Change,
+    Manifest,
+    OutputParity,
+)
 
 _SUFFIX: Final = ".onnx"
 _DIGEST: Final = 16  # of the characters of a digest that name external data
@@ -35,7 +41,8 @@ class FixError(Exception):
 class ChangeLog(Described):
     """What was written, and what was done to it: OUT.changes.json."""
 
-    form: Literal["enginewright.dev/preflight-fix/v1"] = Field(
+    # "schema" is a method of pydantic's models, so the field has another name here
+    schema_: Literal["enginewright.dev/preflight-fix/v1"] = Field(
         default="enginewright.dev/preflight-fix/v1", alias="schema"
     )
     """Name and version of this form."""
@@ -137,14 +144,15 @@ def told(log: ChangeLog, out: Path) -> list[str]:
     lines += [f"changed: {each.message}" for each in log.changes]
     if not log.changes:
         lines.append("nothing had to be changed: it is a copy of the source")
-    for each in log.parity.outputs:
-        error = (
-            "" if each.max_abs_error is None else f" differs by {each.max_abs_error:.3g} at most"
-        )
-        lines.append(
-            f"output {each.name}{error or ' was compared'} (with the {each.compared_with})"
-        )
-    return lines
+    return lines + [f"output {each.name} {_difference(each)}" for each in log.parity.outputs]
+
+
+def _difference(each: OutputParity) -> str:
+    if each.max_abs_error is None:
+        return f"was compared with the {each.compared_with}'s"
+    if not each.max_abs_error:
+        return f"equals the {each.compared_with}'s"
+    return f"differs from the {each.compared_with}'s by {each.max_abs_error:.3g} at most"
 
 
 def _write(out: Path, prepared: Path, manifest: Manifest, log: ChangeLog) -> ChangeLog:

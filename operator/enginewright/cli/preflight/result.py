@@ -1,7 +1,7 @@
 """What preflight found, as data: the JSON that is documented, and what every rendering is made of.
 
-The words below each field are its description in docs/preflight.schema.json, which `make schema`
-makes of this file. Within one version of the schema fields are only added.
+The words below each field are its description in docs/preflight.schema.json, which
+hack/preflight-schema makes of this file. Within one version of the schema fields are only added.
 """
 
 from typing import Final, Literal, TypeAlias

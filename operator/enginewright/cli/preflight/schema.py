@@ -1,6 +1,7 @@
 """The JSON Schema of what `--json` prints, made of the classes that print it."""
 
 import json
+import sys
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -9,6 +10,7 @@ from enginewright.cli.preflight.result import SCHEMA, Result
 from enginewright.contract.manifest import Change, Latency, OutputParity, TensorSpec
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_NULL: Final = {"type": "null"}
 # classes that the pipeline shares, whose fields have comments and no descriptions
 _SHARED: Final[dict[type[BaseModel], dict[str, str]]] = {
     TensorSpec: {
@@ -62,18 +64,29 @@ def _described(model: type[BaseModel], name: str) -> dict[str, Any]:
 
 def _describe(body: dict[str, Any], words: dict[str, str]) -> None:
     """Say of each field what it is, and that it is absent where nothing is known, never null."""
-    for name, each in body.get("properties", {}).items():
+    properties = body.get("properties", {})
+    for name, each in properties.items():
         each.pop("title", None)
         if name in words:
             each["description"] = words[name]
-        known = [one for one in each.get("anyOf", ()) if one != {"type": "null"}]
-        if "anyOf" in each and len(known) < len(each["anyOf"]):
-            body["required"] = [other for other in body.get("required", ()) if other != name]
-            del each["anyOf"]
-            each.pop("default", None)
-            each.update(known[0] if len(known) == 1 else {"anyOf": known})
+    optional = {name for name, each in properties.items() if _is_optional(each)}
+    for name in optional:
+        each = properties[name]
+        known = [one for one in each.pop("anyOf") if one != _NULL]
+        each.pop("default", None)
+        each.update(known[0] if len(known) == 1 else {"anyOf": known})
+    if properties:
+        body["required"] = [name for name in properties if name not in optional]
 
 
-def to_text(value: dict[str, Any]) -> str:
-    """Return the file's text."""
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+def _is_optional(field: dict[str, Any]) -> bool:
+    return _NULL in field.get("anyOf", ())
+
+
+def text() -> str:
+    """Return docs/preflight.schema.json."""
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(text())
