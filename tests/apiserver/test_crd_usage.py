@@ -38,6 +38,7 @@ spec:
   quantization:
     calibration: {uri: s3://models/resnet50/calib.npz, samples: 512, method: MinMax}
     perChannel: true
+    maxExcludedShare: 25%
   shapes:
     - {input: images, min: [1,3,224,224], opt: [8,3,224,224], max: [32,3,224,224], range: {low: "0", high: "1"}}
   parity: {samples: {uri: s3://models/resnet50/golden.npz}, rtol: "0.01", atol: "1e-3", outputs: []}
@@ -225,7 +226,7 @@ def test_explain_teaches_shapes(namespace: Namespace) -> None:
     ("field", "sentence"),
     [
         ("im.spec.source.uri", "External data files are looked for beside it."),
-        ("im.spec.precision", "This version refuses it."),
+        ("im.spec.serving.batching", "This version refuses it."),
         ("im.spec.podTemplate.tolerations.effect", "Effect of the taint; absent: every effect."),
         ("im.status.serving", "What serves now; absent: nothing."),
         ("aclass.spec.computeCapability", 'in quotes, such as "8.9".'),
