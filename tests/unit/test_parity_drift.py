@@ -1,0 +1,271 @@
+"""The first drifting node in real models, of which one node was tampered with."""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from enginewright_runtime.parity import Tolerances
+from enginewright_runtime.parity.drift import Drift, Side, find_drift, search
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    helper,
+    numpy_helper,
+)
+
+from tests.support import broken_models as broken
+from tests.support.converting import real
+
+Feeds = dict[str, np.ndarray[Any, Any]]
+GENERATOR = np.random.default_rng(3)
+MAGIKA: Feeds = {"bytes": GENERATOR.integers(0, 256, (2, 2048)).astype(np.int32)}
+IMAGE: Feeds = {"x": GENERATOR.random((1, 3, 96, 96), np.float32)}
+SPEECH: Feeds = {
+    "input": GENERATOR.normal(0, 0.1, (1, 512)).astype(np.float32),
+    "state": np.zeros((2, 1, 128), np.float32),
+    "sr": np.array(16000),
+}
+PITCH: Feeds = {
+    "audio": GENERATOR.normal(0, 0.1, (1, 8000)).astype(np.float32),
+    "fmin": np.array([50], np.float32),
+    "fmax": np.array([2000], np.float32),
+}
+
+
+def walk(graph: GraphProto) -> Iterator[NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                yield from walk(attribute.g)
+
+
+def scale_weight(model: ModelProto, operator: str, index: int) -> str:
+    """Make the weights of one node 5% too large; return its name."""
+    node = [each for each in model.graph.node if each.op_type == operator][index]
+    held = [tensor for tensor in model.graph.initializer if tensor.name == node.input[1]]
+    held += [each.attribute[0].t for each in model.graph.node if each.output[0] == node.input[1]]
+    array = numpy_helper.to_array(held[0])
+    held[0].CopyFrom(numpy_helper.from_array((array * 1.05).astype(array.dtype), held[0].name))
+    return str(node.name or node.output[0])
+
+
+def set_attribute(model: ModelProto, operator: str, index: int, **given: float) -> str:
+    """Set an attribute of one node; return its name."""
+    node = [each for each in model.graph.node if each.op_type == operator][index]
+    kept = [each for each in node.attribute if each.name not in given]
+    made = [helper.make_attribute(name, value) for name, value in given.items()]
+    del node.attribute[:]
+    node.attribute.extend([*kept, *made])
+    return str(node.name or node.output[0])
+
+
+class Pair:
+    """A model, and one to be tampered with."""
+
+    def __init__(self, folder: Path, model: ModelProto, feeds: Feeds, **saving: Any) -> None:
+        self.right, self.judged = folder / "right/model.onnx", folder / "judged/model.onnx"
+        for path in (self.right, self.judged):
+            path.parent.mkdir()
+        onnx.save(model, self.right, **saving)
+        self.inputs = folder / "inputs.npz"
+        named: dict[str, Any] = {f"s/{name}": array for name, array in feeds.items()}
+        np.savez(self.inputs, **named)
+        self.output = model.graph.output[0].name
+        self.model = model
+
+    def find(self, seconds: float = 120, rtol: float | None = None) -> Drift | None:
+        onnx.save(self.model, self.judged)
+        found = find_drift(
+            Side(self.right),
+            Side(self.judged),
+            self.inputs,
+            "s",
+            self.output,
+            tolerances=Tolerances(rtol=rtol),
+            seconds=seconds,
+        )
+        left = [path.name for path in self.judged.parent.parent.rglob("drift-*")]
+        assert not left
+        return found
+
+
+@pytest.mark.parametrize(
+    ("file", "feeds", "tamper"),
+    [
+        ("standard_v3_3/model.onnx", MAGIKA, lambda model: scale_weight(model, "Conv", 0)),
+        ("standard_v3_3/model.onnx", MAGIKA, lambda model: scale_weight(model, "MatMul", -1)),
+        ("PP-OCRv4_det_infer.onnx", IMAGE, lambda model: scale_weight(model, "Conv", 30)),
+        (
+            "PP-OCRv4_det_infer.onnx",
+            IMAGE,
+            lambda model: set_attribute(model, "HardSigmoid", 3, alpha=0.3),
+        ),
+        ("swift_f0/model.onnx", PITCH, lambda model: scale_weight(model, "Conv", 2)),
+    ],
+    ids=["first-conv", "last-matmul", "conv-among-672", "attribute", "unnamed-nodes"],
+)
+def test_one_node_was_tampered_with(
+    file: str, feeds: Feeds, tamper: Callable[[ModelProto], str], models: Path, tmp_path: Path
+) -> None:
+    pair = Pair(tmp_path, onnx.load(real(models, file)), feeds)
+    name = tamper(pair.model)
+    found = pair.find()
+    assert found is not None
+    assert found.label.startswith(f"{name} (")
+    assert "of its elements (largest absolute error" in str(found)
+
+
+def test_a_node_inside_an_if_is_told_by_the_if(models: Path, tmp_path: Path) -> None:
+    pair = Pair(tmp_path, onnx.load(real(models, "data/silero_vad.onnx")), SPEECH)
+    branch = next(node for node in pair.model.graph.node if node.op_type == "If")
+    for node in (each for attribute in branch.attribute for each in walk(attribute.g)):
+        held = node.attribute[0].t if node.op_type == "Constant" else TensorProto()
+        if held.data_type == TensorProto.FLOAT and len(held.dims) == 3:
+            array = numpy_helper.to_array(held) * np.float32(1.3)
+            held.CopyFrom(numpy_helper.from_array(array))
+    found = pair.find()
+    assert found is not None
+    assert found.label.endswith("(If)")
+
+
+def test_external_weights_are_shared(tmp_path: Path) -> None:
+    weights = {
+        name: numpy_helper.from_array(GENERATOR.random((64, 64), np.float32), name)
+        for name in ("a", "b", "c")
+    }
+    nodes = [("x", "a"), ("xa", "b"), ("xab", "c")]
+    model = broken.build(
+        [helper.make_node("MatMul", list(each), ["".join(each)], name=each[1]) for each in nodes],
+        [broken.value("x", 1, 64)],
+        [broken.value("xabc", 1, 64)],
+        list(weights.values()),
+    )
+    pair = Pair(
+        tmp_path,
+        model,
+        {"x": np.ones((1, 64), np.float32)},
+        save_as_external_data=True,
+        location="weights",
+        size_threshold=0,
+    )
+    pair.model = onnx.load(pair.right)
+    scale_weight(pair.model, "MatMul", 1)
+    found = pair.find()
+    assert found is not None
+    assert (found.label, found.tensor) == ("b (MatMul)", "xab")
+
+
+WORDS: Feeds = {"x": np.array(["Some", "Words"])}
+STRINGS = broken.build(
+    [
+        helper.make_node("StringConcat", ["x", "suffix"], ["longer"], name="suffixed"),
+        helper.make_node("StringConcat", ["longer", "longer"], ["y"], name="twice"),
+    ],
+    [broken.value("x", 2, kind=TensorProto.STRING)],
+    [broken.value("y", 2, kind=TensorProto.STRING)],
+    [numpy_helper.from_array(np.array(["!"], object), "suffix")],
+    opset=20,
+)
+TRUTHS = broken.build(
+    [
+        helper.make_node("Greater", ["x", "limit"], ["large"], name="compared"),
+        helper.make_node("Not", ["large"], ["y"], name="turned"),
+    ],
+    [broken.value("x", 1, 4)],
+    [broken.value("y", 1, 4, kind=TensorProto.BOOL)],
+    [numpy_helper.from_array(np.array(0.5, np.float32), "limit")],
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "feeds", "weight", "label"),
+    [
+        (
+            STRINGS,
+            WORDS,
+            numpy_helper.from_array(np.array(["?"], object), "suffix"),
+            "suffixed (StringConcat)",
+        ),
+        (
+            TRUTHS,
+            {"x": np.linspace(0, 1, 4, dtype=np.float32)[None]},
+            numpy_helper.from_array(np.array(0.9, np.float32), "limit"),
+            "compared (Greater)",
+        ),
+    ],
+    ids=["strings", "booleans"],
+)
+def test_what_are_no_numbers(
+    model: ModelProto, feeds: Feeds, weight: TensorProto, label: str, tmp_path: Path
+) -> None:
+    pair = Pair(tmp_path, model, feeds)
+    pair.model = ModelProto.FromString(model.SerializeToString())
+    pair.model.graph.initializer[0].CopyFrom(weight)
+    found = pair.find()
+    assert found is not None
+    assert found.label == label
+    assert "differs in" in found.words
+
+
+def test_whoever_allows_less_is_told_of_less(tmp_path: Path) -> None:
+    model = broken.build(
+        [
+            helper.make_node("Mul", ["x", "a"], ["xa"], name="first"),
+            helper.make_node("Relu", ["xa"], ["y"], name="second"),
+        ],
+        [broken.value("x", 1, 4)],
+        [broken.value("y", 1, 4)],
+        [numpy_helper.from_array(np.array(1, np.float32), "a")],
+    )
+    pair = Pair(tmp_path, model, {"x": np.linspace(1, 2, 4, dtype=np.float32)[None]})
+    pair.model.graph.initializer[0].CopyFrom(
+        numpy_helper.from_array(np.array(1.0002, np.float32), "a")
+    )
+    assert pair.find() is None
+    found = pair.find(rtol=1e-5)
+    assert found is not None
+    assert found.label == "first (Mul)"
+
+
+def test_time_is_up(models: Path, tmp_path: Path) -> None:
+    pair = Pair(tmp_path, onnx.load(real(models, "standard_v3_3/model.onnx")), MAGIKA)
+    scale_weight(pair.model, "Conv", 0)
+    assert pair.find(seconds=0.05) is None
+
+
+def test_on_another_backend(models: Path, openvino_python: Path, tmp_path: Path) -> None:
+    """The reference and OpenVINO in one process, as where OpenVINO serves."""
+    pair = Pair(tmp_path, onnx.load(real(models, "PP-OCRv4_det_infer.onnx")), IMAGE)
+    name = set_attribute(pair.model, "HardSigmoid", 3, alpha=0.3)
+    onnx.save(pair.model, pair.judged)
+    arguments = {
+        "right": [str(pair.right), "cpu"],
+        "judged": [str(pair.judged), "openvino"],
+        "inputs": str(pair.inputs),
+        "sample": "s",
+        "output": pair.output,
+        "precision": "FP32",
+        "rtol": 0.01,
+    }
+    done = subprocess.run(
+        [
+            openvino_python,
+            "-c",
+            f"import json, {search.__module__} as d;print(json.dumps(d.search(**json.loads(input()))))",
+        ],
+        input=json.dumps(arguments),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
+    )
+    assert json.loads(done.stdout.splitlines()[-1])["label"] == f"{name} (HardSigmoid)"
