@@ -62,7 +62,14 @@ def test_half_precision_is_folded_first_and_becomes_an_engine(namespace: Namespa
         *("patch", "acceleratorclass", "l4", "--type", "merge", "--patch", json.dumps(patch))
     )
     namespace.apply(
-        inference_model("detect", "detect.onnx", on="l4", precision="FP16", shapes=DETECT)
+        inference_model(
+            "detect",
+            "detect.onnx",
+            on="l4",
+            precision="FP16",
+            shapes=DETECT,
+            parity={"samples": {"uri": "pvc://models/detect-samples.npz"}},
+        )
     )
     namespace.wait_condition("detect", "EnginesReady", "True", "Built", 300)
     assert prepared(namespace, "detect")["precision"] == "FP16"
