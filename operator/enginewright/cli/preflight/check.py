@@ -29,7 +29,7 @@ from enginewright.contract.images import COMPILED_BACKENDS, ImageFacts
 from enginewright.contract.keys import engine_key
 from enginewright.contract.manifest import EngineInfo, Manifest
 from enginewright.contract.reasons import Reason
-from enginewright.contract.report import PublishedEngine
+from enginewright.contract.report import Finding, PublishedEngine
 from enginewright.contract.task import (
     ENGINE_STAGES,
     PREPARE_STAGES,
@@ -45,6 +45,18 @@ from enginewright.plan.outside import Outside, why_broken
 
 _CLAIM: Final = "local"
 _NAMED: Final = 100  # nodes elsewhere
+
+# What to do on a machine that is no cluster.
+REMEDIES_HERE: Final = {
+    Reason.STORE_UNAVAILABLE: (
+        "free space where temporary files lie, or set TMPDIR to a folder with more that can be"
+        " written"
+    ),
+    Reason.OUT_OF_MEMORY: "free memory; where several models are looked at, give a lower --jobs",
+    Reason.TIMEOUT: "try again on a machine with less load",
+    Reason.BACKEND_CRASHED: "choose another target, or report its last words to those who make it",
+    Reason.INTERNAL_ERROR: "report this with what --json prints",
+}
 
 Tell = Callable[[str, str], None]  # target, what happens now
 
@@ -171,7 +183,7 @@ class _Backend:
 
     def _note(self, outcome: Outcome, targets: tuple[Target, ...]) -> None:
         self._notes.findings += [
-            found(each, outcome.report.stage, target.name)
+            _here(each, found(each, outcome.report.stage, target.name))
             for target in targets
             for each in outcome.findings
         ]
@@ -297,6 +309,12 @@ class _Backend:
         left = outside.nodes_accelerated < outside.nodes_total
         warned = any(target.name in each.targets for each in self._notes.findings)
         return {"verdict": "warn" if left or warned else "pass", **counted}
+
+
+def _here(finding: Finding, known: Found) -> Found:
+    """Return what was found with what to do about it on this machine."""
+    remedy = REMEDIES_HERE.get(finding.reason)
+    return known if remedy is None else known.model_copy(update={"remedy": remedy})
 
 
 def _engine(info: EngineInfo) -> Engine:

@@ -1,29 +1,53 @@
-"""The command: from options to an exit code. 0: deployable, 1: not, 2: unusable input or usage."""
+"""The command: from options to an exit code.
 
+0: deployable. 1: not. 2: not judged, for unusable input or usage, a machine that fails, an interrupt.
+"""
+
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from threading import Event
 from typing import Annotated, Final
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from enginewright.cli.preflight import options, targets
-from enginewright.cli.preflight.check import Request, check, local_uri
-from enginewright.cli.preflight.outputs import Outputs, Told
-from enginewright.cli.preflight.result import Result
+from enginewright.cli.preflight import config, options, targets
+from enginewright.cli.preflight.cache import Cache, installation, usual_folder
+from enginewright.cli.preflight.check import Request
+from enginewright.cli.preflight.config import ConfigError, Configuration, ModelOptions
+from enginewright.cli.preflight.many import Shop, look, stopped_by_signals
+from enginewright.cli.preflight.outputs import Outputs
+from enginewright.cli.preflight.progress import shown
+from enginewright.cli.preflight.request import request
+from enginewright.cli.preflight.result import Result, Results, worst
 from enginewright.cli.preflight.table import show
-from enginewright.cli.preflight.words import visible
-from enginewright.cli.preflight.workplace import InstallationError, Workplace, workplace
+from enginewright.cli.preflight.words import counted, visible
+from enginewright.cli.preflight.workplace import InstallationError, Stopped, workplace
 from enginewright.contract.images import ImageFacts
+from enginewright.contract.reasons import Reason
 
 UNUSABLE: Final = 2
-_INTERRUPTED: Final = 130
 _PLAIN_WIDTH: Final = 160  # columns, where there is no terminal to have a width
+# Failures of this machine: they say nothing of the model.
+_NOT_JUDGED: Final = frozenset(
+    {Reason.STORE_UNAVAILABLE, Reason.OUT_OF_MEMORY, Reason.INTERNAL_ERROR}
+)
+
+
+class _UsageError(ValueError):
+    """What was asked for cannot be done; says what can."""
 
 
 def preflight(
-    model: Annotated[str, typer.Argument(help="An .onnx file, a folder with one, or a URI.")],
+    model: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="An .onnx file, a folder with one, or a URI; several may be given."
+            " Absent: the models of enginewright.toml."
+        ),
+    ] = None,
     *,
     target: Annotated[
         str | None,
@@ -40,11 +64,10 @@ def preflight(
         typer.Option(help="Sizes of a dynamic input, INPUT=MIN:OPT:MAX; once an input."),
     ] = None,
     samples: Annotated[
-        Path | None,
-        typer.Option(help="A .npz file as for spec.parity.samples.", exists=True, dir_okay=False),
+        str | None, typer.Option(help="A .npz file as for spec.parity.samples.")
     ] = None,
     calibration: Annotated[
-        Path | None, typer.Option(help="Data as for spec.quantization.calibration.", exists=True)
+        str | None, typer.Option(help="Data as for spec.quantization.calibration.")
     ] = None,
     target_opset: Annotated[
         int | None, typer.Option(min=7, help="Opset to convert to, as spec.targetOpset.")
@@ -55,12 +78,34 @@ def preflight(
             help="ONNX Runtime that is to serve, such as 1.24. Absent: the installed one."
         ),
     ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIGEST",
+            help="Runtime image that is to serve, as the cluster's operator knows it.",
+        ),
+    ] = None,
     budget: Annotated[
         str | None,
         typer.Option(
             help="What may run elsewhere: allow, or compute=2%,nodes=5%. Absent: nothing may."
         ),
     ] = None,
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="Configuration. Absent: enginewright.toml of this folder or one above.",
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Models at once at most. Absent: as CPUs and memory allow."),
+    ] = None,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Look again at what has not changed.")
+    ] = False,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a page for people to this file.")
     ] = None,
@@ -80,82 +125,169 @@ def preflight(
     """Find out what a cluster would do with a model, before it is applied."""
     console = Console(stderr=True, quiet=quiet)
     outputs = Outputs(html, junit, fix)
-    said: list[Told] = []
+    typed = ModelOptions.model_construct(
+        targets=tuple(target.split(",")) if target else None,
+        precision=precision,
+        shapes=tuple(shapes) if shapes else None,
+        samples=samples,
+        calibration=calibration,
+        target_opset=target_opset,
+        budget=budget,
+        runtime_version=runtime_version,
+    )
     try:
-        outputs.check([model])
-        with workplace() as place:
-            held = place.facts()
-            wanted = tuple(targets.parse(each) for each in target.split(",")) if target else ()
-            wanted = wanted or targets.defaults(held)
-            for each in wanted:
-                targets.check(each, held)
-            request = Request(
-                source=_source(model),
-                targets=tuple(dict.fromkeys(wanted)),
-                recipe=options.recipe(
-                    held,
-                    shapes=tuple(options.shape(each) for each in shapes or ()),
-                    wanted=options.precision(precision),
-                    runtime_version=runtime_version,
-                    target_opset=target_opset,
-                    samples_uri=local_uri(samples) if samples else None,
-                    calibration_uri=local_uri(calibration) if calibration else None,
-                ),
-                promise=options.promise(budget),
-                samples=samples,
-                calibration=calibration,
-            )
-            result = _check(request, place, held, console)
-            said += outputs.save_model(result, lambda key: place.artifact("prepared", key))
-    except (targets.TargetError, options.OptionError, InstallationError) as error:
-        console.print(f"enginewright preflight: {error}", style="red", markup=False)
+        with stopped_by_signals() as stop:
+            wanted = _wanted(model or [], config_file, typed)
+            if image and runtime_version:
+                raise _UsageError("give --image or --runtime-version: an image has a version")
+            outputs.check(list(wanted))
+            cache = None if no_cache else Cache(usual_folder(), lambda words: _say(console, words))
+            installed = installation()
+            held = _held(cache, installed, stop)
+            serving = _image(image) if image else None
+            requests = [_request(each, wanted, held, serving) for each in wanted]
+            shop = Shop(held, installed, cache, outputs, jobs, stop)
+            with shown(console, len(requests)) as watcher:
+                results, said = look(requests, shop, watcher)
+    except _UNUSABLE as error:
+        _say(console, str(error), failed=True)
         raise typer.Exit(UNUSABLE) from None
     except OSError as error:
-        where = f" {error.filename}" if error.filename else ""
-        told = f"enginewright preflight:{where} {error.strerror or error}"
-        console.print(told, style="red", markup=False)
+        where = f"{error.filename}: " if error.filename else ""
+        _say(console, f"{where}{error.strerror or error}", failed=True)
         raise typer.Exit(UNUSABLE) from None
-    except KeyboardInterrupt:
-        console.print("enginewright preflight: interrupted; nothing is left behind", style="red")
-        raise typer.Exit(_INTERRUPTED) from None
-    said += outputs.save_reports([result])
+    except Stopped:
+        _say(console, "interrupted; nothing is left behind", failed=True)
+        raise typer.Exit(UNUSABLE) from None
+    said += outputs.save_reports(results)
     if json:
-        sys.stdout.write(result.to_json() + "\n")
+        _print(_json(results, alone=len(model or ()) == 1))
     elif not quiet:
-        show(result, Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH))
+        _print(_table(results))
     for one in said:
-        style = "red" if one.failed else None
-        words = f"enginewright preflight: {visible(one.words)}"
-        console.print(words, style=style, markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(UNUSABLE if any(one.failed for one in said) else _code(result))
+        _say(console, one.words, failed=one.failed)
+    failed = any(one.failed for one in said)
+    raise typer.Exit(max([UNUSABLE if failed else 0, *map(_code, results)]))
 
 
-def _source(model: str) -> str:
-    if "://" in model:
-        return model
-    path = Path(model)
-    if not path.exists():
-        raise options.OptionError(f"{model}: there is no such file")
-    return model
+_UNUSABLE: Final = (
+    targets.TargetError,
+    options.OptionError,
+    InstallationError,
+    ConfigError,
+    _UsageError,
+)
 
 
-def _check(request: Request, place: Workplace, held: ImageFacts, console: Console) -> Result:
-    with Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-    ) as progress:
-        bar = progress.add_task("starting", total=None)
+def _wanted(
+    models: Sequence[str], file: Path | None, typed: ModelOptions
+) -> dict[str, ModelOptions]:
+    """Return every model with its options."""
+    found = file or config.find(Path())
+    known = Configuration.read(found) if found else None
+    if models:
+        return {
+            each: typed.over(known.options_of(each)) if known else typed
+            for each in dict.fromkeys(models)
+        }
+    if known is None:
+        raise _UsageError(
+            f"name a MODEL, or write {config.NAME}, which is found neither here nor in a folder"
+            " above"
+        )
+    return {each: typed.over(theirs) for each, theirs in known.models().items()}
 
-        def tell(target: str, stage: str) -> None:
-            progress.update(bar, description=f"{target}: {stage}")
 
-        return check(request, place, held, tell)
+def _held(cache: Cache | None, installed: str, stop: Event) -> ImageFacts:
+    """Return what is installed, asked once."""
+    if cache and (known := cache.tools(installed)):
+        return known
+    with workplace(stop) as place:
+        held = place.facts()
+    if cache:
+        cache.keep_tools(installed, held)
+    return held
+
+
+def _image(text: str) -> tuple[str, ImageFacts]:
+    from enginewright.cli import cluster  # noqa: PLC0415 - heavy
+    from enginewright.cli.preflight import images  # noqa: PLC0415 - likewise
+
+    try:
+        return images.chosen(text, cluster.ask(images.known))
+    except cluster.ClusterError as error:
+        raise _UsageError(
+            f"--image {text}: {error}; without a cluster, give --runtime-version instead"
+        ) from None
+    except images.ImageError as error:
+        raise _UsageError(str(error)) from None
+
+
+def _request(
+    source: str,
+    wanted: dict[str, ModelOptions],
+    held: ImageFacts,
+    image: tuple[str, ImageFacts] | None,
+) -> Request:
+    try:
+        return request(source, wanted[source], held, image)
+    except (targets.TargetError, options.OptionError) as error:
+        if len(wanted) == 1 or str(error).startswith(source):
+            raise
+        raise _UsageError(f"{source}: {error}") from None
+
+
+def _json(results: Sequence[Result], *, alone: bool) -> str:
+    if alone:
+        return results[0].to_json()
+    verdict = worst(tuple(each.verdict for each in results))
+    return Results(verdict=verdict, models=tuple(results)).to_json()
+
+
+def _table(results: Sequence[Result]) -> str:
+    """Return what people read, with colours where they see them."""
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    console = Console(width=None if is_terminal else _PLAIN_WIDTH)
+    with console.capture() as captured:
+        for number, each in enumerate(results):
+            if number:
+                console.print()
+            show(each, console)
+        if len(results) > 1:
+            counts = {name: sum(each.verdict == name for each in results) for name in _VERDICTS}
+            told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+            console.print(f"\n{counted(len(results), 'model')}: {told}", highlight=False)
+    return captured.get().removesuffix("\n")
+
+
+_VERDICTS: Final = ("pass", "warn", "fail")
+
+
+def _print(text: str) -> None:
+    """Write to stdout; whoever reads it may have had enough."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more at its end, and would complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _say(console: Console, words: str, *, failed: bool = False) -> None:
+    console.print(
+        f"enginewright preflight: {visible(words)}",
+        style="red" if failed else None,
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _code(result: Result) -> int:
     if result.model is None:
+        return UNUSABLE
+    if any(each.reason in _NOT_JUDGED for each in result.targets.values()):
         return UNUSABLE
     return 1 if result.verdict == "fail" else 0

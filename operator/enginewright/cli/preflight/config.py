@@ -15,7 +15,8 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
-from enginewright.cli.preflight import options, targets
+from enginewright.cli.preflight import options
+from enginewright.cli.preflight.targets import parse as target
 
 NAME: Final = "enginewright.toml"
 _MOST_MODELS: Final = 10_000
@@ -40,7 +41,7 @@ class _Table(BaseModel):
 class ModelOptions(_Table):
     """How a model is looked at. What is absent is left to what is asked next."""
 
-    targets: tuple[Annotated[str, _valid(targets.parse)], ...] | None = None
+    targets: tuple[Annotated[str, _valid(target)], ...] | None = None
     """Where it is to run, as `--target`: sm75 to sm121, cpu, openvino, cuda."""
     precision: Annotated[str, _valid(options.precision)] | None = None
     """Precision that it is brought to, as `--precision`."""

@@ -265,6 +265,23 @@ class Result(Described):
     """Whether this is an earlier run's result, for the same model, options and versions."""
 
 
+class Results(Described):
+    """All about several models: what one model's result is for one."""
+
+    model_config = ConfigDict(
+        validate_by_name=True, validate_by_alias=True, serialize_by_alias=True
+    )
+
+    schema_: Literal["enginewright.dev/preflight-models/v1"] = Field(
+        default="enginewright.dev/preflight-models/v1", alias="schema"
+    )
+    """Name and version of this form."""
+    verdict: Verdict
+    """The worst of the models' verdicts."""
+    models: tuple[Result, ...]
+    """Each model, in the order asked for."""
+
+
 def worst(verdicts: tuple[Verdict, ...]) -> Verdict:
     """Return the worst of several; "pass" of none."""
     return max(verdicts, key=_ORDER.index, default="pass")

@@ -171,6 +171,13 @@ class Workplace:
         """Return the folder of an artefact."""
         return self._place(contract.STORE_PATH) / kind / key
 
+    def fetched(self) -> tuple[str, ...]:
+        """Return the files that stage `fetch` has brought, the .onnx file first; (): none."""
+        reports = self._place(contract.STORE_PATH) / "reports"
+        told = (_read(path) for path in reports.glob("prepare-*/fetch.json"))
+        facts = next((each.facts for each in told if each and each.ok), {})
+        return tuple(each["path"] for each in facts.get("files", ()))
+
     def fetched_model(self) -> Path:
         """Return the source's file, once stage `fetch` has brought it."""
         from enginewright_runtime.digests import MODEL_NAME  # noqa: PLC0415 - loaded lazily

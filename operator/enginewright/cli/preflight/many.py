@@ -1,0 +1,241 @@
+"""Looks at one model or at many: in the order asked, as many at once as there are CPUs and memory.
+
+A model that cannot be looked at is told of and stops no other. Signals are taken here alone: a
+handler says that nobody wants an answer any more, everything under way ends what it has started
+and removes its folders, and only then does the command end.
+"""
+
+import errno
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Final, Protocol
+
+from enginewright.cli.preflight.cache import Cache
+from enginewright.cli.preflight.check import REMEDIES_HERE, Request, check
+from enginewright.cli.preflight.outputs import Outputs, Told
+from enginewright.cli.preflight.result import Found, Result, TargetResult
+from enginewright.cli.preflight.workplace import InstallationError, Stopped, workplace
+from enginewright.contract.images import ImageFacts
+from enginewright.contract.reasons import REMEDIES, Reason
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+_MIB: Final = 1 << 20
+# Measured: a stage and its child hold Python, onnx and ONNX Runtime twice, a builder of engines
+# more, and the model several times over as file, graph, weights and outputs.
+_MEMORY_AT_LEAST: Final = 600 * _MIB
+_MEMORY_FOR_AN_ENGINE: Final = 1200 * _MIB
+_MEMORY_TIMES_SIZE: Final = 6
+_USABLE: Final = 0.8  # of what is free
+
+
+class Watcher(Protocol):
+    """Hears how far each model is, from any thread."""
+
+    def begins(self, source: str) -> None:
+        """Hear that it is looked at from now on."""
+        ...
+
+    def stage(self, source: str, target: str, stage: str) -> None:
+        """Hear what is done now."""
+        ...
+
+    def ends(self, result: Result) -> None:
+        """Hear what came of it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Shop:
+    """What all models have in common."""
+
+    held: ImageFacts
+    installed: str  # digest of what is installed
+    cache: Cache | None
+    outputs: Outputs
+    jobs: int | None  # at most at once; None: as many as there are CPUs
+    stop: threading.Event
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[threading.Event]:
+    """Give what is set by the first signal that asks this process to end."""
+    stop = threading.Event()
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        stop.set()
+
+    before = {each: signal.signal(each, hear) for each in _SIGNALS}
+    try:
+        yield stop
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def look(
+    requests: Sequence[Request], shop: Shop, watcher: Watcher
+) -> tuple[list[Result], list[Told]]:
+    """Look at all of them; return the results in the order asked, and what was written.
+
+    Raises:
+        Stopped: a signal came; nothing is left behind.
+    """
+    jobs = min(shop.jobs or _cpus(), len(requests))
+    room = _Room(len(requests))
+    waiting = list(range(len(requests)))
+    running: dict[Future[tuple[Result, list[Told]]], int] = {}
+    found: dict[int, tuple[Result, list[Told]]] = {}
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        while waiting or running:
+            while waiting and len(running) < jobs and not shop.stop.is_set():
+                if not room.take(waiting[0], requests[waiting[0]]):
+                    break
+                number = waiting.pop(0)
+                running[pool.submit(_one, requests[number], shop, watcher)] = number
+            if not running:
+                break
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for each in done:
+                number = running.pop(each)
+                room.give_back(number)
+                if each.exception() is None:
+                    found[number] = each.result()
+                elif not isinstance(each.exception(), Stopped):
+                    shop.stop.set()  # a bug of ours: end the others, and let it be seen
+                    each.result()
+    if len(found) < len(requests):
+        raise Stopped
+    results = [found[number][0] for number in range(len(requests))]
+    return results, [each for number in range(len(requests)) for each in found[number][1]]
+
+
+def _one(request: Request, shop: Shop, watcher: Watcher) -> tuple[Result, list[Told]]:
+    watcher.begins(request.source)
+    # the model that would be served is no part of a result
+    if shop.cache and shop.outputs.fix is None:
+        earlier = shop.cache.result(request, shop.held, shop.installed)
+        if earlier:
+            watcher.ends(earlier)
+            return earlier, []
+    said: list[Told] = []
+
+    def tell(target: str, stage: str) -> None:
+        watcher.stage(request.source, target, stage)
+
+    try:
+        with workplace(shop.stop) as place:
+            result = check(request, place, shop.held, tell)
+            said = shop.outputs.save_model(result, lambda key: place.artifact("prepared", key))
+            if shop.cache:
+                shop.cache.keep(request, shop.held, shop.installed, result, place.fetched())
+    except InstallationError as error:
+        result = _unknown(request, Reason.INTERNAL_ERROR, str(error))
+    except OSError as error:
+        reason = Reason.STORE_UNAVAILABLE if error.errno in _NO_ROOM else Reason.INTERNAL_ERROR
+        result = _unknown(request, reason, _in_words(error))
+    watcher.ends(result)
+    return result, said
+
+
+def _unknown(request: Request, reason: Reason, message: str) -> Result:
+    """Return the result of a model that could not be looked at."""
+    names = tuple(each.name for each in request.targets)
+    finding = Found(
+        severity="error",
+        reason=reason,
+        message=message,
+        remedy=REMEDIES_HERE.get(reason, REMEDIES[reason]),
+        stage="preflight",
+        targets=names,
+    )
+    return Result(
+        verdict="fail",
+        source=request.source,
+        findings=(finding,),
+        targets={
+            each.name: TargetResult(
+                verdict="fail", backend=each.backend, reason=reason, message=message
+            )
+            for each in request.targets
+        },
+    )
+
+
+def _in_words(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"
+
+
+class _Room:
+    """Memory that is promised to the models under way."""
+
+    def __init__(self, models: int) -> None:
+        # one model alone takes what it needs: there is nothing to wait for
+        self._free = _free_memory() * _USABLE if models > 1 else 0.0
+        self._taken: dict[int, int] = {}
+
+    def take(self, number: int, request: Request) -> bool:
+        """Promise what a model is likely to need; False: others must end first."""
+        need = _need(request)
+        if self._taken and sum(self._taken.values()) + need > self._free:
+            return False
+        self._taken[number] = need
+        return True
+
+    def give_back(self, number: int) -> None:
+        """Take it back when the model has been looked at."""
+        del self._taken[number]
+
+
+def _need(request: Request) -> int:
+    compiled = any(each.compute_capability for each in request.targets)
+    least = _MEMORY_FOR_AN_ENGINE if compiled else _MEMORY_AT_LEAST
+    return least + _MEMORY_TIMES_SIZE * _size(request.source)
+
+
+def _size(source: str) -> int:
+    """Return the bytes of a file, with those that are named after it; 0: nothing is known yet."""
+    if "://" in source:
+        return 0
+    path = Path(source)
+    try:
+        if path.is_dir():
+            return sum(each.stat().st_size for each in path.iterdir() if each.is_file())
+        beside = (each for each in path.parent.iterdir() if each.name.startswith(path.stem))
+        return sum(each.stat().st_size for each in beside if each.is_file())
+    except OSError:
+        return 0
+
+
+def _cpus() -> int:
+    from enginewright_runtime.limits import threads  # noqa: PLC0415 - loaded lazily
+
+    return threads()
+
+
+def _free_memory() -> int:
+    """Return the bytes that this machine, and the container that we may be in, have left."""
+    from enginewright_runtime.limits import memory_limit  # noqa: PLC0415 - loaded lazily
+
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for line in _lines(Path("/proc/meminfo")):
+        if line.startswith("MemAvailable:"):
+            free = int(line.split()[1]) * 1024
+    limit = memory_limit()
+    return free if limit is None else min(free, limit)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

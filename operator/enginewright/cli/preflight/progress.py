@@ -1,0 +1,93 @@
+"""Shows how far models are: a line for each that moves on a terminal, one at its end elsewhere."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from typing_extensions import override
+
+from enginewright.cli.preflight.many import Watcher
+from enginewright.cli.preflight.result import Result
+from enginewright.cli.preflight.words import visible
+
+_LONGEST: Final = 80  # characters of a name
+
+
+class _Live(Watcher):
+    """Rows of a live display; Rich's own lock makes it safe for threads."""
+
+    def __init__(self, progress: Progress, models: int) -> None:
+        self._progress = progress
+        self._models = models
+        self._done = 0
+        self._rows: dict[str, TaskID] = {}
+        self._whole = progress.add_task(self._count(), visible=models > 1, total=None)
+
+    def _count(self) -> str:
+        return f"{self._done} of {self._models} models"
+
+    @override
+    def begins(self, source: str) -> None:
+        self._rows[source] = self._progress.add_task(_name(source), total=None)
+
+    @override
+    def stage(self, source: str, target: str, stage: str) -> None:
+        name = f"{_name(source)}  " if self._models > 1 else ""
+        self._progress.update(self._rows[source], description=f"{name}{target}: {stage}")
+
+    @override
+    def ends(self, result: Result) -> None:
+        self._progress.remove_task(self._rows.pop(result.source))
+        self._done += 1
+        self._progress.update(self._whole, description=self._count())
+
+
+class _Lines(Watcher):
+    """One line a model, for logs."""
+
+    def __init__(self, console: Console, models: int) -> None:
+        self._console = console
+        self._models = models
+        self._done = 0
+
+    @override
+    def begins(self, source: str) -> None:
+        return
+
+    @override
+    def stage(self, source: str, target: str, stage: str) -> None:
+        return
+
+    @override
+    def ends(self, result: Result) -> None:
+        self._done += 1
+        if self._models > 1:
+            time = "an earlier run" if result.cached else f"{result.seconds:.1f} s"
+            self._console.print(
+                f"[{self._done}/{self._models}] {result.verdict} {visible(result.source)} ({time})",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+
+
+@contextmanager
+def shown(console: Console, models: int) -> Iterator[Watcher]:
+    """Give what hears of the models."""
+    if not console.is_terminal:
+        yield _Lines(console, models)
+        return
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    ) as progress:
+        yield _Live(progress, models)
+
+
+def _name(source: str) -> str:
+    return visible(source if len(source) <= _LONGEST else f"…{source[-_LONGEST:]}")
