@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -25,7 +26,8 @@ def write_models(real: Path, folder: Path) -> None:
     images = np.random.default_rng(11).random((64, 3, 32, 32), np.float32)
     np.savez(folder / "calibration.npz", x=images)
     shutil.copy(next(real.rglob("ch_PP-OCRv4_det_infer.onnx")), folder / "detect.onnx")
-    np.savez(folder / "detect-samples.npz", **{"page/x": _page()})
+    samples: dict[str, Any] = {"page/x": _page()}
+    np.savez(folder / "detect-samples.npz", **samples)
 
 
 def _newer_opset() -> onnx.ModelProto:
