@@ -57,8 +57,9 @@ def page(results: Sequence[Result]) -> str:
             "footer",
             tag(
                 "p",
-                f"Found out in {words.duration(seconds)} by `enginewright preflight`, which runs the"
-                " stages of the Jobs. Times are this machine's.",
+                f"Found out in {words.duration(seconds)} by ",
+                tag("code", "enginewright preflight"),
+                ", which runs the stages of the Jobs. Times are this machine's.",
             ),
         ),
     )
@@ -200,7 +201,10 @@ def _finding(each: Found) -> Markup:
         if each.remedy
         else None,
         (
-            [tag("p", "Or, with sizes of yours:"), tag("pre", tag("code", "\n".join(each.options)))]
+            [
+                tag("p", "Or, for this command, with sizes of yours:"),
+                tag("pre", tag("code", "\n".join(each.options))),
+            ]
             if each.options
             else None
         ),
