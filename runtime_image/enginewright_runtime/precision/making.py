@@ -21,6 +21,7 @@ from typing_extensions import override
 from enginewright_runtime import graphs
 from enginewright_runtime.conversion.storage import save
 from enginewright_runtime.conversion.translating import TranslationError
+from enginewright_runtime.digests import MODEL_NAME
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.logs import counted
 from enginewright_runtime.parity import Tolerances
@@ -31,12 +32,15 @@ from enginewright_runtime.precision.half_rules import HALVES, Half
 from enginewright_runtime.precision.observing import limits, single_values
 from enginewright_runtime.precision.prove import MOST_OF_CALIBRATION, Proof, Prover
 from enginewright_runtime.precision.ranges import Ranges, learn
-from enginewright_runtime.precision.searching import Budget, Found, Group, search
+from enginewright_runtime.precision.searching import FIRST_GROUPS, Budget, Found, Group, search
 from enginewright_runtime.precision.subject import Subject
 from enginewright_runtime.precision.telling import tell
 from enginewright_runtime.precision.tensors import Sink
-from enginewright_runtime.precision.widening import widen
+from enginewright_runtime.precision.widening import ROUNDING, widen
 from enginewright_runtime.stages.golden_run import INPUTS, read_arrays
+from enginewright_runtime.stages.shape_nodes import shape_nodes
+
+__all__ = ["PREFIX", "ROUNDING", "Made", "Order", "make", "write_widened"]
 
 PREFIX: Final = "quantize-"  # of all that lies about while it works
 TRIALS: Final = 64  # models that are made and proven to find what to leave out
@@ -79,6 +83,7 @@ class Made(Message):
     opset: int = 0
     ir_version: int = 0
     nodes: int = 0
+    shape_nodes: tuple[str, ...] = ()  # labels of shape arithmetic
     source_opset: int = 0
     changed: tuple[str, ...] = ()  # labels of the nodes that are of lower precision
     left: dict[str, str] = Field(
@@ -107,6 +112,13 @@ def make(*, order: dict[str, Any]) -> dict[str, Any]:
     return _Making(Order.model_validate(order)).run().model_dump(mode="json")
 
 
+def write_widened(*, model: str, out: str) -> None:
+    """Write a model of halves as one that ONNX Runtime's CPU provider runs, beside its weights."""
+    proto = graphs.parse(Path(model))
+    widen(proto)
+    save(proto, Path(out))
+
+
 class _Maker(ABC):
     """Writes models of one precision that differ in which nodes are left out."""
 
@@ -126,7 +138,7 @@ class _Maker(ABC):
 
     def to_prove(self, folder: Path) -> Path:
         """Return the model to run in a proof of the one in the folder."""
-        return folder / "model.onnx"
+        return folder / MODEL_NAME
 
 
 class _Halves(_Maker):
@@ -154,9 +166,7 @@ class _Halves(_Maker):
 
     @override
     def to_prove(self, folder: Path) -> Path:
-        model = graphs.parse(folder / "model.onnx")
-        widen(model)
-        save(model, folder / _WIDENED)
+        write_widened(model=str(folder / MODEL_NAME), out=str(folder / _WIDENED))
         return folder / _WIDENED
 
 
@@ -257,7 +267,7 @@ class _Making:
         left: dict[str, str],
         excluded: frozenset[int],
     ) -> Made:
-        model = graphs.parse(self._out / "model.onnx")
+        model = graphs.parse(self._out / MODEL_NAME)
         return Made(
             agrees=proof.agrees,
             words=proof.words or first.words,
@@ -266,6 +276,7 @@ class _Making:
             opset=graphs.default_opset(model) or 0,
             ir_version=model.ir_version,
             nodes=sum(1 for _ in graphs.walk_nodes(model)),
+            shape_nodes=shape_nodes(model),
             source_opset=self._source_opset,
             changed=tuple(changed),
             left=left,
@@ -385,11 +396,15 @@ class _Making:
         units = maker.units
         quantization = self._recipe.quantization
         share = _SHARE if quantization is None else quantization.max_excluded_share
-        budget = Budget(TRIALS, SECONDS)
+        allowed = int(len(units) * share)
+        # where nothing may be left out, it is only to tell where the error comes from
+        trials = TRIALS if allowed else FIRST_GROUPS
+        budget = Budget(trials, SECONDS)
 
         def evaluate(excluded: frozenset[int]) -> Proof:
             self._tell(
-                f"looking for the nodes that cost most accuracy: trial {budget.used} of at most {TRIALS}"
+                f"looking for the nodes that cost most accuracy: trial {budget.used} of at"
+                f" most {trials}"
             )
             self._count += 1
             folder = self._out.with_name(f"{PREFIX}trial-{self._count}")
@@ -399,11 +414,11 @@ class _Making:
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
 
-        return search(units, evaluate, int(len(units) * share), budget)
+        return search(units, evaluate, allowed, budget)
 
     def _check(self) -> None:
         """Hold the result against ONNX's own rules, which its source kept."""
-        if _checks(self._base) is None and (words := _checks(self._out / "model.onnx")):
+        if _checks(self._base) is None and (words := _checks(self._out / MODEL_NAME)):
             raise StageFailure(
                 Reason.INTERNAL_ERROR,
                 f"the {self._order.precision} model breaks ONNX's rules: {words}",

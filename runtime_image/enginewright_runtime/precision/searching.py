@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-_FIRST_GROUPS: Final = 8
+FIRST_GROUPS: Final = 8
 _SPLITS: Final = 4  # between two tries to leave the dearest out
 
 
@@ -102,10 +102,10 @@ class _Search:
         self._groups: list[Group] = []
 
     def run(self) -> Found:
-        for part in _parts(self._units, _FIRST_GROUPS):
+        for part in _parts(self._units, FIRST_GROUPS):
             self._measure(part)
         excluded = self._try()
-        while excluded is None and not self._budget.is_spent() and self._split():
+        while excluded is None and not self._is_hopeless() and self._split():
             excluded = self._try()
         if excluded is not None:
             excluded = self._give_back(excluded)
@@ -137,14 +137,28 @@ class _Search:
             done = True
         return done
 
-    def _try(self) -> frozenset[int] | None:
-        """Leave out as much of the dearest as is allowed, then as little as suffices."""
-        order: list[tuple[int, ...]] = []
+    def _dearest(self) -> list[Group]:
+        """Return as many of the dearest groups as may be left out."""
+        found: list[Group] = []
         room = self._allowed
         for group in sorted(self._groups, key=lambda each: each.density, reverse=True):
             if len(group.units) <= room and group.error > 0:
-                order.append(group.units)
+                found.append(group)
                 room -= len(group.units)
+        return found
+
+    def _is_hopeless(self) -> bool:
+        """Tell whether what was tried last were single nodes, and no other can be as dear."""
+        if self._budget.is_spent():
+            return True
+        tried = self._dearest()
+        others = [each.error for each in self._groups if each not in tried]
+        least = min((each.error for each in tried if len(each.units) == 1), default=0.0)
+        return all(len(each.units) == 1 for each in tried) and least >= max(others, default=0.0)
+
+    def _try(self) -> frozenset[int] | None:
+        """Leave out as much of the dearest as is allowed, then as little as suffices."""
+        order = [each.units for each in self._dearest()]
         if not order or self._budget.is_spent() or not self._prove(_union(order)).agrees:
             return None
         low, high = 0, len(order)  # leaving out `high` groups suffices; `low` does not

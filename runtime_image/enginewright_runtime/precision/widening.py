@@ -20,7 +20,7 @@ _HALVES: Final[Mapping[str, int]] = {
     "tensor(bfloat16)": TensorProto.BFLOAT16,
 }
 _LEFT_ALONE: Final = frozenset({"Cast", "Constant"})  # the CPU provider has them for halves
-SUFFIX: Final = "/rounding"  # of the names of nodes that the model does not have
+ROUNDING: Final = "/rounding"  # in the names of nodes that the model does not have
 
 
 def widen(model: ModelProto) -> int:
@@ -81,5 +81,5 @@ class _Widener:
         return [*before, node, *after]
 
     def _cast(self, source: str, target: str, element: int) -> NodeProto:
-        name = self._names.fresh(f"{target}{SUFFIX}")
+        name = self._names.fresh(f"{target}{ROUNDING}")
         return helper.make_node("Cast", [source], [target], name=name, to=element)

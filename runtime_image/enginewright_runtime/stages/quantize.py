@@ -38,16 +38,16 @@ from enginewright_runtime.paths import Paths
 from enginewright_runtime.precision.calibration import ENOUGH
 from enginewright_runtime.precision.choosing import Candidate, Choice, Times, choose
 from enginewright_runtime.precision.existing import existing
-from enginewright_runtime.precision.making import PREFIX, Made, Order
+from enginewright_runtime.precision.making import PREFIX, ROUNDING, Made, Order
 from enginewright_runtime.precision.telling import followed
 from enginewright_runtime.stages import costs
 from enginewright_runtime.stages.golden_run import EXPECTED, INPUTS, OUTPUTS
 
 _log: Final = logging.getLogger(__name__)
 _MAKE: Final = "enginewright_runtime.precision.making:make"
+_WIDEN: Final = "enginewright_runtime.precision.making:write_widened"
 _TIME: Final = "enginewright_runtime.precision.timing:measure"
 _JUDGE: Final = "enginewright_runtime.stages.golden_run:run_judged"
-_SHAPE_NODES: Final = "enginewright_runtime.stages.convert:find_shape_nodes"
 _CALIBRATED: Final = frozenset({"INT8", "FP8"})
 _OWN: Final = "own"
 _MOST_NODES: Final = 100  # kept in a change and in a finding
@@ -161,31 +161,30 @@ class _Quantization:
 
     def _failed(self, wanted: Precision, made: Made) -> StageFailure:
         """Return the refusal, naming what costs most."""
-        told = [f"{name_nodes(list(cost.nodes))} ({cost.error:.2g})" for cost in made.costs[:_TOLD]]
+        told = [f"{name_nodes(list(cost.nodes))} ({cost.error:.2g})" for cost in made.costs]
         units = len(made.changed) + len(made.excluded)
         message = (
             f"the {wanted} model does not keep parity: {made.words}; its error, 1 - cosine, is"
             f" {made.first_error:.2g}, and leaving out as many of its {counted(units, 'node')} as"
             " spec.quantization.maxExcludedShare allows does not suffice"
         )
-        if told:
-            message += f"; alone these cost most: {', '.join(told)}"
-        nodes = tuple(dict.fromkeys(label for cost in made.costs for label in cost.nodes))
-        remedy = None
+        dearest = "; alone these cost most: "
+        remedy = REMEDIES[Reason.QUANTIZATION_FAILED]
         if wanted not in _CALIBRATED:
             remedy = (
                 "choose another spec.precision, or widen spec.parity if the drift is acceptable"
             )
+        nodes = tuple(dict.fromkeys(label for cost in made.costs for label in cost.nodes))
         finding = Finding(
             severity="error",
             reason=Reason.QUANTIZATION_FAILED,
-            message=f"{message}; {remedy or REMEDIES[Reason.QUANTIZATION_FAILED]}",
+            message=f"{message}{dearest if told else ''}{', '.join(told)}; {remedy}",
             nodes=nodes[:_MOST_NODES],
             node_count=len(nodes),
         )
         return StageFailure(
             Reason.QUANTIZATION_FAILED,
-            message,
+            f"{message}{dearest if told else ''}{', '.join(told[:_TOLD])}",
             nodes=nodes[:_MOST_NODES],
             remedy=remedy,
             findings=(finding, *self._told.warnings),
@@ -392,11 +391,7 @@ class _Quantization:
             ir_version=made.ir_version,
             nodes=made.nodes,
             node_costs=self._costs(folder / MODEL_NAME),
-            shape_nodes=tuple(
-                run_isolated(
-                    _SHAPE_NODES, "reading the model's shapes", model=str(folder / MODEL_NAME)
-                )
-            ),
+            shape_nodes=made.shape_nodes,
             changes=(*self._converted.changes, *changes),
             parity=made.outputs,
             warnings=tuple(self._told.warnings),
@@ -424,11 +419,8 @@ class _Quantization:
         if made.excluded:
             message += f", left out {len(made.excluded)} for accuracy"
         if others := len(made.left) - len(made.excluded):
-            message += (
-                f", {counted(others, 'other')} cannot be"
-                if others == 1
-                else f", {others} others cannot be"
-            )
+            why = "cannot be quantised" if precision in _CALIBRATED else "stay in FP32"
+            message += f"; {others} more {why}"
         found.append(Change(kind=kind, message=message, nodes=made.changed[:_MOST_NODES]))
         return found
 
@@ -439,13 +431,20 @@ class _Quantization:
         return f", with ranges of {counted(made.samples, 'sample')} ({quantization.calibration.method})"
 
     def _costs(self, model: Path) -> tuple[NodeCost, ...]:
-        """Return what the nodes cost; where the model cannot be run here, what they did before."""
+        """Return what the nodes cost; where the model cannot be profiled, what they did before."""
         _log.info("profiling the model on backend cpu")
+        inputs = self._work / GOLDEN_FOLDER / INPUTS
         try:
-            return costs.measure(model, self._work / GOLDEN_FOLDER / INPUTS)
+            if existing(graphs.parse(model)).precision != "BF16":
+                return costs.measure(model, inputs)
+            # ONNX Runtime's CPU provider has no such kernels
+            out = model.with_name(f"{PREFIX}widened.onnx")
+            run_isolated(_WIDEN, "widening the model", model=str(model), out=str(out))
+            return without_rounding(costs.measure(out, inputs))
         except (StageFailure, SessionError) as error:
-            _log.info(
-                "node costs are those of before, since the model cannot be profiled: %s", error
+            self._told.warn(
+                Reason.QUANTIZATION_FAILED,
+                f"node costs are those before the change, since the model cannot be profiled: {error}",
             )
             return self._golden.node_costs
 
@@ -459,6 +458,13 @@ class _Quantization:
             findings=tuple(self._told.warnings),
             facts=self._told.facts,
         )
+
+
+def without_rounding(measured: tuple[NodeCost, ...]) -> tuple[NodeCost, ...]:
+    """Return costs without those of nodes that only the widened model has."""
+    kept = [cost for cost in measured if ROUNDING not in cost.label]
+    whole = sum(cost.share for cost in kept) or 1.0
+    return tuple(cost.model_copy(update={"share": cost.share / whole}) for cost in kept)
 
 
 def _worst(outputs: tuple[OutputParity, ...]) -> str:
