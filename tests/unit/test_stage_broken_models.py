@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from enginewright.contract.reasons import Reason, exit_code
-from enginewright.contract.task import ShapeProfile
+from enginewright.contract.task import Recipe, ShapeProfile
 from enginewright_runtime.handoff import Validated
 from enginewright_runtime.stages import validate
+from enginewright_runtime.stages.inspection import inspect_here
 from onnx import ModelProto
 
 from tests.support import broken_models as broken
@@ -143,11 +144,26 @@ PROFILES = (
 
 
 @pytest.mark.parametrize(("profile", "told"), PROFILES)
-def test_bad_profile(profile: ShapeProfile, told: str, place: Workplace) -> None:
-    uri = place.put("model.onnx", broken.open_dimensions("batch", 4))
-    _, outcome = place.prepare(place.task(uri, shapes=[profile]))
+def test_bad_profile(profile: ShapeProfile, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(broken.open_dimensions("batch", 4).SerializeToString())
+    recipe = Recipe(
+        backend="cpu", ort_version="1.31.1", max_opset=26, max_ir_version=13, shapes=(profile,)
+    )
+    found = inspect_here(str(path), recipe.model_dump(mode="json"))["findings"]
+    assert [each["rule"] for each in found] == ["shapes-contradict"]
+    assert told in found[0]["message"]
+
+
+def test_bad_profiles_are_one_finding_and_the_model_is_loaded_all_the_same(
+    place: Workplace,
+) -> None:
+    outcome = validated(
+        place, broken.open_dimensions("batch", 4), shapes=tuple(each for each, _ in PROFILES)
+    )
     assert outcome.report.reason is Reason.SHAPE_PROFILE_INVALID
-    assert told in outcome.message
+    assert findings(outcome) == [("error", "shapes-contradict")]
+    assert all(told in outcome.message for _, told in PROFILES[:4])
 
 
 def test_every_finding_is_collected_and_the_first_to_mend_is_told(place: Workplace) -> None:
@@ -165,12 +181,9 @@ def test_every_finding_is_collected_and_the_first_to_mend_is_told(place: Workpla
 
 
 def test_what_only_the_checker_refuses_is_a_warning(place: Workplace) -> None:
-    stage, outcome = place.prepare(place.task(place.put("model.onnx", broken.unsorted())))
-    assert (stage, outcome.code) == ("publish", 0)
-    validated = place.stage("validate", place.task("pvc://models/model.onnx"))
-    assert "topologically sorted" in validated.message
-    assert validated.full is not None
-    assert [each["severity"] for each in validated.full["findings"]] == ["warning"]
+    outcome = validated(place, broken.unsorted())
+    assert (outcome.code, findings(outcome)) == (0, [("warning", "onnx-checker")])
+    assert "topologically sorted" in outcome.message
 
 
 CONVERTIBLE = (

@@ -5,14 +5,14 @@ memory and time are the child's, and what it may use of them is limited.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from enginewright.contract.base import Message
 from enginewright.contract.manifest import TensorSpec
-from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding
+from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.contract.report import NAMED_NODES, Finding
 from enginewright.contract.task import Recipe, ShapeProfile
 from onnx import ModelProto, ValueInfoProto
 
@@ -146,7 +146,7 @@ def _judge(model: ModelProto, folder: Path, recipe: Recipe) -> Inspection:
         profiles=resolved.profiles,
         converted=converted,
     )
-    found = [*refusal, *table.judge(subject), *map(_named, resolved.findings)]
+    found = [*refusal, *table.judge(subject), *_of_shapes(resolved.findings)]
     return Inspection(
         findings=tuple(found),
         opset=graphs.default_opset(model) or 0,
@@ -168,6 +168,19 @@ def _conversion(model: ModelProto, recipe: Recipe) -> tuple[list[Finding], bool]
     refusal = conversion.plan(model, recipe).refusal
     needed = conversion.plan(model, recipe.model_copy(update={"target_opset": None}))
     return ([] if refusal is None else [_named(refusal)]), bool(needed.steps or needed.refusal)
+
+
+def _of_shapes(findings: Sequence[Finding]) -> list[Finding]:
+    """Return what is wrong with spec.shapes as one finding a reason: several inputs may be."""
+    merged = []
+    for reason in dict.fromkeys(finding.reason for finding in findings):
+        messages = [finding.message for finding in findings if finding.reason is reason]
+        ending = f"; {REMEDIES[reason]}"
+        told = "; ".join(message.removesuffix(ending) for message in messages[:NAMED_NODES])
+        told += ending if messages[0].endswith(ending) else ""
+        first = next(finding for finding in findings if finding.reason is reason)
+        merged.append(_named(first.model_copy(update={"message": told})))
+    return merged
 
 
 def _ranked(values: Iterable[ValueInfoProto]) -> frozenset[str]:
