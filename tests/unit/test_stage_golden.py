@@ -9,8 +9,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import ExitCode, Reason
-from enginewright.contract.task import ShapeProfile
+from enginewright.contract.task import PrepareTask, ShapeProfile
+from enginewright_runtime import graphs
+from enginewright_runtime.handoff import Converted, Golden, Validated
+from enginewright_runtime.shapes import resolve
+from enginewright_runtime.stages.golden import own_precision
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.support import broken_models as broken
@@ -264,3 +269,195 @@ def only_on_device(
         for stage in ("quantize", "publish"):
             assert place.stage(stage, task).code == 0
     return golden
+
+
+def after_convert(
+    place: Workplace, source: onnx.ModelProto, converted: onnx.ModelProto | None, **options: Any
+) -> tuple[PrepareTask, Outcome]:
+    """Run the stage on a source and what is said to have become of it."""
+    task = place.task(place.put("model.onnx", source), **options)
+    assert place.stage("fetch", task).code == 0
+    work = place.root / "work"
+    specs = graphs.inputs_of(source), graphs.outputs_of(source)
+    folder = "model" if converted is None else "converted"
+    common = {"opset": 17, "ir_version": source.ir_version, "nodes": 1}
+    Validated(
+        **common,
+        inputs=specs[0],
+        outputs=specs[1],
+        profiles=resolve(specs[0], (), frozenset()).profiles,
+    ).leave(work)
+    Converted(**common, inputs=specs[0], outputs=specs[1], folder=folder).leave(work)
+    if converted is not None:
+        (work / folder).mkdir()
+        onnx.save(converted, work / folder / "model.onnx")
+    return task, place.stage("golden", task)
+
+
+def another(place: Workplace) -> Workplace:
+    """Return an empty one inside."""
+    root = place.root / "another"
+    root.mkdir()
+    return Workplace(root, in_process=True)
+
+
+def two_steps(scale: float = 1.0, opset: int = 17, ir_version: int = 9) -> onnx.ModelProto:
+    """Return y = relu(x * scale + 1)."""
+    return broken.build(
+        [
+            helper.make_node("Mul", ["x", "scale"], ["scaled"], name="scaling"),
+            helper.make_node("Add", ["scaled", "one"], ["shifted"], name="shifting"),
+            helper.make_node("Relu", ["shifted"], ["y"], name="cutting"),
+        ],
+        [broken.value("x", "batch", 4)],
+        [broken.value("y", "batch", 4)],
+        [
+            numpy_helper.from_array(np.array(scale, np.float32), "scale"),
+            numpy_helper.from_array(np.array(1, np.float32), "one"),
+        ],
+        opset=opset,
+        ir_version=ir_version,
+    )
+
+
+def test_the_converted_model_is_compared_with_the_source(place: Workplace) -> None:
+    _, outcome = after_convert(place, two_steps(), two_steps(1.001))
+    assert outcome.code == 0, outcome.message
+    assert "the converted model agrees with the source, largest absolute error 0.0009" in (
+        outcome.message
+    )
+    golden = Golden.pick_up(place.root / "work")
+    assert [(each.name, each.compared_with) for each in golden.parity] == [("y", "source")]
+    assert golden.parity[0].max_abs_error == pytest.approx(0.001, rel=0.1)
+    given, got = arrays(place, "inputs"), arrays(place, "outputs")
+    assert np.array_equal(got["max/y"], given["max/x"] + 1)  # the source's
+
+
+def test_a_converted_model_that_drifts_is_refused_with_the_first_node(place: Workplace) -> None:
+    _, outcome = after_convert(place, two_steps(), two_steps(1.5))
+    assert outcome.report.reason is Reason.PARITY_FAILED
+    assert "the converted model, output 'y' of golden sample" in outcome.message
+    assert "against the source; the first node that drifts is scaling (Mul): its output 'scal" in (
+        outcome.message
+    )
+    assert outcome.full is not None
+    assert outcome.full["facts"]["nodes"] == ["scaling (Mul)"]
+    assert not list(place.root.rglob("golden-*"))
+    assert not list(place.root.rglob("drift-*"))
+
+
+def test_a_real_model_of_which_one_node_is_wrong(place: Workplace, models: Path) -> None:
+    source = onnx.load(next(models.rglob("standard_v3_3/model.onnx")))
+    converted = onnx.ModelProto.FromString(source.SerializeToString())
+    wrong = [node for node in converted.graph.node if node.op_type == "Conv"][0]
+    weight = next(each for each in converted.graph.initializer if each.name == wrong.input[1])
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * 3, weight.name))
+    _, outcome = after_convert(place, source, converted)
+    assert outcome.report.reason is Reason.PARITY_FAILED
+    assert f"the first node that drifts is {wrong.name} (Conv)" in outcome.message
+
+
+def test_expected_outputs_are_compared_with_the_converted_model_too(place: Workplace) -> None:
+    """Source and expectation agree by little more than converted model and source: both are seen."""
+    x = np.ones((1, 4), np.float32)
+    samples: dict[str, Any] = {"a/x": x, "a/y": x * 1.98}
+    np.savez(place.root / "samples/golden.npz", **samples)
+    given = {"samples_uri": "pvc://data/golden.npz"}
+    _, outcome = after_convert(place, two_steps(), two_steps(1.01), **given)
+    assert outcome.code == 0, outcome.message
+    golden = Golden.pick_up(place.root / "work")
+    assert golden.expected
+    errors = {each.compared_with: each.max_abs_error for each in golden.parity}
+    assert errors == {
+        "source": pytest.approx(0.01, rel=0.01),
+        "expected": pytest.approx(0.03, 0.01),
+    }
+    place = another(place)
+    np.savez(place.root / "samples/golden.npz", **samples)
+    _, outcome = after_convert(place, two_steps(), two_steps(1.02), **given)
+    assert "against the expected outputs in spec.parity.samples" in outcome.message
+
+
+def test_expected_outputs_come_along(place: Workplace) -> None:
+    outcome = with_samples(place, {"a/x": X, "a/y": Y, "b/x": X * 2})
+    manifest = Manifest.model_validate(outcome.full and outcome.full["facts"]["manifest"])
+    assert manifest.golden_expected == "golden/expected.npz"
+    assert [each.compared_with for each in manifest.parity] == ["expected"]
+    with np.load(place.root / "store/prepared" / manifest.key / "golden/expected.npz") as expected:
+        assert list(expected) == ["a/y"]
+
+
+def test_a_source_that_is_newer_than_the_runtime(place: Workplace) -> None:
+    """ONNX Runtime has the operators, and is told to load them."""
+    _, outcome = after_convert(place, two_steps(opset=27, ir_version=14), two_steps())
+    assert outcome.code == 0, outcome.message
+    assert "the converted model agrees with the source, largest" in outcome.message
+    assert sorted(path.name for path in (place.root / "work/model").iterdir()) == ["model.onnx"]
+
+
+def test_a_source_that_onnx_alone_knows(place: Workplace) -> None:
+    """The incident: what the runtime cannot load is compared with what its operators mean."""
+    source, converted = doubled(2.0)
+    _, outcome = after_convert(place, source, converted)
+    assert outcome.code == 0, outcome.message
+    assert "agrees with the source, by ONNX's reference implementation" in outcome.message
+    given, got = arrays(place, "inputs"), arrays(place, "outputs")
+    assert got.keys() == {"min/y", "opt/y", "max/y"}
+    assert all(np.array_equal(got[f"{each}/y"], given[f"{each}/x"] * 2) for each in ("min", "max"))
+    place = another(place)
+    _, outcome = after_convert(place, source, doubled(3.0)[1])
+    assert outcome.report.reason is Reason.PARITY_FAILED
+    assert "against the source, by ONNX's reference implementation" in outcome.message
+
+
+def doubled(factor: float) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """Return x << 1, for which the CPU provider has no kernel in 16 bits, and x * factor in its place."""
+    kind = TensorProto.UINT16
+    source = broken.build(
+        [helper.make_node("BitShift", ["x", "one"], ["y"], direction="LEFT", name="shift")],
+        [broken.value("x", "batch", 4, kind=kind)],
+        [broken.value("y", "batch", 4, kind=kind)],
+        [numpy_helper.from_array(np.array(1, np.uint16), "one")],
+    )
+    converted = broken.build(
+        [
+            helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.FLOAT),
+            helper.make_node("Mul", ["wide", "factor"], ["product"]),
+            helper.make_node("Cast", ["product"], ["y"], to=kind),
+        ],
+        [broken.value("x", "batch", 4, kind=kind)],
+        [broken.value("y", "batch", 4, kind=kind)],
+        [numpy_helper.from_array(np.array(factor, np.float32), "factor")],
+    )
+    return source, converted
+
+
+def test_a_source_that_nothing_here_runs(place: Workplace) -> None:
+    """Then the converted model speaks for itself, and that is said."""
+    source = broken.build(
+        [helper.make_node("BiasSplitGelu", ["x", "bias"], ["y"], domain="com.microsoft")],
+        [broken.value("x", 1, 2, 4)],
+        [broken.value("y", 1, 2, 2)],
+        [numpy_helper.from_array(np.zeros(4, np.float32), "bias")],
+        domains=[("com.microsoft", 1)],
+    )
+    converted = broken.build(
+        [helper.make_node("Split", ["x"], ["y", "rest"], axis=2, num_outputs=2)],
+        [broken.value("x", 1, 2, 4)],
+        [broken.value("y", 1, 2, 2)],
+        opset=18,
+    )
+    _, outcome = after_convert(place, source, converted)
+    assert outcome.code == 0, outcome.message
+    assert "nothing proves that it still is the source; give inputs with the expected" in (
+        outcome.message
+    )
+    golden = Golden.pick_up(place.root / "work")
+    assert golden.parity == ()
+
+
+def test_a_backend_is_not_asked_for_a_precision_that_is_to_come(place: Workplace) -> None:
+    """Stage quantize proves the model that will serve; this one will not."""
+    model = two_steps()
+    assert own_precision(model) == "FP32"
+    assert own_precision(broken.relu()) is None
