@@ -113,3 +113,4 @@ class Golden(Handoff):
     node_costs: tuple[NodeCost, ...] = ()  # of the converted model; (): could not be profiled
     parity: tuple[OutputParity, ...] = ()  # of the converted model against source and expected
     expected: bool = False  # whether the samples carried outputs: expected.npz is there too
+    graph_optimization: str | None = None  # as in the manifest, of the converted model

@@ -126,6 +126,9 @@ class Manifest(Message):
     shape_nodes: tuple[str, ...] = ()  # labels of shape arithmetic, which may run anywhere
     source_opset: int | None = None
     precision: str | None = None  # that the weights and activations have; None: the source's own
+    # The highest level of ONNX Runtime's graph optimisations at which the outputs were right: ALL,
+    # EXTENDED, BASIC or DISABLE; None: the highest at which it loads
+    graph_optimization: str | None = None
     changes: tuple[Change, ...] = ()  # (): the source as it is
     parity: tuple[OutputParity, ...] = ()  # of the prepared model against source and expected
     engine: EngineInfo | None = None  # None: a prepared model

@@ -85,7 +85,7 @@ def create(
             engine runs on no other provider, so without its own it is refused either way.
         device: what the driver said; None: it is asked if the backend needs one.
         level: of graph optimisations, a key of `optimization.LEVELS`; None: the highest at which
-            ONNX Runtime loads the model.
+            ONNX Runtime loads the model. Of a backend that compiles by itself: always all.
 
     Raises:
         StageFailure: ProviderMissing, ProviderRefused, DriverMissing or DriverTooOld when the
@@ -99,9 +99,8 @@ def create(
     obstacle = _obstacle(backend, device)
     if obstacle and whole:
         raise obstacle.failure()
-    request = Request(
-        model_path, threads or threads_of_cgroup(), of_model(model_path), level or HIGHEST
-    )
+    wanted = level if level and backend.optimized else HIGHEST
+    request = Request(model_path, threads or threads_of_cgroup(), of_model(model_path), wanted)
     try:
         session, words = _attempt(backend, request)
     except SessionError as error:

@@ -131,7 +131,12 @@ def _load(
     strict = task.promise.policy == "Forbid"
     try:
         loaded = backends.create(
-            task.backend, artifact / manifest.model, threads=threads, strict=strict, device=device
+            task.backend,
+            artifact / manifest.model,
+            threads=threads,
+            strict=strict,
+            device=device,
+            level=manifest.graph_optimization,
         )
     except SessionError as error:
         if damaged := damaged_file(artifact, manifest):

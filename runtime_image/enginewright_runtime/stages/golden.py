@@ -111,6 +111,7 @@ class _Golden:
         self._findings: list[Finding] = []
         self._parity: list[OutputParity] = []
         self._origin: _Origin = "source"
+        self._level: str | None = None  # of graph optimisations, at which the outputs are right
         self._judged = False  # whether the converted model was compared with the golden outputs
 
     def run(self) -> StageReport:
@@ -135,6 +136,7 @@ class _Golden:
             node_costs=self._profile(),
             parity=tuple(self._parity),
             expected=expected,
+            graph_optimization=self._level,
         ).leave(self._work)
         size = sum(path.stat().st_size for path in self._folder.iterdir())
         return StageReport(
@@ -275,6 +277,7 @@ class _Golden:
             )
         if self._converted in {self._source, model}:
             self._parity = [OutputParity.model_validate(each) for each in answer["parity"]]
+            self._level = answer["level"]
         for text in answer["warnings"]:
             self._warn(text)
         refused: dict[str, str] = answer["refused"]
@@ -356,6 +359,7 @@ class _Golden:
         _log.info("comparing the converted model with %s", _TOLD[self._origin])
         compared_with = "expected" if self._origin == "expected" else "source"
         answer = self._run_judged("cpu", compared_with)
+        self._level = answer["level"]
         self._refuse(answer, "the converted model", _TOLD[self._origin])
         self._parity = [OutputParity.model_validate(each) for each in answer["parity"]]
         self._judged = True

@@ -3,7 +3,7 @@
 It reads and runs as the server does, so that what passes here passes there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,8 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from enginewright_runtime import backends
+from enginewright_runtime.backends.loading import find
+from enginewright_runtime.backends.optimization import below
 from enginewright_runtime.backends.words import is_out_of_memory, plain
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.logs import in_words
@@ -48,14 +50,24 @@ def run_reference(*, model: str, folder: str, recipe: dict[str, Any]) -> dict[st
     inputs.npz.
 
     Returns:
-        `refused`: ONNX Runtime's words by sample; `warnings`: a list; what `_told` tells of the
-        comparison with the expected outputs.
+        `refused`: ONNX Runtime's words by sample; `level` of graph optimisations; `warnings`: a
+        list; what `_told` tells of the comparison with the expected outputs.
 
     Raises:
         SessionError: the model does not load.
     """
     allow_unreleased()
-    runner, signature = _load("cpu", model)
+
+    def judge(level: str | None) -> dict[str, Any]:
+        return _run_reference(model, folder, recipe, level)
+
+    return _at_the_right_level("cpu", judge)
+
+
+def _run_reference(
+    model: str, folder: str, recipe: dict[str, Any], level: str | None
+) -> dict[str, Any]:
+    runner, signature, level = _load("cpu", model, level)
     inputs = read_arrays(Path(folder) / INPUTS)
     outputs: dict[str, Arrays] = {}
     refused: dict[str, str] = {}
@@ -82,7 +94,7 @@ def run_reference(*, model: str, folder: str, recipe: dict[str, Any]) -> dict[st
             again = partial(run_sample, runner, signature, inputs[name])
             comparison.add(name, wanted[name], outputs[name], again)
         judged.append(comparison)
-    return {"refused": refused, **_told(judged, warnings)}
+    return {"refused": refused, "level": level, **_told(judged, warnings)}
 
 
 def run_definition(*, model: str, folder: str) -> dict[str, Any]:
@@ -153,29 +165,36 @@ def run_judged(
         precision: of the model; None: the source's own.
 
     Returns:
-        `refused`: ONNX Runtime's words by sample; `samples`: how many were run; what `_told` tells.
+        `refused`: ONNX Runtime's words by sample; `samples`: how many were run; `level` of graph
+        optimisations; what `_told` tells.
 
     Raises:
         StageFailure: as `backends.create`; OutOfMemory.
         SessionError: the model does not load.
     """
-    runner, signature = _load(backend, model)
     tolerances = Tolerances.of(Recipe.model_validate(recipe), precision)
-    judged = [_judge(Path(outputs), signature, tolerances, compared_with)]
-    if expected is not None:
-        judged.append(_judge(Path(expected), signature, tolerances, "expected"))
-    count = 0
-    for name, feeds in read_arrays(Path(inputs)).items():
-        try:
-            found = run_sample(runner, signature, feeds)
-        except Exception as error:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
-            _refuse_for_memory(error, name, backend)
-            return {"refused": {name: plain(str(error))}}
-        again = partial(run_sample, runner, signature, feeds)
-        for comparison, wanted in judged:
-            comparison.add(name, wanted.get(name, {}), found, again)
-        count += 1
-    return {"refused": {}, "samples": count, **_told([each for each, _ in judged], [])}
+
+    def judge(level: str | None) -> dict[str, Any]:
+        runner, signature, level = _load(backend, model, level)
+        judged = [_judge(Path(outputs), signature, tolerances, compared_with)]
+        if expected is not None:
+            judged.append(_judge(Path(expected), signature, tolerances, "expected"))
+        count = 0
+        for name, feeds in read_arrays(Path(inputs)).items():
+            try:
+                found = run_sample(runner, signature, feeds)
+            except Exception as error:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
+                _refuse_for_memory(error, name, backend)
+                return {"refused": {name: plain(str(error))}}
+            again = partial(run_sample, runner, signature, feeds)
+            for comparison, wanted in judged:
+                comparison.add(name, wanted.get(name, {}), found, again)
+            count += 1
+        told = _told([each for each, _ in judged], [])
+        return {"refused": {}, "samples": count, "level": level, **told}
+
+    # below ALL a quantised model would only simulate what it was made for
+    return judge(None) if precision is not None else _at_the_right_level(backend, judge)
 
 
 def _judge(
@@ -233,10 +252,39 @@ def _refuse_for_memory(error: Exception, sample: str, backend: str) -> None:
         ) from error
 
 
-def _load(backend: str, model: str) -> tuple[Runner, Signature]:
-    session = backends.create(backend, Path(model)).session
+def _load(backend: str, model: str, level: str | None = None) -> tuple[Runner, Signature, str]:
+    """Return what runs the model, and at which level of graph optimisations."""
+    loaded = backends.create(backend, Path(model), level=level)
+    session = loaded.session
     signature = read_signature(session.get_inputs(), session.get_outputs(), ())
-    return Runner(session, signature), signature
+    return Runner(session, signature), signature, loaded.level
+
+
+def _at_the_right_level(
+    backend: str, judge: Callable[[str | None], dict[str, Any]]
+) -> dict[str, Any]:
+    """Judge at the highest level of graph optimisations that loads; if that fails, at lower ones.
+
+    Args:
+        backend: that runs the model; of most there is one level only.
+        judge: runs and compares at a level, None for the highest that loads; tells `level`, and
+            `failed` as `_told` does.
+
+    Returns:
+        What was told at the first level at which the outputs are right, else at the first of all.
+    """
+    first = judge(None)
+    if first.get("failed") is None or not find(backend).optimized:
+        return first
+    for level in below(first["level"]):
+        lowered = judge(level)
+        if not lowered["refused"] and lowered["failed"] is None:
+            words = first["failed"]["words"]
+            told = f"graph optimisations are lowered to {level}: at {first['level']}, {words}"
+            # what was refused at first is no longer among the samples
+            warnings = [*lowered["warnings"], told]
+            return lowered | {"refused": first["refused"], "warnings": warnings}
+    return first
 
 
 def types_of(signature: Signature) -> dict[str, str]:

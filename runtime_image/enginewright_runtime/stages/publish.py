@@ -15,6 +15,7 @@ from enginewright_runtime.extensions.libraries import files_of
 from enginewright_runtime.handoff import (
     GOLDEN_FOLDER,
     MODEL_FOLDER,
+    QUANTIZED_FOLDER,
     Fetched,
     Golden,
     Quantized,
@@ -63,6 +64,9 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             shape_nodes=quantized.shape_nodes,
             source_opset=validated.opset,
             precision=quantized.precision,
+            graph_optimization=(
+                golden.graph_optimization if quantized.folder != QUANTIZED_FOLDER else None
+            ),
             changes=quantized.changes,
             parity=quantized.parity,
         )
