@@ -351,7 +351,7 @@ def test_a_real_model_of_which_one_node_is_wrong(place: Workplace, models: Path)
     converted = onnx.ModelProto.FromString(source.SerializeToString())
     wrong = [node for node in converted.graph.node if node.op_type == "Conv"][0]
     weight = next(each for each in converted.graph.initializer if each.name == wrong.input[1])
-    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * 3, weight.name))
+    weight.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(weight), weight.name))
     _, outcome = after_convert(place, source, converted)
     assert outcome.report.reason is Reason.PARITY_FAILED
     assert f"the first node that drifts is {wrong.name} (Conv)" in outcome.message
