@@ -9,6 +9,7 @@ which is renamed last, refers to whole files at every moment, and no file of the
 """
 
 import hashlib
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -174,7 +175,8 @@ def _write(out: Path, prepared: Path, manifest: Manifest, log: ChangeLog) -> Cha
             undo.callback(folder.rmdir)
         for path, each in data.items():
             _copy_data(prepared / each.path, out.parent / names[path], each.sha256, undo)
-        with replaced(_log(out)) as log_stream, replaced(out) as model_stream:
+        # the log is renamed first, once all of the model is on the disk
+        with replaced(out) as model_stream, replaced(_log(out)) as log_stream:
             source = prepared / manifest.model
             if data:
                 model_stream.write(_moved(source, names))
@@ -182,6 +184,7 @@ def _write(out: Path, prepared: Path, manifest: Manifest, log: ChangeLog) -> Cha
                 with source.open("rb") as stream:
                     shutil.copyfileobj(stream, model_stream, _CHUNK)
             model_stream.flush()
+            os.fsync(model_stream.fileno())
             written = [(out.name, Path(model_stream.name))]
             written += [(name, out.parent / name) for name in dict.fromkeys(names.values())]
             files = tuple(

@@ -34,7 +34,7 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
         OSError: there is no room, or no permission.
     """
     if _is_device(path):
-        with path.open("wb") as stream:
+        with path.open("ab") as stream:
             yield stream
         return
     whole = path.resolve()  # a link stays one
@@ -61,5 +61,5 @@ def write(path: Path, text: str) -> None:
 
 
 def _is_device(path: Path) -> bool:
-    """Tell whether it is there and no file, such as /dev/stdout."""
-    return path.exists() and not path.is_file()
+    """Tell whether it is there and no file, or /dev/stdout, which may lead to one."""
+    return path.exists() and (not path.is_file() or path.absolute().is_relative_to("/dev"))

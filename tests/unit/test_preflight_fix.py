@@ -1,0 +1,356 @@
+"""`--fix`: what it writes is what would serve, whole or not at all, over nothing of anybody else's."""
+
+import errno
+import hashlib
+import json
+import os
+import resource
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from enginewright.cli.preflight import fix, options, outfile
+from enginewright.cli.preflight.fix import ChangeLog
+from enginewright.cli.preflight.options import OptionError
+from enginewright.cli.preflight.outputs import Outputs
+from enginewright.cli.preflight.result import ModelFacts, Result, TargetResult
+from enginewright.cli.preflight.suggestions import option, suggested
+from enginewright.contract.manifest import ArtifactFile, Change, Manifest, TensorSpec
+from enginewright.contract.report import Finding
+from enginewright.contract.task import Recipe, ShapeProfile
+from enginewright_runtime import shapes
+
+from tests.support import broken_models as broken
+from tests.support.preflighting import Preflighted, preflight
+
+pytestmark = pytest.mark.unit
+
+KEY = "1f" * 32
+WEIGHTS = np.arange(16, dtype=np.float32).tobytes()
+
+
+def prepared(
+    root: Path, *, weights: bytes | None = WEIGHTS, changes: tuple[Change, ...] = ()
+) -> Path:
+    """Return the folder of an artefact as stage `publish` leaves it."""
+    folder = root / "prepared" / KEY
+    (folder / "model/data").mkdir(parents=True, exist_ok=True)
+    model = broken.relu() if weights is None else broken.external("./data/w.bin")
+    files = {"model/model.onnx": model.SerializeToString(), "golden/inputs.npz": b"-"}
+    if weights is not None:
+        files["model/data/w.bin"] = weights
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+    manifest = Manifest(
+        key=KEY,
+        model_digest="cd" * 32,
+        recipe=Recipe(backend="cpu", ort_version="1.31.1", max_opset=26, max_ir_version=13),
+        model="model/model.onnx",
+        files=tuple(
+            ArtifactFile(
+                path=name, sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content)
+            )
+            for name, content in files.items()
+        ),
+        opset=17,
+        ir_version=9,
+        nodes=1,
+        inputs=(),
+        outputs=(),
+        golden_source="generated",
+        versions={"onnx": "1.23.2"},
+        changes=changes,
+    )
+    (folder / "manifest.json").write_text(manifest.to_json())
+    return folder
+
+
+def result(*verdicts: str) -> Result:
+    """Return a result with a target for each verdict."""
+    return Result.model_validate(
+        {
+            "verdict": "warn",
+            "source": "source.onnx",
+            "model": ModelFacts(digest="cd" * 32, size_bytes=100),
+            "targets": {
+                f"t{index}": TargetResult.model_validate(
+                    {"verdict": each, "backend": "cpu", "prepared_key": KEY}
+                )
+                for index, each in enumerate(verdicts)
+            },
+        }
+    )
+
+
+def write(out: Path, root: Path, *verdicts: str) -> ChangeLog | None:
+    fix.check(out, "source.onnx")
+    return fix.write(out, result(*(verdicts or ("pass",))), lambda key: root / "prepared" / key)
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Let the kernel refuse to make a file larger than this, as a full disk would."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    folder = tmp_path / "place"
+    folder.mkdir()
+    return folder
+
+
+def test_a_real_model_is_written_as_it_would_serve(rendered: Preflighted) -> None:
+    model, log = rendered.folder / "fixed.onnx", rendered.folder / "fixed.changes.json"
+    told = json.loads(log.read_text())
+    assert told["schema"] == "enginewright.dev/preflight-fix/v1"
+    assert (told["target"], told["opset"], told["source_digest"]) == (
+        "cpu",
+        17,
+        rendered.told["model"]["digest"],
+    )
+    assert told["changes"] == rendered.told["targets"]["cpu"]["changes"]
+    assert told["changes"][0]["kind"] == "opset"
+    assert told["parity"]["outputs"][0]["max_abs_error"] < 1e-6
+    (file,) = told["files"]
+    assert file["sha256"] == hashlib.sha256(model.read_bytes()).hexdigest()
+    assert onnx.load(model).opset_import[0].version == 17
+    sources = [ort.InferenceSession(path) for path in (rendered.told["source"], model)]
+    feeds = {"x": np.random.default_rng(0).random((1, 3, 48, 192), dtype=np.float32)}
+    first, second = (each.run(None, feeds)[0] for each in sources)
+    np.testing.assert_allclose(first, second, rtol=1e-5)
+    assert f"wrote {model.name}" in rendered.stderr
+    assert "changed: converted opset 11 to 17" in rendered.stderr
+    assert {path.name for path in rendered.folder.iterdir()} == {
+        *("fixed.onnx", "fixed.changes.json", "page.html", "junit.xml")
+    }
+
+
+def test_nothing_is_written_of_a_model_that_nothing_serves(refused: Preflighted) -> None:
+    assert refused.code == 1
+    assert not list(refused.folder.glob("fixed*"))
+    assert "nothing is written, for no target would serve it" in refused.stderr
+
+
+def test_external_data_goes_along_and_the_sources_stays(tmp_path: Path, place: Path) -> None:
+    """Through the whole pipeline, beside the source, whose data has the name that ours had."""
+    (place / "fixed.bin").write_bytes(broken.weights())
+    (place / "model.onnx").write_bytes(broken.external("fixed.bin").SerializeToString())
+    before = tree(place)
+    done = preflight(
+        "model.onnx", *shlex.split("--json --target cpu --fix fixed.onnx"), folder=place
+    )
+    assert done.code == 0, done.stderr
+    assert {name: content for name, content in tree(place).items() if name in before} == before
+    log = json.loads((place / "fixed.changes.json").read_text())
+    assert len(log["files"]) == 1 + len(list(place.glob("fixed.data/*")))
+    for each in log["files"]:
+        content = (place / each["path"]).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == each["sha256"]
+    onnx.checker.check_model(str(place / "fixed.onnx"), full_check=True)
+    feeds = {"x": np.ones((1, 4), dtype=np.float32)}
+    (out,) = ort.InferenceSession(place / "fixed.onnx").run(None, feeds)
+    np.testing.assert_array_equal(out, feeds["x"])
+
+
+def test_data_has_names_of_its_content_and_is_found(tmp_path: Path, place: Path) -> None:
+    prepared(tmp_path)
+    log = write(place / "out.onnx", tmp_path)
+    assert log is not None
+    name = f"out.data/{hashlib.sha256(WEIGHTS).hexdigest()[:16]}.bin"
+    assert [each.path for each in log.files] == ["out.onnx", name]
+    assert sorted(tree(place)) == ["out.changes.json", name, "out.onnx"]
+    feeds = {"x": np.ones((1, 4), dtype=np.float32)}
+    (out,) = ort.InferenceSession(place / "out.onnx").run(None, feeds)
+    np.testing.assert_array_equal(out, [[24, 28, 32, 36]])
+
+
+def test_a_model_without_changes_is_copied_and_said_to_be(tmp_path: Path, place: Path) -> None:
+    source = prepared(tmp_path, weights=None) / "model/model.onnx"
+    log = write(place / "out.onnx", tmp_path)
+    assert log is not None
+    assert (place / "out.onnx").read_bytes() == source.read_bytes()
+    assert "nothing had to be changed: it is a copy of the source" in fix.told(
+        log, Path("out.onnx")
+    )
+
+
+def test_the_first_target_that_passes_decides(tmp_path: Path, place: Path) -> None:
+    prepared(tmp_path)
+    log = write(place / "out.onnx", tmp_path, "fail", "warn", "pass")
+    assert log is not None
+    assert log.target == "t1"
+    assert write(place / "other.onnx", tmp_path, "fail") is None
+    assert not (place / "other.onnx").exists()
+
+
+def test_an_own_output_is_replaced_with_its_data(tmp_path: Path, place: Path) -> None:
+    out = place / "out.onnx"
+    prepared(tmp_path)
+    write(out, tmp_path)
+    first = tree(place)
+    write(out, tmp_path)
+    assert tree(place) == first
+    prepared(tmp_path, weights=bytes(64))
+    write(out, tmp_path)
+    second = tree(place)
+    assert len(second) == len(first)
+    assert second != first
+    prepared(tmp_path, weights=None)
+    write(out, tmp_path)
+    assert sorted(tree(place)) == ["out.changes.json", "out.onnx"]
+    assert not (place / "out.data").exists()
+
+
+@pytest.mark.parametrize("name", ["out.onnx", "out.changes.json", "out.data"])
+def test_what_is_not_ours_is_left(tmp_path: Path, place: Path, name: str) -> None:
+    (place / name).write_bytes(b"precious")
+    with pytest.raises(OptionError, match=r"is there already and is not what --fix wrote"):
+        fix.check(place / "out.onnx", "source.onnx")
+
+
+def test_an_output_that_was_edited_since_is_left(tmp_path: Path, place: Path) -> None:
+    prepared(tmp_path)
+    write(place / "out.onnx", tmp_path)
+    with (place / "out.onnx").open("ab") as stream:
+        stream.write(b"\x00")
+    with pytest.raises(OptionError, match=r"was changed since; delete it or name another file"):
+        fix.check(place / "out.onnx", "source.onnx")
+
+
+def test_the_source_is_never_written_to(place: Path) -> None:
+    source = place / "model.onnx"
+    source.write_bytes(broken.relu().SerializeToString())
+    (place / "link.onnx").symlink_to(source)
+    for out, given in ((source, source), (source, place), (place / "link.onnx", source)):
+        with pytest.raises(OptionError, match=r"that is the model itself, which stays as it is"):
+            fix.check(out, str(given))
+
+
+@pytest.mark.parametrize(
+    ("out", "words"),
+    [
+        ("out.pb", "name a file that ends in .onnx"),
+        ("nowhere/out.onnx", "there is no folder"),
+        ("folder.onnx", "that is a folder; name a file"),
+    ],
+)
+def test_an_unusable_place_is_said_before_anything_runs(place: Path, out: str, words: str) -> None:
+    (place / "folder.onnx").mkdir()
+    with pytest.raises(OptionError, match=words):
+        Outputs(fix=place / out).check(["source.onnx"])
+    with pytest.raises(OptionError, match="it writes one model, so give one"):
+        Outputs(fix=place / "out.onnx").check(["a.onnx", "b.onnx"])
+
+
+def test_a_read_only_folder_is_said_before_anything_runs(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a fake of what the kernel says, since root may write anywhere; the real refusal is tested next
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)
+    for outputs in (Outputs(fix=place / "out.onnx"), Outputs(html=place / "a.html")):
+        with pytest.raises(OptionError, match="is read-only; name another one"):
+            outputs.check(["source.onnx"])
+
+
+def test_a_folder_that_takes_nothing_is_said(tmp_path: Path) -> None:
+    prepared(tmp_path)
+    (told,) = Outputs(fix=Path("/proc/out.onnx")).save_model(
+        result("pass"), lambda key: tmp_path / "prepared" / key
+    )
+    assert told.failed
+    assert "nothing was written" in told.words
+    (told,) = Outputs(junit=Path("/proc/junit.xml")).save_reports([result("pass")])
+    assert told.failed
+    assert told.words.startswith("--junit /proc/junit.xml: ")
+
+
+@pytest.mark.parametrize("size", [0, 40, 100, 250])
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path, place: Path, size: int) -> None:
+    """At 0 and 40 bytes the data does not fit, at 100 the model, at 250 its log."""
+    out = place / "out.onnx"
+    prepared(tmp_path, weights=None)
+    write(out, tmp_path)
+    for before in (tree(place), {}):
+        prepared(tmp_path)
+        with largest_file(size):
+            (told,) = Outputs(fix=out).save_model(
+                result("pass"), lambda key: tmp_path / "prepared" / key
+            )
+        assert told.failed
+        assert os.strerror(errno.EFBIG) in told.words
+        assert "nothing was written, and what was there is as it was" in told.words
+        assert tree(place) == before
+        assert not (place / "out.data").exists()
+        for path in place.iterdir():
+            path.unlink()
+
+
+def test_a_report_on_a_full_disk_leaves_the_earlier_one(place: Path) -> None:
+    path = place / "page.html"
+    path.write_text("earlier")
+    with largest_file(100):
+        (told,) = Outputs(html=path).save_reports([result("pass")])
+    assert told.failed
+    assert tree(place) == {"page.html": b"earlier"}
+
+
+def test_a_device_is_written_to_and_not_replaced(capfd: pytest.CaptureFixture[str]) -> None:
+    outfile.write(Path("/dev/stdout"), "words")
+    assert capfd.readouterr().out == "words"
+
+
+def test_a_link_stays_a_link(place: Path) -> None:
+    (place / "real.html").write_text("earlier")
+    (place / "link.html").symlink_to("real.html")
+    outfile.write(place / "link.html", "later")
+    assert (place / "link.html").is_symlink()
+    assert (place / "real.html").read_text() == "later"
+
+
+@pytest.mark.parametrize("name", ["images", "my input", 'it\'s "x"', "a\\b", "$(id)", "x=1:2", "é"])
+def test_missing_shapes_are_suggested_as_options_that_can_be_pasted(name: str) -> None:
+    specs = [
+        TensorSpec(name=name, dtype="float32", shape=("n", 3, None, None)),
+        TensorSpec(name="mask", dtype="int64", shape=("n", "length")),
+        TensorSpec(name="flat", dtype="int64", shape=("n",)),
+    ]
+    (finding,) = shapes.resolve(specs, (), frozenset()).findings
+    words = [shlex.split(each) for each in suggested(finding)]
+    assert [each[0] for each in words] == ["--shapes", "--shapes"]
+    profiles = [options.shape(each[1]) for each in words]
+    assert [each.input for each in profiles] == [name, "mask"]
+    assert not shapes.resolve(specs, profiles, frozenset()).findings
+
+
+def test_options_and_profiles_are_inverse() -> None:
+    profile = ShapeProfile(input="x=", min=(1, 2), opt=(3, 4), max=(5, 6))
+    assert options.shape(option(profile)) == profile
+    empty = ShapeProfile(input="scalar", min=(), opt=(), max=())
+    assert options.shape(option(empty)) == empty
+
+
+def test_nothing_is_suggested_for_names_that_a_terminal_would_obey() -> None:
+    spec = TensorSpec(name="x\x1b[2J", dtype="float32", shape=(None, None))
+    (finding,) = shapes.resolve([spec], (), frozenset()).findings
+    assert suggested(finding) == ()
+    assert suggested(Finding(severity="error", reason="Timeout", message="late")) == ()
