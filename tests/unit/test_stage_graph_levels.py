@@ -89,7 +89,7 @@ def test_what_is_wrong_at_every_level_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "samples/samples.npz"
     with np.load(path) as held:
         wrong = {name: held[name] * (1.5 if name.endswith("y") else 1) for name in held.files}
-    np.savez(path, **wrong)  # type: ignore[arg-type]  # its stub takes allow_pickle for an array
+    np.savez(path, **wrong)
     (tmp_path / "source/samples.npz").write_bytes(path.read_bytes())
     stage, outcome = place.prepare(made)
     assert (stage, outcome.report.reason) == ("golden", Reason.PARITY_FAILED)

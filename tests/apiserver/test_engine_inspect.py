@@ -1,0 +1,62 @@
+"""`enginewright engine inspect NAME` against a real API server."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.apiserver.test_engine_definition import NAME, engine, write_status
+from tests.e2e.harness import Namespace
+
+pytestmark = pytest.mark.apiserver
+
+
+def inspect(namespace: Namespace, *arguments: str) -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "enginewright.cli", "engine", "inspect", *arguments]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"KUBECONFIG": str(namespace.kubeconfig)},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def accelerator_class(name: str, capability: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "enginewright.dev/v1alpha1",
+        "kind": "AcceleratorClass",
+        "metadata": {"name": name},
+        "spec": {
+            "nodeSelector": {"inspected": name},
+            "computeCapability": capability,
+            "backends": ["tensorrt"],
+        },
+    }
+
+
+def test_resources(namespace: Namespace) -> None:
+    namespace.apply(engine())
+    code, shown, _ = inspect(namespace, NAME, "-n", namespace.name)
+    assert (code, "there is no engine yet" in shown) == (1, True)
+    write_status(namespace)
+    namespace.apply(
+        accelerator_class("inspected-l4", "8.9"), accelerator_class("inspected-t4", "7.5")
+    )
+    code, shown, said = inspect(namespace, NAME, "-n", namespace.name, "--class", "inspected-l4")
+    assert (code, said) == (0, "")
+    assert "loads on class inspected-l4" in shown
+    assert "412 of 415 in the engine, 0.3% of the time elsewhere" in shown
+    code, printed, _ = inspect(
+        namespace, NAME, "-n", namespace.name, "--class", "inspected-t4", "--json"
+    )
+    assert code == 1
+    assert json.loads(printed)["fit"]["obstacles"] == [
+        "it runs on compute capability 8.9 and not on 7.5: build one for that"
+    ]
+    code, _, said = inspect(namespace, "gone", "-n", namespace.name)
+    assert (code, f"no InferenceEngine gone in namespace {namespace.name}" in said) == (2, True)

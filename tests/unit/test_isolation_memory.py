@@ -1,0 +1,62 @@
+"""A child that dies while it is held to a limit of memory: of that, or of something else."""
+
+import os
+import signal
+import sys
+
+import pytest
+from enginewright.contract.reasons import Reason
+from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.isolation import UNLIMITED, Limits, run_isolated
+
+LIMIT = 400 << 20
+
+
+def use_and_end(megabytes: int, how: str) -> None:
+    """Take memory, touch it, and end as native code does that meets an error."""
+    held = bytearray(megabytes << 20)
+    for index in range(0, len(held), 4096):
+        held[index] = 1
+    if how == "code":
+        print("cannot go on", file=sys.stderr, flush=True)
+        os._exit(1)
+    os.kill(os.getpid(), getattr(signal, how))
+
+
+def ends(megabytes: int, how: str, limits: Limits) -> StageFailure:
+    with pytest.raises(StageFailure) as caught:
+        run_isolated(
+            "tests.unit.test_isolation_memory:use_and_end",
+            "trying",
+            limits=limits,
+            megabytes=megabytes,
+            how=how,
+        )
+    return caught.value
+
+
+@pytest.mark.parametrize("how", ["SIGSEGV", "SIGABRT", "code"])
+def test_at_its_limit_a_child_dies_of_it(how: str) -> None:
+    failure = ends(280, how, Limits(memory_bytes=LIMIT))
+    assert failure.reason is Reason.OUT_OF_MEMORY
+    assert "trying came to the end of the memory that it may use" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("SIGSEGV", "trying crashed with SIGSEGV"),
+        ("code", "trying ended its process with code 1; its last words: cannot go on"),
+    ],
+)
+@pytest.mark.parametrize("limits", [Limits(memory_bytes=LIMIT), UNLIMITED])
+def test_below_it_a_child_crashes(how: str, told: str, limits: Limits) -> None:
+    failure = ends(20, how, limits)
+    assert failure.reason is Reason.BACKEND_CRASHED
+    assert told in failure.message
+
+
+def test_what_is_past_the_limit_fails_in_the_child() -> None:
+    failure = ends(500, "SIGSEGV", Limits(memory_bytes=LIMIT))
+    assert failure.reason is Reason.OUT_OF_MEMORY
+    assert "trying failed for want of memory" in failure.message
