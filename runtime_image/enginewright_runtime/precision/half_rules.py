@@ -83,6 +83,16 @@ _HEADROOM: Final = 0.25
 # 2e-3; one half of the elements lost to zero costs more than this.
 _LOST: Final = 1e-2
 _PIECE: Final = 1 << 20  # elements that are widened at a time
+# Operators of the list whose results may be far beyond what they read, and those that pass that on; what
+# else computes with such values stays single as well, and its results are common again (x / sum(x)).
+_WIDENING: Final = frozenset(
+    {
+        *("Exp", "Pow", "ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceProd"),
+        *("CumSum", "CumProd"),
+    }
+)
+_PASSING: Final = frozenset({"Add", "Sub", "Mul", "Neg", "Abs", "Max", "Min", "ReduceMean"})
+_NARROWING: Final = frozenset({"Div", "Reciprocal", "Log", "Sqrt", "Softmax", "LogSoftmax"})
 _UNDERFLOW: Final = "to underflow"
 # What makes infinity of a small constant that became zero, as in x / max(norm, 1e-12).
 _DIVIDING: Final = frozenset({"Div", "Reciprocal", "Log", "Sqrt"})
@@ -102,6 +112,7 @@ class Judge:
         limit = half.largest * _HEADROOM
         self._far = {name for name, value in largest.items() if not value <= limit}
         self._losses: dict[str, str | None] = {}  # constants that were looked at
+        self._wide: set[str] = set()  # values that may be beyond the range for other inputs
         self._tiny: set[str] = set()  # values of nodes that stay single for a constant's underflow
 
     def why_not(
@@ -116,8 +127,13 @@ class Judge:
             main: whether that is the main graph, of which values were seen.
         """
         listed = _UNSAFE.get(node.op_type) or self._half.refused.get(node.op_type)
+        reads_wide = bool(self._wide & {*node.input})
+        if node.op_type in _WIDENING or (node.op_type in _PASSING and reads_wide):
+            self._wide.update(node.output)
         if listed is not None:
             return listed
+        if reads_wide and node.op_type in _PASSING | _NARROWING:
+            return "it reads values that leave the range of halves for common inputs"
         if main and (far := self._far & {*node.input, *node.output}):
             return f"values of {min(far)} come near the limit of {self._half.name}"
         if node.op_type in _DIVIDING and self._tiny & {*node.input}:

@@ -1,0 +1,289 @@
+"""Models whose precision is changed, and the parts of stage `quantize` run on them alone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from enginewright.contract.report import StageReport
+from enginewright.contract.task import Calibration, PrepareTask, Quantization, Recipe
+from enginewright_runtime import graphs
+from enginewright_runtime.digests import MODEL_NAME
+from enginewright_runtime.handoff import (
+    CALIBRATION_FOLDER,
+    GOLDEN_FOLDER,
+    MODEL_FOLDER,
+    Converted,
+    Golden,
+    Quantized,
+)
+from enginewright_runtime.paths import Paths
+from enginewright_runtime.precision.making import Made, Order, make
+from enginewright_runtime.precision.subject import Subject
+from enginewright_runtime.stages import quantize
+from enginewright_runtime.stages.golden_run import INPUTS, OUTPUTS, write_arrays
+from enginewright_runtime.tensorrt import builder
+from enginewright_runtime.tensorrt.builder import Built
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from tests.support import engines
+from tests.support.broken_models import build, value
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+FLOAT = TensorProto.FLOAT
+
+
+def random(*shape: int, seed: int = 0, scale: float = 1.0) -> NDArray[np.float32]:
+    """Return normally distributed numbers, always the same ones."""
+    return (np.random.default_rng(seed).normal(size=shape) * scale).astype(np.float32)
+
+
+def weight(name: str, array: Array) -> TensorProto:
+    """Return an initializer."""
+    return numpy_helper.from_array(array.astype(np.float32), name)
+
+
+def dense(
+    layers: int = 4, width: int = 64, *, opset: int = 17, operator: str = "Gemm"
+) -> ModelProto:
+    """Return a stack of matrix products, biases and Relus over x [n, width]."""
+    nodes: list[NodeProto] = []
+    weights: list[TensorProto] = []
+    now = "x"
+    for index in range(layers):
+        matrix = random(width, width, seed=index, scale=1.4 / np.sqrt(width))
+        weights += [weight(f"w{index}", matrix), weight(f"b{index}", random(width, seed=index) / 9)]
+        if operator == "Gemm":
+            nodes.append(
+                helper.make_node(
+                    "Gemm",
+                    [now, f"w{index}", f"b{index}"],
+                    [f"s{index}"],
+                    name=f"gemm-{index}",
+                    transB=1,
+                )
+            )
+        else:
+            nodes.append(
+                helper.make_node(
+                    "MatMul", [now, f"w{index}"], [f"m{index}"], name=f"matmul-{index}"
+                )
+            )
+            nodes.append(
+                helper.make_node(
+                    "Add", [f"m{index}", f"b{index}"], [f"s{index}"], name=f"add-{index}"
+                )
+            )
+        now = "y" if index == layers - 1 else f"r{index}"
+        nodes.append(helper.make_node("Relu", [f"s{index}"], [now], name=f"relu-{index}"))
+    return build(nodes, [value("x", "n", width)], [value("y", "n", width)], weights, opset=opset)
+
+
+def convolutions(layers: int = 3, channels: int = 8, *, opset: int = 17) -> ModelProto:
+    """Return convolutions, each with a bias and a Relu, over x [n, 3, 16, 16]."""
+    nodes: list[NodeProto] = []
+    weights: list[TensorProto] = []
+    now = "x"
+    for index in range(layers):
+        inward = channels if index else 3
+        kernel = random(channels, inward, 3, 3, seed=index, scale=1.4 / np.sqrt(9 * inward))
+        weights += [weight(f"w{index}", kernel), weight(f"b{index}", random(channels, seed=index))]
+        nodes.append(
+            helper.make_node(
+                "Conv",
+                [now, f"w{index}", f"b{index}"],
+                [f"c{index}"],
+                name=f"conv-{index}",
+                pads=[1] * 4,
+            )
+        )
+        now = "y" if index == layers - 1 else f"r{index}"
+        nodes.append(helper.make_node("Relu", [f"c{index}"], [now], name=f"relu-{index}"))
+    return build(
+        nodes,
+        [value("x", "n", 3, 16, 16)],
+        [value("y", "n", channels, 16, 16)],
+        weights,
+        opset=opset,
+    )
+
+
+def collapsing(layers: int = 8, width: int = 32, *, at: int = 5) -> ModelProto:
+    """Return products of matrices of which one takes values that no 8 bits hold.
+
+    In front of it one channel is 1,000 times the others, and it alone is multiplied by 0.
+    """
+    nodes: list[NodeProto] = []
+    weights: list[TensorProto] = []
+    now = "x"
+    for index in range(layers):
+        matrix = random(width, width, seed=index, scale=1.0 / np.sqrt(width))
+        if index == at - 1:
+            matrix[:, 0] = 3e3 / width
+        if index == at:
+            matrix[0, :] = 0
+        weights.append(weight(f"w{index}", matrix))
+        then = "y" if index == layers - 1 else f"m{index}"
+        nodes.append(helper.make_node("MatMul", [now, f"w{index}"], [then], name=f"matmul-{index}"))
+        now = then
+    return build(nodes, [value("x", "n", width)], [value("y", "n", width)], weights)
+
+
+def run(model: ModelProto | Path, feeds: Arrays, level: str = "ALL") -> list[Array]:
+    """Run a model on ONNX Runtime's CPU provider."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.graph_optimization_level = {
+        "ALL": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+        "BASIC": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    }[level]
+    content = str(model) if isinstance(model, Path) else model.SerializeToString()
+    session = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    results: list[Array] = session.run(None, dict(feeds))
+    return results
+
+
+def text(height: int, width: int, *, samples: int = 1, seed: int = 0) -> NDArray[np.float32]:
+    """Return images in which a text detector sees text: dark strokes along a line."""
+    generator = np.random.default_rng(seed)
+    images = np.ones((samples, 3, height, width), np.float32)
+    middle = height // 2
+    for image in images:
+        left = int(generator.integers(8, 24))
+        step, stroke = int(generator.integers(11, 16)), int(generator.integers(4, 7))
+        for column in range(left, width - left, step):
+            image[:, middle - 12 : middle + 12, column : column + stroke] = -1
+            image[:, middle - 2 : middle + 2, column : column + step - 3] = -1
+    return images
+
+
+def cosine(first: Array, second: Array) -> float:
+    """Return how far two arrays have the same direction."""
+    one, other = first.astype(np.float64).ravel(), second.astype(np.float64).ravel()
+    return float(one @ other / np.sqrt((one @ one) * (other @ other)))
+
+
+def subject(root: Path, model: ModelProto, opset: int | None = None) -> Subject:
+    """Return a model as the precision package takes it."""
+    folder = root / "subject"
+    folder.mkdir(exist_ok=True)
+    onnx.save_model(model, folder / MODEL_NAME)
+    return Subject.load(folder / MODEL_NAME, opset)
+
+
+def recipe(backend: str = "cpu", **changes: Any) -> Recipe:
+    """Return a recipe with the limits of the ONNX Runtime at hand."""
+    openvino = backend == "openvino"
+    known: dict[str, Any] = {
+        "backend": backend,
+        "ort_version": "1.24.1" if openvino else "1.31.1",
+        "max_opset": 25 if openvino else 26,
+        "max_ir_version": 13,
+    }
+    return Recipe.model_validate(known | changes)
+
+
+def calibrated(share: float = 0.25, **changes: Any) -> Quantization:
+    """Return what asks for calibration."""
+    asked = Calibration.model_validate({"uri": "pvc://data/calibration.npz"} | changes)
+    return Quantization(calibration=asked, max_excluded_share=share)
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work folder of a prepare Job when `quantize` begins."""
+
+    folder: Path
+    recipe: Recipe
+
+    def run(self) -> StageReport:
+        """Run the stage."""
+        task = PrepareTask(job="job-1", source_uri="pvc://models/m.onnx", recipe=self.recipe)
+        return quantize.run(task, Paths.under(self.folder.parent))
+
+    def make(self, precision: str) -> Made:
+        """Make a model of a precision, in this process."""
+        calibration = self.folder / CALIBRATION_FOLDER
+        converted = Converted.pick_up(self.folder)
+        order = Order(
+            precision=precision,
+            source=str(self.folder / MODEL_FOLDER / MODEL_NAME),
+            golden=str(self.folder / GOLDEN_FOLDER),
+            calibration=str(calibration) if calibration.is_dir() else None,
+            inputs=converted.inputs,
+            recipe=self.recipe,
+            out=str(self.folder / "out"),
+            progress=str(self.folder / "progress"),
+        )
+        return Made.model_validate(make(order=order.model_dump(mode="json")))
+
+    @property
+    def quantized(self) -> Quantized:
+        """Return what the stage left."""
+        return Quantized.pick_up(self.folder)
+
+    @property
+    def model(self) -> Path:
+        """Return the model that serves."""
+        return self.folder / self.quantized.folder / MODEL_NAME
+
+    def leftovers(self) -> list[str]:
+        """Return what the stage has forgotten."""
+        return [str(path) for path in self.folder.rglob("quantize-*")]
+
+
+def work(
+    root: Path,
+    model: ModelProto | Path,
+    samples: Sequence[Arrays],
+    how: Recipe,
+    calibration: Arrays | None = None,
+) -> Work:
+    """Lay out a work folder; golden outputs are the model's own."""
+    folder = root / "work"
+    (folder / MODEL_FOLDER).mkdir(parents=True)
+    path = folder / MODEL_FOLDER / MODEL_NAME
+    if isinstance(model, Path):
+        path.write_bytes(model.read_bytes())
+    else:
+        onnx.save_model(model, path)
+    proto = graphs.parse(path)
+    (folder / GOLDEN_FOLDER).mkdir()
+    inputs = {f"sample-{index}": feeds for index, feeds in enumerate(samples)}
+    names = [each.name for each in proto.graph.output]
+    outputs = {
+        name: dict(zip(names, run(path, feeds), strict=True)) for name, feeds in inputs.items()
+    }
+    write_arrays(folder / GOLDEN_FOLDER / INPUTS, inputs)
+    write_arrays(folder / GOLDEN_FOLDER / OUTPUTS, outputs)
+    if calibration is not None:
+        (folder / CALIBRATION_FOLDER).mkdir()
+        arrays: dict[str, Any] = dict(calibration)
+        np.savez(folder / CALIBRATION_FOLDER / "data.npz", **arrays)
+    Converted(
+        opset=graphs.default_opset(proto) or 0,
+        ir_version=proto.ir_version,
+        nodes=len(proto.graph.node),
+        inputs=graphs.inputs_of(proto),
+        outputs=graphs.outputs_of(proto),
+    ).leave(folder)
+    Golden(source="samples", samples=len(samples)).leave(folder)
+    return Work(folder, how)
+
+
+def build_engine(
+    root: Path, model: Path, capability: str, size: Sequence[int], name: str = "x"
+) -> Built:
+    """Build an engine with the real TensorRT-RTX, ahead of time, for an input of a fixed size."""
+    sizes = engines.sizes(name, size, size, size)
+    return builder.build(engines.order(root, model, [sizes], engines.recipe(capability)))
+
+
+def operators(path: Path) -> list[str]:
+    """Return the operators of a model's main graph, in order."""
+    return [node.op_type for node in graphs.parse(path).graph.node]

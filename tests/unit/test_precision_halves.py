@@ -1,0 +1,305 @@
+"""Half precision: what is lowered, what stays, and that a proof sees what a device would compute."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from enginewright_runtime import graphs
+from enginewright_runtime.precision import half_rules, halves
+from enginewright_runtime.precision.half_rules import HALVES
+from enginewright_runtime.precision.halves import Lowered
+from enginewright_runtime.precision.subject import Subject
+from enginewright_runtime.precision.tensors import Sink
+from enginewright_runtime.precision.widening import widen
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnxruntime.transformers.float16 import convert_float_to_float16
+
+from tests.support.broken_models import build, unsorted, value
+from tests.support.converting import real
+from tests.support.quantizing import (
+    build_engine,
+    convolutions,
+    cosine,
+    dense,
+    random,
+    run,
+    subject,
+    text,
+    weight,
+)
+
+FLOAT16, BFLOAT16 = TensorProto.FLOAT16, TensorProto.BFLOAT16
+X = {"x": random(2, 64)}
+
+
+def lowered(
+    about: Subject, folder: Path, precision: str = "FP16", **more: object
+) -> tuple[Path, Lowered]:
+    """Lower a model and write it; ONNX's checker must agree that it is one."""
+    with Sink(folder, about.model) as sink:
+        result = halves.lower(about, HALVES[precision], sink, **more)  # type: ignore[arg-type]  # keywords of tests
+        path = sink.write(result.model, about.folder)
+    onnx.checker.check_model(str(path), full_check=True)
+    return path, result
+
+
+def simulated(path: Path) -> ModelProto:
+    model = onnx.load(path)
+    widen(model)
+    return model
+
+
+def elements(model: ModelProto) -> dict[str, int]:
+    return {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+
+
+@pytest.mark.parametrize(("precision", "error"), [("FP16", 1e-6), ("BF16", 1e-4)])
+def test_weights_and_nodes_are_halves_and_the_interface_is_not(
+    precision: str, error: float, tmp_path: Path
+) -> None:
+    source = dense()
+    path, result = lowered(subject(tmp_path, source, 22), tmp_path / "out", precision)
+    model = onnx.load(path)
+    assert set(elements(model).values()) == {HALVES[precision].element}
+    assert [each.type for each in model.graph.input] == [each.type for each in source.graph.input]
+    assert [each.type for each in model.graph.output] == [each.type for each in source.graph.output]
+    assert [node.op_type for node in model.graph.node].count("Cast") == 2  # at the borders
+    assert len(result.nodes) == 8
+    assert not result.kept
+    found = run(simulated(path), X)[0]
+    assert 0 < 1 - cosine(run(source, X)[0], found) < error
+
+
+def test_unsorted_nodes_become_sorted(tmp_path: Path) -> None:
+    path, _ = lowered(subject(tmp_path, unsorted()), tmp_path / "out")
+    feeds = {"x": np.array([[-1, 2, 3, 4]], np.float32)}
+    assert np.array_equal(run(path, feeds)[0], run(unsorted(), feeds)[0])
+
+
+def test_an_overflow_that_onnx_runtime_hides_is_seen(tmp_path: Path) -> None:
+    """1,000,000 is infinite in FP16; ONNX Runtime's CPU provider computes it in FP32 and says 1,000."""
+    up, down = np.eye(4) * 1000, np.eye(4) / 1000
+    nodes = [
+        helper.make_node("MatMul", [now, name], [then], name=f"product-{index}")
+        for index, (now, name, then) in enumerate(
+            [("x", "up", "a"), ("a", "up", "b"), ("b", "down", "y")]
+        )
+    ]
+    source = build(
+        nodes, [value("x", 1, 4)], [value("y", 1, 4)], [weight("up", up), weight("down", down)]
+    )
+    feeds = {"x": np.ones((1, 4), np.float32)}
+    about = subject(tmp_path, source)
+    path, _ = lowered(about, tmp_path / "naive")
+    assert np.isfinite(run(path, feeds)[0]).all()
+    assert not np.isfinite(run(simulated(path), feeds)[0]).any()
+
+    seen, result = lowered(about, tmp_path / "seen", largest={"a": 1000.0, "b": 1e6})
+    assert set(result.kept) == {"product-1 (MatMul)", "product-2 (MatMul)"}
+    assert result.kept["product-1 (MatMul)"] == "values of b come near the limit of FP16"
+    assert np.allclose(run(simulated(seen), feeds)[0], 1000, rtol=1e-3)
+
+    path, _ = lowered(about, tmp_path / "wide", "BF16")  # which has the range of FP32
+    assert np.allclose(run(simulated(path), feeds)[0], 1000, rtol=1e-2)
+
+
+def scaled(constant: float, *, operator: str = "Mul", then: str | None = None) -> ModelProto:
+    nodes = [helper.make_node(operator, ["x", "c"], ["a" if then else "y"], name="constant")]
+    if then:
+        nodes.append(helper.make_node(then, ["x", "a"], ["y"], name="then"))
+    tensor = numpy_helper.from_array(np.array([constant], np.float32), "c")
+    return build(nodes, [value("x", 1, 4)], [value("y", 1, 4)], [tensor])
+
+
+@pytest.mark.parametrize(
+    ("source", "kept"),
+    [
+        (scaled(97_903_600.0), {"constant (Mul)": "weight c has 9.79e+07, beyond FP16's 6.55e+04"}),
+        (scaled(-3.4e38), {"constant (Mul)": "weight c has 3.4e+38, beyond FP16's 6.55e+04"}),
+        (
+            scaled(1e-12, operator="Max", then="Div"),
+            {
+                "constant (Max)": "weight c, at most 1e-12, loses 100% to underflow",
+                "then (Div)": "it divides by a value that vanishes in halves",
+            },
+        ),
+        (scaled(65504.0), {}),
+        (scaled(float("-inf"), operator="Max"), {}),  # a half has infinity
+        (scaled(0.0), {}),
+    ],
+    ids=["large", "mask", "divisor", "largest", "infinite", "zero"],
+)
+def test_constants_that_a_half_cannot_hold(
+    source: ModelProto, kept: dict[str, str], tmp_path: Path
+) -> None:
+    path, result = lowered(subject(tmp_path, source), tmp_path / "out")
+    assert result.kept == kept
+    feeds = {"x": np.array([[0.25, 0.5, 1, 0]], np.float32)}
+    found, wanted = run(simulated(path), feeds)[0], run(source, feeds)[0]
+    assert np.allclose(found, wanted, rtol=1e-2, equal_nan=True)
+
+
+def test_a_small_weight_among_others_is_no_loss() -> None:
+    array = np.append(random(1000), np.float32(1e-9))
+    assert half_rules.loss("w", array, HALVES["FP16"]) is None
+    assert half_rules.loss("w", array * np.float32(1e-8), HALVES["FP16"]) is not None
+    assert half_rules.loss("w", array * np.float32(1e-8), HALVES["BF16"]) is None
+
+
+def branches() -> ModelProto:
+    """Return an If both of whose branches use values of the outer graph, one without any node of its own."""
+
+    def body(name: str, nodes: Sequence[NodeProto]) -> onnx.GraphProto:
+        own = [weight("inner", random(64, 64))]
+        return helper.make_graph(nodes, name, [], [value(f"{name}-out", "n", 64)], own)
+
+    first = body("yes", [helper.make_node("MatMul", ["r0", "inner"], ["yes-out"], name="inside")])
+    second = body("no", [helper.make_node("Identity", ["r0"], ["no-out"], name="same")])
+    model = dense(2)
+    model.graph.input.append(value("c", kind=TensorProto.BOOL))
+    model.graph.node.append(
+        helper.make_node("If", ["c"], ["z"], name="if", then_branch=first, else_branch=second)
+    )
+    model.graph.output.append(value("z", "n", 64))
+    return model
+
+
+@pytest.mark.parametrize("excluded", [frozenset[int](), frozenset({4})])
+def test_bodies_are_lowered_and_keep_their_interface(
+    excluded: frozenset[int], tmp_path: Path
+) -> None:
+    source = branches()
+    path, result = lowered(subject(tmp_path, source), tmp_path / "out", excluded=excluded)
+    assert ("inside (MatMul)" in result.nodes) is not bool(excluded)
+    for condition in (True, False):
+        feeds = {**X, "c": np.array(condition)}
+        for model in (path, simulated(path)):
+            for wanted, found in zip(run(source, feeds), run(model, feeds), strict=True):
+                assert cosine(wanted, found) > 0.99999
+
+
+def test_sizes_and_indices_stay_exact(tmp_path: Path) -> None:
+    """Sizes that go over floats, as exporters of Resize write them; 2,049 is no half."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"], name="shape"),
+        helper.make_node("Cast", ["shape"], ["single"], name="single", to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["single", "one"], ["scaled"], name="scaled"),
+        helper.make_node("Cast", ["scaled"], ["size"], name="size", to=TensorProto.INT64),
+        helper.make_node("Relu", ["x"], ["a"], name="relu"),
+        helper.make_node("Reshape", ["a", "size"], ["y"], name="reshape"),
+    ]
+    source = build(nodes, [value("x", "n")], [value("y", None)], [weight("one", np.ones(1))])
+    path, result = lowered(subject(tmp_path, source), tmp_path / "out")
+    assert result.kept == {"scaled (Mul)": "it computes sizes"}
+    shape = next(node for node in graphs.parse(path).graph.node if node.op_type == "Shape")
+    assert list(shape.input) == ["x"]  # nothing is won by halves there
+    assert run(simulated(path), {"x": random(2049)})[0].shape == (2049,)
+
+
+def test_unsafe_operators_stay_and_are_told(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Exp", ["x"], ["a"], name="exp"),
+        helper.make_node("ReduceSum", ["a"], ["b"], name="sum"),
+        helper.make_node("Div", ["a", "b"], ["y"], name="share"),
+    ]
+    source = build(nodes, [value("x", 1, 4096)], [value("y", 1, 4096)])
+    path, result = lowered(subject(tmp_path, source), tmp_path / "out")
+    assert result.kept == {
+        "exp (Exp)": "its results leave the range of halves for common inputs",
+        "sum (ReduceSum)": "it sums or multiplies many elements",
+        "share (Div)": "it reads values that leave the range of halves for common inputs",
+    }
+    feeds = {"x": random(1, 4096) * 8}
+    assert cosine(run(source, feeds)[0], run(simulated(path), feeds)[0]) > 0.999
+
+
+def test_a_shared_weight_is_there_once_in_each_type(tmp_path: Path) -> None:
+    source = dense(3, operator="MatMul")
+    for node in source.graph.node:
+        if node.op_type == "MatMul":
+            node.input[1] = "w0"
+    path, _ = lowered(subject(tmp_path, source), tmp_path / "out", excluded=frozenset({3}))
+    names = [name for name in elements(graphs.parse(path)) if name.startswith("w")]
+    assert names == ["w0", "w0_float16"]
+    assert cosine(run(source, X)[0], run(simulated(path), X)[0]) > 0.99999
+
+
+def test_external_data_is_written_anew_and_complete(tmp_path: Path) -> None:
+    source = dense(2, 64)
+    (tmp_path / "subject").mkdir()
+    onnx.save_model(
+        source,
+        tmp_path / "subject/model.onnx",
+        save_as_external_data=True,
+        location="weights.bin",
+        size_threshold=0,
+    )
+    before = (tmp_path / "subject/weights.bin").read_bytes()
+    about = Subject.load(tmp_path / "subject/model.onnx")
+    path, _ = lowered(about, tmp_path / "out", excluded=frozenset({2}))
+    assert (tmp_path / "subject/weights.bin").read_bytes() == before
+    kinds = {tensor.name: tensor.data_type for tensor in graphs.parse(path).graph.initializer}
+    assert kinds["w0_float16"] == FLOAT16
+    assert kinds["w1"] == TensorProto.FLOAT
+    path.rename(tmp_path / "out/again.onnx")
+    assert cosine(run(dense(2, 64), X)[0], run(tmp_path / "out/again.onnx", X)[0]) > 0.99999
+
+
+def test_the_naive_conversion_of_a_text_detector_is_wrong_and_ours_is_not(
+    models: Path, tmp_path: Path
+) -> None:
+    """A variance of 97,903,600 in a Constant node, cut off at 65,504 without a word by a common tool."""
+    source = real(models, "ch_PP-OCRv4_det_infer.onnx")
+    feeds = {"x": text(96, 160)}
+    wanted = run(source, feeds)[0]
+    assert wanted.max() > 0.5  # it sees text
+    naive = run(convert_float_to_float16(onnx.load(source), keep_io_types=True), feeds)[0]
+    assert cosine(wanted, naive) < 0.99
+
+    path, result = lowered(Subject.load(source), tmp_path / "out")
+    [kept] = result.kept.values()
+    assert kept == "weight batch_norm_0.w_2 has 9.79e+07, beyond FP16's 6.55e+04"
+    assert cosine(wanted, run(simulated(path), feeds)[0]) > 0.999
+
+
+@pytest.mark.parametrize(
+    ("file", "precision"),
+    [
+        ("silero_vad_half.onnx", "FP16"),  # branches
+        ("silero_vad_16k_op15.onnx", "BF16"),
+        ("standard_v3_3/model.onnx", "BF16"),
+        ("swift_f0/model.onnx", "FP16"),  # double outputs, nodes without names
+    ],
+)
+def test_real_models_keep_their_rules(
+    file: str, precision: str, models: Path, tmp_path: Path
+) -> None:
+    about = Subject.load(real(models, file), 22 if precision == "BF16" else None)
+    path, result = lowered(about, tmp_path / "out", precision)
+    assert len(result.nodes) > 50
+    source = graphs.parse(real(models, file))
+    assert graphs.inputs_of(graphs.parse(path)) == graphs.inputs_of(source)
+    assert graphs.outputs_of(graphs.parse(path)) == graphs.outputs_of(source)
+
+
+@pytest.mark.parametrize(("precision", "capability"), [("FP16", "7.5"), ("BF16", "8.9")])
+def test_tensorrt_builds_them(precision: str, capability: str, tmp_path: Path) -> None:
+    """Strongly typed, so for compute capability 7.5 without products of single precision, which fail."""
+    about = subject(tmp_path, dense(3), 22)
+    path, _ = lowered(about, tmp_path / "out", precision)
+    built = build_engine(tmp_path / "engine", path, capability, [2, 64])
+    assert built.engine.nodes_accelerated == built.engine.nodes_total
+
+
+def test_tensorrt_has_no_deconvolution_in_bf16(tmp_path: Path) -> None:
+    source = convolutions(1)
+    source.graph.node.extend(
+        [helper.make_node("ConvTranspose", ["y", "up"], ["z"], name="up", strides=[2, 2])]
+    )
+    source.graph.initializer.append(weight("up", random(8, 4, 2, 2)))
+    source.graph.output[0].CopyFrom(value("z", "n", 4, 32, 32))
+    path, result = lowered(subject(tmp_path, source, 22), tmp_path / "out", "BF16")
+    assert result.kept == {"up (ConvTranspose)": "TensorRT has no deconvolution in BF16"}
+    build_engine(tmp_path / "engine", path, "8.9", [1, 3, 16, 16])
