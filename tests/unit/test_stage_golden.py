@@ -461,3 +461,17 @@ def test_a_backend_is_not_asked_for_a_precision_that_is_to_come(place: Workplace
     model = two_steps()
     assert own_precision(model) == "FP32"
     assert own_precision(broken.relu()) is None
+
+
+def test_samples_that_changed_behind_their_address_make_another_artefact(place: Workplace) -> None:
+    uri = place.put("model.onnx", broken.relu())
+    task = place.task(uri, samples_uri="pvc://data/golden.npz")
+    keys = []
+    for inputs in (X, X + 1):
+        golden: dict[str, Any] = {"x": inputs}
+        np.savez(place.root / "samples/golden.npz", **golden)
+        stage, outcome = place.prepare(task)
+        assert (stage, outcome.code) == ("publish", 0), outcome.message
+        assert outcome.report.published is not None
+        keys.append(outcome.report.published.key)
+    assert keys[0] != keys[1]

@@ -68,7 +68,7 @@ def test_from_source_to_artifact(
     published = place.stage("publish", task).report.published
     assert published is not None
     assert (published.nodes, published.cached) == (real.nodes, False)
-    assert published.key == prepared_key(published.model_digest, task.recipe)
+    assert published.key == prepared_key(published.model_digest, task.recipe, {})
     again = place.stage("publish", task).report.published
     assert again == published.model_copy(update={"cached": True})
 

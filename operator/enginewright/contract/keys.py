@@ -1,16 +1,24 @@
 """Content addresses: equal content, recipe and versions give equal keys, on every machine."""
 
 import hashlib
+from collections.abc import Mapping
 
 from enginewright.contract.base import canonical_json
 from enginewright.contract.task import EngineRecipe, Recipe
 
 
-def prepared_key(model_digest: str, recipe: Recipe) -> str:
-    """Return the key of a prepared model: sha256 (hex) over model digest and recipe."""
+def prepared_key(model_digest: str, recipe: Recipe, data: Mapping[str, str]) -> str:
+    """Return the key of a prepared model: sha256 (hex) over model digest, recipe and data.
+
+    Args:
+        model_digest: of the source.
+        recipe: how it is made.
+        data: digests of what lies at the recipe's other addresses, by name: they may change too.
+    """
     body = {
         "model_digest": model_digest,
         "recipe": recipe.model_dump(mode="json", exclude_none=True),
+        "data": dict(data),
     }
     return sha256_text(canonical_json(body))
 

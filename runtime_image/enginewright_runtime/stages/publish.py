@@ -10,12 +10,13 @@ from enginewright.contract.report import Published, StageReport
 from enginewright.contract.task import PrepareTask
 
 from enginewright_runtime.backends.base import distribution
-from enginewright_runtime.digests import MODEL_NAME
+from enginewright_runtime.digests import MODEL_NAME, file_sha256
 from enginewright_runtime.extensions.libraries import files_of
 from enginewright_runtime.handoff import (
     GOLDEN_FOLDER,
     MODEL_FOLDER,
     QUANTIZED_FOLDER,
+    SAMPLES_FILE,
     Fetched,
     Golden,
     Quantized,
@@ -41,7 +42,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     validated = Validated.pick_up(paths.work)
     golden = Golden.pick_up(paths.work)
     quantized = Quantized.pick_up(paths.work)
-    key = prepared_key(fetched.model_digest, task.recipe)
+    key = prepared_key(fetched.model_digest, task.recipe, _data(fetched, paths))
 
     def describe(files: tuple[ArtifactFile, ...]) -> Manifest:
         return Manifest(
@@ -95,6 +96,14 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
         ),
         facts={"manifest": manifest.model_dump(mode="json")},
     )
+
+
+def _data(fetched: Fetched, paths: Paths) -> dict[str, str]:
+    """Return the digests of samples and calibration data."""
+    data = {"calibration": fetched.calibration} if fetched.calibration else {}
+    if fetched.samples:
+        data["samples"] = file_sha256(paths.work / SAMPLES_FILE).sha256
+    return data
 
 
 def _in_short(changes: tuple[Change, ...]) -> str:
