@@ -350,9 +350,9 @@ BROKEN = (
         [N("Cast", ["x"], ["y"], name="c", to=TensorProto.STRING)], [X],
         [value("y", 1, 4, kind=TensorProto.STRING)]), "c (Cast)", severity="warning",
            backend="openvino", nodes=1),
-    Broken("control-flow", ranks_differ, "if-1 (If), whose branches give 1 or 2 dimensions",
+    Broken("control-flow", ranks_differ, "not these: if-1 (If), whose branches give 1 or 2 dimensions",
            severity="warning", backend="tensorrt", nodes=1),
-    Broken("control-flow", loop, "loop-1 (Loop)", severity="warning", backend="tensorrt-rtx", nodes=1),
+    Broken("control-flow", loop, "loop-1 (Loop), whose body reads the condition that it is not given", severity="warning", backend="tensorrt-rtx", nodes=1),
     Broken("sparse-tensor", sparse, "'w'", severity="warning", backend="tensorrt"),
     Broken("output-left-out", lambda: build(
         [*chain("Relu"), N("SequenceConstruct", ["x"], ["s"])], [X], [Y, helper.make_value_info(

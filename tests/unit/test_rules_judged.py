@@ -15,7 +15,7 @@ from tests.support.broken_rules import BROKEN, GOOD, Broken
 
 # told by the stage, of what it parses, loads or runs
 NEEDS_STAGE = {
-    *("not-a-model", "nested-too-deep", "file-too-large", "conversion-impossible"),
+    *("not-a-model", "nested-too-deep", "file-too-large"),
     *("opset-beyond-runtime", "ir-version-beyond-runtime", "shapes-missing", "shapes-contradict"),
     *("runtime-refuses", "operator-not-implemented", "external-data-refused", "backend-fails"),
     *("nodes-elsewhere", "onnx-checker", "declared-output-shape", "nan-answers"),

@@ -3,18 +3,18 @@
 ONNX Runtime runs all three on its CPU and CUDA providers (docs/OperatorKernels.md of onnxruntime),
 so nothing is found there. What OpenVINO does with a model's own is seen when it loads the model.
 TensorRT's parser takes them under conditions (docs/operators.md of onnx-tensorrt, for TensorRT 10):
-If: outputs of both branches of one rank and under different names; Loop: scan outputs of a fixed
-length, loop-carried values of one shape; Scan: floating point only.
+If: outputs of both branches of one rank; Loop: scan outputs of a fixed length, loop-carried values
+of one shape. That a model breaks them is told where TensorRT-RTX 1.7 was seen to refuse it; it
+takes branches whose outputs have one name, and a Scan over integers, which the page says it does not.
 """
 
 from typing import Final
 
 from enginewright.contract.report import name_nodes
-from onnx import TensorProto, ValueInfoProto
+from onnx import ValueInfoProto
 
 from enginewright_runtime.logs import counted
 from enginewright_runtime.rules.base import Hit, Subject, labels
-from enginewright_runtime.rules.contents import FLOATS
 from enginewright_runtime.rules.view import Node, bodies
 
 FLOW: Final = ("If", "Loop", "Scan")
@@ -33,26 +33,27 @@ def control_flow(subject: Subject) -> Hit | None:
         f" {name_nodes(list(told))}"
     )
     if refused := [why for node in found if (why := _refused(node)) is not None]:
-        message += f"; not, unless the condition is known beforehand: {name_nodes(refused)}"
+        message += f"; not these: {name_nodes(refused)}"
     if constant := sum(_has_constant_condition(subject, node) for node in found):
         message += f"; {counted(constant, 'condition')} of {len(found)} can be folded away"
     return Hit(message, told)
 
 
 def _refused(node: Node) -> str | None:
-    """Return what the documentation says is not taken, as far as the model declares it."""
+    """Return what is refused, as far as the model declares it."""
     graphs = list(bodies(node.proto))
     if node.op == "If" and len(graphs) > 1:
         for first, second in zip(graphs[0].output, graphs[1].output, strict=False):
             one, other = _rank(first), _rank(second)
             if one is not None and other is not None and one != other:
-                return f"{node.label}, whose branches give {one} or {other} dimensions"
-            if first.name == second.name:
-                return f"{node.label}, whose branches call an output alike"
-    if node.op == "Scan" and graphs:
-        kinds = {value.type.tensor_type.elem_type for value in graphs[0].input}
-        if kinds - FLOATS - {TensorProto.UNDEFINED}:
-            return f"{node.label}, which scans other than floating point"
+                return (
+                    f"{node.label}, whose branches give {one} or {other} dimensions, unless its"
+                    " condition is known beforehand"
+                )
+    if node.op == "Loop" and node.bodies and not node.input(1):
+        go_on = node.bodies[0].inputs[1:2]
+        if any(name in go_on for inner in node.bodies[0].nodes for name in inner.inputs):
+            return f"{node.label}, whose body reads the condition that it is not given"
     return None
 
 

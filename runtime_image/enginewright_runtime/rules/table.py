@@ -90,14 +90,6 @@ IR_TOO_NEW: Final = Rule(
     REMEDIES[Reason.IR_VERSION_UNSUPPORTED],
     "docs/Versioning.md of onnxruntime; the image's own answer",
 )
-CONVERSION: Final = Rule(
-    "conversion-impossible",
-    "error",
-    Reason.CONVERSION_FAILED,
-    "versions that are asked for and cannot be reached",
-    REMEDIES[Reason.CONVERSION_FAILED],
-    "docs/VersionConverter.md of onnx",
-)
 NO_SHAPES: Final = Rule(
     "shapes-missing",
     "error",
@@ -391,7 +383,6 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     IR_TOO_NEW,
     OPSET_TOO_NEW,
-    CONVERSION,
     Rule(
         "training-operator",
         "error",
@@ -489,7 +480,7 @@ RULES: Final[tuple[Rule, ...]] = (
         Reason.UNSUPPORTED_OPERATOR,
         "If, Loop and Scan where TensorRT parses the model",
         "whether it takes these shows when the engine is built; what it leaves runs outside the engine",
-        f"{_TENSORRT}: If, Loop, Scan; TensorRT's documentation, Working with Loops, Working with Conditionals",
+        f"{_TENSORRT}: If, Loop, Scan; TensorRT's operator page of If; measured with TensorRT-RTX 1.7",
         flow.control_flow,
     ),
     Rule(
@@ -498,7 +489,7 @@ RULES: Final[tuple[Rule, ...]] = (
         Reason.UNSUPPORTED_OPERATOR,
         "sparse initializers and constants where TensorRT parses the model",
         "save them as dense tensors",
-        f"{_TENSORRT}: Constant",
+        f"{_TENSORRT}: Constant; TensorRT-RTX 1.7 refuses them",
         tensors.sparse_tensors,
     ),
     Rule(

@@ -20,7 +20,7 @@ from enginewright_runtime import conversion, graphs, limits
 from enginewright_runtime.isolation import Limits, run_isolated
 from enginewright_runtime.logs import in_words
 from enginewright_runtime.rules import encoding, registry, structure, table
-from enginewright_runtime.rules.base import Rule, Subject
+from enginewright_runtime.rules.base import Subject
 from enginewright_runtime.rules.text import printable, shown
 from enginewright_runtime.rules.view import View
 from enginewright_runtime.shapes import resolve
@@ -190,9 +190,8 @@ def _ranked(values: Iterable[ValueInfoProto]) -> frozenset[str]:
 
 def _named(finding: Finding) -> Finding:
     """Give a finding of another module the name of its rule, and make it plain text."""
-    rule: Rule = _BY_REASON.get(finding.reason, table.CONVERSION)
     told = {
-        "rule": rule.name,
+        "rule": _BY_REASON[finding.reason].name,
         "message": printable(finding.message),
         "nodes": tuple(map(shown, finding.nodes)),
     }
