@@ -26,7 +26,7 @@ def test_what_the_backend_does_not_know_is_expanded_and_runs_there_whole(
     namespace.wait_ready("attention")
     assert "Attention" in prepared(namespace, "attention")["changes"]
     assert "Attention" in namespace.condition("attention", "Validated")["message"]
-    assert namespace.condition("attention", "PlacementVerified")["status"] == "True"
+    namespace.wait_condition("attention", "PlacementVerified", "True", "PromiseKept", 60)
     row = namespace.kubectl("get", "im", "attention").splitlines()[1]
     assert "100% openvino" in row
     namespace.kubectl("delete", "im", "attention")
