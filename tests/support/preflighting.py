@@ -34,17 +34,32 @@ class Preflighted:
 
 
 def preflight(*arguments: str | Path, folder: Path) -> Preflighted:
-    """Run the command in a folder, with a temporary folder of its own, which it leaves empty."""
+    """Run the command in a folder, with an empty temporary folder, which it leaves empty, and cache."""
+    command = [sys.executable, "-m", "enginewright.cli", "preflight", *map(str, arguments)]
+    return _run(command, folder)
+
+
+def shell(commands: str, *, folder: Path) -> Preflighted:
+    """Run commands as people type them, likewise."""
+    return _run(["bash", "-euc", commands], folder)
+
+
+def _run(command: list[str], folder: Path) -> Preflighted:
     scratch = folder / "scratch"
     scratch.mkdir(exist_ok=True)
     done = subprocess.run(
-        [sys.executable, "-m", "enginewright.cli", "preflight", *map(str, arguments)],
+        command,
         capture_output=True,
         text=True,
         timeout=_SECONDS,
         check=False,
         cwd=folder,
-        env=os.environ | {"TMPDIR": str(scratch)},
+        env=os.environ
+        | {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "TMPDIR": str(scratch),
+            "XDG_CACHE_HOME": f"{folder}-cache",
+        },
     )
     assert "Traceback" not in done.stdout + done.stderr
     assert not list(scratch.iterdir())

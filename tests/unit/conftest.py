@@ -1,5 +1,6 @@
 """What the tests of the runtime share: real models, and the other ONNX Runtime distributions."""
 
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import broken_models as broken
-from tests.support.preflighting import Preflighted, preflight
+from tests.support.preflighting import Preflighted, preflight, shell
 from tests.support.source_servers import SourceServers, source_servers
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -60,6 +61,19 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> Preflighted:
     (folder / "model.onnx").write_bytes(model.SerializeToString())
     options = "--json --target cpu --html page.html --junit junit.xml --fix fixed.onnx"
     return preflight("model.onnx", *options.split(), folder=folder)
+
+
+@pytest.fixture(scope="session")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Preflighted:
+    """Run the commands of docs/preflight.md on a model whose data lies where ours might go."""
+    folder = tmp_path_factory.mktemp("examples")
+    (folder / "fixed.bin").write_bytes(broken.weights())
+    (folder / "model.onnx").write_bytes(broken.external("fixed.bin").SerializeToString())
+    text = (REPOSITORY / "docs/preflight.md").read_text()
+    ours = text.partition("## JSON")[2].partition("## Missing shapes")[0]
+    commands = re.findall(r"^```sh\n(.*?)^```", ours, re.MULTILINE | re.DOTALL)
+    assert len(commands) == 3
+    return shell("".join(commands), folder=folder)
 
 
 def _python(variant: str) -> Path:

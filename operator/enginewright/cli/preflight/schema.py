@@ -4,9 +4,9 @@ import json
 import sys
 from typing import Any, Final
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
-from enginewright.cli.preflight.result import SCHEMA, Result
+from enginewright.cli.preflight.result import SCHEMA, Result, Results
 from enginewright.contract.manifest import Change, Latency, OutputParity, TensorSpec
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -49,17 +49,13 @@ _SHARED: Final[dict[type[BaseModel], dict[str, str]]] = {
 
 
 def schema() -> dict[str, Any]:
-    """Return the schema of a result."""
-    return _described(Result, SCHEMA)
-
-
-def _described(model: type[BaseModel], name: str) -> dict[str, Any]:
-    made = model.model_json_schema(mode="serialization")
+    """Return the schema of what is printed about one model, and about several."""
+    printed: TypeAdapter[Result | Results] = TypeAdapter(Result | Results)
+    made = printed.json_schema(mode="serialization")
     shared = {each.__name__: words for each, words in _SHARED.items()}
-    parts = {model.__name__: made, **made.get("$defs", {})}
-    for part, body in parts.items():
-        _describe(body, shared.get(part, {}))
-    return {"$schema": _DIALECT, "$id": f"https://{name}", **made}
+    for name, body in made["$defs"].items():
+        _describe(body, shared.get(name, {}))
+    return {"$schema": _DIALECT, "$id": f"https://{SCHEMA}", **made}
 
 
 def _describe(body: dict[str, Any], words: dict[str, str]) -> None:
