@@ -99,6 +99,9 @@ def test_it_holds_what_was_found(shown: Page) -> None:
         "14.1 MB",
         "81.5 s",
         "2.1 ms",
+        "1,905",
+        "1.2 GB",
+        "Of the engine, over all samples.",
         "pytorch 2.9.1",
         "120 kinds",
         "images",
@@ -133,8 +136,8 @@ def test_the_map_has_areas_by_cost_and_says_what_is_elsewhere_without_colour(sho
 
 def test_boxes_are_drawn_to_scale_and_nothing_below_the_median(shown: Page) -> None:
     rows = [
-        Quantiles("cpu", 0.0104, 0.0124, 0.0171, 5),
-        Quantiles("gpu", 0.0021, 0.0024, 0.0031, 5),
+        Quantiles("cpu", 0.0104, 0.0124, 0.0171),
+        Quantiles("gpu", 0.0021, 0.0024, 0.0031),
     ]
     drawn = box_plots(rows, "Latency")
     assert re.findall(r'<rect x="([\d.]+)%" width="([\d.]+)%"', drawn) == [

@@ -326,6 +326,7 @@ def _engine(info: EngineInfo) -> Engine:
         workspace_bytes=info.workspace_bytes,
         peak_memory_bytes=info.peak_memory_bytes,
         max_abs_error=info.parity_max_abs_error,
+        outputs=info.parity,
     )
 
 

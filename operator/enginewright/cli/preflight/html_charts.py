@@ -40,7 +40,6 @@ class Quantiles:
     p50: float
     p90: float
     p99: float
-    samples: int
 
 
 @dataclass(frozen=True)

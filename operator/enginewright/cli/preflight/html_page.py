@@ -31,7 +31,7 @@ from enginewright.cli.preflight.result import (
     Weight,
     worst,
 )
-from enginewright.contract.manifest import TensorSpec
+from enginewright.contract.manifest import Latency, TensorSpec
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _SHOWN_NODES: Final = 5
@@ -260,28 +260,20 @@ def _targets(result: Result, id_: str, level: int) -> Child:
 
 
 def _latency(result: Result) -> Child:
-    rows = [
-        Quantiles(label, each.latency.p50, each.latency.p90, each.latency.p99, each.latency.samples)
-        for label, each in result.targets.items()
-        if each.latency
-    ]
+    measured = {label: each.latency for label, each in result.targets.items() if each.latency}
     columns = (
         Column("Target"),
+        Column("Shapes"),
         Column("p50", "number"),
         Column("p90", "number"),
         Column("p99", "number"),
         Column("Runs", "number"),
+        Column("Rows a second", "number"),
+        Column("Memory", "number"),
+        Column("Device memory", "number"),
     )
-    figures = (
-        (
-            row.name,
-            words.duration(row.p50),
-            words.duration(row.p90),
-            words.duration(row.p99),
-            f"{row.samples:,}",
-        )
-        for row in rows
-    )
+    rows = [Quantiles(label, each.p50, each.p90, each.p99) for label, each in measured.items()]
+    figures = [(label, *_measured(latency)) for label, latency in measured.items()]
     missing = [label for label, each in result.targets.items() if not each.latency]
     absent = (
         f" Not measured, for want of a device or of a pass: {', '.join(missing)}."
@@ -301,6 +293,20 @@ def _latency(result: Result) -> Child:
         ),
         table(None, columns, figures, "Latency by target"),
     ]
+
+
+def _measured(latency: Latency) -> tuple[Child, ...]:
+    memory, device = latency.peak_memory_bytes, latency.peak_device_memory_bytes
+    return (
+        latency.shapes or "",
+        words.duration(latency.p50),
+        words.duration(latency.p90),
+        words.duration(latency.p99),
+        f"{latency.samples:,}",
+        "" if latency.throughput is None else f"{latency.throughput:,.4g}",
+        "" if memory is None else words.size(memory),
+        "" if device is None else words.size(device),
+    )
 
 
 def _model(model: ModelFacts, level: int) -> Child:

@@ -1,6 +1,6 @@
 """A target on the page: what is changed for it, where the nodes run, parity and the engine."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from enginewright.cli.preflight import words
@@ -266,8 +266,19 @@ def _parity(each: TargetResult, level: int) -> Child:
     if parity is None:
         return None
     head = heading(level, "of-part", "Parity")
-    if not parity.outputs:
+    engine = each.engine.outputs if each.engine else ()
+    if not parity.outputs and not engine:
         return [head, tag("p", _unmeasured(parity.verdict, changed=bool(each.changes)))]
+    return [
+        head,
+        _figures_of("Of the prepared model, over all samples. ", parity.outputs, parity.verdict),
+        _figures_of("Of the engine, over all samples. ", engine, parity.verdict),
+    ]
+
+
+def _figures_of(what: str, outputs: Sequence[OutputParity], verdict: Verdict) -> Child:
+    if not outputs:
+        return None
     columns = (
         Column("Output"),
         Column("Compared with"),
@@ -279,9 +290,8 @@ def _parity(each: TargetResult, level: int) -> Child:
         Column("New NaN", "number"),
         Column("New Inf", "number"),
     )
-    rows = (_compared(output) for output in parity.outputs)
-    caption: Child = ["Over all samples. ", badge(parity.verdict)]
-    return [head, table(caption, columns, rows, "Parity by output")]
+    rows = (_compared(output) for output in outputs)
+    return table([what, badge(verdict)], columns, rows, f"Parity: {what}")
 
 
 def _unmeasured(verdict: Verdict, *, changed: bool) -> str:

@@ -192,6 +192,8 @@ class Engine(Described):
     """Most memory of this machine that the build took."""
     max_abs_error: float | None = None
     """Largest difference of the engine from the prepared model; absent: it was not run."""
+    outputs: tuple[OutputParity, ...] = ()
+    """The engine's own figures, of each output; empty: it was not run."""
 
 
 class TargetResult(Described):

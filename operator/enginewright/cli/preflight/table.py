@@ -16,7 +16,7 @@ _SHOWN_NODES: Final = 5
 def show(result: Result, console: Console) -> None:
     """Print the result; plain where the console is no terminal."""
     console.print(_head(result), soft_wrap=True)
-    console.print(Group(_targets(result), *_findings(result)))
+    console.print(Group(_targets(result), *_findings(result)), crop=False)
 
 
 def _head(result: Result) -> Text:
@@ -95,7 +95,7 @@ def _finding(finding: Found) -> Text:
 def _options(finding: Found) -> list[Text]:
     """Return the options that mend it, never wrapped, so that they can be pasted."""
     return [
-        Text(f"  option: {each}", style="bold", no_wrap=True, overflow="ignore")
+        Text(f"  option: {visible(each)}", style="bold", no_wrap=True, overflow="ignore")
         for each in finding.options
     ]
 
