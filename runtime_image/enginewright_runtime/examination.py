@@ -16,14 +16,15 @@ from enginewright.contract.report import StageReport
 from enginewright.contract.task import TASK_VARIABLE, ServeTask
 
 from enginewright_runtime import backends, logs
+from enginewright_runtime.benchmark import measure
 from enginewright_runtime.isolation import Limits, run_isolated
 from enginewright_runtime.paths import Paths
 from enginewright_runtime.promise import judge
 from enginewright_runtime.runner import run_stage
-from enginewright_runtime.stages.engine.device_run import benchmark
 
 STAGE: Final = "examine"
 _SECONDS: Final = 600.0
+_TIMED: Final = 3.0  # seconds of runs for each shape profile
 _TERMINATED: Final = 128 + signal.SIGTERM
 
 
@@ -40,14 +41,17 @@ def run(task: ServeTask, paths: Paths) -> StageReport:
     """
     artifact = paths.store / "prepared" / task.prepared_key
     answer = run_isolated(
-        "enginewright_runtime.examination:load_and_time",
+        "enginewright_runtime.examination:load",
         f"running the prepared model on backend {task.backend}",
         limits=Limits(seconds=_SECONDS),
         artifact=str(artifact),
         backend=task.backend,
     )
+    manifest = _manifest(artifact)
     facts = PlacementFacts.model_validate(answer["placement"])
-    placement = judge(facts, answer["provider"], _manifest(artifact), task.promise)
+    placement = judge(facts, answer["provider"], manifest, task.promise)
+    inputs = artifact / manifest.golden_inputs
+    latency = measure(artifact / manifest.model, task.backend, inputs, seconds=_TIMED).usual
     return StageReport(
         stage=STAGE,
         ok=True,
@@ -55,37 +59,27 @@ def run(task: ServeTask, paths: Paths) -> StageReport:
         facts={
             "placement": placement.model_dump(mode="json"),
             "elsewhere": list(facts.elsewhere),
-            "latency": answer["latency"],
+            "latency": latency and latency.model_dump(mode="json"),
         },
     )
 
 
-def load_and_time(artifact: str, backend: str) -> dict[str, Any]:
-    """Load and time. Called in a child process.
+def load(artifact: str, backend: str) -> dict[str, Any]:
+    """Load. Called in a child process.
 
     Returns:
-        `provider`, `placement` as PlacementFacts, and `latency` as Latency.
+        `provider`, and `placement` as PlacementFacts.
     """
     folder = Path(artifact)
-    manifest = _manifest(folder)
-    model = folder / manifest.model
-    loaded = backends.create(backend, model)
-    placement = loaded.placement
+    placement = backends.create(backend, folder / _manifest(folder).model).placement
     facts = PlacementFacts(
         nodes=dict(placement.nodes),
         elsewhere=placement.elsewhere,
         context_nodes=placement.context_nodes,
     )
-    latency = benchmark(
-        backend,
-        str(model),
-        str(folder / manifest.golden_inputs),
-        str(folder / manifest.golden_outputs),
-    )
     return {
         "provider": placement.provider,
         "placement": facts.model_dump(mode="json"),
-        "latency": latency,
     }
 
 

@@ -84,17 +84,17 @@ def run_isolated(
             raise StageFailure(Reason.TIMEOUT, f"{doing} took longer than {limits.seconds:.0f} s")
         results.seek(0)
         answer = results.read()
-        last_words = _tail(errors)
+        last_words = tail(errors)
     if (child.returncode < 0 or not answer) and _wanted_more(peak, limits):
         raise StageFailure(
             Reason.OUT_OF_MEMORY, f"{doing} came to the end of the memory that it may use"
         )
     if child.returncode < 0:
-        raise _killed(-child.returncode, doing, last_words)
+        raise killed(-child.returncode, doing, last_words)
     if not answer:
         raise StageFailure(
             Reason.BACKEND_CRASHED,
-            f"{doing} ended its process with code {child.returncode}{_said(last_words)}",
+            f"{doing} ended its process with code {child.returncode}{said(last_words)}",
         )
     return _result(json.loads(answer), doing, last_words)
 
@@ -126,22 +126,25 @@ def _wanted_more(peak: int, limits: Limits) -> bool:
     return limits.memory_bytes is not None and peak > _NEARLY * limits.memory_bytes
 
 
-def _tail(file: Any) -> str:  # noqa: ANN401 - a binary temporary file
+def tail(file: Any) -> str:  # noqa: ANN401 - a binary temporary file
+    """Return the end of what a child wrote."""
     file.seek(0, os.SEEK_END)
     file.seek(max(0, file.tell() - _LAST_WORDS))
     text: str = file.read().decode(errors="replace")
     return text.strip()
 
 
-def _said(last_words: str) -> str:
+def said(last_words: str) -> str:
+    """Return a child's last words as the end of a message."""
     return f"; its last words: {plain(last_words)}" if last_words else ""
 
 
-def _killed(number: int, doing: str, last_words: str) -> StageFailure:
+def killed(number: int, doing: str, last_words: str) -> StageFailure:
+    """Return the failure of a child that a signal ended."""
     if number == signal.SIGKILL or is_out_of_memory(last_words):
         return StageFailure(Reason.OUT_OF_MEMORY, f"{doing} was killed for want of memory")
     name = signal.Signals(number).name
-    return StageFailure(Reason.BACKEND_CRASHED, f"{doing} crashed with {name}{_said(last_words)}")
+    return StageFailure(Reason.BACKEND_CRASHED, f"{doing} crashed with {name}{said(last_words)}")
 
 
 def _result(answer: dict[str, Any], doing: str, last_words: str) -> Any:  # noqa: ANN401
@@ -150,7 +153,7 @@ def _result(answer: dict[str, Any], doing: str, last_words: str) -> Any:  # noqa
             return result
         case {"failure": {"reason": reason, "message": message, "nodes": nodes}}:
             raise StageFailure(
-                Reason(reason), message + _said(last_words), nodes=tuple(nodes), remedy=""
+                Reason(reason), message + said(last_words), nodes=tuple(nodes), remedy=""
             )
         case {"session_error": text}:
             raise SessionError(text)

@@ -95,6 +95,7 @@ class EngineInfo(Message):
     build_seconds: float
     peak_memory_bytes: int | None = None  # of the build's process
     latency: Latency | None = None  # None: built ahead of time, no device to measure on
+    latencies: tuple[Latency, ...] = ()  # of every shape profile; `latency` is the usual one's
     parity_max_abs_error: float | None = None  # against the prepared model; None: likewise
     parity: tuple[OutputParity, ...] = ()  # against the prepared model and the expected outputs
 

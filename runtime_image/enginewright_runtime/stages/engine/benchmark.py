@@ -6,23 +6,28 @@ from enginewright.contract.manifest import Latency
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import EngineTask
 
+from enginewright_runtime.benchmark import measure
+from enginewright_runtime.digests import MODEL_NAME
+from enginewright_runtime.handoff import MODEL_FOLDER
+from enginewright_runtime.logs import in_words
 from enginewright_runtime.paths import Paths
 from enginewright_runtime.stages.engine import handoff
 from enginewright_runtime.stages.engine.handoff import (
+    ENGINE_FOLDER,
+    PREPARED_FOLDER,
     EngineBenchmarked,
     EngineBuilt,
 )
-from enginewright_runtime.stages.engine.verify import read_manifest, run_on_device
+from enginewright_runtime.stages.engine.verify import read_manifest
 
 STAGE: Final = "benchmark"
-_RUNNER: Final = "enginewright_runtime.stages.engine.device_run:benchmark"
 
 
 def run(task: EngineTask, paths: Paths) -> StageReport:
-    """Measure latency after a warm-up; leaves `EngineBenchmarked`.
+    """Measure every shape profile after a warm-up; leaves `EngineBenchmarked`.
 
     Raises:
-        StageFailure: as `verify.run_on_device`.
+        StageFailure: as `benchmark.measure`.
     """
     built = EngineBuilt.pick_up(paths.work)
     if built.engine is None or task.recipe.ahead_of_time:
@@ -30,15 +35,31 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
         if built.engine is None:
             return handoff.cached(STAGE)
         return StageReport(
-            stage=STAGE, ok=True, message="not measured: the engine was built without a device"
+            stage=STAGE,
+            ok=True,
+            message="not measured: the engine was built without a device, so there is nothing here"
+            " to measure on",
         )
     manifest = read_manifest(paths.work)
-    answer = run_on_device(_RUNNER, "measuring the engine", task, paths, manifest, {})
-    latency = Latency.model_validate(answer)
-    EngineBenchmarked(latency=latency).leave(paths.work)
+    model = paths.work / ENGINE_FOLDER / MODEL_FOLDER / MODEL_NAME
+    inputs = paths.work / PREPARED_FOLDER / manifest.golden_inputs
+    result = measure(model, task.recipe.backend, inputs)
+    EngineBenchmarked(latency=result.usual, latencies=result.latencies).leave(paths.work)
     return StageReport(
         stage=STAGE,
         ok=True,
-        message=f"p50 {latency.p50 * 1000:.2f} ms, p90 {latency.p90 * 1000:.2f} ms,"
-        f" p99 {latency.p99 * 1000:.2f} ms over {latency.samples} runs",
+        message="; ".join(_told(each) for each in result.latencies),
+        facts={"latencies": [each.model_dump(mode="json") for each in result.latencies]},
     )
+
+
+def _told(latency: Latency) -> str:
+    told = (
+        f"{latency.shapes}: p50 {latency.p50 * 1000:.2f} ms, p90 {latency.p90 * 1000:.2f} ms,"
+        f" p99 {latency.p99 * 1000:.2f} ms over {latency.samples} runs"
+    )
+    if latency.throughput is not None:
+        told += f", {latency.throughput:.4g} rows/s"
+    if latency.peak_device_memory_bytes is not None:
+        told += f", {in_words(latency.peak_device_memory_bytes)} of device memory"
+    return told

@@ -31,7 +31,8 @@ class EngineVerified(Handoff):
 class EngineBenchmarked(Handoff):
     """Left by `benchmark`."""
 
-    latency: Latency | None = None  # None: not measured
+    latency: Latency | None = None  # of the usual shapes; None: not measured
+    latencies: tuple[Latency, ...] = ()  # of all
 
 
 def cached(stage: str) -> StageReport:

@@ -63,6 +63,7 @@ def _publish(
     info = engine.model_copy(
         update={
             "latency": benchmarked.latency,
+            "latencies": benchmarked.latencies,
             "parity_max_abs_error": verified.parity_max_abs_error,
             "parity": verified.parity,
         }

@@ -1,6 +1,5 @@
 """Proves the engine: that it is what was built, and, where there is a device, that it is right."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -84,23 +83,30 @@ def prove(task: EngineTask, paths: Paths, manifest: Manifest) -> dict[str, Any]:
         What `golden_run.run_judged` tells.
 
     Raises:
-        StageFailure: ParityFailed, naming output and sample; as `run_on_device`.
+        StageFailure: ParityFailed, naming output and sample; BuildFailed when ONNX Runtime refuses the
+            engine or a sample; as `run_isolated`.
     """
-    expected = manifest.golden_expected
-    answer = run_on_device(
-        _JUDGE,
-        "running the golden samples",
-        task,
-        paths,
-        manifest,
-        {
-            "expected": str(paths.work / PREPARED_FOLDER / expected) if expected else None,
-            "recipe": manifest.recipe.model_dump(mode="json"),
-            "compared_with": "prepared",
-            "precision": manifest.precision,
-        },
-    )
     backend = task.recipe.backend
+    folder = paths.work / PREPARED_FOLDER
+    expected = manifest.golden_expected
+    try:
+        answer: dict[str, Any] = run_isolated(
+            _JUDGE,
+            f"running the golden samples on backend {backend}",
+            model=str(paths.work / ENGINE_FOLDER / MODEL_FOLDER / MODEL_NAME),
+            backend=backend,
+            inputs=str(folder / manifest.golden_inputs),
+            outputs=str(folder / manifest.golden_outputs),
+            expected=str(folder / expected) if expected else None,
+            recipe=manifest.recipe.model_dump(mode="json"),
+            compared_with="prepared",
+            precision=manifest.precision,
+        )
+    except SessionError as error:
+        raise StageFailure(
+            Reason.BUILD_FAILED,
+            f"backend {backend} refuses the engine that was built for it: {plain(str(error))}",
+        ) from error
     if refused := answer["refused"]:
         name, words = next(iter(refused.items()))
         raise StageFailure(
@@ -160,44 +166,3 @@ def check_model(path: str) -> str | None:
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
         return plain(str(error))
     return None
-
-
-def run_on_device(
-    function: str,
-    doing: str,
-    task: EngineTask,
-    paths: Paths,
-    manifest: Manifest,
-    given: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Call a function on the engine in a child process.
-
-    Args:
-        function: "module:name", as `run_isolated` takes it.
-        doing: for messages.
-        task: of the stage.
-        paths: of the pod.
-        manifest: of the prepared model.
-        given: what the function takes beside the engine and the golden samples.
-
-    Raises:
-        StageFailure: BuildFailed when ONNX Runtime refuses the engine; as `run_isolated`.
-    """
-    backend = task.recipe.backend
-    folder = paths.work / PREPARED_FOLDER
-    try:
-        answer = run_isolated(
-            function,
-            f"{doing} on backend {backend}",
-            backend=backend,
-            model=str(paths.work / ENGINE_FOLDER / MODEL_FOLDER / MODEL_NAME),
-            inputs=str(folder / manifest.golden_inputs),
-            outputs=str(folder / manifest.golden_outputs),
-            **given,
-        )
-    except SessionError as error:
-        raise StageFailure(
-            Reason.BUILD_FAILED,
-            f"backend {backend} refuses the engine that was built for it: {plain(str(error))}",
-        ) from error
-    return dict(answer)

@@ -1,0 +1,64 @@
+"""From seconds of single runs to a benchmark's figures, and when a warm-up is over. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from enginewright.contract.manifest import Latency
+from numpy.typing import NDArray
+
+WINDOW: Final = 5  # runs whose median is one figure of a warm-up
+_STABLE: Final = 0.1  # of the time of a run: what two such figures may differ by
+
+
+def is_warm(times: Sequence[float]) -> bool:
+    """Tell whether the last two windows of runs took about as long: the first ones take longer."""
+    if len(times) < 2 * WINDOW:
+        return False
+    before, last = (
+        float(np.median(times[start : start + WINDOW]))
+        for start in (len(times) - 2 * WINDOW, len(times) - WINDOW)
+    )
+    return abs(before - last) <= _STABLE * last
+
+
+def rows(feeds: Mapping[str, NDArray[Any]]) -> int:
+    """Return the rows of one run: the first dimension of the first input that has two or more."""
+    return next((array.shape[0] for array in feeds.values() if array.ndim > 1), 1)
+
+
+def latency(times: Sequence[float], shapes: str, row_count: int) -> Latency:
+    """Return percentiles and throughput of runs one after the other; `times` in seconds."""
+    p50, p90, p99 = (float(each) for each in np.percentile(times, [50, 90, 99]))
+    return Latency(
+        p50=p50,
+        p90=p90,
+        p99=p99,
+        samples=len(times),
+        shapes=shapes,
+        throughput=row_count * len(times) / sum(times),
+    )
+
+
+def chosen(shapes: Mapping[str, tuple[tuple[int, ...], ...]], corners: Sequence[str]) -> list[str]:
+    """Return the samples to run: the corners of the shape profiles, else at most as many others.
+
+    Args:
+        shapes: of each sample's inputs, by its name, in order.
+        corners: names of the samples that were drawn for the corners.
+
+    Returns:
+        Names with different shapes, smallest first.
+    """
+    first: dict[tuple[tuple[int, ...], ...], str] = {}
+    for name, each in shapes.items():
+        first.setdefault(each, name)
+    known = [name for name in corners if name in first.values()]
+    if known:
+        return known
+    ordered = sorted(first.values(), key=lambda name: _size(shapes[name]))
+    return [ordered[index] for index in sorted({0, len(ordered) // 2, len(ordered) - 1})]
+
+
+def _size(shapes: tuple[tuple[int, ...], ...]) -> int:
+    return sum(int(np.prod(shape)) for shape in shapes)

@@ -1,0 +1,48 @@
+"""Memory of this process, and of the device: what the kernel and NVIDIA's management library say."""
+
+import ctypes
+from pathlib import Path
+from typing import Final
+
+_STATUS: Final = Path("/proc/self/status")
+_PEAK: Final = "VmHWM:"  # proc(5): peak resident set size
+_LIBRARY: Final = "libnvidia-ml.so.1"  # comes with the driver
+
+
+class _Memory(ctypes.Structure):
+    """nvmlMemory_t of nvml.h; bytes."""
+
+    _fields_ = (
+        ("total", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
+
+
+def peak_bytes() -> int | None:
+    """Return the most memory that this process has had resident; None: the kernel does not tell."""
+    try:
+        lines = _STATUS.read_text().splitlines()
+    except OSError:
+        return None
+    found = next((line.split()[1] for line in lines if line.startswith(_PEAK)), None)
+    return int(found) * 1024 if found else None
+
+
+def device_bytes(library: str = _LIBRARY) -> int | None:
+    """Return the bytes in use on device 0, by whomever; None: no driver, or it does not tell.
+
+    A process has no figure of its own where its container has a PID namespace; an engine Job has
+    its device alone, so that the difference before and after is its own.
+    """
+    try:
+        nvml = ctypes.CDLL(library)
+        device, memory = ctypes.c_void_p(), _Memory()
+        failed = (
+            nvml.nvmlInit_v2()
+            or nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))
+            or nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))
+        )
+    except (OSError, AttributeError):
+        return None
+    return None if failed else int(memory.used)
