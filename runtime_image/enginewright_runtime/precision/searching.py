@@ -100,6 +100,7 @@ class _Search:
         self._allowed = allowed
         self._budget = budget
         self._groups: list[Group] = []
+        self._known: dict[frozenset[int], Proof] = {}
 
     def run(self) -> Found:
         for part in _parts(self._units, FIRST_GROUPS):
@@ -113,8 +114,10 @@ class _Search:
         return Found(excluded, groups, self._budget.used)
 
     def _prove(self, excluded: frozenset[int]) -> Proof:
-        self._budget.take()
-        return self._evaluate(excluded)
+        if excluded not in self._known:
+            self._budget.take()
+            self._known[excluded] = self._evaluate(excluded)
+        return self._known[excluded]
 
     def _measure(self, units: tuple[int, ...]) -> None:
         """Note what a group costs alone; unmeasured, it is taken to cost nothing."""

@@ -1,0 +1,135 @@
+"""The automatic choice: the fastest that keeps parity, by more than the noise; and real timing."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from enginewright.contract.task import Precision
+from enginewright_runtime.precision import timing
+from enginewright_runtime.precision.choosing import Candidate, Times, choose
+from enginewright_runtime.precision.existing import existing
+from enginewright_runtime.precision.forms import form_of
+from enginewright_runtime.precision.static import find_layers, write
+from enginewright_runtime.precision.tensors import Sink
+from enginewright_runtime.stages.golden_run import write_arrays
+from onnx import ModelProto, TensorProto, helper
+
+from tests.support.broken_models import one_node
+from tests.support.converting import real
+from tests.support.quantizing import dense, random, subject
+
+
+def times(middle: float, spread: float = 0.02) -> Times:
+    return Times(tuple(middle * (1 + spread * offset) for offset in (-2, -1, -0.5, 0, 0.5, 1, 2)))
+
+
+OWN = times(10e-3)
+
+
+def test_the_fastest_that_keeps_parity_is_chosen() -> None:
+    choice = choose(
+        OWN,
+        [
+            Candidate("INT8", times=times(4e-3)),
+            Candidate("FP16", times=times(6e-3)),
+            Candidate("BF16", times=times(12e-3)),
+        ],
+    )
+    assert choice.precision == "INT8"
+    assert choice.reasons["FP16"].startswith("slower than INT8: 6 ms")
+    assert choice.reasons["BF16"].startswith("no faster than FP16")
+    assert choice.reasons["INT8"].startswith("4 ms (")
+
+
+def test_a_faster_one_that_fails_parity_is_rejected_and_told() -> None:
+    choice = choose(OWN, [Candidate("INT8", "parity fails: cosine 0.76", times(2e-3))])
+    assert choice.precision is None
+    assert choice.reasons["INT8"].startswith(
+        "rejected: parity fails: cosine 0.76; it would have been faster, 2 ms"
+    )
+
+
+@pytest.mark.parametrize(
+    ("candidate", "why"),
+    [
+        (times(9.7e-3, 0.001), "less than 5%"),
+        (times(9e-3, 0.2), "noise"),
+        (times(11e-3), "slower"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_what_is_not_clearly_faster_is_not_worth_it(candidate: Times, why: str) -> None:
+    choice = choose(OWN, [Candidate("INT8", times=candidate)])
+    assert choice.precision is None, why
+    assert choice.reasons["INT8"].startswith("no faster than the model's own precision")
+
+
+def test_of_two_alike_the_more_exact_one_is_taken() -> None:
+    candidates = [Candidate("INT8", times=times(5e-3)), Candidate("FP16", times=times(5.05e-3))]
+    assert choose(OWN, candidates).precision == "FP16"
+
+
+def test_what_was_not_measured_is_not_chosen() -> None:
+    assert choose(None, [Candidate("FP16")]).precision is None
+    assert choose(OWN, [Candidate("FP16")]).reasons == {"FP16": "not measured"}
+    assert choose(None, []).reasons == {}
+
+
+def test_times_are_measured_in_rounds_on_the_backend(tmp_path: Path) -> None:
+    """INT8 is really faster on this processor for products of large matrices."""
+    about = subject(tmp_path, dense(4, 768))
+    feeds = {"x": random(64, 768)}
+    write_arrays(tmp_path / "inputs.npz", {"opt": feeds, "max": {"x": random(1, 768)}})
+    form = form_of("INT8", "cpu")
+    ranges = {"x": (-4.0, 4.0)} | dict.fromkeys(("r0", "r1", "r2"), (0.0, 8.0))
+    with Sink(tmp_path / "int8", about.model) as sink:
+        layers = find_layers(about, form, per_channel=True)
+        fast = sink.write(write(about, layers, ranges, form, sink).model, about.folder)
+    spent = timing.measure(
+        models={"own": str(about.folder / "model.onnx"), "INT8": str(fast)},
+        backend="cpu",
+        inputs=str(tmp_path / "inputs.npz"),
+    )
+    assert {len(rounds) for rounds in spent.values()} == {21}
+    assert np.median(spent["INT8"]) < np.median(spent["own"])
+
+
+def with_weight(kind: int) -> ModelProto:
+    model = dense(1)
+    for tensor in model.graph.initializer:
+        tensor.data_type = kind
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "can", "cannot"),
+    [
+        (with_weight(TensorProto.FLOAT), "FP32", ["FP16", "BF16", "FP8", "INT8", "FP32"], []),
+        (with_weight(TensorProto.FLOAT16), "FP16", ["FP16"], ["FP32", "BF16", "INT8"]),
+        (with_weight(TensorProto.BFLOAT16), "BF16", ["BF16"], ["FP32", "FP16"]),
+        (one_node("QLinearMatMul"), "INT8", ["INT8"], ["FP16", "FP32", "FP8"]),
+        (one_node("QAttention", "com.microsoft"), "INT8", ["INT8"], ["FP16"]),
+        (one_node("Relu"), "FP32", ["INT8"], []),
+    ],
+)
+def test_what_a_model_has_already(
+    model: ModelProto, precision: str, can: list[Precision], cannot: list[Precision]
+) -> None:
+    have = existing(model)
+    assert have.precision == precision
+    assert [each for each in can if have.refuses(each)] == []
+    assert [each for each in cannot if not have.refuses(each)] == []
+
+
+def test_a_quantised_model_names_its_nodes(models: Path) -> None:
+    model = dense(1)
+    model.graph.node.append(
+        helper.make_node("DequantizeLinear", ["q", "s"], ["dq"], name="dequantize")
+    )
+    model.graph.initializer.append(
+        helper.make_tensor("q", TensorProto.FLOAT8E4M3FN, [2], [1.0, 2.0])
+    )
+    words = existing(model).refuses("FP16")
+    assert words == "the model is FP8 already, by 1 node: dequantize (DequantizeLinear)"
+    assert existing(onnx.load(real(models, "standard_v3_3/model.onnx"))).precision == "FP32"

@@ -1,0 +1,294 @@
+"""INT8 and FP8: arithmetic, the form that each backend takes, and what is left with the reason."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from enginewright_runtime import graphs
+from enginewright_runtime.precision import dynamic, observing, scales, static
+from enginewright_runtime.precision.forms import DYNAMIC, FP8, INT8, UINT8, Form, form_of
+from enginewright_runtime.precision.subject import Subject
+from enginewright_runtime.precision.tensors import Sink
+from onnx import ModelProto, helper
+
+from tests.support.broken_models import build, value
+from tests.support.quantizing import (
+    Arrays,
+    build_engine,
+    convolutions,
+    cosine,
+    dense,
+    operators,
+    random,
+    run,
+    subject,
+    weight,
+)
+
+X = {"x": random(4, 64)}
+IMAGE = {"x": random(2, 3, 16, 16)}
+TENSORRT = form_of("INT8", "tensorrt-rtx")
+CPU = form_of("INT8", "cpu")
+
+
+def ranges(about: Subject, feeds: Arrays) -> dict[str, tuple[float, float]]:
+    names = observing.single_values(about.model)
+    found = observing.limits(about.folder / "model.onnx", names, [feeds])
+    return {name: (each.low, each.high) for name, each in found.items() if each.seen}
+
+
+def written(
+    about: Subject,
+    form: Form,
+    feeds: Arrays,
+    out: Path,
+    *,
+    per_channel: bool = True,
+    excluded: frozenset[int] = frozenset(),
+) -> tuple[Path, static.Written]:
+    """Quantise a model and write it; ONNX's checker must agree that it is one."""
+    layers = static.find_layers(about, form, per_channel=per_channel)
+    with Sink(out, about.model) as sink:
+        if form is DYNAMIC:
+            result = dynamic.write(about, layers, sink, excluded=excluded)
+        else:
+            result = static.write(
+                about, layers, ranges(about, feeds), form, sink, excluded=excluded
+            )
+        path = sink.write(result.model, about.folder)
+    onnx.checker.check_model(str(path), full_check=True)
+    return path, result
+
+
+def test_a_scale_covers_the_range_and_zero_lies_on_the_grid() -> None:
+    found = scales.quantizer(-2.0, 6.35, INT8, symmetric=True)
+    assert (round(found.scale, 9), found.zero_point) == (0.05, 0)
+    found = scales.quantizer(-1.0, 4.1, UINT8, symmetric=False)
+    assert (round(found.scale, 9), found.zero_point) == (0.02, 50)
+    assert scales.quantizer(1.0, 5.1, UINT8, symmetric=False).zero_point == 0  # 0 is always there
+    assert scales.quantizer(-2.55, -1.0, UINT8, symmetric=False).zero_point == 255
+    assert scales.quantizer(0.0, 0.0, INT8, symmetric=True).scale > 0
+    assert scales.quantizer(0.0, 896.0, FP8, symmetric=True).scale == 2
+
+
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_weights_are_within_half_a_step_of_themselves(axis: int | None) -> None:
+    array = random(8, 16) * np.logspace(-3, 3, 16, dtype=np.float32)
+    array[3] = 0
+    found = scales.quantize_weight(array, INT8, axis)
+    assert found.values.dtype == np.int8
+    assert np.abs(found.values).max() == 127
+    steps = found.scales if axis is None else np.expand_dims(found.scales, 1 - axis)
+    assert (np.abs(found.values * steps - array) <= steps * 0.5001).all()
+    floats = scales.quantize_weight(array, FP8, axis)
+    exact = floats.values.astype(np.float32) * steps * 127 / 448
+    assert (np.abs(exact - array) <= np.maximum(np.abs(array) / 16, steps)).all()
+
+
+def test_a_bias_that_32_bits_do_not_hold_is_told(tmp_path: Path) -> None:
+    assert scales.quantize_bias(np.array([1e6], np.float32), np.array([1e-6])) is None
+    source = convolutions(2)
+    bias = next(each for each in source.graph.initializer if each.name == "b1")
+    bias.CopyFrom(weight("b1", np.full(8, 1e9)))
+    _, result = written(subject(tmp_path, source), CPU, IMAGE, tmp_path / "out")
+    assert result.left == {"conv-1 (Conv)": "its bias does not fit into 32-bit integers"}
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+@pytest.mark.parametrize(
+    ("source", "feeds"),
+    [(dense(), X), (dense(operator="MatMul"), X), (convolutions(), IMAGE)],
+    ids=["gemm", "matmul", "conv"],
+)
+def test_every_form_keeps_the_outputs(
+    source: ModelProto, feeds: Arrays, per_channel: bool, tmp_path: Path
+) -> None:
+    wanted = run(source, feeds)[0]
+    for index, (form, least) in enumerate(
+        [
+            (TENSORRT, 0.999),
+            (form_of("FP8", "tensorrt-rtx"), 0.995),
+            (CPU, 0.999),
+            (form_of("INT8", "openvino"), 0.999),
+        ]
+    ):
+        about = subject(tmp_path, source, form.opset)
+        path, result = written(
+            about, form, feeds, tmp_path / f"out-{index}", per_channel=per_channel
+        )
+        assert len(result.quantized) == len(source.graph.initializer) // 2
+        assert not result.left
+        found = run(path, feeds, form.proof_level)[0]
+        assert least < cosine(wanted, found) < 1, form
+        assert graphs.outputs_of(graphs.parse(path)) == graphs.outputs_of(source)
+
+
+def test_tensorrts_form_is_in_front_of_inputs_alone_and_symmetric(tmp_path: Path) -> None:
+    path, _ = written(subject(tmp_path, convolutions(2)), TENSORRT, IMAGE, tmp_path / "out")
+    q, dq = "QuantizeLinear", "DequantizeLinear"
+    assert operators(path) == [q, dq, dq, "Conv", "Relu", q, dq, dq, "Conv", "Relu"]
+    model = graphs.parse(path)
+    arrays = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
+    zeros = [array for name, array in arrays.items() if name.endswith("zero_point")]
+    assert all(array.dtype == np.int8 and not array.any() for array in zeros)
+    assert arrays["w1_quantized_scale"].shape == (8,)
+    assert arrays["b1"].dtype == np.float32  # biases are left alone
+    assert "w1" not in arrays
+
+
+@pytest.mark.parametrize(
+    ("precision", "per_channel"), [("INT8", True), ("FP8", True), ("FP8", False)]
+)
+def test_tensorrt_builds_it(precision: str, per_channel: bool, tmp_path: Path) -> None:
+    """Convolutions and products in one model, ahead of time for compute capability 8.9."""
+    form = form_of(precision, "tensorrt-rtx")
+    nodes = [
+        helper.make_node("Flatten", ["y"], ["flat"], name="flat"),
+        helper.make_node("MatMul", ["flat", "m"], ["z"], name="product"),
+    ]
+    source = convolutions(2)
+    source.graph.node.extend(nodes)
+    source.graph.initializer.append(weight("m", random(2048, 32) / 45))
+    source.graph.output[0].CopyFrom(value("z", "n", 32))
+    about = subject(tmp_path, source, form.opset)
+    path, result = written(about, form, IMAGE, tmp_path / "out", per_channel=per_channel)
+    assert len(result.quantized) == 3
+    built = build_engine(tmp_path / "engine", path, "8.9", [2, 3, 16, 16])
+    assert built.engine.nodes_accelerated == built.engine.nodes_total
+
+
+def kernels(path: Path, root: Path) -> set[str]:
+    """Return the operators that ONNX Runtime's CPU provider makes of a model."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.optimized_model_filepath = str(root / "optimized.onnx")
+    ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return set(operators(root / "optimized.onnx"))
+
+
+@pytest.mark.parametrize(
+    ("source", "feeds", "kernel", "single"),
+    [
+        (convolutions(), IMAGE, "QLinearConv", "Conv"),
+        (dense(), X, "QGemm", "Gemm"),
+        (dense(operator="MatMul"), X, "QLinearMatMul", "MatMul"),
+    ],
+    ids=["conv", "gemm", "matmul"],
+)
+def test_onnx_runtimes_form_runs_on_integers(
+    source: ModelProto, feeds: Arrays, kernel: str, single: str, tmp_path: Path
+) -> None:
+    path, _ = written(subject(tmp_path, source), CPU, feeds, tmp_path / "out")
+    found = kernels(path, tmp_path)
+    assert kernel in found
+    assert single not in found
+
+
+def test_dynamic_quantisation_is_fused_and_close(tmp_path: Path) -> None:
+    source = dense(operator="MatMul")
+    source.graph.node[6].CopyFrom(
+        helper.make_node(
+            "Gemm", ["r1", "w2", "b2"], ["m2"], name="gemm", alpha=0.5, beta=2.0, transB=1
+        )
+    )
+    path, result = written(subject(tmp_path, source), DYNAMIC, X, tmp_path / "out")
+    assert result.quantized == [
+        "matmul-0 (MatMul)",
+        "matmul-1 (MatMul)",
+        "gemm (Gemm)",
+        "matmul-3 (MatMul)",
+    ]
+    assert cosine(run(source, X)[0], run(path, X)[0]) > 0.999
+    assert kernels(path, tmp_path) & {"DynamicQuantizeMatMul", "MatMulIntegerToFloat"}
+
+
+def test_what_is_not_quantised_has_a_reason(tmp_path: Path) -> None:
+    source = dense(2)
+    source.graph.input.append(value("other", 64, 64))
+    source.graph.node.extend(
+        [
+            helper.make_node("MatMul", ["y", "other"], ["two"], name="two-activations"),
+            helper.make_node("Identity", ["b0"], ["bias"], name="bias"),
+            helper.make_node("Gemm", ["two", "w0", "bias"], ["three"], name="computed-bias"),
+            helper.make_node("MatMul", ["w0", "w1"], ["four"], name="constant"),
+            helper.make_node("MatMul", ["three", "vector"], ["five"], name="vector"),
+        ]
+    )
+    source.graph.initializer.append(weight("vector", random(64)))
+    source.graph.output.extend([value("four", 64, 64), value("five", "n")])
+    about = subject(tmp_path, source)
+    layers = static.find_layers(about, TENSORRT, per_channel=True)
+    assert layers.left == {
+        "two-activations (MatMul)": "both of its inputs are computed: it has no weight",
+        "computed-bias (Gemm)": "its bias is computed",
+        "constant (MatMul)": "it has no input that is computed",
+        "vector (MatMul)": "its weight is no matrix",
+    }
+    with Sink(tmp_path / "out", about.model) as sink:
+        result = static.write(
+            about, layers, {"x": (-1, 1)}, TENSORRT, sink, excluded=frozenset({0})
+        )
+    assert result.quantized == []
+    assert result.left["gemm-0 (Gemm)"] == static.EXCLUDED
+    assert result.left["gemm-1 (Gemm)"] == "calibration saw no values of r0"
+
+
+def test_nodes_in_bodies_are_left_and_told(tmp_path: Path) -> None:
+    def body(name: str) -> onnx.GraphProto:
+        product = helper.make_node("MatMul", ["x", "w0"], [name], name=f"inside-{name}")
+        return helper.make_graph([product], name, [], [value(name, "n", 64)])
+
+    source = dense(1)
+    source.graph.input.append(value("c", kind=onnx.TensorProto.BOOL))
+    source.graph.node.append(
+        helper.make_node(
+            "If", ["c"], ["z"], name="if", then_branch=body("a"), else_branch=body("b")
+        )
+    )
+    source.graph.output.append(value("z", "n", 64))
+    feeds = {**X, "c": np.array(True)}
+    path, result = written(subject(tmp_path, source), TENSORRT, feeds, tmp_path / "out")
+    assert set(result.left) == {"inside-a (MatMul)", "inside-b (MatMul)"}
+    assert cosine(run(source, feeds)[1], run(path, feeds)[1]) == pytest.approx(
+        1
+    )  # w0 is still there
+
+
+def test_shared_weights_and_activations_are_quantised_once(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="first"),
+        helper.make_node("MatMul", ["x", "w"], ["b"], name="second"),
+        helper.make_node("Add", ["a", "b"], ["y"], name="sum"),
+    ]
+    source = build(
+        nodes, [value("x", "n", 64)], [value("y", "n", 64)], [weight("w", random(64, 64))]
+    )
+    path, _ = written(subject(tmp_path, source), TENSORRT, X, tmp_path / "out")
+    assert operators(path).count("QuantizeLinear") == 1
+    assert operators(path).count("DequantizeLinear") == 2
+    assert len([each for each in graphs.parse(path).graph.initializer if len(each.dims) == 2]) == 1
+
+
+def test_a_result_that_is_an_output_keeps_its_name(tmp_path: Path) -> None:
+    """The form for integers quantises results, of which one is read twice and one is an output."""
+    source = convolutions(2)
+    source.graph.output.append(value("c0", "n", 8, 16, 16))  # in front of the activation
+    path, _ = written(subject(tmp_path, source), CPU, IMAGE, tmp_path / "out")
+    for wanted, found in zip(run(source, IMAGE), run(path, IMAGE), strict=True):
+        assert cosine(wanted, found) > 0.999
+
+
+def test_an_opset_that_has_no_quantisation_by_channel_is_raised(tmp_path: Path) -> None:
+    about = subject(tmp_path, convolutions(opset=11), 13)
+    path, _ = written(about, TENSORRT, IMAGE, tmp_path / "out")
+    assert graphs.default_opset(graphs.parse(path)) == 13
+    run(path, IMAGE)
+
+
+def test_forms_differ_where_they_must() -> None:
+    assert form_of("INT8", "tensorrt") == TENSORRT
+    assert form_of("INT8", "openvino") == replace(CPU, integers=False, proof_level="BASIC")
+    assert form_of("FP8", "tensorrt").activations is FP8

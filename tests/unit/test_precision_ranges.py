@@ -1,0 +1,149 @@
+"""Ranges learnt from data: by limits, percentile and entropy, with bounded memory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from enginewright.contract.manifest import TensorSpec
+from enginewright_runtime.backends.base import SessionError
+from enginewright_runtime.precision import calibration, observing, ranges, scales
+from enginewright_runtime.precision.calibration import CalibrationData
+from enginewright_runtime.precision.observing import Limits
+from onnx import TensorProto, helper
+
+from tests.support.broken_models import build, value
+from tests.support.quantizing import dense, random, run
+
+
+def saved(root: Path, model: onnx.ModelProto) -> Path:
+    onnx.save_model(model, root / "model.onnx")
+    return root / "model.onnx"
+
+
+def data(root: Path, **arrays: np.ndarray) -> CalibrationData:
+    (root / "calibration").mkdir()
+    np.savez(root / "calibration/data.npz", **arrays)  # type: ignore[arg-type]  # numpy's stub
+    inputs = [
+        TensorSpec(name=name, dtype=str(array.dtype), shape=("n", *array.shape[1:]))
+        for name, array in arrays.items()
+    ]
+    return calibration.read(root / "calibration", inputs)
+
+
+def test_limits_are_those_of_all_samples(tmp_path: Path) -> None:
+    path = saved(tmp_path, dense(2))
+    samples = [{"x": random(3, 64, seed=seed)} for seed in range(4)]
+    found = observing.limits(path, ["x", "s0", "y"], samples)
+    every = np.concatenate([sample["x"] for sample in samples])
+    assert (found["x"].low, found["x"].high) == (every.min(), every.max())
+    whole = np.concatenate([run(path, sample)[0] for sample in samples])
+    assert found["y"].high == pytest.approx(whole.max(), rel=1e-5)
+    assert found["y"].elements == 3 * 64
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_values_that_are_never_finite_have_no_range(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Log", ["x"], ["y"], name="log")]
+    path = saved(tmp_path, build(nodes, [value("x", "n", 4)], [value("y", "n", 4)]))
+    found = observing.limits(path, ["x", "y"], [{"x": np.full((1, 4), -1, np.float32)}])
+    assert found["x"].seen
+    assert not found["y"].seen
+    assert found["y"].largest == 0
+
+
+def test_a_sample_that_the_model_refuses_is_told_and_nothing_is_left(tmp_path: Path) -> None:
+    path = saved(tmp_path, dense(1))
+    with pytest.raises(SessionError, match="x"):
+        observing.limits(path, ["y"], [{"x": random(1, 63)}])
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_only_single_values_of_the_main_graph_are_observed() -> None:
+    nodes = [
+        helper.make_node("Cast", ["i"], ["a"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["a", "x"], ["y"]),
+        helper.make_node("Cast", ["y"], ["d"], to=TensorProto.DOUBLE),
+    ]
+    model = build(
+        nodes,
+        [value("x", 1), value("i", 1, kind=TensorProto.INT64)],
+        [value("d", 1, kind=TensorProto.DOUBLE)],
+    )
+    assert observing.single_values(model) == ["x", "a", "y"]
+
+
+def test_what_is_looked_at_at_once_is_bounded() -> None:
+    million = 1 << 20
+    found = observing.groups(
+        {"a": 40 * million, "b": 40 * million, "c": 10 * million, "d": 90 * million}
+    )
+    assert found == [
+        ["a"],
+        ["b", "c"],
+        ["d"],
+    ]  # of 4 bytes each, 256 MiB at once; a large one alone
+
+
+def test_histograms_count_every_value_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observing, "_AT_ONCE", 64 * 4 * 4)  # two values a pass
+    path = saved(tmp_path, dense(2))
+    samples = [{"x": random(2, 64, seed=seed)} for seed in range(3)]
+    passes = []
+
+    def again() -> Iterator[dict[str, np.ndarray]]:
+        passes.append(1)
+        yield from samples
+
+    names = ["x", "s0", "r0", "y"]
+    limits = observing.limits(path, names, samples)
+    found = observing.histograms(path, limits, again)
+    assert len(passes) == 2
+    assert {name: each.counts.sum() for name, each in found.items()} == dict.fromkeys(names, 384)
+    every = np.concatenate([sample["x"].ravel() for sample in samples])
+    wanted, _ = np.histogram(every, observing.BINS, (float(every.min()), float(every.max())))
+    assert np.array_equal(found["x"].counts, wanted)
+
+
+def test_percentile_cuts_the_farthest_values_off() -> None:
+    values = np.append(random(100_000), np.float32(1000))
+    counts, edges = np.histogram(values, 2048)
+    low, high = scales.percentile_limits(counts, edges[0], edges[-1], 0.9999)
+    assert high < 10
+    assert scales.percentile_limits(counts, edges[0], edges[-1], 1.0) == (edges[0], edges[-1])
+    assert low <= values.min() + 1
+
+
+def test_entropy_cuts_a_few_outliers_off_and_not_a_plain_distribution() -> None:
+    plain, _ = np.histogram(np.abs(random(200_000)), 2048, (0, 4.5))
+    assert scales.entropy_limit(plain, 4.5) > 2.5
+    outliers, _ = np.histogram(np.append(np.abs(random(200_000)), 45.0), 2048, (0, 45))
+    assert 2 < scales.entropy_limit(outliers, 45.0) < 10
+    assert scales.entropy_limit(np.zeros(2048, np.int64), 3.0) == 3.0
+
+
+@pytest.mark.parametrize("method", ["MinMax", "Entropy", "Percentile"])
+def test_methods_on_data_with_an_outlier(method: ranges.Method, tmp_path: Path) -> None:
+    array = random(400, 64)
+    array[7, 7] = 500
+    path = saved(tmp_path, dense(1))
+    told: list[float] = []
+    found = ranges.learn(path, ["x", "y"], data(tmp_path, x=array), method, told.append)
+    low, high = found["x"]
+    assert low == pytest.approx(array.min(), rel=0.5)
+    if method == "MinMax":
+        assert (low, high) == (array.min(), 500)
+    else:
+        assert 2 < high < 50
+    assert told == sorted(told)
+    assert 0.9 < told[-1] < 1
+
+
+def test_entropy_of_both_signs_is_of_absolute_values() -> None:
+    histogram = observing.Histogram(-1.0, 3.0, np.array([4, 0, 0, 2], np.int64))
+    assert ranges.folded(histogram) == [4, 0, 0, 2]  # middles 0.5, 0.5, 1.5 and 2.5 of 3
+
+
+def test_limits_of_nothing() -> None:
+    assert not Limits().seen
