@@ -27,6 +27,7 @@ from enginewright.cli.preflight.result import (
 from enginewright.contract.manifest import Change, OutputParity
 
 _TITLED: Final = 300  # characters of a tile's title
+_MOST_NODES: Final = 100  # that a change names
 _NAMED: Final = 10  # nodes elsewhere that are named without being asked for
 
 
@@ -95,7 +96,8 @@ def _changes(changes: Iterable[Change], level: int) -> Child:
         if each.nodes:
             nodes = (tag("li", name(node)) for node in each.nodes)
             count = words.counted(len(each.nodes), "node")
-            more = details(f"{count} concerned", tag("ul", nodes, class_="plain"))
+            first = "The first " if len(each.nodes) == _MOST_NODES else ""
+            more = details(f"{first}{count} concerned", tag("ul", nodes, class_="plain"))
         rows.append(tag("li", tag("strong", each.kind), ": ", each.message, more))
     if not rows:
         return None

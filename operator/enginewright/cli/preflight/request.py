@@ -6,6 +6,7 @@ from typing import Final
 from enginewright.cli.preflight import options, targets
 from enginewright.cli.preflight.check import Request, local_uri
 from enginewright.cli.preflight.config import ModelOptions
+from enginewright.cli.preflight.words import visible
 from enginewright.contract.images import ImageFacts
 
 _MISSING: Final = "there is no such file"
@@ -67,6 +68,9 @@ def _targets(
 
 
 def _check_source(source: str) -> None:
+    if not source.isascii() and any(0xD800 <= ord(each) <= 0xDFFF for each in source):
+        # what Python makes of bytes that are no UTF-8, which no JSON carries
+        raise options.OptionError(f"{visible(source)}: its name is no UTF-8; rename it")
     if "://" in source:
         return
     path = Path(source)
