@@ -45,15 +45,17 @@ def _field(number: int, content: bytes) -> bytes:
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
-def many_nodes(count: int) -> ModelProto:
-    """Return a chain of `count` nodes."""
-    names = ["x", *(f"v{index}" for index in range(1, count)), "y"]
+def many_nodes(count: int) -> bytes:
+    """Return a chain of `count` nodes, put together from bytes, which is quick."""
+    names = [b"x", *(b"v%d" % index for index in range(1, count)), b"y"]
+    relu = _field(4, b"Relu")
+    nodes = [
+        _field(1, _field(1, before) + _field(2, after) + relu) for before, after in pairwise(names)
+    ]
     model = build([], [value("x", 1, 4)], [value("y", 1, 4)])
-    for before, after in pairwise(names):
-        node = model.graph.node.add(op_type="Relu")
-        node.input.append(before)
-        node.output.append(after)
-    return model
+    graph = bytes(model.graph.SerializeToString()) + b"".join(nodes)
+    model.ClearField("graph")
+    return bytes(model.SerializeToString()) + _field(7, graph)
 
 
 def two_byte_nodes(count: int) -> bytes:
