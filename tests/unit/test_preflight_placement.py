@@ -1,0 +1,106 @@
+"""The map counts as the pipeline counts: fused, folded, nameless and shape nodes too."""
+
+import pytest
+from enginewright.cli.preflight.placement import of_engine, of_session
+from enginewright.cli.preflight.result import Placement
+from enginewright.contract.manifest import EngineInfo, Manifest, NodeCost, Partition
+from enginewright.contract.task import EngineRecipe, Recipe
+from enginewright_runtime.promise import coverage
+
+pytestmark = pytest.mark.unit
+
+COSTS = (
+    NodeCost(label="conv (Conv)", count=1, share=0.5),
+    NodeCost(label="dense/MatMulAddFusion (Gemm)", count=1, share=0.2),
+    NodeCost(label="unnamed (Relu)", count=4, share=0.2),
+    NodeCost(label="det (Det)", count=1, share=0.05),
+    NodeCost(label="shape (Shape)", count=1, share=0.05),
+    NodeCost(label="folded (Mul)", count=0, share=0.0),
+)
+
+
+def manifest(*inside: str, costs: tuple[NodeCost, ...] = COSTS) -> Manifest:
+    """Return the manifest of an engine with these nodes in it."""
+    recipe = EngineRecipe(
+        backend="tensorrt-rtx", backend_version="1", ort_version="1", accelerator_class="l4"
+    )
+    engine = EngineInfo(
+        recipe=recipe,
+        prepared_key="p",
+        file="e",
+        sha256="s",
+        size_bytes=1,
+        compute_capabilities=("8.9",),
+        partitions=(Partition(context_node="part-0", nodes=inside),),
+        nodes_total=7,
+        nodes_accelerated=0,
+        build_seconds=1.0,
+    )
+    return Manifest(
+        key="k",
+        model_digest="d",
+        recipe=Recipe(backend="tensorrt-rtx", ort_version="1", max_opset=26, max_ir_version=13),
+        files=(),
+        opset=17,
+        ir_version=9,
+        nodes=10,
+        inputs=(),
+        outputs=(),
+        golden_source="generated",
+        versions={},
+        node_costs=costs,
+        shape_nodes=("shape (Shape)",),
+        engine=engine,
+    )
+
+
+def elsewhere(found: Placement | None) -> dict[str, int]:
+    assert found is not None
+    return {each.label: each.elsewhere for each in found.nodes}
+
+
+def test_what_is_in_no_engine_is_elsewhere() -> None:
+    known = manifest(
+        "conv (Conv)", "dense (MatMul)", "dense_add (Add)", *["unnamed (Relu)"] * 3, "folded (Mul)"
+    )
+    found = of_engine(known)
+    assert elsewhere(found) == {
+        "det (Det)": 1,
+        "unnamed (Relu)": 1,
+        "conv (Conv)": 0,
+        "dense/MatMulAddFusion (Gemm)": 0,
+    }
+    assert found is not None
+    assert found.shape_nodes == 1
+    outside = ["det (Det)", "unnamed (Relu)", "shape (Shape)", "folded (Mul)"]
+    total, count, share = coverage(outside, known)
+    assert sum(each.count for each in found.operators) == total == 7
+    assert sum(each.elsewhere for each in found.operators) == count == 2
+    spent = sum(each.elsewhere_share or 0.0 for each in found.operators)
+    assert spent == pytest.approx(share, abs=1e-5)
+    assert sum(each.share or 0.0 for each in found.operators) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_what_a_session_runs_elsewhere() -> None:
+    labels = ["unnamed (Relu)", "unnamed (Relu)", "shape (Shape)", "dense/MatMulAddFusion (Gemm)"]
+    assert elsewhere(of_session(manifest(), labels)) == {
+        "dense/MatMulAddFusion (Gemm)": 1,
+        "unnamed (Relu)": 2,
+        "conv (Conv)": 0,
+        "det (Det)": 0,
+    }
+
+
+def test_lists_end_and_operators_count_all() -> None:
+    costs = tuple(
+        NodeCost(label=f"n{i} (Kind{i % 150})", count=1, share=1 / 600) for i in range(600)
+    )
+    found = of_session(manifest(costs=costs), ["n599 (Kind149)"])
+    assert found is not None
+    assert len(found.nodes) == 200
+    assert found.nodes[0].label == "n599 (Kind149)"
+    assert len(found.operators) == 100
+
+
+def test_without_a_profile_there_is_no_map() -> None:
+    assert of_engine(manifest(costs=())) is None
