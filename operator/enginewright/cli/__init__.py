@@ -11,6 +11,13 @@ import sys
 def main() -> None:
     """Run the command line; exits with the code of the command."""
     try:
+        _run()
+    except KeyboardInterrupt:  # before a command, or after it
+        sys.exit(2)
+
+
+def _run() -> None:
+    try:
         from enginewright.cli.app import app  # noqa: PLC0415 - the operator's image has no Typer
     except ImportError as error:
         print(

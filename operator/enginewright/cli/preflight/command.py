@@ -149,6 +149,7 @@ def preflight(
             shop = Shop(held, installed, cache, outputs, jobs, stop)
             with shown(console, len(requests)) as watcher:
                 results, said = look(requests, shop, watcher)
+            said += outputs.save_reports(results)
     except _UNUSABLE as error:
         _say(console, str(error), failed=True)
         raise typer.Exit(UNUSABLE) from None
@@ -159,7 +160,6 @@ def preflight(
     except Stopped:
         _say(console, "interrupted; nothing is left behind", failed=True)
         raise typer.Exit(UNUSABLE) from None
-    said += outputs.save_reports(results)
     if json:
         _print(_json(results, alone=len(model or ()) == 1))
     elif not quiet:

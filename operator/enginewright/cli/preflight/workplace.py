@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from enginewright.contract import task as contract
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.manifest import MANIFEST_NAME, Manifest
+from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, StageReport
 from enginewright.contract.task import TASK_VARIABLE, EngineTask, PrepareTask, ServeTask
 
@@ -29,6 +30,7 @@ EXAMINE: Final = "examine"
 
 _RUNTIME: Final = "enginewright_runtime"
 _EXAMINATION: Final = "enginewright_runtime.examination"
+_FULL: Final = "the work folder has "
 _MISSING: Final = re.compile(r"No module named '?([\w.]+)")
 _ROOT_VARIABLE: Final = "ENGINEWRIGHT_ROOT"
 _STOP_SECONDS: Final = 10.0  # that a stage has to end its children
@@ -285,6 +287,10 @@ def _ended(code: int) -> str:
 def _read(path: Path) -> StageReport | None:
     try:
         told: Any = json.loads(path.read_bytes())
-        return StageReport.model_validate(told)
+        report = StageReport.model_validate(told)
     except (OSError, ValueError):
         return None
+    if report.reason is Reason.MODEL_TOO_LARGE and report.message.startswith(_FULL):
+        # a pod has too little room for such a model; here it is this machine's disk that is full
+        return report.model_copy(update={"reason": Reason.STORE_UNAVAILABLE})
+    return report

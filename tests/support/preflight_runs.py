@@ -1,0 +1,101 @@
+"""Runs `enginewright preflight` as a user does, in folders of its own, and sees what it leaves."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto
+
+SECONDS = 110.0
+COMMAND = (sys.executable, "-m", "enginewright.cli")
+
+
+class Desk:
+    """One folder to work in, one for temporary files, one for the cache."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root / "desk"
+        self.scratch = root / "scratch"
+        self.cache = root / "cache"
+        for folder in (self.root, self.scratch):
+            folder.mkdir()
+
+    def save(self, model: ModelProto, name: str = "model.onnx") -> Path:
+        """Write a model."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(model.SerializeToString())
+        return path
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that the command gets."""
+        return {"TMPDIR": str(self.scratch), "XDG_CACHE_HOME": str(self.cache)}
+
+    def start(
+        self,
+        *arguments: str | Path,
+        command: tuple[str, ...] = (*COMMAND, "preflight"),
+        prefix: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> "subprocess.Popen[str]":
+        """Start the command in the desk's folder."""
+        return subprocess.Popen(
+            [*prefix, *command, *map(str, arguments)],
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
+            text=True,
+            cwd=self.root,
+            env={**os.environ, **self.environment(), **(environment or {})},
+        )
+
+    def run(self, *arguments: str | Path, **options: Any) -> "subprocess.CompletedProcess[str]":
+        """Run it to its end, which leaves nothing behind and shows no traceback."""
+        process = self.start(*arguments, **options)
+        try:
+            out, words = process.communicate(timeout=SECONDS)
+        finally:
+            process.kill()
+        done = subprocess.CompletedProcess(process.args, process.returncode, out, words)
+        assert "Traceback" not in f"{out}{words}", words
+        self.check_clean()
+        return done
+
+    def told(self, *arguments: str | Path, **options: Any) -> tuple[int, dict[str, Any]]:
+        """Run it and read its JSON."""
+        done = self.run("--json", *arguments, **options)
+        assert done.stdout, done.stderr
+        return done.returncode, json.loads(done.stdout)
+
+    def check_clean(self) -> None:
+        """See to it that no file and no process is left."""
+        assert not list(self.scratch.iterdir())
+        assert not self.processes()
+
+    def processes(self) -> list[str]:
+        """Return the command lines of what runs with our temporary folder."""
+        mark = f"TMPDIR={self.scratch}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+                continue
+            try:
+                if mark in (entry / "environ").read_bytes():
+                    line = (entry / "cmdline").read_bytes()
+                    if line:  # else it is a zombie
+                        found.append(line.replace(b"\0", b" ").decode())
+            except OSError:
+                continue
+        return found
+
+
+def until(check: Callable[[], object], what: str, seconds: float = 60) -> None:
+    """Poll until something is so."""
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, f"{what} did not happen within {seconds} s"
+        time.sleep(0.02)

@@ -1,0 +1,175 @@
+"""enginewright.toml: found, read, merged, refused in words that name the key and the remedy."""
+
+from pathlib import Path
+
+import pytest
+from enginewright.cli.preflight.config import (
+    NAME,
+    ConfigError,
+    Configuration,
+    ModelEntry,
+    ModelOptions,
+    find,
+)
+
+from tests.support import broken_models as broken
+from tests.support.preflight_runs import Desk
+
+pytestmark = pytest.mark.unit
+
+WHOLE = """
+[defaults]
+targets = ["cpu", "sm89"]
+precision = "FP16"
+budget = "compute=2%,nodes=5%"
+runtime_version = "1.24"
+
+[[models]]
+path = "vision/*.onnx"
+shapes = ["images=1x3x64x64:8x3x64x64:32x3x64x64"]
+samples = "samples/vision.npz"
+
+[[models]]
+path = "vision/large.onnx"
+targets = ["sm89"]
+budget = "allow"
+
+[[models]]
+path = "https://models.example/model.onnx"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a repository of models, which is the current folder."""
+    for name in ("vision/small.onnx", "vision/large.onnx", "vision/notes.txt", "text/a[1].onnx"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def read(folder: Path, text: str) -> Configuration:
+    (folder / NAME).write_text(text)
+    return Configuration.read(folder / NAME)
+
+
+def test_entries_that_match_win_over_defaults_the_last_one_first(folder: Path) -> None:
+    found = read(folder, WHOLE).models()
+    assert list(found) == [
+        "vision/large.onnx",
+        "vision/small.onnx",
+        "https://models.example/model.onnx",
+    ]
+    large, small, remote = found.values()
+    assert (large.targets, large.budget) == (("sm89",), "allow")
+    assert (small.targets, small.budget) == (("cpu", "sm89"), "compute=2%,nodes=5%")
+    assert large.shapes == small.shapes == ("images=1x3x64x64:8x3x64x64:32x3x64x64",)
+    assert small.samples == str(folder / "samples/vision.npz")
+    assert {each.precision for each in found.values()} == {"FP16"}
+    assert (remote.samples, remote.runtime_version) == (None, "1.24")
+
+
+def test_a_named_model_takes_the_options_of_its_entries(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = read(folder, WHOLE)
+    monkeypatch.chdir(folder / "vision")
+    assert known.options_of("large.onnx").budget == "allow"
+    assert known.options_of(str(folder / "vision/small.onnx")).shapes
+    assert known.options_of("../text/a[1].onnx").targets == ("cpu", "sm89")
+    assert next(iter(known.models())) == "large.onnx"
+
+
+def test_what_is_typed_wins() -> None:
+    typed = ModelOptions(targets=("cpu",))
+    assert typed.over(ModelOptions(targets=("sm89",), precision="FP32")) == ModelOptions(
+        targets=("cpu",), precision="FP32"
+    )
+
+
+def test_a_name_may_hold_the_characters_of_a_glob(folder: Path) -> None:
+    found = read(folder, '[[models]]\npath = "text/a[1].onnx"\n').models()
+    assert list(found) == ["text/a[1].onnx"]
+
+
+def test_it_is_found_upwards(folder: Path) -> None:
+    assert find(folder / "vision") is None
+    read(folder, WHOLE)
+    assert find(folder / "vision") == folder / NAME
+    (folder / "vision" / NAME).write_text("")
+    assert find(folder / "vision") == folder / "vision" / NAME
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[default]", "default is no key; did you mean defaults?"),
+        ("[defaults]\ntarget = []", "defaults.target is no key; did you mean targets?"),
+        (
+            "[defaults]\nruntime-version = '1'",
+            "defaults.runtime-version is no key; did you mean runtime_version?",
+        ),
+        (
+            '[[models]]\npath = "a.onnx"\nzzz = 1',
+            "models[0].zzz is no key; there are targets, precision, shapes,",
+        ),
+        ("[[models]]\nbudget = 'allow'", 'models[0].path is missing; write path = "models/*.onnx"'),
+        (
+            '[defaults]\ntargets = "cpu"',
+            'defaults.targets is no list; write a list, such as ["cpu"',
+        ),
+        ('[models]\npath = "a.onnx"', "models is no list; write it as [[models]]"),
+        ('[defaults]\ntargets = ["gpu"]', "defaults.targets[0]: 'gpu' is no target; write sm75"),
+        ('[defaults]\nbudget = "2%"', "write allow, or shares such as compute=2%,nodes=5%"),
+        ('[defaults]\nprecision = "FP4"', "write one of FP32, FP16"),
+        ('[defaults]\nshapes = ["x"]', "write INPUT=MIN:OPT:MAX"),
+        (
+            "[defaults]\ntarget_opset = 'x'",
+            "defaults.target_opset: input should be a valid integer",
+        ),
+        ("[defaults", "is no TOML: Expected ']' at the end of a table declaration (at end of"),
+    ],
+)
+def test_what_nobody_understands_is_refused(folder: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(folder, text)
+    assert words in str(refused.value)
+    assert str(folder / NAME) in str(refused.value)
+
+
+def test_a_glob_that_matches_nothing_is_refused(folder: Path) -> None:
+    known = read(folder, '[[models]]\npath = "audio/*.onnx"\n')
+    with pytest.raises(ConfigError, match=r"models\[0\]\.path: 'audio/\*\.onnx' matches no file"):
+        known.models()
+    with pytest.raises(ConfigError, match=r"names no models; add a table \[\[models\]\]"):
+        read(folder, "").models()
+
+
+def test_every_field_is_documented() -> None:
+    """Field by field, with the words of the class."""
+    text = (Path(__file__).parents[2] / "docs/preflight.md").read_text()
+    for name, field in {**ModelOptions.model_fields, **ModelEntry.model_fields}.items():
+        assert field.description
+        assert f"| `{name}` | {field.description.removesuffix('.')}" in text, name
+
+
+def test_a_run_without_a_model_takes_all_of_the_configuration(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.save(broken.relu(), "models/a.onnx")
+    desk.save(broken.one_node("Frobnicate", "com.example"), "models/b.onnx")
+    (desk.root / NAME).write_text(
+        '[defaults]\ntargets = ["cpu"]\n\n[[models]]\npath = "models/*.onnx"\n'
+    )
+    code, told = desk.told()
+    assert (code, told["verdict"]) == (1, "fail")
+    assert [each["source"] for each in told["models"]] == ["models/a.onnx", "models/b.onnx"]
+    assert [each["verdict"] for each in told["models"]] == ["pass", "fail"]
+    assert [list(each["targets"]) for each in told["models"]] == [["cpu"], ["cpu"]]
+
+
+def test_a_run_without_anything_says_what_to_write(tmp_path: Path) -> None:
+    done = Desk(tmp_path).run()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "name a MODEL, or write enginewright.toml" in done.stderr
