@@ -329,3 +329,20 @@ def test_no_native_library_is_needed() -> None:
         [sys.executable, "-c", told], capture_output=True, text=True, check=True, timeout=30
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "agrees"),
+    [(np.float32, None, False), (np.float16, None, True), (np.float32, "INT8", True)],
+)
+def test_where_only_rounding_may_differ(dtype: Any, precision: str | None, agrees: bool) -> None:
+    tolerances = Tolerances.of(Recipe(**LIMITS), precision, rounding=True)
+    want = np.linspace(1, 2, 100)
+    wanted, found = ({"a": {"y": each.astype(dtype)}} for each in (want, want * 1.004))
+    verdict = parity.compare(wanted, found, compared_with="source", tolerances=tolerances)
+    assert verdict.agrees is agrees
+    assert agrees or "by FP32 rounding" in str(verdict.words)
+    assert (
+        Tolerances.of(Recipe(**LIMITS, rtol=0.01), rounding=True).of_output("y", "float32").rtol
+        == 0.01
+    )

@@ -24,7 +24,7 @@ from enginewright_runtime.limits import memory_limit
 from enginewright_runtime.opsets import allow_unreleased
 from enginewright_runtime.parity.bisection import first_drifting
 from enginewright_runtime.parity.measuring import fault, measure
-from enginewright_runtime.parity.tolerances import DEFAULTS, Tolerance, Tolerances
+from enginewright_runtime.parity.tolerances import DEFAULTS, ROUNDING, Tolerance, Tolerances
 from enginewright_runtime.parity.values import kind_of, wide
 from enginewright_runtime.server.golden import type_name
 from enginewright_runtime.server.runner import Runner
@@ -37,17 +37,7 @@ _PREFIX: Final = "drift-"  # of copies of the models, which lie beside their ext
 _AT_ONCE: Final = 8  # tensors that are kept in memory
 # Inside an FP32 model only rounding may differ, at its outputs also algorithms; of a lower precision
 # every node drifts, and the first that drifts too far is looked for.
-_INSIDE: Final[Mapping[str, Tolerance]] = DEFAULTS | {
-    "FP32": Tolerance(
-        rtol=1e-3,
-        atol=1e-6,
-        scale=1e-3,
-        outliers=1e-3,
-        outlier_size=0.01,
-        unequal=0.01,
-        zero=1e-6,
-    )
-}
+_INSIDE: Final[Mapping[str, Tolerance]] = DEFAULTS | {"FP32": ROUNDING}
 
 Array = NDArray[Any]
 

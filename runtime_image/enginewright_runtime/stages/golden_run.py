@@ -4,6 +4,7 @@ It reads and runs as the server does, so that what passes here passes there.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -151,6 +152,7 @@ def run_judged(
     recipe: dict[str, Any],
     compared_with: ComparedWith,
     precision: str | None,
+    rounding: bool = False,
 ) -> dict[str, Any]:
     """Run golden inputs on `backend` and compare with the golden outputs and the expected ones.
 
@@ -163,6 +165,7 @@ def run_judged(
         recipe: with the user's tolerances.
         compared_with: what `outputs` comes from.
         precision: of the model; None: the source's own.
+        rounding: whether FP32 outputs may differ from `outputs` by no more than that.
 
     Returns:
         `refused`: ONNX Runtime's words by sample; `samples`: how many were run; `level` of graph
@@ -173,10 +176,11 @@ def run_judged(
         SessionError: the model does not load.
     """
     tolerances = Tolerances.of(Recipe.model_validate(recipe), precision)
+    exact = replace(tolerances, rounding=rounding)
 
     def judge(level: str | None) -> dict[str, Any]:
         runner, signature, level = _load(backend, model, level)
-        judged = [_judge(Path(outputs), signature, tolerances, compared_with)]
+        judged = [_judge(Path(outputs), signature, exact, compared_with)]
         if expected is not None:
             judged.append(_judge(Path(expected), signature, tolerances, "expected"))
         count = 0

@@ -29,7 +29,9 @@ from enginewright_runtime.tensorrt.header import check_engine
 
 STAGE: Final = "verify"
 _JUDGE: Final = "enginewright_runtime.stages.golden_run:run_judged"
+_LOWERING: Final = frozenset({"precision", "quantize"})
 _AGAINST: Final = {
+    "source": "the source",
     "prepared": "the prepared model",
     "expected": "the expected outputs in spec.parity.samples",
 }
@@ -77,7 +79,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
 
 
 def prove(task: EngineTask, paths: Paths, manifest: Manifest) -> dict[str, Any]:
-    """Compare the engine's outputs with the prepared model's and with those that are expected.
+    """Compare the engine's outputs with the golden ones and with those that are expected.
 
     Returns:
         What `golden_run.run_judged` tells.
@@ -89,6 +91,8 @@ def prove(task: EngineTask, paths: Paths, manifest: Manifest) -> dict[str, Any]:
     backend = task.recipe.backend
     folder = paths.work / PREPARED_FOLDER
     expected = manifest.golden_expected
+    # golden outputs stay the source's: of a prepared model of another precision they are not its own
+    lowered = any(change.kind in _LOWERING for change in manifest.changes)
     try:
         answer: dict[str, Any] = run_isolated(
             _JUDGE,
@@ -99,7 +103,7 @@ def prove(task: EngineTask, paths: Paths, manifest: Manifest) -> dict[str, Any]:
             outputs=str(folder / manifest.golden_outputs),
             expected=str(folder / expected) if expected else None,
             recipe=manifest.recipe.model_dump(mode="json"),
-            compared_with="prepared",
+            compared_with="source" if lowered else "prepared",
             precision=manifest.precision,
         )
     except SessionError as error:
