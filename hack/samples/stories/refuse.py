@@ -1,4 +1,4 @@
-"""(b) A model that the runtime cannot run is refused, and its owner reads why."""
+"""(b) A newer export meets an older runtime: mended where that can be proven, refused where not."""
 
 from hack.samples.shell import DemoError, Shell
 
@@ -13,8 +13,31 @@ spec:
 """
 
 
+MENDED = """\
+apiVersion: enginewright.dev/v1alpha1
+kind: InferenceModel
+metadata:
+  name: attention                   # one Attention operator, as exporters write it since opset 23
+spec:
+  source:
+    uri: pvc://models/attention.onnx
+"""
+
+
 def tell(shell: Shell) -> None:
     """Tell the story."""
+    with shell.chapter(
+        "(b) Operators that the backend does not know: expanded, proven, served whole"
+    ):
+        shell.show("kubectl apply --filename -", stdin=MENDED)
+        shell.show("kubectl wait --for=condition=Ready im/attention --timeout=180s")
+        changes = shell.show(
+            "kubectl get im attention --output jsonpath='{.status.prepared.changes}'"
+        )
+        if "Attention" not in changes:
+            raise DemoError("the expansion of Attention is not told")
+        shell.show("kubectl wait --for=condition=PlacementVerified im/attention --timeout=60s")
+        shell.show("kubectl get im attention")
     with shell.chapter(
         "(b) A model that the runtime cannot run gets no traffic, and its owner reads why"
     ):
