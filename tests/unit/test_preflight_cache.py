@@ -1,0 +1,297 @@
+"""Results of models that have not changed: what they depend on, and that nothing hinders a run."""
+
+import hashlib
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from enginewright.cli.preflight import cache as cached
+from enginewright.cli.preflight import options, targets
+from enginewright.cli.preflight.cache import Cache
+from enginewright.cli.preflight.check import Request
+from enginewright.cli.preflight.result import Found, ModelFacts, Result, TargetResult
+from enginewright.contract.images import ImageFacts
+from enginewright_runtime.stages.fetch import external_locations
+
+from tests.support import broken_models as broken
+from tests.support.preflight_runs import Desk
+
+pytestmark = pytest.mark.unit
+
+HELD = ImageFacts(
+    variant="cpu",
+    ort_distribution="onnxruntime",
+    ort_version="1.31.1",
+    max_opset=26,
+    max_ir_version=13,
+    providers=("CPUExecutionProvider",),
+    backends={"cpu": "1.31.1"},
+    onnx_version="1.23.2",
+    runtime_version="0.1.0",
+)
+INSTALLED = "a" * 64
+
+
+def asked(source: Path | str, **changes: Any) -> Request:
+    known = Request(
+        source=str(source),
+        targets=(targets.parse("cpu"),),
+        recipe=options.recipe(HELD),
+        promise=options.promise(None),
+    )
+    return replace(known, **changes)
+
+
+def result(source: Path, digest: str | None = None, reason: str | None = None) -> Result:
+    digest = digest or hashlib.sha256(source.read_bytes()).hexdigest()
+    verdict = "fail" if reason else "pass"
+    finding = Found(
+        severity="error",
+        reason=reason or "",
+        message="m",
+        remedy="",
+        stage="golden",
+        targets=("cpu",),
+    )
+    return Result.model_validate(
+        {
+            "verdict": verdict,
+            "source": str(source),
+            "model": ModelFacts(digest=digest, size_bytes=1),
+            "findings": (finding,) if reason else (),
+            "targets": {"cpu": TargetResult(verdict=verdict, backend="cpu", reason=reason)},
+        }
+    )
+
+
+@pytest.fixture
+def warnings() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def kept(tmp_path: Path, warnings: list[str]) -> Cache:
+    return Cache(tmp_path / "cache", warnings.append)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(broken.relu().SerializeToString())
+    return path
+
+
+def keep(kept: Cache, request: Request, found: Result, *beside: str) -> None:
+    kept.keep(request, HELD, INSTALLED, found, ("model.onnx", *beside))
+
+
+def test_the_same_question_has_the_same_answer(kept: Cache, model: Path) -> None:
+    assert kept.result(asked(model), HELD, INSTALLED) is None
+    keep(kept, asked(model), result(model))
+    found = kept.result(asked(model), HELD, INSTALLED)
+    assert found is not None
+    assert found.cached
+    assert found.model_copy(update={"cached": False}) == result(model)
+
+
+def test_a_copy_elsewhere_is_the_same_model(kept: Cache, model: Path, tmp_path: Path) -> None:
+    keep(kept, asked(model), result(model))
+    copy = tmp_path / "elsewhere" / "other.onnx"
+    copy.parent.mkdir()
+    copy.write_bytes(model.read_bytes())
+    for source in (copy, copy.parent):
+        found = kept.result(asked(source), HELD, INSTALLED)
+        assert found is not None
+        assert found.source == str(source)
+
+
+def test_another_question_has_no_answer(kept: Cache, model: Path, tmp_path: Path) -> None:
+    request = asked(model)
+    keep(kept, request, result(model))
+    newer = HELD.model_copy(update={"ort_version": "1.32.0"})
+    assert kept.result(request, newer, INSTALLED) is None
+    assert kept.result(request, HELD, "b" * 64) is None
+    samples = tmp_path / "samples.npz"
+    samples.write_bytes(b"1")
+    for other in (
+        asked(model, targets=(targets.parse("cpu"), targets.parse("sm89"))),
+        asked(model, recipe=options.recipe(HELD, wanted="FP16")),
+        asked(model, promise=options.promise("allow")),
+        asked(model, samples=samples),
+    ):
+        assert kept.result(other, HELD, INSTALLED) is None
+    model.write_bytes(broken.relu(opset=18).SerializeToString())
+    assert kept.result(request, HELD, INSTALLED) is None
+
+
+def test_data_that_a_model_is_tried_with_counts_by_its_content(
+    kept: Cache, model: Path, tmp_path: Path
+) -> None:
+    samples, images = tmp_path / "samples.npz", tmp_path / "images"
+    samples.write_bytes(b"1")
+    images.mkdir()
+    (images / "a.png").write_bytes(b"1")
+    request = asked(model, samples=samples, calibration=images)
+    keep(kept, request, result(model))
+    assert kept.result(request, HELD, INSTALLED)
+    (images / "a.png").write_bytes(b"2")
+    assert kept.result(request, HELD, INSTALLED) is None
+    (images / "a.png").write_bytes(b"1")
+    assert kept.result(request, HELD, INSTALLED)
+    samples.unlink()
+    assert kept.result(request, HELD, INSTALLED) is None
+
+
+def test_external_data_is_part_of_the_model(tmp_path: Path) -> None:
+    """With the digest that stage `fetch` makes."""
+    desk = Desk(tmp_path)
+    path = desk.save(broken.external("weights.bin"))
+    data = desk.root / "weights.bin"
+    data.write_bytes(broken.weights())
+    assert external_locations(path) == ["weights.bin"]
+    first = desk.told(path, "--target", "cpu")[1]
+    again = desk.told(path, "--target", "cpu")[1]
+    assert (first["cached"], again["cached"]) == (False, True)
+    assert again["model"] == first["model"]
+    data.write_bytes(bytes(reversed(broken.weights())))
+    changed = desk.told(path, "--target", "cpu")[1]
+    assert not changed["cached"]
+    assert changed["model"]["digest"] != first["model"]["digest"]
+    data.unlink()
+    gone = desk.told(path, "--target", "cpu")[1]
+    assert gone["targets"]["cpu"]["reason"] == "ExternalDataMissing"
+
+
+@pytest.mark.parametrize(
+    "reason", ["OutOfMemory", "Timeout", "BackendCrashed", "StoreUnavailable", "InternalError"]
+)
+def test_what_may_pass_is_not_remembered(kept: Cache, model: Path, reason: str) -> None:
+    keep(kept, asked(model), result(model, reason=reason))
+    assert kept.result(asked(model), HELD, INSTALLED) is None
+
+
+def test_what_is_wrong_with_the_model_is_remembered(kept: Cache, model: Path) -> None:
+    keep(kept, asked(model), result(model, reason="UnsupportedOperator"))
+    found = kept.result(asked(model), HELD, INSTALLED)
+    assert found is not None
+    assert found.verdict == "fail"
+
+
+def test_a_model_that_changed_meanwhile_is_not_remembered(kept: Cache, model: Path) -> None:
+    keep(kept, asked(model), result(model, digest="0" * 64))
+    assert kept.result(asked(model), HELD, INSTALLED) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"verdict": "pass"}', b"\xff\xfe"])
+def test_a_spoilt_entry_is_none_and_is_replaced(
+    kept: Cache, model: Path, tmp_path: Path, content: bytes
+) -> None:
+    keep(kept, asked(model), result(model))
+    entries = list((tmp_path / "cache").glob("*/*.json"))
+    assert len(entries) == 2
+    for each in entries:
+        each.write_bytes(content)
+    assert kept.result(asked(model), HELD, INSTALLED) is None
+    keep(kept, asked(model), result(model))
+    assert kept.result(asked(model), HELD, INSTALLED)
+
+
+def test_a_folder_in_the_place_of_an_entry_hinders_nothing(
+    kept: Cache, model: Path, tmp_path: Path, warnings: list[str]
+) -> None:
+    keep(kept, asked(model), result(model))
+    (entry,) = (tmp_path / "cache/results").iterdir()
+    entry.unlink()
+    entry.mkdir()
+    assert kept.result(asked(model), HELD, INSTALLED) is None
+    keep(kept, asked(model), result(model))
+    keep(kept, asked(model), result(model))
+    assert len(warnings) == 1
+    assert "set XDG_CACHE_HOME" in warnings[0]
+    assert not list((tmp_path / "cache/results").glob("tmp*"))
+
+
+def test_what_was_not_used_for_longest_goes_first(
+    kept: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = []
+    for number in range(4):
+        path = tmp_path / f"{number}.onnx"
+        path.write_bytes(broken.relu(opset=13 + number).SerializeToString())
+        keep(kept, asked(path), result(path))
+        paths.append(path)
+        for entry in (tmp_path / "cache").glob("*/*.json"):
+            old = entry.stat().st_mtime - 100
+            os.utime(entry, (old, old))
+    assert kept.result(asked(paths[0]), HELD, INSTALLED)  # the oldest, used again
+    size = sum(each.stat().st_size for each in (tmp_path / "cache").glob("*/*.json"))
+    monkeypatch.setattr(cached, "LIMIT", size)
+    new = tmp_path / "new.onnx"
+    new.write_bytes(broken.relu(opset=20).SerializeToString())
+    keep(kept, asked(new), result(new))
+    there = [bool(kept.result(asked(path), HELD, INSTALLED)) for path in (*paths, new)]
+    assert there[0]
+    assert there[-1]
+    assert not there[1]
+
+
+def test_writers_at_the_same_time_leave_whole_entries(kept: Cache, model: Path) -> None:
+    found = result(model)
+
+    def write() -> None:
+        for _ in range(50):
+            keep(kept, asked(model), found)
+
+    writers = [threading.Thread(target=write) for _ in range(4)]
+    for each in writers:
+        each.start()
+    seen = 0
+    while any(each.is_alive() for each in writers):
+        seen += kept.result(asked(model), HELD, INSTALLED) is not None
+    for each in writers:
+        each.join()
+    assert kept.result(asked(model), HELD, INSTALLED)
+
+
+def test_two_processes_share_it(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    path = desk.save(broken.relu())
+    running = [desk.start(path, "--target", "cpu") for _ in range(2)]
+    for each in running:
+        out, words = each.communicate(timeout=100)
+        assert (each.returncode, words) == (0, "")
+        assert out.startswith("PASS")
+    desk.check_clean()
+    assert desk.told(path, "--target", "cpu")[1]["cached"]
+    assert not desk.told(path, "--target", "cpu", "--no-cache")[1]["cached"]
+
+
+@pytest.mark.parametrize(
+    ("told", "wanted"),
+    [("", ".cache"), ("relative", ".cache"), ("/absolute", "/absolute")],
+)
+def test_the_folder_follows_the_specification(
+    monkeypatch: pytest.MonkeyPatch, told: str, wanted: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", told)
+    assert cached.usual_folder() == Path.home() / wanted / "enginewright/preflight"
+
+
+def test_what_is_installed_is_known_by_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = cached.installation()
+    assert cached.installation() == first
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/cuda/lib64")
+    assert cached.installation() != first
+
+
+def test_a_source_that_only_fetching_can_tell_is_not_looked_up(tmp_path: Path) -> None:
+    (tmp_path / "a.onnx").write_bytes(b"1")
+    assert cached.see(str(tmp_path))
+    (tmp_path / "b.onnx").write_bytes(b"2")
+    assert cached.see(str(tmp_path)) is None
+    assert cached.see("https://models.example/model.onnx") is None
+    (tmp_path / "model.zip").write_bytes(b"3")
+    assert cached.see(str(tmp_path / "model.zip")) is None
