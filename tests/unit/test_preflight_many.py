@@ -118,7 +118,7 @@ def test_memory_bounds_how_many_begin(tmp_path: Path, monkeypatch: pytest.Monkey
     small.write_bytes(b"1")
     with large.open("wb") as file:
         file.truncate(GIB // 4)
-    monkeypatch.setattr(many, "_free_memory", lambda: 2 * GIB)
+    monkeypatch.setattr(many, "_free_memory", lambda: 3 * GIB)
     room = many._Room(3)
     assert room.take(0, asked(large, "cpu"))
     assert not room.take(1, asked(large, "cpu"))

@@ -74,9 +74,12 @@ def _check_source(source: str) -> None:
     if "://" in source:
         return
     path = Path(source)
+    if path.is_symlink() and not path.exists():
+        raise options.OptionError(
+            f"{source}: it is a link to {path.readlink()}, which is not there"
+        )
     if not path.exists():
-        words = f"it is a link to {path.readlink()}, which is not there"
-        raise options.OptionError(f"{source}: {words if path.is_symlink() else _MISSING}")
+        raise options.OptionError(f"{source}: {_MISSING}")
     if not path.is_file() and not path.is_dir():
         raise options.OptionError(f"{source}: that is neither a file nor a folder")
 
