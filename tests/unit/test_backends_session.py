@@ -88,6 +88,7 @@ def test_what_onnx_runtime_refuses_keeps_its_words(tmp_path: Path) -> None:
 def test_two_distributions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     both = {"onnxruntime": ["onnxruntime-openvino", "onnxruntime"]}
     monkeypatch.setattr(metadata, "packages_distributions", lambda: both)
+    monkeypatch.setattr(base, "distributions", base.distributions.__wrapped__)  # what it remembers
     with pytest.raises(StageFailure, match="2 distributions own the folder onnxruntime") as caught:
         base.distribution()
     assert caught.value.reason is Reason.PROVIDER_MISSING

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -101,6 +102,7 @@ def distribution() -> str:
     return owners[0]
 
 
+@cache
 def distributions() -> tuple[str, ...]:
-    """Return all distributions that own the folder `onnxruntime`."""
+    """Return all distributions that own the folder `onnxruntime`; looking takes half a second."""
     return tuple(sorted(set(metadata.packages_distributions().get("onnxruntime", []))))
