@@ -118,6 +118,8 @@ def test_percentile_cuts_the_farthest_values_off() -> None:
 def test_entropy_cuts_a_few_outliers_off_and_not_a_plain_distribution() -> None:
     plain, _ = np.histogram(np.abs(random(200_000)), 2048, (0, 4.5))
     assert scales.entropy_limit(plain, 4.5) > 2.5
+    relu, _ = np.histogram(np.maximum(random(200_000), 0), 2048, (0, 4.5))
+    assert scales.entropy_limit(relu, 4.5) > 2.5  # half of all values are 0
     outliers, _ = np.histogram(np.append(np.abs(random(200_000)), 45.0), 2048, (0, 45))
     assert 2 < scales.entropy_limit(outliers, 45.0) < 10
     assert scales.entropy_limit(np.zeros(2048, np.int64), 3.0) == 3.0

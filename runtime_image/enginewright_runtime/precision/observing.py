@@ -85,6 +85,8 @@ def limits(
         SessionError: ONNX Runtime refuses the model or a sample.
     """
     found = {name: Limits() for name in names}
+    if not found:
+        return found
     with _Session(path, lambda model: _reduce(model, names)) as session:
         for feeds in samples:
             values = session.run(feeds)

@@ -87,7 +87,10 @@ def entropy_limit(counts: Sequence[int] | NDArray[np.int64], largest: float) -> 
         counts: histogram of absolute values from 0 to `largest`.
         largest: the limit if nothing is cut off.
     """
-    histogram = np.asarray(counts, np.float64)
+    histogram = np.asarray(counts, np.float64).copy()
+    # Zeros, half of all values behind a Relu, lose nothing whatever the limit is: they must not count
+    # (NVIDIA's pytorch-quantization, calib/histogram.py, does the same).
+    histogram[0] = histogram[1]
     if histogram.sum() == 0:
         return largest
     best, found = float("inf"), len(histogram)

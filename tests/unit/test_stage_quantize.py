@@ -1,0 +1,423 @@
+"""Stage `quantize`: what serves afterwards is proven, or the reason says why nothing does."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from enginewright.contract.manifest import Manifest
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import StageReport
+from enginewright.contract.task import PREPARE_STAGES, PrepareTask
+from enginewright_runtime import graphs
+from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.handoff import Converted, Golden, Quantized
+from enginewright_runtime.precision.choosing import Choice
+from enginewright_runtime.stages import quantize
+from onnx import ModelProto, TensorProto, helper
+
+from tests.support.broken_models import build, value
+from tests.support.converting import real
+from tests.support.preparing import Workplace
+from tests.support.quantizing import (
+    Work,
+    build_engine,
+    calibrated,
+    collapsing,
+    convolutions,
+    cosine,
+    dense,
+    operators,
+    random,
+    recipe,
+    run,
+    text,
+    weight,
+    work,
+)
+
+X = {"x": random(8, 64, seed=9)}
+DATA = {"x": random(40, 64)}
+RTX = "tensorrt-rtx"
+
+
+def refused(about: Work) -> StageFailure:
+    with pytest.raises(StageFailure) as caught:
+        about.run()
+    assert about.leftovers() == []
+    assert not (about.folder / "quantized").exists()
+    return caught.value
+
+
+def succeeded(about: Work) -> StageReport:
+    before = {
+        path: path.read_bytes() for path in (about.folder / "model").rglob("*") if path.is_file()
+    }
+    report = about.run()
+    assert report.ok
+    assert about.leftovers() == []
+    after = {
+        path: path.read_bytes() for path in (about.folder / "model").rglob("*") if path.is_file()
+    }
+    assert before == after  # the source is left as it is
+    return report
+
+
+def test_nothing_asked_nothing_done(tmp_path: Path) -> None:
+    about = work(tmp_path, dense(), [X], recipe())
+    (about.folder / "quantize-int8").mkdir()  # of a try that was ended
+    report = succeeded(about)
+    assert report.message == "the model keeps its own precision"
+    assert (about.quantized.folder, about.quantized.precision) == ("model", None)
+
+
+def test_int8_with_calibration_on_the_cpu(tmp_path: Path) -> None:
+    how = recipe(precision="INT8", quantization=calibrated())
+    about = work(tmp_path, dense(opset=11), [X], how, DATA)
+    report = succeeded(about)
+    left = about.quantized
+    assert (left.folder, left.precision, left.opset) == ("quantized", "INT8", 13)
+    assert [change.kind for change in left.changes] == ["opset", "quantize"]
+    assert left.changes[1].message == (
+        "quantised 4 nodes to INT8, with ranges of 40 samples (MinMax)"
+    )
+    assert left.changes[1].nodes[0] == "gemm-0 (Gemm)"
+    [parity] = left.parity
+    assert parity.cosine is not None
+    assert 0.99 < parity.cosine < 1
+    assert {cost.label for cost in left.node_costs if cost.count} >= {"gemm-3 (Gemm)"}
+    assert left.nodes == len(graphs.parse(about.model).graph.node)
+    [warning] = left.warnings
+    assert warning.reason is Reason.CALIBRATION_TOO_SMALL
+    assert "ranges were learnt from 40 samples: what requests have beyond" in report.message
+    assert cosine(run(dense(), X)[0], run(about.model, X)[0]) > 0.99
+
+
+def test_as_many_samples_are_used_as_are_asked_for(tmp_path: Path) -> None:
+    quantization = calibrated(method="Entropy", samples=500)
+    how = recipe(precision="INT8", quantization=quantization)
+    made = work(tmp_path, dense(2), [X], how, {"x": random(1000, 64)}).make("INT8")
+    assert made.agrees, made.words
+    assert (made.samples, made.given) == (500, 1000)
+
+
+def test_int8_without_calibration_is_dynamic_on_the_cpu_alone(tmp_path: Path) -> None:
+    about = work(tmp_path, dense(opset=10), [X], recipe(precision="INT8"))
+    report = succeeded(about)
+    assert "quantised 4 nodes to INT8, with ranges found while it runs" in report.message
+    assert "MatMulInteger" in operators(about.model)
+    (tmp_path / "rtx").mkdir()
+    about = work(tmp_path / "rtx", dense(), [X], recipe(RTX, precision="INT8"))
+    failure = refused(about)
+    assert failure.reason is Reason.CALIBRATION_INVALID
+    assert "on backend tensorrt-rtx it needs data to learn ranges from" in failure.message
+
+
+def test_what_collapses_is_repaired_by_leaving_one_node_out(tmp_path: Path) -> None:
+    how = recipe(RTX, precision="INT8", quantization=calibrated())
+    feeds = {"x": random(8, 32, seed=9)}
+    about = work(tmp_path, collapsing(), [feeds], how, {"x": random(40, 32)})
+    report = succeeded(about)
+    [warning, _] = sorted(about.quantized.warnings, key=lambda each: each.reason, reverse=True)
+    assert warning.reason is Reason.QUANTIZATION_FAILED
+    assert warning.nodes == ("matmul-5 (MatMul)",)
+    made = report.facts["INT8"]
+    assert made["left"]["matmul-5 (MatMul)"] == "excluded for accuracy"
+    assert made["costs"][0]["nodes"] == ["matmul-5 (MatMul)"]
+    assert made["first_error"] > 0.1 > made["error"]
+    assert "quantised 7 nodes to INT8" in report.message
+    assert "left out 1 for accuracy" in report.message
+
+
+def test_what_collapses_is_refused_where_no_node_may_be_left_out(tmp_path: Path) -> None:
+    how = recipe(precision="INT8", quantization=calibrated(share=0.1))
+    feeds = {"x": random(8, 32, seed=9)}
+    about = work(tmp_path, collapsing(), [feeds], how, {"x": random(40, 32)})
+    failure = refused(about)
+    assert failure.reason is Reason.QUANTIZATION_FAILED
+    assert "the INT8 model does not keep parity: output 'y' of golden sample" in failure.message
+    assert (
+        "leaving out as many of its 8 nodes as spec.quantization.maxExcludedShare"
+        in failure.message
+    )
+    assert "alone these cost most: matmul-5 (MatMul) (1), " in failure.message
+    assert failure.nodes[0] == "matmul-5 (MatMul)"
+    assert failure.findings[0].nodes[0] == "matmul-5 (MatMul)"
+
+
+def test_a_real_model_that_int8_breaks_is_never_served(models: Path, tmp_path: Path) -> None:
+    how = recipe(precision="INT8", quantization=calibrated(share=0.0))
+    lines = text(48, 64, samples=2)
+    source = real(models, "rec_infer.onnx")
+    about = work(tmp_path, source, [{"x": text(48, 64, seed=5)}], how, {"x": lines})
+    failure = refused(about)
+    assert failure.reason is Reason.QUANTIZATION_FAILED
+    assert "p2o.Conv." in failure.message
+
+
+def test_fp16_keeps_what_half_cannot_hold(models: Path, tmp_path: Path) -> None:
+    """The text detector whose variance overflows, with `convert` left out; TensorRT-RTX builds it."""
+    source = real(models, "ch_PP-OCRv4_det_infer.onnx")
+    about = work(tmp_path, source, [{"x": text(96, 160)}], recipe(RTX, precision="FP16"))
+    report = succeeded(about)
+    kept = report.facts["FP16"]["left"]
+    assert [words for words in kept.values() if "9.79e+07" in words]
+    [parity] = about.quantized.parity
+    assert parity.cosine is not None
+    assert parity.cosine > 0.999
+    assert about.quantized.precision == "FP16"
+    assert about.model.stat().st_size < source.stat().st_size * 0.6
+    built = build_engine(tmp_path, about.model, "8.9", [1, 3, 96, 160])
+    assert built.engine.nodes_accelerated == built.engine.nodes_total
+
+
+def test_bf16_raises_the_opset_and_serves_where_it_may(tmp_path: Path) -> None:
+    images = {"x": random(2, 3, 16, 16)}
+    about = work(tmp_path, convolutions(), [images], recipe(RTX, precision="BF16"))
+    report = succeeded(about)
+    assert (about.quantized.opset, about.quantized.precision) == (22, "BF16")
+    assert "converted opset 17 to 22, for BF16; 6 nodes in BF16" in report.message
+    kinds = {each.data_type for each in graphs.parse(about.model).graph.initializer}
+    assert kinds == {TensorProto.BFLOAT16}
+    labels = {cost.label for cost in about.quantized.node_costs}
+    assert "conv-0 (Conv)" in labels
+    assert not [each for each in labels if "rounding" in each]
+    assert sum(cost.share for cost in about.quantized.node_costs) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("model", "how", "words"),
+    [
+        (dense(), recipe("cpu", precision="FP16"), "backend cpu runs FP32, INT8"),
+        (
+            dense(opset=11),
+            recipe(RTX, precision="BF16", target_opset=11),
+            "BF16 needs opset 13, and spec.targetOpset is 11",
+        ),
+        (
+            dense(),
+            recipe(RTX, precision="FP8", target_opset=17, quantization=calibrated()),
+            "FP8 needs opset 19, and spec.targetOpset is 17",
+        ),
+    ],
+    ids=["backend", "bf16", "fp8"],
+)
+def test_what_cannot_be_is_refused(model: ModelProto, how: Any, words: str, tmp_path: Path) -> None:
+    failure = refused(work(tmp_path, model, [X], how, DATA))
+    assert failure.reason is Reason.PRECISION_UNSUPPORTED
+    assert words in failure.message
+
+
+def quantised() -> ModelProto:
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s"], ["q"], name="quantize"),
+        helper.make_node("DequantizeLinear", ["q", "s"], ["y"], name="dequantize"),
+    ]
+    return build(nodes, [value("x", "n", 64)], [value("y", "n", 64)], [weight("s", np.array(0.1))])
+
+
+def halved() -> ModelProto:
+    model = dense(1)
+    for tensor in model.graph.initializer:
+        array = onnx.numpy_helper.to_array(tensor).astype(np.float16)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    for each in (*model.graph.input, *model.graph.output):
+        each.type.tensor_type.elem_type = TensorProto.FLOAT16
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "words"),
+    [
+        (quantised(), "FP16", "the model is INT8 already, by 2 nodes: quantize (QuantizeLinear)"),
+        (halved(), "FP32", "most weights of the model are FP16 already"),
+        (halved(), "INT8", "most weights of the model are FP16 already"),
+    ],
+)
+def test_a_model_that_has_another_precision_already_is_refused(
+    model: ModelProto, precision: str, words: str, tmp_path: Path
+) -> None:
+    feeds = {"x": X["x"].astype(np.float16)} if model.graph.initializer[0].data_type != 1 else X
+    failure = refused(work(tmp_path, model, [feeds], recipe(RTX, precision=precision)))
+    assert failure.reason is Reason.PRECISION_UNSUPPORTED
+    assert words in failure.message
+    assert "export the model in FP32, or leave spec.precision out" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("model", "precision"), [(quantised(), "INT8"), (dense(1), "FP32"), (halved(), "FP16")]
+)
+def test_a_precision_that_the_model_has_is_kept(
+    model: ModelProto, precision: str, tmp_path: Path
+) -> None:
+    feeds = {"x": X["x"].astype(np.float16)} if precision == "FP16" else X
+    about = work(tmp_path, model, [feeds], recipe(RTX, precision=precision))
+    report = succeeded(about)
+    assert report.message == f"the model is {precision} already and is served as it is"
+    assert (about.quantized.folder, about.quantized.precision) == ("model", precision)
+
+
+def test_a_model_without_anything_to_quantise_is_refused(tmp_path: Path) -> None:
+    model = build(
+        [helper.make_node("Relu", ["x"], ["y"])], [value("x", "n", 64)], [value("y", "n", 64)]
+    )
+    how = recipe(precision="INT8", quantization=calibrated())
+    failure = refused(work(tmp_path, model, [X], how, DATA))
+    assert failure.reason is Reason.QUANTIZATION_FAILED
+    assert "no node of the model can be INT8" in failure.message
+
+
+def test_bad_calibration_data_names_the_array(tmp_path: Path) -> None:
+    how = recipe(precision="INT8", quantization=calibrated())
+    about = work(tmp_path, dense(), [X], how, {"images": random(4, 64)})
+    failure = refused(about)
+    assert failure.reason is Reason.CALIBRATION_INVALID
+    assert "array 'images' is named after no input; the model has x" in failure.message
+
+
+def test_the_users_tolerances_count(tmp_path: Path) -> None:
+    strict = recipe(precision="INT8", quantization=calibrated(share=0.0), atol=1e-6)
+    made = work(tmp_path, dense(2), [X], strict, DATA).make("INT8")
+    assert not made.agrees
+    assert "allowed" in str(made.words)
+    (tmp_path / "loose").mkdir()
+    loose = strict.model_copy(
+        update={"outputs": recipe(outputs=[{"name": "y", "atol": 10.0}]).outputs}
+    )
+    assert work(tmp_path / "loose", dense(2), [X], loose, DATA).make("INT8").agrees
+
+
+# automatic
+
+FAST = {"x": random(64, 768, seed=9)}
+
+
+def test_the_fastest_is_chosen_by_measurement(tmp_path: Path) -> None:
+    """INT8 is really faster on this processor for products of large matrices."""
+    how = recipe(allowed_precisions=["INT8"], quantization=calibrated())
+    about = work(tmp_path, dense(4, 768), [FAST], how, {"x": random(32, 768)})
+    for _ in range(3):  # a machine may be so busy that nothing can be told
+        report = succeeded(about)
+        if about.quantized.precision is not None:
+            break
+    assert about.quantized.precision == "INT8", report.message
+    assert "chosen of 2; INT8: " in report.message
+    seconds = report.facts["seconds"]
+    assert np.median(seconds["INT8"]) < np.median(seconds["own"])
+
+
+def test_the_fastest_is_not_chosen_if_it_breaks_the_outputs(tmp_path: Path) -> None:
+    how = recipe(allowed_precisions=["INT8"], quantization=calibrated(share=0.0))
+    feeds = {"x": random(64, 256, seed=9)}
+    about = work(tmp_path, collapsing(8, 256), [feeds], how, {"x": random(32, 256)})
+    report = succeeded(about)
+    assert about.quantized.precision is None
+    assert about.quantized.folder == "model"
+    assert (
+        "the model keeps its own precision; INT8: rejected: parity fails: output 'y'"
+        in report.message
+    )
+    assert report.facts["chosen"] == "own"
+
+
+def test_what_no_faster_precision_is_worth_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def choose(*_: object) -> Choice:
+        return Choice(None, {"INT8": "no faster than the model's own precision: 2 ms, 2 ms"})
+
+    monkeypatch.setattr(quantize, "choose", choose)
+    how = recipe(allowed_precisions=["INT8"], quantization=calibrated())
+    about = work(tmp_path, dense(), [X], how, DATA)
+    report = succeeded(about)
+    assert "INT8: no faster than the model's own precision" in report.message
+    assert about.quantized.precision is None
+
+
+@pytest.mark.parametrize(
+    ("model", "how", "words"),
+    [
+        (
+            dense(1),
+            recipe(RTX, allowed_precisions=["FP16", "BF16"]),
+            "FP16, BF16 would do, and which is fastest can be measured on a device alone",
+        ),
+        (
+            quantised(),
+            recipe(allowed_precisions=["INT8"], quantization=calibrated()),
+            "the model is INT8 already and keeps that",
+        ),
+        (
+            dense(1),
+            recipe(allowed_precisions=["INT8"]),
+            "INT8: rejected: there is no spec.quantization.calibration to learn ranges from",
+        ),
+    ],
+    ids=["device", "quantised", "no data"],
+)
+def test_what_cannot_be_chosen_is_told(
+    model: ModelProto, how: Any, words: str, tmp_path: Path
+) -> None:
+    about = work(tmp_path, model, [X], how)
+    assert words in succeeded(about).message
+    assert about.quantized.precision is None
+
+
+# other interpreters, and the whole Job
+
+
+@pytest.mark.parametrize("precision", ["FP16", "INT8"])
+def test_openvino_is_proven_on_itself(
+    precision: str, openvino_python: Path, tmp_path: Path
+) -> None:
+    how = recipe("openvino", precision=precision, quantization=calibrated())
+    about = work(tmp_path, dense(2), [X], how, DATA)
+    (tmp_path / "dev").mkdir()
+    task = PrepareTask(job="job-1", source_uri="pvc://models/m.onnx", recipe=how)
+    done = subprocess.run(
+        [str(openvino_python), "-m", "enginewright_runtime", "stage", "quantize"],
+        env=os.environ | {"ENGINEWRIGHT_ROOT": str(tmp_path), "ENGINEWRIGHT_TASK": task.to_json()},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert about.leftovers() == []
+    assert about.quantized.precision == precision
+
+
+def test_the_whole_job_publishes_what_was_made(tmp_path: Path) -> None:
+    place = Workplace(tmp_path, in_process=True)
+    (tmp_path / "calibration").mkdir()
+    np.savez(tmp_path / "calibration/calibration.npz", x=DATA["x"])
+    task = place.task(place.put("m.onnx", dense()))
+    changed = {"precision": "INT8", "quantization": calibrated()}
+    task = task.model_copy(update={"recipe": task.recipe.model_copy(update=changed)})
+    stage, outcome = place.prepare(task)
+    assert (stage, outcome.code) == (PREPARE_STAGES[-1], 0), outcome.message
+    published = outcome.report.published
+    assert published is not None
+    assert published.precision == "INT8"
+    assert "quantised 4 nodes to INT8" in published.changes
+    folder = next((tmp_path / "store/prepared").iterdir())
+    manifest = Manifest.model_validate_json((folder / "manifest.json").read_text())
+    assert manifest.precision == "INT8"
+    assert manifest.parity[0].compared_with == "source"
+    assert "QuantizeLinear" in operators(folder / manifest.model)
+
+
+def test_what_is_handed_on_is_complete(tmp_path: Path) -> None:
+    """Facts of the model that serves, not of the one before."""
+    how = recipe(precision="INT8", quantization=calibrated())
+    about = work(
+        tmp_path, convolutions(), [{"x": random(2, 3, 16, 16)}], how, {"x": random(20, 3, 16, 16)}
+    )
+    succeeded(about)
+    before, left = Converted.pick_up(about.folder), about.quantized
+    assert left.nodes > before.nodes
+    assert left.node_costs != Golden.pick_up(about.folder).node_costs
+    assert isinstance(left, Quantized)
