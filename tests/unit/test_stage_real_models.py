@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import yaml
 from enginewright.contract.keys import prepared_key
@@ -47,6 +48,7 @@ MODELS = (
          told="8 of 207 nodes do not run on backend openvino: unnamed (GreaterOrEqual)"),
     Real("silero_vad_half.onnx", 325, SPEAK),
     Real("silero_vad_16k_sequence.onnx", 63),
+    Real("silero_vad_openvino_16k.onnx", 167, samples=1),
 )  # fmt: skip
 
 
@@ -114,3 +116,26 @@ def test_sizes_that_are_missing_are_proposed_and_work(models: Path, tmp_path: Pa
     ]  # fmt: skip
     shapes = [ShapeProfile.model_validate(each) for each in proposed]
     assert place.stage("validate", place.task(uri, shapes=shapes)).code == 0
+
+
+# real topologies, with weights that are made when they run: onnx's own test data
+LIGHT = {
+    "densenet121": 1746,
+    "inception_v1": 237,
+    "inception_v2": 916,
+    "resnet50": 415,
+    "shufflenet": 446,
+    "squeezenet": 105,
+    "zfnet512": 38,
+}
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_known_architectures_are_prepared_as_they_are(name: str, tmp_path: Path) -> None:
+    source = Path(onnx.__file__).parent / f"backend/test/data/light/light_{name}.onnx"
+    place = Workplace(tmp_path, in_process=True)
+    stage, outcome = place.prepare(place.task(place.put("m.onnx", source)))
+    assert (stage, outcome.code) == ("publish", 0), outcome.message
+    assert outcome.report.published is not None
+    assert outcome.report.published.nodes == LIGHT[name]
+    assert outcome.report.published.changes == ""
