@@ -1,9 +1,13 @@
 """Which backend runs which precision, on which GPUs: known before anything is made.
 
 Sources: NVIDIA TensorRT support matrix, "Layers and precision by hardware" (FP16 from compute
-capability 7.0, BF16 from 8.0, FP8 from 8.9); ONNX Runtime's operator kernels
-(docs/OperatorKernels.md: the CPU provider has none for half precision, the CUDA provider none for
-quantised convolutions); OpenVINO, "Precision control" of the CPU plugin.
+capability 7.0, BF16 from 8.0, FP8 from 8.9), seen to hold for TensorRT-RTX 1.7.1, which builds for
+each; ONNX Runtime's operator kernels (docs/OperatorKernels.md: the CPU provider has none for half
+precision, the CUDA provider none for quantised convolutions); OpenVINO, "Precision control" of the
+CPU plugin.
+
+Not here is what depends on the model: TensorRT-RTX 1.7.1 has no FP32 product of matrices for 7.5, so
+models that have one, INT8 ones too, are refused by its builder there, while convolutions are built.
 """
 
 from typing import Final

@@ -306,6 +306,11 @@ class _Quantization:
         return made
 
     def _warn_of(self, precision: Precision, made: Made) -> None:
+        for output in made.varying:
+            self._told.warn(
+                Reason.PARITY_FAILED,
+                f"output {output!r} gives other values on every run: not compared",
+            )
         if 0 < made.samples < ENOUGH and precision in _CALIBRATED:
             self._told.warn(
                 Reason.CALIBRATION_TOO_SMALL,
