@@ -19,6 +19,7 @@ from enginewright_runtime.precision.choosing import Choice
 from enginewright_runtime.stages import quantize
 from onnx import ModelProto, TensorProto, helper
 
+from tests.support import extensions
 from tests.support.broken_models import build, value
 from tests.support.converting import real
 from tests.support.preparing import Workplace
@@ -188,6 +189,23 @@ def test_bf16_raises_the_opset_and_serves_where_it_may(tmp_path: Path) -> None:
     assert sum(cost.share for cost in about.quantized.node_costs) == pytest.approx(1)
 
 
+def test_what_only_a_library_knows_stays_and_the_rest_is_lowered(tmp_path: Path) -> None:
+    """ONNX's schemas end at such an operator; ONNX Runtime tells what comes out of it."""
+    model = extensions.cube()
+    node = helper.make_node("MatMul", ["y", "w"], ["z"], name="product")
+    model.graph.node.append(node)
+    model.graph.initializer.append(weight("w", random(4, 4)))
+    model.graph.output[0].CopyFrom(value("z", "n", 4))
+    (tmp_path / "work").mkdir()
+    extensions.compile_library(tmp_path / "work/extensions")
+    feeds = {"x": random(2, 4)}
+    wanted = [np.maximum(feeds["x"] ** 3, 0) @ random(4, 4)]
+    about = work(tmp_path, model, [feeds], recipe(RTX, precision="FP16"), outputs=[wanted])
+    report = succeeded(about)
+    assert "2 nodes in FP16" in report.message
+    assert "product (MatMul)" in about.quantized.changes[0].nodes
+
+
 @pytest.mark.parametrize(
     ("model", "how", "words"),
     [
@@ -295,18 +313,19 @@ def test_the_users_tolerances_count(tmp_path: Path) -> None:
 FAST = {"x": random(64, 768, seed=9)}
 
 
-def test_the_fastest_is_chosen_by_measurement(tmp_path: Path) -> None:
-    """INT8 is really faster on this processor for products of large matrices."""
+def test_what_is_chosen_is_what_was_measured(tmp_path: Path) -> None:
+    """Whether INT8 pays is up to the processor; that the figures decide is not."""
     how = recipe(allowed_precisions=["INT8"], quantization=calibrated())
     about = work(tmp_path, dense(4, 768), [FAST], how, {"x": random(32, 768)})
-    for _ in range(3):  # a machine may be so busy that nothing can be told
-        report = succeeded(about)
-        if about.quantized.precision is not None:
-            break
-    assert about.quantized.precision == "INT8", report.message
-    assert "chosen of 2; INT8: " in report.message
+    report = succeeded(about)
     seconds = report.facts["seconds"]
-    assert np.median(seconds["INT8"]) < np.median(seconds["own"])
+    assert min(len(seconds["INT8"]), len(seconds["own"])) > 1
+    if about.quantized.precision == "INT8":
+        assert "chosen of 2; INT8: " in report.message
+        assert np.median(seconds["INT8"]) < np.median(seconds["own"])
+    else:
+        assert about.quantized.precision is None
+        assert "INT8: no faster than the model's own precision" in report.message
 
 
 def test_the_fastest_is_not_chosen_if_it_breaks_the_outputs(tmp_path: Path) -> None:
