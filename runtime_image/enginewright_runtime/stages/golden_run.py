@@ -15,7 +15,6 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Recipe
 from numpy.typing import NDArray
 from onnx import helper
-from onnx.reference import ReferenceEvaluator
 
 from enginewright_runtime import backends
 from enginewright_runtime.backends.loading import find
@@ -104,6 +103,8 @@ def run_definition(*, model: str, folder: str) -> dict[str, Any]:
     Returns:
         `refused`: its words by sample, at most one; {}: outputs.npz is written.
     """
+    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow, and seldom needed
+
     proto = onnx.load(model)
     kinds = {
         value.name: helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
