@@ -243,10 +243,12 @@ def work(
     samples: Sequence[Arrays],
     how: Recipe,
     calibration: Arrays | None = None,
+    *,
+    outputs: Sequence[Sequence[Array]] | None = None,
 ) -> Work:
-    """Lay out a work folder; golden outputs are the model's own."""
+    """Lay out a work folder; golden outputs are the model's own, unless they are given."""
     folder = root / "work"
-    (folder / MODEL_FOLDER).mkdir(parents=True)
+    (folder / MODEL_FOLDER).mkdir(parents=True)  # `folder` may hold extensions already
     path = folder / MODEL_FOLDER / MODEL_NAME
     if isinstance(model, Path):
         path.write_bytes(model.read_bytes())
@@ -256,11 +258,13 @@ def work(
     (folder / GOLDEN_FOLDER).mkdir()
     inputs = {f"sample-{index}": feeds for index, feeds in enumerate(samples)}
     names = [each.name for each in proto.graph.output]
-    outputs = {
-        name: dict(zip(names, run(path, feeds), strict=True)) for name, feeds in inputs.items()
+    found = outputs or [run(path, feeds) for feeds in samples]
+    golden = {
+        name: dict(zip(names, arrays, strict=True))
+        for name, arrays in zip(inputs, found, strict=True)
     }
     write_arrays(folder / GOLDEN_FOLDER / INPUTS, inputs)
-    write_arrays(folder / GOLDEN_FOLDER / OUTPUTS, outputs)
+    write_arrays(folder / GOLDEN_FOLDER / OUTPUTS, golden)
     if calibration is not None:
         (folder / CALIBRATION_FOLDER).mkdir()
         arrays: dict[str, Any] = dict(calibration)

@@ -222,7 +222,7 @@ def test_what_is_not_quantised_has_a_reason(tmp_path: Path) -> None:
     about = subject(tmp_path, source)
     layers = static.find_layers(about, TENSORRT, per_channel=True)
     assert layers.left == {
-        "two-activations (MatMul)": "both of its inputs are computed: it has no weight",
+        "two-activations (MatMul)": "both of its inputs are computed",
         "computed-bias (Gemm)": "its bias is computed",
         "constant (MatMul)": "it has no input that is computed",
         "vector (MatMul)": "its weight is no matrix",

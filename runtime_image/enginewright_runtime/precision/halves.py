@@ -136,8 +136,9 @@ class _Lowering:
         nodes = [NodeProto.FromString(node.SerializeToString()) for node in scope.nodes]
         del graph.node[:]
         graph.node.extend(nodes)
-        # types in it are no longer true, and who loads the model infers them
-        del graph.value_info[:]
+        for value in graph.value_info:
+            if (scope.forms.get(value.name) or {}).get(self._half.kind) == value.name:
+                value.type.tensor_type.elem_type = self._half.element
         remove_unused(graph)
 
     def _node(self, node: NodeProto, scope: _Scope, *, excluded: bool) -> None:

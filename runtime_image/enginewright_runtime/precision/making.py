@@ -15,6 +15,7 @@ from enginewright.contract.base import Message
 from enginewright.contract.manifest import OutputParity, TensorSpec
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Recipe
+from onnx import TensorProto, helper
 from pydantic import Field
 from typing_extensions import override
 
@@ -29,10 +30,11 @@ from enginewright_runtime.precision import calibration, dynamic, halves, static
 from enginewright_runtime.precision.calibration import CalibrationData, Feeds
 from enginewright_runtime.precision.forms import DYNAMIC, Form, form_of
 from enginewright_runtime.precision.half_rules import HALVES, Half
-from enginewright_runtime.precision.observing import limits, single_values
+from enginewright_runtime.precision.observing import limits, single_values, value_types
 from enginewright_runtime.precision.prove import MOST_OF_CALIBRATION, Proof, Prover
 from enginewright_runtime.precision.ranges import Ranges, learn
 from enginewright_runtime.precision.searching import FIRST_GROUPS, Budget, Found, Group, search
+from enginewright_runtime.precision.signatures import element_types
 from enginewright_runtime.precision.subject import Subject
 from enginewright_runtime.precision.telling import tell
 from enginewright_runtime.precision.tensors import Sink
@@ -350,6 +352,7 @@ class _Making:
     def _maker(self) -> _Maker:
         half = HALVES.get(self._order.precision)
         if half is not None:
+            self._declare_types()
             return _Halves(self._subject, half, self._largest() if half.name == "FP16" else {})
         per_channel = self._recipe.quantization is None or self._recipe.quantization.per_channel
         if self._data is None:
@@ -364,6 +367,21 @@ class _Making:
             lambda share: self._tell(f"calibrating: {share:.0%} of the runs"),
         )
         return maker
+
+    def _declare_types(self) -> None:
+        """Write the types of values into the model where schemas do not tell them all."""
+        graph = self._subject.model.graph
+        known = element_types(self._subject.model)
+        made = {name for node in graph.node for name in node.output if name}
+        if made <= known.keys():
+            return
+        self._tell("asking ONNX Runtime for types")
+        for name, kind in value_types(self._base).items():
+            element = kind.removeprefix("tensor(").removesuffix(")").upper()
+            if name not in known and element in TensorProto.DataType.keys():  # noqa: SIM118 - no mapping: it has no `in`
+                graph.value_info.append(
+                    helper.make_tensor_value_info(name, TensorProto.DataType.Value(element), None)
+                )
 
     def _largest(self) -> dict[str, float]:
         """Return the greatest absolute values of golden and calibration samples."""

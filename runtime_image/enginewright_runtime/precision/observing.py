@@ -67,6 +67,29 @@ def single_values(model: ModelProto) -> list[str]:
     return [name for name in made if types.get(name) == "tensor(float)" and name not in constant]
 
 
+def value_types(path: Path) -> dict[str, str]:
+    """Return the type strings of what nodes of the main graph make, as ONNX Runtime finds them.
+
+    It knows the operators of a library of the user's, which no schema of ONNX's describes.
+
+    Raises:
+        SessionError: ONNX Runtime refuses the model.
+    """
+
+    def expose_all(model: ModelProto) -> None:
+        declared = {value.name for value in model.graph.output}
+        model.graph.output.extend(
+            ValueInfoProto(name=name)
+            for node in model.graph.node
+            if node.op_type != "Constant"
+            for name in node.output
+            if name and name not in declared
+        )
+
+    with _Session(path, expose_all) as session:
+        return session.types()
+
+
 def limits(
     path: Path,
     names: Sequence[str],
@@ -187,6 +210,10 @@ class _Session:
 
     def __exit__(self, *_: object) -> None:
         self._changed.unlink()
+
+    def types(self) -> dict[str, str]:
+        """Return the type strings of the outputs."""
+        return {output.name: output.type for output in self._session.get_outputs()}
 
     def run(self, feeds: Feeds) -> list[Array]:
         """Return the outputs in their order."""

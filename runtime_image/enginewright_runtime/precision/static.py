@@ -81,11 +81,12 @@ def _layer(
     """Return what a node is quantised by, or why it is not, in words."""
     activation, weight = str(node.input[_ACTIVATION]), str(node.input[_WEIGHT])
     tensor = subject.constants.tensor(weight)
+    constant = subject.constants.tensor(activation) is not None
     if tensor is None:
-        return "both of its inputs are computed: it has no weight"
+        return "its weight is its first input" if constant else "both of its inputs are computed"
     if tensor.data_type != TensorProto.FLOAT:
         return "its weight is not of single precision"
-    if subject.constants.tensor(activation) is not None:
+    if constant:
         return "it has no input that is computed"
     rank = len(tensor.dims)
     if rank < 2:

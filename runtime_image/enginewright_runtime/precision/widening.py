@@ -59,7 +59,6 @@ class _Widener:
         copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
         del graph.node[:]
         graph.node.extend(copies)
-        del graph.value_info[:]
 
     def _widened(self, node: NodeProto, wide: dict[str, str]) -> list[NodeProto]:
         before: list[NodeProto] = []

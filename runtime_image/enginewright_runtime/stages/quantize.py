@@ -32,7 +32,8 @@ from enginewright_runtime.handoff import (
     Golden,
     Quantized,
 )
-from enginewright_runtime.isolation import run_isolated
+from enginewright_runtime.isolation import Limits, run_isolated
+from enginewright_runtime.limits import memory_limit
 from enginewright_runtime.logs import counted
 from enginewright_runtime.paths import Paths
 from enginewright_runtime.precision.calibration import ENOUGH
@@ -50,6 +51,8 @@ _TIME: Final = "enginewright_runtime.precision.timing:measure"
 _JUDGE: Final = "enginewright_runtime.stages.golden_run:run_judged"
 _CALIBRATED: Final = frozenset({"INT8", "FP8"})
 _OWN: Final = "own"
+_SECONDS: Final = 4 * 3600.0  # calibrating with very much data; a hang ends some time
+_RESERVE: Final = 256 << 20  # bytes of the container's memory for this process
 _MOST_NODES: Final = 100  # kept in a change and in a finding
 _TOLD: Final = 3  # groups of nodes that a failure names
 
@@ -278,6 +281,7 @@ class _Quantization:
         """
         _log.info("making the model %s", precision)
         progress = self._work / f"{PREFIX}progress"
+        granted = memory_limit()
         order = Order(
             precision=precision,
             source=str(self._source),
@@ -291,7 +295,10 @@ class _Quantization:
         try:
             with followed(progress):
                 answer = run_isolated(
-                    _MAKE, f"making the model {precision}", order=order.model_dump(mode="json")
+                    _MAKE,
+                    f"making the model {precision}",
+                    limits=Limits(_SECONDS, granted - _RESERVE if granted else None),
+                    order=order.model_dump(mode="json"),
                 )
         except SessionError as error:
             raise StageFailure(
