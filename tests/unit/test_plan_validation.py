@@ -1,0 +1,138 @@
+"""Refusals without an API server: the cases, fields and sentences that a real one is tested with."""
+
+from typing import Any
+
+import pytest
+import yaml
+from enginewright.api.crds import definitions
+from enginewright.cli.plan.cel import CelError, compiled
+from enginewright.cli.plan.validation import problems, rules
+
+from tests.apiserver import test_crd_refusals as server
+from tests.apiserver import test_crd_usage as usage
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "sentence"),
+    [pytest.param(*rest, id=str(w)) for w, *rest in server.BAD_MODELS],
+)
+def test_what_the_api_server_refuses_of_a_model(
+    change: dict[str, Any], field: str, sentence: str
+) -> None:
+    told = problems(server.inference_model(change))
+    assert any(each.startswith(f"{field}: ") and sentence in each for each in told), told
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "sentence"),
+    [pytest.param(*rest, id=str(w)) for w, *rest in server.BAD_CLASSES],
+)
+def test_what_the_api_server_refuses_of_a_class(
+    change: dict[str, Any], field: str, sentence: str
+) -> None:
+    base = {"nodeSelector": {"a": "b"}, "backends": ["cpu"]}
+    told = problems(server.obj("AcceleratorClass", "l4", server.merged(base, change)))
+    assert any(each.startswith(f"{field}: ") and sentence in each for each in told), told
+
+
+@pytest.mark.parametrize("name", server.BAD_NAMES)
+def test_a_name_that_cannot_be_a_services_is_refused(name: str) -> None:
+    assert any(
+        each.startswith("metadata.name: ") for each in problems(server.inference_model({}, name))
+    )
+
+
+def test_every_field_is_accepted() -> None:
+    assert problems(yaml.safe_load(usage.EVERYTHING)) == []
+    assert problems(server.inference_model({})) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"sorce": {}}, "spec.sorce: unknown field; did you mean source?"),
+        ({"rollout": {"cannary": {}}}, "spec.rollout.cannary: unknown field; did you mean canary?"),
+        (
+            {"shapes": [{"input": "x", "min": [1], "opt": [1], "max": [1], "Range": {}}]},
+            "spec.shapes[0].Range: unknown field; did you mean range?",
+        ),
+        ({"build": {"zzz": 1}}, "spec.build.zzz: unknown field; there are workspace, timeout,"),
+    ],
+)
+def test_an_unknown_field_is_named_with_the_nearest(change: dict[str, Any], told: str) -> None:
+    (words,) = problems(server.inference_model(change))
+    assert words.startswith(told)
+
+
+def test_free_forms_and_labels_may_hold_anything() -> None:
+    template = {"affinity": {"nodeAffinity": {"x": [1]}}, "labels": {"team": "vision"}}
+    assert problems(server.inference_model({"podTemplate": template})) == []
+
+
+def test_what_is_no_object_is_refused() -> None:
+    assert problems({"kind": "InferenceModel", "apiVersion": "v1", "metadata": None}) == [
+        "apiVersion: write enginewright.dev/v1alpha1",
+        "metadata.name: write lowercase letters, digits, '-' and '.'",
+    ]
+    (told,) = problems(server.obj("InferenceModel", "a", None))  # type: ignore[arg-type] # as users may
+    assert told == "spec: Required value"
+    (told,) = problems(server.obj("InferenceModel", "a", []))  # type: ignore[arg-type] # as users may
+    assert told == "spec: must be of type object, and is array"
+
+
+def test_every_rule_can_be_evaluated_here() -> None:
+    """A rule that uses more of CEL than is known here fails this test, not a user's plan."""
+    found = [
+        rule
+        for each in definitions().values()
+        for rule in rules(each["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+    ]
+    assert len(found) > 40
+    for rule in found:
+        compiled(rule["rule"])
+        if "messageExpression" in rule:
+            compiled(rule["messageExpression"])
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "wanted"),
+    [
+        ("self == 'a' ? true : self == 'b'", "b", True),
+        ("has(self.a.b) || self.c == 1", {"c": 1}, True),
+        ("self.a.b || self.c == 1", {"c": 1}, True),
+        ("self.c == 1 && !has(self.a)", {"c": 1}, True),
+        ("self.c == 2 && self.a.b", {"c": 1}, False),
+        ("self.all(i, x, x >= i)", [0, 1, 2], True),
+        ("self.all(i, x, x > i)", [1, 1], False),
+        ("self.exists(x, x == 2)", [1, 2], True),
+        ("self.exists_one(x, x == 1)", [1, 1], False),
+        ("size(self) == 2 && self.size() == 2", "ab", True),
+        ("self in ['a', 'b']", "c", False),
+        ("-1 < double(self)", "0.5", True),
+        ("quantity(self).compareTo(quantity('1500m')) > 0", "1.6", True),
+        ("isQuantity(self)", "4Gib", False),
+        ("duration(self) < duration('1h')", "59m", True),
+        ("type(self) == int ? self >= 0 : isQuantity(self)", 3, True),
+        ("self.matches('^a\\\\.b$')", "a.b", True),
+        ("!format.dns1123Label().validate(self).hasValue()", "a.b", False),
+        ("!format.dns1123Subdomain().validate(self).hasValue()", "a.b", True),
+        ("!format.qualifiedName().validate(self).hasValue()", "example.com/Note_1", True),
+        ("!format.labelValue().validate(self).hasValue()", "-x", False),
+    ],
+)
+def test_the_language(rule: str, value: Any, wanted: bool) -> None:
+    assert compiled(rule)({"self": value}) is wanted
+
+
+@pytest.mark.parametrize("rule", ["self.b", "other", "self[3]", "double(self.a)", "self < 1"])
+def test_what_comes_to_nothing_is_an_error(rule: str) -> None:
+    with pytest.raises(CelError):
+        compiled(rule)({"self": {"a": "x"}})
+
+
+@pytest.mark.parametrize("rule", ["self.find('a')", "now()", "self +", "(self", "self; self", ""])
+def test_what_is_not_known_is_refused(rule: str) -> None:
+    with pytest.raises(CelError):
+        compiled(rule)
