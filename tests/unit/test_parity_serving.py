@@ -1,0 +1,87 @@
+"""The server's check at start and the sidecar's in production keep the tolerances of the artefact."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from enginewright.contract.manifest import Manifest
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import OutputTolerance, Recipe
+from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.server.buckets import ComputeBuckets
+from enginewright_runtime.server.golden import Sample
+from enginewright_runtime.server.proofs import Prover
+from enginewright_runtime.server.runner import Runner
+from enginewright_runtime.server.signature import read_signature
+from enginewright_runtime.sidecar.client import Client
+from enginewright_runtime.sidecar.golden import GoldenProbe
+from enginewright_runtime.sidecar.samples import Samples
+from onnx import helper, numpy_helper
+
+from tests.support import broken_models as broken
+
+X = np.linspace(0.1, 1, 8, dtype=np.float32)[None]
+SCALE = 1.06  # of what serves beside what is golden: too much for FP32, little for INT8
+
+
+def manifest(precision: str | None, **recipe: Any) -> Manifest:
+    return Manifest(
+        key="k",
+        model_digest="d",
+        recipe=Recipe(backend="cpu", ort_version="1", max_opset=26, max_ir_version=13, **recipe),
+        files=(),
+        opset=17,
+        ir_version=9,
+        nodes=1,
+        inputs=({"name": "x", "dtype": "float32", "shape": (1, 8)},),
+        outputs=({"name": "y", "dtype": "float32", "shape": (1, 8)},),
+        golden_source="generated",
+        versions={},
+        precision=precision,
+    )
+
+
+CASES = pytest.mark.parametrize(
+    ("known", "agrees"),
+    [
+        (manifest(None), False),
+        (manifest("FP16"), False),
+        (manifest("INT8"), True),
+        (manifest("INT8", rtol=0.01), False),
+        (manifest(None, outputs=(OutputTolerance(name="y", rtol=0.1),)), True),
+    ],
+    ids=["own", "FP16", "INT8", "spec.parity", "spec.parity.outputs"],
+)
+
+
+@CASES
+def test_server(known: Manifest, agrees: bool) -> None:
+    model = broken.build(
+        [helper.make_node("Mul", ["x", "scale"], ["y"])],
+        [broken.value("x", 1, 8)],
+        [broken.value("y", 1, 8)],
+        [numpy_helper.from_array(np.array(SCALE, np.float32), "scale")],
+    )
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    signature = read_signature(session.get_inputs(), session.get_outputs(), ())
+    prover = Prover(Runner(session, signature), signature, ComputeBuckets())
+    samples = [Sample("a", {"x": X}, {"y": X})]
+    if agrees:
+        prover.prove(samples, known, lambda _: None)
+        return
+    with pytest.raises(StageFailure, match="output 'y' of golden sample 'a'") as told:
+        prover.prove(samples, known, lambda _: None)
+    assert told.value.reason is Reason.PARITY_FAILED
+
+
+@CASES
+def test_sidecar(known: Manifest, agrees: bool, tmp_path: Path) -> None:
+    (tmp_path / "golden").mkdir()
+    for name, tensor in (("inputs", "x"), ("outputs", "y")):
+        arrays: dict[str, Any] = {f"a/{tensor}": X}
+        np.savez(tmp_path / f"golden/{name}.npz", **arrays)
+    probe = GoldenProbe(Client(1), "m", Samples(tmp_path, known), known, 1.0)
+    differs = probe._differs("y", X, X * np.float32(SCALE))
+    assert (differs is None) is agrees
