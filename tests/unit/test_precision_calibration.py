@@ -1,6 +1,5 @@
 """Calibration data of every form is read in pieces, and what does not fit is refused by name."""
 
-import importlib.util
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,13 +13,10 @@ from enginewright.contract.task import Preprocessing
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.precision import calibration
 from enginewright_runtime.precision.calibration import CalibrationData
+from PIL import Image
 from typing_extensions import override
 
 from tests.support.quantizing import random
-
-needs_pillow = pytest.mark.skipif(
-    importlib.util.find_spec("PIL") is None, reason="Pillow is not in this environment"
-)
 
 
 def spec(name: str = "x", *shape: int | str | None, dtype: str = "float32") -> TensorSpec:
@@ -216,13 +212,11 @@ def test_images_must_fit_the_input(tmp_path: Path) -> None:
     assert "images are data for one input" in refused(tmp_path, [IMAGE, X], preprocessing=AS_IMAGE)
 
 
-@needs_pillow
 def test_images_are_scaled_and_normalised(tmp_path: Path) -> None:
-    pillow = importlib.import_module("PIL.Image")
     pixels = np.zeros((8, 12, 3), np.uint8)
     pixels[...] = (255, 51, 0)
-    pillow.fromarray(pixels).save(tmp_path / "red.png")
-    pillow.fromarray(pixels).convert("L").save(tmp_path / "gray.jpg")
+    Image.fromarray(pixels).save(tmp_path / "red.png")
+    Image.fromarray(pixels).convert("L").save(tmp_path / "gray.jpg")
     how = Preprocessing(width=6, height=4, mean=(0.5, 0.2, 0), std=(0.5,))
     samples = all_of(calibration.read(tmp_path, [IMAGE], preprocessing=how))
     assert [sample["images"].shape for sample in samples] == [(1, 3, 4, 6)] * 2

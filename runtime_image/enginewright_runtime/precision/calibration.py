@@ -5,7 +5,6 @@ Nothing pickled is read. Data that does not fit the model is refused, naming the
 is worse than none.
 """
 
-import importlib
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ from enginewright.contract.manifest import TensorSpec
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Preprocessing
 from numpy.typing import NDArray
+from PIL import Image
 
 from enginewright_runtime.failure import StageFailure
 
@@ -292,20 +292,13 @@ def _image_data(
 def image(path: Path, how: Preprocessing) -> NDArray[np.float32]:
     """Return an image as the model takes it, a batch of one."""
     try:
-        pillow = importlib.import_module("PIL.Image")
-    except ImportError as error:
-        raise _bad(
-            "it is images, and this runtime image has no library that reads them (Pillow)",
-            remedy="save them as .npy files, or one array, as the model takes them",
-        ) from error
-    try:
-        with pillow.open(path) as opened:
+        with Image.open(path) as opened:
             gray = how.color == "Gray"
             scaled = opened.convert(_GRAY if gray else "RGB").resize(
-                (how.width, how.height), pillow.Resampling.BILINEAR
+                (how.width, how.height), Image.Resampling.BILINEAR
             )
             pixels = np.asarray(scaled, np.float32)
-    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise _bad(f"{path.name} cannot be read as an image: {_plain(error)}") from error
     if gray:
         pixels = pixels[:, :, np.newaxis]
