@@ -5,6 +5,7 @@ from typing import Final
 import typer
 
 from enginewright.cli.inspect.command import inspect
+from enginewright.cli.plan.command import plan
 from enginewright.cli.preflight.command import preflight
 
 app: Final = typer.Typer(
@@ -20,6 +21,7 @@ engine: Final = typer.Typer(
 app.add_typer(engine, name="engine")
 engine.command()(inspect)
 app.command()(preflight)
+app.command()(plan)
 
 
 @app.callback()

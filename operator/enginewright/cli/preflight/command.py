@@ -3,16 +3,14 @@
 0: deployable. 1: not. 2: not judged, for unusable input or usage, a machine that fails, an interrupt.
 """
 
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Event
 from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 
+from enginewright.cli import output
 from enginewright.cli.preflight import config, options, targets
 from enginewright.cli.preflight.cache import Cache, installation, usual_folder
 from enginewright.cli.preflight.check import Request
@@ -23,13 +21,13 @@ from enginewright.cli.preflight.progress import shown
 from enginewright.cli.preflight.request import request
 from enginewright.cli.preflight.result import Result, Results, worst
 from enginewright.cli.preflight.table import show
+from enginewright.cli.preflight.tools import installed_facts
 from enginewright.cli.preflight.words import counted, visible
-from enginewright.cli.preflight.workplace import InstallationError, Stopped, workplace
+from enginewright.cli.preflight.workplace import InstallationError, Stopped
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.reasons import Reason
 
 UNUSABLE: Final = 2
-_PLAIN_WIDTH: Final = 160  # columns, where there is no terminal to have a width
 # Failures of this machine: they say nothing of the model.
 _NOT_JUDGED: Final = frozenset(
     {Reason.STORE_UNAVAILABLE, Reason.OUT_OF_MEMORY, Reason.INTERNAL_ERROR}
@@ -143,7 +141,7 @@ def preflight(
             outputs.check(list(wanted))
             cache = None if no_cache else Cache(usual_folder(), lambda words: _say(console, words))
             installed = installation()
-            held = _held(cache, installed, stop)
+            held = installed_facts(cache, installed, stop)
             serving = _image(image) if image else None
             requests = [_request(each, wanted, held, serving) for each in wanted]
             shop = Shop(held, installed, cache, outputs, jobs, stop)
@@ -161,9 +159,9 @@ def preflight(
         _say(console, "interrupted; nothing is left behind", failed=True)
         raise typer.Exit(UNUSABLE) from None
     if json:
-        _print(_json(results, alone=len(model or ()) == 1))
+        output.write(_json(results, alone=len(model or ()) == 1))
     elif not quiet:
-        _print(_table(results))
+        output.write(_table(results))
     for one in said:
         _say(console, one.words, failed=one.failed)
     failed = any(one.failed for one in said)
@@ -198,20 +196,8 @@ def _wanted(
     return {each: typed.over(theirs) for each, theirs in known.models().items()}
 
 
-def _held(cache: Cache | None, installed: str, stop: Event) -> ImageFacts:
-    """Return what is installed, asked once."""
-    if cache and (known := cache.tools(installed)):
-        return known
-    with workplace(stop) as place:
-        held = place.facts()
-    if cache:
-        cache.keep_tools(installed, held)
-    return held
-
-
 def _image(text: str) -> tuple[str, ImageFacts]:
-    from enginewright.cli import cluster  # noqa: PLC0415 - heavy
-    from enginewright.cli.preflight import images  # noqa: PLC0415 - likewise
+    from enginewright.cli import cluster, images  # noqa: PLC0415 - heavy
 
     try:
         return images.chosen(text, cluster.ask(images.known))
@@ -245,10 +231,7 @@ def _json(results: Sequence[Result], *, alone: bool) -> str:
 
 
 def _table(results: Sequence[Result]) -> str:
-    """Return what people read, with colours where they see them."""
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    console = Console(width=None if is_terminal else _PLAIN_WIDTH)
-    with console.capture() as captured:
+    def print_all(console: Console) -> None:
         for number, each in enumerate(results):
             if number:
                 console.print()
@@ -257,22 +240,11 @@ def _table(results: Sequence[Result]) -> str:
             counts = {name: sum(each.verdict == name for each in results) for name in _VERDICTS}
             told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
             console.print(f"\n{counted(len(results), 'model')}: {told}", highlight=False)
-    return captured.get().removesuffix("\n")
+
+    return output.rendered(print_all)
 
 
 _VERDICTS: Final = ("pass", "warn", "fail")
-
-
-def _print(text: str) -> None:
-    """Write to stdout; whoever reads it may have had enough."""
-    if sys.stdout is None:
-        return
-    try:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Python flushes once more at its end, and would complain
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(console: Console, words: str, *, failed: bool = False) -> None:

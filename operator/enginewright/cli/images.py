@@ -1,4 +1,4 @@
-"""`--image`: what a runtime image of the cluster holds, as the cluster's operator has asked it.
+"""What the runtime images of a cluster hold, as the cluster's operator has asked them.
 
 No image is pulled: the operator keeps the answers in the ConfigMap `enginewright-images`.
 """
