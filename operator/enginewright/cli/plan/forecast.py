@@ -1,0 +1,74 @@
+"""From facts to what would happen. Pure: the operator's own decisions, put in words."""
+
+from typing import Any
+
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.cli.plan.differences import of_specs
+from enginewright.cli.plan.foreseen import ClassPlan, Forecast, Refusal
+from enginewright.cli.plan.steps import Steps
+from enginewright.plan.classes import readiness
+from enginewright.plan.obstacle import Obstacle
+from enginewright.plan.resolve import resolve
+from enginewright.plan.types import Facts, Object
+
+
+def refused(namespace: str, name: str, problems: tuple[str, ...], *, exists: bool) -> Forecast:
+    """Return the forecast of a model that the API server would not store."""
+    return Forecast(
+        namespace=namespace,
+        name=name,
+        exists=exists,
+        verdict="refused",
+        refusals=tuple(Refusal(reason="InvalidSpec", message=each) for each in problems),
+    )
+
+
+def forecast(facts: Facts, live: Object | None, *, nodes_known: bool) -> Forecast:
+    """Return what would happen.
+
+    Args:
+        facts: of the model as it would be right after it was applied.
+        live: the model as it is now; None: it is new.
+        nodes_known: whether `facts.nodes` are all nodes, so that an empty list means something.
+    """
+    metadata = facts.model.metadata
+    known: dict[str, Any] = {
+        "namespace": metadata.namespace,
+        "name": metadata.name,
+        "exists": live is not None,
+        "spec": tuple(of_specs(facts, live)),
+        "serving": facts.model.status.serving.revision if facts.model.status.serving else None,
+    }
+    target = resolve(facts)
+    if isinstance(target, Obstacle):
+        refusal = Refusal(reason=target.reason, message=target.message, lasting=target.stalled)
+        verdict = "refused" if target.stalled else "waits"
+        return Forecast(**known, verdict=verdict, refusals=(refusal,))
+    whole = Steps(facts, target)
+    return Forecast(
+        **known,
+        verdict=whole.verdict(),
+        refusals=whole.refusals,
+        backend=target.backend,
+        image=target.image,
+        policy=target.promise.policy,
+        classes=tuple(_class(facts, each, nodes_known) for each in target.classes),
+        steps=whole.steps,
+        revision=whole.revision,
+        strategy=facts.model.spec.rollout.strategy,
+        rollout=whole.differences,
+    )
+
+
+def _class(facts: Facts, each: AcceleratorClass, nodes_known: bool) -> ClassPlan:
+    others = [one for one in facts.classes if one.metadata.name != each.metadata.name]
+    ready = readiness(each, others, facts.nodes)
+    spec = facts.model.spec
+    own = next((one for one in spec.accelerators if one.class_name == each.metadata.name), None)
+    return ClassPlan(
+        name=each.metadata.name,
+        resource=each.spec.resource_name,
+        compute_capability=each.spec.compute_capability,
+        replicas=spec.replicas if own is None or own.replicas is None else own.replicas,
+        trouble=ready.message if nodes_known and ready.status != "True" else "",
+    )

@@ -1,0 +1,260 @@
+"""The steps of one model that can be resolved, in the order in which they would be done.
+
+The operator decides one step at a time, from what the last one has brought. Where that is not known
+yet, such as the digest of a model that nobody has fetched, a later step is told without its name.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from enginewright.api.inference_engine import InferenceEngine
+from enginewright.api.inference_model_status import Prepared
+from enginewright.cli.plan.differences import of_revisions
+from enginewright.cli.plan.foreseen import Action, Difference, Refusal, Step
+from enginewright.contract.keys import prepared_key
+from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAGES
+from enginewright.manifests.labels import CLASS, REVISION
+from enginewright.plan.engines import BuildFacts, plan_engine
+from enginewright.plan.engines_wanted import Engines, wanted_engines
+from enginewright.plan.job_state import label
+from enginewright.plan.prepare import Outcome, prepare
+from enginewright.plan.resolve import Target
+from enginewright.plan.rollout import roll_out, wanted_snapshot
+from enginewright.plan.types import Facts, Object
+
+_UNKNOWN: Final = "0" * 64  # stands for a key that is not known yet
+_GUESS: Final = "the key: if the source is what its digest says, and one file"
+
+
+@dataclass(frozen=True)
+class _Made:
+    """The prepared model that engines and pods would be made from."""
+
+    prepared: Prepared
+    is_known: bool  # its key is that of the store
+
+
+class Steps:
+    """All steps of a model that can be resolved."""
+
+    def __init__(self, facts: Facts, target: Target) -> None:
+        self._facts = facts
+        self._target = target
+        self._refusals: list[Refusal] = []
+        self.revision: str | None = None
+        self.differences: tuple[Difference, ...] = ()
+        outcome = prepare(facts, target)
+        made = self._made(outcome)
+        self.steps: tuple[Step, ...] = (
+            *self._claim(),
+            self._prepare(outcome, made),
+            *(
+                Step(action="delete", kind=each.kind, name=each.name, message="of earlier inputs")
+                for each in outcome.delete
+            ),
+        )
+        if self._refusals:
+            return
+        engines = wanted_engines(facts, target, made.prepared)
+        self.steps += tuple(self._engines(engines, made))
+        if not self._refusals:
+            self.steps += tuple(self._rollout(engines, made))
+
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        """Return why it would not be brought up."""
+        return tuple(self._refusals)
+
+    def verdict(self) -> Literal["refused", "changes", "unchanged"]:
+        """Return what all of it comes to."""
+        if self._refusals:
+            return "refused"
+        same = all(each.action in ("reuse", "keep") for each in self.steps)
+        return "unchanged" if same else "changes"
+
+    def _refuse(self, reason: str, message: str) -> None:
+        self._refusals.append(Refusal(reason=reason, message=message))
+
+    def _claim(self) -> Iterator[Step]:
+        claim = self._facts.config.store
+        if self._facts.store is None:
+            words = f"{claim.size}, {claim.access_mode}: the namespace's store"
+            yield Step(action="make", kind="PersistentVolumeClaim", name=claim.claim, message=words)
+
+    def _prepare(self, outcome: Outcome, made: _Made) -> Step:
+        if outcome.prepared:
+            key = outcome.prepared.key
+            return Step(action="reuse", kind="Prepared", key=key, message="prepared already")
+        name = outcome.preparation.job if outcome.preparation else None
+        if outcome.failure and not outcome.retries:
+            failure = outcome.failure
+            self._refuse(failure.reason, failure.message)
+            words = f"failed in stage {failure.stage}, and is not tried again as it is"
+            return Step(action="refuse", kind="Job", name=name, message=words)
+        begins = bool(outcome.apply)
+        guess = _GUESS if made.is_known else ""
+        return Step(
+            action="make" if begins else "wait",
+            kind="Job",
+            name=name,
+            key=made.prepared.key if made.is_known else None,
+            stages=PREPARE_STAGES,
+            message=guess if begins else outcome.message,
+        )
+
+    def _digest(self) -> str | None:
+        """Return the digest that the model has if it is one file, or is still what it was.
+
+        None: nobody can say, or the key holds digests of data too, which change by themselves.
+        """
+        spec, status = self._facts.model.spec, self._facts.model.status
+        recipe = self._target.recipe
+        if recipe.samples_uri or (recipe.quantization and recipe.quantization.calibration):
+            return None
+        if spec.source.sha256:
+            return spec.source.sha256
+        return status.prepared.model_digest if status.prepared else None
+
+    def _made(self, outcome: Outcome) -> _Made:
+        if outcome.prepared:
+            return _Made(outcome.prepared, is_known=True)
+        digest = self._digest()
+        key = prepared_key(digest, self._target.recipe, {}) if digest else _UNKNOWN
+        prepared = Prepared(
+            inputs_hash=self._target.artifact_hash,
+            key=key,
+            model_digest=digest or _UNKNOWN,
+            opset=0,
+            ir_version=0,
+            nodes=0,
+            size_bytes=0,
+        )
+        return _Made(prepared, is_known=digest is not None)
+
+    def _engines(self, engines: Engines, made: _Made) -> Iterator[Step]:
+        if engines.failure:
+            self._refuse(engines.failure.reason, engines.failure.message)
+        wanted = {each["metadata"]["name"]: each for each in engines.apply}
+        for reference in engines.references:
+            there = self._facts.engines.get(reference.name)
+            if reference.name in wanted:
+                engine = InferenceEngine.model_validate(wanted[reference.name])
+                yield from self._built(engine, made, anew=there is not None)
+            elif there is not None:
+                yield self._there(there)
+
+    def _there(self, engine: InferenceEngine) -> Step:
+        status = engine.status
+        ready = next((each for each in status.conditions if each.type == "Ready"), None)
+        action: Action = "reuse" if status.engine else "wait"
+        if status.failure and status.failure.lasting and not status.engine:
+            action = "refuse"
+        return Step(
+            action=action,
+            kind=InferenceEngine.kind,
+            name=engine.metadata.name,
+            class_name=engine.spec.class_name,
+            key=engine.spec.key,
+            message="built already" if status.engine else ready.message if ready else "under way",
+        )
+
+    def _built(self, engine: InferenceEngine, made: _Made, *, anew: bool) -> Iterator[Step]:
+        """Yield the engine and the Jobs that the operator would make for it."""
+        known = engine.metadata.name if made.is_known else None
+        key = engine.spec.key if made.is_known else None
+        of = engine.spec.class_name
+        yield Step(
+            action="change" if anew else "make",
+            kind=InferenceEngine.kind,
+            name=known,
+            class_name=of,
+            key=key,
+        )
+        begun = plan_engine(BuildFacts(engine, self._facts.config, self._facts.now))
+        (job,) = begun.apply
+        pod = job["spec"]["template"]["spec"]
+        stages = tuple(
+            each["name"] for each in (*pod.get("initContainers", ()), *pod["containers"])
+        )
+        name = job["metadata"]["name"] if made.is_known else None
+        looks = stages == (LOOKUP_STAGE,)
+        yield Step(
+            action="make",
+            kind="Job",
+            name=name,
+            stages=stages,
+            message="looks in the store before a device is asked for" if looks else _device(engine),
+            class_name=of,
+            key=key,
+        )
+        if looks:
+            yield Step(
+                action="make",
+                kind="Job",
+                stages=ENGINE_STAGES,
+                message=f"where the store has it not; {_device(engine)}",
+                class_name=of,
+            )
+
+    def _rollout(self, engines: Engines, made: _Made) -> Iterator[Step]:
+        keys = self._engine_keys(engines)
+        snapshot = wanted_snapshot(self._facts, self._target, made.prepared, keys)
+        self.revision = snapshot.revision if made.is_known else None
+        self.differences = tuple(of_revisions(self._facts, snapshot, keys_known=made.is_known))
+        paused = self._facts.model.spec.rollout.paused
+        rollout = roll_out(self._facts, snapshot)
+        there = {each["metadata"]["name"]: each for each in self._facts.deployments}
+        for each in rollout.apply:
+            if each["kind"] == "Deployment":
+                yield self._deployment(each, there.get(each["metadata"]["name"]), made, paused)
+        classes = {each.name for each in snapshot.classes}
+        for name, known in there.items():
+            if label(known, CLASS) not in classes:
+                yield Step(
+                    action="keep" if paused else "delete",
+                    kind="Deployment",
+                    name=name,
+                    class_name=label(known, CLASS),
+                    message="once the new revision serves",
+                )
+        if paused and not rollout.apply:
+            yield Step(action="wait", kind="Deployment", message="spec.rollout.paused holds it")
+
+    def _deployment(self, wanted: Object, there: Object | None, made: _Made, paused: bool) -> Step:
+        revision = label(wanted, REVISION)
+        replicas = int(wanted["spec"]["replicas"])
+        now = int((there.get("spec") or {}).get("replicas") or 0) if there else 0
+        same = there is not None and label(there, REVISION) == revision
+        words = "spec.rollout.paused holds what serves" if paused else ""
+        if there is not None and not (same and now == replicas):
+            scale = "" if now == replicas else f"{now} → {replicas} pods"
+            moved = "" if same or paused else f"revision {label(there, REVISION)} → "
+            to = "" if same or paused else (revision if made.is_known else "a new one")
+            words = ", ".join(filter(None, (f"{moved}{to}", scale, words)))
+        elif there is None:
+            words = f"{replicas} pods" if replicas != 1 else "1 pod"
+        action: Action = "make" if there is None else "keep"
+        if there is not None and not (same and now == replicas):
+            action = "change"
+        return Step(
+            action=action,
+            kind="Deployment",
+            name=wanted["metadata"]["name"],
+            class_name=label(wanted, CLASS),
+            message=words,
+        )
+
+    def _engine_keys(self, engines: Engines) -> Mapping[str, str]:
+        """Return the keys of all engines, built or not, by class."""
+        specs = {each["metadata"]["name"]: str(each["spec"]["key"]) for each in engines.apply} | {
+            name: each.spec.key for name, each in self._facts.engines.items()
+        }
+        return {
+            each.class_name: specs[each.name] for each in engines.references if each.name in specs
+        }
+
+
+def _device(engine: InferenceEngine) -> str:
+    resource = engine.spec.build.resource_name
+    return f"takes one {resource}" if resource else "takes no device"

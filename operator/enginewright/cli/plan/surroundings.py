@@ -1,0 +1,208 @@
+"""What a plan is made on besides the manifest: gathered from a cluster, read from a file, or assumed.
+
+The three are one document, so that what a cluster was can be kept and planned on without it.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.base import API_VERSION
+from enginewright.api.inference_engine import InferenceEngine
+from enginewright.api.inference_model import InferenceModel
+from enginewright.cli.plan.manifest import Applied
+from enginewright.contract.images import VARIANTS, ImageFacts
+from enginewright.controller.children import of_jobs, of_owner
+from enginewright.controller.parse import parsed, summary
+from enginewright.controller.settings import (
+    CONFIG_VARIABLE,
+    NAMESPACE_VARIABLE,
+    BadSettings,
+    load_settings,
+)
+from enginewright.kube.api import JsonObject
+from enginewright.kube.resources import (
+    ACCELERATOR_CLASSES,
+    CLAIMS,
+    CONTROLLER_REVISIONS,
+    DEPLOYMENTS,
+    INFERENCE_ENGINES,
+    INFERENCE_MODELS,
+    JOBS,
+    NODES,
+    PODS,
+    Resource,
+)
+from enginewright.manifests.labels import MODEL, model_value
+from enginewright.plan.types import Config, Facts
+
+CHART_STORE: Final = {
+    "claim": "enginewright-store",
+    "size": "20Gi",
+    "accessMode": "ReadWriteMany",
+}  # as the chart's values have it
+
+
+class SurroundingsError(ValueError):
+    """Facts that cannot be used; says which and why."""
+
+
+class Surroundings(BaseModel):
+    """Everything that a plan is made on, but the manifest."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    namespace: str = "enginewright-system"  # the operator's
+    config: Mapping[str, Any]  # the operator's, as in ENGINEWRIGHT_CONFIG
+    images: Mapping[str, ImageFacts]  # by reference
+    objects: tuple[JsonObject, ...] = ()  # with apiVersion and kind
+    assumed: tuple[str, ...] = ()  # what nobody has said, in sentences
+    nodes_known: bool = Field(default=True)
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """Read a file that `--save-facts` has written, or somebody by hand.
+
+        Raises:
+            SurroundingsError: it cannot be used.
+        """
+        try:
+            told = yaml.safe_load(file.read_text(encoding="utf-8"))
+            return cls.model_validate(told)
+        except OSError as error:
+            raise SurroundingsError(f"{file}: {error.strerror}") from None
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise SurroundingsError(f"{file} is no YAML: {' '.join(str(error).split())}") from None
+        except ValidationError as error:
+            raise SurroundingsError(f"{file}: {summary(error)}") from None
+
+    def to_yaml(self) -> str:
+        """Return the text of such a file."""
+        told = self.model_dump(mode="json", exclude_none=True)
+        return yaml.safe_dump(told, sort_keys=False, allow_unicode=True)
+
+    def settings(self) -> Config:
+        """Return the operator's settings.
+
+        Raises:
+            SurroundingsError: they are none.
+        """
+        environment = {
+            CONFIG_VARIABLE: json.dumps(dict(self.config)),
+            NAMESPACE_VARIABLE: self.namespace,
+        }
+        try:
+            return load_settings(environment).config
+        except BadSettings as error:
+            raise SurroundingsError(str(error)) from None
+
+    def of(self, resource: Resource, namespace: str | None = None) -> list[JsonObject]:
+        """Return the objects of a kind, of one namespace where one is given."""
+        return [
+            each
+            for each in self.objects
+            if (each.get("apiVersion"), each.get("kind")) == (resource.api_version, resource.kind)
+            and namespace in (None, each["metadata"].get("namespace"))
+        ]
+
+
+def assumed(held: ImageFacts) -> Surroundings:
+    """Return what a small cluster would be whose images hold what is installed here."""
+    variants = sorted({VARIANTS[each] for each in held.backends if each in VARIANTS})
+    images = {each: f"assumed.invalid/enginewright-runtime-{each}" for each in variants}
+    backends = [each for each in ("cpu", "openvino") if each in held.backends]
+    words = (
+        f"no cluster: one class cpu ({', '.join(backends)}), and images that hold what is installed"
+        f" here (ONNX Runtime {held.ort_version})"
+    )
+    return Surroundings(
+        config={"images": images, "store": CHART_STORE},
+        images=dict.fromkeys(images.values(), held),
+        objects=(
+            {
+                "apiVersion": API_VERSION,
+                "kind": AcceleratorClass.kind,
+                "metadata": {"name": "cpu"},
+                "spec": {"nodeSelector": {"kubernetes.io/os": "linux"}, "backends": backends},
+            },
+        ),
+        assumed=(words,),
+        nodes_known=False,
+    )
+
+
+def facts(
+    applied: Applied, classes: tuple[Applied, ...], known: Surroundings, namespace: str
+) -> Facts:
+    """Return what the operator would know right after the manifest was applied.
+
+    Raises:
+        SurroundingsError: the operator's settings are none.
+    """
+    config = known.settings()
+    live = live_model(known, namespace, applied.name)
+    model = InferenceModel.model_validate(
+        {
+            "metadata": _metadata(applied, live, namespace),
+            "spec": applied.body["spec"],
+            "status": (live or {}).get("status") or {},
+        }
+    )
+
+    def children(resource: Resource) -> tuple[JsonObject, ...]:
+        label = model_value(applied.name)
+        mine = (
+            each
+            for each in known.of(resource, namespace)
+            if (each["metadata"].get("labels") or {}).get(MODEL) == label
+        )
+        return of_owner(model.metadata.uid, mine)
+
+    jobs = children(JOBS)
+    store = (
+        each
+        for each in known.of(CLAIMS, namespace)
+        if each["metadata"]["name"] == config.store.claim
+    )
+    engines = parsed(InferenceEngine, known.of(INFERENCE_ENGINES, namespace))
+    return Facts(
+        model=model,
+        config=config,
+        now=datetime.now(UTC),
+        classes=tuple(_classes(known, classes)),
+        nodes=tuple(known.of(NODES)),
+        images=known.images,
+        store=next(store, None),
+        jobs=jobs,
+        pods=of_jobs(jobs, children(PODS)),
+        deployments=children(DEPLOYMENTS),
+        revisions=children(CONTROLLER_REVISIONS),
+        engines={each.metadata.name: each for each in engines},
+    )
+
+
+def live_model(known: Surroundings, namespace: str, name: str) -> JsonObject | None:
+    """Return the model as it is now; None: it is new."""
+    models = known.of(INFERENCE_MODELS, namespace)
+    return next((each for each in models if each["metadata"]["name"] == name), None)
+
+
+def _metadata(applied: Applied, live: JsonObject | None, namespace: str) -> dict[str, Any]:
+    if live is None:
+        return {"name": applied.name, "namespace": namespace, "generation": 1}
+    known = live["metadata"]
+    return {**known, "generation": int(known.get("generation") or 0) + 1}
+
+
+def _classes(known: Surroundings, applied: tuple[Applied, ...]) -> list[AcceleratorClass]:
+    bodies = {each["metadata"]["name"]: each for each in known.of(ACCELERATOR_CLASSES)}
+    for each in applied:
+        before = bodies.get(each.name, {})
+        bodies[each.name] = {**before, **each.body}
+    return parsed(AcceleratorClass, bodies.values())

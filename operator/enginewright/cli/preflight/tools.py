@@ -1,0 +1,29 @@
+"""What is installed here, asked once: the probe of an image takes longer than an unchanged model."""
+
+from threading import Event
+
+from enginewright.cli.preflight.cache import Cache
+from enginewright.cli.preflight.workplace import workplace
+from enginewright.contract.images import ImageFacts
+
+
+def installed_facts(cache: Cache | None, installed: str, stop: Event) -> ImageFacts:
+    """Return what this installation holds.
+
+    Args:
+        cache: that knows it, perhaps.
+        installed: digest of what is installed.
+        stop: is set when nobody wants to know any more.
+
+    Raises:
+        InstallationError: it cannot say.
+        Stopped: `stop` was set.
+        OSError: there is no room for a temporary folder.
+    """
+    if cache and (known := cache.tools(installed)):
+        return known
+    with workplace(stop) as place:
+        held = place.facts()
+    if cache:
+        cache.keep_tools(installed, held)
+    return held
