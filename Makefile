@@ -17,6 +17,9 @@ demo: venv ## Show the main job end to end, on the local cluster or on CONTEXT=<
 
 test: lint ## Set everything up and run every test
 	hack/images build
+	hack/models >/dev/null
+	hack/source-servers >/dev/null
+	hack/chromium >/dev/null
 	$(RUN)/pytest
 
 unit: venv ## Run the tests that need nothing but Python
