@@ -48,7 +48,10 @@ def plan(
     asks = not offline and file is None
     usual = namespace or (cluster.current_namespace() if asks else _DEFAULT)
     models = [(each.namespace or usual, each) for each in read.models]
-    known = Surroundings.read(file) if file else _gathered(models) if asks else _assumed()
+    if file:
+        known = Surroundings.read(file)
+    else:
+        known = (asks and _gathered(models)) or _assumed(own_classes=bool(read.classes))
     if save is not None:
         write(save, known.to_yaml())
     return Forecasts(
@@ -58,23 +61,25 @@ def plan(
     )
 
 
-def _gathered(models: list[tuple[str, Applied]]) -> Surroundings:
+def _gathered(models: list[tuple[str, Applied]]) -> Surroundings | None:
+    """Return what the cluster is; None: there is none."""
     try:
         return cluster.ask(lambda client: gather(client, models))
     except cluster.NoCluster:
-        return _assumed()
+        return None
     except cluster.ClusterError as error:
         raise cluster.ClusterError(f"{error}; without a cluster, give --offline") from None
 
 
-def _assumed() -> Surroundings:
+def _assumed(*, own_classes: bool) -> Surroundings:
     """Return what may be assumed from what is installed here."""
     try:
         cache = Cache(usual_folder(), lambda _: None)
         with stopped_by_signals() as stop:
-            return assumed(installed_facts(cache, installation(), stop))
+            held = installed_facts(cache, installation(), stop)
     except InstallationError as error:
         raise InstallationError(f"{error}; or give --facts FILE") from None
+    return assumed(held, own_classes=own_classes)
 
 
 def _one(where: str, model: Applied, manifest: Manifest, known: Surroundings) -> Forecast:

@@ -112,26 +112,31 @@ class Surroundings(BaseModel):
         ]
 
 
-def assumed(held: ImageFacts) -> Surroundings:
-    """Return what a small cluster would be whose images hold what is installed here."""
+def assumed(held: ImageFacts, *, own_classes: bool) -> Surroundings:
+    """Return what a small cluster would be whose images hold what is installed here.
+
+    Args:
+        held: what is installed.
+        own_classes: whether the manifest brings the classes; else there is one, of CPUs.
+    """
     variants = sorted({VARIANTS[each] for each in held.backends if each in VARIANTS})
     images = {each: f"assumed.invalid/enginewright-runtime-{each}" for each in variants}
     backends = [each for each in ("cpu", "openvino") if each in held.backends]
+    of_cpus = {
+        "apiVersion": API_VERSION,
+        "kind": AcceleratorClass.kind,
+        "metadata": {"name": "cpu"},
+        "spec": {"nodeSelector": {"kubernetes.io/os": "linux"}, "backends": backends},
+    }
+    classes = "the manifest's classes" if own_classes else f"one class cpu ({', '.join(backends)})"
     words = (
-        f"no cluster: one class cpu ({', '.join(backends)}), and images that hold what is installed"
-        f" here (ONNX Runtime {held.ort_version})"
+        f"no cluster: {classes}, and images that hold what is installed here"
+        f" (ONNX Runtime {held.ort_version})"
     )
     return Surroundings(
         config={"images": images, "store": CHART_STORE},
         images=dict.fromkeys(images.values(), held),
-        objects=(
-            {
-                "apiVersion": API_VERSION,
-                "kind": AcceleratorClass.kind,
-                "metadata": {"name": "cpu"},
-                "spec": {"nodeSelector": {"kubernetes.io/os": "linux"}, "backends": backends},
-            },
-        ),
+        objects=() if own_classes else (of_cpus,),
         assumed=(words,),
         nodes_known=False,
     )

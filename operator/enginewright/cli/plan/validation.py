@@ -211,5 +211,5 @@ def _unknown(key: str, known: Mapping[str, Schema]) -> str:
 def _kind(value: Value) -> str:
     if value is None:
         return "null"
-    names = {each: name for name, kinds in _TYPES.items() for each in kinds}
+    names = {kinds[-1]: name for name, kinds in _TYPES.items()} | {int: "integer"}
     return names.get(type(value), type(value).__name__)

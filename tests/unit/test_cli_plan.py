@@ -1,0 +1,437 @@
+"""`enginewright plan` without a cluster: its predictions come true in the world that plans are tested in."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from enginewright.cli.plan.forecast import forecast
+from enginewright.cli.plan.foreseen import (
+    ClassPlan,
+    Difference,
+    Forecast,
+    Forecasts,
+    Refusal,
+    Step,
+)
+from enginewright.cli.plan.manifest import Applied, ManifestError, read
+from enginewright.cli.plan.surroundings import Surroundings, facts, live_model
+from enginewright.contract.keys import prepared_key
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import ENGINE_STAGES, PREPARE_STAGES
+from enginewright.plan.resolve import Target, resolve
+
+from tests.support.plan_world import DIGEST, MODEL, NAMESPACE, World, published
+from tests.support.preflight_runs import COMMAND, Desk
+
+pytestmark = pytest.mark.unit
+
+API = "enginewright.dev/v1alpha1"
+SOURCE = {"uri": "https://models.example/resnet.onnx"}
+PINNED = {**SOURCE, "sha256": DIGEST}
+
+
+def manifest(spec: dict[str, Any], name: str = MODEL) -> dict[str, Any]:
+    return {
+        "apiVersion": API,
+        "kind": "InferenceModel",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": spec,
+    }
+
+
+def around(world: World, *, exists: bool) -> Surroundings:
+    """Return what a cluster like this world would be gathered as."""
+    config, store = world.config, world.config.store
+    objects: list[dict[str, Any]] = [*world.objects.values(), *world.nodes]
+    for each in world.classes:
+        body = each.model_dump(mode="json", by_alias=True, exclude_none=True)
+        objects.append({"apiVersion": API, "kind": "AcceleratorClass", **body})
+    if exists:
+        known = world.facts().model.metadata
+        metadata = {"uid": known.uid, "generation": known.generation}
+        live = manifest(world.spec)
+        live["metadata"] |= metadata
+        objects.append({**live, "status": world.status})
+    return Surroundings(
+        namespace=config.namespace,
+        config={
+            "images": dict(config.images),
+            "imagePullPolicy": config.image_pull_policy,
+            "imagePullSecrets": list(config.image_pull_secrets),
+            "store": {"claim": store.claim, "size": store.size, "accessMode": store.access_mode},
+        },
+        images=world.images,
+        objects=tuple(objects),
+    )
+
+
+def foreseen(world: World, spec: dict[str, Any] | None = None, *, exists: bool = True) -> Forecast:
+    """Return what applying a spec, the world's own if none is given, would do."""
+    known = around(world, exists=exists)
+    applied = Applied(manifest(world.spec if spec is None else spec), ())
+    found = facts(applied, (), known, NAMESPACE)
+    return forecast(found, live_model(known, NAMESPACE, MODEL), nodes_known=True)
+
+
+def steps(found: Forecast, kind: str) -> list[Step]:
+    return [each for each in found.steps if each.kind == kind]
+
+
+def actions(found: Forecast) -> list[str]:
+    return [f"{each.action} {each.kind}" for each in found.steps]
+
+
+def key_of(world: World) -> str:
+    target = resolve(world.facts())
+    assert isinstance(target, Target)
+    return prepared_key(DIGEST, target.recipe, {})
+
+
+def serving(**spec: Any) -> World:
+    """Return a world in which the model serves."""
+    world = World(source=PINNED, **spec).settle()
+    return world.job_succeeds(published(key_of(world))).all_available()
+
+
+def test_a_new_model_and_the_jobs_that_are_then_made() -> None:
+    world = World(replicas=2)
+    found = foreseen(world, exists=False)
+    assert (found.exists, found.verdict) == (False, "changes")
+    assert actions(found) == ["make PersistentVolumeClaim", "make Job", "make Deployment"]
+    (job,) = steps(found, "Job")
+    assert (job.stages, job.key) == (PREPARE_STAGES, None)
+    assert (found.backend, found.policy) == ("cpu", "Forbid")
+    assert [(each.name, each.replicas, each.trouble) for each in found.classes] == [("cpu", 2, "")]
+    assert found.revision is None
+    assert steps(found, "Deployment")[0].message == "2 pods"
+    world.settle()
+    assert world.job()["metadata"]["name"] == job.name
+    world.job_succeeds()
+    assert world.the("Deployment")["metadata"]["name"] == steps(found, "Deployment")[0].name
+
+
+def test_with_a_digest_keys_and_revision_are_known_beforehand() -> None:
+    world = World(source=PINNED)
+    found = foreseen(world, exists=False)
+    (job,) = steps(found, "Job")
+    assert job.key == key_of(world)
+    world.settle().job_succeeds(published(str(job.key)))
+    assert world.status["revision"] == found.revision
+    assert world.the("Deployment")["metadata"]["labels"]["enginewright.dev/revision"]
+
+
+def test_data_that_may_change_leaves_the_key_open() -> None:
+    samples = {"samples": {"uri": "https://models.example/samples.npz"}}
+    found = foreseen(World(source=PINNED, parity=samples), exists=False)
+    assert steps(found, "Job")[0].key is None
+    assert found.revision is None
+
+
+def test_nothing_changes_where_all_of_it_serves() -> None:
+    found = foreseen(serving())
+    assert found.verdict == "unchanged"
+    assert actions(found) == ["reuse Prepared", "keep Deployment"]
+    assert (found.spec, found.rollout) == ((), ())
+    assert found.revision == found.serving
+
+
+def test_more_replicas_are_no_new_revision() -> None:
+    world = serving()
+    found = foreseen(world, {**world.spec, "replicas": 3})
+    assert found.verdict == "changes"
+    assert actions(found) == ["reuse Prepared", "change Deployment"]
+    assert steps(found, "Deployment")[0].message == "1 → 3 pods"
+    assert found.revision == found.serving
+    assert [each.model_dump() for each in found.spec] == [
+        {"field": "spec.replicas", "before": "1", "after": "3"}
+    ]
+
+
+def test_another_opset_is_another_prepared_model_and_revision() -> None:
+    world = serving()
+    spec = {**world.spec, "targetOpset": 18, "rollout": {"strategy": "Recreate"}}
+    found = foreseen(world, spec)
+    assert actions(found) == ["make Job", "change Deployment"]
+    assert {each.field for each in found.spec} == {"spec.targetOpset", "spec.rollout.strategy"}
+    assert {each.field for each in found.rollout} == {"prepared model", "strategy"}
+    assert (found.serving, found.strategy) == (world.status["serving"]["revision"], "Recreate")
+    (job,) = steps(found, "Job")
+    world.edit(targetOpset=18, rollout={"strategy": "Recreate"})
+    assert world.job()["metadata"]["name"] == job.name
+    world.job_succeeds(published(str(job.key)))
+    assert world.status["revision"] == found.revision
+    assert steps(found, "Deployment")[0].message == (f"revision {found.serving} → {found.revision}")
+
+
+def test_a_paused_rollout_holds_what_serves() -> None:
+    world = serving()
+    found = foreseen(world, {**world.spec, "targetOpset": 18, "rollout": {"paused": True}})
+    assert actions(found) == ["make Job", "keep Deployment"]
+    assert "paused holds" in steps(found, "Deployment")[0].message
+    new = World(source=PINNED, rollout={"paused": True})
+    assert actions(foreseen(new, exists=False))[-1] == "wait Deployment"
+
+
+def test_a_job_that_runs_is_waited_for() -> None:
+    world = World().settle().stage_runs("golden")
+    found = foreseen(world)
+    (job,) = steps(found, "Job")
+    assert (job.action, job.message) == ("wait", "golden (4/6)")
+    assert found.verdict == "changes"
+    edited = foreseen(world, {**world.spec, "targetOpset": 18})
+    assert "delete Job" in actions(edited)
+
+
+def test_a_failure_that_lasts_is_told_again() -> None:
+    world = World().settle().job_fails(Reason.INVALID_MODEL, message="no graph")
+    found = foreseen(world)
+    assert found.verdict == "refused"
+    assert [(each.reason, each.message) for each in found.refusals] == [
+        ("InvalidModel", "no graph")
+    ]
+    assert actions(found)[-1] == "refuse Job"
+    assert foreseen(world, {**world.spec, "targetOpset": 18}).verdict == "changes"
+
+
+def test_an_engine_on_a_device_is_looked_for_first() -> None:
+    world = World(source=PINNED).has_gpus(aheadOfTime=False)
+    found = foreseen(world, exists=False)
+    assert actions(found)[2:] == [
+        "make InferenceEngine",
+        "make Job",
+        "make Job",
+        "make Deployment",
+    ]
+    (engine,) = steps(found, "InferenceEngine")
+    _, lookup, build = steps(found, "Job")
+    assert (lookup.stages, build.stages) == (("lookup",), ENGINE_STAGES)
+    assert build.message.endswith("takes one nvidia.com/gpu")
+    (prepare, *_) = steps(found, "Job")
+    world.settle().job_succeeds(published(str(prepare.key)))
+    made = world.the("InferenceEngine")
+    assert (made["metadata"]["name"], made["spec"]["key"]) == (engine.name, engine.key)
+    world.engine_built()
+    assert world.status["revision"] == found.revision
+
+
+def test_an_engine_ahead_of_time_takes_no_device_and_is_made_once() -> None:
+    world = World(source=PINNED).has_gpus()
+    first = foreseen(world, exists=False)
+    job = steps(first, "Job")[-1]
+    assert (job.stages, job.message) == (ENGINE_STAGES, "takes no device")
+    world.settle().job_succeeds(published(str(steps(first, "Job")[0].key)))
+    assert [each.action for each in steps(foreseen(world), "InferenceEngine")] == ["wait"]
+    world.engine_built()
+    other = foreseen(world, {**world.spec, "replicas": 4})
+    assert [each.action for each in steps(other, "InferenceEngine")] == ["reuse"]
+
+
+def test_without_a_digest_engines_have_no_names_yet() -> None:
+    found = foreseen(World().has_gpus(), exists=False)
+    (engine,) = steps(found, "InferenceEngine")
+    assert (engine.name, engine.key, engine.class_name) == (None, None, "l4")
+    assert found.revision is None
+
+
+def test_an_engine_that_breaks_the_promise_is_refused() -> None:
+    world = World(source=PINNED).has_gpus().settle()
+    world.job_succeeds(published(key_of(world))).engine_built(accelerated=100, elsewhere=["a (If)"])
+    found = foreseen(world)
+    assert found.verdict == "refused"
+    assert found.refusals[0].reason == "NodeFallback"
+    assert "a (If)" in found.refusals[0].message
+    assert not steps(found, "Deployment")
+    fallback = {"policy": "Budget", "maxNodeShare": "5%"}
+    assert foreseen(world, {**world.spec, "fallback": fallback}).verdict == "changes"
+
+
+def test_an_engine_that_cannot_be_built_is_refused() -> None:
+    world = World(source=PINNED).has_gpus().settle()
+    world.job_succeeds(published(key_of(world))).engine_fails(Reason.BUILD_FAILED)
+    found = foreseen(world)
+    assert (found.verdict, found.refusals[0].reason) == ("refused", "BuildFailed")
+    assert steps(found, "InferenceEngine")[0].action == "refuse"
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason", "words"),
+    [
+        ({"accelerators": [{"class": "l5"}]}, "UnknownAcceleratorClass", "the cluster has cpu"),
+        ({"backends": ["tensorrt"]}, "BackendNotAllowed", "does not run on the class cpu"),
+        ({"serving": {"batching": {"maxSize": 4}}}, "UnsupportedField", "spec.serving.batching"),
+        ({"precision": "BF16", "backends": ["cpu"]}, "PrecisionUnsupported", "cannot run BF16"),
+    ],
+)
+def test_what_cannot_be_resolved_is_refused(spec: dict[str, Any], reason: str, words: str) -> None:
+    found = foreseen(World(**spec), exists=False)
+    assert found.verdict == "refused"
+    assert (found.refusals[0].reason, found.refusals[0].lasting) == (reason, True)
+    assert words in found.refusals[0].message
+    assert found.steps == ()
+
+
+def test_an_image_that_nobody_has_asked_is_waited_for() -> None:
+    world = World()
+    world.images = {}
+    found = foreseen(world, exists=False)
+    assert (found.verdict, found.refusals[0].reason) == ("waits", "ProbingImage")
+    assert not found.refusals[0].lasting
+
+
+def test_a_class_without_nodes_is_told() -> None:
+    world = World(source=PINNED).has_gpus()
+    (accelerator,) = foreseen(world, exists=False).classes
+    assert (accelerator.resource, accelerator.compute_capability) == ("nvidia.com/gpu", "8.9")
+    assert accelerator.trouble.startswith("no node has the labels of spec.nodeSelector")
+
+
+def test_a_class_that_serves_no_more_is_deleted_once_another_does() -> None:
+    world = serving()
+    other = world.classes[0].model_copy(
+        update={"metadata": world.classes[0].metadata.model_copy(update={"name": "big"})}
+    )
+    world.classes.append(other)
+    found = foreseen(world, {**world.spec, "accelerators": [{"class": "big"}]})
+    assert actions(found)[-2:] == ["make Deployment", "delete Deployment"]
+
+
+def write(desk: Desk, *bodies: dict[str, Any]) -> str:
+    path = desk.root / "manifest.yaml"
+    path.write_text(yaml.safe_dump_all(bodies))
+    return path.name
+
+
+def plan(desk: Desk, *arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+    return desk.run("plan", *arguments, command=COMMAND, **options)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+NOWHERE = {"KUBECONFIG": "/nonexistent/config"}
+
+
+def test_saved_facts_are_planned_on_again(desk: Desk) -> None:
+    world = serving()
+    (desk.root / "facts.yaml").write_text(around(world, exists=True).to_yaml())
+    body = manifest({**world.spec, "replicas": 3})
+    done = plan(desk, "-f", write(desk, body), "--facts", "facts.yaml", "--json")
+    told = json.loads(done.stdout)
+    assert (done.returncode, list(told)) == (0, ["schema", "models", "assumed", "ignored"])
+    assert told["models"][0]["verdict"] == "changes"
+    assert told["models"][0]["serving"] == world.status["serving"]["revision"]
+    again = plan(desk, "-f", "manifest.yaml", "--facts", "facts.yaml", "--save-facts", "copy.yaml")
+    assert again.returncode == 0
+    assert "change  Deployment" in again.stdout
+    assert "spec.replicas: 1 → 3" in again.stdout
+    first = Surroundings.read(desk.root / "facts.yaml")
+    assert Surroundings.read(desk.root / "copy.yaml") == first
+
+
+def test_without_a_cluster_it_assumes_and_says_so(desk: Desk) -> None:
+    body = manifest({"source": PINNED})
+    for arguments in ((), ("--offline",)):
+        done = plan(desk, "-f", write(desk, body), *arguments, environment=NOWHERE)
+        assert done.returncode == 0
+        assert "CHANGES  InferenceModel shop/resnet (new)" in done.stdout
+        assert "assumed: no cluster: one class cpu" in done.stdout
+
+
+def test_classes_of_the_manifest_take_the_place_of_the_assumed_one(desk: Desk) -> None:
+    accelerator = {
+        "apiVersion": API,
+        "kind": "AcceleratorClass",
+        "metadata": {"name": "l4"},
+        "spec": {
+            "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-L4"},
+            "resourceName": "nvidia.com/gpu",
+            "computeCapability": "8.9",
+            "aheadOfTime": True,
+            "backends": ["tensorrt-rtx"],
+        },
+    }
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
+    name = write(desk, manifest({"source": PINNED}), accelerator, service)
+    told = json.loads(plan(desk, "-f", name, "--offline", "--json").stdout)
+    (model,) = told["models"]
+    assert (model["backend"], model["verdict"]) == ("tensorrt-rtx", "changes")
+    assert told["ignored"] == ["Service"]
+
+
+def test_a_spec_that_would_not_be_stored_is_refused_with_its_field(desk: Desk) -> None:
+    body = manifest({"source": {"url": SOURCE["uri"]}, "precision": "FP8"})
+    done = plan(desk, "-f", write(desk, body, manifest({"source": SOURCE}, "b")), "--offline")
+    assert done.returncode == 1
+    assert "REFUSED  InferenceModel shop/resnet" in done.stdout
+    assert "InvalidSpec: spec.source.url: unknown field; did you mean uri?" in done.stdout
+    assert "CHANGES  InferenceModel shop/b" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: [", "manifest.yaml is no YAML: while parsing"),
+        ("- 1", "manifest.yaml: document 1 is no Kubernetes object: it has no kind"),
+        ("kind: Pod\nmetadata: {name: p}", "manifest.yaml holds no InferenceModel, but Pod"),
+        ("", "manifest.yaml holds no InferenceModel"),
+    ],
+)
+def test_a_manifest_that_is_none_is_told(desk: Desk, text: str, words: str) -> None:
+    (desk.root / "manifest.yaml").write_text(text)
+    with pytest.raises(ManifestError, match=r"manifest\.yaml"):
+        read(str(desk.root / "manifest.yaml"))
+    done = plan(desk, "-f", "manifest.yaml", "--offline")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"enginewright plan: {words}" in done.stderr
+
+
+def test_other_ways_not_to_come_to_a_plan(desk: Desk) -> None:
+    name = write(desk, manifest({"source": SOURCE}))
+    for arguments, words in (
+        (("-f", "gone.yaml", "--offline"), "gone.yaml: No such file or directory"),
+        (("-f", name, "--facts", "gone.yaml"), "gone.yaml: No such file or directory"),
+        (("-f", name, "--facts", name), "images: Field required"),
+        (("-f", name, "--facts", name, "--offline"), "give --offline or --facts, not both"),
+        (("-f", name, "--offline", "--save-facts", "no/x.yaml"), "No such file or directory"),
+    ):
+        done = plan(desk, *arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert words in done.stderr
+
+
+def test_a_cluster_that_does_not_answer_is_told_with_the_way_around(desk: Desk) -> None:
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    (desk.root / "config").write_text(yaml.safe_dump(config))
+    name = write(desk, manifest({"source": SOURCE}))
+    done = plan(desk, "-f", name, environment={"KUBECONFIG": str(desk.root / "config")})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the cluster does not answer" in done.stderr
+    assert "without a cluster, give --offline" in done.stderr
+
+
+def test_a_manifest_from_standard_input(desk: Desk) -> None:
+    text = json.dumps({"kind": "List", "items": [manifest({"source": SOURCE})]})
+    process = desk.start(
+        "plan", "-f", "-", "--offline", "--json", command=COMMAND, stdin=subprocess.PIPE
+    )
+    out, words = process.communicate(text, timeout=60)
+    assert (process.returncode, words) == (0, "")
+    assert json.loads(out)["models"][0]["name"] == MODEL
+
+
+def test_every_field_of_the_json_is_described() -> None:
+    for model in (Forecast, Forecasts, Step, ClassPlan, Refusal, Difference):
+        for name, field in model.model_fields.items():
+            assert field.description, f"{model.__name__}.{name}"
