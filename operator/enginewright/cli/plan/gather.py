@@ -27,6 +27,8 @@ from enginewright.kube.resources import (
 from enginewright.manifests.labels import MODEL, model_value
 
 _OPERATOR: Final = "app.kubernetes.io/name=enginewright,app.kubernetes.io/component=operator"
+_NAMESPACE: Final = "enginewright-system"  # as the documentation has it installed
+_NO_IMAGE: Final = "unknown.invalid/enginewright-runtime-cpu"
 _CHILDREN: Final = (JOBS, PODS, DEPLOYMENTS, CONTROLLER_REVISIONS)
 
 Found = TypeVar("Found")
@@ -109,7 +111,8 @@ class _Gathering:
             " own store"
         )
         variants = {facts.variant: reference for reference, facts in sorted(known.items())}
-        return {"images": variants, "store": CHART_STORE}, "enginewright-system"
+        # an image that nobody has asked is waited for, as it would be in the cluster
+        return {"images": variants or {"cpu": _NO_IMAGE}, "store": CHART_STORE}, _NAMESPACE
 
     async def _allowed(self, reading: Awaitable[Found], what: str) -> Found | None:
         """Return what was read; None, which is told, where that is forbidden."""
