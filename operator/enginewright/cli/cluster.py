@@ -61,6 +61,10 @@ def ask(read: Callable[[KubeClient], Awaitable[Read]]) -> Read:
         ) from error
     except KubeError as error:
         raise ClusterError(f"the cluster refuses: {error.message}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ClusterError(
+            "what answers is no API server of Kubernetes; check that KUBECONFIG names the right one"
+        ) from error
 
 
 def current_namespace() -> str:

@@ -1,20 +1,15 @@
 """Reads an InferenceEngine, a class and the known runtime images from the cluster."""
 
-import asyncio
-import json
-import logging
-import os
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
-from yaml import YAMLError
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.base import ApiModel
 from enginewright.api.conditions import Condition
 from enginewright.api.inference_engine import InferenceEngine
+from enginewright.cli import cluster, images
 from enginewright.cli.inspect.files import Tell
 from enginewright.cli.inspect.fit import Target
 from enginewright.cli.inspect.found import Inspection, InspectionError
@@ -23,19 +18,13 @@ from enginewright.contract.manifest import Latency
 from enginewright.controller.images import CONFIG_MAP
 from enginewright.kube.api import JsonObject
 from enginewright.kube.client import KubeClient
-from enginewright.kube.connection import ConnectionNotConfigured, load_connection
-from enginewright.kube.errors import Forbidden, KubeError, NotFound, Transient
-from enginewright.kube.metrics import RestMetrics
+from enginewright.kube.errors import Forbidden, NotFound
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
-    CONFIG_MAPS,
     INFERENCE_ENGINES,
 )
-from enginewright.manifests.labels import MANAGED_BY, OPERATOR
 
 _SHOWN: Final = 10  # names of others
-_SERVICE_ACCOUNT_NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
-_DEFAULT: Final = "default"
 
 Read = TypeVar("Read")
 Typed = TypeVar("Typed", bound=ApiModel)
@@ -52,7 +41,7 @@ def inspect(name: str, namespace: str | None, tell: Tell) -> Inspection:
     Raises:
         InspectionError: there is no cluster, or no such object.
     """
-    where = namespace or current_namespace()
+    where = namespace or cluster.current_namespace()
     tell(f"asking for InferenceEngine {where}/{name}")
 
     async def read(client: KubeClient) -> Inspection:
@@ -79,58 +68,24 @@ def target(name: str, tell: Tell) -> Target:
             listing = await client.list(ACCELERATOR_CLASSES)
             raise _missing("AcceleratorClass", name, listing.items) from error
         spec = _parsed(AcceleratorClass, found).spec
-        images, unknown = await _images(client)
+        known, unknown = await _images(client)
         return Target(
             name=f"class {name}",
             compute_capability=spec.compute_capability,
             backends=tuple(str(each) for each in spec.backends),
-            images=images,
+            images=known,
             unknown=unknown,
         )
 
     return _ask(read)
 
 
-def current_namespace() -> str:
-    """Return the namespace of the kubeconfig's current context, or of this pod."""
-    from kubernetes.aio.config import (  # noqa: PLC0415 - heavy
-        ConfigException,
-        list_kube_config_contexts,
-    )
-
-    paths = os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
-    if any(os.path.isfile(path) for path in paths.split(os.pathsep) if path):
-        try:
-            _, active = list_kube_config_contexts(paths)
-            return str(active["context"].get("namespace") or _DEFAULT)
-        except (ConfigException, YAMLError, OSError, KeyError, TypeError, ValueError):
-            return _DEFAULT  # connecting will say what is wrong with it
-    try:
-        with open(_SERVICE_ACCOUNT_NAMESPACE, encoding="utf-8") as file:
-            return file.read().strip() or _DEFAULT
-    except OSError:
-        return _DEFAULT
-
-
 async def _images(client: KubeClient) -> tuple[tuple[ImageFacts, ...], tuple[str, ...]]:
     """Return what the operator knows of runtime images; reading that may be forbidden to users."""
     try:
-        listing = await client.list(
-            CONFIG_MAPS,
-            labels=f"{MANAGED_BY}={OPERATOR}",
-            fields=f"metadata.name={CONFIG_MAP}",
-        )
+        return tuple((await images.known(client)).values()), ()
     except Forbidden:
         return (), (f"versions: you may not read ConfigMap {CONFIG_MAP} in all namespaces",)
-    texts = [text for item in listing.items for text in (item.get("data") or {}).values()]
-    return tuple(facts for text in texts if (facts := _facts(text))), ()
-
-
-def _facts(text: str) -> ImageFacts | None:
-    try:
-        return ImageFacts.model_validate(json.loads(text)["facts"])
-    except (ValueError, TypeError, KeyError):
-        return None
 
 
 def _engine(obj: InferenceEngine, source: str) -> Inspection:
@@ -213,33 +168,7 @@ def _missing(kind: str, what: str, others: tuple[JsonObject, ...]) -> Inspection
 
 
 def _ask(read: Callable[[KubeClient], Awaitable[Read]]) -> Read:
-    """Run one conversation with the API server; every way in which it fails is told in words."""
-    logging.getLogger("enginewright.kube").setLevel(logging.ERROR)  # retries are of no interest
-
-    async def talk() -> Read:
-        client = KubeClient(load_connection, RestMetrics(CollectorRegistry()))
-        try:
-            return await read(client)
-        finally:
-            await client.close()
-
     try:
-        return asyncio.run(talk())
-    except ConnectionNotConfigured as error:
+        return cluster.ask(read)
+    except cluster.ClusterError as error:
         raise InspectionError(str(error)) from error
-    except NotFound as error:
-        raise InspectionError(
-            f"the cluster has no Enginewright: {error.message}; install its chart"
-        ) from error
-    except Forbidden as error:
-        raise InspectionError(f"the cluster does not allow it: {error.message}") from error
-    except Transient as error:
-        raise InspectionError(
-            f"the cluster does not answer: {error.message}; check that KUBECONFIG names the right one"
-        ) from error
-    except KubeError as error:
-        raise InspectionError(f"the cluster refuses: {error.message}") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InspectionError(
-            "what answers is no API server of Kubernetes; check that KUBECONFIG names the right one"
-        ) from error
