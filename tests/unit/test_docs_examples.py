@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from enginewright.cli.plan.foreseen import Forecast, Step
 
 from tests.support import broken_models as broken
 from tests.support.preflight_runs import Desk
@@ -60,3 +61,21 @@ def test_the_configuration(desk: Desk) -> None:
     told = json.loads(bash(desk, f"{whole} --json"))
     assert [list(each["targets"]) for each in told["models"]] == [["sm89", "cpu"], ["cpu"]]
     assert bash(desk, one).startswith("PASS  models/embed.onnx")
+
+
+def test_plan(desk: Desk) -> None:
+    (manifest,) = blocks("plan", "yaml")
+    (desk.root / "manifest.yaml").write_text(manifest)
+    (script,) = blocks("plan", "sh")
+    first, second = script.strip().splitlines()
+    assert bash(desk, first).startswith("CHANGES  InferenceModel default/resnet50 (new)")
+    told = json.loads(bash(desk, second))
+    assert told["models"][0]["steps"][1]["key"]
+    assert "no cluster" in told["assumed"][0]
+
+
+@pytest.mark.parametrize("model", [Forecast, Step])
+def test_the_fields_of_a_plan_are_those_of_its_classes(model: type[Forecast | Step]) -> None:
+    for name, field in model.model_fields.items():
+        words = str(field.description).removesuffix(".")
+        assert f"| `{field.alias or name}` | {words} |" in TEXT
