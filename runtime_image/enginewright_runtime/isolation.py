@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from enginewright.contract.reasons import Reason
@@ -70,6 +71,7 @@ def run_isolated(
             stderr=errors,
             pass_fds=(results.fileno(),),
         )
+        inherited = _own_peak()
         try:
             if limits.memory_bytes is not None:
                 bounds = (limits.memory_bytes, limits.memory_bytes)
@@ -85,7 +87,7 @@ def run_isolated(
         results.seek(0)
         answer = results.read()
         last_words = tail(errors)
-    if (child.returncode < 0 or not answer) and _wanted_more(peak, limits):
+    if (child.returncode < 0 or not answer) and _wanted_more(peak, inherited, limits):
         raise StageFailure(
             Reason.OUT_OF_MEMORY, f"{doing} came to the end of the memory that it may use"
         )
@@ -121,9 +123,22 @@ def _wait(child: "subprocess.Popen[bytes]", seconds: float | None) -> int | None
     return usage.ru_maxrss * 1024
 
 
-def _wanted_more(peak: int, limits: Limits) -> bool:
-    """Tell whether a child that died had used nearly all that it may: not all native code checks."""
-    return limits.memory_bytes is not None and peak > _NEARLY * limits.memory_bytes
+def _own_peak() -> int:
+    """Return the most bytes that this program had resident (proc_pid_status(5), VmHWM)."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    (kilobytes,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
+    return int(kilobytes) * 1024
+
+
+def _wanted_more(peak: int, inherited: int, limits: Limits) -> bool:
+    """Tell whether a child that died had used nearly all that it may: not all native code checks.
+
+    Linux counts what its parent had resident as the child's too (fs/exec.c, exec_mmap): a peak no
+    higher than that tells nothing.
+    """
+    if limits.memory_bytes is None:
+        return False
+    return peak > max(inherited, _NEARLY * limits.memory_bytes)
 
 
 def tail(file: Any) -> str:  # noqa: ANN401 - a binary temporary file

@@ -1,5 +1,7 @@
 """What the tests of the runtime share: real models, and the other ONNX Runtime distributions."""
 
+import logging
+import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -12,6 +14,20 @@ from tests.support.preflighting import Preflighted, preflight, shell
 from tests.support.source_servers import SourceServers, source_servers
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def process_state() -> Iterator[None]:
+    """Take back what commands that run in this process change for good: environment, log levels."""
+    environment = dict(os.environ)
+    loggers = [logging.getLogger(name) for name in ("enginewright", "enginewright.kube")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    os.environ.update(environment)
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -23,14 +23,29 @@ def use_and_end(megabytes: int, how: str) -> None:
     os.kill(os.getpid(), getattr(signal, how))
 
 
-def ends(megabytes: int, how: str, limits: Limits) -> StageFailure:
+def run_beside(held: int, megabytes: int, how: str, limit: int | None) -> None:
+    """Run `use_and_end` in a child of a process that holds memory itself."""
+    mine = bytearray(b"\1") * (held << 20)
+    run_isolated(
+        "tests.unit.test_isolation_memory:use_and_end",
+        "trying",
+        limits=Limits(memory_bytes=limit),
+        megabytes=megabytes,
+        how=how,
+    )
+    del mine
+
+
+def ends(megabytes: int, how: str, limits: Limits, *, held: int = 0) -> StageFailure:
+    """Return how the child ends; its parent is a fresh process, for pytest's own may be large."""
     with pytest.raises(StageFailure) as caught:
         run_isolated(
-            "tests.unit.test_isolation_memory:use_and_end",
-            "trying",
-            limits=limits,
+            "tests.unit.test_isolation_memory:run_beside",
+            "running beside",
+            held=held,
             megabytes=megabytes,
             how=how,
+            limit=limits.memory_bytes,
         )
     return caught.value
 
@@ -54,6 +69,11 @@ def test_below_it_a_child_crashes(how: str, told: str, limits: Limits) -> None:
     failure = ends(20, how, limits)
     assert failure.reason is Reason.BACKEND_CRASHED
     assert told in failure.message
+
+
+def test_what_its_parent_holds_is_not_blamed_on_a_child() -> None:
+    failure = ends(20, "SIGSEGV", Limits(memory_bytes=LIMIT), held=500)
+    assert failure.reason is Reason.BACKEND_CRASHED
 
 
 def test_what_is_past_the_limit_fails_in_the_child() -> None:

@@ -88,7 +88,13 @@ def _build(version: str, folder: Path) -> None:
                 done = subprocess.run(
                     [*command, "-o", work, "./cmd/..."],
                     cwd=SOURCE,
-                    env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"},
+                    env={
+                        **os.environ,
+                        "CGO_ENABLED": "0",
+                        "GOFLAGS": "-mod=readonly",
+                        # built once: a cache of objects would only fill the disk
+                        "GOCACHE": os.path.join(work, "objects"),
+                    },
                     stderr=subprocess.PIPE,
                     text=True,
                     check=False,

@@ -3,7 +3,6 @@
 The parts that run models are called in child processes.
 """
 
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +19,7 @@ from enginewright_runtime.backends.base import SessionError
 from enginewright_runtime.backends.optimization import LOWEST
 from enginewright_runtime.backends.words import plain
 from enginewright_runtime.conversion.inference import elements
+from enginewright_runtime.opsets import allow_unreleased
 from enginewright_runtime.parity import Tolerance, difference, varying
 from enginewright_runtime.server.runner import Runner
 from enginewright_runtime.server.signature import Signature, read_signature
@@ -27,8 +27,6 @@ from enginewright_runtime.server.signature import Signature, read_signature
 INPUTS: Final = "inputs.npz"
 OUTPUTS: Final = "outputs.npz"
 _REFERENCE: Final = "cpu"
-# Makes ONNX Runtime load opsets that it has the operators of and does not support yet.
-_ONLY_RELEASED: Final = "ALLOW_RELEASED_ONNX_OPSET_ONLY"
 # What another order of the same sums costs, by the type that sums are made in; a change of meaning costs
 # orders of magnitude more. Tighter than what artefacts are allowed, for here nothing is approximated.
 _TOLERANCES: Final[dict[int, Tolerance]] = {
@@ -110,7 +108,7 @@ def run_source(*, model: str, folder: str) -> dict[str, Any]:
     Raises:
         SessionError: the model does not load.
     """
-    os.environ[_ONLY_RELEASED] = "0"
+    allow_unreleased()
     runner, signature = _load(model)
     dtypes = _dtypes(model)
     refused: dict[str, str] = {}
