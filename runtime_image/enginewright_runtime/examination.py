@@ -15,7 +15,8 @@ from enginewright.contract.manifest import MANIFEST_NAME, Manifest
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import TASK_VARIABLE, ServeTask
 
-from enginewright_runtime import backends, logs
+from enginewright_runtime import logs
+from enginewright_runtime.backends import loading
 from enginewright_runtime.benchmark import measure
 from enginewright_runtime.isolation import Limits, run_isolated
 from enginewright_runtime.paths import Paths
@@ -71,7 +72,7 @@ def load(artifact: str, backend: str) -> dict[str, Any]:
         `provider`, and `placement` as PlacementFacts.
     """
     folder = Path(artifact)
-    placement = backends.create(backend, folder / _manifest(folder).model).placement
+    placement = loading.create(backend, folder / _manifest(folder).model).placement
     facts = PlacementFacts(
         nodes=dict(placement.nodes),
         elsewhere=placement.elsewhere,

@@ -1,4 +1,4 @@
-"""The one exception with which anything here says why a model cannot be prepared or served."""
+"""The exceptions with which anything here says why a model cannot be prepared or served."""
 
 from enginewright.contract.reasons import REMEDIES, Reason
 from enginewright.contract.report import Finding
@@ -27,3 +27,7 @@ class StageFailure(Exception):  # noqa: N818 - the outcome of a stage, not only 
         last = REMEDIES[reason] if remedy is None else remedy
         self.message = f"{message.rstrip('. ')}; {last}" if last else message
         super().__init__(self.message)
+
+
+class SessionError(Exception):
+    """ONNX Runtime refused the model; the text is its own, for a stage to map to a reason."""

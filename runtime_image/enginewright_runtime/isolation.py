@@ -5,9 +5,7 @@ error, no report, only a dead container. Here the stage outlives it and tells th
 """
 
 import contextlib
-import importlib
 import json
-import logging
 import os
 import resource
 import select
@@ -21,12 +19,12 @@ from typing import Any, Final
 
 from enginewright.contract.reasons import Reason
 
-from enginewright_runtime.backends.base import SessionError
 from enginewright_runtime.backends.words import is_out_of_memory, plain
-from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.failure import SessionError, StageFailure
 
 _LAST_WORDS: Final = 2000  # bytes of stderr that are kept
 _NEARLY: Final = 0.8
+_CHILD: Final = "enginewright_runtime.isolated"
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def run_isolated(
         SessionError: as the function raised it.
     """
     with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as results:
-        command = [sys.executable, "-m", __name__, function, str(results.fileno())]
+        command = [sys.executable, "-m", _CHILD, function, str(results.fileno())]
         child = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -176,35 +174,3 @@ def _result(answer: dict[str, Any], doing: str, last_words: str) -> Any:  # noqa
             raise StageFailure(Reason.OUT_OF_MEMORY, f"{doing} failed for want of memory")
         case _:
             raise StageFailure(Reason.INTERNAL_ERROR, f"{doing} failed: {answer.get('error')}")
-
-
-def _child(function: str, descriptor: int) -> int:
-    """Run in the child: read arguments, run, write one JSON answer."""
-    module, _, name = function.partition(":")
-    arguments = json.load(sys.stdin)
-    answer: dict[str, Any]
-    try:
-        answer = {"result": getattr(importlib.import_module(module), name)(**arguments)}
-    except StageFailure as failure:
-        answer = {
-            "failure": {
-                "reason": failure.reason.value,
-                "message": failure.message,
-                "nodes": failure.nodes,
-            }
-        }
-    except SessionError as error:
-        kind = "memory" if is_out_of_memory(str(error)) else "session_error"
-        answer = {kind: str(error)}
-    except MemoryError as error:
-        answer = {"memory": str(error)}
-    except Exception as error:
-        logging.getLogger(__name__).debug("internal error", exc_info=True)
-        answer = {"error": f"{type(error).__name__}: {plain(str(error))}"}
-    with os.fdopen(descriptor, "w") as writer:
-        json.dump(answer, writer)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(_child(sys.argv[1], int(sys.argv[2])))

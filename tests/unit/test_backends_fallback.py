@@ -25,7 +25,7 @@ CUDA_LIBRARIES = ("libcublasLt.so.13", "libcublas.so.13", "libcurand.so.10", "li
 _LOAD = """
 import json, sys
 from pathlib import Path
-from enginewright_runtime import backends
+from enginewright_runtime.backends import loading
 from enginewright_runtime.backends.openvino import OpenVinoBackend
 from enginewright_runtime.driver import NOT_NEEDED
 from enginewright_runtime.failure import StageFailure
@@ -33,7 +33,7 @@ asked = json.loads(sys.argv[1])
 if asked["options"]:
     OpenVinoBackend.provider_options = lambda self, request: asked["options"]
 try:
-    loaded = backends.create(
+    loaded = loading.create(
         asked["backend"], Path(asked["model"]), threads=1, strict=asked["strict"],
         device=None if asked["ask"] else NOT_NEEDED,
     )

@@ -7,10 +7,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from enginewright_runtime import backends
 from enginewright_runtime.backends import loading
-from enginewright_runtime.backends.base import Backend, Request, SessionError
+from enginewright_runtime.backends.base import Backend, Request
 from enginewright_runtime.backends.optimization import HIGHEST, LEVELS, LOWEST, below
+from enginewright_runtime.failure import SessionError
 from onnx import ModelProto, helper, numpy_helper
 
 from tests.support import broken_models as broken
@@ -34,8 +34,8 @@ def test_a_model_that_an_optimisation_breaks(
     """ONNX Runtime 1.31.1 fuses FP8 into a convolution on integers, which refuses it."""
     path = save(model("FP8"), tmp_path)
     with pytest.raises(SessionError, match="QLinearConv"):
-        backends.create("cpu", path, level="EXTENDED")
-    loaded = backends.create("cpu", path)
+        loading.create("cpu", path, level="EXTENDED")
+    loaded = loading.create("cpu", path)
     assert loaded.level == "BASIC"
     assert loaded.session.run(None, {"x": np.ones((1, 8, 8, 8), np.float32)})[0].any()
     assert "graph optimisations BASIC, since ONNX Runtime refuses the model with ALL" in caplog.text
@@ -75,7 +75,7 @@ def test_the_highest_level_that_loads(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen = fails_above(works, monkeypatch)
-    loaded = backends.create("cpu", save(broken.relu(), tmp_path))
+    loaded = loading.create("cpu", save(broken.relu(), tmp_path))
     assert (loaded.level, seen) == (works, tried)
     assert loaded.session.run(None, {"x": -np.ones((1, 4), np.float32)})[0].tolist() == [[0] * 4]
     assert f"graph optimisations {works}, since ONNX Runtime refuses the model" in caplog.text
@@ -87,9 +87,9 @@ def test_a_level_that_is_named_is_the_only_one(
 ) -> None:
     seen = fails_above("BASIC", monkeypatch)
     path = save(broken.relu(), tmp_path)
-    assert backends.create("cpu", path, level="BASIC").level == "BASIC"
+    assert loading.create("cpu", path, level="BASIC").level == "BASIC"
     with pytest.raises(SessionError, match="Attempting to get index"):
-        backends.create("cpu", path, level="EXTENDED")
+        loading.create("cpu", path, level="EXTENDED")
     assert seen == ["BASIC", "EXTENDED"]
 
 
@@ -104,12 +104,12 @@ def test_want_of_memory_is_no_reason_to_lower(
 
     monkeypatch.setattr(loading, "_session", session)
     with pytest.raises(SessionError, match="bad_alloc"):
-        backends.create("cpu", save(broken.relu(), tmp_path))
+        loading.create("cpu", save(broken.relu(), tmp_path))
     assert tried == ["ALL"]
 
 
 def test_what_is_right_has_all(tmp_path: Path) -> None:
-    assert backends.create("cpu", save(broken.relu(), tmp_path)).level == HIGHEST
+    assert loading.create("cpu", save(broken.relu(), tmp_path)).level == HIGHEST
 
 
 def test_what_is_wrong_is_refused_in_the_first_words(
@@ -118,7 +118,7 @@ def test_what_is_wrong_is_refused_in_the_first_words(
     caplog.set_level(logging.WARNING)
     path = save(broken.one_node("NoSuchOperator"), tmp_path)
     with pytest.raises(SessionError, match="NoSuchOperator"):
-        backends.create("cpu", path)
+        loading.create("cpu", path)
     assert not caplog.records
 
 
@@ -137,5 +137,5 @@ def test_levels_reach_onnx_runtime(level: str, tmp_path: Path) -> None:
         helper.make_node("Add", ["x", "four"], ["y"], name="add"),
     ]
     model = broken.build(nodes, [broken.value("x", 4)], [broken.value("y", 4)], [two])
-    loaded = backends.create("cpu", save(model, tmp_path), level=level)
+    loaded = loading.create("cpu", save(model, tmp_path), level=level)
     assert loaded.placement.total == (2 if level == LOWEST else 1)

@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 import pytest
 from enginewright.contract.reasons import Reason
-from enginewright_runtime import backends, limits
-from enginewright_runtime.backends import base
+from enginewright_runtime import limits
+from enginewright_runtime.backends import base, loading
 from enginewright_runtime.backends.words import plain, status
-from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.failure import SessionError, StageFailure
 from onnx import helper
 
 from tests.support import broken_models as broken
@@ -55,7 +55,7 @@ def in_openvino(python: Path, program: str, *arguments: str) -> Any:
 
 
 def test_the_cpu_backend_runs_every_node(tmp_path: Path) -> None:
-    loaded = backends.create("cpu", save(mixed_model(), tmp_path), threads=1)
+    loaded = loading.create("cpu", save(mixed_model(), tmp_path), threads=1)
     assert loaded.placement.nodes == {"CPUExecutionProvider": 4}
     assert (loaded.placement.total, loaded.placement.share) == (4, 1.0)
     assert loaded.placement.elsewhere == ()
@@ -67,7 +67,7 @@ def test_a_model_that_folds_to_nothing_is_no_fallback(tmp_path: Path) -> None:
     model = broken.build(
         [helper.make_node("Constant", [], ["y"], value_floats=[1.0])], [], [broken.value("y", 1)]
     )
-    placement = backends.create("cpu", save(model, tmp_path)).placement
+    placement = loading.create("cpu", save(model, tmp_path)).placement
     assert (placement.total, placement.share) == (0, 1.0)
 
 
@@ -75,13 +75,13 @@ def test_a_backend_that_is_not_in_the_image() -> None:
     with pytest.raises(
         StageFailure, match=r"its onnxruntime 1\.31\.1 has tensorrt-rtx, cpu"
     ) as caught:
-        backends.create("openvino", Path("none.onnx"))
+        loading.create("openvino", Path("none.onnx"))
     assert caught.value.reason is Reason.PROVIDER_MISSING
 
 
 def test_what_onnx_runtime_refuses_keeps_its_words(tmp_path: Path) -> None:
-    with pytest.raises(base.SessionError) as caught:
-        backends.create("cpu", save(broken.no_kernel(), tmp_path))
+    with pytest.raises(SessionError) as caught:
+        loading.create("cpu", save(broken.no_kernel(), tmp_path))
     assert status(str(caught.value)) == "NOT_IMPLEMENTED"
 
 
@@ -100,8 +100,8 @@ def test_partial_placement_is_told_node_by_node(openvino_python: Path, tmp_path:
         """
         import json, sys
         from pathlib import Path
-        from enginewright_runtime import backends
-        loaded = backends.create("openvino", Path(sys.argv[1]), threads=1)
+        from enginewright_runtime.backends import loading
+        loaded = loading.create("openvino", Path(sys.argv[1]), threads=1)
         placement = loaded.placement
         print(json.dumps([loaded.session.get_providers()[0], placement.nodes, placement.elsewhere]))
         """,

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from enginewright_runtime.backends.base import SessionError
 from enginewright_runtime.conversion import simplifying, verification
 from enginewright_runtime.conversion.verification import (
     INPUTS,
@@ -15,6 +14,7 @@ from enginewright_runtime.conversion.verification import (
     run_source,
     run_source_by_definition,
 )
+from enginewright_runtime.failure import SessionError
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tests.support.broken_models import build, random_output, relu, unsorted, value

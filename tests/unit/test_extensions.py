@@ -14,7 +14,7 @@ from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.report import read_herald
 from enginewright.contract.task import Extension, PrepareTask, ServeTask
-from enginewright_runtime import backends
+from enginewright_runtime.backends import loading
 from enginewright_runtime.extensions import elf, libraries, proving
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.isolation import Limits
@@ -50,7 +50,7 @@ def test_a_session_finds_the_operators_beside_its_model(tmp_path: Path) -> None:
     library = compile_library(tmp_path / "extensions")
     model = model_with(library)
     assert proving.prove(model, (listed(library),)).operators == (library,)
-    loaded = backends.create("cpu", model)
+    loaded = loading.create("cpu", model)
     given = np.array([[1, 2, 3, -4]], np.float32)
     assert loaded.session.run(None, {"x": given})[0].tolist() == [[1, 8, 27, 0]]
     assert loaded.placement.nodes == {"CPUExecutionProvider": 2}
@@ -141,7 +141,7 @@ def test_what_a_file_tells_without_being_loaded(
     assert refused(model_with(library), listed(library)).startswith(told)
     if library.exists():
         with pytest.raises(StageFailure, match="cannot be used"):
-            backends.create("cpu", model_with(library))
+            loading.create("cpu", model_with(library))
 
 
 def test_the_kind_must_be_the_library_s(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_the_operator_goes_into_the_artefact(tmp_path: Path) -> None:
     assert f"extensions/{library.name}" in {file.path for file in manifest.files}
     costs = {cost.label: cost.count for cost in manifest.node_costs}
     assert costs == {"cube (Cube)": 1, "relu (Relu)": 1}
-    loaded = backends.create("cpu", tmp_path / "artifact" / manifest.model)
+    loaded = loading.create("cpu", tmp_path / "artifact" / manifest.model)
     with np.load(tmp_path / "artifact" / manifest.golden_outputs) as outputs:
         expected = outputs[outputs.files[0]]
     with np.load(tmp_path / "artifact" / manifest.golden_inputs) as inputs:

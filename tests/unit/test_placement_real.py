@@ -29,8 +29,8 @@ SIZE = 64
 PROGRAM = """
     import json, sys
     from pathlib import Path
-    from enginewright_runtime import backends
-    placement = backends.create("openvino", Path(sys.argv[1])).placement
+    from enginewright_runtime.backends import loading
+    placement = loading.create("openvino", Path(sys.argv[1])).placement
     print(json.dumps({"nodes": placement.nodes, "elsewhere": placement.elsewhere}))
 """
 

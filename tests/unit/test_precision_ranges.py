@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from enginewright.contract.manifest import TensorSpec
-from enginewright_runtime.backends.base import SessionError
+from enginewright_runtime.failure import SessionError
 from enginewright_runtime.precision import calibration, observing, ranges, scales
 from enginewright_runtime.precision.calibration import CalibrationData
 from enginewright_runtime.precision.observing import Limits

@@ -172,7 +172,7 @@ def test_nobody_listens(desk: Desk) -> None:
     ("program", "number", "code", "words"),
     [
         # the library crashes in its own process, the stage tells
-        ("enginewright_runtime.isolation", signal.SIGSEGV, 1, "crashed with SIGSEGV"),
+        ("enginewright_runtime.isolated", signal.SIGSEGV, 1, "crashed with SIGSEGV"),
         # the stage itself is killed, as the kernel does it
         ("enginewright_runtime stage", signal.SIGKILL, 2, "was killed by SIGKILL"),
     ],
@@ -182,7 +182,7 @@ def test_a_crash_in_the_middle(
 ) -> None:
     process = desk.start(desk.save(broken.endless()), *CPU)
     until(lambda: list(desk.scratch.glob("*/work/converted.json")), "stage golden", 100)
-    until(lambda: _pids(desk, "enginewright_runtime.isolation"), "a child of stage golden")
+    until(lambda: _pids(desk, "enginewright_runtime.isolated"), "a child of stage golden")
     for each in _pids(desk, program):
         os.kill(each, number)
     out, told = process.communicate(timeout=60)

@@ -10,7 +10,7 @@ import pytest
 from enginewright.contract.manifest import NodeCost
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import ShapeProfile
-from enginewright_runtime import backends
+from enginewright_runtime.backends import loading
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.stages import costs
 from onnx import ModelProto, TensorProto, helper, numpy_helper
@@ -57,7 +57,7 @@ def test_labels_are_those_of_the_serving_session(name: str, models: Path, tmp_pa
     """Of a session with all optimisations, as `backends` makes it: what placements will name."""
     path = next(path for path in models.rglob("*.onnx") if str(path).endswith(name))
     found = measure(path, REAL[name], tmp_path)
-    session = backends.create("cpu", path).session
+    session = loading.create("cpu", path).session
     placed = Counter(
         f"{node.name or 'unnamed'} ({node.op_type})"
         for part in session.get_provider_graph_assignment_info()

@@ -27,10 +27,6 @@ class Request:
     level: str = HIGHEST  # a key of `LEVELS`
 
 
-class SessionError(Exception):
-    """ONNX Runtime refused the model; the text is its own, for a stage to map to a reason."""
-
-
 class ProviderError(Exception):
     """The provider could not be made, and this says why in native words; not the model's fault."""
 

@@ -24,7 +24,6 @@ from enginewright_runtime.backends.base import (
     Backend,
     ProviderError,
     Request,
-    SessionError,
     distribution,
 )
 from enginewright_runtime.backends.cpu import CpuBackend
@@ -38,7 +37,7 @@ from enginewright_runtime.backends.tensorrt_rtx import TensorRtRtxBackend
 from enginewright_runtime.backends.words import is_out_of_memory, plain
 from enginewright_runtime.driver import Device
 from enginewright_runtime.extensions.libraries import of_model, register
-from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.failure import SessionError, StageFailure
 from enginewright_runtime.limits import threads as threads_of_cgroup
 
 _log: Final = logging.getLogger(__name__)

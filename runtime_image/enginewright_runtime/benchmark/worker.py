@@ -13,7 +13,7 @@ from typing import IO, Any, Final
 
 from enginewright.contract.reasons import Reason
 
-from enginewright_runtime import backends
+from enginewright_runtime.backends import loading
 from enginewright_runtime.backends.words import is_out_of_memory, plain
 from enginewright_runtime.benchmark.figures import chosen, is_warm, rows
 from enginewright_runtime.benchmark.memory import device_bytes, peak_bytes
@@ -31,7 +31,7 @@ class Worker:
 
     def __init__(self, model: str, backend: str, inputs: str) -> None:
         self._before = device_bytes()
-        session = backends.create(backend, Path(model)).session
+        session = loading.create(backend, Path(model)).session
         self._signature = read_signature(session.get_inputs(), session.get_outputs(), ())
         self._runner = Runner(session, self._signature)
         samples = read_arrays(Path(inputs))

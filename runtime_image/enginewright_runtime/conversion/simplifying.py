@@ -10,10 +10,11 @@ import onnxruntime as ort
 from onnx import ModelProto
 
 from enginewright_runtime import graphs
-from enginewright_runtime.backends.base import CPU_PROVIDER, SessionError
+from enginewright_runtime.backends.base import CPU_PROVIDER
 from enginewright_runtime.conversion.schemas import STANDARD
 from enginewright_runtime.conversion.storage import locations
 from enginewright_runtime.extensions.libraries import of_model, register
+from enginewright_runtime.failure import SessionError
 
 _ERRORS: Final = 3
 _EXTERNAL: Final = "session.optimized_model_external_initializers_file_name"

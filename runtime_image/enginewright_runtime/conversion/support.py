@@ -11,12 +11,11 @@ from typing import Any, Final
 
 from enginewright.contract.reasons import Reason
 
-from enginewright_runtime import backends, graphs
+from enginewright_runtime import graphs
 from enginewright_runtime.backends import loading
-from enginewright_runtime.backends.base import SessionError
 from enginewright_runtime.backends.words import is_out_of_memory, plain
 from enginewright_runtime.extensions.libraries import of_model
-from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.failure import SessionError, StageFailure
 from enginewright_runtime.isolation import Limits, run_isolated
 from enginewright_runtime.promise import label
 from enginewright_runtime.tensorrt.flavor import FLAVORS
@@ -87,7 +86,7 @@ def ask(backend: str, model: Path, shape_nodes: Iterable[str], log: Path) -> Sup
 def placement(*, backend: str, model: str) -> dict[str, Any]:
     """Return `refused` and the nodes `elsewhere`. Called in a child process."""
     try:
-        loaded = backends.create(backend, Path(model))
+        loaded = loading.create(backend, Path(model))
     except SessionError as error:
         return {"refused": plain(str(error))}
     placement = loaded.placement
@@ -109,7 +108,7 @@ def _parser(backend: str, model: Path, log: Path) -> list[str] | None:
             model=str(model),
         )
         answer = run_isolated(
-            "enginewright_runtime.tensorrt.native:partition",
+            "enginewright_runtime.tensorrt.partition:partition",
             f"asking {FLAVORS[backend].title} which nodes it takes",
             limits=Limits(seconds=_SECONDS),
             backend=backend,

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto
 from onnx.reference import ReferenceEvaluator
 
-from enginewright_runtime import backends, graphs
-from enginewright_runtime.backends.base import SessionError
+from enginewright_runtime import graphs
+from enginewright_runtime.backends import loading
 from enginewright_runtime.backends.optimization import LOWEST
 from enginewright_runtime.backends.words import plain
 from enginewright_runtime.conversion.inference import elements
+from enginewright_runtime.failure import SessionError
 from enginewright_runtime.opsets import allow_unreleased
 from enginewright_runtime.parity import Tolerance, difference, varying
 from enginewright_runtime.server.runner import Runner
@@ -202,7 +203,7 @@ def _checked(model: str) -> str | None:
 
 def _load(model: str) -> tuple[Runner, Signature]:
     # as the model is written: optimisations fold some of what is compared here
-    session = backends.create(_REFERENCE, Path(model), level=LOWEST).session
+    session = loading.create(_REFERENCE, Path(model), level=LOWEST).session
     signature = read_signature(session.get_inputs(), session.get_outputs(), ())
     return Runner(session, signature), signature
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Extension
 
+from enginewright_runtime.backends.words import plain
 from enginewright_runtime.digests import file_sha256
 from enginewright_runtime.extensions import elf
 from enginewright_runtime.failure import StageFailure
@@ -123,8 +124,6 @@ def failed(path: Path, why: str) -> StageFailure:
 
 def short(text: str) -> str:
     """Return a loader's words in one line, without folders and whole digests."""
-    from enginewright_runtime.backends.words import plain  # noqa: PLC0415 - backends imports this
-
     words = _PATH.sub("", plain(text)).removeprefix("Failed to load library ")
     return _DIGEST.sub(r"\1", words.rpartition(" with error: ")[2])
 

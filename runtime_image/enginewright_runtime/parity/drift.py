@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from onnx import ModelProto, ValueInfoProto
 from typing_extensions import override
 
-from enginewright_runtime import backends, graphs
-from enginewright_runtime.backends.base import SessionError
-from enginewright_runtime.failure import StageFailure
+from enginewright_runtime import graphs
+from enginewright_runtime.backends import loading
+from enginewright_runtime.failure import SessionError, StageFailure
 from enginewright_runtime.isolation import Limits, run_isolated
 from enginewright_runtime.limits import memory_limit
 from enginewright_runtime.opsets import allow_unreleased
@@ -188,7 +188,7 @@ class _Exposed:
         copy = self._path.with_name(f"{_PREFIX}{time.monotonic_ns()}-{self._path.name}")
         try:
             copy.write_bytes(self._with_outputs(names))
-            session = backends.create(self._backend, copy, strict=False).session
+            session = loading.create(self._backend, copy, strict=False).session
         finally:
             copy.unlink(missing_ok=True)
         try:

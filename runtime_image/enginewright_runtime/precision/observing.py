@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 from enginewright_runtime import graphs
-from enginewright_runtime.backends.base import CPU_PROVIDER, SessionError
+from enginewright_runtime.backends.base import CPU_PROVIDER
 from enginewright_runtime.conversion.inference import sort
 from enginewright_runtime.conversion.splicing import Names
 from enginewright_runtime.extensions.libraries import of_model, register
+from enginewright_runtime.failure import SessionError
 from enginewright_runtime.limits import threads
 from enginewright_runtime.precision.signatures import element_types
 

@@ -15,8 +15,8 @@ import numpy as np
 from enginewright.contract.manifest import OutputParity
 from numpy.typing import NDArray
 
-from enginewright_runtime import backends
-from enginewright_runtime.backends.base import SessionError
+from enginewright_runtime.backends import loading
+from enginewright_runtime.failure import SessionError
 from enginewright_runtime.parity import (
     ComparedWith,
     Comparison,
@@ -67,7 +67,7 @@ class Model:
 
     def __init__(self, path: Path, level: str | None = None) -> None:
         """Load the model; `level`: of graph optimisations, a key of `optimization.LEVELS`."""
-        session = backends.create(_REFERENCE, path, level=level).session
+        session = loading.create(_REFERENCE, path, level=level).session
         self.signature: Signature = read_signature(session.get_inputs(), session.get_outputs(), ())
         self._runner = Runner(session, self.signature)
 

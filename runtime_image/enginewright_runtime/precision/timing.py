@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from enginewright_runtime import backends
+from enginewright_runtime.backends import loading
 from enginewright_runtime.server.runner import Runner
 from enginewright_runtime.server.signature import read_signature
 from enginewright_runtime.stages.golden_run import Arrays, read_arrays, run_sample
@@ -32,7 +32,7 @@ def measure(*, models: Mapping[str, str], backend: str, inputs: str) -> dict[str
         inputs: golden inputs, an .npz file of arrays SAMPLE/INPUT.
 
     Raises:
-        StageFailure, SessionError: as `backends.create`.
+        StageFailure, SessionError: as `loading.create`.
     """
     samples = read_arrays(Path(inputs))
     feeds = samples.get(_USUAL) or next(iter(samples.values()))
@@ -53,7 +53,7 @@ def measure(*, models: Mapping[str, str], backend: str, inputs: str) -> dict[str
 
 def _run(path: Path, backend: str, feeds: Arrays) -> Callable[[], object]:
     """Load a model; return what runs it once."""
-    session = backends.create(backend, path).session
+    session = loading.create(backend, path).session
     signature = read_signature(session.get_inputs(), session.get_outputs(), ())
     return partial(run_sample, Runner(session, signature), signature, feeds)
 

@@ -10,8 +10,8 @@ from enginewright.contract.execution import Execution, PlacementFacts
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.task import ServeTask
 
-from enginewright_runtime.backends import LoadedModel
 from enginewright_runtime.backends.base import Backend, distributions
+from enginewright_runtime.backends.loading import LoadedModel
 from enginewright_runtime.backends.placement import LivePlacement
 from enginewright_runtime.driver import Device
 from enginewright_runtime.server.buckets import ComputeBuckets

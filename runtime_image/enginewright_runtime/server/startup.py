@@ -17,13 +17,13 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.task import ServeTask
 
 import enginewright_runtime.limits
-from enginewright_runtime import backends
-from enginewright_runtime.backends.base import Backend, SessionError
+from enginewright_runtime.backends import loading
+from enginewright_runtime.backends.base import Backend
 from enginewright_runtime.backends.loading import ask_device, find
 from enginewright_runtime.backends.words import plain
 from enginewright_runtime.driver import Device
 from enginewright_runtime.extensions.proving import prove
-from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.failure import SessionError, StageFailure
 from enginewright_runtime.server.artifact import (
     check_device,
     check_engine_files,
@@ -127,10 +127,10 @@ def _check(
 
 def _load(
     task: ServeTask, artifact: Path, manifest: Manifest, threads: int, device: Device
-) -> backends.LoadedModel:
+) -> loading.LoadedModel:
     strict = task.promise.policy == "Forbid"
     try:
-        loaded = backends.create(
+        loaded = loading.create(
             task.backend,
             artifact / manifest.model,
             threads=threads,
@@ -159,7 +159,7 @@ def _load(
 
 
 def _read(
-    task: ServeTask, artifact: Path, manifest: Manifest, loaded: backends.LoadedModel
+    task: ServeTask, artifact: Path, manifest: Manifest, loaded: loading.LoadedModel
 ) -> tuple[Signature, list[Sample]]:
     try:
         signature = read_signature(

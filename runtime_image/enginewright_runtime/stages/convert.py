@@ -21,7 +21,6 @@ from enginewright.contract.report import Finding, StageReport, name_nodes
 from enginewright.contract.task import PrepareTask, Recipe
 
 from enginewright_runtime import graphs
-from enginewright_runtime.backends.base import SessionError
 from enginewright_runtime.backends.words import plain
 from enginewright_runtime.conversion import plan
 from enginewright_runtime.conversion.planning import is_function, standard_nodes
@@ -29,7 +28,7 @@ from enginewright_runtime.conversion.storage import save, settle, size_bytes
 from enginewright_runtime.conversion.support import Support, ask
 from enginewright_runtime.conversion.verification import INPUTS, OUTPUTS, form_differs
 from enginewright_runtime.digests import MODEL_NAME
-from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.failure import SessionError, StageFailure
 from enginewright_runtime.handoff import (
     CONVERTED_FOLDER,
     MODEL_FOLDER,

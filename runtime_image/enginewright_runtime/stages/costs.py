@@ -20,9 +20,9 @@ from enginewright.contract.manifest import NodeCost
 from enginewright.contract.reasons import Reason
 
 from enginewright_runtime import graphs
-from enginewright_runtime.backends.base import CPU_PROVIDER, SessionError
+from enginewright_runtime.backends.base import CPU_PROVIDER
 from enginewright_runtime.extensions.libraries import of_model, register
-from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.failure import SessionError, StageFailure
 from enginewright_runtime.isolation import run_isolated
 from enginewright_runtime.limits import threads
 from enginewright_runtime.promise import fused_name, label

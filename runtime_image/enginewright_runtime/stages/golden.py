@@ -21,11 +21,10 @@ from enginewright.contract.task import PrepareTask, Recipe
 from onnx import ModelProto, TensorProto
 
 from enginewright_runtime import graphs
-from enginewright_runtime.backends.base import SessionError
 from enginewright_runtime.backends.words import plain
 from enginewright_runtime.conversion.inference import elements
 from enginewright_runtime.digests import MODEL_NAME
-from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.failure import SessionError, StageFailure
 from enginewright_runtime.handoff import GOLDEN_FOLDER, MODEL_FOLDER, Converted, Golden
 from enginewright_runtime.isolation import run_isolated
 from enginewright_runtime.logs import counted, in_words

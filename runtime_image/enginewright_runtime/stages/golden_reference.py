@@ -17,11 +17,10 @@ from enginewright.contract.report import Finding
 from enginewright.contract.task import Recipe
 
 from enginewright_runtime import graphs
-from enginewright_runtime.backends.base import SessionError
 from enginewright_runtime.backends.words import plain
 from enginewright_runtime.conversion.storage import save, size_bytes
 from enginewright_runtime.digests import MODEL_NAME
-from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.failure import SessionError, StageFailure
 from enginewright_runtime.handoff import (
     GOLDEN_FOLDER,
     MODEL_FOLDER,

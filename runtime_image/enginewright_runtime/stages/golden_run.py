@@ -16,7 +16,7 @@ from enginewright.contract.task import Recipe
 from numpy.typing import NDArray
 from onnx import helper
 
-from enginewright_runtime import backends
+from enginewright_runtime.backends import loading
 from enginewright_runtime.backends.loading import find
 from enginewright_runtime.backends.optimization import below
 from enginewright_runtime.backends.words import is_out_of_memory, plain
@@ -173,7 +173,7 @@ def run_judged(
         optimisations; what `_told` tells.
 
     Raises:
-        StageFailure: as `backends.create`; OutOfMemory.
+        StageFailure: as `loading.create`; OutOfMemory.
         SessionError: the model does not load.
     """
     tolerances = Tolerances.of(Recipe.model_validate(recipe), precision)
@@ -259,7 +259,7 @@ def _refuse_for_memory(error: Exception, sample: str, backend: str) -> None:
 
 def _load(backend: str, model: str, level: str | None = None) -> tuple[Runner, Signature, str]:
     """Return what runs the model, and at which level of graph optimisations."""
-    loaded = backends.create(backend, Path(model), level=level)
+    loaded = loading.create(backend, Path(model), level=level)
     session = loaded.session
     signature = read_signature(session.get_inputs(), session.get_outputs(), ())
     return Runner(session, signature), signature, loaded.level

@@ -20,10 +20,9 @@ from enginewright.contract.report import Finding, StageReport, name_nodes
 from enginewright.contract.task import Precision, PrepareTask, Recipe
 
 from enginewright_runtime import graphs
-from enginewright_runtime.backends.base import SessionError
 from enginewright_runtime.backends.words import plain
 from enginewright_runtime.digests import MODEL_NAME
-from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.failure import SessionError, StageFailure
 from enginewright_runtime.handoff import (
     CALIBRATION_FOLDER,
     GOLDEN_FOLDER,

@@ -15,11 +15,11 @@ from enginewright.contract.report import Finding, name_nodes
 from enginewright.contract.task import ShapeProfile
 from onnx import ModelProto
 
-from enginewright_runtime import backends, graphs
-from enginewright_runtime.backends.base import SessionError
+from enginewright_runtime import graphs
+from enginewright_runtime.backends import loading
 from enginewright_runtime.backends.loading import LoadedModel
 from enginewright_runtime.backends.words import is_out_of_memory, plain, status
-from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.failure import SessionError, StageFailure
 from enginewright_runtime.rules import table
 from enginewright_runtime.rules.base import Hit
 from enginewright_runtime.rules.registry import of_runtime
@@ -54,7 +54,7 @@ def load_and_run(
         `trial_run.observe` gives it.
 
     Raises:
-        StageFailure: OutOfMemory; as `backends.create` raises it.
+        StageFailure: OutOfMemory; as `loading.create` raises it.
     """
     answer: dict[str, Any] = {"findings": [], "placement": None, "run": None}
     found: list[Finding] = []
@@ -63,7 +63,7 @@ def load_and_run(
         found.append(table.tell(table.CHECKER, f"onnx.checker says: {complaint}"))
     answer["shape_nodes"] = shape_nodes(graphs.parse(Path(path)))
     try:
-        loaded = backends.create(REFERENCE, Path(path))
+        loaded = loading.create(REFERENCE, Path(path))
     except SessionError as error:
         found.append(_refusal(Path(path), str(error)))
     else:

@@ -20,17 +20,16 @@ from enginewright.contract.task import EngineRecipe, ShapeProfile
 from onnx import ModelProto
 
 from enginewright_runtime import graphs
-from enginewright_runtime.backends.base import SessionError
 from enginewright_runtime.backends.words import plain
 from enginewright_runtime.digests import file_sha256
 from enginewright_runtime.extensions.libraries import files_of, of_model
-from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.failure import SessionError, StageFailure
 from enginewright_runtime.handoff import MODEL_FOLDER
 from enginewright_runtime.isolation import Limits, run_isolated
 from enginewright_runtime.logs import counted
 from enginewright_runtime.promise import coverage, label
 from enginewright_runtime.shapes import CORNERS, resolve
-from enginewright_runtime.tensorrt import context, graph, layers, plugins, words
+from enginewright_runtime.tensorrt import context, graph, layers, plugin_proof, words
 from enginewright_runtime.tensorrt.attempts import Attempts, file_name, target_words
 from enginewright_runtime.tensorrt.flavor import Flavor, find
 from enginewright_runtime.tensorrt.graph import Part, TensorType
@@ -41,6 +40,7 @@ from enginewright_runtime.tensorrt.target import memory, target
 _log: Final = logging.getLogger(__name__)
 BUILD_LOG: Final = "build.log"
 _NATIVE: Final = "enginewright_runtime.tensorrt.native"
+_PARTITION: Final = "enginewright_runtime.tensorrt.partition"
 _TENSORS: Final = "enginewright_runtime.tensorrt.tensors"
 _WHOLE: Final = "model"
 _ANALYSIS_SECONDS: Final = 900.0  # of what reads a model; a build may take all of the Job's time
@@ -136,7 +136,7 @@ class _Build:
         shutil.rmtree(self._order.out, ignore_errors=True)
         self._folder.mkdir(parents=True)
         self._log.touch()
-        plugins.prove(
+        plugin_proof.prove(
             self._flavor, self._recipe.backend_version, self._libraries.plugins, self._log
         )
         began = time.monotonic()
@@ -221,7 +221,7 @@ class _Build:
         """Build an engine of every part that the parser takes and that is worth one."""
         tell(self._order.progress, 5, "Looking for parts")
         answer = run_isolated(
-            f"{_NATIVE}:partition",
+            f"{_PARTITION}:partition",
             f"asking {self._flavor.title} which nodes it takes",
             limits=Limits(seconds=_ANALYSIS_SECONDS),
             backend=self._flavor.backend,

@@ -11,17 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import onnx
-
 from enginewright_runtime.tensorrt import flavor as flavors
-from enginewright_runtime.tensorrt import graph
 from enginewright_runtime.tensorrt.layers import of_network
 from enginewright_runtime.tensorrt.plugins import load as load_libraries
 from enginewright_runtime.tensorrt.progress import tell
 
 _LOG_BYTES: Final = 512 << 10  # of the build log; what the library says past it is dropped
 _ERRORS: Final = 200  # that are handed on
-_ASKS: Final = 1000  # of the parser for parts of one model
 
 
 def build(
@@ -66,14 +62,14 @@ def build(
     trt = flavors.load(flavor, version)
     answer: dict[str, Any] = {"built": False, "parsed": False, "parser": [], "unprofiled": []}
     with Path(log).open("a") as sink:
-        logger = _logger(trt, sink)
+        logger = logger_of(trt, sink)
         answer["errors"] = logger.errors
         builder = trt.Builder(logger)
         load_libraries(trt, logger, plugins)
-        network = builder.create_network(_network_flags(trt, flavor))
+        network = builder.create_network(network_flags(trt, flavor))
         parser = trt.OnnxParser(network, logger)
         answer["parsed"] = parser.parse_from_file(model)
-        answer["parser"] = _parser_errors(parser)
+        answer["parser"] = parser_errors(parser)
         if answer["parsed"]:
             config = builder.create_builder_config()
             monitor = _monitor(trt, Path(progress), span)
@@ -104,7 +100,7 @@ def load_plugins(*, backend: str, version: str, plugins: Sequence[str], log: str
     """Load libraries with plug-ins, to see whether that can be done; arguments as in `build`."""
     trt = flavors.load(flavors.find(backend), version)
     with Path(log).open("a") as sink:
-        logger = _logger(trt, sink)
+        logger = logger_of(trt, sink)
         builder = trt.Builder(logger)  # which makes the logger the library's
         load_libraries(trt, logger, plugins)
         del builder
@@ -117,7 +113,7 @@ def inspect(*, backend: str, version: str, engine: str, log: str, plugins: Seque
     """
     trt = flavors.load(flavors.find(backend), version)
     with Path(log).open("a") as sink:
-        logger = _logger(trt, sink)
+        logger = logger_of(trt, sink)
         runtime = trt.Runtime(logger)
         load_libraries(trt, logger, plugins)
         loaded = runtime.deserialize_cuda_engine(Path(engine).read_bytes())
@@ -141,7 +137,7 @@ def merge_timings(
     """
     trt = flavors.load(flavors.find(backend), version)
     with Path(log).open("a") as sink:
-        config = trt.Builder(_logger(trt, sink)).create_builder_config()
+        config = trt.Builder(logger_of(trt, sink)).create_builder_config()
         first, *others = (config.create_timing_cache(Path(each).read_bytes()) for each in timings)
         done = [first.combine(each, ignore_mismatch=False) for each in others]
         if not all(done):
@@ -150,73 +146,14 @@ def merge_timings(
     return True
 
 
-def partition(
-    *,
-    backend: str,
-    version: str,
-    model: str,
-    types: Mapping[str, Any],
-    log: str,
-    plugins: Sequence[str],
-) -> dict[str, Any]:
-    """Find the parts of a model that the parser takes, as ONNX Runtime's TensorRT provider does.
-
-    What the parser proposes for a model that it does not take whole is only a candidate: each is
-    cut out and asked about again, until the parser takes it or proposes nothing smaller.
-
-    Args:
-        backend: a key of `FLAVORS`.
-        version: that the library must have.
-        model: the .onnx file.
-        types: of every tensor, as `tensors.types` returns them.
-        log: file that the library's messages are appended to.
-        plugins: libraries with plug-ins.
-
-    Returns:
-        `parts`: lists of node indices, constants left out; `parser`: errors about the whole.
-    """
-    flavor = flavors.find(backend)
-    trt = flavors.load(flavor, version)
-    known = {name: graph.TensorType.parse(each) for name, each in types.items()}
-    proto = onnx.load(model, load_external_data=False)
-    parts: list[list[int]] = []
-    errors: list[dict[str, Any]] | None = None
-    with Path(log).open("a") as sink:
-        logger = _logger(trt, sink)
-        builder = trt.Builder(logger)
-        load_libraries(trt, logger, plugins)
-        pending = [graph.computing(proto, range(len(proto.graph.node)))]
-        for _ in range(_ASKS):
-            if not pending:
-                break
-            asked = pending.pop()
-            part = graph.extract(proto, asked, known)
-            if part is None:
-                continue
-            network = builder.create_network(_network_flags(trt, flavor))
-            parser = trt.OnnxParser(network, logger)
-            taken = parser.supports_model_v2(part.model.SerializeToString(), model)
-            if errors is None:
-                errors = _parser_errors(parser)
-                for error in errors:
-                    error["node"] = part.origin(error["node"])
-            if taken:
-                parts.append(asked)
-                continue
-            for index in range(parser.num_subgraphs):
-                found = [part.origin(node) for node in parser.get_subgraph_nodes(index)]
-                smaller = graph.computing(proto, [node for node in found if node is not None])
-                if smaller and len(smaller) < len(asked):
-                    pending.append(smaller)
-    return {"parts": sorted(parts), "parser": errors or []}
-
-
-def _network_flags(trt: Any, flavor: flavors.Flavor) -> int:  # noqa: ANN401 - NVIDIA's module
+def network_flags(trt: Any, flavor: flavors.Flavor) -> int:  # noqa: ANN401 - NVIDIA's module
+    """Return the flags that a strongly typed network is made with."""
     typed = trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED
     return 1 << int(typed) if flavor.typed_by_flag else 0
 
 
-def _parser_errors(parser: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - NVIDIA's parser
+def parser_errors(parser: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - NVIDIA's parser
+    """Return what a parser says against a model."""
     found = []
     for index in range(min(parser.num_errors, _ERRORS)):
         error = parser.get_error(index)
@@ -303,7 +240,9 @@ def _timing_cache(flavor: flavors.Flavor, config: Any, path: Path) -> Any:  # no
     return cache
 
 
-def _logger(trt: Any, sink: Any) -> Any:  # noqa: ANN401 - NVIDIA's
+def logger_of(trt: Any, sink: Any) -> Any:  # noqa: ANN401 - NVIDIA's
+    """Return a logger of the library that keeps errors and writes to `sink`."""
+
     class Log(trt.ILogger):  # type: ignore[misc]  # the module is injected: its classes are Any
         """Keeps errors, and writes what matters to the build log at once: a crash may follow."""
 

@@ -1,4 +1,4 @@
-"""Plug-in libraries of users: tried once in a process of their own, then loaded by each that builds.
+"""Loads the plug-in libraries of users, in each process that builds or runs with them.
 
 TensorRT's plug-in registry says why it refuses a library to its logger only.
 """
@@ -9,31 +9,12 @@ from typing import Any, Final
 
 from enginewright_runtime.extensions import elf
 from enginewright_runtime.extensions.libraries import Libraries, failed, load_plugins, short
-from enginewright_runtime.extensions.proving import alone
-from enginewright_runtime.tensorrt.flavor import Flavor
 from enginewright_runtime.tensorrt.words import sentence
 
 # what IPluginRegistry::loadLibrary looks for, in TensorRT-RTX 1.7 and TensorRT 10; a library
 # without it registers its plug-ins by itself when it is opened
 _ENTRIES: Final = frozenset({"getCreators", "getPluginCreators"})
 _OWN_WORDS: Final = "loadLibrary"
-
-
-def prove(flavor: Flavor, version: str, plugins: Sequence[Path], log: Path) -> None:
-    """Load each library in a child.
-
-    Raises:
-        StageFailure: ExtensionFailed, or as `flavor.load`.
-    """
-    for path in plugins:
-        alone(
-            path,
-            "enginewright_runtime.tensorrt.native:load_plugins",
-            backend=flavor.backend,
-            version=version,
-            plugins=[str(path)],
-            log=str(log),
-        )
 
 
 def load(trt: Any, logger: Any, plugins: Sequence[str]) -> None:  # noqa: ANN401 - NVIDIA's module

@@ -14,9 +14,10 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
-from enginewright_runtime.backends.base import CPU_PROVIDER, SessionError
+from enginewright_runtime.backends.base import CPU_PROVIDER
 from enginewright_runtime.backends.words import plain
 from enginewright_runtime.extensions.libraries import of_model, register
+from enginewright_runtime.failure import SessionError
 from enginewright_runtime.shapes import CORNERS
 from enginewright_runtime.tensorrt.graph import CONSTANT
 

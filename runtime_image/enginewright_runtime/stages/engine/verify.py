@@ -10,10 +10,9 @@ from enginewright.contract.report import Finding, StageReport
 from enginewright.contract.task import EngineTask
 
 from enginewright_runtime import graphs
-from enginewright_runtime.backends.base import SessionError
 from enginewright_runtime.backends.words import plain
 from enginewright_runtime.digests import MODEL_NAME
-from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.failure import SessionError, StageFailure
 from enginewright_runtime.handoff import MODEL_FOLDER
 from enginewright_runtime.isolation import run_isolated
 from enginewright_runtime.paths import Paths

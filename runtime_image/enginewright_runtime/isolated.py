@@ -1,0 +1,46 @@
+"""What `isolation` starts: runs one function and answers with what it returned or raised.
+
+Imports little, for there are many of these processes, and each waits for its imports.
+"""
+
+import importlib
+import json
+import logging
+import os
+import sys
+from typing import Any
+
+from enginewright_runtime.backends.words import is_out_of_memory, plain
+from enginewright_runtime.failure import SessionError, StageFailure
+
+
+def main(function: str, descriptor: int) -> int:
+    """Read arguments from stdin, run `function` ("module:name") and write one JSON answer."""
+    module, _, name = function.partition(":")
+    arguments = json.load(sys.stdin)
+    answer: dict[str, Any]
+    try:
+        answer = {"result": getattr(importlib.import_module(module), name)(**arguments)}
+    except StageFailure as failure:
+        answer = {
+            "failure": {
+                "reason": failure.reason.value,
+                "message": failure.message,
+                "nodes": failure.nodes,
+            }
+        }
+    except SessionError as error:
+        kind = "memory" if is_out_of_memory(str(error)) else "session_error"
+        answer = {kind: str(error)}
+    except MemoryError as error:
+        answer = {"memory": str(error)}
+    except Exception as error:
+        logging.getLogger(__name__).debug("internal error", exc_info=True)
+        answer = {"error": f"{type(error).__name__}: {plain(str(error))}"}
+    with os.fdopen(descriptor, "w") as writer:
+        json.dump(answer, writer)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))
