@@ -11,6 +11,7 @@ import onnxruntime as ort
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import Calibration, PrepareTask, Quantization, Recipe
 from enginewright_runtime import graphs
+from enginewright_runtime.arrays import write_arrays
 from enginewright_runtime.digests import MODEL_NAME
 from enginewright_runtime.handoff import (
     CALIBRATION_FOLDER,
@@ -24,7 +25,7 @@ from enginewright_runtime.paths import Paths
 from enginewright_runtime.precision.making import Made, Order, make
 from enginewright_runtime.precision.subject import Subject
 from enginewright_runtime.stages import quantize
-from enginewright_runtime.stages.golden_run import INPUTS, OUTPUTS, write_arrays
+from enginewright_runtime.stages.golden_run import INPUTS, OUTPUTS
 from enginewright_runtime.tensorrt import builder
 from enginewright_runtime.tensorrt.builder import Built
 from numpy.typing import NDArray

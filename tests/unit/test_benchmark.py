@@ -121,6 +121,14 @@ def test_candidates_in_turn(files: Files) -> None:
     assert sum(one < other for one, other in pairs) >= 0.8 * len(pairs)
 
 
+def test_usual_shapes_alone(files: Files) -> None:
+    (result,) = compare(
+        [files.candidate("a", chain(2))], files.inputs, seconds=0.2, usual_only=True
+    )
+    assert list(result.rounds) == ["opt"]
+    assert result.usual_rounds == result.rounds["opt"]
+
+
 def test_one_that_fails_does_not_keep_the_others(files: Files, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.onnx"
     damaged.write_bytes(b"nothing")

@@ -6,18 +6,13 @@ import numpy as np
 import onnx
 import pytest
 from enginewright.contract.task import Precision
-from enginewright_runtime.precision import timing
 from enginewright_runtime.precision.choosing import Candidate, Times, choose
 from enginewright_runtime.precision.existing import existing
-from enginewright_runtime.precision.forms import form_of
-from enginewright_runtime.precision.static import find_layers, write
-from enginewright_runtime.precision.tensors import Sink
-from enginewright_runtime.stages.golden_run import write_arrays
 from onnx import ModelProto, TensorProto, helper
 
 from tests.support.broken_models import one_node
 from tests.support.converting import real
-from tests.support.quantizing import dense, random, subject
+from tests.support.quantizing import dense
 
 
 def times(middle: float, spread: float = 0.02, *, seed: int = 0) -> Times:
@@ -86,25 +81,6 @@ def test_what_was_not_measured_is_not_chosen() -> None:
     assert choose(None, [Candidate("FP16")]).precision is None
     assert choose(OWN, [Candidate("FP16")]).reasons == {"FP16": "not measured"}
     assert choose(None, []).reasons == {}
-
-
-def test_times_are_measured_in_rounds_on_the_backend(tmp_path: Path) -> None:
-    """Which is faster is up to the processor."""
-    about = subject(tmp_path, dense(4, 768))
-    feeds = {"x": random(64, 768)}
-    write_arrays(tmp_path / "inputs.npz", {"opt": feeds, "max": {"x": random(1, 768)}})
-    form = form_of("INT8", "cpu")
-    ranges = {"x": (-4.0, 4.0)} | dict.fromkeys(("r0", "r1", "r2"), (0.0, 8.0))
-    with Sink(tmp_path / "int8", about.model) as sink:
-        layers = find_layers(about, form, per_channel=True)
-        fast = sink.write(write(about, layers, ranges, form, sink).model, about.folder)
-    spent = timing.measure(
-        models={"own": str(about.folder / "model.onnx"), "INT8": str(fast)},
-        backend="cpu",
-        inputs=str(tmp_path / "inputs.npz"),
-    )
-    assert {len(rounds) for rounds in spent.values()} == {21}
-    assert min(min(rounds) for rounds in spent.values()) > 0
 
 
 def with_weight(kind: int) -> ModelProto:

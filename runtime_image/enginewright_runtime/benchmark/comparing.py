@@ -50,8 +50,13 @@ class Result:
     @property
     def usual(self) -> Latency | None:
         """Return the figures of the usual shapes; None: it failed."""
-        named = (each for each in self.latencies if each.shapes == USUAL)
-        return next(named, self.latencies[len(self.latencies) // 2] if self.latencies else None)
+        found = dict(zip(self.rounds, self.latencies, strict=True))
+        return found[_usual(list(found))] if found else None
+
+    @property
+    def usual_rounds(self) -> tuple[float, ...]:
+        """Return the median seconds of each round of the usual shapes; none: it failed."""
+        return self.rounds[_usual(list(self.rounds))] if self.rounds else ()
 
 
 def measure(model: Path, backend: str, inputs: Path, *, seconds: float = 10.0) -> Result:
@@ -68,7 +73,11 @@ def measure(model: Path, backend: str, inputs: Path, *, seconds: float = 10.0) -
 
 
 def compare(
-    candidates: Sequence[Candidate], inputs: Path, *, seconds: float = 10.0
+    candidates: Sequence[Candidate],
+    inputs: Path,
+    *,
+    seconds: float = 10.0,
+    usual_only: bool = False,
 ) -> tuple[Result, ...]:
     """Measure all candidates on the same inputs.
 
@@ -79,13 +88,22 @@ def compare(
         inputs: an .npz file of arrays SAMPLE/INPUT.
         seconds: that each candidate runs each sample, at most and about; the warm-up takes as long
             again at most.
+        usual_only: run no other sample than that with the usual shapes.
     """
     with ExitStack() as stack:
-        runs = [_Measured(candidate, stack, inputs, seconds) for candidate in candidates]
+        runs = [
+            _Measured(candidate, stack, inputs, seconds, usual_only=usual_only)
+            for candidate in candidates
+        ]
         for run in runs:
             run.prepare()
         _take_turns(runs, seconds)
         return tuple(run.result() for run in runs)
+
+
+def _usual(samples: Sequence[str]) -> str:
+    """Return the sample of that name, else the middle one by size."""
+    return USUAL if USUAL in samples else samples[len(samples) // 2]
 
 
 def _take_turns(runs: Sequence["_Measured"], seconds: float) -> None:
@@ -107,12 +125,19 @@ class _Measured:
     """One candidate, while it is measured."""
 
     def __init__(
-        self, candidate: Candidate, stack: ExitStack, inputs: Path, seconds: float
+        self,
+        candidate: Candidate,
+        stack: ExitStack,
+        inputs: Path,
+        seconds: float,
+        *,
+        usual_only: bool,
     ) -> None:
         self._candidate = candidate
         self._stack = stack
         self._inputs = inputs
         self._seconds = seconds
+        self._usual_only = usual_only
         self._failure: StageFailure | None = None
         self._process: WorkerProcess | None = None
         self._times: dict[str, list[list[float]]] = {}
@@ -135,6 +160,9 @@ class _Measured:
                 backend=candidate.backend,
                 inputs=str(self._inputs),
             )
+            if self._usual_only:
+                usual = _usual(list(self.rows))
+                self.rows = {usual: self.rows[usual]}
             for sample in self.rows:
                 found = self._process.ask("warm_up", sample=sample, seconds=self._seconds)
                 self._warm[sample] = found

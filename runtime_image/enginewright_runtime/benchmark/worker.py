@@ -13,6 +13,7 @@ from typing import IO, Any, Final
 
 from enginewright.contract.reasons import Reason
 
+from enginewright_runtime.arrays import Arrays, read_arrays
 from enginewright_runtime.backends import loading
 from enginewright_runtime.backends.words import is_out_of_memory, plain
 from enginewright_runtime.benchmark.figures import chosen, is_warm, rows
@@ -21,7 +22,7 @@ from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.server.runner import Runner
 from enginewright_runtime.server.signature import read_signature
 from enginewright_runtime.shapes import CORNERS
-from enginewright_runtime.stages.golden_run import Arrays, read_arrays, run_sample
+from enginewright_runtime.stages.golden_run import run_sample
 
 _MOST_WARM_UPS: Final = 100
 

@@ -10,11 +10,11 @@ from typing import Any, Final
 import numpy as np
 import onnx
 from enginewright.contract.task import Recipe
-from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto
 from onnx.reference import ReferenceEvaluator
 
 from enginewright_runtime import graphs
+from enginewright_runtime.arrays import Arrays, read_arrays, write_arrays
 from enginewright_runtime.backends import loading
 from enginewright_runtime.backends.optimization import LOWEST
 from enginewright_runtime.backends.words import plain
@@ -51,8 +51,6 @@ _QUANTIZED: Final = frozenset(
         *(TensorProto.FLOAT8E5M2, TensorProto.FLOAT8E5M2FNUZ),
     }
 )
-
-Arrays = dict[str, NDArray[Any]]
 
 
 def form_differs(source: ModelProto, changed: ModelProto, recipe: Recipe) -> str | None:
@@ -114,7 +112,7 @@ def run_source(*, model: str, folder: str) -> dict[str, Any]:
     dtypes = _dtypes(model)
     refused: dict[str, str] = {}
     outputs: dict[str, Arrays] = {}
-    for name, feeds in _read(Path(folder) / INPUTS).items():
+    for name, feeds in read_arrays(Path(folder) / INPUTS).items():
         try:
             first, second = (_run(runner, signature, feeds) for _ in range(2))
         except Exception as error:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
@@ -134,7 +132,7 @@ def run_source_by_definition(*, model: str, folder: str) -> dict[str, Any]:
     names = [value.name for value in proto.graph.output]
     try:
         evaluator = ReferenceEvaluator(proto)
-        for name, feeds in _read(Path(folder) / INPUTS).items():
+        for name, feeds in read_arrays(Path(folder) / INPUTS).items():
             results = evaluator.run(names, feeds)
             outputs[name] = dict(zip(names, map(np.asarray, results), strict=True))
     except Exception as error:  # noqa: BLE001 - a reference operator may raise anything
@@ -156,9 +154,9 @@ def compare(*, model: str, source: str, folder: str) -> dict[str, Any]:
         return {"differs": words, "compared": 0}
     runner, signature = _load(model)
     dtypes, allowed = _dtypes(model), _allowed(model)
-    expected = _read(Path(folder) / OUTPUTS)
+    expected = read_arrays(Path(folder) / OUTPUTS)
     compared = 0
-    for name, feeds in _read(Path(folder) / INPUTS).items():
+    for name, feeds in read_arrays(Path(folder) / INPUTS).items():
         if name not in expected:
             continue
         try:
@@ -227,27 +225,15 @@ def _allowed(model: str) -> Tolerance:
     return _TOLERANCES[next((kind for kind in _TOLERANCES if kinds[kind] > 1), TensorProto.FLOAT)]
 
 
-def _read(path: Path) -> dict[str, Arrays]:
-    """Read a file of arrays SAMPLE/TENSOR; return them by sample."""
-    groups: dict[str, Arrays] = {}
-    with np.load(path, allow_pickle=False) as file:
-        for key in file.files:
-            sample, _, name = key.partition("/")
-            groups.setdefault(sample, {})[name] = file[key]
-    return groups
-
-
 def _write(path: Path, groups: dict[str, Arrays]) -> None:
-    arrays: dict[str, Any] = {
-        f"{sample}/{name}": _storable(array)
-        for sample, members in groups.items()
-        for name, array in members.items()
-    }
-    np.savez(path, **arrays)
-
-
-def _storable(array: NDArray[Any]) -> NDArray[Any]:
-    if array.dtype == object:
-        return array.astype(np.str_)
     # types that NumPy does not know itself are stored as floats
-    return array.astype(np.float32) if array.dtype.kind == "V" else array
+    write_arrays(
+        path,
+        {
+            sample: {
+                name: array.astype(np.float32) if array.dtype.kind == "V" else array
+                for name, array in members.items()
+            }
+            for sample, members in groups.items()
+        },
+    )

@@ -20,6 +20,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from enginewright_runtime import graphs
+from enginewright_runtime.arrays import read_arrays
 from enginewright_runtime.conversion.storage import save
 from enginewright_runtime.conversion.translating import TranslationError
 from enginewright_runtime.digests import MODEL_NAME
@@ -39,7 +40,7 @@ from enginewright_runtime.precision.subject import Subject
 from enginewright_runtime.precision.telling import tell
 from enginewright_runtime.precision.tensors import Sink
 from enginewright_runtime.precision.widening import ROUNDING, widen
-from enginewright_runtime.stages.golden_run import INPUTS, read_arrays
+from enginewright_runtime.stages.golden_run import INPUTS
 from enginewright_runtime.stages.shape_nodes import shape_nodes
 
 __all__ = ["PREFIX", "ROUNDING", "Made", "Order", "make", "write_widened"]

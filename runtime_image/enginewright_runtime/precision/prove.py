@@ -15,6 +15,7 @@ import numpy as np
 from enginewright.contract.manifest import OutputParity
 from numpy.typing import NDArray
 
+from enginewright_runtime.arrays import read_arrays
 from enginewright_runtime.backends import loading
 from enginewright_runtime.failure import SessionError
 from enginewright_runtime.parity import (
@@ -27,14 +28,7 @@ from enginewright_runtime.parity import (
 from enginewright_runtime.server.golden import in_memory, read_samples
 from enginewright_runtime.server.runner import Runner
 from enginewright_runtime.server.signature import Signature, read_signature
-from enginewright_runtime.stages.golden_run import (
-    EXPECTED,
-    INPUTS,
-    OUTPUTS,
-    read_arrays,
-    run_sample,
-    types_of,
-)
+from enginewright_runtime.stages.golden_run import EXPECTED, INPUTS, OUTPUTS, run_sample, types_of
 
 Array = NDArray[Any]
 MOST_OF_CALIBRATION: Final = 8  # samples that take part in proofs

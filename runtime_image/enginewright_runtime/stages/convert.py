@@ -21,6 +21,7 @@ from enginewright.contract.report import Finding, StageReport, name_nodes
 from enginewright.contract.task import PrepareTask, Recipe
 
 from enginewright_runtime import graphs
+from enginewright_runtime.arrays import write_arrays
 from enginewright_runtime.backends.words import plain
 from enginewright_runtime.conversion import plan
 from enginewright_runtime.conversion.planning import is_function, standard_nodes
@@ -409,7 +410,7 @@ class _Conversion:
 
         False: it takes none of them; None: it cannot be run at all.
         """
-        _save(folder / INPUTS, samples)
+        write_arrays(folder / INPUTS, {each.name: each.inputs for each in samples})
         arguments = {"model": str(self._runnable()), "folder": str(folder)}
         doing = "running the source"
         _log.info("%s", doing)
@@ -419,7 +420,7 @@ class _Conversion:
             _log.info("ONNX Runtime cannot run the source: %s", plain(str(error)))
             if size_bytes(self._model) > _LARGEST_BY_DEFINITION:
                 return None
-            _save(folder / INPUTS, samples[:1])
+            write_arrays(folder / INPUTS, {samples[0].name: samples[0].inputs})
             doing = "running the source by ONNX's reference implementation"
             limits = Limits(seconds=_DEFINITION_SECONDS)
             try:
@@ -446,12 +447,3 @@ class _Conversion:
             sizes = [sum(array.nbytes for array in sample.inputs.values()) for sample in drawn]
             small = [sample for sample, size in zip(drawn, sizes, strict=True) if size <= _LARGEST]
             yield (small or drawn[:1])[:_SAMPLES]
-
-
-def _save(path: Path, samples: Sequence[Sample]) -> None:
-    arrays: dict[str, Any] = {
-        f"{sample.name}/{name}": array
-        for sample in samples
-        for name, array in sample.inputs.items()
-    }
-    np.savez(path, **arrays)

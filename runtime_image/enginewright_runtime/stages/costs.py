@@ -20,6 +20,7 @@ from enginewright.contract.manifest import NodeCost
 from enginewright.contract.reasons import Reason
 
 from enginewright_runtime import graphs
+from enginewright_runtime.arrays import Arrays, read_arrays
 from enginewright_runtime.backends.base import CPU_PROVIDER
 from enginewright_runtime.extensions.libraries import of_model, register
 from enginewright_runtime.failure import SessionError, StageFailure
@@ -28,7 +29,7 @@ from enginewright_runtime.limits import threads
 from enginewright_runtime.promise import fused_name, label
 from enginewright_runtime.server.runner import Runner
 from enginewright_runtime.server.signature import read_signature
-from enginewright_runtime.stages.golden_run import Arrays, read_arrays, run_sample
+from enginewright_runtime.stages.golden_run import run_sample
 from enginewright_runtime.stages.shape_nodes import function_calls
 
 _SECONDS: Final = 2.0  # of runs; the first one always ends

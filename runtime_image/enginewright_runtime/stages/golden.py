@@ -21,6 +21,7 @@ from enginewright.contract.task import PrepareTask, Recipe
 from onnx import ModelProto, TensorProto
 
 from enginewright_runtime import graphs
+from enginewright_runtime.arrays import read_arrays
 from enginewright_runtime.backends.words import plain
 from enginewright_runtime.conversion.inference import elements
 from enginewright_runtime.digests import MODEL_NAME
@@ -33,7 +34,7 @@ from enginewright_runtime.parity.drift import Side, find_drift
 from enginewright_runtime.paths import Paths
 from enginewright_runtime.stages import costs
 from enginewright_runtime.stages.golden_reference import PREFIX, TOLD, loadable, make
-from enginewright_runtime.stages.golden_run import EXPECTED, INPUTS, OUTPUTS, read_arrays
+from enginewright_runtime.stages.golden_run import EXPECTED, INPUTS, OUTPUTS
 
 _log: Final = logging.getLogger(__name__)
 _JUDGE: Final = "enginewright_runtime.stages.golden_run:run_judged"

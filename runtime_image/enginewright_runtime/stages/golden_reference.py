@@ -17,6 +17,7 @@ from enginewright.contract.report import Finding
 from enginewright.contract.task import Recipe
 
 from enginewright_runtime import graphs
+from enginewright_runtime.arrays import read_arrays, write_arrays
 from enginewright_runtime.backends.words import plain
 from enginewright_runtime.conversion.storage import save, size_bytes
 from enginewright_runtime.digests import MODEL_NAME
@@ -37,13 +38,7 @@ from enginewright_runtime.stages.golden_inputs import (
     generate,
     read_samples,
 )
-from enginewright_runtime.stages.golden_run import (
-    EXPECTED,
-    INPUTS,
-    OUTPUTS,
-    read_arrays,
-    write_arrays,
-)
+from enginewright_runtime.stages.golden_run import EXPECTED, INPUTS, OUTPUTS
 
 _log: Final = logging.getLogger(__name__)
 PREFIX: Final = "golden-"  # of what is made beside the models and goes at the end

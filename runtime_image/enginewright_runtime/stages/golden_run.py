@@ -16,6 +16,7 @@ from enginewright.contract.task import Recipe
 from numpy.typing import NDArray
 from onnx import helper
 
+from enginewright_runtime.arrays import Arrays, read_arrays, write_arrays
 from enginewright_runtime.backends import loading
 from enginewright_runtime.backends.loading import find
 from enginewright_runtime.backends.optimization import below
@@ -39,8 +40,6 @@ INPUTS: Final = "inputs.npz"
 OUTPUTS: Final = "outputs.npz"
 EXPECTED: Final = "expected.npz"
 _LARGEST: Final = 256 << 20  # bytes of outputs that one sample may store
-
-Arrays = dict[str, NDArray[Any]]
 
 
 def run_reference(*, model: str, folder: str, recipe: dict[str, Any]) -> dict[str, Any]:
@@ -319,23 +318,3 @@ def _not_finite(signature: Signature, outputs: dict[str, Arrays]) -> list[str]:
                     " NaN or infinite"
                 )
     return found
-
-
-def read_arrays(path: Path) -> dict[str, Arrays]:
-    """Read a file of arrays SAMPLE/TENSOR; return them by sample."""
-    groups: dict[str, Arrays] = {}
-    with np.load(path, allow_pickle=False) as file:
-        for key in file.files:
-            sample, _, name = key.partition("/")
-            groups.setdefault(sample, {})[name] = file[key]
-    return groups
-
-
-def write_arrays(path: Path, groups: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
-    """Write a file of arrays SAMPLE/TENSOR; strings become fixed-width ones, which need no pickle."""
-    arrays: dict[str, Any] = {
-        f"{sample}/{name}": array.astype(np.str_) if array.dtype == object else array
-        for sample, members in groups.items()
-        for name, array in members.items()
-    }
-    np.savez(path, **arrays)

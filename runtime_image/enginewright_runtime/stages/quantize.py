@@ -21,6 +21,7 @@ from enginewright.contract.task import Precision, PrepareTask, Recipe
 
 from enginewright_runtime import graphs
 from enginewright_runtime.backends.words import plain
+from enginewright_runtime.benchmark import comparing
 from enginewright_runtime.digests import MODEL_NAME
 from enginewright_runtime.failure import SessionError, StageFailure
 from enginewright_runtime.handoff import (
@@ -46,7 +47,6 @@ from enginewright_runtime.stages.golden_run import EXPECTED, INPUTS, OUTPUTS
 _log: Final = logging.getLogger(__name__)
 _MAKE: Final = "enginewright_runtime.precision.making:make"
 _WIDEN: Final = "enginewright_runtime.precision.making:write_widened"
-_TIME: Final = "enginewright_runtime.precision.timing:measure"
 _JUDGE: Final = "enginewright_runtime.stages.golden_run:run_judged"
 _CALIBRATED: Final = frozenset({"INT8", "FP8"})
 _OWN: Final = "own"
@@ -243,20 +243,24 @@ class _Quantization:
             return {}
         models = {_OWN: self._source} | {each: self._out(each) / MODEL_NAME for each in precisions}
         _log.info("timing %s on backend %s", ", ".join(models), self._recipe.backend)
-        try:
-            spent: dict[str, list[float]] = run_isolated(
-                _TIME,
-                f"timing models on backend {self._recipe.backend}",
-                models={name: str(path) for name, path in models.items()},
-                backend=self._recipe.backend,
-                inputs=str(self._work / GOLDEN_FOLDER / INPUTS),
-            )
-        except SessionError as error:
-            self._told.warn(
-                Reason.QUANTIZATION_FAILED, f"precisions could not be timed: {plain(str(error))}"
-            )
-            return {}
-        return {name: Times(tuple(rounds)) for name, rounds in spent.items()}
+        results = comparing.compare(
+            [
+                comparing.Candidate(name, path, self._recipe.backend)
+                for name, path in models.items()
+            ],
+            self._work / GOLDEN_FOLDER / INPUTS,
+            usual_only=True,
+        )
+        times: dict[str, Times] = {}
+        for result in results:
+            if result.failure is not None:
+                why = f"precisions could not be timed: {result.failure.message}"
+                self._told.warn(Reason.QUANTIZATION_FAILED, why)
+            else:
+                times[result.candidate.name] = Times(result.usual_rounds)
+        # a fast one is done sooner, and only rounds of the same load compare
+        least = min((len(each.rounds) for each in times.values()), default=0)
+        return {name: Times(each.rounds[:least]) for name, each in times.items()}
 
     def _settle(
         self, choice: Choice, made: dict[Precision, Made], times: dict[str, Times]
