@@ -1,6 +1,7 @@
 """All commands in one tree. A further one is a function in a module of its own, registered here."""
 
-from typing import Final
+from importlib import metadata
+from typing import Annotated, Final
 
 import typer
 
@@ -10,7 +11,7 @@ from enginewright.cli.preflight.command import preflight
 
 app: Final = typer.Typer(
     name="enginewright",
-    help="Looks into models and engines that Enginewright makes.",
+    help="Looks into models and engines that Enginewright makes, and what a cluster would do with them.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,  # users are told in words; a bug's traceback is Python's own
@@ -24,6 +25,17 @@ app.command()(preflight)
 app.command()(plan)
 
 
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        print(f"enginewright {metadata.version('enginewright')}")
+        raise typer.Exit
+
+
 @app.callback()
-def root() -> None:
-    """Look into models and engines that Enginewright makes."""
+def root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show it.")
+    ] = False,
+) -> None:
+    """Look into models and engines that Enginewright makes, and what a cluster would do with them."""

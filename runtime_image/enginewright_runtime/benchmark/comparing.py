@@ -59,14 +59,17 @@ class Result:
         return self.rounds[_usual(list(self.rounds))] if self.rounds else ()
 
 
-def measure(model: Path, backend: str, inputs: Path, *, seconds: float = 10.0) -> Result:
+def measure(
+    model: Path, backend: str, inputs: Path, *, seconds: float = 10.0, usual_only: bool = False
+) -> Result:
     """Measure one model; arguments as `compare` has them.
 
     Raises:
-        StageFailure: as `backends.create`; UnsupportedOperator when ONNX Runtime refuses the model or
+        StageFailure: as `loading.create`; UnsupportedOperator when ONNX Runtime refuses the model or
             a sample; BackendCrashed, OutOfMemory or Timeout.
     """
-    result = compare([Candidate(model.stem, model, backend)], inputs, seconds=seconds)[0]
+    candidate = Candidate(model.stem, model, backend)
+    (result,) = compare([candidate], inputs, seconds=seconds, usual_only=usual_only)
     if result.failure is not None:
         raise result.failure
     return result

@@ -176,6 +176,9 @@ class _Quantization:
             remedy = (
                 "choose another spec.precision, or widen spec.parity if the drift is acceptable"
             )
+            if self._recipe.samples_uri is None:
+                # what is drawn may drive a model where real data never does
+                remedy = f"give real data in spec.parity.samples, {remedy}"
         nodes = tuple(dict.fromkeys(label for cost in made.costs for label in cost.nodes))
         finding = Finding(
             severity="error",

@@ -41,7 +41,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
 
     Raises:
         StageFailure: EngineCorrupt, EngineVersionMismatch, EngineIncompatible, BuildFailed,
-            ParityFailed; with a device also as `backends.create`.
+            ParityFailed; with a device also as `loading.create`.
     """
     built = EngineBuilt.pick_up(paths.work)
     if built.engine is None:
