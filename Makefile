@@ -28,10 +28,11 @@ unit: venv ## Run the tests that need nothing but Python
 lint: venv ## Check style, types, imports, shell scripts, the chart and drift of the CRDs
 	hack/lint
 
-bench: venv ## Measure what serving, watching and preparing cost, as ratios within one run
+bench: venv ## Measure what serving, watching, preparing and preflight cost, as ratios within one run
 	$(RUN)/python bench/server/bench.py
 	$(RUN)/python bench/sidecar/bench.py
 	$(RUN)/python bench/pipeline/bench.py
+	$(RUN)/python bench/preflight/bench.py
 
 format: venv ## Format the Python code
 	$(RUN)/ruff format $(PYTHON_SOURCES)

@@ -13,7 +13,9 @@ from tests.support import broken_models as broken
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SECONDS = 240
-VERSION = re.search(r'^version = "(.+)"$', (REPOSITORY / "pyproject.toml").read_text(), re.M)
+VERSION = re.search(
+    r'^version = "(.+)"$', (REPOSITORY / "pyproject.toml").read_text(), re.MULTILINE
+)
 
 
 @pytest.fixture(scope="module")
