@@ -11,6 +11,7 @@ from typing import Final
 _ROOT: Final = Path("/sys/fs/cgroup")
 _SELF: Final = Path("/proc/self/cgroup")
 _NO_LIMIT: Final = 1 << 60  # bytes; v1 writes a number near 2**63 where there is none
+_RESERVE: Final = 128 << 20  # bytes of the container's memory for this process to grow
 
 
 def cpu_limit(root: Path = _ROOT, membership: Path = _SELF) -> float | None:
@@ -47,6 +48,18 @@ def memory_limit(root: Path = _ROOT, membership: Path = _SELF) -> int | None:
         if (limit := _bytes(folder / name)) is not None
     ]
     return min(limits, default=None)
+
+
+def memory_of_child() -> int | None:
+    """Return the bytes that a child may have, so that want of memory ends it alone, and is told.
+
+    None: there is no limit.
+    """
+    granted = memory_limit()
+    if granted is None:
+        return None
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return max(_RESERVE, granted - resident - _RESERVE)
 
 
 def _folders(root: Path, membership: Path, controller: str = "cpu") -> list[Path]:

@@ -151,7 +151,7 @@ def test_external_data_is_part_of_the_model(tmp_path: Path) -> None:
     path = desk.save(broken.external("weights.bin"))
     data = desk.root / "weights.bin"
     data.write_bytes(broken.weights())
-    assert external_locations(path) == ["weights.bin"]
+    assert external_locations(str(path)) == ["weights.bin"]
     first = desk.told(path, "--target", "cpu")[1]
     again = desk.told(path, "--target", "cpu")[1]
     assert (first["cached"], again["cached"]) == (False, True)

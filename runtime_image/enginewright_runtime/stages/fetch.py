@@ -22,6 +22,8 @@ from enginewright_runtime.handoff import (
     SAMPLES_FILE,
     Fetched,
 )
+from enginewright_runtime.isolation import Limits, run_isolated
+from enginewright_runtime.limits import memory_of_child
 from enginewright_runtime.logs import counted, in_words
 from enginewright_runtime.paths import Paths
 from enginewright_runtime.sources import open_source
@@ -39,6 +41,7 @@ from enginewright_runtime.stages.sniff import sniff
 _log: Final = logging.getLogger(__name__)
 _LARGEST_PROTOBUF: Final = 2**31 - 1
 _MOST_EXTERNAL_FILES: Final = 4096
+_READING_SECONDS: Final = 300.0
 _GIB: Final = 1 << 30
 _LARGEST_MODEL: Final = 512 * _GIB  # with external data, and with the archive that it comes in
 _LARGEST_SAMPLES: Final = 8 * _GIB
@@ -111,7 +114,13 @@ def _check_digest(task: PrepareTask, brought: Brought) -> None:
 
 def _external_data(brought: Brought, model: Path, room: Room) -> list[ArtifactFile]:
     files = []
-    for location in external_locations(model):
+    answer = run_isolated(
+        f"{__name__}:external_locations",
+        "reading which files the model needs",
+        limits=Limits(seconds=_READING_SECONDS, memory_bytes=memory_of_child()),
+        model=str(model),
+    )
+    for location in answer:
         target = model.parent / location
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -125,18 +134,19 @@ def _external_data(brought: Brought, model: Path, room: Room) -> list[ArtifactFi
     return files
 
 
-def external_locations(model: Path) -> list[str]:
-    """Return the files that the model names, in order.
+def external_locations(model: str) -> list[str]:
+    """Return the files that the model names, in order. Called in a child process.
 
-    A model that cannot be parsed names none: `validate` says what is wrong with it.
+    Few bytes of a file may be many parsed ones, and its writer chose them. A model that cannot be parsed names none: `validate` says what is wrong with it.
 
     Raises:
         StageFailure: ExternalDataMissing, for a location outside the model's folder.
     """
-    if model.stat().st_size > _LARGEST_PROTOBUF:
+    path = Path(model)
+    if path.stat().st_size > _LARGEST_PROTOBUF:
         return []
     try:
-        proto = graphs.parse(model)
+        proto = graphs.parse(path)
     except graphs.UnparsableError:
         return []
     outside: list[str] = []

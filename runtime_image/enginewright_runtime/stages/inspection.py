@@ -4,7 +4,6 @@ A parser needs hundreds of bytes for two of the file, and a rule looks at every 
 memory and time are the child's, and what it may use of them is limited.
 """
 
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +26,6 @@ from enginewright_runtime.shapes import resolve
 
 _LARGEST_PROTOBUF: Final = 2**31 - 1
 _SECONDS: Final = 900.0  # weights of a terabyte are read at some gigabytes a second
-_RESERVE: Final = 128 << 20  # bytes of the container's memory for the stage itself
 _TOO_DEEP: Final = ("MaxDepth", "recursion", "too deep")  # in protobuf's words
 _NO_MEMORY: Final = "alloc"  # likewise: "Arena alloc failed"
 _BY_REASON: Final = {
@@ -67,7 +65,7 @@ def inspect(path: Path, recipe: Recipe) -> Inspection:
     answer = run_isolated(
         f"{__name__}:inspect_here",
         "reading the model",
-        limits=Limits(seconds=_SECONDS, memory_bytes=_memory()),
+        limits=Limits(seconds=_SECONDS, memory_bytes=limits.memory_of_child()),
         path=str(path),
         recipe=recipe.model_dump(mode="json"),
     )
@@ -196,12 +194,3 @@ def _named(finding: Finding) -> Finding:
         "nodes": tuple(map(shown, finding.nodes)),
     }
     return finding.model_copy(update=told)
-
-
-def _memory() -> int | None:
-    """Return the bytes that the child may have, so that want of memory ends it alone, and is told."""
-    granted = limits.memory_limit()
-    if granted is None:
-        return None
-    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return max(_RESERVE, granted - resident - _RESERVE)

@@ -33,7 +33,7 @@ from enginewright_runtime.handoff import (
     Quantized,
 )
 from enginewright_runtime.isolation import Limits, run_isolated
-from enginewright_runtime.limits import memory_limit
+from enginewright_runtime.limits import memory_of_child
 from enginewright_runtime.logs import counted
 from enginewright_runtime.paths import Paths
 from enginewright_runtime.precision.calibration import ENOUGH
@@ -51,7 +51,6 @@ _JUDGE: Final = "enginewright_runtime.stages.golden_run:run_judged"
 _CALIBRATED: Final = frozenset({"INT8", "FP8"})
 _OWN: Final = "own"
 _SECONDS: Final = 4 * 3600.0  # calibrating with very much data; a hang ends some time
-_RESERVE: Final = 256 << 20  # bytes of the container's memory for this process
 _MOST_NODES: Final = 100  # kept in a change and in a finding
 _TOLD: Final = 3  # groups of nodes that a failure names
 
@@ -287,7 +286,6 @@ class _Quantization:
         """
         _log.info("making the model %s", precision)
         progress = self._work / f"{PREFIX}progress"
-        granted = memory_limit()
         order = Order(
             precision=precision,
             source=str(self._source),
@@ -303,7 +301,7 @@ class _Quantization:
                 answer = run_isolated(
                     _MAKE,
                     f"making the model {precision}",
-                    limits=Limits(_SECONDS, granted - _RESERVE if granted else None),
+                    limits=Limits(_SECONDS, memory_of_child()),
                     order=order.model_dump(mode="json"),
                 )
         except SessionError as error:

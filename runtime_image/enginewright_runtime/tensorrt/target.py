@@ -1,9 +1,5 @@
 """What an engine is built for, and what its build may use of this machine."""
 
-import os
-from pathlib import Path
-from typing import Final
-
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import EngineRecipe
 
@@ -11,8 +7,6 @@ from enginewright_runtime import driver, limits
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.isolation import UNLIMITED, Limits
 from enginewright_runtime.tensorrt.flavor import Flavor
-
-_RESERVE: Final = 128 << 20  # bytes of the container's memory for this process
 
 
 def target(flavor: Flavor, recipe: EngineRecipe) -> str | None:
@@ -40,8 +34,4 @@ def target(flavor: Flavor, recipe: EngineRecipe) -> str | None:
 
 def memory(recipe: EngineRecipe) -> Limits:
     """Return how much memory a build may have; with a device, CUDA reserves more than it uses."""
-    granted = limits.memory_limit()
-    if granted is None or not recipe.ahead_of_time:
-        return UNLIMITED
-    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return Limits(memory_bytes=max(_RESERVE, granted - resident - _RESERVE))
+    return Limits(memory_bytes=limits.memory_of_child()) if recipe.ahead_of_time else UNLIMITED
