@@ -212,8 +212,7 @@ def test_it_ends_no_stage_that_only_looks_for_external_data(
     place.put("model.onnx", hostile.two_byte_nodes(20_000_000))
     monkeypatch.setattr(limits, "memory_limit", lambda: GIBIBYTE)
     stage, outcome = place.prepare(place.task("pvc://models/model.onnx"))
-    assert (stage, outcome.report.reason) == ("fetch", Reason.OUT_OF_MEMORY)
-    assert "reading which files the model needs" in outcome.message
+    assert (stage, outcome.report.reason) == ("validate", Reason.OUT_OF_MEMORY)
 
 
 def test_a_model_that_takes_too_long_to_read_is_given_up(
