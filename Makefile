@@ -5,6 +5,8 @@ VENV := .venv
 RUN := $(VENV)/bin
 CLUSTER := hack/cluster/cluster
 CONTEXT ?=
+# not the other layers: they share one cluster, and tell times
+IN_TWO := --numprocesses 2 --dist loadfile
 PYTHON_SOURCES := operator runtime_image tests hack
 
 .PHONY: help demo test unit lint bench format crds dashboards venv clean
@@ -20,10 +22,11 @@ test: lint ## Set everything up and run every test
 	hack/models >/dev/null
 	hack/source-servers >/dev/null
 	hack/chromium >/dev/null
-	$(RUN)/pytest
+	$(RUN)/pytest tests/unit $(IN_TWO)
+	$(RUN)/pytest tests/apiserver tests/cluster tests/e2e
 
 unit: venv ## Run the tests that need nothing but Python
-	$(RUN)/pytest tests/unit
+	$(RUN)/pytest tests/unit $(IN_TWO)
 
 lint: venv ## Check style, types, imports, shell scripts, the chart and drift of the CRDs
 	hack/lint

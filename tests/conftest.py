@@ -1,8 +1,6 @@
 """Layers: each test is marked by its folder, bounded by its layer's limit, cheapest layer first."""
 
-import time
 from collections import defaultdict
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -31,13 +29,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.index(_layer(item)))
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    start = time.monotonic()
-    try:
-        return (yield)
-    finally:
-        _spent[_layer(item)] += time.monotonic() - start
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    # told to the process that sums up, whichever process ran the test
+    _spent[Path(report.nodeid).parts[1]] += report.duration
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

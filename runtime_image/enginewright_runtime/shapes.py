@@ -27,6 +27,7 @@ class Sizes(NamedTuple):
 DEFAULT_BATCH: Final = Sizes(1, 8, 32)
 _PROPOSED_BATCH: Final = Sizes(1, 1, 8)
 _PROPOSED_CHANNELS: Final = Sizes(3, 3, 3)
+_MOST_CHANNELS: Final = 4  # of an image; a last dimension no larger is its channels
 _PROPOSED_PIXELS: Final = Sizes(32, 320, 640)
 _PROPOSED_LENGTH: Final = Sizes(1, 64, 128)
 
@@ -165,6 +166,8 @@ def _missing(
 
 def _proposed(spec: TensorSpec, named: Mapping[str, Sizes]) -> list[Sizes]:
     image = len(spec.shape) == 4
+    last = spec.shape[-1] if spec.shape else None
+    channels = 3 if isinstance(last, int) and last <= _MOST_CHANNELS else 1  # TensorFlow's layout
     sizes = []
     for index, dimension in enumerate(spec.shape):
         if isinstance(dimension, int):
@@ -174,7 +177,7 @@ def _proposed(spec: TensorSpec, named: Mapping[str, Sizes]) -> list[Sizes]:
         elif index == 0:
             sizes.append(_PROPOSED_BATCH)
         elif image:
-            sizes.append(_PROPOSED_CHANNELS if index == 1 else _PROPOSED_PIXELS)
+            sizes.append(_PROPOSED_CHANNELS if index == channels else _PROPOSED_PIXELS)
         else:
             sizes.append(_PROPOSED_LENGTH)
     return sizes

@@ -95,6 +95,7 @@ def test_scale_puts_pods_on_both_nodes(served: Namespace) -> None:
 def test_a_second_apply_writes_nothing(served: Namespace, installed: Namespace) -> None:
     served.apply(inference_model("magika", "magika.onnx", replicas=2))
     served.wait_ready("magika")
+    eventually(lambda: _told_all(served, "magika"), 120, "the baselines of both pods in the status")
     _settled(installed, 0)
     writes, versions, passes = _writes(installed), _versions(served), _passes(installed)
     assert "unchanged" in served.apply(inference_model("magika", "magika.onnx", replicas=2))

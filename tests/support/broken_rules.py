@@ -54,6 +54,19 @@ def scalar(name: str, number: float, kind: type[np.generic]) -> TensorProto:
     return numpy_helper.from_array(np.array(number, kind), name)
 
 
+def rounded(zero_point: int, kind: type[np.generic]) -> ModelProto:
+    """Return x rounded to eight bits and back."""
+    return build(
+        [
+            N("QuantizeLinear", ["x", "scale", "zero"], ["q"], name="quantize"),
+            N("DequantizeLinear", ["q", "scale", "zero"], ["y"], name="dequantize"),
+        ],
+        [X],
+        [Y],
+        [scalar("scale", 0.1, np.float32), scalar("zero", zero_point, kind)],
+    )
+
+
 def chain(*ops: str, names: Sequence[str] = ()) -> list[NodeProto]:
     """Return nodes from x to y, one after the other."""
     values = ["x", *(f"v{index}" for index in range(1, len(ops))), "y"]
@@ -353,6 +366,12 @@ BROKEN = (
     Broken("control-flow", ranks_differ, "not these: if-1 (If), whose branches give 1 or 2 dimensions",
            severity="warning", backend="tensorrt", nodes=1),
     Broken("control-flow", loop, "loop-1 (Loop), whose body reads the condition that it is not given", severity="warning", backend="tensorrt-rtx", nodes=1),
+    Broken("asymmetric-quantization", lambda: rounded(3, np.uint8), "2 quantisation nodes with",
+           severity="warning", backend="tensorrt-rtx", nodes=2),
+    Broken("asymmetric-quantization", lambda: rounded(0, np.uint8), "quantize (QuantizeLinear)",
+           severity="warning", backend="tensorrt", nodes=2),
+    Broken("asymmetric-quantization", lambda: rounded(-7, np.int8), "dequantize (DequantizeLinear)",
+           severity="warning", backend="tensorrt-rtx", nodes=2),
     Broken("sparse-tensor", sparse, "'w'", severity="warning", backend="tensorrt"),
     Broken("output-left-out", lambda: build(
         [*chain("Relu"), N("SequenceConstruct", ["x"], ["s"])], [X], [Y, helper.make_value_info(
@@ -376,6 +395,8 @@ BROKEN = (
 # name, model, backend, files: models that break no rule at all
 GOOD: tuple[tuple[str, Callable[[], ModelProto], str, Callable[[Path], None] | None], ...] = (
     ("relu", broken.relu, "cpu", None),
+    ("symmetric quantisation", lambda: rounded(0, np.int8), "tensorrt-rtx", None),
+    ("asymmetric quantisation elsewhere", lambda: rounded(3, np.uint8), "cpu", None),
     ("unnamed nodes", lambda: simple("Relu", "Abs", "Neg"), "tensorrt", None),
     ("Constants of one name", lambda: build(
         [*(N("Constant", [], [f"k{i}"], name="F0::anon", value_float=1.0) for i in range(3)),

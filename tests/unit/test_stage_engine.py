@@ -25,7 +25,7 @@ from enginewright_runtime.benchmark import measure
 from enginewright_runtime.paths import Paths
 from enginewright_runtime.stages import golden_run
 from enginewright_runtime.stages.engine import build, verify
-from enginewright_runtime.stages.engine.handoff import EngineBuilt
+from enginewright_runtime.stages.engine.handoff import EngineBuilt, shortened
 from enginewright_runtime.store import ENGINE, Store
 
 from tests.support.engines import EnginePlace, matmul, mixed, recipe, sizes
@@ -372,3 +372,11 @@ def test_what_the_wrapper_must_be(place: EnginePlace, tmp_path: Path) -> None:
     other = built.model_copy(update={"partitions": ()})
     with pytest.raises(Exception, match="its EPContext nodes are not those of the partitions"):
         verify.check_wrapper(folder, other, manifest)
+
+
+def test_a_long_label_keeps_its_operator() -> None:
+    assert shortened("a (Relu)") == "a (Relu)"
+    told = shortened(f"{'x' * 80} (DequantizeLinear)")
+    assert len(told) == 60
+    assert told.endswith("x… (DequantizeLinear)")
+    assert len(shortened("x" * 80)) == 60

@@ -113,14 +113,15 @@ def load(node: Node, archive: Path) -> bool:
     names = [canonical(reference) for reference in content.references]
     if all(imported.get(name) == content.digest for name in names):
         return False
-    _images(node, "import", archive)
+    _ctr(node, "images", "import", archive)
+    _discard_unpacked(node)
     # containerd takes an oci-archive's names as they are. One that no kubelet would ask for also
     # hides the same content from those who ask for it by another name: it must not stay.
-    known = _images(node, "ls", "--quiet").split()
+    known = _ctr(node, "images", "ls", "--quiet").split()
     for given, name in zip(content.references, names, strict=True):
         if given != name and given in known:
-            _images(node, "tag", "--force", given, name)
-            _images(node, "rm", given)
+            _ctr(node, "images", "tag", "--force", given, name)
+            _ctr(node, "images", "rm", given)
     imported.update(dict.fromkeys(names, content.digest))
     partial = record.with_suffix(".tmp")
     partial.write_text(json.dumps(imported, indent=1))
@@ -128,8 +129,20 @@ def load(node: Node, archive: Path) -> bool:
     return True
 
 
-def _images(node: Node, *arguments: str | Path) -> str:
+def _discard_unpacked(node: Node) -> None:
+    """Remove the layers' archives: pods need what was unpacked, and these are half of the disk.
+
+    What containerd's `discard_unpacked_layers` does for images that it pulls.
+    """
+    listed = _ctr(node, "content", "ls").splitlines()
+    layers = [line.split()[0] for line in listed if "containerd.io/uncompressed=" in line]
+    if layers:
+        _ctr(node, "content", "rm", *layers)
+        # what is removed goes with the next collection, and the end of a lease is one
+        lease = _ctr(node, "leases", "create").strip()
+        _ctr(node, "leases", "rm", "--sync", lease)
+
+
+def _ctr(node: Node, *arguments: str | Path) -> str:
     socket = node.containerd_socket
-    return run(
-        "ctr", "--address", socket, "--namespace", "k8s.io", "images", *arguments, timeout=600
-    )
+    return run("ctr", "--address", socket, "--namespace", "k8s.io", *arguments, timeout=600)

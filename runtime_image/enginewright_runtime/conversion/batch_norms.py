@@ -36,7 +36,7 @@ class Folded:
     into_arithmetic: list[str] = field(default_factory=list)
 
 
-class _Values:
+class Constants:
     """Constants of a graph, read from external files only when asked for."""
 
     def __init__(self, graph: GraphProto, folder: Path) -> None:
@@ -54,6 +54,7 @@ class _Values:
         self._tensors |= {tensor.name: tensor for tensor in tensors}
 
     def get(self, name: str) -> Array | None:
+        """Return what the name stands for; None: no constant."""
         tensor = self._tensors.get(name)
         return None if tensor is None else numpy_helper.to_array(tensor, self._folder)
 
@@ -70,7 +71,7 @@ def fold(model: ModelProto, folder: Path) -> Folded:
     if not any(node.op_type == "BatchNormalization" for node in graph.node):
         return folded
     sort(graph)
-    names, values = Names(model), _Values(graph, folder)
+    names, values = Names(model), Constants(graph, folder)
     types = infer(model)
     readers: Counter[str] = Counter(name for node in graph.node for name in uses(node))
     readers.update(value.name for value in graph.output)
@@ -135,7 +136,7 @@ def constants_to_initializers(model: ModelProto) -> int:
     return made
 
 
-def _scale_and_shift(node: NodeProto, values: _Values) -> tuple[Array, Array] | None:
+def _scale_and_shift(node: NodeProto, values: Constants) -> tuple[Array, Array] | None:
     """Return what the node multiplies by and adds, one a channel, as float64; None: not constant."""
     training = attribute(node, "training_mode")
     if (
@@ -156,7 +157,7 @@ def _scale_and_shift(node: NodeProto, values: _Values) -> tuple[Array, Array] | 
 
 
 def _into_convolution(
-    graph: GraphProto, node: NodeProto, factor: Array, shift: Array, values: _Values, names: Names
+    graph: GraphProto, node: NodeProto, factor: Array, shift: Array, values: Constants, names: Names
 ) -> bool:
     """Give the convolution weights and a bias that do the normalisation too, if it can have them."""
     group = attribute(node, "group")
@@ -188,7 +189,7 @@ def _into_convolution(
     return True
 
 
-def _fits_half(node: NodeProto, values: _Values) -> bool:
+def _fits_half(node: NodeProto, values: Constants) -> bool:
     """Tell whether the parameters keep their values as halves: none overflows, no variance is lost."""
     arrays = [array for name in node.input[1:5] if (array := values.get(name)) is not None]
     largest = max((float(np.abs(array).max(initial=0)) for array in arrays), default=0.0)

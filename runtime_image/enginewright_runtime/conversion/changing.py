@@ -16,6 +16,7 @@ from onnx import ModelProto
 
 from enginewright_runtime import graphs
 from enginewright_runtime.conversion import batch_norms, simplifying, translating
+from enginewright_runtime.conversion.biases import fold_biases
 from enginewright_runtime.conversion.branches import remove_unused, take_constant_branches
 from enginewright_runtime.conversion.ir_versions import forget_annotations
 from enginewright_runtime.conversion.planning import Action, plan
@@ -147,6 +148,23 @@ def take_branches(
         f"took the branch that is always taken of {counted(len(taken), 'If node')}:"
         f" {name_nodes(taken)}",
         taken,
+    )
+    return told.answer(model, out)
+
+
+def dequantize_biases(*, source: str, out: str) -> dict[str, Any] | None:
+    """Make numbers of biases that are quantised to 32-bit integers."""
+    path = Path(source)
+    model = graphs.parse(path)
+    folded = fold_biases(model, path.parent)
+    if not folded:
+        return None
+    told = _Told([])
+    told.add(
+        "simplify",
+        f"made numbers of {counted(len(folded), 'bias node')} in 32-bit integers, which TensorRT"
+        f" does not take: {name_nodes(folded)}",
+        folded,
     )
     return told.answer(model, out)
 

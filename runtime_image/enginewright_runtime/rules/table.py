@@ -16,6 +16,7 @@ from enginewright_runtime.rules import (
     modes,
     names,
     operators,
+    quantization,
     structure,
     tensors,
     types,
@@ -491,6 +492,16 @@ RULES: Final[tuple[Rule, ...]] = (
         "save them as dense tensors",
         f"{_TENSORRT}: Constant; TensorRT-RTX 1.7 refuses them",
         tensors.sparse_tensors,
+    ),
+    Rule(
+        "asymmetric-quantization",
+        "warning",
+        Reason.UNSUPPORTED_OPERATOR,
+        "quantisation with unsigned types or zero points other than 0 where TensorRT parses the model",
+        "quantise with signed types and symmetric ranges (onnxruntime.quantization: QInt8,"
+        " ActivationSymmetric), or give the float model and spec.precision INT8",
+        f"{_TENSORRT}: QuantizeLinear, DequantizeLinear; measured with TensorRT-RTX 1.7",
+        quantization.asymmetric,
     ),
     Rule(
         "training-mode",

@@ -237,6 +237,10 @@ class _Conversion:
             )
         if now is None or now.whole:
             return now
+        if backend in COMPILED_BACKENDS:
+            now = self._better(now, "dequantize_biases", "making numbers of quantised biases")
+            if now.whole:
+                return now
         for operators in self._expandable(now):
             now = self._better(now, "expand", "expanding operators", operators=operators)
             if now.whole:

@@ -201,7 +201,8 @@ def _unparsed(answer: Answer, about: Circumstances) -> StageFailure:
         return _precision(found, nodes, about)
     if missing := [error for error in answer.parser if error.unsupported]:
         return unsupported(missing, about)
-    nodes = tuple(about.label(error) for error in answer.parser)
+    # an error of the whole model names no node
+    nodes = tuple(about.label(error) for error in answer.parser if error.name or error.operator)
     why = answer.parser[0].words if answer.parser else (words or ["it gives no reason"])[-1]
     at = f" at {name_nodes(list(nodes))}" if nodes else ""
     return StageFailure(

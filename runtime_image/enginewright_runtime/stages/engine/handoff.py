@@ -91,4 +91,13 @@ def _elsewhere(manifest: Manifest) -> list[str]:
         and fused_name(cost.label) not in bare
         and coverage([cost.label], manifest)[1]
     ]
-    return [name[:_LONGEST_LABEL] for name in names[:NAMED_NODES]]
+    return [shortened(name) for name in names[:NAMED_NODES]]
+
+
+def shortened(label: str) -> str:
+    """Return a node's label in the characters that a herald has for it, its operator included."""
+    if len(label) <= _LONGEST_LABEL:
+        return label
+    name, bracket, operator = label.rpartition(" (")
+    end = f"…{bracket}{operator}"
+    return name[: max(0, _LONGEST_LABEL - len(end))] + end[-_LONGEST_LABEL:]

@@ -1,0 +1,67 @@
+"""Makes numbers of biases that are stored as 32-bit integers behind a DequantizeLinear.
+
+ONNX Runtime's quantiser writes them so, and TensorRT takes no 32-bit integers there
+(docs/operators.md of onnx-tensorrt, DequantizeLinear): every layer with a bias would be cut in two.
+The numbers are those that the node gives. Reads weights: for child processes.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+
+from enginewright_runtime import graphs
+from enginewright_runtime.conversion.batch_norms import Constants
+from enginewright_runtime.conversion.branches import remove_unused
+from enginewright_runtime.conversion.schemas import STANDARD
+
+
+def fold_biases(model: ModelProto, folder: Path) -> list[str]:
+    """Replace, in place, every such node of the main graph by what it gives.
+
+    Args:
+        model: parsed without external data.
+        folder: where that lies.
+
+    Returns:
+        The labels of the nodes.
+    """
+    graph = model.graph
+    constants = Constants(graph, folder)
+    kinds = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    folded: list[str] = []
+    kept: list[NodeProto] = []
+    for node in graph.node:
+        if (bias := _bias(node, constants, kinds)) is None:
+            kept.append(node)
+            continue
+        graph.initializer.append(numpy_helper.from_array(bias, node.output[0]))
+        folded.append(graphs.label(node))
+    if folded:
+        copies = [NodeProto.FromString(node.SerializeToString()) for node in kept]
+        del graph.node[:]
+        graph.node.extend(copies)
+        remove_unused(graph)
+    return folded
+
+
+def _bias(
+    node: NodeProto, constants: Constants, kinds: dict[str, int]
+) -> NDArray[np.floating] | None:
+    """Return (x - zero point) * scale, as ONNX defines DequantizeLinear; None: another node."""
+    if node.op_type != "DequantizeLinear" or node.domain not in STANDARD:
+        return None
+    if kinds.get(node.input[0]) != TensorProto.INT32:
+        return None
+    found = [constants.get(name) for name in node.input if name]
+    if any(each is None for each in found):
+        return None
+    values, scale = found[0], found[1]
+    zero_point = found[2] if len(found) > 2 else None
+    assert values is not None  # noqa: S101 - seen above
+    assert scale is not None  # noqa: S101 - likewise
+    if values.ndim > 1 or scale.dtype not in (np.float32, np.float16):
+        return None  # no bias
+    shifted = values if zero_point is None else values - zero_point
+    return (shifted.astype(scale.dtype) * scale).astype(scale.dtype)

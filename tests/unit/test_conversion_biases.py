@@ -1,0 +1,102 @@
+"""Models that ONNX Runtime's own quantiser has written, for TensorRT: their biases made numbers."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from enginewright_runtime.conversion.biases import fold_biases
+from enginewright_runtime.digests import MODEL_NAME
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnxruntime import quantization
+
+from tests.support.broken_models import build, value
+from tests.support.converting import converted, feeds, recipe, run, same, weight
+
+TENSORRT = recipe(backend="tensorrt-rtx")
+
+
+class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
+    """Gives what the quantiser learns ranges from."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self._left = [feeds(model, 2, -1.0) for _ in range(4)]
+
+    def get_next(self) -> dict[str, Any] | None:
+        return self._left.pop() if self._left else None
+
+
+def quantized(folder: Path, *, symmetric: bool) -> Path:
+    """Return two convolutions with biases, quantised statically by onnxruntime.quantization."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], name="one", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c1"], ["r1"], name="relu"),
+        helper.make_node("Conv", ["r1", "w2", "b2"], ["y"], name="two", pads=[1, 1, 1, 1]),
+    ]
+    weights = [weight("w1", 8, 3, 3, 3), weight("b1", 8), weight("w2", 4, 8, 3, 3), weight("b2", 4)]
+    model = build(nodes, [value("x", "n", 3, 8, 8)], [value("y", "n", 4, 8, 8)], weights)
+    source, target = folder / "float.onnx", folder / "int8.onnx"
+    onnx.save(model, source)
+    quantization.quantize_static(
+        source,
+        target,
+        Reader(model),
+        per_channel=True,
+        activation_type=quantization.QuantType.QInt8
+        if symmetric
+        else quantization.QuantType.QUInt8,
+        weight_type=quantization.QuantType.QInt8,
+        extra_options={"ActivationSymmetric": symmetric, "WeightSymmetric": True},
+    )
+    return target
+
+
+def test_they_are_the_numbers_that_the_node_gives(tmp_path: Path) -> None:
+    model = onnx.load(quantized(tmp_path, symmetric=True))
+    folded = onnx.load(tmp_path / "int8.onnx")
+    assert len(fold_biases(folded, tmp_path)) == 2
+    kinds = [tensor.data_type for tensor in folded.graph.initializer]
+    assert TensorProto.INT32 not in kinds
+    inputs = feeds(model, 2, -1.0)
+    same(run(model, inputs), run(folded, inputs), share=0)
+    assert fold_biases(folded, tmp_path) == []
+
+
+def test_tensorrt_then_takes_the_whole_model(tmp_path: Path) -> None:
+    outcome = converted(tmp_path / "work", quantized(tmp_path, symmetric=True), TENSORRT)
+    (change,) = outcome.report.facts["changes"]
+    assert change["message"].startswith("made numbers of 2 bias nodes in 32-bit integers")
+    assert len(change["nodes"]) == 2
+    assert outcome.report.findings == ()
+
+
+def test_where_nobody_minds_they_stay(tmp_path: Path) -> None:
+    outcome = converted(tmp_path / "work", quantized(tmp_path, symmetric=True), recipe())
+    assert outcome.report.facts["changes"] == []
+
+
+def test_what_only_looks_like_one_stays(tmp_path: Path) -> None:
+    """Data of every request, and tables of 32-bit integers."""
+    table = numpy_helper.from_array(np.arange(6, dtype=np.int32).reshape(2, 3), "table")
+    scale = numpy_helper.from_array(np.array(0.5, np.float32), "scale")
+    nodes = [
+        helper.make_node("DequantizeLinear", ["table", "scale"], ["t"]),
+        helper.make_node("DequantizeLinear", ["x", "scale"], ["d"]),
+        helper.make_node("Add", ["t", "d"], ["y"]),
+    ]
+    inputs = [value("x", 2, 3, kind=TensorProto.INT32)]
+    model = build(nodes, inputs, [value("y", 2, 3)], [table, scale])
+    assert fold_biases(model, tmp_path) == []
+
+
+def test_external_data(tmp_path: Path) -> None:
+    model = onnx.load(quantized(tmp_path, symmetric=True))
+    inputs = feeds(model, 2, -1.0)
+    expected = run(model, inputs)
+    onnx.save_model(
+        model, tmp_path / MODEL_NAME, save_as_external_data=True, location="w", size_threshold=0
+    )
+    outside = onnx.load(tmp_path / MODEL_NAME, load_external_data=False)
+    assert len(fold_biases(outside, tmp_path)) == 2
+    (tmp_path / "folded.onnx").write_bytes(outside.SerializeToString())
+    same(expected, run(tmp_path / "folded.onnx", inputs), share=0)
