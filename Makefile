@@ -23,7 +23,7 @@ test: lint ## Set everything up and run every test
 	hack/source-servers >/dev/null
 	hack/chromium >/dev/null
 	$(RUN)/pytest tests/unit $(IN_TWO)
-	$(RUN)/pytest tests/apiserver tests/cluster tests/e2e
+	$(RUN)/pytest tests/apiserver tests/cluster tests/e2e tests/gpu
 
 unit: venv ## Run the tests that need nothing but Python
 	$(RUN)/pytest tests/unit $(IN_TWO)

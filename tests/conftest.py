@@ -10,6 +10,7 @@ LIMITS = {  # layer -> seconds that one test may take, and that the layer should
     "apiserver": (240, 420),
     "cluster": (400, 420),
     "e2e": (600, 1200),
+    "gpu": (300, 300),
 }
 _ROOT = Path(__file__).parent
 _spent: dict[str, float] = defaultdict(float)

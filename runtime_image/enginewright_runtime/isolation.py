@@ -14,13 +14,13 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from enginewright.contract.reasons import Reason
 
 from enginewright_runtime.backends.words import is_out_of_memory, plain
 from enginewright_runtime.failure import SessionError, StageFailure
+from enginewright_runtime.memory import peak_bytes
 
 _LAST_WORDS: Final = 2000  # bytes of stderr that are kept
 _NEARLY: Final = 0.8
@@ -69,7 +69,7 @@ def run_isolated(
             stderr=errors,
             pass_fds=(results.fileno(),),
         )
-        inherited = _own_peak()
+        inherited = peak_bytes() or 0
         try:
             if limits.memory_bytes is not None:
                 bounds = (limits.memory_bytes, limits.memory_bytes)
@@ -119,13 +119,6 @@ def _wait(child: "subprocess.Popen[bytes]", seconds: float | None) -> int | None
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     return usage.ru_maxrss * 1024
-
-
-def _own_peak() -> int:
-    """Return the most bytes that this program had resident (proc_pid_status(5), VmHWM)."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    (kilobytes,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
-    return int(kilobytes) * 1024
 
 
 def _wanted_more(peak: int, inherited: int, limits: Limits) -> bool:

@@ -14,9 +14,9 @@ from enginewright.contract.manifest import Latency
 from enginewright.contract.reasons import Reason
 from enginewright_runtime.benchmark import Candidate, compare, comparing, measure
 from enginewright_runtime.benchmark.figures import chosen, is_warm, latency, rows
-from enginewright_runtime.benchmark.memory import device_bytes, peak_bytes
 from enginewright_runtime.benchmark.process import WorkerProcess
 from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.memory import device_bytes, peak_bytes
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.support import broken_models as broken

@@ -52,7 +52,7 @@ def ends(megabytes: int, how: str, limits: Limits, *, held: int = 0) -> StageFai
 
 @pytest.mark.parametrize("how", ["SIGSEGV", "SIGABRT", "code"])
 def test_at_its_limit_a_child_dies_of_it(how: str) -> None:
-    failure = ends(280, how, Limits(memory_bytes=LIMIT))
+    failure = ends(340, how, Limits(memory_bytes=LIMIT))
     assert failure.reason is Reason.OUT_OF_MEMORY
     assert "trying came to the end of the memory that it may use" in failure.message
 

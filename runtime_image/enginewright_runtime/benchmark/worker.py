@@ -17,8 +17,8 @@ from enginewright_runtime.arrays import Arrays, read_arrays
 from enginewright_runtime.backends import loading
 from enginewright_runtime.backends.words import is_out_of_memory, plain
 from enginewright_runtime.benchmark.figures import chosen, is_warm, rows
-from enginewright_runtime.benchmark.memory import device_bytes, peak_bytes
 from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.memory import device_bytes, peak_bytes
 from enginewright_runtime.server.runner import Runner
 from enginewright_runtime.server.signature import read_signature
 from enginewright_runtime.shapes import CORNERS

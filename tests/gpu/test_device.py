@@ -1,0 +1,57 @@
+"""What only a device can show: its driver, its memory, and engines that were built for it running."""
+
+import re
+from pathlib import Path
+
+import pytest
+from enginewright.contract.reasons import Reason
+from enginewright_runtime.driver import Device
+from enginewright_runtime.memory import device_bytes
+
+from tests.support.engines import EnginePlace, matmul, recipe
+
+OTHER = {"8.9": "8.6"}  # a compute capability that is not this device's
+
+
+@pytest.fixture
+def place(tmp_path: Path, device: Device) -> EnginePlace:
+    """Return a place with a prepared model, where TensorRT-RTX builds for this device."""
+    if device.compute_capability in {"9.0", "10.0", "10.3"}:
+        pytest.skip(f"TensorRT-RTX builds nothing for {device.compute_capability}, a data centre's")
+    made = EnginePlace(tmp_path)
+    made.prepare_model(matmul())
+    return made
+
+
+def test_the_driver_names_the_device(device: Device) -> None:
+    assert device.driver.present
+    assert re.fullmatch(r"\d+\.\d", device.compute_capability or "")
+
+
+def test_memory_of_the_device_is_told() -> None:
+    assert (device_bytes() or 0) > 0
+
+
+def test_an_engine_built_on_the_device_is_proven_and_measured(
+    place: EnginePlace, device: Device
+) -> None:
+    task = place.engine_task(recipe(device.compute_capability, ahead_of_time=False))
+    outcomes = place.build_engine(task)
+    assert {name: outcome.code for name, outcome in outcomes.items() if outcome.code} == {}
+    engine = place.engine_manifest(task).engine
+    assert engine is not None
+    assert engine.compute_capabilities == (device.compute_capability,)
+    assert engine.nodes_accelerated == engine.nodes_total
+    assert engine.parity_max_abs_error is not None
+    assert engine.latency is not None
+    assert engine.latency.peak_device_memory_bytes
+
+
+def test_a_class_of_another_device_is_refused_before_anything_is_built(
+    place: EnginePlace, device: Device
+) -> None:
+    other = OTHER.get(device.compute_capability or "", "8.9")
+    task = place.engine_task(recipe(other, ahead_of_time=False))
+    build = place.build_engine(task)["build"]
+    assert build.report.reason is Reason.ENGINE_INCOMPATIBLE
+    assert f"this device has {device.compute_capability}" in build.message
