@@ -372,6 +372,10 @@ BROKEN = (
            severity="warning", backend="tensorrt", nodes=2),
     Broken("asymmetric-quantization", lambda: rounded(-7, np.int8), "dequantize (DequantizeLinear)",
            severity="warning", backend="tensorrt-rtx", nodes=2),
+    Broken("integer-operator", lambda: build(
+        [N("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"], name="dynamic"),
+         N("DequantizeLinear", ["q", "scale", "zero"], ["y"])], [X], [Y]), "dynamic (Dynamic",
+           severity="warning", backend="tensorrt-rtx", nodes=1),
     Broken("sparse-tensor", sparse, "'w'", severity="warning", backend="tensorrt"),
     Broken("output-left-out", lambda: build(
         [*chain("Relu"), N("SequenceConstruct", ["x"], ["s"])], [X], [Y, helper.make_value_info(

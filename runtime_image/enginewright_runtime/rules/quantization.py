@@ -19,6 +19,10 @@ _SYMMETRIC: Final = frozenset(
         TensorProto.FLOAT4E2M1,
     }
 )
+_INTEGER: Final = (
+    *("DynamicQuantizeLinear", "ConvInteger", "MatMulInteger"),
+    *("QLinearConv", "QLinearMatMul"),
+)
 _UINT8: Final = int(TensorProto.UINT8)  # the type where a node names none (ONNX, QuantizeLinear)
 
 
@@ -37,6 +41,21 @@ def asymmetric(subject: Subject) -> Hit | None:
     return Hit(
         f"{counted(len(found), 'quantisation node')} with unsigned types, or zero points other than"
         f" 0, and what lies between them stay outside the engine: {name_nodes(list(told))}",
+        told,
+    )
+
+
+def integer_operators(subject: Subject) -> Hit | None:
+    """Find operators that compute with integers, which TensorRT has none of."""
+    if not subject.compiled:
+        return None
+    found = [node for node in subject.view.nodes if node.is_standard(*_INTEGER)]
+    if not found:
+        return None
+    told = labels(found)
+    return Hit(
+        f"{counted(len(found), 'node')} of dynamic or operator-by-operator quantisation:"
+        f" {name_nodes(list(told))}",
         told,
     )
 

@@ -504,6 +504,15 @@ RULES: Final[tuple[Rule, ...]] = (
         quantization.asymmetric,
     ),
     Rule(
+        "integer-operator",
+        "warning",
+        Reason.UNSUPPORTED_OPERATOR,
+        "dynamic and operator-by-operator quantisation where TensorRT parses the model",
+        "give the float model and spec.precision INT8, or quantise statically in QDQ form",
+        f"{_TENSORRT}: ConvInteger, MatMulInteger, DynamicQuantizeLinear, QLinearConv, QLinearMatMul",
+        quantization.integer_operators,
+    ),
+    Rule(
         "training-mode",
         "warning",
         Reason.PARITY_FAILED,
