@@ -30,6 +30,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.index(_layer(item)))
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name no test by packed bytes, which hold the time: two processes must find the same tests."""
+    return "bytes" if isinstance(val, bytes) else None
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     # told to the process that sums up, whichever process ran the test
     _spent[Path(report.nodeid).parts[1]] += report.duration
