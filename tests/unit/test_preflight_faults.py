@@ -4,10 +4,14 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
+from enginewright.cli.preflight.stopping import stopped_by_signals
 
 from tests.support import broken_models as broken
 from tests.support.preflight_runs import Desk, until
@@ -105,6 +109,28 @@ def interrupted(desk: Desk, process: "subprocess.Popen[str]", number: signal.Sig
     assert (process.returncode, out) == (2, "")
     assert words == "enginewright preflight: interrupted; nothing is left behind\n"
     desk.check_clean()
+
+
+def test_a_signal_while_another_is_being_heard() -> None:
+    """Nothing that the handler does may wait for what it has interrupted."""
+    came: set[str] = set()
+
+    def again(frame: FrameType, event: str, argument: object) -> Any:
+        """Signal once in every function that the handler calls."""
+        del event, argument
+        if frame.f_code.co_name not in came:
+            came.add(frame.f_code.co_name)
+            signal.raise_signal(signal.SIGTERM)
+        return again
+
+    with stopped_by_signals() as stop:
+        sys.settrace(again)
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            sys.settrace(None)
+        assert stop.is_set()
+    assert {"hear", "set"} <= came
 
 
 def test_an_interrupt_while_many_models_are_looked_at(desk: Desk) -> None:

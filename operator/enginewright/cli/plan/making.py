@@ -17,10 +17,10 @@ from enginewright.cli.plan.surroundings import (
     live_model,
 )
 from enginewright.cli.preflight.cache import Cache, installation, usual_folder
-from enginewright.cli.preflight.many import stopped_by_signals
 from enginewright.cli.preflight.outfile import write
+from enginewright.cli.preflight.stopping import Stopped, stopped_by_signals
 from enginewright.cli.preflight.tools import installed_facts
-from enginewright.cli.preflight.workplace import InstallationError, Stopped
+from enginewright.cli.preflight.workplace import InstallationError
 
 ERRORS: Final = (ManifestError, SurroundingsError, cluster.ClusterError, InstallationError)
 INTERRUPTS: Final = (Stopped, KeyboardInterrupt)

@@ -1,31 +1,26 @@
 """Looks at one model or at many: in the order asked, as many at once as there are CPUs and memory.
 
-A model that cannot be looked at is told of and stops no other. Signals are taken here alone: a
-handler says that nobody wants an answer any more, everything under way ends what it has started
-and removes its folders, and only then does the command end.
+A model that cannot be looked at is told of and stops no other. After a signal everything under way
+ends what it has started and removes its folders, and only then does the command end.
 """
 
 import errno
 import os
-import signal
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Final, Protocol
 
 from enginewright.cli.preflight.cache import Cache
 from enginewright.cli.preflight.check import REMEDIES_HERE, Request, check
 from enginewright.cli.preflight.outputs import Outputs, Told
 from enginewright.cli.preflight.result import Found, Result, TargetResult
-from enginewright.cli.preflight.workplace import InstallationError, Stopped, workplace
+from enginewright.cli.preflight.stopping import Stop, Stopped
+from enginewright.cli.preflight.workplace import InstallationError, workplace
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.reasons import REMEDIES, Reason
 
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 _MIB: Final = 1 << 20
 # Measured as proportional set size of all processes, from 79 bytes to 207 MB: 136 MiB and 2.8 times
@@ -61,24 +56,7 @@ class Shop:
     cache: Cache | None
     outputs: Outputs
     jobs: int | None  # at most at once; None: as many as there are CPUs
-    stop: threading.Event
-
-
-@contextmanager
-def stopped_by_signals() -> Iterator[threading.Event]:
-    """Give what is set by the first signal that asks this process to end."""
-    stop = threading.Event()
-
-    def hear(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        stop.set()
-
-    before = {each: signal.signal(each, hear) for each in _SIGNALS}
-    try:
-        yield stop
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+    stop: Stop
 
 
 def look(

@@ -1,13 +1,12 @@
 """What is installed here, asked once: the probe of an image takes longer than an unchanged model."""
 
-from threading import Event
-
 from enginewright.cli.preflight.cache import Cache
+from enginewright.cli.preflight.stopping import Stop
 from enginewright.cli.preflight.workplace import workplace
 from enginewright.contract.images import ImageFacts
 
 
-def installed_facts(cache: Cache | None, installed: str, stop: Event) -> ImageFacts:
+def installed_facts(cache: Cache | None, installed: str, stop: Stop) -> ImageFacts:
     """Return what this installation holds.
 
     Args:

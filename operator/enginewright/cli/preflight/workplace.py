@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from enginewright.cli.preflight.stopping import Stop, Stopped
 from enginewright.contract import task as contract
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.manifest import MANIFEST_NAME, Manifest
@@ -40,10 +40,6 @@ _LOOK_SECONDS: Final = 0.05  # between two looks at how far a Job is
 
 class InstallationError(Exception):
     """The runtime package is not there, or says nothing that can be read."""
-
-
-class Stopped(Exception):  # noqa: N818 - nothing is wrong
-    """What was under way has been ended, because somebody wants no answer any more."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +69,7 @@ class Outcome:
 
 
 @contextmanager
-def workplace(stop: threading.Event | None = None) -> Iterator["Workplace"]:
+def workplace(stop: Stop | None = None) -> Iterator["Workplace"]:
     """Make the folders, and remove them, whatever happens.
 
     TMPDIR counts where it is set, even if it cannot be used: what is large belongs where it was
@@ -85,7 +81,7 @@ def workplace(stop: threading.Event | None = None) -> Iterator["Workplace"]:
     parent = os.environ.get("TMPDIR") or None
     root = Path(tempfile.mkdtemp(prefix="enginewright-preflight-", dir=parent))
     try:
-        yield Workplace(root, stop or threading.Event())
+        yield Workplace(root, stop or Stop())
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
@@ -93,7 +89,7 @@ def workplace(stop: threading.Event | None = None) -> Iterator["Workplace"]:
 class Workplace:
     """What a pod would see as its volumes, below one folder."""
 
-    def __init__(self, root: Path, stop: threading.Event) -> None:
+    def __init__(self, root: Path, stop: Stop) -> None:
         self.root = root
         self._stop = stop
         for path in (contract.WORK_PATH, contract.STORE_PATH, "/dev", "/tmp"):  # noqa: S108 - below root

@@ -1,0 +1,49 @@
+"""Nobody wants an answer any more: said by a signal, seen by everything under way."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Stopped(Exception):  # noqa: N818 - nothing is wrong
+    """What was under way has been ended, because somebody wants no answer any more."""
+
+
+class Stop:
+    """Set once, by a signal's handler.
+
+    No threading.Event: its lock is not reentrant, and a second signal that comes while the first one's
+    handler holds it would wait for ever.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def set(self) -> None:
+        """Ask everything to end."""
+        self._is_set = True
+
+    def is_set(self) -> bool:
+        """Tell whether it was asked."""
+        return self._is_set
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[Stop]:
+    """Give what is set by the first signal that asks this process to end."""
+    stop = Stop()
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        stop.set()
+
+    before = {each: signal.signal(each, hear) for each in _SIGNALS}
+    try:
+        yield stop
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
