@@ -1,5 +1,8 @@
 """Graphs of real topology and size, with random weights: what the stages' costs depend on."""
 
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -159,3 +162,35 @@ def write_large(folder: Path, layers: int = 10, width: int = 8192) -> Path:
     path = folder / "model.onnx"
     path.write_bytes(model.SerializeToString())
     return path
+
+
+LARGE: Final = "large"
+_MADE: Final[dict[str, Callable[[], ModelProto]]] = {
+    "small": small,
+    "ResNet-50": resnet50,
+    "transformer": transformer,
+}
+NAMES: Final = (*_MADE, LARGE)
+
+
+def write(name: str, folder: Path) -> Path:
+    """Write model.onnx into the folder, in a process of its own; return its path.
+
+    Linux counts what a process had resident for the children that it starts too (fs/exec.c), so that
+    whoever measures them must stay small.
+    """
+    subprocess.run([sys.executable, __file__, name, str(folder)], check=True)
+    return folder / "model.onnx"
+
+
+def main() -> None:
+    """Write the graph that is asked for."""
+    name, folder = sys.argv[1], Path(sys.argv[2])
+    if name == LARGE:
+        write_large(folder)
+    else:
+        (folder / "model.onnx").write_bytes(_MADE[name]().SerializeToString())
+
+
+if __name__ == "__main__":
+    main()

@@ -36,10 +36,8 @@ def main() -> int:
     """Run the benchmark."""
     with tempfile.TemporaryDirectory(prefix="enginewright-bench-") as folder:
         os.environ["XDG_CACHE_HOME"] = folder
-        for name, make in {"small": graphs.small, "ResNet-50": graphs.resnet50}.items():
-            path = Path(folder) / f"{name}.onnx"
-            path.write_bytes(make().SerializeToString())
-            measure(name, path, Path(folder) / "plan")
+        for name in ("small", "ResNet-50"):
+            measure(name, graphs.write(name, Path(folder)), Path(folder) / "plan")
     return 0
 
 
