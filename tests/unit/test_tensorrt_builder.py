@@ -23,6 +23,7 @@ from enginewright_runtime.tensorrt.header import check_engine
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tests.support.broken_models import build, value
+from tests.support.converting import attention
 from tests.support.engines import (
     VERSION,
     half_way,
@@ -612,3 +613,16 @@ def test_a_part_that_cannot_be_built_stays_outside(
 def test_parts_of_which_none_can_be_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     crashes(2, monkeypatch)
     assert refused(order(tmp_path, two_parts())).reason is Reason.BACKEND_CRASHED
+
+
+def test_what_has_no_kernel_is_built_from_its_body(tmp_path: Path) -> None:
+    """TensorRT-RTX 1.7 parses this Attention, and fails to build it."""
+    asked = order(tmp_path, attention(23))
+    built = builder.build(asked)
+    assert built.engine.nodes_accelerated == built.engine.nodes_total == 2
+    (finding,) = built.findings
+    assert finding.reason is Reason.UNSUPPORTED_OPERATOR
+    assert finding.nodes == ("attention (Attention)",)
+    assert [node.op_type for node in model_of(asked).graph.node] == ["EPContext"]
+    assert "not supported by a dedicated kernel" in (asked.out / "build.log").read_text()
+    assert [path.name for path in asked.prepared.rglob(".*")] == []

@@ -29,7 +29,7 @@ from enginewright_runtime.isolation import Limits, run_isolated
 from enginewright_runtime.logs import counted
 from enginewright_runtime.promise import coverage, label
 from enginewright_runtime.shapes import CORNERS, resolve
-from enginewright_runtime.tensorrt import context, graph, layers, plugin_proof, words
+from enginewright_runtime.tensorrt import context, expansion, graph, layers, plugin_proof, words
 from enginewright_runtime.tensorrt.attempts import Attempts, file_name, target_words
 from enginewright_runtime.tensorrt.flavor import Flavor, find
 from enginewright_runtime.tensorrt.graph import Part, TensorType
@@ -142,6 +142,8 @@ class _Build:
         began = time.monotonic()
         types: dict[str, TensorType] = {}
         answer = self._attempts.build(self._model, _WHOLE, self._sizes(), (0, 90))
+        if answer.parsed and not answer.built:
+            answer = self._without_kernels(answer)
         if answer.built:
             engines = [self._engine(answer, context.whole(self._model, _WHOLE, file_name(_WHOLE)))]
         else:
@@ -167,6 +169,42 @@ class _Build:
             ),
             tuple(self._findings),
         )
+
+    def _without_kernels(self, refused: words.Answer) -> words.Answer:
+        """Build again with bodies in the place of the operators that the library's errors name.
+
+        The engine holds the same nodes, so what is around it is the same. Returns the first answer
+        where that is of no use.
+        """
+        why = words.failure(refused, self._about())
+        operators = expansion.named(self._model, refused.errors)
+        if why.reason is not Reason.BUILD_FAILED or not operators:
+            return refused
+        _log.info("building again with the bodies of %s: %s", ", ".join(operators), why.message)
+        path = self._source.with_name(".expanded.onnx")
+        try:
+            nodes = expansion.expand(self._source, operators, path)
+            if not nodes:
+                return refused
+            answer = self._attempts.build(graphs.parse(path), _WHOLE, self._sizes(), (45, 90))
+        except StageFailure as failure:
+            _log.info("%s", failure.message)
+            return refused
+        finally:
+            path.unlink(missing_ok=True)
+        if not answer.built:
+            return refused
+        self._findings.append(
+            Finding(
+                severity="warning",
+                reason=Reason.UNSUPPORTED_OPERATOR,
+                message=f"{self._flavor.title} has no kernel of its own for {name_nodes(list(nodes))}:"
+                " built from the operators that ONNX defines it by",
+                nodes=nodes,
+                node_count=len(nodes),
+            )
+        )
+        return answer
 
     def _report_layers(self, engines: Sequence[_Engine]) -> None:
         """Write what layers the engines have, with their kernels where a device can tell."""

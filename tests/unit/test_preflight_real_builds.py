@@ -1,0 +1,93 @@
+"""What preflight says of a GPU that is not here, held against the real builder, called by hand."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from onnx import ModelProto
+
+from tests.support import bare_builder
+from tests.support import broken_models as broken
+from tests.support.converting import attention
+from tests.support.engines import mixed
+from tests.support.preflight_runs import Desk
+
+Sizes = Mapping[str, list[list[int]]]  # minimum, usual and maximum by input
+
+READ: Sizes = {"x": [[1, 3, 48, 64], [2, 3, 48, 160], [2, 3, 48, 320]]}
+DETECT: Sizes = {"x": [[1, 3, 64, 64], [1, 3, 160, 160], [2, 3, 160, 320]]}
+LISTEN: Sizes = {"audio": [[1, 4096], [1, 8000], [1, 16000]]}
+STATE = [[2, 1, 128], [2, 2, 128], [2, 4, 128]]
+SPEAK: Sizes = {"input": [[1, 576], [2, 576], [4, 576]], "state": STATE}
+TWO_RATES = "data/silero_vad.onnx"  # chooses by an input between branches that differ in rank
+MODELS: dict[str, Sizes] = {
+    "standard_v3_3/model.onnx": {"bytes": [[1, 2048], [8, 2048], [32, 2048]]},
+    "det_infer.onnx": DETECT,
+    "rec_infer.onnx": READ,
+    "cls_infer.onnx": READ,
+    "swift_f0/model.onnx": LISTEN,
+    "silero_vad_16k_sequence.onnx": {},
+    "silero_vad_op18_ifless.onnx": SPEAK,
+    "silero_vad_openvino_16k.onnx": {},
+    "silero_vad_half.onnx": SPEAK,
+    "silero_vad_16k_op15.onnx": SPEAK,
+    TWO_RATES: SPEAK,
+}
+
+
+def by_hand(model: Path, sizes: Sizes) -> bool:
+    """Tell whether the real builder builds the whole model."""
+    command = [sys.executable, bare_builder.__file__, str(model), json.dumps(sizes)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode == 0
+
+
+def holds(desk: Desk, model: Path, sizes: Sizes) -> str:
+    """Compare the two; return the verdict."""
+    fixed = desk.root / "fixed.onnx"
+    shapes = [
+        text
+        for name, corners in sizes.items()
+        for text in ("--shapes", f"{name}={':'.join('x'.join(map(str, each)) for each in corners)}")
+    ]
+    told = desk.told(model, "--target", "sm89", "--fix", fixed, *shapes)[1]
+    target = told["targets"]["sm89"]
+    if target["verdict"] == "fail":
+        assert not by_hand(model, sizes), target["message"]
+    else:
+        whole = target["nodes_accelerated"] == target["nodes_total"]
+        assert by_hand(fixed, sizes) is whole, target
+        assert target["engine_bytes"] > 0
+    return str(target["verdict"])
+
+
+@pytest.mark.parametrize("file", MODELS)
+def test_real_models(file: str, models: Path, tmp_path: Path) -> None:
+    source = next(path for path in sorted(models.rglob("*.onnx")) if str(path).endswith(file))
+    verdict = holds(Desk(tmp_path), source, MODELS[file])
+    assert (verdict == "fail") is (file == TWO_RATES)
+
+
+@pytest.mark.parametrize(
+    ("model", "verdict"),
+    [(mixed(), "fail"), (broken.relu(), "pass")],
+    ids=["partly", "whole"],
+)
+def test_models_that_it_takes_in_part_or_whole(
+    model: ModelProto, verdict: str, tmp_path: Path
+) -> None:
+    desk = Desk(tmp_path)
+    assert holds(desk, desk.save(model), {}) == verdict
+
+
+def test_what_it_refuses_by_hand_and_builds_from_the_operators_body(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    model = desk.save(attention(23))
+    assert not by_hand(model, {})
+    code, told = desk.told(model, "--target", "sm89")
+    assert (code, told["verdict"]) == (0, "warn")
+    assert "has no kernel of its own for attention (Attention)" in told["findings"][0]["message"]
