@@ -1,8 +1,8 @@
 """What each stage costs, in seconds and peak memory, beside the bare tools doing that alone.
 
 Absolute figures belong to one machine. What is to hold everywhere: preparing stays within a small
-multiple of one check, one load and one run; an engine's build within 10% of the bare builder's, beside a constant start; and
-a model of 2.7 GB within 12 GiB.
+multiple of one check, one load and one run; an engine's build within 10% of the bare builder's,
+beside a constant start; and a model of 2.7 GB within 12 GiB.
 """
 
 import argparse

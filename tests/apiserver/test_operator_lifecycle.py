@@ -88,6 +88,15 @@ class World:
     user: Namespace
     folder: Path
 
+    def furnish(self) -> None:
+        """Have one class and one node, and nothing of an earlier test."""
+        for kind in ("acceleratorclasses", "nodes"):
+            self.user.kubectl("delete", kind, "--all")
+        for namespace in (self.system, self.user):
+            namespace.kubectl("create", "serviceaccount", "default")  # nobody else does here
+        played.add_node(self.user, "node-1")
+        self.user.apply(accelerator_class())
+
     def operator(self) -> OperatorProcess:
         return OperatorProcess(self.user.kubeconfig, self.system.name, self.folder)
 
@@ -180,12 +189,7 @@ def world(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[Wo
     for each in json.loads(everywhere)["items"]:
         others = Namespace(each["metadata"]["namespace"], world.user.kubeconfig)
         others.kubectl("delete", "im", each["metadata"]["name"])
-    for kind in ("acceleratorclasses", "nodes"):
-        world.user.kubectl("delete", kind, "--all")
-    for namespace in (world.system, world.user):
-        namespace.kubectl("create", "serviceaccount", "default")  # nobody else does here
-    played.add_node(world.user, "node-1")
-    world.user.apply(accelerator_class())
+    world.furnish()
     yield world
     world.user.kubectl("delete", "inferencemodels", "--all")
 

@@ -16,7 +16,7 @@ from enginewright.kube.resources import CONFIG_MAPS
 from enginewright.manifests.labels import MANAGED_BY, OPERATOR
 
 # Where the chart's documentation has it installed: for users who may not look everywhere.
-_USUAL_NAMESPACE: Final = "enginewright-system"
+USUAL_NAMESPACE: Final = "enginewright-system"
 
 
 class ImageError(Exception):
@@ -47,7 +47,7 @@ async def _config_maps(api: KubeApi) -> tuple[JsonObject, ...]:
         )
     except Forbidden as everywhere:
         try:
-            return (await api.get(CONFIG_MAPS, _USUAL_NAMESPACE, CONFIG_MAP),)
+            return (await api.get(CONFIG_MAPS, USUAL_NAMESPACE, CONFIG_MAP),)
         except (Forbidden, NotFound):
             raise everywhere from None
     return listing.items

@@ -54,14 +54,12 @@ def _bias(
         return None
     if kinds.get(node.input[0]) != TensorProto.INT32:
         return None
-    found = [constants.get(name) for name in node.input if name]
-    if any(each is None for each in found):
+    named = [name for name in node.input if name]
+    found = [each for name in named if (each := constants.get(name)) is not None]
+    if len(found) < len(named):
         return None
-    values, scale = found[0], found[1]
-    zero_point = found[2] if len(found) > 2 else None
-    assert values is not None  # noqa: S101 - seen above
-    assert scale is not None  # noqa: S101 - likewise
+    values, scale, *zero_point = found
     if values.ndim > 1 or scale.dtype not in (np.float32, np.float16):
         return None  # no bias
-    shifted = values if zero_point is None else values - zero_point
+    shifted = values - zero_point[0] if zero_point else values
     return (shifted.astype(scale.dtype) * scale).astype(scale.dtype)

@@ -189,6 +189,12 @@ def is_function(node: NodeProto, opset: int) -> bool:
     )
 
 
+def operators_with_bodies(model: ModelProto) -> set[str]:
+    """Return the operators of the model's nodes that ONNX defines by others."""
+    opset = graphs.default_opset(model) or 1
+    return {node.op_type for node in standard_nodes(model) if is_function(node, opset)}
+
+
 def _stuck(nodes: Sequence[NodeProto], opset: int, target: int, recipe: Recipe) -> Finding:
     labels = name_nodes([graphs.label(node) for node in nodes])
     if recipe.target_opset is not None:

@@ -24,7 +24,7 @@ from enginewright_runtime import graphs
 from enginewright_runtime.arrays import write_arrays
 from enginewright_runtime.backends.words import plain
 from enginewright_runtime.conversion import plan
-from enginewright_runtime.conversion.planning import is_function, standard_nodes
+from enginewright_runtime.conversion.planning import operators_with_bodies
 from enginewright_runtime.conversion.storage import save, settle, size_bytes
 from enginewright_runtime.conversion.support import Support, ask
 from enginewright_runtime.conversion.verification import INPUTS, OUTPUTS, form_differs
@@ -290,9 +290,7 @@ class _Conversion:
         First those that are refused; then the others one by one, for ONNX Runtime itself puts the
         body in the place of a node that nobody takes, and then says what became of the body.
         """
-        model = graphs.parse(self._current)
-        opset = graphs.default_opset(model) or 1
-        bodied = {node.op_type for node in standard_nodes(model) if is_function(node, opset)}
+        bodied = operators_with_bodies(graphs.parse(self._current))
         named = sorted(bodied & now.operators)
         return [*([named] if named else []), *([each] for each in sorted(bodied - set(named)))]
 

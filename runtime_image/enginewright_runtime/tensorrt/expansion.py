@@ -11,8 +11,7 @@ from typing import Final
 
 from onnx import ModelProto
 
-from enginewright_runtime import graphs
-from enginewright_runtime.conversion.planning import is_function, standard_nodes
+from enginewright_runtime.conversion.planning import operators_with_bodies
 from enginewright_runtime.isolation import Limits, run_isolated
 
 _EXPAND: Final = "enginewright_runtime.conversion.changing:expand"
@@ -21,9 +20,8 @@ _SECONDS: Final = 900.0
 
 def named(model: ModelProto, errors: Sequence[str]) -> list[str]:
     """Return the operators that have bodies, and that the library's errors name."""
-    opset = graphs.default_opset(model) or 1
-    bodied = {node.op_type for node in standard_nodes(model) if is_function(node, opset)}
     words = "\n".join(errors)
+    bodied = operators_with_bodies(model)
     return sorted(each for each in bodied if re.search(rf"\b{re.escape(each)}\b", words))
 
 

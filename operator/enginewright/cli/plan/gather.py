@@ -27,7 +27,6 @@ from enginewright.kube.resources import (
 from enginewright.manifests.labels import MODEL, model_value
 
 _OPERATOR: Final = "app.kubernetes.io/name=enginewright,app.kubernetes.io/component=operator"
-_NAMESPACE: Final = "enginewright-system"  # as the documentation has it installed
 _NO_IMAGE: Final = "unknown.invalid/enginewright-runtime-cpu"
 _CHILDREN: Final = (JOBS, PODS, DEPLOYMENTS, CONTROLLER_REVISIONS)
 
@@ -112,7 +111,10 @@ class _Gathering:
         )
         variants = {facts.variant: reference for reference, facts in sorted(known.items())}
         # an image that nobody has asked is waited for, as it would be in the cluster
-        return {"images": variants or {"cpu": _NO_IMAGE}, "store": CHART_STORE}, _NAMESPACE
+        return {
+            "images": variants or {"cpu": _NO_IMAGE},
+            "store": CHART_STORE,
+        }, images.USUAL_NAMESPACE
 
     async def _allowed(self, reading: Awaitable[Found], what: str) -> Found | None:
         """Return what was read; None, which is told, where that is forbidden."""

@@ -16,6 +16,7 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.base import API_VERSION
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
+from enginewright.cli.images import USUAL_NAMESPACE
 from enginewright.cli.plan.manifest import Applied
 from enginewright.contract.images import VARIANTS, ImageFacts
 from enginewright.controller.children import of_jobs, of_owner
@@ -58,7 +59,7 @@ class Surroundings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    namespace: str = "enginewright-system"  # the operator's
+    namespace: str = USUAL_NAMESPACE  # the operator's
     config: Mapping[str, Any]  # the operator's, as in ENGINEWRIGHT_CONFIG
     images: Mapping[str, ImageFacts]  # by reference
     objects: tuple[JsonObject, ...] = ()  # with apiVersion and kind
