@@ -71,11 +71,11 @@ def _is_bias(subject: Subject, node: Node) -> bool:
 def _fits(subject: Subject, node: Node) -> bool:
     zero_point = subject.view.constant(node.scope, node.input(2)) if node.input(2) else None
     if zero_point is None:
-        # without a zero point the type is that of the data, or of the attribute
+        # the type is what is asked for, or that of the data
+        if node.op == "QuantizeLinear":
+            return (node.integer("output_dtype") or _UINT8) in _SYMMETRIC
         tensor = subject.view.constant(node.scope, node.input(0))
-        default = _UINT8 if node.op == "QuantizeLinear" else int(TensorProto.INT8)
-        kind = node.integer("output_dtype") or (tensor.data_type if tensor is not None else default)
-        return (node.op == "DequantizeLinear" and tensor is None) or kind in _SYMMETRIC
+        return tensor is None or tensor.data_type in _SYMMETRIC
     if zero_point.data_type not in _SYMMETRIC:
         return False
     try:
