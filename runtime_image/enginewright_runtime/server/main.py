@@ -96,8 +96,10 @@ class _Server:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
         _allow_files(self._settings.connections + self._settings.reserved_connections)
+        port = _listen(self._port)
+        self._foretell_crash()  # before any probe is answered: who sees us live may rely on it
         server = await loop.create_server(
-            lambda: Connection(self._app, self._heads, self._buffer), sock=_listen(self._port)
+            lambda: Connection(self._app, self._heads, self._buffer), sock=port
         )
         sweep = asyncio.create_task(self._sweep())
         self._loader = threading.Thread(target=self._load, args=(loop,), name="load", daemon=True)
@@ -110,6 +112,15 @@ class _Server:
         with contextlib.suppress(asyncio.CancelledError):
             await sweep
         return self._exit_code
+
+    def _foretell_crash(self) -> None:
+        """Leave what is true should native code end the process: it could not tell it itself."""
+        crashed = StageFailure(
+            Reason.BACKEND_CRASHED,
+            f"the process ended while backend {self._task.backend} was loading or proving the model"
+            " (exit code 139: the native library crashed; 137: killed, mostly for memory)",
+        )
+        write_herald(self._paths, failed("serve", crashed).herald())
 
     # Loading, in a thread of its own.
 
@@ -124,12 +135,6 @@ class _Server:
             self._task.backend,
             self._port,
         )
-        crashed = StageFailure(
-            Reason.BACKEND_CRASHED,
-            f"the process ended while backend {self._task.backend} was loading or proving the model"
-            " (exit code 139: the native library crashed; 137: killed, mostly for memory)",
-        )
-        write_herald(self._paths, failed("serve", crashed).herald())
         try:
             model = prepare(self._task, self._paths.artifact, tell)
         except StageFailure as failure:
