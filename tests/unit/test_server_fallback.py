@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from enginewright.contract.execution import Execution
 from enginewright.contract.manifest import EngineInfo, Manifest
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.report import StageReport, read_herald
 from enginewright.contract.task import Promise, ServeTask
+from enginewright_runtime.backends import loading
+from enginewright_runtime.backends.placement import LiveSession, Running
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.server.startup import prepare
 
@@ -143,6 +146,26 @@ def test_a_session_replaced_while_serving_is_seen(openvino_python: Path, tmp_pat
     assert after.providers == ("CPUExecutionProvider",)
     assert after.placement.nodes == {"CPUExecutionProvider": 2}
     assert len(after.placement.elsewhere) == 2
+
+
+def test_in_the_midst_of_a_replacement_the_last_session_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx.save(linear_model(), tmp_path / "model.onnx")
+    loaded = loading.create("cpu", tmp_path / "model.onnx")
+    live = LiveSession(loaded.session, loaded.placement)
+    create: Callable[..., None] = loaded.session._create_inference_session
+    midway: list[Running] = []
+
+    def look_and_create(*arguments: Any) -> None:
+        midway.append(live.read())
+        create(*arguments)
+
+    monkeypatch.setattr(loaded.session, "_create_inference_session", look_and_create)
+    first = live.read()
+    loaded.session.set_providers(["CPUExecutionProvider"])
+    assert midway == [first]
+    assert live.read() == Running(2, ("CPUExecutionProvider",), loaded.placement)
 
 
 # Engines, by real TensorRT-RTX.

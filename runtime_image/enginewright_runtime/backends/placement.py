@@ -7,9 +7,9 @@ fallback or `set_providers`: both make a new inner session inside the old object
 
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import onnxruntime as ort
 
@@ -41,8 +41,14 @@ class Placement:
         return self.nodes.get(self.provider, 0) / self.total if self.total else 1.0
 
 
-def read_placement(session: ort.InferenceSession, provider: str) -> Placement:
-    """Return the placement of a session made with assignment recording on."""
+class _Assigned(Protocol):
+    """A session, inner or outer."""
+
+    def get_provider_graph_assignment_info(self) -> Sequence[Any]: ...
+
+
+def read_placement(session: _Assigned, provider: str) -> Placement:
+    """Return the placement of a session that was made with assignment recording on."""
     nodes: Counter[str] = Counter()
     elsewhere: list[str] = []
     context: list[str] = []
@@ -56,21 +62,35 @@ def read_placement(session: ort.InferenceSession, provider: str) -> Placement:
     return Placement(provider, dict(nodes), tuple(elsewhere), tuple(context))
 
 
-class LivePlacement:
-    """The placement of a session now, and how often the session has been replaced."""
+@dataclass(frozen=True)
+class Running:
+    """One inner session, as it was when it was first seen."""
+
+    number: int  # from 1; one more for each replacement seen
+    providers: tuple[str, ...]
+    placement: Placement
+
+
+class LiveSession:
+    """What runs inside a session now; for one thread, while others may replace what it reads.
+
+    All is read from the inner session: between two questions the outer one may lose it.
+    """
 
     def __init__(self, session: ort.InferenceSession, placement: Placement) -> None:
         self._session = session
-        self._placement = placement
-        self._number = 1
+        self._running = Running(1, tuple(session.get_providers()), placement)
         self._inner: weakref.ref[Any] = weakref.ref(session._sess)  # noqa: SLF001 - no public name
 
-    def read(self) -> tuple[int, Placement]:
-        """Return the session's number, which rises when it is replaced, and its placement."""
+    def read(self) -> Running:
+        """Return what runs; while a replacement is being made, what ran before it."""
         inner = self._session._sess  # noqa: SLF001 - as above
-        # None: being replaced by another thread just now; the next look will see
         if inner is not None and inner is not self._inner():
-            self._placement = read_placement(self._session, self._placement.provider)
+            before = self._running
+            self._running = Running(
+                before.number + 1,
+                tuple(inner.get_providers()),
+                read_placement(inner, before.placement.provider),
+            )
             self._inner = weakref.ref(inner)
-            self._number += 1
-        return self._number, self._placement
+        return self._running

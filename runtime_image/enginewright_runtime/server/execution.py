@@ -12,7 +12,7 @@ from enginewright.contract.task import ServeTask
 
 from enginewright_runtime.backends.base import Backend, distributions
 from enginewright_runtime.backends.loading import LoadedModel
-from enginewright_runtime.backends.placement import LivePlacement
+from enginewright_runtime.backends.placement import LiveSession
 from enginewright_runtime.driver import Device
 from enginewright_runtime.server.buckets import ComputeBuckets
 
@@ -42,8 +42,7 @@ class ExecutionReport:
         buckets: ComputeBuckets,
         proofs: Proofs,
     ) -> None:
-        self._session = loaded.session
-        self._live = LivePlacement(loaded.session, loaded.placement)
+        self._live = LiveSession(loaded.session, loaded.placement)
         self._buckets = buckets
         versions = {"onnxruntime": str(ort.__version__), backend.name: backend.version()}
         engine = manifest.engine
@@ -82,11 +81,12 @@ class ExecutionReport:
 
     def document(self) -> bytes:
         """Return the contract's `Execution` as JSON, and beside it in `details` what people ask."""
-        number, placement = self._live.read()
+        running = self._live.read()
+        placement = running.placement
         execution = Execution(
             **self._fixed,
-            providers=tuple(self._session.get_providers()),
-            session=number,
+            providers=running.providers,
+            session=running.number,
             placement=PlacementFacts(
                 nodes=dict(placement.nodes),
                 elsewhere=placement.elsewhere,
