@@ -55,6 +55,15 @@ def one_node(op_type: str, domain: str = "", **attributes: str) -> ModelProto:
     )
 
 
+def lower_case() -> ModelProto:
+    """Return strings to their lower case, in a language that nobody speaks."""
+    text = [helper.make_tensor_value_info(name, TensorProto.STRING, ["n"]) for name in ("x", "y")]
+    node = helper.make_node(
+        "StringNormalizer", ["x"], ["y"], name="lower", case_change_action="LOWER", locale="xx_XX"
+    )
+    return build([node], text[:1], text[1:])
+
+
 def newer_operators(count: int) -> ModelProto:
     """Return nodes of opset 27 behind nodes that any opset has."""
     nodes = [

@@ -39,6 +39,7 @@ class Broken:
     backend: str = "cpu"
     precision: str | None = None
     nodes: int = 0
+    remedy: str | None = None  # in place of the rule's
     files: Callable[[Path], None] | None = None  # writes what lies beside the model
     refused: bool = True  # ONNX Runtime refuses it too, where it is an error
     also: frozenset[str] = field(default_factory=frozenset)  # rules that it breaks as well
@@ -317,6 +318,12 @@ BROKEN = (
            "node-1 (FooBar)", nodes=1),
     Broken("unknown-operator", lambda: broken.one_node("FooBar"), "found out on its device",
            severity="warning", backend="tensorrt", nodes=1),
+    Broken("unknown-operator", lambda: broken.one_node("Gelu"),
+           "node-1 (Gelu): the model imports opset 17, which is older than they are", nodes=1,
+           remedy="export with opset 20 or newer"),
+    Broken("unknown-operator", lambda: broken.one_node("TreeEnsemble", "ai.onnx.ml"),
+           "the model imports opset 1, which is older than they are", nodes=1,
+           remedy="export with opset 5 of ai.onnx.ml or newer"),
     Broken("deprecated-operator", lambda: build(
         [N("Scatter", ["x", "i", "x"], ["y"], name="s")], [X], [Y],
         [numpy_helper.from_array(np.zeros((1, 4), np.int64), "i")], opset=11),

@@ -80,6 +80,22 @@ def test_a_good_model_passes_on_the_cpu_and_as_an_engine(models: Path, tmp_path:
     assert result["findings"] == []
 
 
+def test_a_warning_has_its_own_remedy(tmp_path: Path) -> None:
+    model = save(broken.lower_case(), tmp_path)
+    code, result = told(model, "--target", "sm89,cpu", folder=tmp_path)
+    assert code == 1
+    found = {each["message"].partition(":")[0]: each for each in result["findings"]}
+    locale = "no locale xx_XX is installed here, by which lower (StringNormalizer) works"
+    assert found[locale]["severity"] == "error"
+    assert found[locale]["remedy"].startswith("export with locale C")
+    strings = "backend tensorrt-rtx has no strings, so what takes or gives them runs on the CPU"
+    assert found[strings]["severity"] == "warning"
+    assert found[strings]["remedy"] == (
+        "do what is done with strings before the model, or serve it on backend cpu"
+    )
+    assert not [each for each in result["findings"] if "/onnxruntime_src/" in each["message"]]
+
+
 def test_a_refused_model_names_nodes_reason_and_remedy_once(tmp_path: Path) -> None:
     path = save(broken.one_node("Frobnicate", "com.example"), tmp_path)
     code, result = told(path, "--target", "sm89,cpu", folder=tmp_path)

@@ -5,7 +5,8 @@ from typing import Final
 
 _STATUS: Final = re.compile(r"\[ONNXRuntimeError\] : \d+ : (?P<code>\w+) : (?P<text>.*)", re.DOTALL)
 _FUNCTION: Final = re.compile(
-    r"/?(?:onnxruntime|onnxruntime_src|__w)/\S+?:\d+ .*?\)(?: const)?(?: \[with .*?\])? (?=[A-Za-z\[(])",
+    r"/?(?:onnxruntime|onnxruntime_src|__w)/\S+?:\d+ .*?\)(?: const)?(?:::<lambda\(.*?\)>)?"
+    r"(?: \[with .*?\])? (?=[A-Za-z\[(])",
     re.DOTALL,
 )
 _PLACE: Final = re.compile(r"(?:Exception from|at) (?:src|/)\S+:\d+:?")

@@ -1,10 +1,13 @@
 """Rules on which operators there are: in the runtime image, and to be relied on."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from enginewright.contract.report import name_nodes
 
 from enginewright_runtime.rules.base import Hit, Subject, labels
+from enginewright_runtime.rules.registry import Registry
 from enginewright_runtime.rules.text import quoted
 from enginewright_runtime.rules.view import Node
 
@@ -49,12 +52,36 @@ def custom_domain(subject: Subject) -> Hit | None:
 def unknown_operator(subject: Subject) -> Hit | None:
     """Find operators that their domain does not have, at the version that the model imports."""
     found = [node for node in _judged(subject) if _schema_missing(subject, node)]
-    if not found:
-        return None
-    told = labels(found)
-    return _unless_device(
-        subject, f"ONNX Runtime has no operator for {name_nodes(list(told))}", told
+    return _unless_device(subject, missing(found, subject.registry)) if found else None
+
+
+def missing(nodes: Sequence[Node], registry: Registry) -> Hit:
+    """Say that ONNX Runtime has no operator for these; where a newer opset has them, which."""
+    told = labels(nodes)
+    message = f"ONNX Runtime has no operator for {name_nodes(list(told))}"
+    newer = _newer_opset(nodes, registry)
+    if newer is None:
+        return Hit(message, told)
+    return Hit(
+        f"{message}: the model imports opset {nodes[0].opset}, which is older than they are",
+        told,
+        remedy=f"export with {newer} or newer",
     )
+
+
+def _newer_opset(nodes: Sequence[Node], registry: Registry) -> str | None:
+    """Return the opset with which the last of the operators came, if all came after the model's."""
+    domains = {node.domain for node in nodes}
+    if len(domains) > 1:
+        return None
+    newest = 0
+    for node in nodes:
+        came = registry.first_version(node.domain, node.op)
+        if came is None or node.opset is None or came <= node.opset:
+            return None
+        newest = max(newest, came)
+    (domain,) = domains
+    return f"opset {newest} of {domain}" if domain else f"opset {newest}"
 
 
 def deprecated_operator(subject: Subject) -> Hit | None:
@@ -69,11 +96,8 @@ def deprecated_operator(subject: Subject) -> Hit | None:
     if not found:
         return None
     told = labels(found)
-    return _unless_device(
-        subject,
-        f"opset {found[0].opset} has these operators no more: {name_nodes(list(told))}",
-        told,
-    )
+    message = f"opset {found[0].opset} has these operators no more: {name_nodes(list(told))}"
+    return _unless_device(subject, Hit(message, told))
 
 
 def experimental_operator(subject: Subject) -> Hit | None:
@@ -135,13 +159,13 @@ def _schema_missing(subject: Subject, node: Node) -> bool:
     )
 
 
-def _unless_device(subject: Subject, message: str, nodes: tuple[str, ...]) -> Hit:
+def _unless_device(subject: Subject, hit: Hit) -> Hit:
     """Make a warning of what a backend may have that needs a device, and the reference not."""
     if not subject.on_device:
-        return Hit(message, nodes)
+        return hit
     backend = subject.recipe.backend
-    return Hit(
-        f"{message}; whether backend {backend} can is found out on its device",
-        nodes,
+    return replace(
+        hit,
+        message=f"{hit.message}; whether backend {backend} can is found out on its device",
         severity="warning",
     )

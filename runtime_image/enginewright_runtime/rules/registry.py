@@ -42,6 +42,11 @@ class Registry:
         known = self.schemas.get((domain, name), ())
         return next((each for each in reversed(known) if each.since_version <= version), None)
 
+    def first_version(self, domain: str, name: str) -> int | None:
+        """Return the version with which the operator came into its domain."""
+        known = self.schemas.get((domain, name))
+        return known[0].since_version if known else None
+
 
 def of(schemas: Iterable[Schema]) -> Registry:
     """Return a registry of these operators."""

@@ -123,6 +123,15 @@ REFUSED_OPERATOR: Final = Rule(
     REMEDIES[Reason.UNSUPPORTED_OPERATOR],
     "ONNX Runtime and the backend, loading the model; docs/OperatorKernels.md of onnxruntime",
 )
+NO_LOCALE: Final = Rule(
+    "locale-missing",
+    "error",
+    Reason.UNSUPPORTED_OPERATOR,
+    "strings changed by the rules of a language that is not installed where the model is loaded",
+    "export with locale C (skl2onnx: options={TfidfVectorizer: {'locale': 'C'}}), or install the"
+    " locale in a runtime image of your own",
+    f"ONNX Runtime, loading the model; {_OPERATORS}, StringNormalizer: the default is en_US",
+)
 REFUSED_EXTERNAL: Final = Rule(
     "external-data-refused",
     "error",
@@ -152,7 +161,7 @@ CHECKER: Final = Rule(
     "warning",
     Reason.INVALID_MODEL,
     "what onnx.checker, with shape inference, has against a model that ONNX Runtime loads",
-    "nothing has to be done for serving; other tools may refuse the model",
+    "nothing has to be done for serving, though other tools may refuse the model",
     "onnx.checker.check_model(full_check=True)",
 )
 DECLARED_SHAPES: Final = Rule(
@@ -405,6 +414,7 @@ RULES: Final[tuple[Rule, ...]] = (
         operators.deprecated_operator,
     ),
     REFUSED_OPERATOR,
+    NO_LOCALE,
     BACKEND_CRASHED,
     BAD_SHAPES,
     NO_SHAPES,
@@ -480,7 +490,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "warning",
         Reason.UNSUPPORTED_OPERATOR,
         "If, Loop and Scan where TensorRT parses the model",
-        "whether it takes these shows when the engine is built; what it leaves runs outside the engine",
+        "build the engine: it shows whether these are taken, and what is left runs outside of it",
         f"{_TENSORRT}: If, Loop, Scan; TensorRT's operator page of If; measured with TensorRT-RTX 1.7",
         flow.control_flow,
     ),

@@ -215,7 +215,7 @@ class _Golden:
         except StageFailure as failure:
             reason, words = failure.reason, failure.message
         except SessionError as error:
-            reason, words = Reason.INTERNAL_ERROR, plain(str(error))
+            reason, words = Reason.UNSUPPORTED_OPERATOR, plain(str(error))
         message = f"what each node costs is not known, so no maxComputeShare can be kept: {words}"
         self._made.findings.append(Finding(severity="warning", reason=reason, message=message))
         return ()

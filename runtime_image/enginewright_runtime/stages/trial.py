@@ -22,6 +22,7 @@ from enginewright_runtime.backends.words import is_out_of_memory, plain, status
 from enginewright_runtime.failure import SessionError, StageFailure
 from enginewright_runtime.rules import table
 from enginewright_runtime.rules.base import Hit
+from enginewright_runtime.rules.operators import missing
 from enginewright_runtime.rules.registry import of_runtime
 from enginewright_runtime.rules.view import Node, View
 from enginewright_runtime.server.signature import SignatureError, read_signature
@@ -33,6 +34,9 @@ _ADD_LIBRARY: Final = "add the library that has them to spec.extensions, or expo
 _OPERATOR: Final = re.compile(
     r"(?P<domain>[^\s:]+):(?P<name>[^\s:(]+)\(-?\d+\) is not a registered"
 )
+
+_LOCALE: Final = re.compile(r"Failed to construct locale with name:(?P<name>[^\s:]+)")
+_BY_LOCALE: Final = "StringNormalizer"
 
 
 def load_and_run(
@@ -130,6 +134,10 @@ def _refusal(path: Path, text: str) -> Finding:
             f"backend {REFERENCE} cannot run the model: {words}",
             _all(named),
         )
+    if locale := _LOCALE.search(text):
+        nodes = [node for node in View(graphs.parse(path)).nodes if node.is_standard(_BY_LOCALE)]
+        told = f"no locale {locale['name']} is installed here, by which {name_nodes(list(_all(nodes)))} works"
+        return table.tell(table.NO_LOCALE, told, _all(nodes))
     if "External data" in text or "external data" in text:
         return table.tell(table.REFUSED_EXTERNAL, words)
     return table.tell(table.REFUSED_INVALID, told)
@@ -159,8 +167,7 @@ def _unknown_operator(model: ModelProto, text: str, words: str) -> Finding:
                 remedy=_ADD_LIBRARY,
             )
         )
-    told = f"ONNX Runtime has no operator for {name_nodes(list(labels))}" if labels else words
-    return table.UNKNOWN_OPERATOR.finding(Hit(told, labels))
+    return table.UNKNOWN_OPERATOR.finding(missing(nodes, of_runtime()) if nodes else Hit(words))
 
 
 def _all(nodes: Sequence[Node]) -> tuple[str, ...]:

@@ -326,7 +326,7 @@ def _parts(finding: Finding) -> tuple[str, str]:
     for each in (known, *REMEDIES.values()):
         if finding.message.endswith(each):
             return finding.message.removesuffix(each).rstrip("; "), each
-    if finding.severity != "error":
+    if finding.severity != "error" and not finding.rule:
         return finding.message, known
     message, separator, remedy = finding.message.rpartition("; ")
     return (message, remedy) if separator else (finding.message, known)
