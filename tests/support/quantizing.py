@@ -114,6 +114,22 @@ def convolutions(layers: int = 3, channels: int = 8, *, opset: int = 17) -> Mode
     )
 
 
+def copied(model: ModelProto) -> ModelProto:
+    """Return the model with its weights through Identity, as exporters write equal ones."""
+    changed = ModelProto()
+    changed.CopyFrom(model)
+    names = {tensor.name for tensor in changed.graph.initializer}
+    for node in changed.graph.node:
+        for index, name in enumerate(node.input):
+            if name in names:
+                node.input[index] = f"{name}_copy"
+    copies = [helper.make_node("Identity", [name], [f"{name}_copy"]) for name in sorted(names)]
+    nodes = [*copies, *changed.graph.node]
+    del changed.graph.node[:]
+    changed.graph.node.extend(nodes)
+    return changed
+
+
 def collapsing(layers: int = 8, width: int = 32, *, at: int = 5) -> ModelProto:
     """Return products of matrices of which one takes values that no 8 bits hold.
 

@@ -21,6 +21,7 @@ from tests.support.converting import real
 from tests.support.quantizing import (
     build_engine,
     convolutions,
+    copied,
     cosine,
     dense,
     random,
@@ -70,6 +71,13 @@ def test_weights_and_nodes_are_halves_and_the_interface_is_not(
     assert not result.kept
     found = run(simulated(path), X)[0]
     assert 0 < 1 - cosine(run(source, X)[0], found) < error
+
+
+def test_copies_of_weights_are_halves_too(tmp_path: Path) -> None:
+    path, result = lowered(subject(tmp_path, copied(dense())), tmp_path / "out")
+    assert set(elements(onnx.load(path)).values()) == {TensorProto.FLOAT16}
+    assert not result.kept
+    assert cosine(run(dense(), X)[0], run(simulated(path), X)[0]) > 1 - 1e-6
 
 
 def test_unsorted_nodes_become_sorted(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tests.support.quantizing import (
     Arrays,
     build_engine,
     convolutions,
+    copied,
     cosine,
     dense,
     operators,
@@ -100,8 +101,13 @@ def test_a_bias_that_32_bits_do_not_hold_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("per_channel", [True, False])
 @pytest.mark.parametrize(
     ("source", "feeds"),
-    [(dense(), X), (dense(operator="MatMul"), X), (convolutions(), IMAGE)],
-    ids=["gemm", "matmul", "conv"],
+    [
+        (dense(), X),
+        (dense(operator="MatMul"), X),
+        (convolutions(), IMAGE),
+        (copied(convolutions()), IMAGE),
+    ],
+    ids=["gemm", "matmul", "conv", "copies"],
 )
 def test_every_form_keeps_the_outputs(
     source: ModelProto, feeds: Arrays, per_channel: bool, tmp_path: Path
@@ -211,7 +217,7 @@ def test_what_is_not_quantised_has_a_reason(tmp_path: Path) -> None:
     source.graph.node.extend(
         [
             helper.make_node("MatMul", ["y", "other"], ["two"], name="two-activations"),
-            helper.make_node("Identity", ["b0"], ["bias"], name="bias"),
+            helper.make_node("Neg", ["b0"], ["bias"], name="bias"),
             helper.make_node("Gemm", ["two", "w0", "bias"], ["three"], name="computed-bias"),
             helper.make_node("MatMul", ["w0", "w1"], ["four"], name="constant"),
             helper.make_node("MatMul", ["three", "vector"], ["five"], name="vector"),

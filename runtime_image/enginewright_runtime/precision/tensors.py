@@ -18,6 +18,7 @@ from typing_extensions import Buffer
 
 from enginewright_runtime import graphs
 from enginewright_runtime.conversion.inference import constants as small_constants
+from enginewright_runtime.conversion.schemas import STANDARD
 from enginewright_runtime.conversion.storage import locations
 from enginewright_runtime.digests import CHUNK, MODEL_NAME
 from enginewright_runtime.failure import StageFailure
@@ -31,7 +32,10 @@ Array = NDArray[Any]
 
 
 class Constants:
-    """Values of a graph's initializers and Constant nodes, those of the graphs around it too."""
+    """Values of a graph's initializers and Constant nodes, those of the graphs around it too.
+
+    A copy of a constant is one as well: exporters let equal weights be Identities of one another.
+    """
 
     def __init__(self, graph: GraphProto, folder: Path, outer: "Constants | None" = None) -> None:
         self._folder = str(folder)
@@ -41,8 +45,9 @@ class Constants:
         self._tensors = {
             tensor.name: tensor for tensor in graph.initializer if tensor.name not in self._hidden
         }
-        for node in graph.node:
-            if (tensor := constant_tensor(node)) is not None:
+        for node in graph.node:  # sorted: a copy comes after what it copies
+            tensor = self.tensor(node.input[0]) if _is_copy(node) else constant_tensor(node)
+            if tensor is not None:
                 self._tensors[node.output[0]] = tensor
 
     def tensor(self, name: str) -> TensorProto | None:
@@ -60,6 +65,10 @@ class Constants:
     def names(self) -> Iterator[str]:
         """Yield the names of this graph's own constants."""
         yield from self._tensors
+
+
+def _is_copy(node: NodeProto) -> bool:
+    return node.op_type == "Identity" and node.domain in STANDARD and len(node.input) == 1
 
 
 def constant_tensor(node: NodeProto) -> TensorProto | None:
