@@ -12,6 +12,7 @@ from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from tests.support.broken_models import build, value
 from tests.support.converting import copy, feeds, operators, real, run, same, weight
+from tests.support.quantizing import copied
 
 NOWHERE = Path("nowhere")
 
@@ -54,6 +55,14 @@ def test_folded_into_a_convolution(operator: str, kernel: tuple[int, ...], opset
     assert folded.into_convolutions == ["norm (BatchNormalization)"]
     assert [node.name for node in model.graph.node] == ["first", "relu"]
     assert {each.name for each in model.graph.initializer} == {"w_folded", "first/bias_folded"}
+    same(run(source, feeds(source)), run(model, feeds(model)))
+
+
+def test_copies_of_weights_are_weights() -> None:
+    source = copied(normalized())
+    model = copy(source)
+    assert fold(model, NOWHERE).into_convolutions == ["norm (BatchNormalization)"]
+    assert [node.name for node in model.graph.node] == ["first", "relu"]
     same(run(source, feeds(source)), run(model, feeds(model)))
 
 

@@ -10,20 +10,19 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
 from enginewright_runtime import graphs
 from enginewright_runtime.conversion.branches import remove_unused
+from enginewright_runtime.conversion.constants import Array, Constants
 from enginewright_runtime.conversion.inference import infer, sort
 from enginewright_runtime.conversion.schemas import attribute
 from enginewright_runtime.conversion.splicing import Names
 from enginewright_runtime.tensorrt.graph import uses
 
-Array = NDArray[Any]
 _EPSILON: Final = 1e-5  # of the operator, where the node says none
 _HALF: Final = np.finfo(np.float16)
 
@@ -34,29 +33,6 @@ class Folded:
 
     into_convolutions: list[str] = field(default_factory=list)
     into_arithmetic: list[str] = field(default_factory=list)
-
-
-class Constants:
-    """Constants of a graph, read from external files only when asked for."""
-
-    def __init__(self, graph: GraphProto, folder: Path) -> None:
-        self._folder = str(folder)
-        self._tensors = {tensor.name: tensor for tensor in graph.initializer}
-        for node in graph.node:
-            value = attribute(node, "value")
-            if node.op_type == "Constant" and value is not None:
-                self._tensors[node.output[0]] = value.t
-        for each in graph.input:  # a caller may replace it
-            self._tensors.pop(each.name, None)
-
-    def add(self, *tensors: TensorProto) -> None:
-        """Know further constants."""
-        self._tensors |= {tensor.name: tensor for tensor in tensors}
-
-    def get(self, name: str) -> Array | None:
-        """Return what the name stands for; None: no constant."""
-        tensor = self._tensors.get(name)
-        return None if tensor is None else numpy_helper.to_array(tensor, self._folder)
 
 
 def fold(model: ModelProto, folder: Path) -> Folded:
@@ -146,7 +122,7 @@ def _scale_and_shift(node: NodeProto, values: Constants) -> tuple[Array, Array] 
         or any(node.output[1:])
     ):
         return None
-    found = [values.get(name) for name in node.input[1:5]]
+    found = [values.array(name) for name in node.input[1:5]]
     parameters = [each.astype(np.float64) for each in found if each is not None]
     if len(parameters) < 4 or any(each.ndim != 1 for each in parameters):
         return None
@@ -165,9 +141,9 @@ def _into_convolution(
         return False
     if node.op_type == "ConvTranspose" and group is not None and group.i != 1:
         return False
-    weight = values.get(node.input[1])
+    weight = values.array(node.input[1])
     has_bias = len(node.input) > 2 and bool(node.input[2])
-    bias = values.get(node.input[2]) if has_bias else np.zeros_like(shift)
+    bias = values.array(node.input[2]) if has_bias else np.zeros_like(shift)
     axis = 0 if node.op_type == "Conv" else 1
     if weight is None or bias is None or weight.shape[axis] != factor.size:
         return False
@@ -191,7 +167,7 @@ def _into_convolution(
 
 def _fits_half(node: NodeProto, values: Constants) -> bool:
     """Tell whether the parameters keep their values as halves: none overflows, no variance is lost."""
-    arrays = [array for name in node.input[1:5] if (array := values.get(name)) is not None]
+    arrays = [array for name in node.input[1:5] if (array := values.array(name)) is not None]
     largest = max((float(np.abs(array).max(initial=0)) for array in arrays), default=0.0)
     variance = arrays[3] if len(arrays) == 4 else np.ones(1)
     return largest <= float(_HALF.max) and float(variance.min(initial=1)) >= float(_HALF.tiny)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from enginewright_runtime import graphs
-from enginewright_runtime.conversion.batch_norms import Constants
 from enginewright_runtime.conversion.branches import remove_unused
+from enginewright_runtime.conversion.constants import Constants
 from enginewright_runtime.conversion.schemas import STANDARD
 
 
@@ -55,7 +55,7 @@ def _bias(
     if kinds.get(node.input[0]) != TensorProto.INT32:
         return None
     named = [name for name in node.input if name]
-    found = [each for name in named if (each := constants.get(name)) is not None]
+    found = [each for name in named if (each := constants.array(name)) is not None]
     if len(found) < len(named):
         return None
     values, scale, *zero_point = found

@@ -18,6 +18,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 
 from enginewright_runtime import graphs
 from enginewright_runtime.conversion.branches import remove_unused
+from enginewright_runtime.conversion.constants import Constants
 from enginewright_runtime.conversion.element_types import declared
 from enginewright_runtime.conversion.inference import bodies
 from enginewright_runtime.conversion.splicing import Names
@@ -30,7 +31,7 @@ from enginewright_runtime.precision.signatures import (
 )
 from enginewright_runtime.precision.static import EXCLUDED
 from enginewright_runtime.precision.subject import Subject
-from enginewright_runtime.precision.tensors import Constants, Sink
+from enginewright_runtime.precision.tensors import Sink
 from enginewright_runtime.promise import label
 
 _FLOAT: Final = "tensor(float)"

@@ -14,6 +14,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from enginewright_runtime import graphs
 from enginewright_runtime.conversion.branches import remove_unused
+from enginewright_runtime.conversion.constants import Constants
 from enginewright_runtime.conversion.inference import bodies
 from enginewright_runtime.conversion.schemas import STANDARD, attribute
 from enginewright_runtime.conversion.splicing import Names
@@ -27,7 +28,7 @@ from enginewright_runtime.precision.scales import (
     quantizer,
 )
 from enginewright_runtime.precision.subject import Subject
-from enginewright_runtime.precision.tensors import Constants, Sink
+from enginewright_runtime.precision.tensors import Sink
 from enginewright_runtime.tensorrt.graph import uses
 
 Array = NDArray[Any]

@@ -7,9 +7,9 @@ from typing import Final, Self
 from onnx import ModelProto, ValueInfoProto, helper
 
 from enginewright_runtime import graphs
+from enginewright_runtime.conversion.constants import Constants
 from enginewright_runtime.conversion.inference import sort
 from enginewright_runtime.conversion.translating import translate
-from enginewright_runtime.precision.tensors import Constants
 from enginewright_runtime.promise import label
 from enginewright_runtime.stages.shape_nodes import shape_nodes
 
