@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, helper
 
 from tests.support import bare_builder
 from tests.support import broken_models as broken
 from tests.support.converting import attention
 from tests.support.engines import mixed
 from tests.support.preflight_runs import Desk
+from tests.support.quantizing import random, weight
 
 Sizes = Mapping[str, list[list[int]]]  # minimum, usual and maximum by input
 
@@ -91,3 +92,22 @@ def test_what_it_refuses_by_hand_and_builds_from_the_operators_body(tmp_path: Pa
     code, told = desk.told(model, "--target", "sm89")
     assert (code, told["verdict"]) == (0, "warn")
     assert "has no kernel of its own for attention (Attention)" in told["findings"][0]["message"]
+
+
+def test_what_its_parser_refuses_in_a_precision_is_built_from_the_operators_body(
+    tmp_path: Path,
+) -> None:
+    desk = Desk(tmp_path)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"], name="product"),
+        helper.make_node("HardSwish", ["product"], ["y"], name="swish"),
+    ]
+    sides = broken.value("x", 1, 64), broken.value("y", 1, 64)
+    model = broken.build(nodes, sides[:1], sides[1:], [weight("w", random(64, 64))], opset=22)
+    fixed = desk.root / "fixed.onnx"
+    arguments = ("--target", "sm89", "--precision", "BF16", "--fix", fixed)
+    code, told = desk.told(desk.save(model), *arguments)
+    assert (code, told["verdict"]) == (0, "warn")
+    assert told["findings"][0]["nodes"] == ["swish (HardSwish)"]
+    assert "has no kernel of its own for" in told["findings"][0]["message"]
+    assert not by_hand(fixed, {})

@@ -47,6 +47,8 @@ _ANALYSIS_SECONDS: Final = 900.0  # of what reads a model; a build may take all 
 _FEW: Final = 3  # an engine of fewer compute nodes costs more in copies than it gains
 _MUCH: Final = 0.2  # unless they take this share of the time
 _SHOWN: Final = 100  # nodes in a finding
+# what the bodies of operators may mend
+_REFUSALS: Final = frozenset({Reason.BUILD_FAILED, Reason.UNSUPPORTED_OPERATOR})
 # what may befall one part of a model and leave the others worth building
 _PARTIAL: Final = frozenset(
     {
@@ -142,8 +144,8 @@ class _Build:
         began = time.monotonic()
         types: dict[str, TensorType] = {}
         answer = self._attempts.build(self._model, _WHOLE, self._sizes(), (0, 90))
-        if answer.parsed and not answer.built:
-            answer = self._without_kernels(answer)
+        if not answer.built:
+            answer = self._from_bodies(answer)
         if answer.built:
             engines = [self._engine(answer, context.whole(self._model, _WHOLE, file_name(_WHOLE)))]
         else:
@@ -170,15 +172,15 @@ class _Build:
             tuple(self._findings),
         )
 
-    def _without_kernels(self, refused: words.Answer) -> words.Answer:
-        """Build again with bodies in the place of the operators that the library's errors name.
+    def _from_bodies(self, refused: words.Answer) -> words.Answer:
+        """Build again with bodies in the place of the operators that the library refuses.
 
         The engine holds the same nodes, so what is around it is the same. Returns the first answer
         where that is of no use.
         """
         why = words.failure(refused, self._about())
-        operators = expansion.named(self._model, refused.errors)
-        if why.reason is not Reason.BUILD_FAILED or not operators:
+        operators = expansion.refused(self._model, refused)
+        if why.reason not in _REFUSALS or not operators:
             return refused
         _log.info("building again with the bodies of %s: %s", ", ".join(operators), why.message)
         path = self._source.with_name(".expanded.onnx")

@@ -1,7 +1,8 @@
-"""What to do about operators that the parser takes and no kernel computes: their bodies instead.
+"""What to do about operators that the library does not compute as they are: their bodies instead.
 
 ONNX defines Attention and others by bodies of older operators, which the library builds where it has
-no kernel for the whole: TensorRT-RTX 1.7 parses an Attention of any size, and builds those of some.
+nothing for the whole: TensorRT-RTX 1.7 parses an Attention of any size, and builds those of some; it
+parses a HardSwish in single and half precision, and not in BF16.
 """
 
 import re
@@ -13,16 +14,24 @@ from onnx import ModelProto
 
 from enginewright_runtime.conversion.planning import operators_with_bodies
 from enginewright_runtime.isolation import Limits, run_isolated
+from enginewright_runtime.tensorrt.words import Answer
 
 _EXPAND: Final = "enginewright_runtime.conversion.changing:expand"
 _SECONDS: Final = 900.0
 
 
-def named(model: ModelProto, errors: Sequence[str]) -> list[str]:
-    """Return the operators that have bodies, and that the library's errors name."""
-    words = "\n".join(errors)
+def refused(model: ModelProto, answer: Answer) -> list[str]:
+    """Return the operators whose bodies may help: those that the parser refuses, or errors name.
+
+    None, if the parser refuses one that has no body: the whole model cannot be built then.
+    """
     bodied = operators_with_bodies(model)
-    return sorted(each for each in bodied if re.search(rf"\b{re.escape(each)}\b", words))
+    unparsed = {error.operator for error in answer.parser}
+    if not unparsed <= bodied:
+        return []
+    words = "\n".join(answer.errors)
+    named = {each for each in bodied if re.search(rf"\b{re.escape(each)}\b", words)}
+    return sorted(unparsed | named)
 
 
 def expand(source: Path, operators: Sequence[str], out: Path) -> tuple[str, ...]:
