@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import onnx
-import tensorrt_rtx_bindings as trt  # type: ignore[import-untyped]  # NVIDIA's
+import tensorrt_rtx_bindings as trt  # type: ignore[import-untyped]  # NVIDIA ships no types
 
 BATCHES = (1, 8, 32)  # minimum, usual and maximum where none are given
 

@@ -179,8 +179,9 @@ class _Build:
         where that is of no use.
         """
         why = words.failure(refused, self._about())
-        operators = expansion.refused(self._model, refused)
-        if why.reason not in _REFUSALS or not operators:
+        if why.reason not in _REFUSALS or not (
+            operators := expansion.refused(self._model, refused)
+        ):
             return refused
         _log.info("building again with the bodies of %s: %s", ", ".join(operators), why.message)
         path = self._source.with_name(".expanded.onnx")

@@ -326,6 +326,7 @@ def _parts(finding: Finding) -> tuple[str, str]:
     for each in (known, *REMEDIES.values()):
         if finding.message.endswith(each):
             return finding.message.removesuffix(each).rstrip("; "), each
+    # errors and what rules find end with what to do; other warnings need not
     if finding.severity != "error" and not finding.rule:
         return finding.message, known
     message, separator, remedy = finding.message.rpartition("; ")
