@@ -22,10 +22,11 @@ test: lint ## Set everything up and run every test
 	hack/models >/dev/null
 	hack/source-servers >/dev/null
 	hack/chromium >/dev/null
+	hack/qemu-user >/dev/null
 	$(RUN)/pytest tests/unit $(IN_TWO)
 	$(RUN)/pytest tests/apiserver tests/cluster tests/e2e tests/gpu
 
-unit: venv ## Run the tests that need nothing but Python
+unit: venv ## Run the tests that need no cluster
 	$(RUN)/pytest tests/unit $(IN_TWO)
 
 lint: venv ## Check style, types, imports, shell scripts, the chart and drift of the CRDs
@@ -34,6 +35,7 @@ lint: venv ## Check style, types, imports, shell scripts, the chart and drift of
 bench: venv ## Measure what serving, watching, preparing and preflight cost, as ratios within one run
 	$(RUN)/python bench/server/bench.py
 	$(RUN)/python bench/sidecar/bench.py
+	$(RUN)/python bench/sidecar/latency.py
 	$(RUN)/python bench/pipeline/bench.py
 	$(RUN)/python bench/preflight/bench.py
 

@@ -124,9 +124,9 @@ def request_of(root: Path) -> tuple[str, bytes, dict[str, str]]:
     artifact = root / "artifact"
     manifest = Manifest.model_validate_json((artifact / "manifest.json").read_bytes())
     samples = Samples(artifact, manifest)
-    question = encode(samples.read(samples.next()), samples.types, binary=True)
+    question = encode(samples.read(samples.names[0]), samples.types, binary=True)
     headers = {"Inference-Header-Content-Length": str(question.json_length)}
-    return "/v2/models/m/infer", question.body, headers
+    return "/v2/models/m/infer", b"".join(question.parts), headers
 
 
 def bench(case: Case, root: Path, seconds: float) -> bool:

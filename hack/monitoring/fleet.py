@@ -8,7 +8,7 @@ from hack.monitoring.panels import BAD, GOOD, NEUTRAL, WARNING, Look, Query, gra
 
 _ANY_IS_BAD: Final = ((None, GOOD), (1, BAD))
 _ANY_IS_ODD: Final = ((None, GOOD), (1, WARNING))
-_SLOW: Final = ((None, GOOD), (3, BAD))  # where the sidecar's check fails
+_SLOW: Final = ((None, GOOD), (2.2, BAD))  # where the sidecar's check fails
 _ERRORS: Final = ((None, GOOD), (0.001, WARNING), (0.01, BAD))
 _COUNT: Final = Look(span=4, height=4)
 
@@ -49,8 +49,8 @@ def _models(board: dashboard.Dashboard) -> None:
     board.with_panel(
         number(
             "Worst latency ratio",
-            "Golden inferences of the slowest pod: time now over the time when it began to serve; the check fails at 3.",
-            "max(enginewright_latency_ratio)",
+            "Time in the model on the slowest pod over its usual one; the check fails at 2.2.",
+            'max(enginewright_latency_ratio{check!="class-latency"})',
             Look(span=4, height=4, steps=_SLOW),
             {},
         )
@@ -81,11 +81,28 @@ def _models(board: dashboard.Dashboard) -> None:
         )
     )
     board.with_panel(
+        rows(
+            "Not ready now",
+            "Models that are not Ready, and the reason of the condition; stalled ones wait for somebody.",
+            "max by (model_namespace, model, reason, stalled) (enginewright_model_not_ready)",
+            Look(span=12),
+            (
+                ("model_namespace", "Namespace"),
+                ("model", "Model"),
+                ("reason", "Reason"),
+                ("stalled", "Stalled"),
+            ),
+        )
+    )
+    board.with_panel(
         graph(
             "Models by condition",
-            "Models whose condition is True.",
-            [Query('sum by (condition) (enginewright_models{status="True"})', "{{condition}}")],
-            Look(span=12),
+            "Models whose condition is True, and those not Ready beyond the ones that are named above.",
+            [
+                Query('sum by (condition) (enginewright_models{status="True"})', "{{condition}}"),
+                Query("max(enginewright_model_not_ready_omitted)", "not Ready, not named"),
+            ],
+            Look(span=24),
         )
     )
 
@@ -125,10 +142,11 @@ def _traffic(board: dashboard.Dashboard) -> None:
     board.with_panel(
         graph(
             "Latency ratio",
-            "Golden inferences: time now over the time when the pod began to serve, of the ten worst models.",
+            "Time in the model over its usual one, of the ten worst models.",
             [
                 Query(
-                    "topk(10, max by (namespace, model) (enginewright_latency_ratio))",
+                    "topk(10, max by (namespace, model)"
+                    ' (enginewright_latency_ratio{check!="class-latency"}))',
                     "{{namespace}}/{{model}}",
                 )
             ],

@@ -20,7 +20,7 @@ from hack.monitoring.panels import (
 _OF: Final = 'namespace="$namespace", model="$model"'
 _STATES: Final = {0: "ok", 1: "unknown", 2: "failed"}
 _STATE_STEPS: Final = ((None, GOOD), (1, WARNING), (2, BAD))
-_SLOW: Final = ((None, GOOD), (3, BAD))  # where the sidecar's check fails
+_SLOW: Final = ((None, GOOD), (2.2, BAD))  # where the sidecar's check fails
 
 
 def add_panels(board: dashboard.Dashboard) -> None:
@@ -55,8 +55,8 @@ def _now(board: dashboard.Dashboard) -> None:
     board.with_panel(
         number(
             "Latency ratio",
-            "Golden inferences of the slowest pod: time now over the time when it began to serve; the check fails at 3.",
-            f"max(enginewright_latency_ratio{{{_OF}}})",
+            "Time in the model on the slowest pod over its usual one; the check fails at 2.2.",
+            f'max(enginewright_latency_ratio{{{_OF}, check!="class-latency"}})',
             Look(span=4, height=4, steps=_SLOW),
             {},
         )
@@ -228,7 +228,7 @@ def _latency(board: dashboard.Dashboard) -> None:
     board.with_panel(
         graph(
             "Golden inferences: baseline and now",
-            "Time of golden inferences over the path that requests take, at the start and now.",
+            "Golden inferences now, over the path that requests take, and the time in the model of the usual shapes at the start.",
             [
                 Query(
                     "max by (quantile)"
@@ -251,8 +251,17 @@ def _latency(board: dashboard.Dashboard) -> None:
     board.with_panel(
         graph(
             "Latency ratio by pod",
-            "Golden inferences: time now over the time when the pod began to serve, by pod; the check fails at 3.",
-            [Query(f"max by (pod) (enginewright_latency_ratio{{{_OF}}})", "{{pod}}")],
+            "Time in the model over its usual one, which fails at 2.2, and over the class's benchmark, which fails at 2.",
+            [
+                Query(
+                    f"max by (pod, check) (enginewright_latency_ratio{{{_OF}}})",
+                    "{{pod}}: {{check}}",
+                ),
+                Query(
+                    f"sum by (pod) (increase(enginewright_baseline_lowered_total{{{_OF}}}[1h]))",
+                    "{{pod}}: baseline lowered, times in an hour",
+                ),
+            ],
             Look(span=6, steps=_SLOW),
         )
     )

@@ -1,13 +1,22 @@
 """Arrays by sample and tensor, as stages hand them on: .npz files of arrays SAMPLE/TENSOR, never pickled."""
 
+import os
+import struct
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 Arrays = dict[str, NDArray[Any]]  # by tensor
+
+_NAME_LENGTH_AT: Final = 26  # in a local file header of ZIP; the length of its extra field follows
+_HEADERS: Final = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 
 def read_arrays(path: Path) -> dict[str, Arrays]:
@@ -18,6 +27,46 @@ def read_arrays(path: Path) -> dict[str, Arrays]:
             sample, _, name = key.partition("/")
             groups.setdefault(sample, {})[name] = file[key]
     return groups
+
+
+def map_arrays(path: Path) -> Arrays:
+    """Return the arrays by SAMPLE/TENSOR, in the file itself wherever they lie there as they are.
+
+    What is not read is not in memory, and what was read the kernel may drop again. Compressed
+    arrays, and those of strings, are read as ever.
+
+    Raises:
+        OSError, ValueError: it is no .npz file.
+    """
+    found: Arrays = {}
+    try:
+        with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+            for member in archive.infolist():
+                array = _mapped(path, file, member)
+                if array is None:
+                    with archive.open(member) as stream:
+                        array = np.lib.format.read_array(stream, allow_pickle=False)
+                found[member.filename.removesuffix(".npy")] = array
+    except (zipfile.BadZipFile, struct.error) as error:
+        raise ValueError(f"{path.name} is no .npz file: {error}") from error
+    return found
+
+
+def _mapped(path: Path, file: BinaryIO, member: zipfile.ZipInfo) -> NDArray[Any] | None:
+    """Return a member as it lies in the file; None: it cannot be used there."""
+    if member.compress_type != zipfile.ZIP_STORED:
+        return None
+    file.seek(member.header_offset + _NAME_LENGTH_AT)
+    name, extra = struct.unpack("<HH", file.read(4))
+    file.seek(name + extra, os.SEEK_CUR)
+    version = np.lib.format.read_magic(file)
+    read = _HEADERS.get(version)
+    if read is None:
+        return None
+    shape, fortran, dtype = read(file)
+    if fortran or dtype.hasobject or dtype.kind == "U" or 0 in shape:
+        return None
+    return np.memmap(path, dtype, mode="r", offset=file.tell(), shape=shape)
 
 
 def write_arrays(path: Path, groups: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:

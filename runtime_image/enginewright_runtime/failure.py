@@ -24,8 +24,9 @@ class StageFailure(Exception):  # noqa: N818 - the outcome of a stage, not only 
         self.reason = reason
         self.nodes = nodes
         self.findings = findings
+        self.cause = message.rstrip(". ")  # without the remedy
         last = REMEDIES[reason] if remedy is None else remedy
-        self.message = f"{message.rstrip('. ')}; {last}" if last else message
+        self.message = f"{self.cause}; {last}" if last else message
         super().__init__(self.message)
 
 

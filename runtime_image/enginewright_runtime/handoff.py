@@ -10,6 +10,7 @@ from enginewright.contract.manifest import (
     NodeCost,
     OutputParity,
     TensorSpec,
+    VaryingOutput,
 )
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
@@ -114,3 +115,4 @@ class Golden(Handoff):
     parity: tuple[OutputParity, ...] = ()  # of the converted model against source and expected
     expected: bool = False  # whether the samples carried outputs: expected.npz is there too
     graph_optimization: str | None = None  # as in the manifest, of the converted model
+    varying: tuple[VaryingOutput, ...] = ()  # outputs that differ from run to run of the source

@@ -1,23 +1,18 @@
-"""What `isolation` starts: runs one function and answers with what it returned or raised.
-
-Imports little, for there are many of these processes, and each waits for its imports.
-"""
+"""What `isolation` has forked: runs one function and answers with what it returned or raised."""
 
 import importlib
 import json
 import logging
 import os
-import sys
 from typing import Any
 
 from enginewright_runtime.backends.words import is_out_of_memory, plain
 from enginewright_runtime.failure import SessionError, StageFailure
 
 
-def main(function: str, descriptor: int) -> int:
-    """Read arguments from stdin, run `function` ("module:name") and write one JSON answer."""
+def main(function: str, arguments: dict[str, Any], descriptor: int) -> int:
+    """Run `function` ("module:name") and write one JSON answer."""
     module, _, name = function.partition(":")
-    arguments = json.load(sys.stdin)
     answer: dict[str, Any]
     try:
         answer = {"result": getattr(importlib.import_module(module), name)(**arguments)}
@@ -40,7 +35,3 @@ def main(function: str, descriptor: int) -> int:
     with os.fdopen(descriptor, "w") as writer:
         json.dump(answer, writer)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2])))

@@ -4,14 +4,9 @@ Compiling or first running a model has crashed OpenVINO and ONNX Runtime with a 
 error, no report, only a dead container. Here the stage outlives it and tells the last words.
 """
 
-import contextlib
 import json
 import os
-import resource
-import select
 import signal
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,12 +14,12 @@ from typing import Any, Final
 from enginewright.contract.reasons import Reason
 
 from enginewright_runtime.backends.words import is_out_of_memory, plain
+from enginewright_runtime.children import Child
 from enginewright_runtime.failure import SessionError, StageFailure
-from enginewright_runtime.memory import peak_bytes
 
 _LAST_WORDS: Final = 2000  # bytes of stderr that are kept
 _NEARLY: Final = 0.8
-_CHILD: Final = "enginewright_runtime.isolated"
+_CHILD: Final = "enginewright_runtime.isolated:main"
 
 
 @dataclass(frozen=True)
@@ -61,75 +56,38 @@ def run_isolated(
         SessionError: as the function raised it.
     """
     with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as results:
-        command = [sys.executable, "-m", _CHILD, function, str(results.fileno())]
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=errors,
-            stderr=errors,
-            pass_fds=(results.fileno(),),
-        )
-        inherited = peak_bytes() or 0
-        try:
-            if limits.memory_bytes is not None:
-                bounds = (limits.memory_bytes, limits.memory_bytes)
-                resource.prlimit(child.pid, resource.RLIMIT_DATA, bounds)
-            # the child waits for its arguments, so nothing happens before the limits hold
-            _hand_over(child, json.dumps(arguments).encode())
-            peak = _wait(child, limits.seconds)
-        finally:
-            child.kill()
-            child.wait()
-        if peak is None:
+        with Child(
+            _CHILD,
+            function,
+            arguments,
+            output=errors.fileno(),
+            descriptors=(results.fileno(),),
+            memory_bytes=limits.memory_bytes,
+            preload=(function.partition(":")[0],),
+        ) as child:
+            end = child.wait(limits.seconds)
+        if end is None:
             raise StageFailure(Reason.TIMEOUT, f"{doing} took longer than {limits.seconds:.0f} s")
         results.seek(0)
         answer = results.read()
         last_words = tail(errors)
-    if (child.returncode < 0 or not answer) and _wanted_more(peak, inherited, limits):
+    if (end.code < 0 or not answer) and _wanted_more(end.peak_bytes, limits):
         raise StageFailure(
             Reason.OUT_OF_MEMORY, f"{doing} came to the end of the memory that it may use"
         )
-    if child.returncode < 0:
-        raise killed(-child.returncode, doing, last_words)
+    if end.code < 0:
+        raise killed(-end.code, doing, last_words)
     if not answer:
         raise StageFailure(
             Reason.BACKEND_CRASHED,
-            f"{doing} ended its process with code {child.returncode}{said(last_words)}",
+            f"{doing} ended its process with code {end.code}{said(last_words)}",
         )
     return _result(json.loads(answer), doing, last_words)
 
 
-def _hand_over(child: "subprocess.Popen[bytes]", arguments: bytes) -> None:
-    assert child.stdin is not None  # noqa: S101 - a pipe was asked for
-    # a child that ended before it read them is told of by what it ended with
-    with contextlib.suppress(BrokenPipeError), child.stdin as pipe:
-        pipe.write(arguments)
-
-
-def _wait(child: "subprocess.Popen[bytes]", seconds: float | None) -> int | None:
-    """Wait for the child; return the most bytes that it had resident, None when it took too long."""
-    descriptor = os.pidfd_open(child.pid)
-    try:
-        ended = select.poll()
-        ended.register(descriptor, select.POLLIN)
-        if not ended.poll(None if seconds is None else seconds * 1000):
-            return None
-    finally:
-        os.close(descriptor)
-    _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    return usage.ru_maxrss * 1024
-
-
-def _wanted_more(peak: int, inherited: int, limits: Limits) -> bool:
-    """Tell whether a child that died had used nearly all that it may: not all native code checks.
-
-    Linux counts what its parent had resident as the child's too (fs/exec.c, exec_mmap): a peak no
-    higher than that tells nothing.
-    """
-    if limits.memory_bytes is None:
-        return False
-    return peak > max(inherited, _NEARLY * limits.memory_bytes)
+def _wanted_more(peak: int, limits: Limits) -> bool:
+    """Tell whether a child that died had used nearly all that it may: not all native code checks."""
+    return limits.memory_bytes is not None and peak > _NEARLY * limits.memory_bytes
 
 
 def tail(file: Any) -> str:  # noqa: ANN401 - a binary temporary file
@@ -148,7 +106,7 @@ def said(last_words: str) -> str:
 def killed(number: int, doing: str, last_words: str) -> StageFailure:
     """Return the failure of a child that a signal ended."""
     if number == signal.SIGKILL or is_out_of_memory(last_words):
-        return StageFailure(Reason.OUT_OF_MEMORY, f"{doing} was killed for want of memory")
+        return StageFailure(Reason.OUT_OF_MEMORY, f"{doing} was killed: out of memory")
     name = signal.Signals(number).name
     return StageFailure(Reason.BACKEND_CRASHED, f"{doing} crashed with {name}{said(last_words)}")
 
@@ -164,6 +122,6 @@ def _result(answer: dict[str, Any], doing: str, last_words: str) -> Any:  # noqa
         case {"session_error": text}:
             raise SessionError(text)
         case {"memory": _}:
-            raise StageFailure(Reason.OUT_OF_MEMORY, f"{doing} failed for want of memory")
+            raise StageFailure(Reason.OUT_OF_MEMORY, f"{doing} ran out of memory")
         case _:
             raise StageFailure(Reason.INTERNAL_ERROR, f"{doing} failed: {answer.get('error')}")

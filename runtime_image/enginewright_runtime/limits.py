@@ -50,8 +50,14 @@ def memory_limit(root: Path = _ROOT, membership: Path = _SELF) -> int | None:
     return min(limits, default=None)
 
 
+def memory() -> int:
+    """Return the bytes of memory that this container may have: the limit, else the machine's."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(memory_limit() or machine, machine)
+
+
 def memory_of_child() -> int | None:
-    """Return the bytes that a child may have, so that want of memory ends it alone, and is told.
+    """Return the bytes that a child may have, so that running out ends it alone, and is reported.
 
     None: there is no limit.
     """

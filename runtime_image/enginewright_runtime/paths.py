@@ -25,6 +25,8 @@ class Paths:
     extensions: Path  # one folder a claim
     artifact: Path
     termination_log: Path
+    probe_token: Path  # shared by the containers of a pod
+    release: Path  # the annotation that the operator writes
 
     @classmethod
     def under(cls, root: Path) -> Self:
@@ -45,6 +47,8 @@ class Paths:
             extensions=place(task.EXTENSIONS_PATH),
             artifact=place(task.ARTIFACT_PATH),
             termination_log=place(task.TERMINATION_LOG),
+            probe_token=place(task.PROBE_LANE_PATH),
+            release=place(task.POD_INFO_PATH) / task.RELEASE_FILE,
         )
 
     @classmethod

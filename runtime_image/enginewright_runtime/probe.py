@@ -7,10 +7,13 @@ from typing import Final
 import onnx
 import onnxruntime as ort
 from enginewright.contract.images import ImageFacts
+from enginewright.contract.reasons import Reason
 from onnx import TensorProto, helper
 
+from enginewright_runtime import processor
 from enginewright_runtime.backends.base import CPU_PROVIDER, distribution
 from enginewright_runtime.backends.loading import available
+from enginewright_runtime.failure import StageFailure
 
 _KNOWN_OPSET: Final = 13  # loads in every ONNX Runtime that we support
 _KNOWN_IR: Final = 7
@@ -26,10 +29,18 @@ def probe() -> ImageFacts:
     """Return what this environment holds.
 
     Raises:
-        StageFailure: ProviderMissing, when more than one distribution owns `onnxruntime`.
+        StageFailure: ProviderMissing, when more than one distribution owns `onnxruntime`;
+            VersionMismatch, when engines would be built by another version than runs them.
     """
     owner = distribution()
     backends = available()
+    for name, backend in backends.items():
+        if conflict := backend.conflict():
+            raise StageFailure(
+                Reason.VERSION_MISMATCH,
+                f"backend {name} cannot be relied on: {conflict}",
+                remedy="build the image from its lock, or install the extra rtx, which pins them",
+            )
     return ImageFacts(
         # the distribution alone does not tell: a provider may come beside it, as a plug-in
         variant="rtx" if "tensorrt-rtx" in backends else _VARIANTS.get(owner, owner),
@@ -42,6 +53,7 @@ def probe() -> ImageFacts:
         cuda_major=next(filter(None, (each.cuda_major() for each in backends.values())), None),
         onnx_version=str(onnx.__version__),
         runtime_version=metadata.version("enginewright"),
+        processor=processor.read(),
     )
 
 

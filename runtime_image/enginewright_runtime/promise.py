@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
+from enginewright.contract.budget import billionths, excess
 from enginewright.contract.execution import PlacementFacts
 from enginewright.contract.manifest import Manifest, NodeCost
 from enginewright.contract.reasons import Reason
@@ -23,7 +24,6 @@ _CONTEXT_OP: Final = "EPContext"
 _CONSTANT: Final = "(Constant)"  # ends the label of a value, which ONNX Runtime never runs
 _UNNAMED: Final = "unnamed"
 _FUSED: Final = re.compile(r"(?P<name>.+)/\w+Fusion(?:_token_\d+)? \(\w+\)")  # ONNX Runtime's names
-_ROUNDING: Final = 1e-9  # of a share, so that 5 of 100 nodes are within 5%
 
 
 def label(name: str, op_type: str) -> str:
@@ -63,7 +63,7 @@ def judge(
     manifest: Manifest,
     promise: Promise,
     *,
-    provider_reason: Reason | None = None,
+    cause: Reason | None = None,
 ) -> FallbackVerdict:
     """Compare where the nodes run with what was promised.
 
@@ -72,8 +72,8 @@ def judge(
         provider: that the nodes were promised to run on.
         manifest: of the artefact that is served, with the engine's partitions if it is one.
         promise: to the model's owner.
-        provider_reason: why the provider could not be made, where that is known; it becomes the
-            verdict's reason, being the cause.
+        cause: why the provider does not run what it was promised, where that is known; it becomes
+            the verdict's reason.
 
     Returns:
         The verdict. `active` tells whether there is fallback that the owner has to hear of, which
@@ -86,22 +86,23 @@ def judge(
         return FallbackVerdict(
             active=True,
             kind="BackendFallback",
-            reason=provider_reason or Reason.BACKEND_FALLBACK,
+            reason=cause or Reason.BACKEND_FALLBACK,
             message=f"{asked}, where {found.told}" if found.elsewhere else asked,
             broken=promise.policy != "Allow",
             nodes_total=found.total,
             nodes_elsewhere=found.total,
             compute_share=1.0,
         )
-    excess = _excess(found, promise) if found.elsewhere else None
-    active = bool(found.elsewhere) and (excess is not None or promise.policy == "Allow")
+    compute = None if found.share is None else billionths(found.share)
+    broken = excess(promise, found.total, found.elsewhere, compute)
+    active = bool(found.elsewhere) and (broken is not None or promise.policy == "Allow")
     by_policy = Reason.FALLBACK_OVER_BUDGET if promise.policy == "Budget" else Reason.NODE_FALLBACK
     return FallbackVerdict(
         active=active,
         kind="NodeFallback" if active else None,
-        reason=(provider_reason or by_policy) if active else None,
-        message=found.told + (excess or ""),
-        broken=excess is not None,
+        reason=(cause or by_policy) if active else None,
+        message=found.told + (broken or ""),
+        broken=broken is not None,
         nodes_total=found.total,
         nodes_elsewhere=found.elsewhere,
         compute_share=found.share,
@@ -202,10 +203,6 @@ class _Found:
     share: float | None
     told: str
 
-    @property
-    def node_share(self) -> float:
-        return self.elsewhere / self.total if self.total else 0.0
-
 
 def _find(facts: PlacementFacts, provider: str, model: _Model) -> _Found:
     outside = model.of_session(facts.elsewhere)
@@ -246,29 +243,6 @@ def _told(
         f" time) run on {others} instead of {provider}"
         + (f": {name_nodes(names)}" if names else "")
     )
-
-
-def _excess(found: _Found, promise: Promise) -> str | None:
-    """Return what to say of a broken promise; None when it is kept."""
-    if promise.policy == "Allow":
-        return None
-    if promise.policy == "Forbid":
-        return ""
-    exceeded = []
-    limit = promise.max_node_share
-    if limit is not None and found.node_share > limit + _ROUNDING:
-        exceeded.append(f"{_percent(limit)} of the nodes")
-    limit = promise.max_compute_share
-    if limit is not None and found.share is None:
-        exceeded.append(
-            f"{_percent(limit)} of the time, which is not proven, as not all of them were profiled"
-        )
-    elif limit is not None and found.share is not None and found.share > limit + _ROUNDING:
-        exceeded.append(f"{_percent(limit)} of the time")
-    if exceeded:
-        return f"; allowed are {' and '.join(exceeded)}"
-    none_given = promise.max_node_share is None and promise.max_compute_share is None
-    return "; the budget names no share" if none_given else None
 
 
 def _percent(share: float) -> str:

@@ -1,7 +1,8 @@
 """Which sizes every input may have: declared shape profiles checked, defaults filled in. Pure.
 
-Only the batch, the first dimension, has a default (1, 8, 32). Any other dynamic dimension must be
-declared, except one whose name a profile of another input gives sizes already.
+Only the batch, the first dimension, has a default (1, 8, 32), less where runs are dear
+(`stages/batch`). Any other dynamic dimension is open, unless it is declared or has the name of one that is. Engines need sizes for it, which the user
+declares; elsewhere it stays open, and golden inputs have sizes that were found by running the model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,53 +26,53 @@ class Sizes(NamedTuple):
 
 
 DEFAULT_BATCH: Final = Sizes(1, 8, 32)
-_PROPOSED_BATCH: Final = Sizes(1, 1, 8)
-_PROPOSED_CHANNELS: Final = Sizes(3, 3, 3)
-_MOST_CHANNELS: Final = 4  # of an image; a last dimension no larger is its channels
-_PROPOSED_PIXELS: Final = Sizes(32, 320, 640)
-_PROPOSED_LENGTH: Final = Sizes(1, 64, 128)
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A profile for every input, and what is wrong with the declared ones."""
+    """Profiles of the inputs whose sizes are known, and what is wrong with the declared ones."""
 
     profiles: tuple[ShapeProfile, ...]
     findings: tuple[Finding, ...]
+    unsized: tuple[str, ...] = ()  # inputs of which nothing gives all sizes
 
 
 def resolve(
     inputs: Sequence[TensorSpec], declared: Sequence[ShapeProfile], unranked: frozenset[str]
 ) -> Resolved:
-    """Return sizes of every input; `unranked` names inputs whose rank the model leaves open."""
+    """Return what is known of the inputs' sizes.
+
+    Args:
+        inputs: of the model.
+        declared: the user's profiles.
+        unranked: names of inputs whose rank the model leaves open.
+    """
     by_name = {spec.name: spec for spec in inputs}
-    findings = [
-        finding
-        for profile in declared
-        if (finding := _check(profile, by_name, profile.input in unranked))
-    ]
+    checked = [(each, _check(each, by_name, each.input in unranked)) for each in declared]
+    findings = [finding for _, finding in checked if finding is not None]
     findings += _duplicates(declared)
-    profiles = {profile.input: profile for profile in declared if profile.input in by_name}
+    wrong = {each.input for each, finding in checked if finding is not None}
+    profiles = {each.input: each for each in declared if each.input in by_name.keys() - wrong}
     named = _named_sizes(profiles, by_name)
-    missing: list[TensorSpec] = []
+    unsized: list[str] = []
     for spec in inputs:
-        if spec.name in profiles:
+        if spec.name in profiles or spec.name in wrong:
             continue
         sizes = [_known_sizes(spec, index, named) for index in range(len(spec.shape))]
         known = [entry for entry in sizes if entry is not None]
         if len(known) < len(sizes) or spec.name in unranked:
-            missing.append(spec)
+            unsized.append(spec.name)
         else:
             profiles[spec.name] = _profile(spec.name, known)
-    if missing:
-        findings.append(_missing(missing, unranked, named))
     return Resolved(
-        tuple(profiles[spec.name] for spec in inputs if spec.name in profiles), tuple(findings)
+        tuple(profiles[spec.name] for spec in inputs if spec.name in profiles),
+        tuple(findings),
+        tuple(unsized),
     )
 
 
 def points(profiles: Sequence[ShapeProfile]) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Return the corners as input shapes, each set of shapes once, by the corner's name."""
+    """Return the corners as input shapes, each set of shapes once, by the first corner's name."""
     found: dict[str, dict[str, tuple[int, ...]]] = {}
     for corner in CORNERS:
         shapes: dict[str, tuple[int, ...]] = {
@@ -80,6 +81,48 @@ def points(profiles: Sequence[ShapeProfile]) -> dict[str, dict[str, tuple[int, .
         if shapes not in found.values():
             found[corner] = shapes
     return found
+
+
+def usual(samples: Sequence[str]) -> str:
+    """Return the sample of the usual shapes: by its name, or, of a user's own, the middle one.
+
+    Args:
+        samples: names, smallest first; of corners, one that is missing has the shapes of an earlier.
+    """
+    return next((each for each in ("opt", "min") if each in samples), samples[len(samples) // 2])
+
+
+def defaulted(
+    inputs: Sequence[TensorSpec],
+    profiles: Sequence[ShapeProfile],
+    declared: Sequence[ShapeProfile],
+) -> frozenset[str]:
+    """Return the inputs whose batch has the default sizes: nobody has declared it."""
+    by_name = {spec.name: spec for spec in inputs}
+    named = _named_sizes({each.input: each for each in declared if each.input in by_name}, by_name)
+    own = {each.input for each in declared}
+    return frozenset(
+        each.input
+        for each in profiles
+        if each.input not in own
+        and (shape := by_name[each.input].shape)  # (): a scalar, or a rank that is not declared
+        and not isinstance(first := shape[0], int)
+        and first not in named
+        and Sizes(each.min[0], each.opt[0], each.max[0]) == DEFAULT_BATCH
+    )
+
+
+def with_batch(
+    profiles: Sequence[ShapeProfile], names: frozenset[str], most: int
+) -> tuple[ShapeProfile, ...]:
+    """Return the profiles, with batches up to `most` for the inputs `names`."""
+    middle = min(DEFAULT_BATCH.opt, most)
+    return tuple(
+        each
+        if each.input not in names
+        else each.model_copy(update={"opt": (middle, *each.opt[1:]), "max": (most, *each.max[1:])})
+        for each in profiles
+    )
 
 
 def _check(
@@ -95,7 +138,7 @@ def _check(
     for index, (low, usual, high) in enumerate(
         zip(profile.min, profile.opt, profile.max, strict=True)
     ):
-        if not 1 <= low <= usual <= high:
+        if not 0 <= low <= usual <= high:
             return _invalid(
                 profile, f"dimension {index} has {low}, {usual}, {high}: sizes must rise"
             )
@@ -105,6 +148,8 @@ def _check(
                 profile,
                 f"dimension {index} is fixed to {fixed} in the model, which has {_shape(spec)}",
             )
+        if not isinstance(fixed, int) and not usual:
+            return _invalid(profile, f"dimension {index} has opt 0: only min may be 0")
     return None
 
 
@@ -138,49 +183,44 @@ def _known_sizes(spec: TensorSpec, index: int, named: Mapping[str, Sizes]) -> Si
     return DEFAULT_BATCH if index == 0 else None
 
 
-def _missing(
-    specs: Sequence[TensorSpec], unranked: frozenset[str], named: Mapping[str, Sizes]
+def missing(
+    inputs: Sequence[TensorSpec],
+    unsized: Sequence[str],
+    unranked: Sequence[str] = (),
+    found: Sequence[ShapeProfile] = (),
+    refused: str = "",
 ) -> Finding:
-    """Return the finding for inputs without sizes, with YAML that can be pasted."""
-    ranked = [spec for spec in specs if spec.name not in unranked]
-    first_batches = {
-        spec.shape[0]: _PROPOSED_BATCH for spec in ranked if isinstance(spec.shape[0], str)
-    }
-    known = first_batches | dict(named)
-    proposals = [_yaml(_profile(spec.name, _proposed(spec, known))) for spec in ranked]
+    """Return the finding for inputs without sizes, with YAML that can be pasted.
+
+    Args:
+        inputs: of the model.
+        unsized: those that lack sizes.
+        unranked: those that declare no rank.
+        found: profiles with which the model has run; (): none is known, so none is proposed.
+        refused: why no engine is built for those with which it has run; "": one is, or none was tried.
+    """
     told = [
         f"input {spec.name} has {'an unknown rank' if spec.name in unranked else _shape(spec)}"
-        for spec in specs
+        for spec in inputs
+        if spec.name in unsized
     ]
+    fixed = {
+        spec.name
+        for spec in inputs
+        if spec.name not in unranked and all(isinstance(size, int) for size in spec.shape)
+    }
+    proposals = [_yaml(each) for each in found if each.input not in fixed]
     remedy = (
-        f"add to spec, with sizes of yours: shapes: [{', '.join(proposals)}]"
+        f"add to spec, with sizes of yours (these ran): shapes: [{', '.join(proposals)}]"
         if proposals
         else REMEDIES[Reason.SHAPE_PROFILE_MISSING]
     )
+    why = f", and with sizes that it runs with none is built: {refused}" if refused else ""
     return Finding(
         severity="error",
         reason=Reason.SHAPE_PROFILE_MISSING,
-        message=f"{'; '.join(told)}: only the first dimension may be left open; {remedy}",
+        message=f"{'; '.join(told)}: an engine needs sizes for all but the first dimension{why}; {remedy}",
     )
-
-
-def _proposed(spec: TensorSpec, named: Mapping[str, Sizes]) -> list[Sizes]:
-    image = len(spec.shape) == 4
-    last = spec.shape[-1] if spec.shape else None
-    channels = 3 if isinstance(last, int) and last <= _MOST_CHANNELS else 1  # TensorFlow's layout
-    sizes = []
-    for index, dimension in enumerate(spec.shape):
-        if isinstance(dimension, int):
-            sizes.append(Sizes(dimension, dimension, dimension))
-        elif isinstance(dimension, str) and dimension in named:
-            sizes.append(named[dimension])
-        elif index == 0:
-            sizes.append(_PROPOSED_BATCH)
-        elif image:
-            sizes.append(_PROPOSED_CHANNELS if index == channels else _PROPOSED_PIXELS)
-        else:
-            sizes.append(_PROPOSED_LENGTH)
-    return sizes
 
 
 def _profile(name: str, sizes: Sequence[Sizes]) -> ShapeProfile:

@@ -25,6 +25,7 @@ TOLERANCE = (
 QUANTITY = "write a quantity as Kubernetes does: 2, 500m, 4Gi"
 OBJECT_NAME = "write the name of a Kubernetes object: lowercase letters, digits, '-' and '.'"
 DIMENSION = "write every dimension as a fixed size of at least 1, never 0, -1 or a name"
+LEAST = "write every dimension as a fixed size, 0 where it may be empty, never -1 or a name"
 
 
 def uri(text: str) -> Spec:
@@ -128,7 +129,8 @@ BAD_MODELS: list[tuple[str, Spec, str, str]] = [
         "spec.shapes[0]",
         "input x: give min, opt and max the same number of dimensions, the rank of the input",
     ),
-    ("size of zero", shape(min=[0, 3]), "spec.shapes[0].min", DIMENSION),
+    ("size of zero", shape(min=[0, 3], opt=[0, 3]), "spec.shapes[0].opt", DIMENSION),
+    ("least size of -1", shape(min=[-1, 3]), "spec.shapes[0].min", LEAST),
     ("size of -1", shape(max=[-1, 3]), "spec.shapes[0].max", DIMENSION),
     ("size in words", shape(max=["batch", 3]), "spec.shapes[0].max[0]", "must be of type integer"),
     ("min without dimensions", shape(min=[]), "spec.shapes[0]", "the same number of dimensions"),

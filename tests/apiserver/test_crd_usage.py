@@ -214,10 +214,10 @@ def test_the_largest_object_is_within_the_cost_of_the_rules(namespace: Namespace
 
 def test_explain_teaches_shapes(namespace: Namespace) -> None:
     told = " ".join(namespace.kubectl("explain", "inferencemodel.spec.shapes").split())
-    assert "Sizes of the dynamic inputs. Absent: batch 1 to 32, tuned for 8" in told
+    assert "Sizes of the dynamic inputs, which are then limits of what is served. Absent:" in told
     assert (
         "min <[]integer> -required- Smallest size of every dimension, such as [1, 3, 224, 224];"
-        " [] for a scalar."
+        " 0 where it may be empty, as the past of a decoder; [] for a scalar."
     ) in told
     assert "Larger requests are refused." in told
 

@@ -49,7 +49,7 @@ STATUS = InferenceEngineStatus(
         compute_capabilities=("8.9",),
         nodes_total=415,
         nodes_accelerated=412,
-        compute_permille_elsewhere=3,
+        compute_billionths_elsewhere=3_000_000,
         elsewhere=("volume (Det)",),
         workspace_bytes=4 << 30,
         p99_microseconds=1234,
@@ -110,9 +110,10 @@ def test_what_the_operator_writes_is_what_it_reads(namespace: Namespace) -> None
         ("ieng.spec.build.timeoutSeconds", "waiting for a free device does not count."),
         ("ieng.status.failedBuilds", "so that none is tried twice."),
         (
-            "ieng.status.engine.computePermilleElsewhere",
+            "ieng.status.engine.computeBillionthsElsewhere",
             "outside the engine; absent: not profiled.",
         ),
+        ("ieng.status.engine.computePermilleElsewhere", "Of engines built by earlier versions"),
     ],
 )
 def test_explain_teaches_every_field(namespace: Namespace, field: str, sentence: str) -> None:

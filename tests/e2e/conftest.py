@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -10,8 +11,16 @@ import pytest
 
 from hack.samples.models import write_models
 from tests.e2e import harness
-from tests.e2e.harness import CLUSTER_NAME, GPUS, OPERATOR_NAMESPACE, REPOSITORY, Namespace, run
-from tests.support.extensions import compile_library, cube
+from tests.e2e.harness import (
+    CLUSTER_NAME,
+    FAIL_SWITCH,
+    GPUS,
+    OPERATOR_NAMESPACE,
+    REPOSITORY,
+    Namespace,
+    run,
+)
+from tests.support.extensions import compile_failing, cube
 
 
 @pytest.fixture(scope="session")
@@ -72,12 +81,27 @@ def namespace(new_namespace: Callable[[], Namespace], model_files: Path) -> Name
     return namespace
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _leaves_no_models(installed: Namespace) -> Iterator[None]:
+    """Delete what a module has made, but for artefacts: else all that serves, crashes and is retried goes on.
+
+    Its pods would take the later modules' processors, and its retries are writes of the operator that later modules
+    count: a source that cannot be reached is tried for ever.
+    """
+    yield
+    kinds = "inferencemodels,inferenceengines"
+    column = "jsonpath={.items[*].metadata.namespace}"
+    found = installed.kubectl("get", kinds, "--all-namespaces", "--output", column)
+    for name in sorted(set(found.split())):  # kubectl deletes in all namespaces in none of them
+        replace(installed, name=name).kubectl("delete", kinds, "--all", "--wait=false")
+
+
 @pytest.fixture(scope="session")
 def model_files(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The real models and the broken ones, under the names that the tests use."""
     folder = tmp_path_factory.mktemp("models")
     write_models(models, folder)
     onnx.save(cube(), folder / "cube.onnx")
-    library = compile_library(tmp_path_factory.mktemp("library"))
+    library = compile_failing(tmp_path_factory.mktemp("library"), FAIL_SWITCH)
     library.rename(folder / library.name)
     return folder

@@ -17,6 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 CLUSTER_NAME = "test"
 OPERATOR_NAMESPACE = "enginewright-system"
 GPUS = 4  # that node-2 offers
+FAIL_SWITCH = "/tmp/fail"  # noqa: S108 - in a pod: while it is there, the operator of cube.onnx throws its text
 
 
 def cluster(*arguments: str, timeout: float = 600) -> str:

@@ -6,21 +6,24 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+import yaml
 
 from hack.samples.magika import features
 from tests.e2e.harness import Namespace, eventually, http_json, inference_model
 from tests.e2e.monitoring import first_seen, wait_scraped, wait_told, watching
 from tests.e2e.test_engines import CLASS, l4
 from tests.e2e.test_fallback import MAKEFILE, _twin
-from tests.support.monitoring import Stack, board_queries
+from tests.support.monitoring import RULES, Stack, board_queries
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 __all__ = ["l4"]  # a fixture
 
 ALERT = "EnginewrightCPUFallback"
+NOT_READY = "EnginewrightModelNotReady"
 ALLOW = {"policy": "Allow"}
 # Queries of the fleet's dashboard about what need not have happened before this test.
 NOT_IN_THIS_SCENE = {
+    "panel `Not ready now` A": "every model is ready here",
     "panel `Engine builds` A": "no engine is built here",
     "panel `Time of a build` A": "no engine is built here",
     "panel `Time of a build` B": "no engine is built here",
@@ -60,7 +63,8 @@ def test_the_alert_names_model_and_reason(
     labels = fired["labels"]
     assert (labels["namespace"], labels["model"]) == (namespace.name, "alerted")
     assert labels["kind"] == "NodeFallback"
-    assert labels["reason"] in {"ProviderMissing", "DriverMissing"}
+    assert labels["reason"] == "ProviderMissing"
+    assert namespace.condition("alerted", "FallbackActive")["reason"] == "ProviderMissing"
     assert labels["revision"] == namespace.get("im", "alerted")["status"]["serving"]["revision"]
     assert f"{namespace.name}/alerted" in fired["annotations"]["summary"]
     assert fired["annotations"]["remedy"]
@@ -116,6 +120,41 @@ def test_a_mended_model_ends_the_alert(
     assert not [each for each in watch.alerts() if each["labels"].get("model") == "alerted"]
 
 
+def test_a_refused_model_is_an_alert_with_its_reason(watch: Stack, namespace: Namespace) -> None:
+    namespace.apply(inference_model("refused-alert", "truncated.onnx"))
+    namespace.wait_condition("refused-alert", "Stalled", "True", "InvalidModel", 180)
+    began = time.time()
+    fired = wait_told(watch, NOT_READY, "firing", model="refused-alert", seconds=120)
+    print(f"stalled to the webhook {fired['receivedAt'] - began:.1f} s")
+    assert fired["labels"]["reason"] == "InvalidModel"
+    assert fired["labels"]["namespace"] == namespace.name
+    namespace.kubectl("delete", "im", "refused-alert")
+    wait_told(watch, NOT_READY, "resolved", model="refused-alert", seconds=120)
+
+
+def test_a_model_that_never_starts_is_one_alert_that_names_the_cause(
+    watch: Stack, l4: Namespace
+) -> None:
+    """Its engine is built ahead of time, and the node that serves has no driver."""
+    model = "never-starts"
+    l4.apply(inference_model(model, "magika.onnx", on=CLASS, backends=["tensorrt-rtx"]))
+    l4.wait_condition(model, "PlacementVerified", "False", "DriverMissing", 300)
+    wait_scraped_check(watch, l4.name, model)
+    query = f'enginewright_model_not_ready{{model_namespace="{l4.name}", model="{model}"}}'
+    eventually(
+        lambda: [each["metric"]["reason"] for each in watch.query(query)] == ["DriverMissing"], 60
+    )
+    # the shipped expressions, their waiting left out: what would fire is one alert, with the cause
+    firing = [
+        (alert["alert"], each["metric"].get("reason"))
+        for alert in shipped_alerts()
+        for each in watch.query(at_once(alert["expr"]))
+        if each["metric"].get("model") == model
+    ]
+    assert firing == [(NOT_READY, "DriverMissing")]
+    l4.kubectl("delete", "im", model)
+
+
 def test_a_session_that_falls_back_while_serving_is_told_within_seconds(
     watch: Stack, namespace: Namespace
 ) -> None:
@@ -143,6 +182,22 @@ def test_a_session_that_falls_back_while_serving_is_told_within_seconds(
 
 def _resolved(notified: dict[str, Any], model: str) -> bool:
     return (notified["status"], notified["labels"].get("model")) == ("resolved", model)
+
+
+def shipped_alerts() -> list[dict[str, Any]]:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def at_once(expression: str) -> str:
+    """Return an alert's expression without the ten minutes for which a model may not be ready."""
+    return expression.replace("[10m:30s]) >= 18", "[10m:30s]) >= 1")
+
+
+def wait_scraped_check(stack: Stack, namespace: str, model: str) -> None:
+    """Wait until the sidecar of a pod whose server never answered is scraped."""
+    series = f'enginewright_check{{namespace="{namespace}", model="{model}", check="server"}}'
+    eventually(lambda: stack.query(series), 120, series)
 
 
 def _send_requests(namespace: Namespace, model: str, count: int) -> None:

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from enginewright.contract.verdict import RELEASE_ANNOTATION
 
 from hack.samples.magika import features, label
 from tests.e2e.harness import Namespace, eventually, http_json, inference_model
@@ -52,12 +53,15 @@ def test_under_allow_it_serves_and_everybody_is_told(l4: Namespace) -> None:
     allow = {"policy": "Allow"}
     l4.apply(inference_model("allowed", "magika.onnx", on=CLASS, backends=["cuda"], fallback=allow))
     l4.wait_ready("allowed", 300)
-    found = l4.wait_condition("allowed", "FallbackActive", "True", "NodeFallback", 60)
+    found = l4.wait_condition("allowed", "FallbackActive", "True", "ProviderMissing", 60)
     assert "CPUExecutionProvider" in found["message"]
     row = l4.kubectl("get", "im", "allowed").strip().splitlines()[1]
     assert "0% cuda" in row
+    assert l4.condition("allowed", "PlacementVerified")["reason"] == "ProviderMissing"
+    assert "; and DriverMissing: " in l4.condition("allowed", "PlacementVerified")["message"]
     exposition = metrics(l4, "allowed")
-    assert value(exposition, "enginewright_fallback_active", 'kind="NodeFallback"') == 1
+    active = 'kind="NodeFallback",reason="ProviderMissing"'
+    assert value(exposition, "enginewright_fallback_active", active) == 1
     assert value(exposition, "enginewright_fallback_ratio") == 1
     assert value(exposition, "enginewright_fallback_nodes") > 50
     with l4.forward("service/allowed", 80) as url:
@@ -89,7 +93,7 @@ def test_under_allow_the_next_backend_serves_and_is_a_fallback(l4: Namespace) ->
         )
     )
     l4.wait_ready("second-choice", 400)
-    l4.wait_condition("second-choice", "FallbackActive", "True", "BackendFallback", 60)
+    l4.wait_condition("second-choice", "FallbackActive", "True", "ProviderMissing", 60)
     status = l4.get("inferencemodel", "second-choice")["status"]
     (rejected,) = status["rejectedBackends"]
     assert (rejected["backend"], rejected["reason"]) == ("tensorrt-rtx", "DriverMissing")
@@ -167,10 +171,19 @@ def test_a_session_replaced_while_serving_is_told_within_seconds(namespace: Name
     print(f"fallback begun to metric {metric:.1f} s, to Ready=False {told:.1f} s")
     assert namespace.condition("sudden", "FallbackActive")["status"] == "True"
     assert namespace.condition("sudden", "Available")["status"] == "True"
-    namespace.kubectl("wait", "--for=condition=Ready=False", "pod/twin", "--timeout=60s")
+    # the operator's annotation, the kubelet's file of the downward API, the sidecar's next look
+    eventually(lambda: RELEASE_ANNOTATION in annotations(namespace, "twin"), 60, "the release")
+    annotated = time.monotonic()
+    namespace.kubectl("wait", "--for=condition=Ready=False", "pod/twin", "--timeout=120s")
+    print(f"released to not ready {time.monotonic() - annotated:.1f} s")
     namespace.kubectl("delete", "pod", "twin", "--grace-period=0", "--force")
     namespace.wait_ready("sudden", 120)
     namespace.kubectl("delete", "im", "sudden")
+
+
+def annotations(namespace: Namespace, pod: str) -> dict[str, str]:
+    """Return the annotations of a pod."""
+    return dict(namespace.get("pod", pod)["metadata"].get("annotations") or {})
 
 
 def _twin(namespace: Namespace, model: str) -> dict[str, object]:

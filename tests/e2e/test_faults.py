@@ -1,11 +1,14 @@
 """Whatever dies at whatever stage, nothing is lost: the model becomes ready in the end."""
 
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.e2e import harness
-from tests.e2e.harness import Namespace, eventually, inference_model
+from tests.e2e.harness import FAIL_SWITCH, Namespace, eventually, inference_model
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -77,6 +80,14 @@ def test_a_node_agent_is_killed(namespace: Namespace, process: str) -> None:
     namespace.kubectl("delete", "im", name)
 
 
+def test_a_server_killed_for_memory_names_its_limit(namespace: Namespace) -> None:
+    limits = {"resources": {"requests": {"memory": "48Mi"}, "limits": {"memory": "48Mi"}}}
+    namespace.apply(inference_model("too-small", "magika.onnx", podTemplate=limits))
+    found = namespace.wait_condition("too-small", "Ready", "False", "OutOfMemory", 240)
+    assert "more memory than its limit of 48Mi" in found["message"]
+    namespace.kubectl("delete", "im", "too-small")
+
+
 def test_a_lost_artefact_is_prepared_again(namespace: Namespace) -> None:
     """The store is cache: deleting from it costs time, never a service."""
     namespace.apply(inference_model("cache-lost", "magika.onnx"))
@@ -87,6 +98,47 @@ def test_a_lost_artefact_is_prepared_again(namespace: Namespace) -> None:
     namespace.wait_condition("cache-lost", "Ready", "False", "Preparing", 120)
     namespace.wait_ready("cache-lost")
     namespace.kubectl("delete", "im", "cache-lost")
+
+
+def test_a_server_that_loses_its_device_is_restarted_and_says_why(
+    namespace: Namespace, model_files: Path
+) -> None:
+    """A real operator begins to throw what ONNX Runtime's CUDA provider does of a lost device."""
+    (library,) = model_files.glob("*.so")
+    extension = {"uri": f"pvc://models/{library.name}", "sha256": library.stem}
+    extension["type"] = "CustomOperators"
+    model = inference_model("device-lost", "cube.onnx", backends=["cpu"], extensions=[extension])
+    namespace.apply(model)
+    namespace.wait_ready("device-lost")
+    selector = "enginewright.dev/model=device-lost,enginewright.dev/component=serve"
+    (pod,) = namespace.items("pods", selector)
+    name = pod["metadata"]["name"]
+
+    def sidecar(program: str) -> None:
+        namespace.kubectl("exec", name, "--container", "sidecar", "--", "python3", "-c", program)
+
+    def server() -> dict[str, Any]:
+        (found,) = namespace.get("pod", name)["status"]["containerStatuses"]
+        return dict(found)
+
+    sidecar(f"open({FAIL_SWITCH!r}, 'w').write('CUDA failure 719: unspecified launch failure ; ')")
+    began = time.monotonic()
+    namespace.kubectl("wait", "--for=condition=Ready=False", f"pod/{name}", "--timeout=60s")
+    unready = time.monotonic() - began
+    found = namespace.wait_condition("device-lost", "Ready", "False", "DeviceLost", 60)
+    told = time.monotonic() - began
+    assert "CUDA failure 719: unspecified launch failure" in found["message"]
+    eventually(lambda: server()["restartCount"], 240, "a restart by the liveness probe")
+    print(
+        f"not ready {unready:.1f} s, DeviceLost {told:.1f} s, restarted {time.monotonic() - began:.1f} s"
+    )
+    ended = server()["lastState"]["terminated"]
+    assert '"reason":"DeviceLost"' in ended["message"]
+    found = namespace.wait_condition("device-lost", "Ready", "False", "DeviceLost", 60)
+    assert "CUDA failure 719" in found["message"], "as the server said when it ended"
+    sidecar(f"import os; os.unlink({FAIL_SWITCH!r})")
+    namespace.wait_ready("device-lost", 400)
+    namespace.kubectl("delete", "im", "device-lost")
 
 
 def _remove_from_store(namespace: Namespace, key: str) -> None:

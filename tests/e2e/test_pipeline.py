@@ -51,7 +51,12 @@ def test_a_quantised_model_serves_and_says_so(namespace: Namespace) -> None:
             ]
         }
         answer = http_json(f"{url}/v2/models/image/infer", request)
+        execution = http_json(f"{url}/v2/models/image/execution")
     assert len(answer["outputs"][0]["data"]) == 10
+    # of the nodes nothing is known, so the weights are those that no processor saturates on
+    manifest = execution["details"]["manifest"]
+    assert (manifest["recipe"]["int8_products"], manifest["saturable"]) == ("any", False)
+    assert manifest["processor"]["architecture"] == execution["processor"]["architecture"]
     namespace.kubectl("delete", "im", "image")
 
 

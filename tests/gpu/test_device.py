@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from enginewright.contract.engines import why_unusable
 from enginewright.contract.reasons import Reason
 from enginewright_runtime.driver import Device
 from enginewright_runtime.memory import device_bytes
@@ -15,9 +16,9 @@ OTHER = {"8.9": "8.6"}  # a compute capability that is not this device's
 
 @pytest.fixture
 def place(tmp_path: Path, device: Device) -> EnginePlace:
-    """Return a place with a prepared model, where TensorRT-RTX builds for this device."""
-    if device.compute_capability in {"9.0", "10.0", "10.3"}:
-        pytest.skip(f"TensorRT-RTX builds nothing for {device.compute_capability}, a data centre's")
+    """Return a place with a prepared model, where TensorRT-RTX serves on this device."""
+    if unusable := why_unusable("tensorrt-rtx", device.compute_capability):
+        pytest.skip(unusable)
     made = EnginePlace(tmp_path)
     made.prepare_model(matmul())
     return made

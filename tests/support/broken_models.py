@@ -209,6 +209,11 @@ def random_output() -> ModelProto:
 
 def endless() -> ModelProto:
     """Return a loop that takes many minutes."""
+    return looping(10**9)
+
+
+def looping(turns: int) -> ModelProto:
+    """Return a loop of so many products of matrices, each of which takes about a millisecond."""
     body = helper.make_graph(
         [
             helper.make_node("MatMul", ["state", "m"], ["product"]),
@@ -232,7 +237,7 @@ def endless() -> ModelProto:
         [value("y")],
         [
             numpy_helper.from_array(np.eye(256, dtype=np.float32), "m"),
-            numpy_helper.from_array(np.array(10**9, np.int64), "count"),
+            numpy_helper.from_array(np.array(turns, np.int64), "count"),
         ],
     )
 

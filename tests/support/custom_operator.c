@@ -8,6 +8,7 @@
  * -DNAME=TEXT        another operator name
  * -DNO_ENTRY         without the function that ONNX Runtime looks for
  * -DUNDEFINED        calls a function that is nowhere
+ * -DFAILS_IF="PATH"  with throwing.cpp: every run throws while that file is there, and says its content
  * -DCRASH -DHANG     do so while the library is loaded
  * -DPLUGIN           a library that TensorRT takes for one with plug-ins, of which it has none
  * -DNO_LOGGER        that one lacks what TensorRT-RTX 1.7 asks of every such library
@@ -78,12 +79,19 @@ static size_t one(const Operator *self) { return 1; }
 static int zero_at(const Operator *self, size_t index) { return 0; }
 static int one_of(const Operator *self) { return 1; }
 
+#ifdef FAILS_IF
+void throw_if(const char *path);
+#endif
+
 static void compute(void *kernel, void *context) {
     const void *input;
     void *output, *shape;
     float *from, *to;
     size_t rank, count;
     int64_t sizes[16];
+#ifdef FAILS_IF
+    throw_if(FAILS_IF);
+#endif
     ((Status(*)(void *, size_t, const void **))api[KERNEL_CONTEXT_GET_INPUT])(context, 0, &input);
     ((Status(*)(const void *, void **))api[GET_TENSOR_TYPE_AND_SHAPE])(input, &shape);
     ((Status(*)(void *, size_t *))api[GET_DIMENSIONS_COUNT])(shape, &rank);

@@ -78,7 +78,7 @@ def order(
     proto = graphs.parse(folder / "model.onnx")
     inputs = graphs.inputs_of(proto)
     profiles = shapes.resolve(inputs, declared, frozenset()).profiles
-    samples = generate(inputs, profiles, declared) if len(profiles) == len(inputs) else []
+    samples = generate(inputs, profiles) if len(profiles) == len(inputs) else []
     arrays = {
         f"{sample.name}/{name}": array
         for sample in samples

@@ -5,7 +5,13 @@ So that alerts and dashboards are tested against names and labels that exist.
 
 import time
 
-from enginewright.contract.execution import Driver, Execution, PlacementFacts
+from enginewright.contract.execution import (
+    Baseline,
+    ComputeBucket,
+    Driver,
+    Execution,
+    PlacementFacts,
+)
 from enginewright.contract.manifest import Manifest, NodeCost
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Promise, Recipe, ServeTask
@@ -42,8 +48,12 @@ class ServingPod:
         self._findings = Findings(task, _manifest(), 1, Settings(), time.monotonic)
         self._server = Metrics(MODEL, REVISION)
         self._server.depth = lambda: 2
-        for _ in range(40):  # enough for a baseline and for what is compared with it
-            self._findings.golden(Finding("s0", 0.010, 0.0, error=1e-6), 1.0)
+        for index in range(40):  # enough for a baseline and for what is compared with it
+            self._findings.golden(
+                Finding("s0", 0.010, 0.0, compute=0.010, error=1e-6, compared=1), 1.0
+            )
+            buckets = (ComputeBucket(elements=64, count=20 * index, seconds=0.2 * index),)
+            self._findings.live.add(buckets, time.monotonic())
 
     def expose(self) -> bytes:
         """Return the pod's /metrics."""
@@ -56,7 +66,7 @@ class ServingPod:
         findings = self._findings
         findings.server(live=True, ready=True)
         findings.execution(self._execution(), OF_EXECUTION)
-        findings.golden(Finding("s0", 0.011, 0.0, error=1e-6), 1.0)
+        findings.golden(Finding("s0", 0.011, 0.0, compute=0.011, error=1e-6, compared=1), 1.0)
         findings.answers({200: 1.0})
         return expose(findings, server.expose())
 
@@ -82,6 +92,7 @@ class ServingPod:
             ort_version="1.31.1",
             backend_version="13.0",
             runtime_version="0.1.0",
+            usual=Baseline(p50=0.010, p90=0.011, p99=0.012, samples=200, shapes="opt"),
         )
 
 
@@ -120,6 +131,9 @@ class OperatorPod:
         cache.observe(
             INFERENCE_MODELS, {"metadata": metadata, "status": {"conditions": conditions}}
         )
+        refused = [{"type": "Ready", "status": "False", "reason": "InvalidModel"}]
+        metadata = {"name": "refused", "namespace": "shop", "uid": "2", "resourceVersion": "2"}
+        cache.observe(INFERENCE_MODELS, {"metadata": metadata, "status": {"conditions": refused}})
         ModelCollector(cache, registry)
         self._loop, self._rest = LoopMetrics(registry), RestMetrics(registry)
         self._engines = EngineMetrics(registry)

@@ -11,6 +11,7 @@ from onnx import ModelProto, helper
 from tests.support.broken_models import build, value
 
 SOURCE = Path(__file__).with_name("custom_operator.c")
+THROWING_SOURCE = Path(__file__).with_name("throwing.cpp")
 PLUGIN_SOURCE = Path(__file__).with_name("plugin.cpp")
 CUBE = ("my.ops", "Cube")
 
@@ -21,6 +22,16 @@ def compile_library(folder: Path, *defined: str) -> Path:
     path = folder / "library.so"
     command = ["gcc", "-shared", "-fPIC", "-O1", "-o", str(path), str(SOURCE)]
     subprocess.run([*command, *(f"-D{each}" for each in defined)], check=True, timeout=60)
+    return place(path, folder)
+
+
+def compile_failing(folder: Path, switch: str) -> Path:
+    """Compile the operator so that every run throws while a file is at `switch`; it says its text."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "library.so"
+    command = ["g++", "-shared", "-fPIC", "-O1", "-fexceptions", f'-DFAILS_IF="{switch}"']
+    sources = ["-x", "c", str(SOURCE), "-x", "c++", str(THROWING_SOURCE)]
+    subprocess.run([*command, "-o", str(path), *sources], check=True, timeout=60)
     return place(path, folder)
 
 

@@ -15,8 +15,8 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import InferenceModelStatus
+from enginewright.contract.execution import Baseline
 from enginewright.contract.images import ImageFacts
-from enginewright.contract.manifest import Latency
 from enginewright.contract.reasons import Reason, exit_code
 from enginewright.contract.report import Published, StageReport
 from enginewright.contract.task import PREPARE_STAGES
@@ -121,7 +121,7 @@ def verdict(
             for check in Check
         ),
         fallback=fallback or FallbackVerdict(active=False, nodes_total=105),
-        baseline=None if p99 is None else Latency(p50=p99 / 2, p90=p99 / 1.5, p99=p99, samples=20),
+        baseline=None if p99 is None else Baseline(p50=p99 / 2, p90=p99 / 1.5, p99=p99, samples=20),
     )
 
 
@@ -155,6 +155,7 @@ class World:
         }
         self.image_failures: dict[str, str] = {}
         self.verdicts: dict[str, Verdict] = {}  # by pod; unknown to an operator that has just begun
+        self.silent: set[str] = set()  # pods that have not answered for long
         self.objects: dict[tuple[str, str], Json] = {}
         self.events: list[EventIntent] = []
         self.last: Plan | None = None
@@ -194,6 +195,7 @@ class World:
                 if kind == "InferenceEngine"
             },
             verdicts=dict(self.verdicts),
+            silent=frozenset(self.silent),
             **{attribute: tuple(found) for attribute, found in children.items()},
         )
 
@@ -470,6 +472,7 @@ class World:
         labels = self.objects[("Deployment", deployment)]["spec"]["template"]["metadata"]["labels"]
         state = {"name": "server", "ready": ready, "state": {"running": {}}}
         told = status or {
+            "initContainerStatuses": [{"name": "sidecar", "state": {"running": {}}}],
             "containerStatuses": [state],
             "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
         }

@@ -78,6 +78,9 @@ class Desk:
 
     def processes(self) -> list[str]:
         """Return the command lines of what runs with our temporary folder."""
+        return [line for _, line in self._ours()]
+
+    def _ours(self) -> list[tuple[int, str]]:
         mark = f"TMPDIR={self.scratch}".encode()
         found = []
         for entry in Path("/proc").iterdir():
@@ -87,9 +90,21 @@ class Desk:
                 if mark in (entry / "environ").read_bytes():
                     line = (entry / "cmdline").read_bytes()
                     if line:  # else it is a zombie
-                        found.append(line.replace(b"\0", b" ").decode())
+                        words = line.replace(b"\0", b" ").decode()
+                        found.append((int(entry.name), words))
             except OSError:
                 continue
+        return found
+
+    def named(self, name: str) -> list[int]:
+        """Return the processes of that name, 15 bytes of it, which run with our temporary folder."""
+        found = []
+        for pid, _ in self._ours():
+            try:
+                title = Path(f"/proc/{pid}/comm").read_text().strip()
+            except OSError:
+                continue
+            found += [pid] if title == name else []
         return found
 
 

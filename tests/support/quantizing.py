@@ -22,8 +22,11 @@ from enginewright_runtime.handoff import (
     Quantized,
 )
 from enginewright_runtime.paths import Paths
+from enginewright_runtime.precision import dynamic, observing, static
+from enginewright_runtime.precision.forms import Form, dynamic_form
 from enginewright_runtime.precision.making import Made, Order, make
 from enginewright_runtime.precision.subject import Subject
+from enginewright_runtime.precision.tensors import Sink
 from enginewright_runtime.stages import quantize
 from enginewright_runtime.stages.golden_run import INPUTS, OUTPUTS
 from enginewright_runtime.tensorrt import builder
@@ -295,6 +298,27 @@ def work(
     ).leave(folder)
     Golden(source="samples", samples=len(samples)).leave(folder)
     return Work(folder, how)
+
+
+def quantized_by(
+    form: Form,
+    source: ModelProto,
+    feeds: Arrays,
+    root: Path,
+) -> Path:
+    """Quantise a model with ranges learnt from one sample; return its path."""
+    root.mkdir()
+    about = subject(root, source, form.opset)
+    layers = static.find_layers(about, form, per_channel=True)
+    with Sink(root / "out", about.model) as sink:
+        if form.opset == dynamic_form().opset:
+            written = dynamic.write(about, layers, form, sink)
+        else:
+            names = observing.single_values(about.model)
+            found = observing.limits(about.folder / MODEL_NAME, names, [feeds])
+            ranges = {name: (each.low, each.high) for name, each in found.items() if each.seen}
+            written = static.write(about, layers, ranges, form, sink)
+        return sink.write(written.model, about.folder)
 
 
 def build_engine(

@@ -18,6 +18,10 @@ import onnx
 import onnxruntime as ort
 from enginewright.contract.manifest import MANIFEST_NAME, ArtifactFile, Manifest, TensorSpec
 from enginewright.contract.task import Recipe, ServeTask, ShapeProfile
+from enginewright_runtime import graphs
+from enginewright_runtime.parity.observing import is_random, observe
+from enginewright_runtime.paths import Paths
+from enginewright_runtime.probe_token import HEADER, read_or_create
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
@@ -178,15 +182,22 @@ def write_artifact(
         path.write_bytes(onnx_model.read_bytes())
     else:
         onnx.save(onnx_model, path)
+    proto = graphs.parse(path)
     session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
     outputs = [output.name for output in session.get_outputs()]
+    kinds = {each.name: each.dtype for each in graphs.outputs_of(proto)}
+
+    def run(feeds: Feeds) -> Feeds:
+        return dict(zip(outputs, session.run(None, feeds), strict=True))
+
+    inputs = {f"s{index}": feeds for index, feeds in enumerate(samples)}
+    runs = {} if golden else {name: run(feeds) for name, feeds in inputs.items()}
+    varying = observe(run, inputs, runs, kinds, random=is_random(proto))
     inputs_file: Feeds = {}
     outputs_file: Feeds = {}
     for index, feeds in enumerate(samples):
         inputs_file |= {f"s{index}/{key}": _storable(value) for key, value in feeds.items()}
-        results = (
-            golden[index] if golden else dict(zip(outputs, session.run(None, feeds), strict=True))
-        )
+        results = golden[index] if golden else runs[f"s{index}"]
         outputs_file |= {f"s{index}/{key}": _storable(value) for key, value in results.items()}
     np.savez(folder / "golden/inputs.npz", **inputs_file)  # type: ignore[arg-type]  # its stub takes allow_pickle for an array
     np.savez(folder / "golden/outputs.npz", **outputs_file)  # type: ignore[arg-type]  # likewise
@@ -221,6 +232,7 @@ def write_artifact(
         outputs=(),
         golden_source="generated",
         versions={"onnxruntime": ort.__version__},
+        varying=varying,
     )
     (folder / MANIFEST_NAME).write_text(manifest.to_json())
     return ServeTask(
@@ -325,9 +337,11 @@ class Server:
         port: int | None = None,
         python: str | Path = sys.executable,
         before: str = "",
+        patience: float = START_SECONDS,
         **settings: float,
     ) -> None:
         self.root = root
+        self._patience = patience
         self.port = port or free_port()
         self.task = task
         arguments = {
@@ -377,7 +391,7 @@ class Server:
 
     def wait_until_ready(self) -> None:
         """Poll readiness; fail with the log when the process ends."""
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + self._patience
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise AssertionError(f"ended with {self.process.returncode}: {self.log()}")
@@ -392,6 +406,10 @@ class Server:
     def wire(self) -> Wire:
         """Open a raw connection."""
         return Wire(self.port)
+
+    def probe_header(self) -> dict[str, str]:
+        """Return the header by which the server knows its own sidecar."""
+        return {HEADER: read_or_create(Paths.under(self.root).probe_token)}
 
     def get(self, path: str, *, method: str = "GET") -> Answer:
         """Send one request without a body on a connection of its own."""

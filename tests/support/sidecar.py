@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -155,6 +156,23 @@ class Sidecar:
         self.process.wait(10)
         self._log.close()
 
+    def bound_memory(self, limit: int) -> None:
+        """Let the process have as much private memory as a container with `limit` bytes leaves it.
+
+        What it has mapped and not touched, such as stacks of threads, does not count: of the kernel's
+        RLIMIT_DATA, which counts that, as much is added.
+        """
+        kilobytes = {
+            key: int(line.split()[0])
+            for key, _, line in (
+                each.partition(":\t")
+                for each in Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+            )
+            if key in ("VmData", "VmRSS")
+        }
+        allowed = limit + 1024 * (kilobytes["VmData"] - kilobytes["VmRSS"])
+        resource.prlimit(self.process.pid, resource.RLIMIT_DATA, (allowed, allowed))
+
     def log(self) -> str:
         """Return what the sidecar has logged."""
         return (self.root / "sidecar.log").read_text()
@@ -172,6 +190,12 @@ class Sidecar:
     def verdict(self, query: str = "") -> Verdict:
         """Return the verdict."""
         return Verdict.model_validate_json(self.get(f"/verdict{query}").body)
+
+    def annotate(self, until: float | None) -> None:
+        """Write what the kubelet does when the operator releases the pod; None: no longer."""
+        path = self.root / "podinfo/release"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("" if until is None else str(int(until)))
 
     def check(self, check: Check) -> CheckVerdict:
         """Return one check's verdict."""
@@ -217,7 +241,13 @@ class Proxy:
         self.delay = 0.0  # seconds that an inference takes longer
         self.refusing: dict[str, int] = {}  # answered by a status: the end of a path
         self.saying: bytes | None = None  # to everything, with 200
+        self.asked: list[bytes] = []  # the last 8 bytes of each inference's body
         self.execution: Callable[[dict[str, Any]], dict[str, Any]] = lambda told: told
+        self.metrics: Callable[[str], str] = lambda text: text
+        # of an inference that was answered by 200: headers and body
+        self.inference: Callable[[tuple[dict[str, str], bytes]], tuple[dict[str, str], bytes]] = (
+            lambda answer: answer
+        )
         self.port = free_port()
 
     def __enter__(self) -> Self:
@@ -258,6 +288,11 @@ class Proxy:
             answer = self.saying
         elif request.path.endswith("/execution") and status == 200:
             answer = json.dumps(self.execution(json.loads(answer))).encode()
+        elif request.path.endswith("/metrics") and status == 200:
+            answer = self.metrics(answer.decode()).encode()
+        elif request.path.endswith("/infer") and status == 200:
+            changed, answer = self.inference((dict(headers), answer))
+            headers = list(changed.items())
         request.send_response(status)
         for name, value in headers:
             request.send_header(name, value)
@@ -274,6 +309,7 @@ class Proxy:
         inference = request.path.endswith("/infer")
         port = self.inference_port if inference and self.inference_port else self.server_port
         if inference:
+            self.asked.append(body[-8:])
             time.sleep(self.delay)
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
         try:

@@ -1,7 +1,9 @@
 """Benchmarks: their figures, real sessions measured in turn, and candidates that fail."""
 
 import os
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -170,20 +172,27 @@ def test_measuring_one_raises(files: Files, tmp_path: Path) -> None:
         measure(damaged, "cpu", files.inputs)
 
 
-def test_a_worker_that_dies_or_hangs(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def dies(descriptor: int) -> int:
+    """Be a worker whose native code crashes."""
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return descriptor
+
+
+def hangs(descriptor: int) -> int:
+    """Be a worker that answers nothing."""
+    sys.stdin.read()
+    return descriptor
+
+
+def test_a_worker_that_dies_or_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Native code may end its process at any time."""
     kind = "enginewright_runtime.benchmark.process"
-    dies = files.folder / "dying.py"
-    dies.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
-    hangs = files.folder / "hanging.py"
-    hangs.write_text("import sys\nsys.stdin.read()\n")
-    monkeypatch.setenv("PYTHONPATH", str(files.folder), prepend=os.pathsep)
-    monkeypatch.setattr(f"{kind}._WORKER", "dying")
+    monkeypatch.setattr(f"{kind}._WORKER", "tests.unit.test_benchmark:dies")
     with WorkerProcess("measuring", 60) as process, pytest.raises(StageFailure) as told:
         process.ask("load")
     assert told.value.reason is Reason.BACKEND_CRASHED
     assert "measuring crashed with SIGSEGV" in told.value.message
-    monkeypatch.setattr(f"{kind}._WORKER", "hanging")
+    monkeypatch.setattr(f"{kind}._WORKER", "tests.unit.test_benchmark:hangs")
     began = time.monotonic()
     with WorkerProcess("measuring", 0.2) as process, pytest.raises(StageFailure) as late:
         process.ask("load")

@@ -181,7 +181,11 @@ def test_engines_around_which_a_model_is(copy: Path) -> None:
     assert found["engine"]["files"][0]["path"] == "inside the model"
     assert found["engine"]["files"][0]["version"] == VERSION
     assert found["fit"]["obstacles"] == [
-        "it runs on compute capability 8.9 and not on 7.5: build one for that"
+        (
+            "it runs on compute capability 8.9 and not on 7.5: TensorRT-RTX builds engines for compute"
+            " capability 7.5, but they cannot be served: ONNX Runtime's TensorRT-RTX provider takes"
+            " 8.6, 8.9, 12.0 and newer only"
+        )
     ]
     attributes["embed_mode"].i = 0
     attributes["ep_cache_context"].s = b"gone.engine"
@@ -310,6 +314,18 @@ ENGINE = Inspection(
                 "compute capability: the engine does not say which it runs on",
                 "versions: the engine does not say what it was built by",
             ),
+        ),
+        (
+            {},
+            Target("class a10", "8.6", (), (image(),)),
+            ("it runs on compute capability 8.9 and not on 8.6: build one for that",),
+            (),
+        ),
+        (
+            {"compute_capabilities": ("8.0",)},
+            Target("class a100", "8.0", (), (image(),)),
+            ("TensorRT-RTX builds engines for compute capability 8.0, but they cannot be served",),
+            (),
         ),
         ({"ort_version": None}, Target("class l4", "8.9", (), (image(ort="1.20"),)), (), ()),
     ],
@@ -467,7 +483,11 @@ def test_a_resource() -> None:
     assert read("built", "--namespace", "models")["engine"]["key"] == KEY
     fit = read("built", "--class", "t4", code=1)["fit"]
     assert fit["obstacles"] == [
-        "it runs on compute capability 8.9 and not on 7.5: build one for that"
+        (
+            "it runs on compute capability 8.9 and not on 7.5: TensorRT-RTX builds engines for compute"
+            " capability 7.5, but they cannot be served: ONNX Runtime's TensorRT-RTX provider takes"
+            " 8.6, 8.9, 12.0 and newer only"
+        )
     ]
 
 

@@ -23,12 +23,13 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.task import ENGINE_STAGES, PREPARE_STAGES
 from enginewright.plan.resolve import Target, resolve
 
-from tests.support.plan_world import DIGEST, MODEL, NAMESPACE, World, published
+from tests.support.plan_world import DIGEST, GPU_IMAGE, MODEL, NAMESPACE, World, published
 from tests.support.preflight_runs import COMMAND, Desk
 
 pytestmark = pytest.mark.unit
 
 API = "enginewright.dev/v1alpha1"
+ENGINE = "InferenceEngine"
 SOURCE = {"uri": "https://models.example/resnet.onnx"}
 PINNED = {**SOURCE, "sha256": DIGEST}
 
@@ -342,6 +343,22 @@ def test_without_a_cluster_it_assumes_and_says_so(desk: Desk) -> None:
         assert "assumed: no cluster: one class cpu" in done.stdout
 
 
+def test_an_engine_of_tensorrt_is_whole_or_none_and_the_plan_says_so() -> None:
+    """Budget or not: ONNX Runtime's TensorRT provider loads no engine of a part."""
+    budget = {"policy": "Budget", "maxNodeShare": "10%"}
+    world = World(source=PINNED, fallback=budget).has_gpus(aheadOfTime=False, backends=["tensorrt"])
+    world.images[GPU_IMAGE] = world.images[GPU_IMAGE].model_copy(
+        update={"backends": {"tensorrt": "10.13.3"}}
+    )
+    (step,) = [each for each in foreseen(world, exists=False).steps if each.kind == ENGINE]
+    assert step.message.startswith(
+        "of the whole model or none, whatever spec.fallback grants: ONNX"
+    )
+    rtx = World(source=PINNED, fallback=budget).has_gpus()
+    (step,) = [each for each in foreseen(rtx, exists=False).steps if each.kind == ENGINE]
+    assert step.message == ""
+
+
 def test_classes_of_the_manifest_take_the_place_of_the_assumed_one(desk: Desk) -> None:
     accelerator = {
         "apiVersion": API,
@@ -372,6 +389,14 @@ def test_a_spec_that_would_not_be_stored_is_refused_with_its_field(desk: Desk) -
     assert "CHANGES  InferenceModel shop/b" in done.stdout
 
 
+def test_a_namespace_that_yaml_takes_for_a_number_is_refused(desk: Desk) -> None:
+    body = manifest({"source": SOURCE})
+    body["metadata"]["namespace"] = 12
+    done = plan(desk, "-f", write(desk, body), "--offline")
+    assert done.returncode == 1, done.stderr
+    assert "InvalidSpec: metadata.namespace: write lowercase letters" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -379,6 +404,9 @@ def test_a_spec_that_would_not_be_stored_is_refused_with_its_field(desk: Desk) -
         ("- 1", "manifest.yaml: document 1 is no Kubernetes object: it has no kind"),
         ("kind: Pod\nmetadata: {name: p}", "manifest.yaml holds no InferenceModel, but Pod"),
         ("", "manifest.yaml holds no InferenceModel"),
+        ("kind: List\nitems: 5", "manifest.yaml: document 1: items of a List must be a list"),
+        ("[" * 3000 + "]" * 3000, "manifest.yaml is nested too deeply"),
+        ("kind: List\nitems: &i [{kind: List, items: *i}]", "manifest.yaml is nested too deeply"),
     ],
 )
 def test_a_manifest_that_is_none_is_told(desk: Desk, text: str, words: str) -> None:

@@ -2,13 +2,14 @@
 
 import logging
 import socket
+from typing import Any
 
 import aiohttp
 import pytest
 from enginewright.controller.cache import Cache
 from enginewright.controller.health import HealthServer
 from enginewright.controller.logs import LogfmtFormatter, Sparse, about
-from enginewright.controller.metrics import ModelCollector
+from enginewright.controller.metrics import NAMED_MODELS, ModelCollector
 from enginewright.kube.resources import INFERENCE_MODELS
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -57,6 +58,43 @@ def test_models_are_counted_by_condition_when_asked() -> None:
     assert 'enginewright_models{condition="Ready",status="True"} 2.0' in text
     assert 'enginewright_models{condition="Ready",status="False"} 1.0' in text
     assert 'enginewright_models{condition="Ready",status="Unknown"} 0.0' in text
+
+
+def not_ready(number: int, reason: str, *, stalled: bool = False) -> dict[str, Any]:
+    conditions = [
+        {"type": "Ready", "status": "False", "reason": reason},
+        {"type": "Stalled", "status": str(stalled)},
+    ]
+    metadata = {"name": f"m{number:03}", "namespace": "shop", "resourceVersion": "1"}
+    return {"metadata": metadata, "status": {"conditions": conditions}}
+
+
+def test_models_that_are_not_ready_are_named_stalled_ones_first_and_no_more_than_so_many() -> None:
+    cache, registry = Cache(), CollectorRegistry()
+    ModelCollector(cache, registry)
+    assert "enginewright_model_not_ready_omitted 0.0" in generate_latest(registry).decode()
+    ready = not_ready(0, "Serving")
+    ready["status"]["conditions"][0]["status"] = "True"
+    leaving = not_ready(1, "DriverMissing")
+    leaving["metadata"]["deletionTimestamp"] = "2026-11-22T00:00:00Z"
+    unheard = {"metadata": {"name": "unheard", "namespace": "shop", "resourceVersion": "1"}}
+    models = [ready, leaving, unheard, not_ready(2, "Suspended", stalled=True)]
+    models += [not_ready(number, "RollingOut") for number in range(3, NAMED_MODELS + 3)]
+    models.append(not_ready(900, "DriverMissing", stalled=True))
+    for model in models:
+        cache.observe(INFERENCE_MODELS, model)
+    lines = [
+        line
+        for line in generate_latest(registry).decode().splitlines()
+        if line.startswith("enginewright_model_not_ready{")
+    ]
+    assert len(lines) == NAMED_MODELS
+    first, *others = lines
+    assert 'model="m900",model_namespace="shop",reason="DriverMissing",stalled="true"' in first
+    assert 'model="unheard"' not in "".join(others), "the last of those that are on their way"
+    assert not [line for line in lines if "m000" in line or "m001" in line or "Suspended" in line]
+    # left out: one that rolls out, the one not heard of and the suspended one
+    assert "enginewright_model_not_ready_omitted 3.0" in generate_latest(registry).decode()
 
 
 def test_a_log_line_says_what_it_is_about_and_stays_one_line() -> None:

@@ -61,9 +61,16 @@ def test_other_places_of_nan_are_told(tmp_path: Path) -> None:
     assert "NaN" in prove(tmp_path, relu(), changed, x=X)["differs"]
 
 
-def test_random_outputs_are_not_compared(tmp_path: Path) -> None:
+def test_random_outputs_are_compared_in_distribution(tmp_path: Path) -> None:
     inputs = np.zeros((1, 400), np.float32)
-    assert prove(tmp_path, random_output(), random_output(), x=inputs)["compared"] == 1
+    told = prove(tmp_path, random_output(), random_output(), x=inputs)
+    assert told == {"differs": None, "compared": 2}
+    wider, frozen = random_output(), random_output()
+    wider.graph.node[0].attribute.append(helper.make_attribute("scale", 1e6))
+    frozen.graph.node[0].op_type = "Relu"
+    for changed in (wider, frozen):
+        differs = prove(tmp_path, random_output(), changed, x=inputs)["differs"]
+        assert differs.startswith("output 'noise' of sample 'opt' varies otherwise"), differs
 
 
 def test_a_changed_model_that_does_not_load_is_refused(tmp_path: Path) -> None:

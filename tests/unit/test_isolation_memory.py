@@ -9,7 +9,7 @@ from enginewright.contract.reasons import Reason
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.isolation import UNLIMITED, Limits, run_isolated
 
-LIMIT = 400 << 20
+LIMIT = 800 << 20  # of which what the fork server has imported is a part
 
 
 def use_and_end(megabytes: int, how: str) -> None:
@@ -52,7 +52,7 @@ def ends(megabytes: int, how: str, limits: Limits, *, held: int = 0) -> StageFai
 
 @pytest.mark.parametrize("how", ["SIGSEGV", "SIGABRT", "code"])
 def test_at_its_limit_a_child_dies_of_it(how: str) -> None:
-    failure = ends(340, how, Limits(memory_bytes=LIMIT))
+    failure = ends(660, how, Limits(memory_bytes=LIMIT))
     assert failure.reason is Reason.OUT_OF_MEMORY
     assert "trying came to the end of the memory that it may use" in failure.message
 
@@ -72,11 +72,11 @@ def test_below_it_a_child_crashes(how: str, told: str, limits: Limits) -> None:
 
 
 def test_what_its_parent_holds_is_not_blamed_on_a_child() -> None:
-    failure = ends(20, "SIGSEGV", Limits(memory_bytes=LIMIT), held=500)
+    failure = ends(20, "SIGSEGV", Limits(memory_bytes=LIMIT), held=900)
     assert failure.reason is Reason.BACKEND_CRASHED
 
 
 def test_what_is_past_the_limit_fails_in_the_child() -> None:
-    failure = ends(500, "SIGSEGV", Limits(memory_bytes=LIMIT))
+    failure = ends(900, "SIGSEGV", Limits(memory_bytes=LIMIT))
     assert failure.reason is Reason.OUT_OF_MEMORY
-    assert "trying failed for want of memory" in failure.message
+    assert "trying ran out of memory" in failure.message

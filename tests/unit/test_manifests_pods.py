@@ -8,10 +8,11 @@ import pytest
 from enginewright.contract import task as contract
 from enginewright.contract.reasons import ExitCode
 from enginewright.contract.task import PREPARE_STAGES, PrepareTask, ServeTask
+from enginewright.contract.verdict import RELEASE_ANNOTATION
 from enginewright.manifests.probe_job import probe_job
 
 from tests.support.engine_world import EngineWorld
-from tests.support.plan_world import CPU_IMAGE, World, accelerator_class
+from tests.support.plan_world import CPU_IMAGE, World, accelerator_class, published
 
 pytestmark = pytest.mark.unit
 
@@ -118,7 +119,7 @@ def test_the_restricted_standard_is_met(kind: str) -> None:
         assert security["readOnlyRootFilesystem"] is True
         assert not any("hostPort" in port for port in each.get("ports", ()))
     kinds = {key for volume in spec["volumes"] for key in volume if key != "name"}
-    assert kinds <= {"emptyDir", "persistentVolumeClaim", "secret"}
+    assert kinds <= {"downwardAPI", "emptyDir", "persistentVolumeClaim", "secret"}
 
 
 @pytest.mark.parametrize("kind", PODS)
@@ -257,7 +258,7 @@ def test_the_server_reads_a_copy_that_was_checked_and_never_the_store() -> None:
     }
     assert server["command"] == ["enginewright-runtime", "serve"]
     assert mounts(server) == {"/tmp": False, contract.ARTIFACT_PATH: True}  # noqa: S108
-    assert mounts(sidecar) == mounts(server)
+    assert mounts(sidecar) == mounts(server) | {contract.POD_INFO_PATH: True}
     assert fetch["env"] == sidecar["env"] == server["env"]
 
 
@@ -271,6 +272,48 @@ def test_the_sidecar_starts_before_the_server_and_gates_the_pod() -> None:
         {"name": "sidecar", "containerPort": contract.SIDECAR_PORT, "protocol": "TCP"}
     ]
     assert "restartPolicy" not in server
+
+
+def test_the_sidecar_sees_the_annotation_that_only_who_may_write_pods_can_write() -> None:
+    pod = serving_pod()
+    (volume,) = (each for each in pod["spec"]["volumes"] if "downwardAPI" in each)
+    field = f"metadata.annotations['{RELEASE_ANNOTATION}']"
+    assert volume["downwardAPI"]["items"] == [
+        {"path": contract.RELEASE_FILE, "fieldRef": {"fieldPath": field}}
+    ]
+    assert RELEASE_ANNOTATION not in pod["metadata"]["annotations"]
+
+
+def sidecar_resources(output_bytes: int | None = None, **spec: Any) -> dict[str, Any]:
+    made = published().model_copy(update={"golden_output_bytes": output_bytes})
+    world = World(**spec).settle().job_succeeds(made)
+    _, sidecar, _ = containers(world.the("Deployment")["spec"]["template"])
+    return dict(sidecar["resources"])
+
+
+def test_the_sidecar_has_the_memory_that_its_largest_golden_sample_needs() -> None:
+    usual = {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
+    assert sidecar_resources() == sidecar_resources(1_000_000) == usual
+    assert sidecar_resources(176_000_000) == {
+        "requests": {"cpu": "10m", "memory": "320Mi"},
+        "limits": {"memory": "512Mi"},
+    }
+    mine = {"requests": {"memory": "1Gi"}, "limits": {"cpu": "1", "memory": "2Gi"}}
+    serving = {"sidecar": {"resources": mine}}
+    assert sidecar_resources(176_000_000, serving=serving) == mine
+
+
+def test_sizes_that_change_nothing_restart_no_pods() -> None:
+    """Revisions from before the size was reported stay what they are, down to their data."""
+    before, after, larger = (
+        World().settle().job_succeeds(published().model_copy(update={"golden_output_bytes": size}))
+        for size in (None, 1_000_000, 176_000_000)
+    )
+    assert before.status["revision"] == after.status["revision"] != larger.status["revision"]
+    assert before.the("ControllerRevision")["data"] == after.the("ControllerRevision")["data"]
+    added = {"golden_output_bytes", "sidecar_resources"}
+    assert not added & before.the("ControllerRevision")["data"].keys()
+    assert larger.the("ControllerRevision")["data"]["golden_output_bytes"] == 176_000_000
 
 
 def test_the_task_says_what_to_serve() -> None:

@@ -72,6 +72,7 @@ def test_a_fallback_is_told_with_the_remedy_of_its_reason() -> None:
     causes = {
         Reason.PROVIDER_MISSING, Reason.PROVIDER_REFUSED, Reason.DRIVER_MISSING, Reason.DRIVER_TOO_OLD,
         Reason.NODE_FALLBACK, Reason.BACKEND_FALLBACK, Reason.SESSION_REPLACED,
+        Reason.UNSUPPORTED_OPERATOR,
     }  # fmt: skip
     assert told == {reason.value: REMEDIES[reason] for reason in causes}
 

@@ -137,6 +137,32 @@ def test_a_node_inside_an_if_is_told_by_the_if(models: Path, tmp_path: Path) -> 
     assert found.label.endswith("(If)")
 
 
+def test_noise_inside_is_no_drift(tmp_path: Path) -> None:
+    """What differs from itself in the right model says nothing of the other, though it comes first."""
+    nodes = [
+        helper.make_node("RandomNormalLike", ["x"], ["noise"], name="noise", seed=1.0),
+        helper.make_node("Mul", ["noise", "tiny"], ["little"], name="little"),
+        helper.make_node("Add", ["x", "little"], ["shaken"], name="shaken"),
+        helper.make_node("Sign", ["shaken"], ["sign"], name="sign"),
+        helper.make_node("Mul", ["sign", "weight"], ["product"], name="product"),
+        helper.make_node("Tanh", ["product"], ["y"], name="last"),
+    ]
+    weights = [
+        numpy_helper.from_array(np.array(number, np.float32), name)
+        for name, number in (("tiny", 1e-2), ("weight", 0.5))
+    ]
+    model = broken.build(nodes, [broken.value("x", 1, 64)], [broken.value("y", 1, 64)], weights)
+    feeds: Feeds = {"x": np.tile(np.array([-1, 1], np.float32), 32)[None]}
+    pair = Pair(tmp_path, model, feeds)
+    model.graph.node[0].attribute[0].f = 2.0  # another seed: other noise, of the same distribution
+    model.graph.initializer[1].CopyFrom(
+        numpy_helper.from_array(np.array(0.6, np.float32), "weight")
+    )
+    found = pair.find()
+    assert found is not None
+    assert found.label == "product (Mul)"
+
+
 def test_external_weights_are_shared(tmp_path: Path) -> None:
     weights = {
         name: numpy_helper.from_array(GENERATOR.random((64, 64), np.float32), name)

@@ -85,3 +85,28 @@ def test_sidecar(known: Manifest, agrees: bool, tmp_path: Path) -> None:
     probe = GoldenProbe(Client(1), "m", Samples(tmp_path, known), known, 1.0)
     differs = probe._differs("y", X, X * np.float32(SCALE))
     assert (differs is None) is agrees
+
+
+def test_a_flipped_class_is_found(tmp_path: Path) -> None:
+    """0.505 and 0.495 in each other's place: every element is within 1% + 1% of the largest."""
+    golden = np.array([[0.505, 0.495] + [0.45] * 6], np.float32)
+    flip = np.zeros((1, 8), np.float32)
+    flip[0, :2] = [-0.01, 0.01]
+    model = broken.build(
+        [helper.make_node("Add", ["x", "flip"], ["y"])],
+        [broken.value("x", 1, 8)],
+        [broken.value("y", 1, 8)],
+        [numpy_helper.from_array(flip, "flip")],
+    )
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    signature = read_signature(session.get_inputs(), session.get_outputs(), ())
+    prover = Prover(Runner(session, signature), signature, ComputeBuckets())
+    with pytest.raises(StageFailure, match="same best class"):
+        prover.prove([Sample("a", {"x": golden}, {"y": golden})], manifest(None), lambda _: None)
+    (tmp_path / "golden").mkdir()
+    for name, tensor in (("inputs", "x"), ("outputs", "y")):
+        arrays: dict[str, Any] = {f"a/{tensor}": golden}
+        np.savez(tmp_path / f"golden/{name}.npz", **arrays)
+    known = manifest(None)
+    probe = GoldenProbe(Client(1), "m", Samples(tmp_path, known), known, 1.0)
+    assert "same best class" in str(probe._differs("y", golden, golden + flip))

@@ -63,6 +63,15 @@ def serving() -> World:
     return World(replicas=2).settle().job_succeeds().all_available()
 
 
+def silenced(world: World, *pods: str) -> World:
+    """Have `pods`, or all, be silent for so long that what they said does not count."""
+    world.silent = set(pods or world.verdicts)
+    world.verdicts = {
+        name: said for name, said in world.verdicts.items() if name not in world.silent
+    }
+    return world.settle()
+
+
 def updating() -> World:
     return serving().edit(source=OTHER).job_succeeds(published(key="b" * 64, digest="e" * 64))
 
@@ -131,14 +140,14 @@ def next_backend() -> World:
 
 def held_back() -> World:
     world = World().settle().job_succeeds().rolling(0)
-    broken = WHOLLY.model_copy(update={"broken": True})
+    broken = WHOLLY.model_copy(update={"broken": True, "reason": Reason.NODE_FALLBACK})
     return world.sidecars_say(
         verdict(fallback=broken, failed={Check.PLACEMENT: Reason.NODE_FALLBACK})
     )
 
 
 def promise_breaks() -> World:
-    broken = WHOLLY.model_copy(update={"broken": True})
+    broken = WHOLLY.model_copy(update={"broken": True, "reason": Reason.SESSION_REPLACED})
     wrong = {Check.PLACEMENT: Reason.SESSION_REPLACED}
     return serving().sidecars_say(verdict(fallback=broken, failed=wrong))
 
@@ -217,6 +226,7 @@ STATES: Final[dict[str, Callable[[], World]]] = {
     "serving, a sidecar sees wrong answers": lambda: serving().sidecars_say(
         verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})
     ),
+    "serving, the sidecars do not answer": lambda: silenced(serving()),
     "scaled to zero": lambda: serving().edit(replicas=0).all_available(),
 }
 
@@ -295,6 +305,59 @@ def test_the_first_pod_that_is_asked_anew_does_not_speak_for_all(asked: int) -> 
     world.verdicts = {names[asked]: world.verdicts[names[asked]]}
     world.settle()
     assert world.status == before
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_bad_news_that_is_known_is_not_told_anew_by_each_pod(asked: int) -> None:
+    """Figures of one pod would be written, and those of both right after."""
+    world = serving()
+    names = sorted(world.verdicts)
+    active = FallbackVerdict(active=True, kind="NodeFallback", message="1 of 9", nodes_total=9)
+    world.verdicts = {
+        name: verdict(fallback=active, p99=p99)
+        for name, p99 in zip(names, (0.034, 0.012), strict=True)
+    }
+    before = world.settle().status
+    assert world.condition("FallbackActive")["status"] == "True"
+    world.verdicts = {names[asked]: world.verdicts[names[asked]]}
+    world.settle()
+    assert world.status == before
+
+
+def test_the_pods_that_are_ready_do_not_take_back_what_another_one_said() -> None:
+    """After a restart the pod that answers wrongly, and is not ready for it, may be asked last."""
+    world, names = two_pods()
+    wrong = verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})
+    wrong = wrong.model_copy(update={"admitted": True})
+    (pod,) = [each for each in world.all("Pod") if each["metadata"]["name"] == names[1]]
+    pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    world.verdicts[names[1]] = wrong
+    before = world.settle().status
+    assert world.condition("ParityVerified")["status"] == "False"
+    world.verdicts = {names[0]: world.verdicts[names[0]]}
+    world.settle()
+    assert world.status == before
+    world.verdicts[names[1]] = verdict()
+    world.settle()
+    assert world.condition("ParityVerified")["status"] == "True"
+
+
+def test_what_a_pod_said_long_ago_proves_nothing() -> None:
+    world, names = two_pods()
+    silenced(world, names[0])
+    found = world.condition("PlacementVerified")
+    assert (found["status"], found["reason"]) == ("Unknown", "SidecarUnreachable")
+    assert found["message"].startswith(
+        "1 of 2 pods have not answered the operator for five minutes"
+    )
+    assert world.condition("Ready")["status"] == "True", "it serves: Kubernetes' own probes say so"
+    told = world.status
+    world.settle()
+    assert world.status == told, "said once"
+    world.silent.clear()
+    world.verdicts = {name: verdict() for name in names}
+    world.settle()
+    assert world.condition("PlacementVerified")["status"] == "True"
 
 
 def test_bad_news_from_one_pod_does_not_wait_for_the_others() -> None:

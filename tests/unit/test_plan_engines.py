@@ -222,7 +222,7 @@ def test_what_was_built_is_told_in_the_apis_units() -> None:
         "computeCapabilities": ["8.9"],
         "nodesTotal": 415,
         "nodesAccelerated": 412,
-        "computePermilleElsewhere": 3,  # 2.1, rounded up: never to the better
+        "computeBillionthsElsewhere": 2_100_000,
         "elsewhere": ["volume (Det)"],
         "p99Microseconds": 1234,
     }
@@ -244,10 +244,12 @@ def test_what_was_built_is_told_in_the_apis_units() -> None:
     assert world.counted == [Ended("", cached=False, build_seconds=0.512)]
 
 
-@pytest.mark.parametrize(("share", "permille"), [(None, None), (0.0, 0), (0.02, 20), (0.0201, 21)])
-def test_shares_are_rounded_against_the_engine(share: float | None, permille: int | None) -> None:
+@pytest.mark.parametrize(
+    ("share", "kept"), [(None, None), (0.0, 0), (0.02, 20_000_000), (0.1 + 0.2, 300_000_000)]
+)
+def test_shares_are_kept_in_billionths(share: float | None, kept: int | None) -> None:
     world = on_device().succeeds(compute_share_elsewhere=share)
-    assert world.status["engine"].get("computePermilleElsewhere") == permille
+    assert world.status["engine"].get("computeBillionthsElsewhere") == kept
 
 
 def test_an_engine_that_is_there_is_never_built_again() -> None:

@@ -241,3 +241,18 @@ def test_an_engine_that_the_store_has_lost_is_built_again_once() -> None:
     assert not [job for job in world.all("Job") if not job.get("status")], "the model is there"
     world.settle()
     assert world.the("InferenceEngine")["metadata"]["uid"] == again["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("capability", ["7.5", "8.0", "9.0"])
+def test_no_engine_is_asked_for_where_none_can_be_served(capability: str) -> None:
+    """TensorRT-RTX builds for the first two, and its provider takes none of them."""
+    world = World().has_gpus(computeCapability=capability).settle()
+    assert world.told()["Stalled"] == ("True", "BackendNotAllowed")
+    message = world.condition("Stalled")["message"]
+    assert "tensorrt-rtx does not run on the class l4" in message
+    assert "takes 8.6, 8.9, 12.0 and newer" in message
+    assert "choose one of cuda in spec.backends" in message
+    assert not world.objects
+    world = World(**allow("tensorrt-rtx", "cuda")).has_gpus(computeCapability=capability).settle()
+    (container,) = world.job()["spec"]["template"]["spec"]["initContainers"][:1]
+    assert container["image"] == GPU_IMAGE

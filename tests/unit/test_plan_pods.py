@@ -1,7 +1,12 @@
 """Reading what pods tell."""
 
-from enginewright.contract.reasons import Reason
+from typing import Any
+
+import pytest
+from enginewright.contract.reasons import REMEDIES, Reason
 from enginewright.contract.report import StageReport
+from enginewright.controller.slim import slim
+from enginewright.kube.resources import PODS
 from enginewright.plan import pods
 
 
@@ -25,3 +30,53 @@ def test_an_out_of_memory_kill_outweighs_the_word_left_before_loading() -> None:
     found = pods.failure(pod)
     assert found is not None
     assert found.reason is Reason.BACKEND_CRASHED
+
+
+def ended_server(**ended: object) -> dict[str, Any]:
+    """Return a pod as the kubelet reports it whose server was restarted, and is not ready again."""
+    limits = {"resources": {"limits": {"memory": "256Mi"}}}
+    return {
+        "metadata": {"name": "x"},
+        "spec": {"containers": [{"name": "server", **limits}]},
+        "status": {
+            "containerStatuses": [
+                {
+                    "name": "server",
+                    "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                    "lastState": {"terminated": {"message": "", **ended}},
+                }
+            ]
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "kubernetes", "reason", "words"),
+    [
+        (137, "OOMKilled", Reason.OUT_OF_MEMORY, "more memory than its limit of 256Mi"),
+        (137, "Error", Reason.SERVER_DOWN, "ended from outside by SIGKILL (exit code 137)"),
+        (143, "Error", Reason.SERVER_DOWN, "ended from outside by SIGTERM (exit code 143)"),
+        (139, "Error", Reason.BACKEND_CRASHED, "crashed in native code (SIGSEGV)"),
+        (136, "Error", Reason.BACKEND_CRASHED, "crashed in native code (SIGFPE)"),
+        (159, "Error", Reason.BACKEND_CRASHED, "crashed in native code (SIGSYS)"),
+        (1, "Error", Reason.INTERNAL_ERROR, "exit code 1 and said nothing"),
+        (255, "Error", Reason.INTERNAL_ERROR, "exit code 255 and said nothing"),
+    ],
+)
+def test_a_server_that_was_killed_is_told_by_its_signal(
+    code: int, kubernetes: str, reason: Reason, words: str
+) -> None:
+    pod = slim(PODS, ended_server(exitCode=code, reason=kubernetes))
+    found = pods.failure(pod)
+    assert found is not None
+    assert found.reason is reason
+    assert words in found.message
+    assert found.message.endswith(REMEDIES[reason])
+
+
+def test_without_a_limit_none_is_named() -> None:
+    pod = ended_server(exitCode=137, reason="OOMKilled")
+    del pod["spec"]["containers"][0]["resources"]
+    found = pods.failure(slim(PODS, pod))
+    assert found is not None
+    assert "more memory than its limit; raise" in found.message

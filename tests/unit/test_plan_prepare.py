@@ -170,7 +170,7 @@ def test_a_pod_whose_failure_ends_the_job_promises_no_retry() -> None:
         (139, "Error", Reason.BACKEND_CRASHED, "SIGSEGV"),
         (134, "Error", Reason.BACKEND_CRASHED, "SIGABRT"),
         (132, "Error", Reason.BACKEND_CRASHED, "SIGILL"),
-        (137, "Error", Reason.INTERNAL_ERROR, "exit code 137"),
+        (137, "Error", Reason.INTERNAL_ERROR, "by SIGKILL (exit code 137)"),
         (70, "Error", Reason.INTERNAL_ERROR, "exit code 70"),
         (128, "StartError", Reason.INTERNAL_ERROR, "exit code 128"),
     ],

@@ -1,7 +1,7 @@
 """What verdicts prove, in words: the worst pod speaks for the model."""
 
 import pytest
-from enginewright.contract.manifest import Latency
+from enginewright.contract.execution import Baseline
 from enginewright.contract.reasons import REMEDIES, Reason
 from enginewright.contract.task import Promise
 from enginewright.contract.verdict import Check, CheckVerdict, FallbackVerdict, Verdict
@@ -40,6 +40,19 @@ def test_one_pod_that_has_not_looked_yet_leaves_it_unknown() -> None:
     assert found is not None
     assert found.parity.status == found.placement.status == found.fallback.status == "Unknown"
     assert found.broken is None
+
+
+def test_golden_inferences_that_compare_nothing_verify_nothing() -> None:
+    checks = tuple(
+        CheckVerdict(check=Check.GOLDEN, reason=Reason.NOTHING_COMPARED, message="no output")
+        if each.check is Check.GOLDEN
+        else each
+        for each in verdict().checks
+    )
+    found = proofs([verdict(), verdict().model_copy(update={"checks": checks})], FORBID)
+    assert found is not None
+    assert (found.parity.status, found.parity.reason) == ("Unknown", "NothingCompared")
+    assert "export with at least one output that is the same in every run" in found.parity.message
 
 
 def test_the_worst_pod_speaks() -> None:
@@ -92,6 +105,14 @@ def test_a_baseline_that_is_not_measured_shows_nothing() -> None:
     found = proofs([verdict(p99=None)], FORBID)
     assert found is not None
     assert found.p99 == ""
+
+
+def test_a_baseline_of_too_few_runs_for_a_percentile_shows_none() -> None:
+    few = verdict(p99=None).model_copy(update={"baseline": Baseline(p50=1.0, samples=5)})
+    for verdicts, shown in (([few], ""), ([few, verdict(p99=0.012)], "12ms")):
+        found = proofs(verdicts, FORBID)
+        assert found is not None
+        assert found.p99 == shown
 
 
 @pytest.mark.parametrize("check", [Check.PROVIDER, Check.PLACEMENT, Check.VERSIONS])
@@ -150,8 +171,41 @@ def test_messages_carry_the_remedy_once() -> None:
         message=f"no libcuda; {REMEDIES[Reason.DRIVER_MISSING]}",
     )
     said: Verdict = verdict().model_copy(
-        update={"checks": (check,), "baseline": Latency(p50=1, p90=1, p99=1, samples=1)}
+        update={"checks": (check,), "baseline": Baseline(p50=1, p90=1, p99=1, samples=1)}
     )
     found = refusal(said)
     assert found is not None
     assert found.message.count(REMEDIES[Reason.DRIVER_MISSING]) == 1
+
+
+def lost(check: Check, reason: Reason) -> Verdict:
+    changed = CheckVerdict(check=check, state="failed", reason=reason, message="CUDA failure 700")
+    given = verdict()
+    checks = tuple(changed if each.check is check else each for each in given.checks)
+    return given.model_copy(update={"checks": checks})
+
+
+@pytest.mark.parametrize("check", [Check.SERVER, Check.GOLDEN])
+@pytest.mark.parametrize("promise", [FORBID, ALLOW])
+def test_a_server_that_runs_nothing_is_broken_news_and_no_wrong_answer(
+    check: Check, promise: Promise
+) -> None:
+    given = lost(check, Reason.DEVICE_LOST)
+    found = proofs([verdict(), given], promise)
+    assert found is not None
+    assert found.broken is not None
+    assert (found.broken.status, found.broken.reason) == ("False", Reason.DEVICE_LOST)
+    assert found.broken.message == f"CUDA failure 700; {REMEDIES[Reason.DEVICE_LOST]}"
+    assert found.bad_news
+    assert found.parity.status != "False"
+    failure = refusal(given)
+    assert failure is not None
+    assert failure.reason is Reason.DEVICE_LOST
+
+
+def test_a_server_that_is_down_speaks_through_its_pod() -> None:
+    given = lost(Check.SERVER, Reason.SERVER_DOWN)
+    assert refusal(given) is None
+    found = proofs([given], FORBID)
+    assert found is not None
+    assert found.broken is None

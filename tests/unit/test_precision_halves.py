@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ from enginewright_runtime.precision.subject import Subject
 from enginewright_runtime.precision.tensors import Sink
 from enginewright_runtime.precision.widening import widen
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from tests.support.broken_models import build, unsorted, value
@@ -186,6 +188,72 @@ def test_bodies_are_lowered_and_keep_their_interface(
         for model in (path, simulated(path)):
             for wanted, found in zip(run(source, feeds), run(model, feeds), strict=True):
                 assert cosine(wanted, found) > 0.99999
+
+
+def siblings(*, integers_first: bool) -> ModelProto:
+    """Return an If whose branches call values of different types by one name."""
+    floats = helper.make_graph(
+        [
+            helper.make_node("Relu", ["x"], ["t"], name="relu"),
+            helper.make_node("MatMul", ["t", "inner"], ["floats-out"], name="product"),
+        ],
+        "floats",
+        [],
+        [value("floats-out", "n", 64)],
+        [weight("inner", random(64, 64))],
+    )
+    integers = helper.make_graph(
+        [
+            helper.make_node("Add", ["i", "inner"], ["t"], name="add"),
+            helper.make_node("Sub", ["t", "seventy"], ["rest"], name="rest"),
+            helper.make_node("Cast", ["rest"], ["factor"], name="factor", to=TensorProto.FLOAT),
+            helper.make_node("Mul", ["x", "factor"], ["integers-out"], name="scaled"),
+        ],
+        "integers",
+        [],
+        [value("integers-out", "n", 64)],
+        [
+            numpy_helper.from_array(np.array([70000], np.int64), "inner"),
+            numpy_helper.from_array(np.array([69999], np.int64), "seventy"),
+        ],
+    )
+    first, second = (integers, floats) if integers_first else (floats, integers)
+    return build(
+        [helper.make_node("If", ["c"], ["y"], name="if", then_branch=first, else_branch=second)],
+        [
+            value("x", "n", 64),
+            value("i", 1, kind=TensorProto.INT64),
+            value("c", kind=TensorProto.BOOL),
+        ],
+        [value("y", "n", 64)],
+    )
+
+
+def defined(model: ModelProto, feeds: dict[str, Any]) -> Any:
+    """Return the first output, by ONNX's reference implementation."""
+    outputs: Any = ReferenceEvaluator(model).run(None, feeds)
+    return outputs[0]
+
+
+@pytest.mark.parametrize("integers_first", [True, False])
+def test_names_that_sibling_branches_share_are_values_apart(
+    integers_first: bool, tmp_path: Path
+) -> None:
+    """An integer of 70,001 is no half; by definition, since ONNX Runtime's CPU casts halves back."""
+    source = siblings(integers_first=integers_first)
+    onnx.checker.check_model(source, full_check=True)
+    path, result = lowered(subject(tmp_path, source), tmp_path / "out")
+    assert "product (MatMul)" in result.nodes
+    for condition in (True, False):
+        feeds: dict[str, Any] = {
+            **X,
+            "i": np.array([1], np.int64),
+            "c": np.array(condition),
+        }
+        wanted, found = (defined(model, feeds) for model in (source, onnx.load(path)))
+        assert cosine(wanted, found) > 0.99999
+        assert np.abs(found).max() == pytest.approx(np.abs(wanted).max(), rel=1e-2)
+        assert cosine(run(source, feeds)[0], run(simulated(path), feeds)[0]) > 0.99999
 
 
 def test_sizes_and_indices_stay_exact(tmp_path: Path) -> None:

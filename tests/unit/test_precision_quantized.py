@@ -1,5 +1,6 @@
 """INT8 and FP8: arithmetic, the form that each backend takes, and what is left with the reason."""
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,12 +10,21 @@ import onnxruntime as ort
 import pytest
 from enginewright_runtime import graphs
 from enginewright_runtime.precision import dynamic, observing, scales, static
-from enginewright_runtime.precision.forms import DYNAMIC, FP8, INT8, UINT8, Form, form_of
+from enginewright_runtime.precision.forms import (
+    FP8,
+    INT8,
+    REDUCED_INT8,
+    UINT8,
+    Form,
+    dynamic_form,
+    form_of,
+)
 from enginewright_runtime.precision.subject import Subject
 from enginewright_runtime.precision.tensors import Sink
 from onnx import ModelProto, helper
 
 from tests.support.broken_models import build, value
+from tests.support.processors import PATIENCE, needs_exact_products, without_vnni
 from tests.support.quantizing import (
     Arrays,
     build_engine,
@@ -33,6 +43,9 @@ X = {"x": random(4, 64)}
 IMAGE = {"x": random(2, 3, 16, 16)}
 TENSORRT = form_of("INT8", "tensorrt-rtx")
 CPU = form_of("INT8", "cpu")
+DYNAMIC = dynamic_form()
+EXACT = form_of("INT8", "cpu", "exact")  # for processors that are known to have VNNI or the like
+ROOT = Path(__file__).parents[2]
 
 
 def ranges(about: Subject, feeds: Arrays) -> dict[str, tuple[float, float]]:
@@ -53,8 +66,8 @@ def written(
     """Quantise a model and write it; ONNX's checker must agree that it is one."""
     layers = static.find_layers(about, form, per_channel=per_channel)
     with Sink(out, about.model) as sink:
-        if form is DYNAMIC:
-            result = dynamic.write(about, layers, sink, excluded=excluded)
+        if form in {DYNAMIC, dynamic_form("exact")}:
+            result = dynamic.write(about, layers, form, sink, excluded=excluded)
         else:
             result = static.write(
                 about, layers, ranges(about, feeds), form, sink, excluded=excluded
@@ -130,6 +143,86 @@ def test_every_form_keeps_the_outputs(
         found = run(path, feeds, form.proof_level)[0]
         assert least < cosine(wanted, found) < 1, form
         assert graphs.outputs_of(graphs.parse(path)) == graphs.outputs_of(source)
+
+
+def test_reduced_weights_never_exceed_16_bits() -> None:
+    """VPMADDUBSW adds two products in 16 bits."""
+    assert 2 * UINT8.high * REDUCED_INT8.high <= np.iinfo(np.int16).max
+    assert 2 * UINT8.high * REDUCED_INT8.low >= np.iinfo(np.int16).min
+    assert 2 * UINT8.high * INT8.high > np.iinfo(np.int16).max
+    found = scales.quantize_weight(random(8, 16), REDUCED_INT8, 0)
+    assert np.abs(found.values).max() == 64
+
+
+def test_processors_that_are_not_known_get_weights_that_do_not_saturate(tmp_path: Path) -> None:
+    """Their outputs are the same wherever they run: those of quantisation that is simulated in FP32."""
+    for source, feeds in ((dense(), X), (dense(operator="MatMul"), X), (convolutions(), IMAGE)):
+        folder = tmp_path / source.graph.node[0].name
+        folder.mkdir()
+        path, _ = written(subject(folder, source), CPU, feeds, folder / "out")
+        arrays = map(onnx.numpy_helper.to_array, graphs.parse(path).graph.initializer)
+        weights = [array for array in arrays if array.dtype == np.int8 and array.ndim > 1]
+        assert weights
+        assert max(np.abs(each.astype(int)).max() for each in weights) == 64
+        exact, served = run(path, feeds, "BASIC")[0], run(path, feeds, "ALL")[0]
+        step = np.abs(exact).max() / 255  # of a result that is rounded to the other side
+        assert np.abs(exact - served).max() <= 4 * step
+
+
+@needs_exact_products
+@pytest.mark.parametrize(
+    ("form", "source", "feeds"),
+    [
+        (EXACT, dense(), X),
+        (EXACT, convolutions(), IMAGE),
+        (form_of("INT8", "openvino", "exact"), convolutions(), IMAGE),
+        (dynamic_form("exact"), dense(operator="MatMul"), X),
+    ],
+    ids=["gemm", "conv", "openvino", "dynamic"],
+)
+def test_processors_with_exact_products_get_all_8_bits(
+    form: Form, source: ModelProto, feeds: Arrays, tmp_path: Path
+) -> None:
+    wanted = run(source, feeds)[0]
+    errors = []
+    for each in (form, replace(form, weights=REDUCED_INT8)):
+        out = tmp_path / str(each.weights.high)
+        path, _ = written(subject(tmp_path, source), each, feeds, out)
+        errors.append(1 - cosine(wanted, run(path, feeds)[0]))
+    assert errors[0] < errors[1] < 1e-3
+
+
+@pytest.mark.timeout(PATIENCE)
+def test_every_form_holds_without_vnni() -> None:
+    """The tests of this module that run kernels, on a processor whose UINT8 x INT8 products saturate."""
+    cases = "keeps_the_outputs or saturate or fused_and_close or keeps_its_name"
+    command = [
+        *without_vnni(),
+        *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__, "-k", cases),
+    ]
+    ended = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-2000:]
+    assert "11 passed" in ended.stdout
+
+
+@pytest.mark.timeout(PATIENCE)
+def test_full_weights_are_wrong_without_vnni(tmp_path: Path) -> None:
+    """What the two forms are there for: the emulated kernels saturate, else the test before says nothing."""
+    path, _ = written(subject(tmp_path, dense()), EXACT, X, tmp_path / "out")
+    np.savez(tmp_path / "x.npz", x=X["x"])
+    program = (
+        "import numpy as np, onnxruntime as ort, sys\n"
+        "from enginewright_runtime import processor\n"
+        "assert processor.read().exact_products is False, processor.read()\n"
+        "assert processor.read().features[-1] in ('AVX2', 'AVX512'), processor.read()\n"
+        "session = ort.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])\n"
+        "np.save(sys.argv[3], session.run(None, dict(np.load(sys.argv[2])))[0])\n"
+    )
+    files = (path, tmp_path / "x.npz", tmp_path / "y.npy")
+    subprocess.run([*without_vnni(), "-c", program, *map(str, files)], check=True, timeout=PATIENCE)
+    assert 1 - cosine(run(dense(), X)[0], np.load(tmp_path / "y.npy")) > 2e-3
 
 
 def test_tensorrts_form_is_in_front_of_inputs_alone_and_symmetric(tmp_path: Path) -> None:
@@ -297,4 +390,6 @@ def test_an_opset_that_has_no_quantisation_by_channel_is_raised(tmp_path: Path) 
 def test_forms_differ_where_they_must() -> None:
     assert form_of("INT8", "tensorrt") == TENSORRT
     assert form_of("INT8", "openvino") == replace(CPU, integers=False, proof_level="BASIC")
+    assert form_of("INT8", "cpu", "any") == CPU == replace(EXACT, weights=REDUCED_INT8)
+    assert form_of("INT8", "tensorrt", "any").weights is INT8  # devices sum in 32 bits
     assert form_of("FP8", "tensorrt").activations is FP8

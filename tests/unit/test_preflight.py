@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 from enginewright.cli.preflight import options, targets
 from enginewright.contract.images import ImageFacts
+from enginewright.contract.processors import Feature, unlike
+from enginewright_runtime import processor
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Workplace
+from tests.support.quantizing import dense
 
 pytestmark = pytest.mark.unit
 
@@ -109,11 +112,14 @@ def test_a_refused_model_names_nodes_reason_and_remedy_once(tmp_path: Path) -> N
     assert all(each["reason"] == finding["reason"] for each in result["targets"].values())
 
 
-def test_a_shape_that_is_missing_is_refused_and_given_passes(tmp_path: Path) -> None:
+def test_a_shape_that_is_missing_is_refused_for_an_engine_alone(tmp_path: Path) -> None:
     path = save(broken.open_dimensions("batch", "width"), tmp_path)
-    code, result = told(path, "--target", "cpu", folder=tmp_path)
-    assert (code, result["targets"]["cpu"]["reason"]) == (1, "ShapeProfileMissing")
-    code, result = told(path, "--target", "cpu", "--shapes", "x=1x2:2x4:4x8", folder=tmp_path)
+    code, result = told(path, "--target", "sm89,cpu", folder=tmp_path)
+    assert (code, result["targets"]["cpu"]["verdict"]) == (1, "pass")
+    assert result["targets"]["sm89"]["reason"] == "ShapeProfileMissing"
+    (finding,) = [each for each in result["findings"] if each["severity"] == "error"]
+    assert "shapes: [{input: x, min: [1, 1]" in finding["remedy"]
+    code, result = told(path, "--target", "sm89,cpu", "--shapes", "x=1x2:2x4:4x8", folder=tmp_path)
     assert (code, result["verdict"]) == (0, "pass")
 
 
@@ -121,7 +127,7 @@ def test_a_shape_that_is_missing_is_refused_and_given_passes(tmp_path: Path) -> 
     ("arguments", "words"),
     [
         (["nothing-here.onnx"], "there is no such file"),
-        (["{model}", "--target", "gpu"], "is no target; write sm75"),
+        (["{model}", "--target", "gpu"], "is no target; write sm86"),
         (["{model}", "--target", "openvino"], "needs backend openvino, which is not installed"),
         (["{model}", "--shapes", "x"], "write INPUT=MIN:OPT:MAX"),
         (["{model}", "--budget", "2%"], "write allow, or shares such as compute=2%,nodes=5%"),
@@ -183,6 +189,58 @@ def test_the_table_is_plain_where_it_is_piped(tmp_path: Path) -> None:
 def test_targets(name: str, backend: str, capability: str | None) -> None:
     found = targets.parse(name)
     assert (found.backend, found.compute_capability) == (backend, capability)
+
+
+@pytest.mark.parametrize(
+    ("name", "products"),
+    [
+        ("cpu", "any"),  # of the processor that is to serve nothing is known
+        ("cpu:AVX2", "any"),
+        ("cpu:avx512", "any"),
+        ("openvino:vnni", "exact"),
+        ("cpu:amx", "exact"),
+        ("cpu:asimddp", "exact"),
+        ("sm89", None),
+        ("cuda", None),
+    ],
+)
+def test_a_kind_of_cpu_decides_what_int8_relies_on(name: str, products: str | None) -> None:
+    found = targets.parse(name)
+    assert found.int8_products == products
+    assert found.name == name.lower()
+    with pytest.raises(targets.TargetError, match="cpu:avx512"):
+        targets.parse("cpu:avx3")
+
+
+def test_each_kind_of_cpu_has_its_form_and_what_cannot_be_timed_here_is_said(
+    tmp_path: Path,
+) -> None:
+    """On any machine: INT8 without VNNI is proven everywhere, with it where the machine is exact."""
+    here = processor.read()
+    names = [f"cpu:{each.lower()}" for each in ("AVX2", "AVX512", "VNNI", "AMX")]
+    model = save(dense(), tmp_path)
+    _, found = told(model, "--target", ",".join(names), "--precision", "INT8", folder=tmp_path)
+    untimed = [name for name in names if unlike(here, Feature(name[4:].upper()))]
+    said = {
+        name
+        for each in found["findings"]
+        if each["reason"] == "ProcessorMismatch"
+        for name in each["targets"]
+    }
+    assert set(untimed) <= said
+    assert len(untimed) >= 3  # a machine is of one kind
+    keys = [found["targets"][name].get("prepared_key") for name in names]
+    assert keys[0] == keys[1] is not None
+    for name in names[:2]:
+        assert found["targets"][name]["verdict"] == ("warn" if name in untimed else "pass")
+        assert ("latency" in found["targets"][name]) is (name not in untimed)
+    for name in names[2:]:
+        result = found["targets"][name]
+        if here.exact_products:
+            assert result["verdict"] == ("warn" if name in untimed else "pass")
+            assert result["prepared_key"] == keys[2] != keys[0]
+        else:
+            assert (result["verdict"], result["reason"]) == ("fail", "ProcessorMismatch")
 
 
 def test_a_budget_and_its_shares() -> None:

@@ -11,6 +11,7 @@ from enginewright.cli.preflight.config import (
     ModelOptions,
     find,
 )
+from enginewright.cli.preflight.schema import descriptions
 
 from tests.support import broken_models as broken
 from tests.support.preflight_runs import Desk
@@ -121,7 +122,7 @@ def test_it_is_found_upwards(folder: Path) -> None:
             'defaults.targets is no list; write a list, such as ["cpu"',
         ),
         ('[models]\npath = "a.onnx"', "models is no list; write it as [[models]]"),
-        ('[defaults]\ntargets = ["gpu"]', "defaults.targets[0]: 'gpu' is no target; write sm75"),
+        ('[defaults]\ntargets = ["gpu"]', "defaults.targets[0]: 'gpu' is no target; write sm86"),
         ('[defaults]\nbudget = "2%"', "write allow, or shares such as compute=2%,nodes=5%"),
         ('[defaults]\nprecision = "FP4"', "write one of FP32, FP16"),
         ('[defaults]\nshapes = ["x"]', "write INPUT=MIN:OPT:MAX"),
@@ -150,9 +151,10 @@ def test_a_glob_that_matches_nothing_is_refused(folder: Path) -> None:
 def test_every_field_is_documented() -> None:
     """Field by field, with the words of the class."""
     text = (Path(__file__).parents[2] / "docs/preflight.md").read_text()
-    for name, field in {**ModelOptions.model_fields, **ModelEntry.model_fields}.items():
-        assert field.description
-        assert f"| `{name}` | {field.description.removesuffix('.')}" in text, name
+    fields = {**descriptions(ModelOptions), **descriptions(ModelEntry)}
+    assert set(fields) == {*ModelOptions.model_fields, *ModelEntry.model_fields}
+    for name, words in fields.items():
+        assert f"| `{name}` | {words.removesuffix('.')}" in text, name
 
 
 def test_a_run_without_a_model_takes_all_of_the_configuration(tmp_path: Path) -> None:

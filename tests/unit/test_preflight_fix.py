@@ -330,12 +330,19 @@ def test_missing_shapes_are_suggested_as_options_that_can_be_pasted(name: str) -
         TensorSpec(name="mask", dtype="int64", shape=("n", "length")),
         TensorSpec(name="flat", dtype="int64", shape=("n",)),
     ]
-    (finding,) = shapes.resolve(specs, (), frozenset()).findings
+    found = [
+        ShapeProfile(input=name, min=(1, 3, 32, 32), opt=(1, 3, 64, 64), max=(8, 3, 96, 96)),
+        ShapeProfile(input="mask", min=(1, 0), opt=(1, 64), max=(8, 128)),
+        ShapeProfile(input="flat", min=(1,), opt=(1,), max=(8,)),
+    ]
+    finding = shapes.missing(specs, (name, "mask"), found=found)
     words = [shlex.split(each) for each in suggested(finding)]
-    assert [each[0] for each in words] == ["--shapes", "--shapes"]
+    assert [each[0] for each in words] == ["--shapes"] * 3
     profiles = [options.shape(each[1]) for each in words]
-    assert [each.input for each in profiles] == [name, "mask"]
-    assert not shapes.resolve(specs, profiles, frozenset()).findings
+    assert profiles == found, "a default batch might not go with what was found"
+    resolved = shapes.resolve(specs, profiles, frozenset())
+    assert not resolved.findings
+    assert not resolved.unsized
 
 
 def test_options_and_profiles_are_inverse() -> None:
@@ -347,6 +354,7 @@ def test_options_and_profiles_are_inverse() -> None:
 
 def test_nothing_is_suggested_for_names_that_a_terminal_would_obey() -> None:
     spec = TensorSpec(name="x\x1b[2J", dtype="float32", shape=(None, None))
-    (finding,) = shapes.resolve([spec], (), frozenset()).findings
+    found = ShapeProfile(input=spec.name, min=(1, 1), opt=(1, 1), max=(1, 1))
+    finding = shapes.missing([spec], (spec.name,), found=[found])
     assert suggested(finding) == ()
     assert suggested(Finding(severity="error", reason="Timeout", message="late")) == ()

@@ -108,7 +108,7 @@ def test_it_holds_what_was_found(shown: Page) -> None:
         "[n, 3, ?, 640]",
         "and 100 more",  # 140 nodes of a finding, 40 of them named
         "9 further operators (and 99 that are not listed)",
-        "Not measured, for want of a device or of a pass: openvino.",
+        "Not measured, because there is no device or no pass: openvino.",
     ):
         assert words in text
     assert shown.evaluate("document.title") == "detector.onnx: fail (preflight)"

@@ -61,8 +61,8 @@ def test_a_model_that_cannot_be_looked_at_stops_no_other(desk: Desk) -> None:
     good = desk.save(broken.relu(), "good.onnx")
     process = desk.start(first, good, *CPU, "--json", "--jobs", "1")
     until(lambda: list(desk.scratch.glob("*/work/converted.json")), "stage golden", 100)
-    stage = next(each for each in _processes(desk) if "-m enginewright_runtime stage" in each[1])
-    os.kill(stage[0], signal.SIGKILL)
+    (stage,) = desk.named("enginewright_ru")
+    os.kill(stage, signal.SIGKILL)
     out, _ = process.communicate(timeout=100)
     told = json.loads(out)
     assert process.returncode == 2
@@ -70,19 +70,6 @@ def test_a_model_that_cannot_be_looked_at_stops_no_other(desk: Desk) -> None:
     assert told["models"][0]["targets"]["cpu"]["reason"] == "InternalError"
     assert "was killed by SIGKILL" in told["models"][0]["targets"]["cpu"]["message"]
     desk.check_clean()
-
-
-def _processes(desk: Desk) -> list[tuple[int, str]]:
-    mark = f"TMPDIR={desk.scratch}/".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdecimal() and mark in (entry / "environ").read_bytes():
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                found.append((int(entry.name), line))
-        except OSError:
-            continue
-    return found
 
 
 def test_one_model_of_several_that_is_not_there_is_refused_before_any_begins(desk: Desk) -> None:

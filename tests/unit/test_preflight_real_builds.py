@@ -29,7 +29,6 @@ MODELS: dict[str, Sizes] = {
     "det_infer.onnx": DETECT,
     "rec_infer.onnx": READ,
     "cls_infer.onnx": READ,
-    "swift_f0/model.onnx": LISTEN,
     "silero_vad_16k_sequence.onnx": {},
     "silero_vad_op18_ifless.onnx": SPEAK,
     "silero_vad_openvino_16k.onnx": {},
@@ -73,6 +72,26 @@ def test_real_models(file: str, models: Path, tmp_path: Path) -> None:
     assert (verdict == "fail") is (file == TWO_RATES)
 
 
+def test_what_is_built_and_cannot_be_served(models: Path, tmp_path: Path) -> None:
+    """By the provider's word: it refuses an output of float64, and devices of capability 7.5."""
+    desk = Desk(tmp_path)
+    source = next(path for path in models.rglob("model.onnx") if "swift_f0" in str(path))
+    assert by_hand(source, LISTEN)
+    shapes = ("--shapes", "audio=1x4096:1x8000:1x16000")
+    code, told = desk.told(source, "--target", "sm89", *shapes)
+    target = told["targets"]["sm89"]
+    assert (code, target["verdict"], target["reason"]) == (1, "fail", "ProviderRefused")
+    assert "of these types: pitch (float64); export these" in target["message"]
+    model = desk.save(broken.relu())
+    for name in ("sm75", "sm80", "sm90"):
+        code, told = desk.told(model, "--target", name)
+        target = told["targets"][name]
+        assert (code, target["reason"]) == (1, "EngineIncompatible")
+        assert "engine_key" not in target
+        assert "takes 8.6, 8.9, 12.0 and newer" in target["message"]
+        assert "choose backend tensorrt or cuda" in target["message"]
+
+
 @pytest.mark.parametrize(
     ("model", "verdict"),
     [(mixed(), "fail"), (broken.relu(), "pass")],
@@ -83,6 +102,15 @@ def test_models_that_it_takes_in_part_or_whole(
 ) -> None:
     desk = Desk(tmp_path)
     assert holds(desk, desk.save(model), {}) == verdict
+
+
+def test_a_model_in_parts_is_one_that_backend_tensorrt_would_refuse(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    code, told = desk.told(desk.save(mixed()), "--target", "sm89", "--budget", "allow")
+    assert (code, told["verdict"]) == (0, "warn")
+    (found,) = [each for each in told["findings"] if "backend tensorrt would" in each["message"]]
+    assert "loads an engine only where it is the whole model" in found["message"]
+    assert (found["severity"], found["nodes"]) == ("warning", ["det_bad (Det)", "add_out (Add)"])
 
 
 def test_what_it_refuses_by_hand_and_builds_from_the_operators_body(tmp_path: Path) -> None:

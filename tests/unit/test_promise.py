@@ -125,7 +125,7 @@ def test_what_was_not_profiled_is_not_proven() -> None:
 def test_allow_tells_and_keeps_serving() -> None:
     verdict = judge(
         facts(0, *(name for name, _, _ in COSTS)), TENSORRT, manifest(COSTS), ALLOW,
-        provider_reason=Reason.DRIVER_MISSING,
+        cause=Reason.DRIVER_MISSING,
     )  # fmt: skip
     assert (verdict.active, verdict.broken, verdict.reason) == (True, False, Reason.DRIVER_MISSING)
     assert (verdict.nodes_elsewhere, verdict.compute_share) == (3, 1.0)

@@ -18,7 +18,7 @@ NEEDS_STAGE = {
     *("not-a-model", "nested-too-deep", "file-too-large"),
     *("opset-beyond-runtime", "ir-version-beyond-runtime", "shapes-missing", "shapes-contradict"),
     *("runtime-refuses", "operator-not-implemented", "external-data-refused", "backend-fails"),
-    "locale-missing",
+    *("locale-missing", "one-size", "smaller-batch"),
     *("nodes-elsewhere", "onnx-checker", "declared-output-shape", "nan-answers"),
 }
 

@@ -1,5 +1,6 @@
 """HTTP on raw sockets: framing, pipelining, limits, times, and clients that behave badly."""
 
+import contextlib
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -364,7 +365,7 @@ def test_a_slow_head_a_slow_body_and_idling_are_cut_off(strict: Server) -> None:
         assert head.receive().status == 408
         assert body.receive().status == 408
         assert idle.closed()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 9  # the least of the usual limits is 10 s
 
 
 def test_a_dripping_client_gets_no_more_time(strict: Server) -> None:
@@ -436,17 +437,37 @@ def test_past_the_connection_limit_health_is_still_answered(strict: Server) -> N
             assert answer.status == 503
             assert "too many connections" in answer.json()["error"]
             assert answer.headers["retry-after"] == "1"
-        held.extend(strict.wire() for _ in range(2))
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline:
-            with strict.wire() as last:
-                last.send(GET)
-                if last.receive().status == 503:
-                    return
-        pytest.fail("there is no limit at all")
     finally:
         for wire in held:
             wire.__exit__()
+
+
+def test_idle_connections_never_keep_health_from_being_asked(strict: Server) -> None:
+    """Else kubelet restarts the pod for clients that only hold connections."""
+    with contextlib.ExitStack() as held:
+        wires = [held.enter_context(strict.wire()) for _ in range(40)]
+        for wire in wires[-3:]:
+            wire.send(b"GET /v2 HTTP")  # no whole request either
+        for _ in range(10):
+            with strict.wire() as extra:
+                extra.send(GET)
+                assert extra.receive().status == 200
+
+
+def test_requests_under_way_are_not_cut_off_for_new_connections(strict: Server) -> None:
+    head = b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\n"
+    with contextlib.ExitStack() as held:
+        wires = [held.enter_context(strict.wire()) for _ in range(6)]
+        for wire in wires:
+            wire.send(head)
+        time.sleep(0.1)
+        with strict.wire() as extra:
+            answer = extra.receive()
+            assert answer.status == 503
+            assert "too many connections" in answer.json()["error"]
+        for wire in wires:
+            wire.send(b"body")
+            assert wire.receive().status == 200
 
 
 def test_bodies_in_flight_are_limited_in_all(server: Server) -> None:

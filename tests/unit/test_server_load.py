@@ -56,7 +56,7 @@ def arrived(server: Server) -> None:
 def turning(server: Server, turns: int, *, probe: bool = False, **parameters: int) -> bytes:
     """Return a request that takes as long as `turns` says."""
     given = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [turns]}
-    headers = {"Enginewright-Probe": "1"} if probe else {}
+    headers = server.probe_header() if probe else {}
     return server.infer_request({"inputs": [given], "parameters": parameters}, headers=headers)
 
 
@@ -208,10 +208,28 @@ def test_a_run_that_does_not_end_makes_the_server_not_live(slow: Server, second:
         until(lambda: slow.get("/v2/health/live").status == 503)
         live = slow.get("/v2/health/live").json()
         assert not live["live"]
-        assert "has been running one request for" in live["error"]
+        assert live["error"].startswith("one run of the model has taken more than 0.")
+        assert live["reason"] == "RunsFail"
         assert slow.get("/v2/health/ready").status == 503
         assert running.receive().status == 200
     assert slow.get("/v2/health/live").status == 200
+
+
+def test_a_request_that_takes_too_long_is_stopped_and_the_server_stays_live(tmp_path: Path) -> None:
+    """Else one request of a huge size has the pod restarted, and the next pod after it."""
+    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}])
+    with Server(tmp_path, task, run_seconds=0.5, stuck_seconds=3.0, sweep_seconds=0.05) as server:
+        with server.wire() as endless, server.wire() as next_one:
+            began = time.monotonic()
+            endless.send(turning(server, 10**12))
+            next_one.send(turning(server, 1))
+            answer = endless.receive()
+            assert answer.status == 400, answer.body
+            assert "the run was stopped after 0." in answer.json()["error"]
+            assert next_one.receive().status == 200
+            assert time.monotonic() - began < 3, "it was stopped before the server counts as stuck"
+        assert server.get("/v2/health/live").status == 200
+        assert metric(server, 'code="500"') == 0
 
 
 def test_the_loop_answers_while_the_model_runs(slow: Server, second: int) -> None:

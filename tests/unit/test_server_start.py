@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from enginewright.contract.manifest import Manifest
+from enginewright.contract.manifest import Manifest, VaryingOutput
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.report import StageReport, read_herald
 from enginewright.contract.task import ServeTask, ShapeProfile
+from enginewright_runtime import processor
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.server.startup import prepare
+from enginewright_runtime.server.usual import measure
 from onnx import TensorProto, helper
 
 from tests.support.serving import (
@@ -31,6 +33,7 @@ from tests.support.serving import (
     tensor,
     write_artifact,
 )
+from tests.support.sidecar import change_manifest
 
 pytestmark = pytest.mark.unit
 
@@ -96,6 +99,25 @@ def test_a_refused_start_is_told_in_exit_code_termination_message_and_log(
     code, herald = refused(tmp_path, task)
     assert (code, herald.reason) == (ExitCode.PERMANENT, Reason.PARITY_FAILED)
     assert "output 'y' of golden sample 's0' is outside the tolerance" in herald.message
+
+
+@pytest.mark.parametrize("factor", [1.005, 1.5])
+def test_a_model_that_came_quantised_is_judged_by_golden_samples_on_another_processor(
+    tmp_path: Path, task: ServeTask, factor: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its products are other ones than where it was proved: that is the cause where answers differ."""
+    here = processor.read()
+    other = here.model_copy(update={"exact_products": not here.exact_products})
+    change_manifest(tmp_path, processor=other, saturable=True)
+    change_golden(tmp_path, "s0/y", lambda y: y * factor)
+    if factor < 1.01:
+        assert prepare(task, tmp_path / "artifact", lambda _: None).slowest_run > 0
+    else:
+        why = refusal(tmp_path, task)
+        assert why.reason is Reason.PROCESSOR_MISMATCH
+        assert "is outside the tolerance" in why.message
+        assert "INT8 products are" in why.message
+    assert "ProcessorMismatch: INT8 products are" in caplog.text
 
 
 def test_numbers_close_to_the_golden_ones_are_served(tmp_path: Path, task: ServeTask) -> None:
@@ -203,23 +225,34 @@ def test_a_profile_for_no_input_is_refused(tmp_path: Path) -> None:
     assert "a shape profile is for 'z', which is no input" in why.message
 
 
-def test_a_model_of_chance_is_served_without_comparing(
+def noisy(scale: float) -> onnx.ModelProto:
+    """Return a model whose only output is drawn from normal(0, `scale`)."""
+    return model(
+        [helper.make_node("RandomNormalLike", ["x"], ["y"], scale=scale)],
+        [tensor("x", TensorProto.FLOAT, "n")],
+        [tensor("y", TensorProto.FLOAT, "n")],
+    )
+
+
+def test_a_random_output_whose_distribution_is_unknown_is_not_compared(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    throwing = model(
-        [
-            helper.make_node("RandomNormalLike", ["x"], ["noise"]),
-            helper.make_node("Identity", ["x"], ["y"]),
-        ],
-        [tensor("x", TensorProto.FLOAT, "n")],
-        [tensor("noise", TensorProto.FLOAT, "n"), tensor("y", TensorProto.FLOAT, "n")],
-    )
-    task = write_artifact(tmp_path, throwing, [{"x": np.ones(64, np.float32)}])
-    # in one process, ONNX Runtime throws the same dice for every session's first run
-    change_golden(tmp_path, "s0/noise", lambda noise: noise + 5)
+    task = write_artifact(tmp_path, noisy(1.0), [{"x": np.ones(64, np.float32)}])
+    change_manifest(tmp_path, varying=(VaryingOutput(name="y"),))
+    # the first run of every session in one process draws the same numbers
+    change_golden(tmp_path, "s0/y", lambda noise: noise + 5)
     with caplog.at_level(logging.WARNING):
         prepare(task, tmp_path / "artifact", lambda _: None)
-    assert "output 'noise' gives other values on every run" in caplog.text
+    assert "no output can be compared" in caplog.text
+
+
+def test_a_random_output_of_another_distribution_is_refused(tmp_path: Path) -> None:
+    task = write_artifact(tmp_path, noisy(1.0), [{"x": np.ones(64, np.float32)}])
+    prepare(task, tmp_path / "artifact", lambda _: None)
+    onnx.save(noisy(1000.0), tmp_path / "artifact/model.onnx")
+    why = refusal(tmp_path, task)
+    assert why.reason is Reason.PARITY_FAILED
+    assert "output 'y'" in why.message
 
 
 @pytest.fixture
@@ -312,3 +345,13 @@ def test_ipv6_is_served_too(tmp_path: Path, task: ServeTask) -> None:
     with Server(tmp_path, task) as server, Wire(server.port, host="::1") as wire:
         wire.send(b"GET /v2/health/ready HTTP/1.1\r\nHost: h\r\n\r\n")
         assert json.loads(wire.receive().body) == {"ready": True}
+
+
+def test_p99_is_measured_where_a_hundred_runs_fit_into_a_few_seconds() -> None:
+    found = measure(lambda _: time.sleep(0.025), "opt", {})
+    assert found is not None
+    assert (found.samples, found.p99 is None) == (100, False)
+    slow = measure(lambda _: time.sleep(0.2), "opt", {})
+    assert slow is not None
+    assert slow.p50 >= 0.2
+    assert (slow.samples <= 10, slow.p99) == (True, None)

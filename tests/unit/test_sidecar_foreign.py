@@ -115,7 +115,7 @@ def test_beside_another_server_what_can_be_proven_is(
         Sidecar(tmp_path, promising(task, "Allow"), port, pace=0.2) as sidecar,
     ):
         sidecar.until_ready()
-        sidecar.until_state(Check.PROBE_LATENCY, "ok")
+        sidecar.until_state(Check.PROBE_LATENCY, "ok", 90)
         states = {each.check: each.state for each in sidecar.verdict().checks}
         assert states == {
             Check.SERVER: "ok",
@@ -126,6 +126,7 @@ def test_beside_another_server_what_can_be_proven_is(
             Check.GOLDEN: "ok",
             Check.PROBE_LATENCY: "ok",
             Check.LIVE_LATENCY: "unknown",
+            Check.CLASS_LATENCY: "unknown",
             Check.ERRORS: "unknown",
         }
         assert "it is not Enginewright's" in sidecar.check(Check.PLACEMENT).message
@@ -146,7 +147,7 @@ def test_beside_another_server_forbid_is_never_kept(tmp_path: Path, task: ServeT
         listening(foreign, chunked=True) as port,
         Sidecar(tmp_path, task, port, pace=0.2) as sidecar,
     ):
-        sidecar.until_state(Check.PROBE_LATENCY, "ok")
+        sidecar.until_state(Check.PROBE_LATENCY, "ok", 90)
         assert not sidecar.is_ready()
 
 

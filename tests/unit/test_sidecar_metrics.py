@@ -12,8 +12,8 @@ from enginewright_runtime.sidecar.settings import INTERVALS
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.serving import Server, linear_model
-from tests.support.sidecar import Proxy, Sidecar, artifact, change_manifest
+from tests.support.serving import Server, linear_model, slow_model
+from tests.support.sidecar import Proxy, Sidecar, artifact, change_manifest, value
 
 DOCS = Path(__file__).resolve().parents[2] / "docs/sidecar.md"
 
@@ -44,7 +44,7 @@ def test_the_exposition_is_what_the_table_says(tmp_path: Path) -> None:
         Server(tmp_path, task) as server,
         Sidecar(tmp_path, task, server.port, pace=0.2) as sidecar,
     ):
-        sidecar.until_state(Check.PROBE_LATENCY, "ok")
+        sidecar.until_state(Check.PROBE_LATENCY, "ok", 90)
         text = sidecar.get("/metrics").body.decode()
         own = {
             name: family
@@ -59,6 +59,26 @@ def test_the_exposition_is_what_the_table_says(tmp_path: Path) -> None:
         assert passed_on == set(exposed(text_string_to_metric_families(text))) - set(own)
 
 
+def test_a_pod_that_is_slow_from_its_start_shows_beside_another_one(tmp_path: Path) -> None:
+    """The same model twice, of which one computes ten times as much, as a throttled one would."""
+    figures: list[float] = []
+    for name, turns in (("quick", 5), ("slow", 50)):
+        root = tmp_path / name
+        root.mkdir()
+        task = artifact(root, slow_model(), [{"turns": np.array([turns], np.int64)}])
+        with (
+            Server(root, task) as server,
+            Sidecar(root, task, server.port, pace=0.1) as sidecar,
+        ):
+            sidecar.until_ready()
+            found = value(sidecar.metrics(), "enginewright_usual_latency_seconds", shapes="s0")
+            assert found is not None
+            figures.append(found)
+    quick, slow = figures
+    assert slow > 2 * quick
+    assert slow - quick > 0.001
+
+
 def test_unknown_figures_are_left_out_not_zero(tmp_path: Path) -> None:
     task = artifact(tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
     with Server(tmp_path, task) as server, Proxy(server.port) as proxy:
@@ -66,11 +86,13 @@ def test_unknown_figures_are_left_out_not_zero(tmp_path: Path) -> None:
         with Sidecar(tmp_path, task, proxy.port, pace=0.2) as sidecar:
             sidecar.until_state(Check.SERVER, "ok")
             assert set(sidecar.metrics()) == {
+                "enginewright_baseline_lowered_total",
                 "enginewright_check",
                 "enginewright_probe_failures_total",
                 "enginewright_probe_duration_seconds_bucket",
                 "enginewright_probe_duration_seconds_count",
                 "enginewright_probe_duration_seconds_sum",
+                "enginewright_runs_failing",
             }
 
 

@@ -11,7 +11,14 @@ from enginewright.contract.manifest import Manifest, TensorSpec
 from enginewright.contract.task import Recipe
 from enginewright_runtime.server.datatypes import BF16, BY_ONNX
 from enginewright_runtime.server.golden import GoldenError, Sample
-from enginewright_runtime.sidecar.protocol import AnswerError, UnaskableError, decode, encode
+from enginewright_runtime.sidecar.client import Answer
+from enginewright_runtime.sidecar.protocol import (
+    AnswerError,
+    UnaskableError,
+    decode,
+    encode,
+    timing,
+)
 from enginewright_runtime.sidecar.samples import Samples, Types
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,7 +83,7 @@ def test_every_type_goes_there_and_back_in_binary(tmp_path: Path) -> None:
     samples = artifact(tmp_path)
     sample = samples.read("s0")
     question = encode(sample, samples.types, binary=True)
-    answer, length = echoed(question.body, question.json_length)
+    answer, length = echoed(b"".join(question.parts), question.json_length)
     found = decode(answer, length, sample.expected, samples.types)
     assert set(found) == set(DTYPES)
     for name, array in found.items():
@@ -89,9 +96,9 @@ def test_every_type_but_bfloat16_goes_there_and_back_in_json(tmp_path: Path) -> 
     sample = samples.read("s0")
     question = encode(sample, samples.types, binary=False)
     assert question.json_length is None
-    document = json.loads(question.body)
+    document = json.loads(b"".join(question.parts))
     assert [each["name"] for each in document["outputs"]] == list(sample.expected)
-    found = decode(*echoed(question.body, None), sample.expected, samples.types)
+    found = decode(*echoed(b"".join(question.parts), None), sample.expected, samples.types)
     for name, array in found.items():
         assert np.array_equal(array, sample.expected[name]), name
 
@@ -164,10 +171,28 @@ def test_no_answer_breaks_the_reader(body: bytes, json_length: int | None) -> No
 # Samples.
 
 
-def test_samples_come_in_turn_and_of_many_eight(tmp_path: Path) -> None:
+def test_of_many_samples_eight_are_asked(tmp_path: Path) -> None:
     samples = artifact(tmp_path, samples=20, dtypes=("float32",))
     assert samples.names == ["s0", "s2", "s5", "s7", "s10", "s12", "s15", "s17"]
-    assert [samples.next() for _ in range(9)] == [*samples.names, "s0"]
+
+
+# Where the time went.
+
+
+@pytest.mark.parametrize(
+    ("header", "told"),
+    [
+        (b"queue;dur=12.5, compute;dur=250", (0.0125, 0.25)),
+        (b'cache;desc="a;b", compute;desc=x;dur=1.5', (0.0, 0.0015)),
+        (b"compute;dur=-1, queue;dur=nan", (0.0, None)),
+        (b"compute;dur=1e9, \xff;;=,", (0.0, None)),
+        (b"", (0.0, None)),
+    ],
+)
+def test_server_timing_is_read(header: bytes, told: tuple[float, float | None]) -> None:
+    answer = Answer()
+    answer.headers[b"server-timing"] = header
+    assert timing(answer) == pytest.approx(told)
 
 
 @pytest.mark.parametrize(("size", "kept"), [(1, True), (300_000, False)])

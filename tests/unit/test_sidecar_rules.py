@@ -4,18 +4,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from enginewright.contract.execution import ComputeBucket, Driver, Execution, PlacementFacts
+from enginewright.contract.execution import Driver, Execution, PlacementFacts
 from enginewright.contract.manifest import EngineInfo, Manifest, Partition, TensorSpec
+from enginewright.contract.processors import Feature, Processor
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import EngineRecipe, Promise, Recipe, ServeTask
-from enginewright.contract.verdict import Check, CheckState, CheckVerdict
+from enginewright.contract.verdict import RELEASE_SECONDS, Check, CheckState, CheckVerdict
 from enginewright_runtime.sidecar import told
 from enginewright_runtime.sidecar.board import Board, Outcome
 from enginewright_runtime.sidecar.errors import ErrorShare, answers
 from enginewright_runtime.sidecar.findings import OF_EXECUTION, Findings
 from enginewright_runtime.sidecar.golden import Finding
-from enginewright_runtime.sidecar.latency import LiveLatency, ProbeLatency
 from enginewright_runtime.sidecar.readiness import Gate, Policy
+from enginewright_runtime.sidecar.release import seconds_left
 from enginewright_runtime.sidecar.settings import INTERVALS, Settings
 
 SETTINGS = Settings()
@@ -225,120 +226,6 @@ def test_a_new_process_is_admitted_anew() -> None:
     assert gate.decide(checks(), foreign=False, released=False)
 
 
-# Latency.
-
-
-def filled(baseline: float = 0.010, **settings: float) -> ProbeLatency:
-    """Return the latencies of a pod whose baseline is there."""
-    latency = ProbeLatency(Settings(**settings), 1)  # type: ignore[arg-type]  # numbers only
-    for _ in range(SETTINGS.baseline_probes):
-        latency.add("s0", baseline)
-    assert latency.baseline is not None
-    return latency
-
-
-def test_the_baseline_is_that_of_the_first_probes() -> None:
-    latency = ProbeLatency(SETTINGS, 1)
-    for index in range(SETTINGS.baseline_probes):
-        assert latency.baseline is None
-        assert latency.outcome().state == "unknown"
-        latency.add("s0", 0.001 * (index + 1))
-    assert latency.baseline is not None
-    assert latency.baseline.samples == SETTINGS.baseline_probes
-    assert latency.baseline.p50 == pytest.approx(0.011)
-    assert latency.baseline.p99 == pytest.approx(0.020)
-    assert latency.outcome().state == "unknown"
-
-
-def test_a_slow_probe_is_not_a_slow_pod_and_six_are() -> None:
-    latency = filled()
-    states = []
-    for index in range(16):
-        latency.add("s0", 0.010 if index < 5 else 0.340)
-        states.append(latency.outcome().state)
-    assert states[4:10] == ["ok"] * 6  # five of ten are slow by then
-    assert states[-1] == "failed"
-    assert latency.outcome().reason is Reason.SLOWER_THAN_BASELINE
-    assert latency.ratio() == pytest.approx(34.0)
-    assert latency.outcome().message.endswith("more than 3 times the pod's own baseline of 10 ms")
-
-
-def test_a_pod_that_is_quick_again_is_ok() -> None:
-    latency = filled()
-    for seconds in (*[0.34] * 11, *[0.01] * 11):
-        latency.add("s0", seconds)
-    assert latency.outcome().state == "ok"
-
-
-def test_what_is_slower_by_less_than_the_machines_noise_is_ok() -> None:
-    latency = filled(0.0005)
-    for _ in range(11):
-        latency.add("s0", 0.0024)
-    assert latency.ratio() == pytest.approx(4.8)
-    assert latency.outcome().state == "ok"
-
-
-def test_a_sample_is_compared_with_itself() -> None:
-    latency = ProbeLatency(SETTINGS, 2)
-    for _ in range(10):
-        latency.add("small", 0.001)
-        latency.add("large", 0.100)
-    for _ in range(6):
-        latency.add("small", 0.001)
-        latency.add("large", 0.100)
-    assert latency.ratio() == pytest.approx(1.0)
-
-
-def test_a_new_server_process_is_held_to_the_pods_baseline() -> None:
-    latency = filled()
-    latency.restart()
-    assert latency.ratio() is None
-    for _ in range(6):
-        latency.add("s0", 0.340)
-    assert latency.outcome().state == "failed"
-
-
-def bucket(count: int, seconds: float, warmup: float | None = 0.010) -> ComputeBucket:
-    return ComputeBucket(elements=64, warmup_seconds=warmup, count=count, seconds=seconds)
-
-
-@pytest.mark.parametrize(
-    ("requests", "seconds", "state"),
-    [(19, 19.0, "unknown"), (20, 0.2, "ok"), (20, 0.5, "ok"), (20, 0.7, "failed")],
-)
-def test_live_requests_are_compared_with_warm_up(
-    requests: int, seconds: float, state: CheckState
-) -> None:
-    live = LiveLatency(SETTINGS)
-    live.add([bucket(100, 1.0)], 0.0)
-    live.add([bucket(100 + requests, 1.0 + seconds)], 5.0)
-    assert live.outcome().state == state
-
-
-def test_live_requests_of_a_size_that_was_not_warmed_up_say_nothing() -> None:
-    live = LiveLatency(SETTINGS)
-    live.add([], 0.0)
-    live.add([bucket(100, 100.0, None)], 5.0)
-    assert live.outcome().state == "unknown"
-
-
-def test_only_the_last_minute_of_live_requests_counts() -> None:
-    live = LiveLatency(SETTINGS)
-    live.add([bucket(0, 0.0)], 0.0)
-    for second in range(5, 200, 5):
-        live.add([bucket(100, 100.0)], float(second))
-        expected = "failed" if second <= 60 else "unknown"
-        assert live.outcome().state == expected, second
-
-
-def test_a_server_that_counts_anew_is_compared_anew() -> None:
-    live = LiveLatency(SETTINGS)
-    live.add([bucket(1000, 10.0)], 0.0)
-    live.add([bucket(3, 0.03)], 5.0)
-    live.add([bucket(30, 0.3)], 10.0)
-    assert live.outcome().state == "ok"
-
-
 # Errors.
 
 EXPOSITION = b"""# TYPE enginewright_requests_total counter
@@ -376,7 +263,21 @@ def test_old_errors_are_forgotten_and_a_new_count_begins_anew() -> None:
     assert share.outcome().state == "unknown"
 
 
+def test_a_service_that_refuses_most_of_what_it_is_sent_says_so() -> None:
+    share = ErrorShare(SETTINGS)
+    share.add({200: 0.0, 400: 0.0, 499: 0.0}, 0.0)
+    share.add({200: 40.0, 400: 39.0, 499: 100.0}, 5.0)
+    assert (share.outcome().state, "refused" in share.outcome().message) == ("ok", False)
+    share.add({200: 40.0, 400: 339.0, 499: 100.0}, 10.0)
+    assert share.outcome().state == "ok", "it is no error of the server's"
+    assert "more than half are refused for what clients send" in share.outcome().message
+
+
 # What the server tells of itself.
+
+
+def provided(seen: Execution, backend: str = TASK.backend) -> Outcome:
+    return told.provider(seen, told.cause(seen, backend, None))
 
 
 @pytest.mark.parametrize(
@@ -384,7 +285,7 @@ def test_old_errors_are_forgotten_and_a_new_count_begins_anew() -> None:
     [
         ({"providers": (CPU,), "placement": PlacementFacts(nodes={CPU: 4})}, "ProviderMissing"),
         ({"provider_reason": "ProviderRefused", "providers": (CPU,)}, "ProviderRefused"),
-        ({"placement": PlacementFacts(nodes={CPU: 4})}, "ProviderRefused"),
+        ({"placement": PlacementFacts(nodes={CPU: 4})}, "UnsupportedOperator"),
         ({"driver": Driver(needed=True, present=False)}, "DriverMissing"),
         (
             {"driver": Driver(needed=True, present=False, reason=Reason.DRIVER_TOO_OLD)},
@@ -393,16 +294,24 @@ def test_old_errors_are_forgotten_and_a_new_count_begins_anew() -> None:
     ],
 )
 def test_a_provider_that_is_not_there_has_its_reason(changes: Any, reason: str) -> None:
-    found = told.provider(execution(**changes))
+    found = provided(execution(**changes))
     assert (found.state, found.reason) == ("failed", reason)
     assert found.message
 
 
+def test_the_server_does_not_choose_which_provider_is_the_backends() -> None:
+    found = provided(
+        execution(provider=CPU, providers=(CPU,), placement=PlacementFacts(nodes={CPU: 4})), "cuda"
+    )
+    assert (found.state, found.reason) == ("failed", "ProviderMissing")
+    assert CPU in found.message
+    assert "CUDAExecutionProvider" in found.message
+
+
 def test_a_provider_with_nodes_is_there_and_needs_no_driver_unless_it_does() -> None:
-    assert told.provider(execution()).state == "ok"
-    without = execution(driver=Driver(needed=False, present=False))
-    assert told.provider(without).state == "ok"
-    assert told.provider(execution(placement=PlacementFacts(nodes={}))).state == "ok"
+    assert provided(execution()).state == "ok"
+    assert provided(execution(driver=Driver(needed=False, present=False))).state == "ok"
+    assert provided(execution(placement=PlacementFacts(nodes={}))).state == "ok"
 
 
 @pytest.mark.parametrize(
@@ -462,6 +371,22 @@ def test_an_engine_must_be_the_one_that_was_built(
     assert found.state == ("ok" if reason is None else "failed")
 
 
+def test_another_kind_of_processor_is_told_where_outputs_differ() -> None:
+    exact = Processor(architecture="x86_64", features=(Feature.VNNI,), exact_products=True)
+    saturating = Processor(architecture="x86_64", features=(Feature.AVX2,), exact_products=False)
+    recipe = MANIFEST.recipe.model_copy(update={"int8_products": "exact"})
+    proved = MANIFEST.model_copy(update={"processor": exact, "saturable": True, "recipe": recipe})
+    found = told.versions(execution(processor=saturating), proved, TASK)
+    assert (found.state, found.reason) == ("failed", Reason.PROCESSOR_MISMATCH)
+    assert "x86_64: AVX2" in found.message
+    assert told.versions(execution(processor=exact), proved, TASK).state == "ok"
+    harmless = proved.model_copy(update={"saturable": False})
+    assert told.versions(execution(processor=saturating), harmless, TASK).state == "ok"
+    assert told.versions(execution(), proved, TASK).state == "ok"  # a server of before
+    came = proved.model_copy(update={"recipe": MANIFEST.recipe})  # quantised: golden decides
+    assert told.versions(execution(processor=saturating), came, TASK).state == "ok"
+
+
 def test_an_engine_without_a_digest_is_unknown() -> None:
     task = TASK.model_copy(update={"engine_key": "b" * 64})
     manifest = MANIFEST.model_copy(update={"engine": ENGINE})
@@ -507,7 +432,8 @@ class Pod:
         self.findings.server(live=True, ready=True)
         self.findings.execution(told_now or execution(), OF_EXECUTION)
         self.findings.golden(
-            Finding("s0", 0.01, 0.001, wrong=wrong, unanswered=unanswered, error=0.0), 1.0
+            Finding("s0", 0.01, 0.001, wrong=wrong, unanswered=unanswered, error=0.0, compared=1),
+            1.0,
         )
 
     def state(self, check: Check) -> CheckVerdict:
@@ -535,11 +461,36 @@ def test_a_replaced_session_is_told_and_held_until_the_operator_lets_go() -> Non
     assert verdict.fallback is not None
     assert verdict.fallback.active
     assert verdict.fallback.reason is Reason.SESSION_REPLACED
-    pod.findings.release()
-    assert not pod.findings.ready
-    pod.clock.now += SETTINGS.release_seconds - 1
+    pod.findings.release(60)
+    assert not pod.findings.verdict().ready
+    pod.clock.now += 61
     pod.turn(REPLACED)
-    assert pod.findings.ready  # nobody has asked for a minute: the operator may be gone
+    assert pod.findings.verdict().ready  # it was not renewed: the operator may be gone
+    pod.findings.release(60)
+    assert not pod.findings.verdict().ready
+    pod.findings.release(0)
+    assert pod.findings.verdict().ready
+
+
+@pytest.mark.parametrize(
+    ("annotation", "left"),
+    [
+        ("1060", 60),
+        (" 1060\n", 60),
+        (str(1000 + RELEASE_SECONDS), RELEASE_SECONDS),
+        ("1000", 0),
+        ("999", 0),
+        ("", 0),
+        ("true", 0),
+        ("1060.5", 0),
+        ("-5", 0),
+        ("١٠٦٠", 0),
+        ("9" * 400, 0),
+        (str(1000 + RELEASE_SECONDS + 61), 0),  # nobody may take a pod away for good
+    ],
+)
+def test_an_annotation_holds_until_its_time_and_never_for_long(annotation: str, left: int) -> None:
+    assert seconds_left(annotation, 1000.0) == left
 
 
 def test_a_replaced_session_with_the_same_placement_is_fine() -> None:
@@ -567,7 +518,7 @@ def test_under_allow_a_replaced_session_is_fallback_and_no_failure() -> None:
     fallback = pod.findings.verdict().fallback
     assert fallback is not None
     assert (fallback.active, fallback.reason) == (True, Reason.SESSION_REPLACED)
-    pod.findings.release()
+    pod.findings.release(60)
     assert pod.findings.ready
 
 
@@ -620,14 +571,14 @@ def test_one_wrong_sample_of_several_is_failed_whichever_was_asked_last() -> Non
     clock = Clock()
     findings = Findings(TASK, MANIFEST, 2, SETTINGS, clock)
     findings.golden(Finding("s0", 0.01, 0.0, wrong="s0 is wrong"), 1.0)
-    findings.golden(Finding("s1", 0.01, 0.0), 1.0)
+    findings.golden(Finding("s1", 0.01, 0.0, compared=1), 1.0)
     golden = next(each for each in findings.verdict().checks if each.check is Check.GOLDEN)
     assert (golden.state, golden.message) == ("failed", "s0 is wrong")
 
 
 def test_not_all_samples_asked_is_not_proven() -> None:
     findings = Findings(TASK, MANIFEST, 2, SETTINGS, Clock())
-    findings.golden(Finding("s0", 0.01, 0.0), 1.0)
+    findings.golden(Finding("s0", 0.01, 0.0, compared=1), 1.0)
     golden = next(each for each in findings.verdict().checks if each.check is Check.GOLDEN)
     assert golden.state == "unknown"
 
@@ -650,7 +601,8 @@ def test_a_server_that_goes_is_forgotten_and_admitted_anew() -> None:
     assert pod.state(Check.SERVER).state == "unknown"  # it has not been there yet
     for _ in range(SETTINGS.baseline_probes):
         pod.turn()
-    baseline = pod.findings.latency.baseline
+    pod.turn()  # the first run is left out
+    baseline = pod.findings.baseline
     pod.findings.server_missed("the server does not listen", gone=True)
     verdict = pod.findings.verdict()
     assert (verdict.ready, verdict.admitted, verdict.fallback) == (False, False, None)

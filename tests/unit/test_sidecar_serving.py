@@ -1,8 +1,10 @@
 """The real sidecar beside the real server: what it proves, and that nothing gets past it."""
 
+import contextlib
 import http.client
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -12,14 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from enginewright.contract.manifest import VaryingOutput
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.report import read_herald
 from enginewright.contract.task import ServeTask, ShapeProfile
 from enginewright.contract.verdict import Check
 from onnx import TensorProto, helper
 
-from tests.support.serving import Feeds, Server, linear_model, model, slow_model, tensor
+from tests.support.extensions import CUBE, compile_failing
+from tests.support.serving import Feeds, Server, Wire, linear_model, model, slow_model, tensor
 from tests.support.sidecar import (
     Proxy,
     Sidecar,
@@ -70,7 +75,8 @@ def test_a_real_model_is_proven_whole(tmp_path: Path, models: Path) -> None:
         assert not verdict.fallback.active
         assert verdict.fallback.nodes_total > 50
         assert verdict.baseline is not None
-        assert 0 < verdict.baseline.p50 <= verdict.baseline.p90 <= verdict.baseline.p99
+        assert verdict.baseline.shapes == "opt"
+        assert 0 < verdict.baseline.p50 <= (verdict.baseline.p99 or verdict.baseline.p50)
         metrics = sidecar.metrics()
         assert value(metrics, "enginewright_placement_nodes") == verdict.fallback.nodes_total
         assert value(metrics, "enginewright_fallback_active", kind="NodeFallback", reason="") == 0
@@ -96,21 +102,68 @@ def test_every_type_of_tensor_is_asked_and_compared(tmp_path: Path) -> None:
         sidecar.until_state(Check.GOLDEN, "ok")
 
 
-def test_a_model_that_throws_dice_is_admitted(tmp_path: Path) -> None:
-    dice = model(
+def dice(scale: float = 1.0) -> onnx.ModelProto:
+    """Return y = x + noise, z = -x."""
+    return model(
         [
-            helper.make_node("RandomNormal", [], ["r"], shape=[4]),
+            helper.make_node("RandomNormal", [], ["r"], shape=[64], scale=scale),
             helper.make_node("Add", ["x", "r"], ["y"]),
             helper.make_node("Neg", ["x"], ["z"]),
         ],
-        [tensor("x", TensorProto.FLOAT, 4)],
-        [tensor("y", TensorProto.FLOAT, 4), tensor("z", TensorProto.FLOAT, 4)],
+        [tensor("x", TensorProto.FLOAT, 64)],
+        [tensor("y", TensorProto.FLOAT, 64), tensor("z", TensorProto.FLOAT, 64)],
     )
-    task = artifact(tmp_path, dice, [{"x": np.ones(4, np.float32)}])
+
+
+DICE: Feeds = {"x": np.ones(64, np.float32)}
+
+
+def test_a_model_that_throws_dice_is_admitted(tmp_path: Path) -> None:
+    task = artifact(tmp_path, dice(), [DICE])
     with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
         sidecar.until_ready()
-        assert "output 'y' gives other values on every run: not compared" in sidecar.log()
         assert sidecar.verdict().parity_max_abs_error == 0.0  # of z
+        assert sidecar.check(Check.GOLDEN).message.endswith("; compared in distribution: y")
+
+
+def test_noise_in_place_of_noise_is_never_admitted(tmp_path: Path) -> None:
+    """The server serves another model than that whose proofs the sidecar has."""
+    served, told = (tmp_path / name for name in ("served", "told"))
+    wild = artifact(served, dice(1e6), [DICE])
+    task = artifact(told, dice(), [DICE])
+    with Server(served, wild) as server, Sidecar(told, task, server.port) as sidecar:
+        wrong = sidecar.until_state(Check.GOLDEN, "failed")
+        assert wrong.reason is Reason.PARITY_FAILED
+        assert "output 'y' of golden sample 's0' varies otherwise than the source's" in (
+            wrong.message
+        )
+        assert not sidecar.is_ready()
+
+
+def test_outputs_that_vary_though_the_source_is_stable_are_wrong(tmp_path: Path) -> None:
+    """An artefact of which nothing is known to vary: noise does not excuse itself."""
+    served, told = (tmp_path / name for name in ("served", "told"))
+    wild = artifact(served, dice(), [DICE])
+    task = artifact(told, dice(), [DICE])
+    change_manifest(told, varying=())
+    with Server(served, wild) as server, Sidecar(told, task, server.port) as sidecar:
+        wrong = sidecar.until_state(Check.GOLDEN, "failed")
+        assert wrong.reason is Reason.PARITY_FAILED
+
+
+def test_where_nothing_is_compared_golden_is_unknown(tmp_path: Path) -> None:
+    only = dice()
+    del only.graph.output[1], only.graph.node[2]
+    task = artifact(tmp_path, only, [DICE])
+    change_manifest(
+        tmp_path, varying=(VaryingOutput(name="y"),)
+    )  # how it is distributed is not known
+    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
+        sidecar.until(
+            lambda: sidecar.check(Check.GOLDEN).reason is Reason.NOTHING_COMPARED, "asked"
+        )
+        assert sidecar.check(Check.GOLDEN).state == "unknown"
+        assert not sidecar.is_ready()
 
 
 def test_a_server_that_is_not_there_yet_or_not_any_more(tmp_path: Path, task: ServeTask) -> None:
@@ -154,7 +207,7 @@ def test_a_server_that_hangs_delays_neither_answers_nor_scrapes(
             assert hung.message == "the server has not answered within 2 s"
             began = time.monotonic()
             assert "enginewright_requests_total" not in sidecar.metrics()
-            assert time.monotonic() - began < 2.0
+            assert time.monotonic() - began < 10  # when Prometheus gives up
             assert sidecar.is_ready()  # the server's own probes act on that; wrong it is not
             sidecar.until_state(Check.PLACEMENT, "unknown")
             assert "enginewright_fallback_active" not in sidecar.metrics()
@@ -207,30 +260,30 @@ def test_a_model_that_has_become_slow_is_told_whatever_execution_says(
     with (
         Server(tmp_path, task) as server,
         Proxy(server.port) as proxy,
-        Sidecar(tmp_path, task, proxy.port, pace=QUICK, probe_share=1.0) as sidecar,
+        Sidecar(tmp_path, task, proxy.port, pace=QUICK, window_seconds=2.0) as sidecar,
     ):
-        sidecar.until(lambda: sidecar.verdict().baseline is not None, "baseline")
-        sidecar.until_state(Check.PROBE_LATENCY, "ok")
-        proxy.delay = 0.05
-        began = time.monotonic()
-        slow = sidecar.until_state(Check.PROBE_LATENCY, "failed")
-        ratio = value(sidecar.metrics(), "enginewright_latency_ratio")
-        print(f"slowness begun to metric: {time.monotonic() - began:.2f} s, ratio {ratio:.1f}")
+        asked = "enginewright_probe_duration_seconds_count"
+        sidecar.until(lambda: (value(sidecar.metrics(), asked) or 0) > 40, "baselines", 60)
+        sidecar.until_state(Check.PROBE_LATENCY, "ok", 60)
+        proxy.delay = 1.0  # far above what other load on the machine makes of the way
+        slow = sidecar.until_state(Check.PROBE_LATENCY, "failed", 60)
+        ratio = value(sidecar.metrics(), "enginewright_latency_ratio", check="probe-latency")
         assert slow.reason is Reason.SLOWER_THAN_BASELINE
         assert ratio is not None
-        assert ratio > 3
+        assert ratio > 2.2
         assert sidecar.is_ready()
         proxy.delay = 0.0
-        sidecar.until_state(Check.PROBE_LATENCY, "ok")
+        sidecar.until_state(Check.PROBE_LATENCY, "ok", 60)
 
 
+@pytest.mark.timeout(300)
 def test_golden_inferences_of_a_slow_model_leave_it_alone(tmp_path: Path) -> None:
-    task = artifact(tmp_path, slow_model(), [{"turns": np.array([1000], np.int64)}])
+    task = artifact(tmp_path, slow_model(), [{"turns": np.array([500], np.int64)}])
     with (
         Server(tmp_path, task) as server,
         Sidecar(tmp_path, task, server.port, baseline_probes=4) as sidecar,
     ):
-        sidecar.until(lambda: sidecar.verdict().baseline is not None, "baseline", 90)
+        sidecar.until_state(Check.PROBE_LATENCY, "ok", 200)
         baseline = sidecar.verdict().baseline
         assert baseline is not None
         before = value(sidecar.metrics(), "enginewright_probe_duration_seconds_count") or 0.0
@@ -239,6 +292,32 @@ def test_golden_inferences_of_a_slow_model_leave_it_alone(tmp_path: Path) -> Non
         time.sleep(time_left)  # the absence of probes shows in time only
         after = value(sidecar.metrics(), "enginewright_probe_duration_seconds_count") or 0.0
         assert after - before <= 2
+        assert sidecar.check(Check.GOLDEN).state == "ok"
+
+
+def test_in_service_no_sample_is_asked_that_costs_more_than_requests_do(tmp_path: Path) -> None:
+    turns = {name: np.array([count], np.int64) for name, count in (("large", 3000), ("small", 1))}
+    task = artifact(tmp_path, slow_model(), [{"turns": each} for each in turns.values()])
+    small = {
+        "inputs": [{"name": "turns", "datatype": "INT64", "shape": [1], "data": [1]}],
+    }
+    with (
+        Server(tmp_path, task) as server,
+        Proxy(server.port) as proxy,
+        Sidecar(tmp_path, task, proxy.port, pace=QUICK) as sidecar,
+        server.wire() as wire,
+    ):
+        sidecar.until_ready()
+        assert set(proxy.asked) == {each.tobytes() for each in turns.values()}, "to be admitted"
+        asked = len(proxy.asked)
+
+        def in_service() -> bool:
+            wire.send(server.infer_request(small))  # else nobody would be delayed
+            assert wire.receive().status == 200
+            return len(proxy.asked) > asked + 20
+
+        sidecar.until(in_service, "golden inferences in service", 60)
+        assert set(proxy.asked[asked + 1 :]) == {turns["small"].tobytes()}
         assert sidecar.check(Check.GOLDEN).state == "ok"
 
 
@@ -256,19 +335,18 @@ def test_a_busy_server_is_no_failure(tmp_path: Path, task: ServeTask) -> None:
         assert value(sidecar.metrics(), "enginewright_probe_failures_total", check="golden") == 0
 
 
-def test_errors_of_live_requests_are_told(tmp_path: Path) -> None:
-    broken = model(
-        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
-        [tensor("x", TensorProto.FLOAT, "n"), tensor("shape", TensorProto.INT64, 1)],
-        [tensor("y", TensorProto.FLOAT, "m")],
-    )
-    good: Feeds = {"x": np.ones(4, np.float32), "shape": np.array([4], np.int64)}
-    task = artifact(tmp_path, broken, [good])
+def test_errors_of_live_requests_are_reported(tmp_path: Path) -> None:
+    """The device's memory runs out for some inputs alone: golden samples pass, requests get 500."""
+    good: Feeds = {"x": np.ones((1, 4), np.float32)}
+    task = artifact(tmp_path, cubed_above_ten(custom=False), [good])
+    (tmp_path / "artifact/model").mkdir()
+    onnx.save(cubed_above_ten(custom=True), tmp_path / "artifact/model/model.onnx")
+    change_manifest(tmp_path, model="model/model.onnx")
+    switch = tmp_path / "fails"
+    switch.write_text("CUDA failure 2: out of memory ; GPU=0")
+    compile_failing(tmp_path / "artifact/extensions", str(switch))
     document = {
-        "inputs": [
-            {"name": "x", "datatype": "FP32", "shape": [4], "data": [1, 2, 3, 4]},
-            {"name": "shape", "datatype": "INT64", "shape": [1], "data": [3]},
-        ]
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 11]}]
     }
     with (
         Server(tmp_path, task) as server,
@@ -282,6 +360,39 @@ def test_errors_of_live_requests_are_told(tmp_path: Path) -> None:
         assert sidecar.is_ready()
 
 
+def cubed_above_ten(*, custom: bool) -> onnx.ModelProto:
+    """Return x [n, 4] to x ** 3 where a value is above ten, else to x."""
+    cube = (
+        [helper.make_node("Cube", ["x"], ["cubed"], domain=CUBE[0])]
+        if custom
+        else [
+            helper.make_node("Mul", ["x", "x"], ["square"]),
+            helper.make_node("Mul", ["square", "x"], ["cubed"]),
+        ]
+    )
+    same = [helper.make_node("Identity", ["x"], ["same"])]
+    bodies = {
+        "then_branch": helper.make_graph(
+            cube, "high", [], [tensor("cubed", TensorProto.FLOAT, "n", 4)]
+        ),
+        "else_branch": helper.make_graph(
+            same, "low", [], [tensor("same", TensorProto.FLOAT, "n", 4)]
+        ),
+    }
+    found = model(
+        [
+            helper.make_node("ReduceMax", ["x"], ["highest"], keepdims=0),
+            helper.make_node("Greater", ["highest", "ten"], ["high"]),
+            helper.make_node("If", ["high"], ["y"], **bodies),
+        ],
+        [tensor("x", TensorProto.FLOAT, "n", 4)],
+        [tensor("y", TensorProto.FLOAT, "n", 4)],
+        {"ten": np.array(10, np.float32)},
+    )
+    found.opset_import.append(helper.make_opsetid(CUBE[0], 1))
+    return found
+
+
 def many(server: Server, count: int) -> None:
     """Ask the linear model `count` times, with the golden sample's size."""
     document = {
@@ -293,7 +404,7 @@ def many(server: Server, count: int) -> None:
             assert wire.receive().status == 200
 
 
-def test_live_requests_are_compared_with_warm_up(tmp_path: Path, task: ServeTask) -> None:
+def test_live_requests_are_compared_with_earlier_ones(tmp_path: Path, task: ServeTask) -> None:
     def slowed(told: dict[str, Any]) -> dict[str, Any]:
         buckets = [
             each | {"seconds": each["seconds"] + 0.01 * each["count"]} for each in told["buckets"]
@@ -303,16 +414,76 @@ def test_live_requests_are_compared_with_warm_up(tmp_path: Path, task: ServeTask
     with (
         Server(tmp_path, task) as server,
         Proxy(server.port) as proxy,
-        Sidecar(tmp_path, task, proxy.port, pace=QUICK) as sidecar,
+        Sidecar(tmp_path, task, proxy.port, pace=QUICK, window_seconds=2.0) as sidecar,
     ):
         sidecar.until_ready()
-        many(server, 50)
-        sidecar.until_state(Check.LIVE_LATENCY, "ok")
+
+        def asked(state: str) -> bool:
+            many(server, 20)
+            return sidecar.check(Check.LIVE_LATENCY).state == state
+
+        sidecar.until(lambda: asked("ok"), "requests are as usual")
         proxy.execution = slowed  # as if the model had taken 10 ms more each time
-        found = sidecar.until_state(Check.LIVE_LATENCY, "failed")
+        sidecar.until(lambda: asked("failed"), "requests are slow")
+        found = sidecar.check(Check.LIVE_LATENCY)
         assert found.reason is Reason.SLOWER_THAN_BASELINE
         assert "requests of up to 16 elements" in found.message
+        assert value(sidecar.metrics(), "enginewright_latency_ratio", check="live-latency")
         assert sidecar.is_ready()
+
+
+# For `Server(before=...)`: from SIGUSR1 on every run of the model is done thirty times, so that other
+# load on the machine, which may spoil the baseline, is no matter.
+GROWS = """
+import signal
+from enginewright_runtime.server.runner import Runner
+once, times = Runner.run, [1]
+def grown(self, *arguments, **options):
+    for _ in range(times[0] - 1):
+        once(self, *arguments, **options)
+    return once(self, *arguments, **options)
+Runner.run = grown
+def grow(*_):
+    times[0] = 30
+signal.signal(signal.SIGUSR1, grow)
+"""
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+@pytest.mark.timeout(300)
+def test_a_model_that_takes_much_longer_is_found_with_and_without_traffic(
+    tmp_path: Path, busy: bool
+) -> None:
+    sample: Feeds = {"turns": np.array([20], np.int64)}
+    task = artifact(tmp_path, slow_model(), [sample])
+    document = {"inputs": [{"name": "turns", "datatype": "INT64", "shape": [1], "data": [20]}]}
+    check = Check.LIVE_LATENCY if busy else Check.PROBE_LATENCY
+    stop = threading.Event()
+
+    def press(server: Server) -> None:
+        with server.wire() as wire:
+            while not stop.is_set():
+                wire.send(server.infer_request(document))
+                assert wire.receive().status == 200
+
+    with (
+        Server(tmp_path, task, before=GROWS) as server,
+        Sidecar(tmp_path, task, server.port, pace=QUICK, slowest_interval=1.0) as sidecar,
+    ):
+        sidecar.until_ready()
+        client = threading.Thread(target=press, args=(server,))
+        if busy:
+            client.start()
+        try:
+            sidecar.until_state(check, "ok", 90)
+            server.process.send_signal(signal.SIGUSR1)
+            found = sidecar.until_state(check, "failed", 90)
+            assert found.reason is Reason.SLOWER_THAN_BASELINE
+            assert sidecar.is_ready()
+        finally:
+            stop.set()
+            if busy:
+                client.join()
 
 
 def test_overload_is_neither_wrong_nor_unready(tmp_path: Path) -> None:
@@ -329,7 +500,10 @@ def test_overload_is_neither_wrong_nor_unready(tmp_path: Path) -> None:
         while not stop.is_set():
             statuses.add(server.post(document).status)
 
-    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
+    with (
+        Server(tmp_path, task) as server,
+        Sidecar(tmp_path, task, server.port, pace=QUICK, probe_share=1.0) as sidecar,
+    ):
         sidecar.until_ready()
         clients = [threading.Thread(target=press, args=(server,)) for _ in range(16)]
         for client in clients:
@@ -435,24 +609,37 @@ def test_a_replaced_session_shows_in_the_metrics_and_the_pod_waits_to_be_let_go(
     assert took < 5
     assert sidecar.is_ready()
     assert sidecar.check(Check.PLACEMENT).reason is Reason.SESSION_REPLACED
-    verdict = sidecar.verdict("?release=1")
-    assert (verdict.ready, verdict.admitted) == (False, True)
-    assert not sidecar.is_ready()
+    sidecar.annotate(time.time() + 60)
+    sidecar.until(lambda: not sidecar.is_ready(), "the operator lets it go")
+    assert sidecar.verdict().admitted
     proxy.execution = lambda told: told
     sidecar.until_ready()
+    sidecar.annotate(None)
 
 
 def test_release_is_forgotten_after_its_time(tmp_path: Path, task: ServeTask) -> None:
     with (
         Server(tmp_path, task) as server,
         Proxy(server.port) as proxy,
-        Sidecar(tmp_path, task, proxy.port, release_seconds=2.0) as sidecar,
+        Sidecar(tmp_path, task, proxy.port) as sidecar,
     ):
         sidecar.until_ready()
         proxy.execution = replaced
         sidecar.until_state(Check.PLACEMENT, "failed")
-        assert not sidecar.verdict("?release=1").ready
-        assert sidecar.until_ready() > 0.5
+        sidecar.annotate(time.time() + 8)
+        sidecar.until(lambda: not sidecar.is_ready(), "the operator lets it go")
+        sidecar.until_ready()
+
+
+def test_idle_connections_do_not_take_a_pod_out_of_its_service(
+    serving: tuple[Proxy, Sidecar],
+) -> None:
+    _, sidecar = serving
+    sidecar.until_ready()
+    with contextlib.ExitStack() as held:
+        for _ in range(100):
+            held.enter_context(Wire(sidecar.port))
+        assert sidecar.is_ready()
 
 
 def test_answers_to_what_is_no_question(serving: tuple[Proxy, Sidecar]) -> None:
@@ -469,12 +656,12 @@ def test_answers_to_what_is_no_question(serving: tuple[Proxy, Sidecar]) -> None:
     assert json.loads(sidecar.get("/healthz").body) == {"healthy": True}
 
 
-def test_sigterm_ends_it_within_a_second(serving: tuple[Proxy, Sidecar]) -> None:
+def test_sigterm_ends_it_without_waiting_for_its_loops(serving: tuple[Proxy, Sidecar]) -> None:
     _, sidecar = serving
     began = time.monotonic()
     sidecar.process.terminate()
-    assert sidecar.process.wait(5) == 0
-    assert time.monotonic() - began < 1.0
+    assert sidecar.process.wait(60) == 0
+    assert time.monotonic() - began < 20  # a loop may sleep for a minute
     assert (sidecar.root / "dev/termination-log").read_text() == ""
 
 

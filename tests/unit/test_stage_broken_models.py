@@ -90,10 +90,6 @@ CASES = (
     Case("external data with a negative offset",
          lambda: {"model.onnx": broken.external("w.bin", offset=-8), "w.bin": broken.weights()},
          "validate", Reason.EXTERNAL_DATA_MISSING, ("w (offset '-8' is no number of bytes)",)),
-    Case("open dimensions", only(lambda: broken.open_dimensions("N", 3, "H", None, name="in-1")),
-         "validate", Reason.SHAPE_PROFILE_MISSING,
-         ("input in-1 has [N, 3, H, ?]", 'shapes: [{input: "in-1", min: [1, 3, 32, 32],',
-          "opt: [1, 3, 320, 320], max: [8, 3, 640, 640]}]")),
 )  # fmt: skip
 
 
@@ -127,6 +123,18 @@ def test_refusal(case: Case, place: Workplace) -> None:
     assert not (place.root / "store/prepared").exists()
 
 
+def test_an_engine_needs_sizes_for_open_dimensions(place: Workplace) -> None:
+    uri = place.put("m.onnx", broken.open_dimensions("N", 3, "H", None, name="in-1"))
+    stage, outcome = place.prepare(place.task(uri, backend="tensorrt-rtx"))
+    assert (stage, outcome.report.reason) == ("validate", Reason.SHAPE_PROFILE_MISSING)
+    for part in (
+        "input in-1 has [N, 3, H, ?]: an engine needs sizes for all but the first dimension",
+        '(these ran): shapes: [{input: "in-1", min: [1, 3, 32, 32],',
+        "opt: [1, 3, 320, 320], max: [8, 3, 640, 640]}]",
+    ):
+        assert part in outcome.message
+
+
 def test_wrong_digest_names_both(place: Workplace) -> None:
     uri = place.put("model.onnx", RELU)
     outcome = place.stage("fetch", place.task(uri, sha256="AB" * 32))
@@ -143,7 +151,8 @@ PROFILES = (
     (ShapeProfile(input="x", min=(1,), opt=(1,), max=(1,)), "need 2 dimensions each"),
     (ShapeProfile(input="x", min=(1, 5), opt=(1, 5), max=(1, 5)), "dimension 1 is fixed to 4"),
     (ShapeProfile(input="x", min=(4, 4), opt=(1, 4), max=(8, 4)), "4, 1, 8: sizes must rise"),
-    (ShapeProfile(input="x", min=(0, 4), opt=(1, 4), max=(8, 4)), "0, 1, 8: sizes must rise"),
+    (ShapeProfile(input="x", min=(0, 4), opt=(0, 4), max=(8, 4)), "opt 0: only min may be 0"),
+    (ShapeProfile(input="x", min=(-1, 4), opt=(1, 4), max=(8, 4)), "-1, 1, 8: sizes must rise"),
 )
 
 
@@ -171,16 +180,16 @@ def test_bad_profiles_are_one_finding_and_the_model_is_loaded_all_the_same(
 
 
 def test_every_finding_is_collected_and_the_first_to_mend_is_told(place: Workplace) -> None:
-    """A custom domain, an opset of the future and an open dimension at once."""
+    """A custom domain and an opset of the future at once; an open dimension harms nobody here."""
     model = broken.one_node("FooBar", "my.ops")
     model.opset_import[0].version = 99
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "width"
     _, outcome = place.prepare(place.task(place.put("model.onnx", model)))
     assert outcome.report.reason is Reason.OPSET_UNSUPPORTED
-    assert "(and 2 more findings in the report)" in outcome.message
+    assert "(and 1 more finding in the report)" in outcome.message
     assert outcome.full is not None
     assert [each["reason"] for each in outcome.full["findings"]] == [
-        "OpsetUnsupported", "CustomDomainUnsupported", "ShapeProfileMissing",
+        "OpsetUnsupported", "CustomDomainUnsupported",
     ]  # fmt: skip
 
 
@@ -244,7 +253,7 @@ def test_outputs_of_another_shape_than_declared(place: Workplace) -> None:
 
 def test_a_dimension_named_as_an_inputs_is_held_to_it(place: Workplace) -> None:
     outcome = validated(place, broken.lying_name())
-    assert findings(outcome) == [("warning", "declared-output-shape")]
+    assert findings(outcome) == [("warning", "declared-output-shape"), ("warning", "one-size")]
     assert "is declared [batch, 4] and has [3, 4], for inputs x [1, 4]" in outcome.message
 
 
@@ -277,12 +286,15 @@ def test_a_load_that_hangs_is_given_up(place: Workplace, monkeypatch: pytest.Mon
 
 
 def test_a_fixed_batch_behind_an_open_one(place: Workplace) -> None:
-    """Declared batches must work; the default ones are only our guess."""
+    """Declared batches must work; the default ones are only our guess, which a run corrects."""
     uri = place.put("model.onnx", broken.fixed_batch())
     stage, outcome = place.prepare(place.task(uri))
     assert (stage, outcome.code) == ("publish", 0)
+    found = validated(place, broken.fixed_batch())
+    assert ("warning", "one-size") in findings(found)
+    assert "runs with x [1, 4], and with no other size that was tried of 'x[0]'" in found.message
     golden = place.stage("golden", place.task(uri))
-    assert "the model fails with x [8, 4], so batches may not work" in golden.message
+    assert golden.message.startswith("1 golden sample")
     declared = [ShapeProfile(input="x", min=(1, 4), opt=(2, 4), max=(4, 4))]
     stage, outcome = place.prepare(place.task(uri, shapes=declared))
     assert (stage, outcome.report.reason) == ("golden", Reason.SHAPE_PROFILE_INVALID)

@@ -28,6 +28,7 @@ from enginewright_runtime.stages.engine import build, verify
 from enginewright_runtime.stages.engine.handoff import EngineBuilt, shortened
 from enginewright_runtime.store import ENGINE, Store
 
+from tests.support import broken_models as broken
 from tests.support.engines import EnginePlace, matmul, mixed, recipe, sizes
 
 if TYPE_CHECKING:
@@ -147,15 +148,17 @@ def test_without_the_prepared_model(place: EnginePlace) -> None:
 
 
 def test_a_refusal_reaches_every_reader(place: EnginePlace) -> None:
-    outcomes = place.build_engine(place.engine_task(recipe("7.5")))
+    node = onnx.helper.make_node("Det", ["x"], ["y"], name="determinant")
+    place.prepare_model(broken.build([node], [broken.value("x", 2, 4, 4)], [broken.value("y", 2)]))
+    outcomes = place.build_engine(place.engine_task())
     assert list(outcomes) == ["lookup", "build"]
     outcome = outcomes["build"]
     assert (outcome.report.reason, outcome.code) == (
-        Reason.PRECISION_UNSUPPORTED,
+        Reason.UNSUPPORTED_OPERATOR,
         ExitCode.PERMANENT,
     )
     assert outcome.full is not None
-    assert outcome.full["facts"]["nodes"] == ["multiply (MatMul)"]
+    assert outcome.full["facts"]["nodes"] == ["determinant (Det)"]
 
 
 def test_an_engine_that_was_changed_after_the_build(place: EnginePlace) -> None:
@@ -225,16 +228,19 @@ def building(place: EnginePlace, models: Path) -> Iterator["subprocess.Popen[str
 
 
 def child_of(process: "subprocess.Popen[str]") -> int | None:
-    """Return the process that builds, once it does."""
+    """Return the process that builds, once it does: a child of the stage's fork server."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            command = (entry / "cmdline").read_text()
+            if parent(parent(int(entry.name))) == process.pid:
+                return int(entry.name)
         except OSError:
             continue
-        if int(fields[1]) == process.pid and "native:build" in command:
-            return int(entry.name)
     return None
+
+
+def parent(number: int) -> int:
+    """Return the number of a process's parent."""
+    return int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_progress_moves_while_it_builds(models: Path, tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from pydantic import ConfigDict, Field
 from enginewright.api.base import ApiModel, ObjectMeta
 from enginewright.api.conditions import Condition
 from enginewright.api.inference_model import Backends
-from enginewright.api.markers import INT32, INT64, Rule, map_list, rules
+from enginewright.api.markers import ATOMIC, INT32, INT64, Rule, map_list, rules
 from enginewright.api.pods import Tolerations
 from enginewright.api.scalars import Labels
+from enginewright.contract.processors import Feature
 
 
 class AcceleratorClassSpec(ApiModel):
@@ -57,6 +58,20 @@ class AcceleratorClassSpec(ApiModel):
         ),
     ] = None
     """CUDA compute capability of the devices, in quotes, such as "8.9"."""
+
+    cpu_features: Annotated[
+        tuple[
+            Annotated[
+                Feature, Field(description="One of AVX2, AVX512, VNNI, AMX, ASIMDDP, I8MM, SVE.")
+            ],
+            ...,
+        ]
+        | None,
+        Field(max_length=7),
+        ATOMIC,
+        Rule("self.all(x, self.exists_one(y, x == y))", "name each instruction set once"),
+    ] = None
+    """Instruction sets that every node of a class of CPUs has, such as AVX512 and VNNI; absent: those that nodeSelector asks for by labels of Node Feature Discovery, and no others are relied on."""
 
     backends: Backends
     """Backends that may run on the class, the preferred one first."""

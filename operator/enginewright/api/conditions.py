@@ -62,6 +62,7 @@ class StatusReason(StrEnum):
     BUILT = "Built"
     NO_ENGINE_NEEDED = "NoEngineNeeded"
     VERIFYING = "Verifying"
+    SIDECAR_UNREACHABLE = "SidecarUnreachable"
     GOLDEN_MATCHES = "GoldenMatches"
     PROMISE_KEPT = "PromiseKept"
     PROMISE_BROKEN = "PromiseBroken"
@@ -70,6 +71,7 @@ class StatusReason(StrEnum):
     NODES_FOUND = "NodesFound"
     NO_MATCHING_NODE = "NoMatchingNode"
     OVERLAPPING_CLASS = "OverlappingClass"
+    FEATURE_MISSING = "FeatureMissing"
 
 
 class WantedCondition(ApiModel):

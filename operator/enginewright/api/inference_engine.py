@@ -165,8 +165,11 @@ class EngineFacts(ApiModel):
     nodes_accelerated: Size
     """How many of them are inside the engine."""
 
+    compute_billionths_elsewhere: Count | None = None
+    """Billionths of the profiled computing time outside the engine; absent: not profiled."""
+
     compute_permille_elsewhere: Count | None = None
-    """Thousandths of the profiled computing time outside the engine; absent: not profiled."""
+    """Of engines built by earlier versions, in place of computeBillionthsElsewhere: thousandths, rounded up."""
 
     elsewhere: Annotated[
         tuple[Annotated[Text, Field(description="A node: name (OpType).")], ...],

@@ -185,6 +185,16 @@ Shape: TypeAlias = Annotated[
     ),
 ]
 
+LeastShape: TypeAlias = Annotated[
+    tuple[Annotated[int, INT64, Field(description="Size of one dimension.")], ...],
+    Field(max_length=16),
+    ATOMIC,
+    Rule(
+        "self.all(size, size >= 0 && size <= 2147483647)",
+        "write every dimension as a fixed size, 0 where it may be empty, never -1 or a name",
+    ),
+]
+
 
 class ShapeProfile(ApiModel):
     """The sizes that one dynamic input may have."""
@@ -210,8 +220,8 @@ class ShapeProfile(ApiModel):
     input: TensorName
     """Name of the input, as the model has it."""
 
-    min: Shape
-    """Smallest size of every dimension, such as [1, 3, 224, 224]; [] for a scalar."""
+    min: LeastShape
+    """Smallest size of every dimension, such as [1, 3, 224, 224]; 0 where it may be empty, as the past of a decoder; [] for a scalar."""
 
     opt: Shape
     """Most usual size of every dimension, for which engines are tuned, such as [8, 3, 224, 224]."""
@@ -414,6 +424,13 @@ class Autoscaling(ApiModel):
     """What the number of pods follows; absent: the share of time that the devices are busy."""
 
 
+class Sidecar(ApiModel):
+    """The container beside the server that keeps proving it."""
+
+    resources: Resources = Resources()
+    """Its compute resources. Absent: a limit of memory that its largest golden sample fits into, and no limit of CPU."""
+
+
 class Serving(ApiModel):
     """How the pods serve."""
 
@@ -425,6 +442,9 @@ class Serving(ApiModel):
 
     autoscaling: Annotated[Autoscaling | None, NotYet()] = None
     """How the number of pods follows the load."""
+
+    sidecar: Sidecar = Sidecar()
+    """What the sidecar of every pod gets."""
 
 
 class InferenceModelSpec(ApiModel):
@@ -463,7 +483,7 @@ class InferenceModelSpec(ApiModel):
     """How the model is quantised, with precision INT8 or FP8, or where that is found to pay."""
 
     shapes: Annotated[tuple[ShapeProfile, ...], Field(max_length=64), map_list("input")] = ()
-    """Sizes of the dynamic inputs. Absent: batch 1 to 32, tuned for 8; an input with any other dynamic dimension must be named here."""
+    """Sizes of the dynamic inputs, which are then limits of what is served. Absent: every size is served; engines take batch 1 to 32, tuned for 8, less where those cost too much, and need an input with any other dynamic dimension named here."""
 
     parity: Parity = Parity()
     """How closely what serves must agree with the source model."""

@@ -86,6 +86,9 @@ class Prepared(ApiModel):
     changes: Text | None = None
     """What was done to the source model, in short; absent: nothing."""
 
+    golden_output_bytes: Annotated[int, INT64] | None = None
+    """Size in bytes of the outputs of the largest golden sample, which the sidecar holds; absent: not known."""
+
 
 class RejectedBackend(ApiModel):
     """A candidate that was tried and does not serve, so that policy Allow goes on to the next one."""

@@ -4,7 +4,10 @@ Read from the live session at every request, never from what it was asked to be,
 which was replaced while serving is seen. The sidecar compares it with the manifest.
 """
 
+from typing import Final
+
 from enginewright.contract.base import Message
+from enginewright.contract.processors import Processor
 from enginewright.contract.reasons import Reason
 
 
@@ -29,13 +32,33 @@ class PlacementFacts(Message):
     context_nodes: tuple[str, ...] = ()  # names of the EPContext nodes on the wanted provider
 
 
+_SIZES: Final = 8  # for each power of two
+
+
+def size_class(elements: int) -> int:
+    """Return `elements` rounded up to an eighth of the power of two below: requests of about one size."""
+    step = max(1, (1 << (elements.bit_length() - 1)) // _SIZES) if elements else 1
+    return -(-elements // step) * step
+
+
+class Baseline(Message):
+    """Seconds that a run of the model takes, all of one shape; None: too few runs to tell."""
+
+    p50: float
+    p90: float | None = None
+    p99: float | None = None
+    samples: int  # runs
+    shapes: str | None = None  # "opt", or the name of a golden sample; None: not known
+
+
 class ComputeBucket(Message):
     """Time in the model for requests of about one size."""
 
-    elements: int  # input elements of a request, rounded up to a power of two
+    elements: int  # input elements of a request, rounded up by `size_class`
     warmup_seconds: float | None = None  # best run at warm-up; None: not warmed up
-    count: int = 0  # requests since
+    count: int = 0  # requests since, without the first of each shape
     seconds: float = 0.0  # their time in the model, summed
+    untimed: int = 0  # further runs for requests since: the first of each shape, and failed ones
 
 
 class Execution(Message):
@@ -60,4 +83,6 @@ class Execution(Message):
     ort_version: str
     backend_version: str
     runtime_version: str
+    processor: Processor | None = None  # that the server runs on; None: not reported
     buckets: tuple[ComputeBucket, ...] = ()
+    usual: Baseline | None = None  # at warm-up, of the usual shapes; None: not measured

@@ -3,6 +3,7 @@
 from typing import Final
 
 from enginewright.contract.base import Message
+from enginewright.contract.processors import Processor
 
 # Which variant of the runtime image runs a backend.
 VARIANTS: Final = {
@@ -11,6 +12,14 @@ VARIANTS: Final = {
     "tensorrt-rtx": "rtx",
     "openvino": "openvino",
     "cpu": "cpu",
+}
+# Which execution provider of ONNX Runtime runs a backend, by the name that ONNX Runtime reports.
+PROVIDERS: Final = {
+    "tensorrt": "TensorrtExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt-rtx": "NvTensorRTRTXExecutionProvider",
+    "openvino": "OpenVINOExecutionProvider",
+    "cpu": "CPUExecutionProvider",
 }
 COMPILED_BACKENDS: Final = frozenset({"tensorrt", "tensorrt-rtx"})  # those that need an engine
 DEVICE_BACKENDS: Final = COMPILED_BACKENDS | {"cuda"}  # those that run on no CPU
@@ -29,3 +38,4 @@ class ImageFacts(Message):
     cuda_major: str | None = None  # that the image's libraries are built for; None: none
     onnx_version: str
     runtime_version: str  # version of this package
+    processor: Processor | None = None  # of the machine that was asked, not of the image

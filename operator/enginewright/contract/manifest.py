@@ -3,7 +3,8 @@
 from typing import Final
 
 from enginewright.contract.base import Message
-from enginewright.contract.task import EngineRecipe, Recipe
+from enginewright.contract.processors import Processor
+from enginewright.contract.task import EngineRecipe, Recipe, ShapeProfile
 
 MANIFEST_NAME: Final = "manifest.json"
 MANIFEST_VERSION: Final = 1
@@ -44,6 +45,24 @@ class OutputParity(Message):
     top1_agreement: float | None = None  # of 1; None: not scores over classes
     nan: int = 0  # of the artefact's values that are NaN where the other's are not
     inf: int = 0
+    runs: int | None = None  # of a varying output, compared in distribution; None: by values
+
+
+class Spread(Message):
+    """How one output's values are distributed over runs of the source on one golden sample."""
+
+    sample: str
+    runs: int
+    shape: tuple[int | None, ...]  # None: a size that differs from run to run
+    distinct: bool  # whether no two runs were equal
+    ranges: dict[str, tuple[float, float]]  # lowest and highest of each statistic over the runs
+
+
+class VaryingOutput(Message):
+    """An output that differs from run to run of the source on ONNX Runtime's CPU provider."""
+
+    name: str
+    spreads: tuple[Spread, ...] = ()  # (): its distribution is not known
 
 
 class NodeCost(Message):
@@ -78,6 +97,15 @@ class Latency(Message):
     warm_up_runs: int | None = None  # until two in a row took about as long
 
 
+class EngineProfile(Message):
+    """Sizes that the engines of one artefact were built to take together: one of every input.
+
+    `low` and `high` stand only where an input's values are sizes: then they bound these values.
+    """
+
+    inputs: tuple[ShapeProfile, ...]
+
+
 class EngineInfo(Message):
     """What an engine artefact holds beside its prepared model's own facts."""
 
@@ -88,10 +116,13 @@ class EngineInfo(Message):
     size_bytes: int
     compute_capabilities: tuple[str, ...]  # that it runs on
     partitions: tuple[Partition, ...]
+    profiles: tuple[
+        EngineProfile, ...
+    ] = ()  # any one has to fit; () in artefacts of earlier versions
     nodes_total: int
     nodes_accelerated: int
     compute_share_elsewhere: float | None = None  # 0 to 1; None: not profiled
-    workspace_bytes: int | None = None  # in effect, after steps down for want of memory
+    workspace_bytes: int | None = None  # in effect, after steps down when memory ran out
     build_seconds: float
     peak_memory_bytes: int | None = None  # of the build's process
     latency: Latency | None = None  # None: built ahead of time, no device to measure on
@@ -125,6 +156,9 @@ class Manifest(Message):
     versions: dict[str, str]  # onnx, onnxruntime, enginewright
     node_costs: tuple[NodeCost, ...] = ()  # () in artefacts of earlier versions
     shape_nodes: tuple[str, ...] = ()  # labels of shape arithmetic, which may run anywhere
+    # Sizes of every input that golden inputs and engines have: declared, default or found by
+    # running. (): of an earlier version. Only those in the recipe are limits of what is served
+    profiles: tuple[ShapeProfile, ...] = ()
     source_opset: int | None = None
     precision: str | None = None  # that the weights and activations have; None: the source's own
     # The highest level of ONNX Runtime's graph optimisations at which the outputs were right: ALL,
@@ -132,4 +166,11 @@ class Manifest(Message):
     graph_optimization: str | None = None
     changes: tuple[Change, ...] = ()  # (): the source as it is
     parity: tuple[OutputParity, ...] = ()  # of the prepared model against source and expected
+    # Compared in distribution; every other output is compared by values. None: not recorded, by an
+    # earlier version
+    varying: tuple[VaryingOutput, ...] | None = None
+    # That the golden outputs were computed on; None: not recorded
+    processor: Processor | None = None
+    # Whether INT8 products saturate on processors that sum them in 16 bits; None: not known, or for a device
+    saturable: bool | None = None
     engine: EngineInfo | None = None  # None: a prepared model

@@ -37,6 +37,7 @@ class Reason(StrEnum):
     CALIBRATION_INVALID = "CalibrationInvalid"
     EXTENSION_FAILED = "ExtensionFailed"
     PARITY_FAILED = "ParityFailed"
+    NOTHING_COMPARED = "NothingCompared"  # all outputs vary, their distribution is not known
     BACKEND_CRASHED = "BackendCrashed"
     PROVIDER_MISSING = "ProviderMissing"  # not in the image, or its libraries are not
     PROVIDER_REFUSED = "ProviderRefused"  # present, but not for this device, precision or option
@@ -47,6 +48,7 @@ class Reason(StrEnum):
     FALLBACK_OVER_BUDGET = "FallbackOverBudget"
     SESSION_REPLACED = "SessionReplaced"  # what serves is not what was admitted
     VERSION_MISMATCH = "VersionMismatch"
+    PROCESSOR_MISMATCH = "ProcessorMismatch"  # INT8 products differ from where the model was proved
     BUILD_FAILED = "BuildFailed"
     BUILD_OUT_OF_MEMORY = "BuildOutOfMemory"
     PRECISION_UNSUPPORTED = "PrecisionUnsupported"
@@ -55,8 +57,11 @@ class Reason(StrEnum):
     ENGINE_VERSION_MISMATCH = "EngineVersionMismatch"  # of another version of the backend
     CAPACITY_BLOCKED = "CapacityBlocked"
     SLOWER_THAN_BASELINE = "SlowerThanBaseline"
+    SLOWER_THAN_BENCHMARK = "SlowerThanBenchmark"
     TOO_MANY_ERRORS = "TooManyErrors"
     SERVER_DOWN = "ServerDown"
+    DEVICE_LOST = "DeviceLost"  # every run fails, and the error says that the device is at fault
+    RUNS_FAIL = "RunsFail"  # every run fails, also of inputs that are known to be good
     ARTIFACT_MISSING = "ArtifactMissing"
     ARTIFACT_CORRUPT = "ArtifactCorrupt"
     STORE_UNAVAILABLE = "StoreUnavailable"
@@ -64,6 +69,9 @@ class Reason(StrEnum):
     TIMEOUT = "Timeout"
     INTERNAL_ERROR = "InternalError"
 
+
+# Of a server that is there and runs nothing, the most telling one first
+NOTHING_RUNS: Final = (Reason.DEVICE_LOST, Reason.RUNS_FAIL)
 
 REMEDIES: Final[dict[Reason, str]] = {
     Reason.SOURCE_UNREACHABLE: (
@@ -103,6 +111,7 @@ REMEDIES: Final[dict[Reason, str]] = {
         "build the library for this image's ONNX Runtime or TensorRT, and set its sha256 in spec.extensions"
     ),
     Reason.PARITY_FAILED: "compare the outputs with those of the exporting framework; widen spec.parity only if the drift is acceptable",
+    Reason.NOTHING_COMPARED: "export with at least one output that is the same in every run: take random numbers as an input, or leave them out",
     Reason.BACKEND_CRASHED: "choose another backend in spec.backends; the pod's log holds the native library's last words",
     Reason.PROVIDER_MISSING: "use the runtime image and the node that carry this execution provider, or choose another backend in spec.backends",
     Reason.PROVIDER_REFUSED: "read in the pod's log what the provider refuses, correct the accelerator class, or choose another backend in spec.backends",
@@ -119,6 +128,10 @@ REMEDIES: Final[dict[Reason, str]] = {
     Reason.FALLBACK_OVER_BUDGET: "replace the operators that run elsewhere, or raise the shares in spec.fallback",
     Reason.SESSION_REPLACED: "delete the pod, and find in its log why the provider failed",
     Reason.VERSION_MISMATCH: "delete the pod; if it stays so, rebuild the runtime image from its lock",
+    Reason.PROCESSOR_MISMATCH: (
+        "serve on processors of the kind that the model was proved on: list what all nodes of the AcceleratorClass"
+        " have in spec.cpuFeatures, or narrow its nodeSelector"
+    ),
     Reason.BUILD_FAILED: "read the builder's words in the Job's log; replace what it refuses, or choose another backend in spec.backends",
     Reason.BUILD_OUT_OF_MEMORY: "raise spec.build.resources.limits.memory, or spec.build.workspace for device memory",
     Reason.PRECISION_UNSUPPORTED: "choose an accelerator class whose compute capability has this precision, or export in another",
@@ -129,9 +142,18 @@ REMEDIES: Final[dict[Reason, str]] = {
         "free a device of this class, add a node, or set aheadOfTime on the AcceleratorClass where"
         " the backend builds without a device"
     ),
-    Reason.SLOWER_THAN_BASELINE: "look for other load on the node and for requests of other shapes than the baseline's",
+    Reason.SLOWER_THAN_BASELINE: "look for other load on the node, a throttled device or a CPU limit, and move the pod",
+    Reason.SLOWER_THAN_BENCHMARK: "look on the node for a throttled device, another MIG profile than the class's or other load, and move the pod",
     Reason.TOO_MANY_ERRORS: "read the server's log",
     Reason.SERVER_DOWN: "read the server's log and its last termination message",
+    Reason.DEVICE_LOST: (
+        "the server is restarted by itself; where it comes again, look for Xid in the node's kernel log,"
+        " then drain the node and reset or replace the device"
+    ),
+    Reason.RUNS_FAIL: (
+        "the server is restarted by itself; where it comes again, read its log and correct what fails,"
+        " such as a library of spec.extensions"
+    ),
     Reason.ARTIFACT_MISSING: "nothing to do: it is prepared again",
     Reason.ARTIFACT_CORRUPT: "delete the artefact from the store; it is prepared again",
     Reason.STORE_UNAVAILABLE: "check that the store's volume is bound, writable and has space",
@@ -149,6 +171,8 @@ _TRANSIENT: Final = frozenset(
         Reason.BUILD_OUT_OF_MEMORY,
         Reason.DRIVER_MISSING,  # another node may have it, and a repaired one has
         Reason.CAPACITY_BLOCKED,
+        Reason.DEVICE_LOST,  # likewise
+        Reason.RUNS_FAIL,
     }
 )
 

@@ -40,6 +40,7 @@ class Published(Message):
     cached: bool = False  # the store held it already
     precision: str | None = None  # None: the source's own
     changes: str = ""  # what was done to the source, cut to a line; "": nothing
+    golden_output_bytes: int | None = None  # of the largest golden sample; None: not known
 
 
 class PublishedEngine(Message):

@@ -7,6 +7,7 @@ what it is made from enter the artefact's key.
 from typing import Final, Literal, TypeAlias
 
 from enginewright.contract.base import Message
+from enginewright.contract.processors import Int8Products
 
 TASK_VARIABLE: Final = "ENGINEWRIGHT_TASK"
 WORK_PATH: Final = "/work"  # emptyDir shared by the stages of one pod
@@ -20,6 +21,9 @@ CALIBRATION_PATH: Final = "/calibration"  # the claim of pvc:// calibration data
 EXTENSIONS_PATH: Final = "/extensions"  # claims of pvc:// extensions, one folder a claim, read-only
 ARTIFACT_PATH: Final = "/artifact"  # emptyDir of a serving pod
 TERMINATION_LOG: Final = "/dev/termination-log"
+PROBE_LANE_PATH: Final = "/tmp/enginewright-probe"  # noqa: S108 - the pod's own; see probe_token
+POD_INFO_PATH: Final = "/podinfo"  # the pod's own annotations, as the kubelet writes them down
+RELEASE_FILE: Final = "release"
 HTTP_PORT: Final = 8080
 SIDECAR_PORT: Final = 8081  # /readyz, /verdict, /metrics; of an engine Job's build stage: /progress
 
@@ -99,6 +103,8 @@ class Recipe(Message):
     precision: Precision | None = None  # None: automatic
     allowed_precisions: tuple[Precision, ...] = ()  # automatic: what every class can run
     quantization: Quantization | None = None
+    # What an INT8 form for a CPU may rely on; None: no such form is made, or, before the field existed, any
+    int8_products: Int8Products | None = None
     extensions: tuple[Extension, ...] = ()
     samples_uri: str | None = None
     rtol: float | None = None  # None, and atol None: by the type of the values and the precision

@@ -4,16 +4,20 @@ The operator polls it. Nothing in it moves by itself: live figures are metrics.
 """
 
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator
 
 from enginewright.contract.base import Message
-from enginewright.contract.manifest import Latency
+from enginewright.contract.execution import Baseline
 from enginewright.contract.reasons import Reason
 
-# GET /verdict?release=1 lets the pod become unready for a broken promise: the operator says so to
-# one pod at a time, and only while another one is ready and keeps its promise. Without it only
-# wrong answers take readiness away from a pod that was once admitted.
-RELEASE_PARAMETER = "release"
+# The annotation of a pod that may become unready for a broken promise: until when, in seconds since
+# 1970. The operator writes it on one pod of a model at a time, and only while another one is ready and
+# keeps its promise. Without it only wrong answers take readiness away from a pod that was admitted.
+# It ends by itself, so that an operator that is gone takes no pod away for good.
+RELEASE_ANNOTATION: Final = "enginewright.dev/release-until"
+RELEASE_SECONDS: Final = 600  # that it is written for; a pod believes no longer one
 
 
 class Check(StrEnum):
@@ -26,11 +30,33 @@ class Check(StrEnum):
     VERSIONS = "versions"  # ONNX Runtime, opset, backend, engine digest against the manifest
     GOLDEN = "golden"  # a golden inference over the path that requests take
     PROBE_LATENCY = "probe-latency"  # of golden inferences, against the pod's own baseline
-    LIVE_LATENCY = "live-latency"  # time in the model, by size, against warm-up
+    LIVE_LATENCY = "live-latency"  # time in the model, by size, likewise
+    CLASS_LATENCY = "class-latency"  # time in the model, against the benchmark of the class
     ERRORS = "errors"  # share of requests that fail
 
 
 CheckState = Literal["ok", "failed", "unknown"]
+
+
+def _known(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Return a reason that this version knows, else None: a later sidecar has more of them."""
+    return None if isinstance(value, str) and value not in set(Reason) else value
+
+
+def _of_known_checks(value: Any) -> Any:  # noqa: ANN401 - likewise
+    """Leave out checks that this version does not know: else the whole verdict would be unreadable."""
+    if not isinstance(value, list):
+        return value
+    known = [
+        each
+        for each in value
+        if not (isinstance(each, dict) and isinstance(each.get("check"), str))
+        or each["check"] in set(Check)
+    ]
+    return known or value  # of none that is known it is no verdict
+
+
+_AnyReason = Annotated[Reason | None, BeforeValidator(_known)]
 
 
 class CheckVerdict(Message):
@@ -38,7 +64,7 @@ class CheckVerdict(Message):
 
     check: Check
     state: CheckState = "unknown"
-    reason: Reason | None = None  # with failed
+    reason: _AnyReason = None  # with failed, and with what stays unknown
     message: str = ""
 
 
@@ -47,9 +73,7 @@ class FallbackVerdict(Message):
 
     active: bool
     kind: Literal["NodeFallback", "BackendFallback"] | None = None
-    reason: Reason | None = (
-        None  # the cause where one is known: DriverMissing, ProviderMissing, ...
-    )
+    reason: _AnyReason = None  # the cause where one is known: DriverMissing, ProviderMissing, ...
     message: str = ""
     broken: bool = False  # the promise does not allow it
     nodes_total: int = 0  # original nodes, shape arithmetic left out
@@ -66,7 +90,7 @@ class Verdict(Message):
     provider: str | None = None  # None: not yet heard of
     ready: bool  # what /readyz answers
     admitted: bool  # whether it was ready once
-    checks: tuple[CheckVerdict, ...]
+    checks: Annotated[tuple[CheckVerdict, ...], BeforeValidator(_of_known_checks)]
     fallback: FallbackVerdict | None = None  # None: unknown
-    baseline: Latency | None = None  # of golden inferences over HTTP; None: not measured yet
+    baseline: Baseline | None = None  # time in the model, of one shape; None: not measured yet
     parity_max_abs_error: float | None = None

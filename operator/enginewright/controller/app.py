@@ -68,6 +68,7 @@ class Application:
             registry,
             changed=self._model_changed,
             engine_changed=self._engine_changed,
+            write=self._client.apply,
         )
         models = ModelReconciler(
             pods,
@@ -78,6 +79,7 @@ class Application:
             settings.config,
             plan,
             verdicts=self._verdicts.verdicts_of,
+            silent=self._verdicts.silent,
         )
         self._models: Controller[ModelKey] = Controller(
             "inferencemodel",

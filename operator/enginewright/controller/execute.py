@@ -118,6 +118,7 @@ class Executor:
         self._cache.wrote(resource, answer)
         self._remember((uid, "status"), canonical_json([wanted, answer.get("status")]))
         self._written(resource, answer)
+        _logger.info("wrote the status of %s", _name(observed))
         return True
 
     async def _first_apply(self, resource: Resource, wanted: Mapping[str, Any]) -> JsonObject:

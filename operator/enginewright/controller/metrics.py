@@ -1,11 +1,13 @@
-"""The operator's own metrics about models and engines; no label names an object.
+"""The operator's own metrics about models and engines.
 
-Models are counted from the cache when Prometheus asks, engines when a Job of theirs has ended.
+Models are counted from the cache when Prometheus asks, engines when a Job of theirs has ended. A
+label names an object only for models that are not ready, and only for so many of them.
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client import Counter as CounterMetric
@@ -13,17 +15,46 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from enginewright.api.conditions import ConditionType, StatusReason
 from enginewright.contract.reasons import Reason
 from enginewright.controller.cache import Cache
+from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import INFERENCE_MODELS
 from enginewright.plan.engines import Ended
 
+NAMED_MODELS: Final = 100  # not ready, with series of their own; the rest are counted
 _STATUSES: Final = ("True", "False", "Unknown")
 _BUILD_SECONDS: Final = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200)
 
 
+@dataclass(frozen=True, order=True)
+class _NotReady:
+    """A model that is not ready, in the order in which models are named."""
+
+    rank: int  # what needs somebody first: stalled, on its way, held back on purpose
+    namespace: str
+    name: str
+    reason: str
+    stalled: bool
+
+    @classmethod
+    def of(cls, model: Mapping[str, Any]) -> Self | None:
+        """Return the model, or None where it is ready or goes away."""
+        metadata = model["metadata"]
+        conditions = {
+            each["type"]: each for each in (model.get("status") or {}).get("conditions") or ()
+        }
+        ready = conditions.get(ConditionType.READY) or {}
+        if ready.get("status") == "True" or metadata.get("deletionTimestamp"):
+            return None
+        reason = str(ready.get("reason") or StatusReason.NOT_YET_VERIFIED)
+        stalled = (conditions.get(ConditionType.STALLED) or {}).get("status") == "True"
+        rank = 2 if reason == StatusReason.SUSPENDED else int(not stalled)
+        return cls(rank, metadata["namespace"], metadata["name"], reason, stalled)
+
+
 class ModelCollector(Collector):
-    """`enginewright_models{condition,status}`; no label per model, so its size is bounded."""
+    """What the conditions of models say, in all and by name where they are not ready."""
 
     def __init__(self, cache: Cache, registry: CollectorRegistry) -> None:
         self._cache = cache
@@ -31,8 +62,13 @@ class ModelCollector(Collector):
 
     @override
     def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the metrics of all models."""
+        models = list(self._cache.all(INFERENCE_MODELS))
+        yield self._counts(models)
+        yield from self._not_ready(models)
+
+    def _counts(self, models: list[JsonObject]) -> GaugeMetricFamily:
         """Count conditions; a status that no model has is zero rather than absent."""
-        models = self._cache.all(INFERENCE_MODELS)
         counts = Counter(
             (condition["type"], condition["status"])
             for model in models
@@ -46,7 +82,26 @@ class ModelCollector(Collector):
         for condition in sorted({condition for condition, _ in counts}):
             for status in _STATUSES:
                 family.add_metric((condition, status), counts[condition, status])
+        return family
+
+    def _not_ready(self, models: list[JsonObject]) -> Iterator[GaugeMetricFamily]:
+        """Name the models that are not ready, up to a limit, and count those beyond it."""
+        found = sorted(filter(None, map(_NotReady.of, models)))
+        family = GaugeMetricFamily(
+            "enginewright_model_not_ready",
+            "1 for an InferenceModel that is not Ready, with the reason of its condition; stalled"
+            f" ones first, {NAMED_MODELS} at most. `namespace` is the scrape's, hence model_namespace.",
+            labels=("model_namespace", "model", "reason", "stalled"),
+        )
+        for each in found[:NAMED_MODELS]:
+            stalled = "true" if each.stalled else "false"
+            family.add_metric((each.namespace, each.name, each.reason, stalled), 1)
         yield family
+        yield GaugeMetricFamily(
+            "enginewright_model_not_ready_omitted",
+            "InferenceModels that are not Ready and have no series of their own.",
+            value=max(0, len(found) - NAMED_MODELS),
+        )
 
 
 class EngineMetrics:

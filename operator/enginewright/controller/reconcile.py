@@ -61,6 +61,7 @@ class ModelReconciler:
         plan: Callable[[Facts], Plan],
         *,
         verdicts: Callable[[Iterable[JsonObject]], Mapping[str, Verdict]] = lambda _pods: {},
+        silent: Callable[[Iterable[JsonObject]], frozenset[str]] = lambda _pods: frozenset(),
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._pods = pods
@@ -71,6 +72,7 @@ class ModelReconciler:
         self._config = config
         self._plan = plan
         self._verdicts = verdicts
+        self._silent = silent
         self._now = now
 
     async def reconcile(self, key: ModelKey) -> Outcome:
@@ -111,4 +113,5 @@ class ModelReconciler:
             revisions=children(CONTROLLER_REVISIONS),
             engines=EngineLookup(cache, key.namespace),
             verdicts=self._verdicts(pods),
+            silent=self._silent(pods),
         )

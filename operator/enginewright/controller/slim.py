@@ -44,10 +44,13 @@ def _whole(obj: Mapping[str, Any]) -> JsonObject:
 
 def _pod(obj: Mapping[str, Any]) -> JsonObject:
     spec = obj.get("spec") or {}
-    return {
-        "spec": {key: spec[key] for key in ("nodeName",) if key in spec},
-        "status": obj.get("status") or {},
-    }
+    kept: JsonObject = {key: spec[key] for key in ("nodeName",) if key in spec}
+    for kind in ("initContainers", "containers"):  # limits explain why one was ended
+        kept[kind] = [
+            {"name": each["name"], "resources": each.get("resources") or {}}
+            for each in spec.get(kind) or ()
+        ]
+    return {"spec": kept, "status": obj.get("status") or {}}
 
 
 def _node(obj: Mapping[str, Any]) -> JsonObject:

@@ -8,7 +8,8 @@ After a restart nothing is known until the pods have been asked again.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter
 from pydantic import ValidationError
 
 from enginewright.contract.report import Progress
-from enginewright.contract.verdict import RELEASE_PARAMETER, Verdict
+from enginewright.contract.verdict import RELEASE_ANNOTATION, RELEASE_SECONDS, Verdict
 from enginewright.controller.cache import Cache, model_of
 from enginewright.controller.polled import (
     JOB_NAME,
@@ -30,6 +31,7 @@ from enginewright.controller.polled import (
 from enginewright.controller.polling import SWEEP, Schedule, sweep_interval
 from enginewright.controller.routing import ModelKey
 from enginewright.kube.api import JsonObject
+from enginewright.kube.errors import KubeError
 from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodHttp
 from enginewright.kube.resources import DEPLOYMENTS, PODS
 from enginewright.manifests.labels import CLASS, ENGINE, MODEL
@@ -40,6 +42,8 @@ FRESH: Final = 60.0  # seconds after a change in which more of them are likely
 STARTING: Final = 600.0  # seconds after which a pod that is not ready is no longer news
 EXPIRY: Final = 3 * SWEEP  # seconds after which an answer that was not renewed is none
 
+SILENCE: Final = 300.0  # seconds without an answer after which what a pod last said is too old
+_RENEW: Final = RELEASE_SECONDS / 2  # seconds before its end at which a release is written anew
 _LOOK: Final = 1.0  # seconds between two looks at the cache
 _MAX_MESSAGE: Final = 1024  # characters of a verdict's message that go into conditions
 _TENTH: Final = 10  # percent
@@ -63,6 +67,8 @@ class _Pod:
     canonical: str = ""  # the same as canonical JSON
     verdict: Verdict | None = None
     progress: Progress | None = None
+    silent: bool = False  # whether it has not answered for so long that its owner is to say so
+    marked_until: float = 0.0  # as its annotation says, in seconds since 1970
 
 
 @dataclass
@@ -98,12 +104,16 @@ class VerdictPoller:
         *,
         changed: Callable[[ModelKey], None],
         engine_changed: Callable[[str, str], None],
+        write: Callable[[Mapping[str, Any]], Awaitable[object]],
+        wall: Callable[[], float] = time.time,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._cache = cache
         self._http = http
         self._changed = changed
         self._engine_changed = engine_changed
+        self._write = write
+        self._wall = wall
         self._polls = Counter(
             "enginewright_verdict_polls",
             "Pods asked for their verdict or their progress, by how they answered.",
@@ -124,6 +134,11 @@ class VerdictPoller:
         """Return the verdicts of `pods` by pod name; those that are not known are left out."""
         found = ((pod["metadata"], self._pods.get(pod["metadata"]["uid"])) for pod in pods)
         return {meta["name"]: pod.verdict for meta, pod in found if pod and pod.verdict}
+
+    def silent(self, pods: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+        """Return the names of those of `pods` that have not answered for `SILENCE` seconds."""
+        found = ((pod["metadata"], self._pods.get(pod["metadata"]["uid"])) for pod in pods)
+        return frozenset(meta["name"] for meta, pod in found if pod and pod.silent)
 
     def progress_of(self, namespace: str, job: str) -> Progress | None:
         """Return how far the build of a Job is; None while it is not known."""
@@ -194,6 +209,9 @@ class VerdictPoller:
         for pod in self._pods.values():
             if pod.canonical and pod.renewed + expiry < now:
                 self._lose(pod, now)
+            if not pod.silent and max(pod.renewed, pod.since) + SILENCE < now:
+                pod.silent = True
+                self._tell(pod)
 
     def _meet(self, uid: str, obj: JsonObject, asked: Question, now: float) -> None:
         """Take in a pod that is new, or whose object has changed."""
@@ -201,7 +219,10 @@ class VerdictPoller:
         known = self._pods.get(uid)
         if known is None or known.asked != asked:
             # Not "changed": after a restart of ours all pods are new, and most of them settled.
-            self._pods[uid] = _Pod(obj, asked, ready, since=now, changed=-FRESH)
+            marked = _marked_until(obj)
+            self._pods[uid] = _Pod(
+                obj, asked, ready, since=now, changed=-FRESH, marked_until=marked
+            )
             self._schedule.soon(uid, now)
             return
         known.seen = obj
@@ -239,10 +260,12 @@ class VerdictPoller:
 
     async def _ask(self, uid: str, pod: _Pod) -> None:
         address, about = pod.asked.address, pod.asked.about
-        query = {RELEASE_PARAMETER: "1"} if self._may_become_unready(uid, pod) else {}
+        released = self._may_become_unready(uid, pod)
+        if pod.verdict is not None:  # else what an operator before us has decided ends by itself
+            await self._mark(pod, released=released)
         result = "ok"
         try:
-            body = await self._http.get(address, f"/{about}", query)
+            body = await self._http.get(address, f"/{about}")
             self._take(pod, body)
         except NoAnswer as error:
             result = "no-answer"
@@ -276,6 +299,9 @@ class VerdictPoller:
                     pod.changed = now
                     self._tell(pod)
         pod.renewed, pod.failures = now, 0
+        if pod.silent:
+            pod.silent = False
+            self._tell(pod)
 
     @staticmethod
     def _read(pod: _Pod, body: bytes) -> str:
@@ -323,6 +349,31 @@ class VerdictPoller:
             or _key(pod) in self._rollouts.models
             or _key(pod) in self._released  # the others must go on keeping the promise
         )
+
+    async def _mark(self, pod: _Pod, *, released: bool) -> None:
+        """Write on the pod until when it may become unready, where that is not what it says."""
+        now = self._wall()
+        if released and pod.marked_until < now + _RENEW:
+            until = now + RELEASE_SECONDS
+            annotations = {RELEASE_ANNOTATION: str(int(until))}
+        elif not released and pod.marked_until > now:
+            until, annotations = 0.0, {}
+        else:
+            return
+        metadata = pod.seen["metadata"]
+        identity = {key: metadata[key] for key in ("namespace", "name", "uid")}
+        wanted = {"apiVersion": "v1", "kind": "Pod"}
+        try:
+            await self._write({**wanted, "metadata": {**identity, "annotations": annotations}})
+        except KubeError as error:  # tried again with the next question
+            _logger.warning(
+                "pod %s/%s cannot be annotated: %s",
+                metadata["namespace"],
+                metadata["name"],
+                error.message,
+            )
+            return
+        pod.marked_until = until
 
     def _hold_back(self, uid: str, pod: _Pod) -> None:
         """Let the pod become unready no longer."""
@@ -372,6 +423,12 @@ class VerdictPoller:
             self._engine_changed(metadata["namespace"], metadata["labels"][ENGINE])
         else:
             self._changed(_key(pod))
+
+
+def _marked_until(obj: Mapping[str, Any]) -> float:
+    """Return until when the pod's annotation releases it, as an operator before us has written it."""
+    text = (obj["metadata"].get("annotations") or {}).get(RELEASE_ANNOTATION, "")
+    return float(text) if text.isascii() and text.isdigit() else 0.0
 
 
 def _key(pod: _Pod) -> ModelKey:

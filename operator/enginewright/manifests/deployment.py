@@ -7,10 +7,13 @@ from enginewright.api.inference_model import InferenceModel
 from enginewright.contract.task import (
     ARTIFACT_PATH,
     HTTP_PORT,
+    POD_INFO_PATH,
+    RELEASE_FILE,
     SIDECAR_PORT,
     STORE_PATH,
     ServeTask,
 )
+from enginewright.contract.verdict import RELEASE_ANNOTATION
 from enginewright.manifests.labels import CLASS, REVISION, of_model, serving_selector
 from enginewright.manifests.names import deployment_name
 from enginewright.manifests.owner import owned_metadata
@@ -22,9 +25,14 @@ SIDECAR: Final = "sidecar"  # name of the container and of its port
 PROGRESS_DEADLINE_SECONDS: Final = 600
 GRACE_SECONDS: Final = 40  # the server drains for 25 s at most
 _DEFAULT_RESOURCES: Final = {"requests": {"cpu": "250m", "memory": "256Mi"}}
-_SIDECAR_RESOURCES: Final = {
-    "requests": {"cpu": "10m", "memory": "64Mi"},
-    "limits": {"memory": "256Mi"},
+_MIB: Final = 1 << 20
+_SIDECAR_LEAST: Final = 256 * _MIB  # of its limit of memory
+_SIDECAR_OWN: Final = 128 * _MIB  # of it: the process, and what a comparison takes piece by piece
+_SIDECAR_STEP: Final = 64 * _MIB
+_SIDECAR_UNUSED: Final = 192 * _MIB  # of the limit, which the scheduler need not set aside
+_RELEASE: Final = {
+    "path": RELEASE_FILE,
+    "fieldRef": {"fieldPath": f"metadata.annotations['{RELEASE_ANNOTATION}']"},
 }
 _STARTUP_SECONDS: Final = 600
 
@@ -127,6 +135,7 @@ def _pod(
         "volumes": [
             TMP_VOLUME,
             {"name": "artifact", "emptyDir": {}},
+            {"name": "podinfo", "downwardAPI": {"items": [_RELEASE]}},
             {
                 "name": "store",
                 "persistentVolumeClaim": {"claimName": snapshot.store_claim, "readOnly": True},
@@ -156,14 +165,37 @@ def _sidecar(snapshot: Snapshot, accelerator: ClassSnapshot, task: str) -> dict[
         ("enginewright-runtime", "sidecar"),
         pull_policy=snapshot.pull_policy,
         task=task,
-        mounts=[{"name": "artifact", "mountPath": ARTIFACT_PATH, "readOnly": True}],
-        resources=_SIDECAR_RESOURCES,
+        mounts=[
+            {"name": "artifact", "mountPath": ARTIFACT_PATH, "readOnly": True},
+            {"name": "podinfo", "mountPath": POD_INFO_PATH, "readOnly": True},
+        ],
+        resources=dict(snapshot.sidecar_resources) or _sidecar_resources(snapshot),
     )
     built["restartPolicy"] = "Always"
     built["ports"] = [{"name": SIDECAR, "containerPort": SIDECAR_PORT, "protocol": "TCP"}]
     built["readinessProbe"] = _probe("/readyz", period=2, failures=2, port=SIDECAR)
     built["livenessProbe"] = _probe("/healthz", period=10, failures=6, port=SIDECAR)
     return built
+
+
+def sidecar_memory(output_bytes: int | None) -> int:
+    """Return the sidecar's limit of memory in bytes.
+
+    Args:
+        output_bytes: of the largest golden sample; None: not known. The sidecar holds one answer,
+            and a second one of a model whose outputs vary; all else it reads from the file.
+    """
+    needed = _SIDECAR_OWN + 2 * (output_bytes or 0)
+    return max(_SIDECAR_LEAST, -(-needed // _SIDECAR_STEP) * _SIDECAR_STEP)
+
+
+def _sidecar_resources(snapshot: Snapshot) -> dict[str, Any]:
+    limit = sidecar_memory(snapshot.golden_output_bytes)
+    request = limit - _SIDECAR_UNUSED
+    return {
+        "requests": {"cpu": "10m", "memory": f"{request // _MIB}Mi"},
+        "limits": {"memory": f"{limit // _MIB}Mi"},
+    }
 
 
 def _resources(wanted: Mapping[str, Any], accelerator: ClassSnapshot) -> dict[str, Any]:

@@ -4,7 +4,8 @@
 failed, and no stage needs a service account.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from enginewright.api.inference_model import InferenceModel
@@ -48,6 +49,7 @@ class PrepareJob:
     deadline_seconds: int
     resources: dict[str, Any]
     inputs: tuple[Input, ...] = ()
+    nodes: Mapping[str, Any] = field(default_factory=dict)  # of the pod's spec: which ones take it
     account: str | None = None  # whose identity `fetch` may show to an object store
 
 
@@ -92,7 +94,7 @@ def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
         volumes,
         secrets=wanted.pull_secrets,
         spec={"activeDeadlineSeconds": wanted.deadline_seconds},
-        pod=account if wanted.account else {},
+        pod={**wanted.nodes, **(account if wanted.account else {})},
     )
     job["spec"]["template"]["metadata"]["labels"] = {**identity, **labels}
     return job

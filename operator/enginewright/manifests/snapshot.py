@@ -19,6 +19,9 @@ from enginewright.manifests.names import revision_name
 from enginewright.manifests.owner import owned_metadata
 
 _REVISION_LENGTH = 10
+# Fields of later versions. The data of a ControllerRevision can never be changed, so those of earlier
+# versions must be written as they were: without.
+_ADDED = ("golden_output_bytes", "sidecar_resources")
 
 
 class ClassSnapshot(BaseModel):
@@ -51,6 +54,8 @@ class Snapshot(BaseModel):
     pull_policy: str
     pull_secrets: tuple[str, ...] = ()
     store_claim: str
+    golden_output_bytes: int | None = None  # where the sidecar needs more memory than usual for it
+    sidecar_resources: Mapping[str, Any] = {}  # as in the spec
 
     @property
     def revision(self) -> str:
@@ -60,6 +65,11 @@ class Snapshot(BaseModel):
         """
         content = self.model_dump(mode="json", exclude_defaults=True)
         return sha256_text(canonical_json(content))[:_REVISION_LENGTH]
+
+    def data(self) -> dict[str, Any]:
+        """Return what a ControllerRevision keeps."""
+        unset = {name for name in _ADDED if not getattr(self, name)}
+        return self.model_dump(mode="json", exclude=unset)
 
     @classmethod
     def read(cls, controller_revision: Mapping[str, Any]) -> Self:
@@ -98,5 +108,5 @@ def controller_revision(model: InferenceModel, snapshot: Snapshot, number: int) 
             model, revision_name(model.metadata.name, snapshot.revision), labels
         ),
         "revision": number,
-        "data": snapshot.model_dump(mode="json"),
+        "data": snapshot.data(),
     }

@@ -11,6 +11,7 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.api.scalars import share
+from enginewright.contract.engines import why_unusable
 from enginewright.contract.images import VARIANTS
 from enginewright.contract.task import Promise
 from enginewright.plan.obstacle import Obstacle
@@ -64,14 +65,28 @@ def _asked(spec: InferenceModelSpec, accelerator: AcceleratorClass) -> list[str]
 
 
 def _runnable(facts: Facts, accelerator: AcceleratorClass) -> list[str]:
+    capability = accelerator.spec.compute_capability
     return [
-        str(each) for each in accelerator.spec.backends if VARIANTS[each] in facts.config.images
+        str(each)
+        for each in accelerator.spec.backends
+        if VARIANTS[each] in facts.config.images and why_unusable(each, capability) is None
     ]
 
 
 def _not_runnable(facts: Facts, classes: Sequence[AcceleratorClass], backend: str) -> Obstacle:
     refusing = next(each for each in classes if backend not in _runnable(facts, each))
     runnable = ", ".join(_runnable(facts, refusing))
+    if unusable := why_unusable(backend, refusing.spec.compute_capability):
+        remedy = (
+            f"choose one of {runnable} in spec.backends"
+            if runnable
+            else "choose another class in spec.accelerators"
+        )
+        message = (
+            f"the preferred backend {backend} does not run on the class {refusing.metadata.name}:"
+            f" {unusable}; {remedy}"
+        )
+        return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
     offers = runnable or "none that this installation has an image for"
     message = (
         f"the preferred backend {backend} does not run on the class {refusing.metadata.name}, which"

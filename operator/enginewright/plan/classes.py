@@ -13,16 +13,16 @@ from enginewright.api.base import API_VERSION
 from enginewright.api.conditions import ConditionType, StatusReason, WantedCondition
 from enginewright.api.inference_model import Backend
 from enginewright.api.pods import Toleration
+from enginewright.contract.engines import why_unusable
 from enginewright.contract.images import VARIANTS
 from enginewright.plan.gpus import GpuKind, class_names, compute_capability, kinds_of
+from enginewright.plan.processors import contradicted
 from enginewright.plan.types import Object
 
 PROPOSED: Final = "enginewright.dev/proposed"  # label of the classes that the operator made
 
 _TAINT: Final = "nvidia.com/gpu"  # that clusters put on GPU nodes to keep other pods away
 _RANKED: Final = (Backend.TENSORRT, Backend.TENSORRT_RTX, Backend.CUDA)
-# What TensorRT-RTX 1.7 builds for; a test asks the library itself.
-_RTX_CAPABILITIES: Final = frozenset({"7.5", "8.0", "8.6", "8.9", "12.0", "12.1"})
 
 
 def matching(accelerator: AcceleratorClass, nodes: Iterable[Object]) -> list[Object]:
@@ -70,6 +70,17 @@ def readiness(
             message="no node has the labels of spec.nodeSelector:"
             " add such a node or correct the selector (kubectl get nodes --show-labels)",
         )
+    for node in mine:
+        lacking = contradicted(this, node["metadata"].get("labels") or {})
+        if lacking:
+            return WantedCondition(
+                type=ConditionType.READY,
+                status="False",
+                reason=StatusReason.FEATURE_MISSING,
+                message=f"spec.cpuFeatures names {', '.join(lacking)}, which by the labels of Node Feature"
+                f" Discovery node {node['metadata']['name']} does not have: narrow spec.nodeSelector, or"
+                " remove it from spec.cpuFeatures",
+            )
     count = "1 node matches" if len(mine) == 1 else f"{len(mine)} nodes match"
     return WantedCondition(
         type=ConditionType.READY,
@@ -134,7 +145,7 @@ def _spec(
     backends = tuple(
         backend
         for backend in _RANKED
-        if VARIANTS[backend] in variants and _supports(backend, capability)
+        if VARIANTS[backend] in variants and why_unusable(backend, capability) is None
     )
     if not backends:
         return None
@@ -150,13 +161,6 @@ def _spec(
         compute_capability=capability,
         backends=backends,
     )
-
-
-def _supports(backend: Backend, capability: str | None) -> bool:
-    """Tell whether a backend may run there; what is not known is left to the build to find out."""
-    if backend is not Backend.TENSORRT_RTX or capability is None:
-        return True
-    return capability in _RTX_CAPABILITIES
 
 
 def _object(name: str, spec: AcceleratorClassSpec) -> dict[str, Any]:

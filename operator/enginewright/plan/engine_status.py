@@ -1,6 +1,5 @@
 """What an InferenceEngine tells: conditions, columns, Events. Live figures never stand here."""
 
-import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -19,6 +18,7 @@ from enginewright.api.inference_engine import (
     InferenceEngine,
     InferenceEngineStatus,
 )
+from enginewright.contract.budget import billionths
 from enginewright.contract.report import PublishedEngine
 from enginewright.plan.types import EventIntent
 
@@ -89,7 +89,7 @@ def told(engine: InferenceEngine, status: InferenceEngineStatus) -> tuple[EventI
 
 
 def engine_facts(published: PublishedEngine) -> EngineFacts:
-    """Return what a Job told in the API's units; shares are rounded up, never to a kept promise."""
+    """Return what a Job told in the API's units."""
     share, p99 = published.compute_share_elsewhere, published.latency_p99
     return EngineFacts(
         sha256=published.sha256,
@@ -98,7 +98,7 @@ def engine_facts(published: PublishedEngine) -> EngineFacts:
         compute_capabilities=published.compute_capabilities[:16],
         nodes_total=published.nodes_total,
         nodes_accelerated=published.nodes_accelerated,
-        compute_permille_elsewhere=None if share is None else math.ceil(round(share * 1e3, 6)),
+        compute_billionths_elsewhere=None if share is None else billionths(share),
         elsewhere=tuple(each[:_LONGEST_LABEL] for each in published.elsewhere[:_NODES_NAMED]),
         workspace_bytes=published.workspace_bytes,
         p99_microseconds=None if p99 is None else round(p99 * 1e6),

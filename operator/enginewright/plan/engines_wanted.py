@@ -36,7 +36,7 @@ from enginewright.plan.outside import Outside, why_broken
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts, ObjectRef
 
-_PERMILLE: Final = 1000
+_MILLION: Final = 1_000_000  # billionths in a thousandth
 _GONE: Final = frozenset({Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT, Reason.ENGINE_CORRUPT})
 
 
@@ -223,11 +223,13 @@ def _progress(there: InferenceEngine | None, accelerator_class: str) -> tuple[st
 
 def _judge(engine: EngineFacts, promise: Promise, accelerator_class: str) -> EngineFailure | None:
     """Return what the promise is broken by, in what the engine leaves outside."""
-    compute = engine.compute_permille_elsewhere
+    compute = engine.compute_billionths_elsewhere
+    if compute is None and engine.compute_permille_elsewhere is not None:
+        compute = engine.compute_permille_elsewhere * _MILLION
     outside = Outside(
         nodes_total=engine.nodes_total,
         nodes_accelerated=engine.nodes_accelerated,
-        compute_share=None if compute is None else compute / _PERMILLE,
+        compute=compute,
         elsewhere=engine.elsewhere,
     )
     broken = why_broken(outside, promise, accelerator_class)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from enginewright.contract.budget import excess
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import NAMED_NODES
 from enginewright.contract.task import Promise
@@ -13,31 +14,24 @@ class Outside:
 
     nodes_total: int
     nodes_accelerated: int
-    compute_share: float | None  # of the nodes outside, 0 to 1; None: not profiled
+    compute: (
+        int | None
+    )  # the nodes outside, of the profiled time, in billionths; None: not profiled
     elsewhere: tuple[str, ...]  # the first of their labels
 
 
 def why_broken(outside: Outside, promise: Promise, where: str) -> tuple[Reason, str] | None:
     """Return by what the promise is broken, in words; None when it is kept."""
     count = outside.nodes_total - outside.nodes_accelerated
-    if count <= 0 or promise.policy == "Allow":
-        return None
-    share = count / max(1, outside.nodes_total)
-    compute = outside.compute_share
-    within = promise.policy == "Budget" and (
-        (promise.max_node_share is None or share <= promise.max_node_share)
-        and (
-            promise.max_compute_share is None
-            or (compute is not None and compute <= promise.max_compute_share)
-        )
-    )
-    if within:
+    broken = excess(promise, outside.nodes_total, count, outside.compute)
+    if broken is None:
         return None
     reason = Reason.FALLBACK_OVER_BUDGET if promise.policy == "Budget" else Reason.NODE_FALLBACK
-    time = "" if compute is None else f", {compute * 100:.3g}% of the computing time"
+    compute = outside.compute
+    time = "" if compute is None else f", {compute / 1e7:.3g}% of the computing time"
     named = outside.elsewhere[:NAMED_NODES]
     more = count - min(count, len(named))
     return reason, (
         f"on {where} {count} of {outside.nodes_total} nodes{time} would run on the CPU:"
-        f" {', '.join(named)}{f' and {more} more' if more else ''}"
+        f" {', '.join(named)}{f' and {more} more' if more else ''}{broken}"
     )

@@ -3,7 +3,12 @@
 from datetime import UTC
 from typing import Any
 
-from enginewright.api.conditions import ConditionType, StatusReason, merge_conditions
+from enginewright.api.conditions import (
+    Condition,
+    ConditionType,
+    StatusReason,
+    merge_conditions,
+)
 from enginewright.api.inference_model_status import InferenceModelStatus, RejectedBackend, Summary
 from enginewright.manifests.labels import serving_selector
 from enginewright.manifests.store_claim import store_claim
@@ -145,12 +150,24 @@ def _summary(before: Summary, rollout: Rollout, proven: Proofs | None) -> Summar
 
 
 def _events(facts: Facts, status: InferenceModelStatus) -> tuple[EventIntent, ...]:
-    """Tell once why a model is ready or not: when the reason of Ready changes."""
-    before = next(
-        (each for each in facts.model.status.conditions if each.type == ConditionType.READY), None
-    )
-    now = next(each for each in status.conditions if each.type == ConditionType.READY)
-    if before and (before.status, before.reason) == (now.status, now.reason):
-        return ()
-    good = now.status == "True" or now.reason in _QUIET
-    return (EventIntent("Normal" if good else "Warning", now.reason, now.message),)
+    """Tell once why a model is ready or not, and why it falls back: when the reason changes."""
+    told: list[EventIntent] = []
+    ready = _condition(status, ConditionType.READY)
+    if ready and _changed(facts.model.status, ready):
+        good = ready.status == "True" or ready.reason in _QUIET
+        told.append(EventIntent("Normal" if good else "Warning", ready.reason, ready.message))
+    fallback = _condition(status, ConditionType.FALLBACK_ACTIVE)
+    # of a model that is not ready for it, Ready says so already
+    is_news = fallback and fallback.status == "True" and _changed(facts.model.status, fallback)
+    if fallback and is_news and ready and ready.status == "True":
+        told.append(EventIntent("Warning", fallback.reason, fallback.message))
+    return tuple(told)
+
+
+def _changed(before: InferenceModelStatus, now: Condition) -> bool:
+    known = _condition(before, ConditionType(now.type))
+    return known is None or (known.status, known.reason) != (now.status, now.reason)
+
+
+def _condition(status: InferenceModelStatus, kind: ConditionType) -> Condition | None:
+    return next((each for each in status.conditions if each.type == kind), None)

@@ -4,6 +4,7 @@ Stages herald their outcome in the termination message. Where none stands, becau
 killed, the exit code and Kubernetes' own reason have to do. Texts name no pod and no time.
 """
 
+import signal
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,7 +13,19 @@ from enginewright.contract.reasons import REMEDIES, Reason
 from enginewright.contract.report import StageReport, read_herald
 from enginewright.plan.types import Object
 
-_SIGNALS: Final = {132: "SIGILL", 134: "SIGABRT", 135: "SIGBUS", 136: "SIGFPE", 139: "SIGSEGV"}
+_CRASHES: Final = frozenset(
+    {
+        signal.SIGILL,
+        signal.SIGTRAP,
+        signal.SIGABRT,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGSEGV,
+        signal.SIGSYS,
+    }
+)
+_BY_SIGNAL: Final = 128  # what the kubelet adds to the number of the signal that ended a process
+_SERVER: Final = "server"  # name of the container
 _IMAGE_TROUBLE: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
 )
@@ -63,7 +76,7 @@ def failure(pod: Object) -> Failure | None:
         now = (status.get("state") or {}).get("terminated")
         ended = now or (status.get("lastState") or {}).get("terminated")
         if ended and ended.get("exitCode", 0) != 0:
-            return _explain(status["name"], ended)
+            return _explain(status["name"], ended, _memory_limit(pod, status["name"]))
     return None
 
 
@@ -83,7 +96,18 @@ def leaving(pod: Object) -> bool:
     return ended(pod) or bool(pod["metadata"].get("deletionTimestamp"))
 
 
-def _explain(stage: str, ended: Mapping[str, Any]) -> Failure:
+def _memory_limit(pod: Object, container: str) -> str:
+    """Return a container's limit of memory as the spec has it; empty where it has none."""
+    spec = pod.get("spec") or {}
+    containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+    found: Mapping[str, Any] = next(
+        (each for each in containers if each.get("name") == container), {}
+    )
+    limits = (found.get("resources") or {}).get("limits") or {}
+    return str(limits.get("memory") or "")
+
+
+def _explain(stage: str, ended: Mapping[str, Any], memory: str) -> Failure:
     finished_at = str(ended.get("finishedAt") or "")
     code = int(ended.get("exitCode", 0))
     report = read_herald(ended["message"]) if ended.get("message") else None
@@ -93,18 +117,27 @@ def _explain(stage: str, ended: Mapping[str, Any]) -> Failure:
     if report and report.reason and not (killed and report.reason is Reason.BACKEND_CRASHED):
         return Failure(stage, report.reason, _whole(report), finished_at, code)
     if killed:
-        reason, cause = (
-            Reason.OUT_OF_MEMORY,
-            f"{stage} was ended for using more memory than its limit",
-        )
-    elif code in _SIGNALS:
-        reason, cause = Reason.BACKEND_CRASHED, f"{stage} crashed in native code ({_SIGNALS[code]})"
+        reason = Reason.OUT_OF_MEMORY
+        limit = f" of {memory}" if memory else ""
+        cause = f"{stage} was ended for using more memory than its limit{limit}"
     else:
-        reason, cause = (
-            Reason.INTERNAL_ERROR,
-            f"{stage} ended with exit code {code} and said nothing",
-        )
+        reason, cause = _without_a_word(stage, code)
     return Failure(stage, reason, f"{cause}; {REMEDIES[reason]}", finished_at, code)
+
+
+def _without_a_word(stage: str, code: int) -> tuple[Reason, str]:
+    """Return what the exit code alone tells of a container that left no report."""
+    number = code - _BY_SIGNAL
+    if number not in set(signal.Signals):
+        return Reason.INTERNAL_ERROR, f"{stage} ended with exit code {code} and said nothing"
+    name = signal.Signals(number).name
+    if number in _CRASHES:
+        return Reason.BACKEND_CRASHED, f"{stage} crashed in native code ({name})"
+    cause = (
+        f"{stage} was ended from outside by {name} (exit code {code}): by the kubelet after its"
+        " liveness probe had failed, because the node ran out of memory, or by somebody"
+    )
+    return (Reason.SERVER_DOWN if stage == _SERVER else Reason.INTERNAL_ERROR), cause
 
 
 def _whole(report: StageReport) -> str:

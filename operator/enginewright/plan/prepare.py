@@ -150,6 +150,7 @@ def _start(facts: Facts, target: Target, attempt: int, delete: tuple[ObjectRef, 
             deadline_seconds=target.deadline_seconds,
             resources=target.build_resources,
             inputs=target.inputs,
+            nodes=target.prepare_nodes,
             account=target.account,
         ),
     )
@@ -217,6 +218,7 @@ def _prepared(target: Target, published: Published) -> Prepared:
         size_bytes=published.size_bytes,
         precision=published.precision,
         changes=published.changes or None,
+        golden_output_bytes=published.golden_output_bytes,
     )
 
 

@@ -1,7 +1,7 @@
 """What the sidecars' verdicts say of a model: parity, placement, fallback, in words for its owner.
 
 A verdict that is not known, as after a restart of the operator, changes nothing: what was told
-before stays until somebody knows better.
+before stays until somebody knows better, or a pod has been silent for long (`proven`).
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from enginewright.api.conditions import ConditionStatus, StatusReason
-from enginewright.contract.reasons import REMEDIES, ExitCode, Reason
+from enginewright.contract import causes
+from enginewright.contract.causes import Cause
+from enginewright.contract.reasons import NOTHING_RUNS, REMEDIES, ExitCode, Reason
 from enginewright.contract.task import Promise
 from enginewright.contract.verdict import Check, CheckVerdict, Verdict
 from enginewright.manifests.deployment import SIDECAR
@@ -21,8 +23,11 @@ _GATES: Final = (
     Check.PROVIDER,
     Check.PLACEMENT,
     Check.VERSIONS,
+    Check.SERVER,  # only where it runs nothing: one that is down speaks through its pod's status
     Check.GOLDEN,
 )
+# Where nodes run: both fail for one cause, and the first one names the nodes besides.
+_WHERE: Final = (Check.PLACEMENT, Check.PROVIDER)
 
 
 @dataclass(frozen=True)
@@ -48,8 +53,10 @@ class Proofs:
     @property
     def bad_news(self) -> bool:
         """Whether one pod alone is enough to know it."""
-        return "False" in (self.parity.status, self.placement.status) or (
-            self.fallback.status == "True"
+        return (
+            "False" in (self.parity.status, self.placement.status)
+            or self.fallback.status == "True"
+            or self.broken is not None
         )
 
 
@@ -92,15 +99,25 @@ def _gravest(verdicts: Iterable[Verdict], gates: Iterable[Check]) -> CheckVerdic
     A session that was replaced lacks its provider too, and its replacement is the news.
     """
     known = tuple(verdicts)
-    failed = [each for gate in gates for each in _checks(known, gate) if each.state == "failed"]
+    failed = [
+        each
+        for gate in gates
+        for each in _checks(known, gate)
+        if each.state == "failed" and (gate is not Check.SERVER or each.reason in NOTHING_RUNS)
+    ]
     failed.sort(key=lambda each: each.reason is not Reason.SESSION_REPLACED)
     return next(iter(failed), None)
 
 
 def _parity(verdicts: tuple[Verdict, ...]) -> Statement:
     checks = _checks(verdicts, Check.GOLDEN)
-    if failed := next((each for each in checks if each.state == "failed"), None):
+    failed = next((each for each in checks if each.state == "failed"), None)
+    if failed and failed.reason in NOTHING_RUNS:
+        return Statement("Unknown", failed.reason, _with_remedy(failed))  # no answer is no proof
+    if failed:
         return Statement("False", failed.reason or Reason.PARITY_FAILED, _with_remedy(failed))
+    if lasting := next((each for each in checks if each.state == "unknown" and each.reason), None):
+        return Statement("Unknown", str(lasting.reason), _with_remedy(lasting))
     if checks and all(each.state == "ok" for each in checks):
         return Statement(
             "True",
@@ -112,8 +129,8 @@ def _parity(verdicts: tuple[Verdict, ...]) -> Statement:
 
 def _placement(verdicts: tuple[Verdict, ...]) -> Statement:
     checks = _checks(verdicts, Check.PROVIDER) + _checks(verdicts, Check.PLACEMENT)
-    if failed := _gravest(verdicts, (Check.PROVIDER, Check.PLACEMENT)):
-        return Statement("False", failed.reason or Reason.NODE_FALLBACK, _with_remedy(failed))
+    if any(each.state == "failed" for each in checks) and (found := _cause(verdicts)):
+        return Statement("False", found.reason, _with_remedy(found))
     worst = max(
         (each.fallback for each in verdicts if each.fallback),
         key=lambda each: each.nodes_elsewhere,
@@ -134,9 +151,10 @@ def _placement(verdicts: tuple[Verdict, ...]) -> Statement:
 
 def _fallback(verdicts: tuple[Verdict, ...]) -> Statement:
     known = [each.fallback for each in verdicts if each.fallback]
-    if active := next((each for each in known if each.active), None):
-        reason = active.kind or Reason.NODE_FALLBACK
-        return Statement("True", reason, active.message)
+    active = [each for each in known if each.active]
+    if active and (found := _cause(verdicts)):
+        told = min(active, key=lambda each: each.reason is not found.reason)
+        return Statement("True", found.reason, told.message)
     if len(known) < len(verdicts):
         return Statement(
             "Unknown",
@@ -150,13 +168,31 @@ def _fallback(verdicts: tuple[Verdict, ...]) -> Statement:
     return Statement("False", StatusReason.NO_FALLBACK, "")
 
 
+def _cause(verdicts: Iterable[Verdict]) -> Cause | None:
+    """Return why nodes run elsewhere: the one cause of all pods that conditions name."""
+    known = tuple(verdicts)
+    found = [
+        Cause(reason=each.reason or Reason.NODE_FALLBACK, message=each.message)
+        for check in _WHERE
+        for each in _checks(known, check)
+        if each.state == "failed"
+    ]
+    for verdict in known:
+        if verdict.fallback and verdict.fallback.active:
+            reason = verdict.fallback.reason or Reason.NODE_FALLBACK
+            found.append(Cause(reason=reason, message=verdict.fallback.message))
+    return causes.first(found)
+
+
 def _broken(verdicts: tuple[Verdict, ...], promise: Promise) -> Statement | None:
     """Return the reason for which a model whose pods are all there is not ready all the same."""
-    gates = (Check.GOLDEN,) if promise.policy == "Allow" else _GATES
-    if failed := _gravest(verdicts, gates):
-        reason = failed.reason or StatusReason.PROMISE_BROKEN
-        return Statement("False", reason, _with_remedy(failed))
-    return None
+    gates = (Check.SERVER, Check.GOLDEN) if promise.policy == "Allow" else _GATES
+    failed = _gravest(verdicts, gates)
+    if failed is None:
+        return None
+    if failed.check in _WHERE and (found := _cause(verdicts)):
+        return Statement("False", found.reason, _with_remedy(found))
+    return Statement("False", failed.reason or StatusReason.PROMISE_BROKEN, _with_remedy(failed))
 
 
 def _placement_summary(verdicts: tuple[Verdict, ...]) -> str:
@@ -181,7 +217,8 @@ def _placement_summary(verdicts: tuple[Verdict, ...]) -> str:
 
 def _p99(verdicts: tuple[Verdict, ...]) -> str:
     """Return the worst pod's baseline in two digits, since it differs a little at every start."""
-    seconds = max((each.baseline.p99 for each in verdicts if each.baseline), default=None)
+    known = (each.baseline.p99 for each in verdicts if each.baseline)
+    seconds = max((each for each in known if each is not None), default=None)
     if seconds is None:
         return ""
     for unit, factor in (("s", 1.0), ("ms", 1e3)):
@@ -191,7 +228,7 @@ def _p99(verdicts: tuple[Verdict, ...]) -> str:
     return f"{max(1, round(seconds * 1e6, -1)):.0f}us"
 
 
-def _with_remedy(found: CheckVerdict) -> str:
+def _with_remedy(found: CheckVerdict | Cause) -> str:
     remedy = REMEDIES.get(found.reason) if found.reason else None
     if not remedy or remedy in found.message:
         return found.message

@@ -1,13 +1,15 @@
 """Which pods' verdicts speak for a model, and what stands while none is known."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from enginewright.api.conditions import Condition, ConditionType
+from enginewright.api.conditions import Condition, ConditionType, StatusReason
 from enginewright.contract.task import Promise
 from enginewright.contract.verdict import Verdict
+from enginewright.manifests.deployment import SIDECAR
 from enginewright.manifests.labels import COMPONENT, REVISION
 from enginewright.plan.job_state import label
-from enginewright.plan.pods import is_ready, leaving
+from enginewright.plan.pods import container_statuses, is_ready, leaving
 from enginewright.plan.proofs import Proofs, Statement, proofs
 from enginewright.plan.rollout import Rollout
 from enginewright.plan.types import Facts, Object
@@ -24,12 +26,46 @@ def what_is_proven(facts: Facts, rollout: Rollout) -> Proofs | None:
     speaking = [pod for pod in mine if is_ready(pod) or _was_let_in(facts, pod)] or mine
     found = _verdicts(facts, speaking)
     proven = proofs(found, promise)
-    if proven and (len(found) == len(speaking) or proven.bad_news):
-        return proven
-    # Some pods were not asked yet, as after a restart: good news waits for the last of them.
+    unheard = [pod for pod in speaking if pod["metadata"]["name"] in facts.silent]
+    if unheard and not (proven and proven.bad_news):
+        return _too_old(facts, len(unheard), len(speaking))
     before = facts.model.status
-    told = before.serving.revision if before.serving else before.revision
-    return (_as_told(facts) if mine and told == revision else None) or proven
+    known = before.serving.revision if before.serving else before.revision
+    told = _as_told(facts) if mine and known == revision else None
+    if proven is None or told is None:
+        return proven or told
+    # Some pods were not asked yet, as after a restart: good news waits for the last of them.
+    if len(found) < len(speaking):
+        return _worse(told, proven) if proven.bad_news else told
+    # One that was let in and is not ready may be the one that the bad news was about.
+    if told.bad_news and not proven.bad_news and any(_is_awaited(facts, pod) for pod in mine):
+        return told
+    return proven
+
+
+def _worse(told: Proofs, found: Proofs) -> Proofs:
+    """Return the bad news of some pods where it is news; figures wait for all pods, else they flip twice."""
+    if _statuses(told) == _statuses(found):
+        return told
+    return replace(found, placement_summary=told.placement_summary, p99=told.p99)
+
+
+def _statuses(proven: Proofs) -> tuple[str | None, ...]:
+    statements = (proven.parity, proven.placement, proven.fallback, proven.broken)
+    return tuple(each.status if each else None for each in statements)
+
+
+def _is_awaited(facts: Facts, pod: Object) -> bool:
+    """Tell whether the pod's sidecar runs, and has not been heard of."""
+    name = pod["metadata"]["name"]
+    return (
+        name not in facts.verdicts
+        and name not in facts.silent
+        and any(
+            each.get("name") == SIDECAR and "running" in (each.get("state") or {})
+            for each in container_statuses(pod)
+        )
+    )
 
 
 def _pods(facts: Facts, revision: str) -> list[Object]:
@@ -85,6 +121,17 @@ def _as_told(facts: Facts) -> Proofs | None:
     )
     summary = facts.model.status.summary
     return Proofs(parity, placement, fallback, broken, summary.placement, summary.p99)
+
+
+def _too_old(facts: Facts, unheard: int, pods: int) -> Proofs:
+    """Return that nothing is proven any more: what pods said once is not what they do now."""
+    message = (
+        f"{unheard} of {pods} pods have not answered the operator for five minutes: see that the sidecars run and that no"
+        " NetworkPolicy keeps the operator from port 8081"
+    )
+    unknown = Statement("Unknown", StatusReason.SIDECAR_UNREACHABLE, message)
+    summary = facts.model.status.summary
+    return Proofs(unknown, unknown, unknown, None, summary.placement, summary.p99)
 
 
 def _statement(condition: Condition) -> Statement:

@@ -1,6 +1,6 @@
 """From a spec to a recipe, and to the volumes that stage `fetch` reads from."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -11,6 +11,7 @@ from enginewright.contract import task
 from enginewright.contract.images import DEVICE_BACKENDS, ImageFacts
 from enginewright.contract.precisions import supported
 from enginewright.manifests.prepare_job import Input
+from enginewright.plan.processors import int8_products
 
 # What is worth a try by itself. Without data to calibrate with, quantised ranges are guesses, and
 # CPUs compute half precision in single precision, so nothing is won there.
@@ -22,10 +23,12 @@ def recipe(
     spec: InferenceModelSpec,
     backend: str,
     held: ImageFacts,
-    classes: Iterable[AcceleratorClass],
+    classes: Collection[AcceleratorClass],
 ) -> task.Recipe:
     """Return everything that decides how the prepared model is made."""
     samples = spec.parity.samples
+    precision: task.Precision | None = spec.precision.value if spec.precision else None
+    allowed = () if spec.precision else _allowed(spec, backend, classes)
     return task.Recipe(
         backend=backend,
         ort_version=held.ort_version,
@@ -33,9 +36,10 @@ def recipe(
         max_ir_version=held.max_ir_version,
         shapes=_shapes(spec),
         target_opset=spec.target_opset,
-        precision=spec.precision.value if spec.precision else None,
-        allowed_precisions=() if spec.precision else _allowed(spec, backend, classes),
+        precision=precision,
+        allowed_precisions=allowed,
         quantization=_quantization(spec),
+        int8_products=int8_products(backend, (precision, *allowed), classes),
         extensions=tuple(
             task.Extension(uri=each.uri, sha256=each.sha256.lower(), type=each.type)
             for each in spec.extensions

@@ -38,6 +38,7 @@ class Target:
     image: str
     recipe: Recipe
     inputs: tuple[Input, ...]  # that stage `fetch` reads from
+    prepare_nodes: dict[str, Any]  # of the prepare Job's pod: {}: any node will do
     account: str | None  # service account of the prepare Job
     deadline_seconds: int
     build_resources: dict[str, Any]
@@ -180,6 +181,7 @@ def _target(
         *facts.config.image_pull_secrets,
         *(each.name for each in spec.pod_template.image_pull_secrets),
     )
+    nodes = _prepare_nodes(wanted, classes)
     artifact = {
         "uri": spec.source.uri,
         "sha256": spec.source.sha256,
@@ -193,6 +195,7 @@ def _target(
         "resources": resources,
         "pull_secrets": pull_secrets,
         "account": spec.pod_template.service_account_name,
+        **nodes,
     }
     rollout = {
         **job,
@@ -206,6 +209,7 @@ def _target(
         image=image,
         recipe=wanted,
         inputs=inputs,
+        prepare_nodes=nodes,
         account=spec.pod_template.service_account_name,
         deadline_seconds=deadline,
         build_resources=resources,
@@ -215,3 +219,11 @@ def _target(
         candidate_hash=sha256_text(canonical_json(rollout)),
         last=last,
     )
+
+
+def _prepare_nodes(wanted: Recipe, classes: list[AcceleratorClass]) -> dict[str, Any]:
+    """Return where the prepare Job may run: what relies on a class's processors is proven on one of them."""
+    if wanted.int8_products != "exact":
+        return {}
+    spec = classes[0].spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {"nodeSelector": spec["nodeSelector"], "tolerations": spec["tolerations"]}

@@ -11,7 +11,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from enginewright.api.inference_model_status import Prepared, ServingClass, ServingState
-from enginewright.manifests.deployment import serving_deployment
+from enginewright.manifests.deployment import serving_deployment, sidecar_memory
 from enginewright.manifests.labels import CLASS, COMPONENT, REVISION
 from enginewright.manifests.names import revision_name
 from enginewright.manifests.service import disruption_budget, service
@@ -57,6 +57,10 @@ def wanted_snapshot(
     template = spec.pod_template.model_dump(
         mode="json", by_alias=True, exclude_none=True, exclude_defaults=True
     )
+    sidecar = spec.serving.sidecar.resources.model_dump(
+        mode="json", by_alias=True, exclude_defaults=True
+    )
+    size = prepared.golden_output_bytes
     return Snapshot(
         prepared_key=prepared.key,
         model_digest=prepared.model_digest,
@@ -71,6 +75,9 @@ def wanted_snapshot(
         pull_policy=facts.config.image_pull_policy,
         pull_secrets=facts.config.image_pull_secrets,
         store_claim=facts.config.store.claim,
+        # what changes nothing restarts no pods of revisions from before it was known
+        golden_output_bytes=size if sidecar_memory(size) > sidecar_memory(None) else None,
+        sidecar_resources=sidecar,
     )
 
 

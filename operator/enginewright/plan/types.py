@@ -66,6 +66,7 @@ class Facts:
     verdicts: Mapping[str, Verdict] = field(
         default_factory=dict
     )  # by pod name; absent: not known, as after a restart
+    silent: frozenset[str] = frozenset()  # pods whose sidecars have not answered for five minutes
 
 
 @dataclass(frozen=True)

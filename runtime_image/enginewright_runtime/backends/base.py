@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import onnxruntime as ort
+from enginewright.contract.images import PROVIDERS
 from enginewright.contract.reasons import Reason
 
 from enginewright_runtime.backends.optimization import HIGHEST
 from enginewright_runtime.extensions.libraries import NO_LIBRARIES, Libraries
 from enginewright_runtime.failure import StageFailure
 
-CPU_PROVIDER: Final = "CPUExecutionProvider"
+CPU_PROVIDER: Final = PROVIDERS["cpu"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,10 @@ class Backend(ABC):
     def complete(self) -> bool:
         """Tell whether the image holds the backend's library, whose version can then be asked for."""
         return True
+
+    def conflict(self) -> str | None:
+        """Return what does not fit together of what the image holds; None: all of it does."""
+        return None
 
     def missing_libraries(self) -> tuple[str, ...]:
         """Return the libraries that the provider needs and that are not here, the driver's apart."""

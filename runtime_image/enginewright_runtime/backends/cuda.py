@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 import onnxruntime as ort
+from enginewright.contract.images import PROVIDERS
 from typing_extensions import override
 
 from enginewright_runtime import driver
@@ -30,7 +31,7 @@ class CudaBackend(Backend):
     """Runs the nodes that have a CUDA kernel."""
 
     name: ClassVar[str] = "cuda"
-    provider: ClassVar[str] = "CUDAExecutionProvider"
+    provider: ClassVar[str] = PROVIDERS["cuda"]
     needs_driver: ClassVar[bool] = True
     optimized: ClassVar[bool] = True
 

@@ -4,9 +4,9 @@ Nothing is concluded from a backend's name. What fits no pattern is told in the 
 """
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
+from enginewright.contract.causes import Cause
 from enginewright.contract.reasons import Reason
 
 from enginewright_runtime import driver
@@ -26,16 +26,9 @@ _OTHER_VERSION: Final = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Cause:
-    """Why the wanted provider does not run the model."""
-
-    reason: Reason
-    message: str  # without the remedy
-
-    def failure(self) -> StageFailure:
-        """Return it as what ends a strict load."""
-        return StageFailure(self.reason, self.message)
+def failure(found: Cause) -> StageFailure:
+    """Return what ends a strict load for `found`."""
+    return StageFailure(found.reason, found.message)
 
 
 def cause(provider: str, words: str) -> Cause:
@@ -49,7 +42,10 @@ def cause(provider: str, words: str) -> Cause:
         return known
     told = "; ".join(errors(words)) or plain(words)
     because = f": {told}" if told else ", and nothing says why"
-    return Cause(Reason.PROVIDER_REFUSED, f"ONNX Runtime could not make {provider}{because}")
+    return Cause(
+        reason=Reason.PROVIDER_REFUSED,
+        message=f"ONNX Runtime could not make {provider}{because}",
+    )
 
 
 def engine_cause(backend: str, words: str) -> Cause:
@@ -57,14 +53,16 @@ def engine_cause(backend: str, words: str) -> Cause:
     if known := _known(backend, words):
         return known
     told = "; ".join((*errors(words), plain(words)))
-    return Cause(Reason.ENGINE_INCOMPATIBLE, f"backend {backend} refuses the engine: {told}")
+    return Cause(
+        reason=Reason.ENGINE_INCOMPATIBLE, message=f"backend {backend} refuses the engine: {told}"
+    )
 
 
 def _known(who: str, words: str) -> Cause | None:
     if found := _NO_LIBRARY.search(words):
         name = found["name"].rpartition("/")[2]
         reason = Reason.DRIVER_MISSING if name in driver.LIBRARIES else Reason.PROVIDER_MISSING
-        return Cause(reason, f"{who} needs {name}, which cannot be opened")
+        return Cause(reason=reason, message=f"{who} needs {name}, which cannot be opened")
     for pattern, reason in (
         (_OLD_DRIVER, Reason.DRIVER_TOO_OLD),
         (_OTHER_VERSION, Reason.ENGINE_VERSION_MISMATCH),
@@ -72,5 +70,5 @@ def _known(who: str, words: str) -> Cause | None:
     ):
         if pattern.search(words):
             told = "; ".join(errors(words)) or plain(words)
-            return Cause(reason, f"{who} says: {told}")
+            return Cause(reason=reason, message=f"{who} says: {told}")
     return None

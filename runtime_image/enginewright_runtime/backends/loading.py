@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Final
 
 import onnxruntime as ort
+from enginewright.contract import causes
+from enginewright.contract.causes import Cause
+from enginewright.contract.engines import why_unusable
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import name_nodes
 
@@ -28,7 +31,7 @@ from enginewright_runtime.backends.base import (
 )
 from enginewright_runtime.backends.cpu import CpuBackend
 from enginewright_runtime.backends.cuda import CudaBackend
-from enginewright_runtime.backends.evidence import Cause, cause, engine_cause
+from enginewright_runtime.backends.evidence import cause, engine_cause, failure
 from enginewright_runtime.backends.openvino import OpenVinoBackend
 from enginewright_runtime.backends.optimization import HIGHEST, LEVELS, LOWEST, below
 from enginewright_runtime.backends.placement import Placement, read_placement
@@ -97,7 +100,7 @@ def create(
     whole = strict or backend.compiled
     obstacle = _obstacle(backend, device)
     if obstacle and whole:
-        raise obstacle.failure()
+        raise failure(obstacle)
     wanted = level if level and backend.optimized else HIGHEST
     request = Request(model_path, threads or threads_of_cgroup(), of_model(model_path), wanted)
     try:
@@ -113,7 +116,7 @@ def create(
         return LoadedModel(session, placement, level=request.level)
     found = obstacle or cause(backend.provider, words)
     if whole:
-        raise found.failure()
+        raise failure(found)
     session = session or _session(CpuBackend(), request)
     return LoadedModel(session, read_placement(session, backend.provider), found, request.level)
 
@@ -142,13 +145,19 @@ def ask_device(backend: Backend) -> Device:
 
 def _obstacle(backend: Backend, device: Device | None) -> Cause | None:
     """Return what will keep the provider from being made, as far as it shows before a load."""
+    found: list[Cause] = []
     if names := backend.missing_libraries():
-        return Cause(
-            Reason.PROVIDER_MISSING,
-            f"{backend.provider} needs libraries that are not in this image: {', '.join(names)}",
+        message = (
+            f"{backend.provider} needs libraries that are not in this image: {', '.join(names)}"
         )
-    found = (device or ask_device(backend)).driver
-    return Cause(found.reason, found.message) if found.reason else None
+        found.append(Cause(reason=Reason.PROVIDER_MISSING, message=message))
+    asked = device or ask_device(backend)
+    if asked.driver.reason:
+        found.append(Cause(reason=asked.driver.reason, message=asked.driver.message))
+    elif unusable := why_unusable(backend.name, asked.compute_capability):
+        reason = Reason.ENGINE_INCOMPATIBLE if backend.compiled else Reason.PROVIDER_REFUSED
+        found.append(Cause(reason=reason, message=unusable))
+    return causes.first(found)
 
 
 def _attempt(backend: Backend, request: Request) -> tuple[ort.InferenceSession | None, str]:
@@ -170,7 +179,7 @@ def _attempt(backend: Backend, request: Request) -> tuple[ort.InferenceSession |
             refusal = error
     if refusal is not None:
         if backend.compiled:
-            raise engine_cause(backend.name, f"{log.text}\n{refusal}").failure() from refusal
+            raise failure(engine_cause(backend.name, f"{log.text}\n{refusal}")) from refusal
         raise refusal
     return session, f"{log.text}\n{said}"
 

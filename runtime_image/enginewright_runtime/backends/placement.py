@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import onnxruntime as ort
+from enginewright.contract.images import PROVIDERS
 
 from enginewright_runtime.promise import label
 
 _CONTEXT_OP: Final = "EPContext"
+_CPU: Final = PROVIDERS["cpu"]
+# ONNX Runtime 1.31 ends the process where their batch (GRU: or sequence) has no elements
+_ABORTING_ON_EMPTY: Final = frozenset({"GRU", "LSTM"})
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class Placement:
     nodes: Mapping[str, int]  # provider -> nodes
     elsewhere: tuple[str, ...] = ()  # "name (OpType)" of nodes on another provider
     context_nodes: tuple[str, ...] = ()  # names of the EPContext nodes on the wanted one
+    takes_empty: bool = True  # False: an input without elements may end the process
 
     @property
     def total(self) -> int:
@@ -52,14 +57,17 @@ def read_placement(session: _Assigned, provider: str) -> Placement:
     nodes: Counter[str] = Counter()
     elsewhere: list[str] = []
     context: list[str] = []
+    takes_empty = True
     for subgraph in session.get_provider_graph_assignment_info():
         for node in subgraph.get_nodes():
             nodes[subgraph.ep_name] += 1
+            if subgraph.ep_name == _CPU and node.op_type in _ABORTING_ON_EMPTY:
+                takes_empty = False
             if subgraph.ep_name != provider:
                 elsewhere.append(label(node.name, node.op_type))
             elif node.op_type == _CONTEXT_OP:
                 context.append(node.name)
-    return Placement(provider, dict(nodes), tuple(elsewhere), tuple(context))
+    return Placement(provider, dict(nodes), tuple(elsewhere), tuple(context), takes_empty)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import onnxruntime as ort
+from enginewright.contract.images import PROVIDERS
 from typing_extensions import override
 
 from enginewright_runtime import driver
@@ -24,7 +25,7 @@ class TensorRtBackend(Backend):
     """Runs EPContext models."""
 
     name: ClassVar[str] = "tensorrt"
-    provider: ClassVar[str] = "TensorrtExecutionProvider"
+    provider: ClassVar[str] = PROVIDERS["tensorrt"]
     needs_driver: ClassVar[bool] = True
     compiled: ClassVar[bool] = True
 

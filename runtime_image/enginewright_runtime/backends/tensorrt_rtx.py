@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import onnxruntime as ort
+from enginewright.contract.images import PROVIDERS
 from typing_extensions import override
 
 from enginewright_runtime import driver
@@ -22,6 +23,10 @@ from enginewright_runtime.extensions.libraries import load_plugins
 _PLUGIN: Final = "onnxruntime_ep_nv_tensorrt_rtx"
 _LIBRARY: Final = "libonnxruntime_providers_nv_tensorrt_rtx.so"
 _BUILDER: Final = "tensorrt_rtx_bindings"
+_BUILDER_LIBRARIES: Final = "tensorrt_rtx_libs"
+_ENGINES: Final = "libtensorrt_rtx.so."  # what builds engines and what runs them, a file in each
+_VERSION: Final = re.compile(rb"tensorrt_version_(\d+)_(\d+)_(\d+)_(\d+)\0")  # a symbol of it
+_SYMBOLS: Final = 1 << 20  # bytes from the beginning, which hold the names of symbols
 _RUNTIME: Final = re.compile(r"libcudart\.so\.(?P<major>\d+)(\.\d+)*")
 
 
@@ -29,7 +34,7 @@ class TensorRtRtxBackend(Backend):
     """Runs EPContext models."""
 
     name: ClassVar[str] = "tensorrt-rtx"
-    provider: ClassVar[str] = "NvTensorRTRTXExecutionProvider"
+    provider: ClassVar[str] = PROVIDERS["tensorrt-rtx"]
     needs_driver: ClassVar[bool] = True
     compiled: ClassVar[bool] = True
 
@@ -73,14 +78,48 @@ class TensorRtRtxBackend(Backend):
         return None
 
     @override
+    def complete(self) -> bool:
+        return _engine_library(_BUILDER_LIBRARIES) is not None
+
+    @override
     def version(self) -> str:
-        """Return the version of the wheel that builds engines, which is that of the engines."""
-        return libraries.wheel_version(_BUILDER) or "unknown"
+        """Return the version of the library that the plug-in carries, which is what runs engines."""
+        return library_version(_engine_library(_PLUGIN)) or "unknown"
+
+    @override
+    def conflict(self) -> str | None:
+        found = {
+            "onnxruntime-ep-nv-tensorrt-rtx-cu13 carries": self.version(),
+            "tensorrt-rtx-cu13-libs has": library_version(_engine_library(_BUILDER_LIBRARIES)),
+            "tensorrt-rtx-cu13-bindings is": libraries.wheel_version(_BUILDER),
+        }
+        if len(set(found.values())) == 1:
+            return None
+        told = ", ".join(f"{who} {version or 'unknown'}" for who, version in found.items())
+        return f"engines would be built by one version of TensorRT-RTX and run by another: {told}"
 
 
-def _folder() -> Path | None:
-    """Return the folder of the plug-in's wheel, without importing it: that loads 240 MB."""
-    spec = importlib.util.find_spec(_PLUGIN)
+def library_version(path: Path | None) -> str | None:
+    """Return the version of a TensorRT-RTX library, "1.7.1.116", without loading it.
+
+    None for no file, or one that does not tell.
+    """
+    if path is None:
+        return None
+    with path.open("rb") as file:
+        found = _VERSION.search(file.read(_SYMBOLS))
+    return ".".join(number.decode() for number in found.groups()) if found else None
+
+
+def _engine_library(module: str) -> Path | None:
+    """Return the library that builds and runs engines, in the folder of one of the wheels."""
+    folder = _folder(module)
+    return next(iter(sorted(folder.glob(f"{_ENGINES}*"))), None) if folder else None
+
+
+def _folder(module: str = _PLUGIN) -> Path | None:
+    """Return the folder of a wheel, without importing it: that loads 240 MB."""
+    spec = importlib.util.find_spec(module)
     return Path(spec.origin).parent if spec and spec.origin else None
 
 

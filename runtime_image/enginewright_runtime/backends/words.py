@@ -10,6 +10,7 @@ _FUNCTION: Final = re.compile(
     re.DOTALL,
 )
 _PLACE: Final = re.compile(r"(?:Exception from|at) (?:src|/)\S+:\d+:?")
+_SOURCE_LINE: Final = re.compile(r"\b[\w./-]+\.(?:h|hpp|cc|cpp|cuh?):\d+ \w+ ")
 _FILE: Final = re.compile(r"Load model from \S+ failed: ?")
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _RECORD: Final = re.compile(
@@ -18,7 +19,10 @@ _RECORD: Final = re.compile(
 _OPENVINO: Final = re.compile(r".*\[OpenVINO(?:-EP)?\] ?", re.DOTALL)
 _CUDA_PLACE: Final = re.compile(r" ?; GPU=-?\d+ ;.*", re.DOTALL)  # with the pod's name in it
 _LONGEST: Final = 400
-_NO_MEMORY: Final = ("std::bad_alloc", "Failed to allocate memory", "MemoryError")
+_NO_MEMORY: Final = re.compile(
+    r"std::bad_alloc|[Ff]ailed to allocate (?:memory|\d+ bytes)|MemoryError|[Oo]ut of memory"
+    r"|(?:CUDNN|CUBLAS)_STATUS_ALLOC_FAILED"
+)
 
 
 def status(text: str) -> str | None:
@@ -33,7 +37,7 @@ def plain(text: str) -> str:
     words = found.group("text") if found else text
     words = _FILE.sub("", _COLOUR.sub("", words))
     words = _CUDA_PLACE.sub("", _OPENVINO.sub("OpenVINO: ", words))
-    words = _PLACE.sub("", _FUNCTION.sub("", words))
+    words = _SOURCE_LINE.sub("", _PLACE.sub("", _FUNCTION.sub("", words)))
     words = " ".join(words.split())
     return words if len(words) <= _LONGEST else words[:_LONGEST] + " …"
 
@@ -47,4 +51,4 @@ def errors(text: str) -> tuple[str, ...]:
 
 def is_out_of_memory(text: str) -> bool:
     """Tell whether native code or NumPy says that an allocation failed."""
-    return any(words in text for words in _NO_MEMORY)
+    return _NO_MEMORY.search(text) is not None

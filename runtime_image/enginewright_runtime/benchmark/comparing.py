@@ -17,9 +17,9 @@ from enginewright.contract.manifest import Latency
 from enginewright_runtime.benchmark.figures import latency
 from enginewright_runtime.benchmark.process import WorkerProcess
 from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.shapes import usual
 
 _log: Final = logging.getLogger(__name__)
-USUAL: Final = "opt"  # the shapes by which candidates are judged, if there are any of that name
 _ORDER_SECONDS: Final = 600.0  # that a load, or a few runs, may take beside what they are given
 _ROUND_SECONDS: Final = 0.05  # of one candidate with one sample: short runs are repeated
 _MOST_REPEATS: Final = 100  # in one round
@@ -51,12 +51,12 @@ class Result:
     def usual(self) -> Latency | None:
         """Return the figures of the usual shapes; None: it failed."""
         found = dict(zip(self.rounds, self.latencies, strict=True))
-        return found[_usual(list(found))] if found else None
+        return found[usual(list(found))] if found else None
 
     @property
     def usual_rounds(self) -> tuple[float, ...]:
         """Return the median seconds of each round of the usual shapes; none: it failed."""
-        return self.rounds[_usual(list(self.rounds))] if self.rounds else ()
+        return self.rounds[usual(list(self.rounds))] if self.rounds else ()
 
 
 def measure(
@@ -102,11 +102,6 @@ def compare(
             run.prepare()
         _take_turns(runs, seconds)
         return tuple(run.result() for run in runs)
-
-
-def _usual(samples: Sequence[str]) -> str:
-    """Return the sample of that name, else the middle one by size."""
-    return USUAL if USUAL in samples else samples[len(samples) // 2]
 
 
 def _take_turns(runs: Sequence["_Measured"], seconds: float) -> None:
@@ -164,8 +159,8 @@ class _Measured:
                 inputs=str(self._inputs),
             )
             if self._usual_only:
-                usual = _usual(list(self.rows))
-                self.rows = {usual: self.rows[usual]}
+                only = usual(list(self.rows))
+                self.rows = {only: self.rows[only]}
             for sample in self.rows:
                 found = self._process.ask("warm_up", sample=sample, seconds=self._seconds)
                 self._warm[sample] = found

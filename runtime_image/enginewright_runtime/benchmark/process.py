@@ -4,8 +4,6 @@ import contextlib
 import json
 import os
 import select
-import subprocess
-import sys
 import tempfile
 import time
 from types import TracebackType
@@ -13,10 +11,11 @@ from typing import Any, Final, Self
 
 from enginewright.contract.reasons import Reason
 
+from enginewright_runtime.children import Child
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.isolation import killed, said, tail
 
-_WORKER: Final = "enginewright_runtime.benchmark.worker"
+_WORKER: Final = "enginewright_runtime.benchmark.worker:main"
 _PIECE: Final = 1 << 16
 
 
@@ -35,16 +34,18 @@ class WorkerProcess:
         self._pending = b""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._answers, theirs = os.pipe()
+        stdin, self._orders = os.pipe()
         try:
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", _WORKER, str(theirs)],
-                stdin=subprocess.PIPE,
-                stdout=self._errors,
-                stderr=self._errors,
-                pass_fds=(theirs,),
+            self._child = Child(
+                _WORKER,
+                stdin=stdin,
+                output=self._errors.fileno(),
+                descriptors=(theirs,),
+                preload=(_WORKER.partition(":")[0],),
             )
         finally:
             os.close(theirs)
+            os.close(stdin)
 
     def __enter__(self) -> Self:
         return self
@@ -55,11 +56,8 @@ class WorkerProcess:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._child.kill()
-        self._child.wait()
-        if self._child.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self._child.stdin.close()
+        self._child.__exit__(kind, error, trace)
+        os.close(self._orders)
         os.close(self._answers)
         self._errors.close()
 
@@ -70,10 +68,8 @@ class WorkerProcess:
             StageFailure: as the worker raised it; BackendCrashed, OutOfMemory or Timeout.
         """
         line = json.dumps({"order": order, **arguments}).encode() + b"\n"
-        assert self._child.stdin is not None  # noqa: S101 - a pipe was asked for
         with contextlib.suppress(BrokenPipeError):  # what ended it is told below
-            self._child.stdin.write(line)
-            self._child.stdin.flush()
+            os.write(self._orders, line)
         answer: dict[str, Any] = json.loads(self._line(time.monotonic() + self._seconds))
         if failure := answer.get("failure"):
             message = f"{self._doing}: {failure['message']}"
@@ -97,7 +93,8 @@ class WorkerProcess:
 
     def _ended(self) -> StageFailure:
         """Return why there is no worker any more."""
-        code = self._child.wait()
+        end = self._child.wait(None)
+        code = end.code if end else 0
         last_words = tail(self._errors)
         if code < 0:
             return killed(-code, self._doing, last_words)

@@ -107,7 +107,3 @@ def _fail(answers: IO[str], failure: StageFailure) -> int:
 
 def _answer(answers: IO[str], answer: dict[str, Any]) -> None:
     answers.write(json.dumps(answer) + "\n")
-
-
-if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))

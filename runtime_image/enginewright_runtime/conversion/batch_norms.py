@@ -20,6 +20,7 @@ from enginewright_runtime.conversion.branches import remove_unused
 from enginewright_runtime.conversion.constants import Array, Constants
 from enginewright_runtime.conversion.inference import infer, sort
 from enginewright_runtime.conversion.schemas import attribute
+from enginewright_runtime.conversion.scopes import apart
 from enginewright_runtime.conversion.splicing import Names
 from enginewright_runtime.tensorrt.graph import uses
 
@@ -48,7 +49,7 @@ def fold(model: ModelProto, folder: Path) -> Folded:
         return folded
     sort(graph)
     names, values = Names(model), Constants(graph, folder)
-    types = infer(model)
+    types = infer(apart(model))
     readers: Counter[str] = Counter(name for node in graph.node for name in uses(node))
     readers.update(value.name for value in graph.output)
     makers = {name: node for node in graph.node for name in node.output if name}

@@ -14,6 +14,7 @@ from enginewright_runtime import graphs
 from enginewright_runtime.conversion.inference import Sizes, bodies, sort
 from enginewright_runtime.conversion.propagation import Array, infer_fully, known_values
 from enginewright_runtime.conversion.schemas import attribute
+from enginewright_runtime.conversion.scopes import apart
 from enginewright_runtime.conversion.splicing import Names, rename_all
 from enginewright_runtime.tensorrt.graph import uses
 
@@ -31,15 +32,18 @@ def take_constant_branches(model: ModelProto, sizes: Sizes) -> list[str]:
         The labels of the Ifs.
     """
     opset = graphs.default_opset(model) or 1
-    names = Names(model)
-    taken: list[str] = []
     sort(model.graph)
+    changed = apart(model)
+    names = Names(changed)
+    taken: list[str] = []
     for _ in range(_ROUNDS):
-        found = _take(model.graph, model, opset, names, sizes)
+        found = _take(changed.graph, changed, opset, names, sizes)
         if not found:
             break
         taken += found
-        remove_unused(model.graph)
+        remove_unused(changed.graph)
+    if taken and changed is not model:
+        model.CopyFrom(changed)
     return taken
 
 

@@ -46,7 +46,8 @@ def type_string(element: int) -> str | None:
 def types_of(model: ModelProto) -> dict[str, str]:
     """Return the types of all values of the graph and of its subgraphs, by name.
 
-    Values of model-local functions have no types of their own and are left out.
+    Values of model-local functions have no types of their own and are left out. No two scopes may share a
+    name: see `scopes.rename_apart`.
     """
     opset = max((each.version for each in model.opset_import if each.domain in STANDARD), default=1)
     found: dict[str, str] = {}

@@ -24,7 +24,8 @@ def infer(
     """Return the types of the values of the graph and its subgraphs, by name, as far as known.
 
     Args:
-        model: left unchanged; external data need not be loaded.
+        model: left unchanged; external data need not be loaded. No two bodies may share a name
+            (`scopes.rename_apart`) where types inside them matter.
         sizes: dimensions of inputs that are known beyond what the model declares.
         known: values that are known beyond the model's constants.
     """

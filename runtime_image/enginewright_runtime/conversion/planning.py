@@ -25,6 +25,7 @@ from enginewright_runtime.conversion.schemas import (
     is_kept,
     schema_of,
 )
+from enginewright_runtime.conversion.scopes import apart
 
 _MOST_NODES: Final = 100  # kept in a step and in a finding
 # The oldest opset that a runtime says it runs. ONNX Runtime: 7 (docs/Versioning.md and
@@ -144,6 +145,7 @@ def _out_of_range(opset: int, target: int, recipe: Recipe) -> Finding | None:
 
 
 def _raise(model: ModelProto, opset: int, target: int) -> Step:
+    model = apart(model)
     types = types_of(model)
     changed = [
         node
@@ -157,6 +159,7 @@ def _raise(model: ModelProto, opset: int, target: int) -> Step:
 def _lower(
     model: ModelProto, opset: int, target: int, recipe: Recipe, steps: list[Step]
 ) -> Finding | None:
+    model = apart(model)
     types = types_of(model)
     expanded: list[NodeProto] = []
     rewritten: list[NodeProto] = []

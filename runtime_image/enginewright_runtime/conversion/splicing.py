@@ -146,7 +146,7 @@ def _rename(node: NodeProto, renamed: dict[str, str], names: Names, prefix: str)
             inner[name] = names.fresh(f"{prefix}/{name}")
         for value in (*body.input, *body.output, *body.value_info):
             value.name = inner.get(value.name, value.name)
-        for tensor in body.initializer:
+        for tensor in (*body.initializer, *(each.values for each in body.sparse_initializer)):
             tensor.name = inner[tensor.name]
         for each in body.node:
             _rename(each, inner, names, prefix)
@@ -156,6 +156,7 @@ def _rename(node: NodeProto, renamed: dict[str, str], names: Names, prefix: str)
 def _own(graph: GraphProto) -> list[str]:
     found = [value.name for value in graph.input]
     found += [tensor.name for tensor in graph.initializer]
+    found += [sparse.values.name for sparse in graph.sparse_initializer]
     return found + [name for node in graph.node for name in node.output if name]
 
 

@@ -39,6 +39,7 @@ from enginewright_runtime.conversion.schemas import (
     is_kept,
     schema_of,
 )
+from enginewright_runtime.conversion.scopes import rename_apart
 from enginewright_runtime.conversion.splicing import (
     Names,
     ReplacementError,
@@ -99,6 +100,7 @@ class _Translator:
     def __init__(
         self, model: ModelProto, opset: int, target: int, operators: frozenset[str]
     ) -> None:
+        rename_apart(model)
         self._model = model
         self._opset = opset
         self._target = target

@@ -3,13 +3,19 @@
 The parts that run models are called in child processes.
 """
 
+import json
+import time
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import onnx
+from enginewright.contract.manifest import VaryingOutput
 from enginewright.contract.task import Recipe
+from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto
 from onnx.reference import ReferenceEvaluator
 
@@ -21,12 +27,16 @@ from enginewright_runtime.backends.words import plain
 from enginewright_runtime.conversion.inference import elements
 from enginewright_runtime.failure import SessionError
 from enginewright_runtime.opsets import allow_unreleased
-from enginewright_runtime.parity import Tolerance, difference, varying
+from enginewright_runtime.parity import Tolerance, Trial, difference, form_fault
+from enginewright_runtime.parity.observing import is_random, observe
 from enginewright_runtime.server.runner import Runner
 from enginewright_runtime.server.signature import Signature, read_signature
 
+Array = NDArray[Any]
 INPUTS: Final = "inputs.npz"
 OUTPUTS: Final = "outputs.npz"
+_VARYING: Final = "varying.json"  # VaryingOutput of each output that differs from run to run
+_QUICK: Final = 0.5  # seconds: the reference implementation is run again if not slower
 _REFERENCE: Final = "cpu"
 # What another order of the same sums costs, by the type that sums are made in; a change of meaning costs
 # orders of magnitude more. Tighter than what artefacts are allowed, for here nothing is approximated.
@@ -99,7 +109,7 @@ def _bytes(weights: Counter[int]) -> int:
 def run_source(*, model: str, folder: str) -> dict[str, Any]:
     """Run a model on inputs.npz with ONNX Runtime's CPU provider, and write outputs.npz.
 
-    Samples that the model refuses are left out of outputs.npz, as are outputs that differ between two runs.
+    Samples that the model refuses are left out of outputs.npz; beside it is told which outputs vary.
 
     Returns:
         `refused`: ONNX Runtime's words by sample.
@@ -109,18 +119,18 @@ def run_source(*, model: str, folder: str) -> dict[str, Any]:
     """
     allow_unreleased()
     runner, signature = _load(model)
-    dtypes = _dtypes(model)
     refused: dict[str, str] = {}
     outputs: dict[str, Arrays] = {}
-    for name, feeds in read_arrays(Path(folder) / INPUTS).items():
+    inputs = read_arrays(Path(folder) / INPUTS)
+    for name, feeds in inputs.items():
         try:
-            first, second = (_run(runner, signature, feeds) for _ in range(2))
+            outputs[name] = _run(runner, signature, feeds)
         except Exception as error:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
             refused[name] = plain(str(error))
-            continue
-        random = varying(first, second, dtypes)
-        outputs[name] = {key: array for key, array in first.items() if key not in random}
-    _write(Path(folder) / OUTPUTS, outputs)
+    proto = graphs.parse(Path(model))
+    run = partial(_run, runner, signature)
+    found = observe(run, inputs, outputs, _dtypes(model), random=is_random(proto))
+    _write(Path(folder), outputs, found)
     return {"refused": refused}
 
 
@@ -128,16 +138,24 @@ def run_source_by_definition(*, model: str, folder: str) -> dict[str, Any]:
     """Do as `run_source`, with ONNX's reference implementation: slow, and knows every opset."""
     outputs: dict[str, Arrays] = {}
     refused: dict[str, str] = {}
+    found: tuple[VaryingOutput, ...] = ()
     proto = onnx.load(model)
     names = [value.name for value in proto.graph.output]
+    inputs = read_arrays(Path(folder) / INPUTS)
+    began = time.monotonic()
     try:
         evaluator = ReferenceEvaluator(proto)
-        for name, feeds in read_arrays(Path(folder) / INPUTS).items():
-            results = evaluator.run(names, feeds)
-            outputs[name] = dict(zip(names, map(np.asarray, results), strict=True))
+
+        def run(feeds: Arrays) -> Arrays:
+            return dict(zip(names, map(np.asarray, evaluator.run(names, feeds)), strict=True))
+
+        for name, feeds in inputs.items():
+            outputs[name] = run(feeds)
+        if time.monotonic() - began < _QUICK:
+            found = observe(run, inputs, outputs, _dtypes(model), random=is_random(proto))
     except Exception as error:  # noqa: BLE001 - a reference operator may raise anything
         refused["all"] = plain(str(error))
-    _write(Path(folder) / OUTPUTS, outputs)
+    _write(Path(folder), outputs, found)
     return {"refused": refused}
 
 
@@ -153,22 +171,61 @@ def compare(*, model: str, source: str, folder: str) -> dict[str, Any]:
     if words := _complaint(model, source):
         return {"differs": words, "compared": 0}
     runner, signature = _load(model)
-    dtypes, allowed = _dtypes(model), _allowed(model)
+    judge = _Judge(_dtypes(model), _allowed(model), _read_varying(Path(folder)))
     expected = read_arrays(Path(folder) / OUTPUTS)
-    compared = 0
     for name, feeds in read_arrays(Path(folder) / INPUTS).items():
         if name not in expected:
             continue
         try:
-            found = _run(runner, signature, feeds)
+            if words := judge.differs(
+                name, expected[name], partial(_run, runner, signature, feeds)
+            ):
+                return {"differs": words, "compared": 0}
         except Exception as error:
             # exceptions of ONNX Runtime share no base class but Exception
             raise SessionError(f"sample {name}: {error}") from error
-        for output, want in expected[name].items():
-            if words := difference(want, found[output], allowed, dtypes.get(output)):
-                return {"differs": f"output {output!r} of sample {name!r} {words}", "compared": 0}
-            compared += 1
-    return {"differs": None, "compared": compared}
+    return {"differs": None, "compared": judge.compared}
+
+
+class _Judge:
+    """Compares the outputs of samples."""
+
+    def __init__(
+        self, dtypes: Mapping[str, str], allowed: Tolerance, varying: Sequence[VaryingOutput]
+    ) -> None:
+        self._dtypes = dtypes
+        self._allowed = allowed
+        self._spreads = {
+            each.name: {spread.sample: spread for spread in each.spreads} for each in varying
+        }
+        self.compared = 0  # outputs, over all samples
+
+    def differs(self, sample: str, expected: Arrays, run: Callable[[], Arrays]) -> str | None:
+        """Return which output of a sample differs and how, in words; `run` runs it."""
+        found = run()
+        for output, want in expected.items():
+            if output in self._spreads:
+                words = self._varies_otherwise(sample, output, want, found[output], run)
+            else:
+                self.compared += 1
+                words = difference(want, found[output], self._allowed, self._dtypes.get(output))
+            if words:
+                return f"output {output!r} of sample {sample!r} {words}"
+        return None
+
+    def _varies_otherwise(
+        self, sample: str, output: str, want: Array, have: Array, run: Callable[[], Arrays]
+    ) -> str | None:
+        kind = self._dtypes.get(output)
+        spread = self._spreads[output].get(sample)
+        if spread is None or not spread.ranges:
+            fault = form_fault(want, have, kind, (None,) * want.ndim)
+            return fault.in_full if fault else None
+        self.compared += 1
+        trial = Trial(spread, want, self._allowed, kind)
+        while trial.take(have):
+            have = run()[output]
+        return trial.wrong
 
 
 def check(*, model: str, source: str) -> dict[str, Any]:
@@ -225,10 +282,17 @@ def _allowed(model: str) -> Tolerance:
     return _TOLERANCES[next((kind for kind in _TOLERANCES if kinds[kind] > 1), TensorProto.FLOAT)]
 
 
-def _write(path: Path, groups: dict[str, Arrays]) -> None:
+def _read_varying(folder: Path) -> list[VaryingOutput]:
+    told = json.loads((folder / _VARYING).read_text())
+    return [VaryingOutput.model_validate(each) for each in told]
+
+
+def _write(folder: Path, groups: dict[str, Arrays], varying: Sequence[VaryingOutput]) -> None:
+    told = [each.model_dump(mode="json") for each in varying]
+    (folder / _VARYING).write_text(json.dumps(told))
     # types that NumPy does not know itself are stored as floats
     write_arrays(
-        path,
+        folder / OUTPUTS,
         {
             sample: {
                 name: array.astype(np.float32) if array.dtype.kind == "V" else array

@@ -15,6 +15,8 @@ from enginewright_runtime.parity.comparison import (
     scales_of,
     varying,
 )
+from enginewright_runtime.parity.measuring import form_fault
+from enginewright_runtime.parity.spread import Repetition, Trial
 from enginewright_runtime.parity.tolerances import DEFAULTS, Tolerance, Tolerances
 
 __all__ = [
@@ -22,11 +24,14 @@ __all__ = [
     "ComparedWith",
     "Comparison",
     "Failure",
+    "Repetition",
     "Tolerance",
     "Tolerances",
+    "Trial",
     "Verdict",
     "compare",
     "difference",
+    "form_fault",
     "scales_of",
     "varying",
 ]

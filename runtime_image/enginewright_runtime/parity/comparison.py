@@ -4,23 +4,38 @@ Each output of each sample must keep its tolerance by itself: over all samples t
 would drown among right ones.
 """
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
-from enginewright.contract.manifest import OutputParity
+from enginewright.contract.manifest import OutputParity, Spread, VaryingOutput
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from enginewright_runtime.parity.measuring import Fault, Figures, fault, largest_of, measure
-from enginewright_runtime.parity.tolerances import DEFAULTS, Tolerance, Tolerances
+from enginewright_runtime.parity.measuring import (
+    Fault,
+    Figures,
+    fault,
+    form_fault,
+    largest_of,
+    measure,
+)
+from enginewright_runtime.parity.spread import Trial
+from enginewright_runtime.parity.tolerances import ROUNDING, Tolerance, Tolerances
 from enginewright_runtime.parity.values import dtype_of
 
 Array = NDArray[Any]
 Outputs = Mapping[str, Array]
 ComparedWith = Literal["source", "expected", "prepared"]
-_SAME: Final = DEFAULTS["FP32"]  # what two runs of one session may differ by
+# What two runs of one session may differ by: less than any artefact, so that values which are compared
+# are not near what they may differ by.
+_SAME: Final = replace(ROUNDING, outliers=0.0, unequal=0.0, cosine=None, top1=None)
+_UNSTABLE: Final = ", and other values in every run, though the source is stable there"
+_NOT_RECORDED: Final = (
+    ", and other values in every run; whether the source's vary too was not recorded by the version that"
+    " prepared it: delete the artefact from the store, and it is prepared again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +44,7 @@ class Failure:
 
     output: str
     sample: str
-    figure: str  # missing | shape | type | and those of `measuring.Fault`
+    figure: str  # missing | distribution | and those of `measuring.Fault`
     words: str  # that follow the output's name
     severity: float  # for finding the worst one: errors in units of what is allowed
 
@@ -50,6 +65,11 @@ class Verdict:
     def agrees(self) -> bool:
         """Whether every output of every sample keeps its tolerance."""
         return not self.failures
+
+    @property
+    def compared(self) -> bool:
+        """Whether any output was compared, in values or in distribution."""
+        return bool(self.outputs)
 
     @property
     def words(self) -> str | None:
@@ -80,6 +100,7 @@ class Comparison:
         tolerances: Tolerances,
         dtypes: Mapping[str, str] | None = None,
         scales: Mapping[str, float] | None = None,
+        varying: Iterable[VaryingOutput] | None = (),
     ) -> None:
         """Begin.
 
@@ -90,12 +111,18 @@ class Comparison:
                 for types whose bits NumPy holds as integers: bfloat16 and float8.
             scales: the largest magnitude that is wanted of each output over all samples, where
                 known: what INT8 and FP8 errors are measured by (see `scales_of`).
+            varying: outputs that differ from run to run of the source: compared in distribution
+                where that is known. Expected outputs of the framework, one run, say nothing of them.
+                None: not recorded.
         """
         self._compared_with = compared_with
         self._tolerances = tolerances
         self._dtypes = dtypes or {}
         self._scales = scales or {}
-        self.varying: set[str] = set()  # outputs that differ from run to run
+        self._spreads = {
+            each.name: {spread.sample: spread for spread in each.spreads} for each in varying or ()
+        }
+        self._unstable = _NOT_RECORDED if varying is None else _UNSTABLE
         self._totals: dict[str, _Total] = {}
         self._failures: list[Failure] = []
 
@@ -112,33 +139,92 @@ class Comparison:
             sample: its name.
             wanted: by output.
             found: of the model that is judged.
-            again: runs that model once more. Called when an output differs: one that differs from
-                run to run is not compared, then or later.
+            again: runs that model once more: to judge what varies, and to say of what differs
+                whether it differs from itself too. None: of what varies only the form is compared.
         """
         failures: list[Failure] = []
+        trials: dict[str, Trial] = {}
         for output, want in wanted.items():
-            if output in self.varying:
-                continue
             total = self._totals.setdefault(output, _Total())
-            failed = self._compare(total, output, want, found.get(output))
+            have = found.get(output)
+            if have is not None and output in self._spreads:
+                failed = self._compare_form(output, sample, want, have)
+                spread = self._spreads[output].get(sample)
+                if failed is None and spread is not None and self._judges_spread(spread, again):
+                    trials[output] = self._trial(output, spread, want)
+            else:
+                failed = self._compare(total, output, want, have)
             if failed is not None:
                 wrong, severity = failed
                 failures.append(Failure(output, sample, wrong.figure, wrong.in_full, severity))
-        if again is not None and any(each.output in found for each in failures):
-            suspects = {
-                each.output: found[each.output] for each in failures if each.output in found
-            }
-            self.varying |= set(varying(suspects, again(), self._dtypes))
+        if again is not None:
+            failures = self._say_unstable(failures, found, again)
+            failures += self._try(trials, sample, found, again)
         self._failures += failures
 
     def verdict(self) -> Verdict:
         """Return what was found until now."""
-        totals = {name: total for name, total in self._totals.items() if name not in self.varying}
         return Verdict(
             self._compared_with,
-            tuple(total.parity(name, self._compared_with) for name, total in totals.items()),
-            tuple(each for each in self._failures if each.output not in self.varying),
+            tuple(
+                total.parity(name, self._compared_with)
+                for name, total in self._totals.items()
+                if total.compared
+            ),
+            tuple(self._failures),
         )
+
+    def _judges_spread(self, spread: Spread, again: object) -> bool:
+        known = bool(spread.ranges) and again is not None
+        return known and self._compared_with != "expected"
+
+    def _compare_form(
+        self, output: str, sample: str, want: Array, have: Array
+    ) -> tuple[Fault, float] | None:
+        spread = self._spreads[output].get(sample)
+        shape = spread.shape if spread else (None,) * want.ndim
+        wrong = form_fault(want, have, self._dtypes.get(output), shape)
+        return (wrong, np.inf) if wrong else None
+
+    def _trial(self, output: str, spread: Spread, want: Array) -> Trial:
+        dtype = self._dtypes.get(output)
+        allowed = self._tolerances.of_output(output, dtype_of(want, dtype))
+        return Trial(spread, want, allowed, dtype)
+
+    def _try(
+        self,
+        trials: Mapping[str, Trial],
+        sample: str,
+        found: Outputs,
+        again: Callable[[], Outputs],
+    ) -> list[Failure]:
+        """Run the model until every output that varies is judged."""
+        waiting = {name for name, trial in trials.items() if trial.take(found[name])}
+        while waiting:
+            run = again()
+            waiting = {name for name in waiting if trials[name].take(run[name])}
+        for name, trial in trials.items():
+            self._totals[name].add_runs(trial.runs)
+        return [
+            Failure(name, sample, "distribution", trial.wrong, np.inf)
+            for name, trial in trials.items()
+            if trial.wrong is not None
+        ]
+
+    def _say_unstable(
+        self, failures: list[Failure], found: Outputs, again: Callable[[], Outputs]
+    ) -> list[Failure]:
+        """Say of outputs that differ whether the judged model's own runs agree."""
+        suspects = {
+            each.output: found[each.output]
+            for each in failures
+            if each.output in found and each.output not in self._spreads
+        }
+        unstable = varying(suspects, again(), self._dtypes) if suspects else ()
+        return [
+            replace(each, words=each.words + self._unstable) if each.output in unstable else each
+            for each in failures
+        ]
 
     def _compare(
         self, total: "_Total", output: str, want: Array, have: Array | None
@@ -146,7 +232,8 @@ class Comparison:
         if have is None:
             return Fault("missing", "is missing"), np.inf
         dtype = self._dtypes.get(output)
-        if differs := _form(want, have, dtype):
+        total.by_values = True
+        if differs := form_fault(want, have, dtype):
             return differs, np.inf
         allowed = self._tolerances.of_output(output, dtype_of(want, dtype))
         figures = measure(want, have, allowed, dtype, self._scales.get(output, 0.0))
@@ -162,7 +249,6 @@ def compare(
     compared_with: ComparedWith,
     tolerances: Tolerances,
     dtypes: Mapping[str, str] | None = None,
-    not_compared: Collection[str] = (),
 ) -> Verdict:
     """Compare all outputs of all samples.
 
@@ -172,13 +258,11 @@ def compare(
         compared_with: what `wanted` comes from.
         tolerances: of the model that is judged.
         dtypes: as `Comparison` takes them.
-        not_compared: outputs that differ from run to run (see `varying`).
     """
     scales = scales_of(wanted, dtypes)
     comparison = Comparison(compared_with, tolerances, dtypes, scales)
     for sample, outputs in wanted.items():
-        fixed = {name: array for name, array in outputs.items() if name not in not_compared}
-        comparison.add(sample, fixed, found.get(sample, {}))
+        comparison.add(sample, outputs, found.get(sample, {}))
     return comparison.verdict()
 
 
@@ -210,7 +294,7 @@ def difference(
         dtype: as the model declares it.
         largest: as `scales_of` tells of all samples.
     """
-    wrong = _form(want, have, dtype)
+    wrong = form_fault(want, have, dtype)
     if wrong is None:
         wrong = fault(measure(want, have, allowed, dtype, largest), allowed)
     return wrong.in_full if wrong else None
@@ -240,6 +324,17 @@ class _Total:
         self._rows_agreeing = 0
         self._nan = 0
         self._inf = 0
+        self._runs = 0
+        self.by_values = False  # whether values were compared
+
+    @property
+    def compared(self) -> bool:
+        """Whether anything was."""
+        return self.by_values or self._runs > 0
+
+    def add_runs(self, count: int) -> None:
+        """Count runs of an output that varies."""
+        self._runs += count
 
     def add(self, figures: Figures) -> None:
         if not figures.numeric:
@@ -264,28 +359,13 @@ class _Total:
             top1_agreement=self._rows_agreeing / self._rows if self._rows else None,
             nan=self._nan,
             inf=self._inf,
+            runs=self._runs or None,
         )
 
 
 def _finite(value: float) -> float:
     """Return a number that JSON can hold."""
     return min(value, float(np.finfo(np.float64).max))
-
-
-def _form(want: Array, have: Array, dtype: str | None) -> Fault | None:
-    """Return what of shape and type differs, in words; None: they can be compared."""
-    types = dtype_of(want, dtype), dtype_of(have, dtype)
-    if types[0] != types[1]:
-        return Fault("type", f"has type {types[1]}, expected {types[0]}")
-    if want.ndim != have.ndim:
-        return Fault(
-            "shape",
-            f"has {have.ndim} dimensions, shape {list(have.shape)}, expected {want.ndim},"
-            f" shape {list(want.shape)}",
-        )
-    if want.shape != have.shape:
-        return Fault("shape", f"has shape {list(have.shape)}, expected {list(want.shape)}")
-    return None
 
 
 def _severity(wrong: Fault, figures: Figures) -> float:

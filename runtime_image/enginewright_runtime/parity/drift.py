@@ -138,6 +138,8 @@ def search(
             for name in wanted.keys() & had.keys():
                 if words := _drifts(wanted[name], had[name], allowed):
                     found[name] = words
+            for name in first.varying(list(found)):
+                del found[name]  # it drifts from itself too
             if found:
                 break
         return found
@@ -185,6 +187,16 @@ class _Exposed:
 
     def run(self, names: Sequence[str]) -> dict[str, _Value]:
         """Return those of the tensors that are arrays."""
+        return self._runs(names, 1)[0]
+
+    def varying(self, names: Sequence[str]) -> list[str]:
+        """Return those of the tensors that differ between two runs of one session."""
+        if not names:
+            return []
+        once, again = self._runs(names, 2)
+        return [name for name, value in once.items() if _drifts(value, again[name], ROUNDING)]
+
+    def _runs(self, names: Sequence[str], count: int) -> list[dict[str, _Value]]:
         copy = self._path.with_name(f"{_PREFIX}{time.monotonic_ns()}-{self._path.name}")
         try:
             copy.write_bytes(self._with_outputs(names))
@@ -194,17 +206,22 @@ class _Exposed:
         try:
             signature = read_signature(session.get_inputs(), session.get_outputs(), ())
         except SignatureError:
-            return {}  # sequences and the like
+            return [{}] * count  # sequences and the like
         wanted = [name for name in names if name in signature.outputs]
         ready = {
             name: array.astype(object) if signature.inputs[name].datatype.is_string else array
             for name, array in self._feeds.items()
         }
-        arrays = Runner(session, signature).run(wanted, ready) if wanted else []
-        return {
-            name: _Value(array, type_name(signature.outputs[name].datatype))
-            for name, array in zip(wanted, arrays, strict=True)
-        }
+        runner = Runner(session, signature)
+        return [
+            {
+                name: _Value(array, type_name(signature.outputs[name].datatype))
+                for name, array in zip(
+                    wanted, runner.run(wanted, ready) if wanted else (), strict=True
+                )
+            }
+            for _ in range(count)
+        ]
 
     def _with_outputs(self, names: Sequence[str]) -> bytes:
         """Return the model with only these outputs, so that nothing else is kept or computed."""

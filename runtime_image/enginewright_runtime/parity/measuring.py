@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from enginewright_runtime.parity.tolerances import Tolerance
 from enginewright_runtime.parity.values import Array, dtype_of, kind_of, wide
 
-_PIECE: Final = 1 << 20  # elements that are widened at a time
-_NUMERICALLY_ZERO: Final = 1e-6  # an output whose largest value is not above this has no direction
+_PIECE: Final = 1 << 18  # elements that are widened at a time
+_NUMERICALLY_ZERO: Final = 1e-6  # an output whose largest value is not above this should be zero
 _SIGNIFICANT: Final = 0.01  # of the largest: relative errors of smaller values are rounding
 _MOST_AXES: Final = 3  # of scores: [classes], [batch, classes] or [batch, steps, classes]
 
@@ -31,7 +31,7 @@ class Figures:
     largest: float = 0.0  # magnitude of the finite values that are wanted, for the tolerance
     max_abs_error: float = 0.0
     max_rel_error: float = 0.0  # of values that are at least 1% of the largest
-    cosine: float | None = None  # None: the wanted output is numerically zero, or one number
+    cosine: float | None = None  # None: the wanted output has no direction, or is one number
     rows: int = 0  # of scores over classes; 0: it does not look like scores
     rows_agreeing: int = 0
     nan: int = 0  # NaN where the wanted value is not
@@ -44,7 +44,7 @@ class Figures:
 class Fault(NamedTuple):
     """Which figure is not as it is allowed."""
 
-    figure: str  # elements | outliers | equal | cosine | top1 | finite
+    figure: str  # type | shape | elements | outliers | equal | cosine | top1 | finite
     words: str  # that follow an output's name
     allowed: str = ""  # what would have been right, where the words do not say it
 
@@ -67,7 +67,7 @@ def measure(
 
     Scores over classes are floats of one to three axes with two or more elements along the last
     one. A row agrees if the class that is best in `have` is wanted as high as the best one, but for
-    `allowed.scale` of that one's magnitude: a tie is nobody's fault.
+    `allowed.scale` of that one's magnitude, `allowed.atol` at least: a tie is nobody's fault.
     """
     kind = kind_of(want, dtype)
     if kind == "float" or (kind == "integer" and allowed.all_numbers):
@@ -77,10 +77,53 @@ def measure(
         if kind == "float" and 1 <= want.ndim <= _MOST_AXES and want.shape[-1] > 1:
             _add_rows(figures, want, have, allowed, dtype_of(want, dtype))
         return figures
-    if kind == "string":
-        want, have = want.astype(np.str_), have.astype(np.str_)
-    different = int(np.count_nonzero(want != have))
+    different = (
+        _unequal_strings(want, have) if kind == "string" else int(np.count_nonzero(want != have))
+    )
     return Figures(elements=want.size, numeric=False, outside=different)
+
+
+def _unequal_strings(want: Array, have: Array) -> int:
+    """Count them without arrays of NumPy's strings: each element has the longest one's size there.
+
+    NUL at the end counts for nothing, since .npz files do not keep it.
+    """
+    return sum(
+        _text(first) != _text(second)
+        for first, second in zip(want.reshape(-1), have.reshape(-1), strict=True)
+    )
+
+
+def _text(element: object) -> str:
+    text = element.decode(errors="backslashreplace") if isinstance(element, bytes) else str(element)
+    return text.rstrip("\0")
+
+
+def form_fault(
+    want: Array, have: Array, dtype: str | None, shape: tuple[int | None, ...] | None = None
+) -> Fault | None:
+    """Return how type or shape differ; None: they do not.
+
+    Args:
+        want: the array that is wanted.
+        have: the array that is judged.
+        dtype: as the model declares it.
+        shape: that is wanted, None where a size may be any; by default that of `want`.
+    """
+    types = dtype_of(want, dtype), dtype_of(have, dtype)
+    if types[0] != types[1]:
+        return Fault("type", f"has type {types[1]}, expected {types[0]}")
+    sizes = want.shape if shape is None else shape
+    told = "[" + ", ".join("?" if size is None else str(size) for size in sizes) + "]"
+    if len(sizes) != have.ndim:
+        return Fault(
+            "shape",
+            f"has {have.ndim} dimensions, shape {list(have.shape)}, expected {len(sizes)},"
+            f" shape {told}",
+        )
+    if any(size not in {None, found} for size, found in zip(sizes, have.shape, strict=True)):
+        return Fault("shape", f"has shape {list(have.shape)}, expected {told}")
+    return None
 
 
 def largest_of(array: Array, dtype: str | None = None) -> float:
@@ -88,7 +131,7 @@ def largest_of(array: Array, dtype: str | None = None) -> float:
     if kind_of(array, dtype) not in {"float", "integer"}:
         return 0.0
     name = dtype_of(array, dtype)
-    return max((_largest(piece) for piece in _pieces(array, name)), default=0.0)
+    return max((_largest(piece) for piece in pieces(array, name)), default=0.0)
 
 
 def fault(figures: Figures, allowed: Tolerance) -> Fault | None:
@@ -169,10 +212,10 @@ def _percent(share: float) -> str:
 def _measure_numbers(
     figures: Figures, want: Array, have: Array, allowed: Tolerance, dtype: str
 ) -> None:
-    own = max((_largest(piece) for piece in _pieces(want, dtype)), default=0.0)
+    own = max((_largest(piece) for piece in pieces(want, dtype)), default=0.0)
     figures.largest = max(figures.largest, own)
     dot = wanted = had = 0.0
-    for first, second in zip(_pieces(want, dtype), _pieces(have, dtype), strict=True):
+    for first, second in zip(pieces(want, dtype), pieces(have, dtype), strict=True):
         _count_misplaced(figures, first, second)
         both = np.isfinite(first) & np.isfinite(second)
         _add_errors(figures, first[both], second[both], allowed)
@@ -182,13 +225,14 @@ def _measure_numbers(
         wanted += float(one @ one)
         had += float(other @ other)
     without_direction = max(
-        _NUMERICALLY_ZERO, allowed.scale * figures.largest if allowed.across_samples else 0.0
+        allowed.directed, allowed.scale * figures.largest if allowed.across_samples else 0.0
     )
     if own > without_direction and want.size > 1:
         figures.cosine = _cosine(dot, wanted, had)
 
 
-def _pieces(array: Array, dtype: str) -> Iterator[_Floats]:
+def pieces(array: Array, dtype: str) -> Iterator[_Floats]:
+    """Yield the numbers as float64, one dimension, some at a time."""
     flat = array.reshape(-1)
     for start in range(0, flat.size, _PIECE):
         yield wide(flat[start : start + _PIECE], dtype)
@@ -236,12 +280,26 @@ def _add_rows(figures: Figures, want: Array, have: Array, allowed: Tolerance, dt
     first, second = want.reshape(-1, classes), have.reshape(-1, classes)
     step = max(1, _PIECE // classes)
     for start in range(0, len(first), step):
-        scores = wide(first[start : start + step], dtype)
-        chosen = wide(second[start : start + step], dtype).argmax(axis=1)
-        best = scores.max(axis=1)
-        taken = np.take_along_axis(scores, chosen[:, None], axis=1)[:, 0]
-        margin = allowed.scale * np.abs(best)
+        rows = slice(start, start + step)
+        wanted, chosen = _best(first[rows], dtype), _best(second[rows], dtype)
+        best = _scores(first[rows], wanted, dtype)
+        taken = _scores(first[rows], chosen, dtype)
+        margin = np.maximum(allowed.scale * np.abs(best), allowed.atol)
         with np.errstate(invalid="ignore"):  # of rows that are not finite
-            agreeing = (taken >= best - margin) | (chosen == scores.argmax(axis=1))
-        figures.rows += len(scores)
+            agreeing = (taken >= best - margin) | (chosen == wanted)
+        figures.rows += len(chosen)
         figures.rows_agreeing += int(np.count_nonzero(agreeing))
+
+
+def _best(rows: Array, dtype: str) -> NDArray[np.intp]:
+    """Return the best class of each row; a row of millions of scores is widened piece by piece."""
+    best = np.zeros(len(rows), np.intp)
+    for start in range(0, rows.shape[1], _PIECE):
+        piece = start + wide(rows[:, start : start + _PIECE], dtype).argmax(axis=1)
+        then, now = _scores(rows, best, dtype), _scores(rows, piece, dtype)
+        best = np.where((now > then) | (np.isnan(now) & ~np.isnan(then)), piece, best)
+    return best
+
+
+def _scores(rows: Array, classes: NDArray[np.intp], dtype: str) -> _Floats:
+    return wide(rows[np.arange(len(rows)), classes], dtype)

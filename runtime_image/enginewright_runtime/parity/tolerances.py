@@ -12,7 +12,9 @@ cosine = 1 / sqrt(1 + e^2). INT8 costs some 2% a layer, FP8 some 4%, so 50 layer
 ones 0.97 to 0.9999.
 
 FP32 is looser than rounding asks for, since backends differ in algorithms and in the models that
-quantise their own activations as they run.
+quantise their own activations as they run. But a class may not win that is wanted lower than the best
+by more than that, in no row, nor may the direction change by more than such errors change it: noise
+of 2% of the output is a cosine of 0.9998.
 """
 
 from collections.abc import Mapping
@@ -39,6 +41,7 @@ class Tolerance:
     cosine: float | None = None  # least, of the output as one vector; None: not asked for
     top1: float | None = None  # least share of rows with the same best class; None: likewise
     zero: float = 0.0  # what an output may show that should be zero
+    directed: float = 1e-6  # an output whose largest magnitude is not above this has no direction
     across_samples: bool = False  # `largest` is of all samples: steps are of a range
     label: str = "FP32"  # for messages: a precision, or who has set it
     all_numbers: bool = False  # `rtol` and `atol` hold for integers too, in place of `unequal`
@@ -47,6 +50,8 @@ class Tolerance:
 # Precision of the artefact, from tightest to loosest. A text detector shown noise answers 1e-8: beside
 # outputs near 1, `_ROUNDING` is nothing at all.
 _ROUNDING: Final = 1e-6
+# Below this, errors of `_ROUNDING` alone, which are allowed, turn an output by more than FP32 may be.
+_DIRECTED: Final = 1e-4
 DEFAULTS: Final[dict[str, Tolerance]] = {
     "FP32": Tolerance(
         rtol=0.01,
@@ -55,7 +60,10 @@ DEFAULTS: Final[dict[str, Tolerance]] = {
         outliers=0.01,
         outlier_size=0.1,
         unequal=0.01,
+        cosine=0.9998,
+        top1=1.0,
         zero=_ROUNDING,
+        directed=_DIRECTED,
     ),
     "FP16": Tolerance(
         rtol=0.02,
@@ -117,7 +125,10 @@ ROUNDING: Final = Tolerance(
     outliers=1e-3,
     outlier_size=0.01,
     unequal=0.01,
+    cosine=0.99999,
+    top1=1.0,
     zero=_ROUNDING,
+    directed=_DIRECTED,
     label="FP32 rounding",
 )
 _ORDER: Final = tuple(DEFAULTS)

@@ -15,7 +15,7 @@ from onnx import NodeProto, TensorProto, helper
 from enginewright_runtime.conversion.branches import remove_unused
 from enginewright_runtime.conversion.schemas import attribute
 from enginewright_runtime.conversion.splicing import Names
-from enginewright_runtime.precision.forms import INT8
+from enginewright_runtime.precision.forms import Form
 from enginewright_runtime.precision.scales import quantize_weight
 from enginewright_runtime.precision.static import EXCLUDED, Layer, Layers, Written
 from enginewright_runtime.precision.subject import Subject
@@ -26,22 +26,29 @@ _MATRIX: Final = 2
 
 
 def write(
-    subject: Subject, layers: Layers, sink: Sink, *, excluded: frozenset[int] = frozenset()
+    subject: Subject,
+    layers: Layers,
+    form: Form,
+    sink: Sink,
+    *,
+    excluded: frozenset[int] = frozenset(),
 ) -> Written:
     """Return a copy of the model in which products are of integers; weights are written to `sink`.
 
     Args:
         subject: the model, of opset 11 or later.
         layers: what can be quantised: MatMul and Gemm.
+        form: of the weights.
         sink: of the model to be written.
         excluded: indices of nodes that stay as they are.
     """
-    return _Writer(subject, sink).run(layers, excluded)
+    return _Writer(subject, form, sink).run(layers, excluded)
 
 
 class _Writer:
-    def __init__(self, subject: Subject, sink: Sink) -> None:
+    def __init__(self, subject: Subject, form: Form, sink: Sink) -> None:
         self._subject = subject
+        self._grid = form.weights
         self._sink = sink
         self._model = subject.copy()
         self._names = Names(self._model)
@@ -123,9 +130,9 @@ class _Writer:
         if _number(node, "transB", 0):
             array, axis = array.T, None if axis is None else 1 - axis
         array = array * np.float32(_number(node, "alpha", 1.0))
-        quantized = quantize_weight(array, INT8, axis)
+        quantized = quantize_weight(array, self._grid, axis)
         return (
-            self._add(f"{layer.weight}_quantized", INT8.element, quantized.values),
+            self._add(f"{layer.weight}_quantized", self._grid.element, quantized.values),
             self._add(f"{layer.weight}_scale", TensorProto.FLOAT, quantized.scales),
         )
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 import ml_dtypes
 import numpy as np
 from enginewright.contract.images import COMPILED_BACKENDS
+from enginewright.contract.processors import Int8Products
 from onnx import TensorProto
 
 
@@ -20,6 +21,8 @@ class Grid:
 
 
 INT8: Final = Grid(TensorProto.INT8, np.int8, -127.0, 127.0)  # without -128, which has no negative
+# 7 bits: two products with UINT8 are at most 2 x 255 x 64 = 32,640, which 16 bits hold ("reduce_range")
+REDUCED_INT8: Final = Grid(TensorProto.INT8, np.int8, -64.0, 64.0)
 UINT8: Final = Grid(TensorProto.UINT8, np.uint8, 0.0, 255.0)
 FP8: Final = Grid(TensorProto.FLOAT8E4M3FN, ml_dtypes.float8_e4m3fn, -448.0, 448.0)
 
@@ -66,7 +69,8 @@ _TENSORRT_FP8: Final = Form(
     opset=19,  # QuantizeLinear of floats of 8 bits
     proof_level="BASIC",  # ONNX Runtime 1.31.1 fuses them into integer kernels at ALL, and then fails
 )
-# ONNX Runtime, "Quantize ONNX Models": U8S8, which its kernels are made for (VNNI).
+# ONNX Runtime, "Quantize ONNX Models": U8S8, which its kernels are made for. S8S8 takes 4 to 60 times as long
+# on x86, and U8U8 1.3 to 10 times (measured: docs/precision.md).
 _ONNXRUNTIME_INT8: Final = Form(
     precision="INT8",
     operators=frozenset({"Conv", "MatMul", "Gemm"}),
@@ -77,21 +81,34 @@ _ONNXRUNTIME_INT8: Final = Form(
     opset=13,
     proof_level="ALL",
 )
-
-
 # OpenVINO, "Quantized models compute and restrictions": 8-bit activations with zero points, in front of
 # inputs. Quantised results cost it up to two times as long (measured with OpenVINO 2025.4).
 _OPENVINO_INT8: Final = replace(_ONNXRUNTIME_INT8, integers=False, proof_level="BASIC")
-# Ranges are found while it runs. ONNX Runtime's CPU provider alone.
-DYNAMIC: Final = replace(
+_DYNAMIC_INT8: Final = replace(
     _ONNXRUNTIME_INT8, operators=frozenset({"MatMul", "Gemm"}), integers=False, opset=11
 )
 
 
-def form_of(precision: str, backend: str) -> Form:
-    """Return the form of INT8 or FP8 for a backend that runs it."""
+def form_of(precision: str, backend: str, products: Int8Products | None = None) -> Form:
+    """Return the form of INT8 or FP8 for a backend that runs it.
+
+    Args:
+        precision: INT8 or FP8.
+        backend: that serves.
+        products: what CPUs that serve are known to compute exactly; None: nothing.
+    """
     if precision == "FP8":
         return _TENSORRT_FP8
     if backend in COMPILED_BACKENDS:
         return _TENSORRT_INT8
-    return _OPENVINO_INT8 if backend == "openvino" else _ONNXRUNTIME_INT8
+    return _held(_OPENVINO_INT8 if backend == "openvino" else _ONNXRUNTIME_INT8, products)
+
+
+def dynamic_form(products: Int8Products | None = None) -> Form:
+    """Return the form whose ranges are found while it runs; ONNX Runtime's CPU provider alone has it."""
+    return _held(_DYNAMIC_INT8, products)
+
+
+def _held(form: Form, products: Int8Products | None) -> Form:
+    """Return the form with weights that do not saturate on the processors that serve."""
+    return form if products == "exact" else replace(form, weights=REDUCED_INT8)

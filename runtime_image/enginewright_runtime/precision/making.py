@@ -1,7 +1,7 @@
 """Makes a model of another precision, proves it, and leaves dear nodes out until the proof holds.
 
-What a child process executes: JSON in, JSON out. Everything native is here, so that a crash or want of
-memory is told by the stage that waits.
+What a child process executes: JSON in, JSON out. Everything native is here, so that a crash or running
+out of memory is reported by the stage that waits.
 """
 
 import shutil
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import onnx
 from enginewright.contract.base import Message
-from enginewright.contract.manifest import OutputParity, TensorSpec
+from enginewright.contract.manifest import OutputParity, TensorSpec, VaryingOutput
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Recipe
 from onnx import TensorProto, helper
@@ -29,7 +29,7 @@ from enginewright_runtime.logs import counted
 from enginewright_runtime.parity import Tolerances
 from enginewright_runtime.precision import calibration, dynamic, halves, static
 from enginewright_runtime.precision.calibration import CalibrationData, Feeds
-from enginewright_runtime.precision.forms import DYNAMIC, Form, form_of
+from enginewright_runtime.precision.forms import Form, dynamic_form, form_of
 from enginewright_runtime.precision.half_rules import HALVES, Half
 from enginewright_runtime.precision.observing import limits, single_values, value_types
 from enginewright_runtime.precision.prove import MOST_OF_CALIBRATION, Proof, Prover
@@ -67,6 +67,7 @@ class Order(Message):
     recipe: Recipe
     out: str  # folder for the model; must not exist
     progress: str  # file
+    varying: tuple[VaryingOutput, ...] = ()  # outputs that differ from run to run of the source
 
 
 class GroupCost(Message):
@@ -82,7 +83,6 @@ class Made(Message):
     agrees: bool  # whether parity holds
     words: str | None = None  # what does not agree, with all nodes or what is left of them
     outputs: tuple[OutputParity, ...] = ()
-    varying: tuple[str, ...] = ()  # outputs that differ from run to run and are not compared
     opset: int = 0
     ir_version: int = 0
     nodes: int = 0
@@ -193,7 +193,7 @@ class _Quantized(_Maker):
         return written.quantized, written.left
 
     def written(self, sink: Sink, excluded: frozenset[int]) -> static.Written:
-        return dynamic.write(self.subject, self.layers, sink, excluded=excluded)
+        return dynamic.write(self.subject, self.layers, self.form, sink, excluded=excluded)
 
 
 class _Calibrated(_Quantized):
@@ -244,6 +244,7 @@ class _Making:
             self._golden,
             Tolerances.of(self._recipe, self._order.precision),
             self._further(),
+            self._order.varying,
         )
         self._tell(f"proving the {self._order.precision} model")
         proof = first = prover.prove(maker.to_prove(self._out), maker.proof_level)
@@ -275,7 +276,6 @@ class _Making:
             agrees=proof.agrees,
             words=proof.words or first.words,
             outputs=proof.outputs,
-            varying=proof.varying,
             opset=graphs.default_opset(model) or 0,
             ir_version=model.ir_version,
             nodes=sum(1 for _ in graphs.walk_nodes(model)),
@@ -347,8 +347,8 @@ class _Making:
 
     def _form(self) -> Form:
         if self._data is None:
-            return DYNAMIC
-        return form_of(self._order.precision, self._recipe.backend)
+            return dynamic_form(self._recipe.int8_products)
+        return form_of(self._order.precision, self._recipe.backend, self._recipe.int8_products)
 
     def _maker(self) -> _Maker:
         half = HALVES.get(self._order.precision)
@@ -357,7 +357,7 @@ class _Making:
             return _Halves(self._subject, half, self._largest() if half.name == "FP16" else {})
         per_channel = self._recipe.quantization is None or self._recipe.quantization.per_channel
         if self._data is None:
-            return _Quantized(self._subject, DYNAMIC, per_channel=per_channel)
+            return _Quantized(self._subject, self._form(), per_channel=per_channel)
         maker = _Calibrated(self._subject, self._form(), per_channel=per_channel)
         wanted = self._recipe.quantization.calibration if self._recipe.quantization else None
         maker.ranges = learn(

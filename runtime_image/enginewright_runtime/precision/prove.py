@@ -5,14 +5,14 @@ outputs of the model before: golden inputs may be drawn at random, which says li
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from enginewright.contract.manifest import OutputParity
+from enginewright.contract.manifest import OutputParity, VaryingOutput
 from numpy.typing import NDArray
 
 from enginewright_runtime.arrays import read_arrays
@@ -53,7 +53,6 @@ class Proof:
     error: float  # see `error_of`; to compare proofs of one model with each other
     words: str | None  # the first thing that does not agree
     outputs: tuple[OutputParity, ...]
-    varying: tuple[str, ...] = ()  # outputs that differ from run to run and are not compared
 
 
 class Model:
@@ -81,6 +80,7 @@ class Prover:
     tolerances: Tolerances
     samples: list[Sample] = field(default_factory=list)
     dtypes: dict[str, str] = field(default_factory=dict)
+    varying: Sequence[VaryingOutput] = ()
 
     @classmethod
     def of(
@@ -89,6 +89,7 @@ class Prover:
         golden: Path,
         tolerances: Tolerances,
         further: Iterable[Mapping[str, Array]] = (),
+        varying: Sequence[VaryingOutput] = (),
     ) -> "Prover":
         """Read the golden samples, and run the model before on further ones.
 
@@ -97,12 +98,13 @@ class Prover:
             golden: folder of the golden inputs and outputs.
             tolerances: for the models to be proven.
             further: inputs beyond the golden ones.
+            varying: outputs that differ from run to run of the source.
 
         Raises:
             SessionError: ONNX Runtime's CPU provider cannot run the model before.
         """
         model = Model(source)
-        prover = cls(tolerances, dtypes=types_of(model.signature))
+        prover = cls(tolerances, dtypes=types_of(model.signature), varying=varying)
         signature = model.signature
         path = golden / EXPECTED
         expected = read_arrays(path) if path.exists() else {}
@@ -132,11 +134,7 @@ class Prover:
             ("source", {each.name: each.wanted for each in self.samples}),
             ("expected", {each.name: each.expected for each in self.samples if each.expected}),
         )
-        comparisons = [
-            (Comparison(name, self.tolerances, self.dtypes, scales_of(wanted, self.dtypes)), wanted)
-            for name, wanted in sides
-            if wanted
-        ]
+        comparisons = [(self._comparison(name, wanted), wanted) for name, wanted in sides if wanted]
         for sample in self.samples:
             found = model.run(sample.feeds)
             for comparison, wanted in comparisons:
@@ -148,8 +146,13 @@ class Prover:
             error=error_of(verdicts[0]),
             words=next((verdict.words for verdict in verdicts if not verdict.agrees), None),
             outputs=tuple(output for verdict in verdicts for output in verdict.outputs),
-            varying=tuple(sorted(comparisons[0][0].varying)),
         )
+
+    def _comparison(
+        self, name: ComparedWith, wanted: Mapping[str, Mapping[str, Array]]
+    ) -> Comparison:
+        scales = scales_of(wanted, self.dtypes)
+        return Comparison(name, self.tolerances, self.dtypes, scales, self.varying)
 
 
 def error_of(verdict: Verdict) -> float:

@@ -113,7 +113,7 @@ def element_types(model: ModelProto) -> dict[str, str]:
     """Return the type strings of all values, of subgraphs too, as far as schemas tell.
 
     Args:
-        model: sorted; left unchanged.
+        model: sorted, of names that no two scopes share (`scopes.rename_apart`); left unchanged.
     """
     found = types_of(model)
     _fill(model.graph, Signatures(model), found)

@@ -9,6 +9,7 @@ from onnx import ModelProto, ValueInfoProto, helper
 from enginewright_runtime import graphs
 from enginewright_runtime.conversion.constants import Constants
 from enginewright_runtime.conversion.inference import sort
+from enginewright_runtime.conversion.scopes import rename_apart
 from enginewright_runtime.conversion.translating import translate
 from enginewright_runtime.promise import label
 from enginewright_runtime.stages.shape_nodes import shape_nodes
@@ -37,6 +38,7 @@ class Subject:
             TranslationError: nodes that the opset has no equivalent of.
         """
         model = graphs.parse(path)
+        rename_apart(model)
         sort(model.graph)
         if opset is not None and (graphs.default_opset(model) or opset) < opset:
             translate(model, opset)

@@ -12,6 +12,7 @@ from typing import Final
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from enginewright_runtime.conversion.inference import bodies, sort
+from enginewright_runtime.conversion.scopes import rename_apart
 from enginewright_runtime.conversion.splicing import Names
 from enginewright_runtime.precision.signatures import Signatures, element_types
 
@@ -29,6 +30,7 @@ def widen(model: ModelProto) -> int:
     Args:
         model: external data need not be loaded; it is referred to as before.
     """
+    rename_apart(model)
     sort(model.graph)
     widener = _Widener(model)
     widener.graph(model.graph, {})

@@ -123,7 +123,7 @@ def random_operator(subject: Subject) -> Hit | None:
     told = labels(found)
     return Hit(
         f"the model draws random numbers ({name_nodes(list(told))}), so outputs that depend on them"
-        " differ from run to run and are not compared",
+        " differ from run to run and are compared in distribution only",
         told,
     )
 

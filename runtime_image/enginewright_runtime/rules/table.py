@@ -17,6 +17,7 @@ from enginewright_runtime.rules import (
     names,
     operators,
     quantization,
+    serving,
     structure,
     tensors,
     types,
@@ -95,9 +96,9 @@ NO_SHAPES: Final = Rule(
     "shapes-missing",
     "error",
     Reason.SHAPE_PROFILE_MISSING,
-    "open dimensions, but for the first, that spec.shapes gives no sizes",
+    "open dimensions, but for the first, that spec.shapes gives no sizes for an engine",
     REMEDIES[Reason.SHAPE_PROFILE_MISSING],
-    "TensorRT's developer guide, Working with Dynamic Shapes; golden samples need sizes too",
+    "TensorRT's developer guide, Working with Dynamic Shapes; other backends need none",
 )
 BAD_SHAPES: Final = Rule(
     "shapes-contradict",
@@ -173,6 +174,23 @@ DECLARED_SHAPES: Final = Rule(
     " declared",
     "onnxruntime, execution_frame.cc, VerifyOutputSizes (issue 12284); docs/IR.md of onnx",
 )
+SMALLER_BATCH: Final = Rule(
+    "smaller-batch",
+    "warning",
+    Reason.SHAPE_PROFILE_MISSING,
+    "runs so long or so large that engines are built for fewer rows than the default",
+    "declare the sizes that requests have in spec.shapes",
+    "ONNX Runtime, a run of batch 1 on the CPU: processor time and memory",
+)
+ONE_SIZE: Final = Rule(
+    "one-size",
+    "warning",
+    Reason.INVALID_MODEL,
+    "dimensions that are open, with which the model runs at one size alone",
+    "export again with these dimensions fixed, or without the operator that needs that size:"
+    " requests of other sizes fail",
+    "ONNX Runtime, running the model; often a Squeeze, or a Reshape to constants",
+)
 NAN_ANSWERS: Final = Rule(
     "nan-answers",
     "error",
@@ -198,6 +216,26 @@ UNKNOWN_OPERATOR: Final = Rule(
     REMEDIES[Reason.UNSUPPORTED_OPERATOR],
     f"ONNX Runtime's own list of operators; {_SEEN}",
     operators.unknown_operator,
+)
+OUTSIDE_THE_ENGINE: Final = Rule(
+    "outside-the-engine",
+    "error",
+    Reason.UNSUPPORTED_OPERATOR,
+    "operators that TensorRT has none of, where engines are loaded of whole models only (backend tensorrt)",
+    "name backend tensorrt-rtx, which loads engines in parts, or cuda in spec.backends, or replace"
+    " the operators when exporting",
+    f"{_TENSORRT}; GetCapability of ONNX Runtime 1.31.1's TensorRT provider",
+    serving.outside_the_engine,
+)
+UNSERVED_TYPE: Final = Rule(
+    "type-not-served",
+    "error",
+    Reason.PROVIDER_REFUSED,
+    "inputs and outputs of types that the provider of the engine refuses (backend tensorrt-rtx)",
+    "export these inputs and outputs as float32, int32 or int64, or choose another backend in"
+    " spec.backends",
+    "IsSupportedInputOutputDataType of NVIDIA/TensorRT-RTX-EP-ABI; the shipped plug-in 0.5.0",
+    serving.unserved_types,
 )
 NO_OUTPUT: Final = Rule(
     "no-servable-output",
@@ -332,6 +370,8 @@ RULES: Final[tuple[Rule, ...]] = (
         _PROTOCOL,
         types.inputs_not_served,
     ),
+    OUTSIDE_THE_ENGINE,
+    UNSERVED_TYPE,
     NO_OUTPUT,
     REFUSED_INVALID,
     NAN_ANSWERS,
@@ -419,6 +459,8 @@ RULES: Final[tuple[Rule, ...]] = (
     BAD_SHAPES,
     NO_SHAPES,
     DECLARED_SHAPES,
+    SMALLER_BATCH,
+    ONE_SIZE,
     CHECKER,
     ELSEWHERE,
     NAN_IN_WEIGHTS,

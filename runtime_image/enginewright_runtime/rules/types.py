@@ -11,7 +11,7 @@ from enginewright_runtime.rules.view import Node
 
 # of the Open Inference Protocol v2, which is what is served (its "Tensor Data Types"); BF16 is
 # Triton's and KServe's addition
-_SERVED: Final = frozenset(
+SERVED: Final = frozenset(
     {
         *("bool", "string", "float16", "float32", "float64", "bfloat16"),
         *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
@@ -28,9 +28,7 @@ _DOUBLE: Final = {
 
 def inputs_not_served(subject: Subject) -> Hit | None:
     """Find inputs that no request can carry."""
-    found = [
-        f"'{spec.name}' ({spec.dtype})" for spec in subject.inputs if spec.dtype not in _SERVED
-    ]
+    found = [f"'{spec.name}' ({spec.dtype})" for spec in subject.inputs if spec.dtype not in SERVED]
     if not found:
         return None
     return Hit(f"the model cannot be served: no request can carry input {name_nodes(found)}")
@@ -89,7 +87,7 @@ def _outputs_not_served(subject: Subject) -> list[str]:
     return [
         f"'{spec.name}' ({spec.dtype})"
         for spec in subject.outputs
-        if spec.dtype not in _SERVED and spec.name not in untyped
+        if spec.dtype not in SERVED and spec.name not in untyped
     ]
 
 

@@ -5,6 +5,7 @@ Runs in the event loop only. Everything that is the same for every request is en
 
 import asyncio
 import enum
+import hmac
 import logging
 import secrets
 import time
@@ -14,24 +15,28 @@ from typing import Any, Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
 import orjson
+from enginewright.contract.reasons import Reason
 from enginewright.contract.task import ServeTask
 
 import enginewright_runtime.server.metrics as figures
 from enginewright_runtime.backends.words import plain
-from enginewright_runtime.server.connection import Connection
+from enginewright_runtime.server.connection import Connection, make_room
 from enginewright_runtime.server.decode import Decoder
 from enginewright_runtime.server.encode import Encoder
 from enginewright_runtime.server.errors import OutOfProfileError, RequestError
+from enginewright_runtime.server.health import Trouble
 from enginewright_runtime.server.message import JSON_TYPE, Request, Response
-from enginewright_runtime.server.runner import is_input_at_fault
+from enginewright_runtime.server.run_errors import Fault
 from enginewright_runtime.server.settings import PROBE_LANES, RETRY_AFTER_SECONDS, Settings
 from enginewright_runtime.server.signature import Tensor
 from enginewright_runtime.server.startup import ServedModel
+from enginewright_runtime.server.watchdog import Watchdog
 from enginewright_runtime.server.worker import Job, Worker
 
 _log: Final = logging.getLogger(__name__)
 _RETRY: Final = b"Retry-After: %d\r\n" % RETRY_AFTER_SECONDS
 _JSON_BESIDE_TENSORS: Final = 64 * 1024  # bytes allowed for it in the largest binary request
+_LONG_RUNS: Final = 15  # warm-up runs that a run may take before it is stopped
 _STUCK_RUNS: Final = 20  # warm-up runs that a run may take before it counts as stuck
 
 
@@ -55,19 +60,25 @@ class _Serving:
     decoder: Decoder
     encoder: Encoder
     metadata: bytes
+    stop_after: float
     stuck_after: float
+    watchdog: Watchdog
 
 
 class App:
     """The application behind all connections of one server."""
 
-    def __init__(self, task: ServeTask, settings: Settings, version: str) -> None:
+    def __init__(
+        self, task: ServeTask, settings: Settings, version: str, probe_token: str = ""
+    ) -> None:
+        """Make it; who knows `probe_token` is its sidecar, and nobody where there is none."""
         self.settings = settings
         self.draining = False
         self.date = b""
         self.connections: set[Connection] = set()
         self.metrics = figures.Metrics(task.model, task.revision)
         self._task = task
+        self._probe_token = probe_token.encode()
         self._state = "starting"  # in words, while not ready
         self._serving: _Serving | None = None
         self._body_limit = settings.body_bytes
@@ -90,25 +101,37 @@ class App:
 
     def serve_model(self, model: ServedModel) -> None:
         """Become ready with `model`."""
-        worker = Worker(model.runner.run, self._task.max_queue, self._finish)
+        worker = Worker(model.runner.run, model.diagnosis.judge, self._task.max_queue, self._finish)
         self.metrics.depth = lambda: worker.depth
         self._body_limit = max(
             self._body_limit, model.signature.largest_request + _JSON_BESIDE_TENSORS
         )
         self._inflight_limit = max(self._inflight_limit, 4 * self._body_limit)
+        watchdog = Watchdog(model.diagnosis.run_known, self.settings)
+        if model.needs_driver:
+            watchdog.listen()
         self._serving = _Serving(
             model,
             worker,
             Decoder(model.signature),
             Encoder(self._task.model, self._task.revision, model.signature),
             _model_metadata(self._task, model),
+            max(self.settings.run_seconds, _LONG_RUNS * model.slowest_run),
             max(self.settings.stuck_seconds, _STUCK_RUNS * model.slowest_run),
+            watchdog,
         )
+
+    def stop_long_run(self) -> None:
+        """End the current run if it takes too long; its request is answered, the next one served."""
+        if self._serving is not None:
+            self._serving.model.stop_run(self._serving.stop_after)
 
     def drain(self) -> None:
         """Stop being ready; every response from now on closes its connection."""
         self.draining = True
         self._state = "draining"
+        if self._serving is not None:
+            self._serving.worker.hurry()
 
     @property
     def has_model(self) -> bool:
@@ -123,10 +146,11 @@ class App:
     # What `Connection` asks of its application.
 
     def connected(self, connection: Connection) -> bool:
-        """Take in a connection; False when even the reserve is used up."""
-        self.connections.add(connection)
+        """Take in a connection; False when even the reserve is used up, by requests."""
         limit = self.settings.connections + self.settings.reserved_connections
-        return len(self.connections) <= limit
+        room = len(self.connections) < limit or make_room(self.connections)
+        self.connections.add(connection)
+        return room
 
     def disconnected(self, connection: Connection) -> None:
         """Forget a connection."""
@@ -197,7 +221,9 @@ class App:
     # Inference.
 
     def _admit_inference(self, request: Request) -> Response | None:
-        if request.probe and self._probes < PROBE_LANES:  # one more is a request like any other
+        if (
+            self._is_probe(request) and self._probes < PROBE_LANES
+        ):  # one more is a request like any other
             request.reserved = True
             self._probes += 1
         if self._serving is None:
@@ -213,6 +239,10 @@ class App:
                 infer=request,
             )
         return None
+
+    def _is_probe(self, request: Request) -> bool:
+        token = self._probe_token
+        return bool(request.probe and token) and hmac.compare_digest(request.probe, token)
 
     def _infer(self, connection: Connection, request: Request) -> Response | None:
         serving = self._serving
@@ -272,6 +302,9 @@ class App:
         if not job.started:
             self._expire_late(job)
             return
+        if self._serving is not None:
+            # a client's mistake is one for certain: known inputs ran beside it
+            self._serving.watchdog.note(runs=job.error is None or job.fault is Fault.CLIENT)
         if not job.request.reserved:
             self._observe(job)
         if job.request.abandoned:
@@ -284,8 +317,13 @@ class App:
         seconds = job.finished - job.started
         self.metrics.queue.observe(job.started - job.queued)
         self.metrics.compute.observe(seconds)
-        if job.error is None and self._serving is not None:
-            self._serving.model.buckets.add(job.feeds, seconds)
+        if self._serving is None:
+            return
+        buckets = self._serving.model.buckets
+        if job.error is None:
+            buckets.add(job.feeds, seconds)
+        else:
+            buckets.add_untimed(job.feeds)
 
     def _expire_late(self, job: Job) -> None:
         """Handle a job that was not computed: expired, or its client has gone."""
@@ -302,7 +340,7 @@ class App:
     def _result(self, job: Job) -> Response:
         serving = self._serving
         if job.error is not None:
-            return self._failed(job.request, job.error)
+            return self._failed(job.request, job.error, job.fault)
         if serving is None or job.arrays is None:
             return self._unexpected("finishing a request", infer=job.request)
         try:
@@ -311,11 +349,13 @@ class App:
             return self.refuse(error.status, error.message, infer=job.request)
         except Exception:  # noqa: BLE001 - likewise
             return self._unexpected("writing an answer", infer=job.request)
+        if job.request.reserved:
+            response.headers += _timing(job)
         self._count(job.request, 200)
         return response
 
-    def _failed(self, request: Request, error: Exception) -> Response:
-        if is_input_at_fault(error):
+    def _failed(self, request: Request, error: Exception, fault: Fault | None) -> Response:
+        if fault is Fault.CLIENT:
             return self.refuse(
                 400, f"the model refuses these inputs: {plain(str(error))}", infer=request
             )
@@ -332,7 +372,7 @@ class App:
     def _get(self, resource: object) -> Response:
         serving = self._serving
         if resource is _Resource.LIVE:
-            response = _health("live", self._why_dead())
+            response = _health("live", self.why_dead())
         elif resource is _Resource.READY:
             response = _health("ready", self._why_not_ready())
         elif resource is _Resource.MODEL_READY:
@@ -350,22 +390,21 @@ class App:
             response = _json(200, serving.metadata)
         return response
 
-    def _why_dead(self) -> str | None:
+    def why_dead(self) -> Trouble | None:
         """Return why the process should be restarted, None when it works or is still loading."""
-        if self._serving is None:
+        serving = self._serving
+        if serving is None:
             return None
-        worker = self._serving.worker
-        if not worker.alive():
-            return "the thread that runs the model has ended"
-        busy = worker.busy_seconds(time.monotonic())
-        if busy > self._serving.stuck_after:
-            return f"the model has been running one request for {busy:.0f} s"
-        return None
+        if not serving.worker.alive():
+            return Trouble("the thread that runs the model has ended", Reason.RUNS_FAIL)
+        if serving.worker.busy_seconds(time.monotonic()) > serving.stuck_after:
+            return serving.watchdog.stuck(serving.stuck_after)
+        return serving.watchdog.why_not_live()
 
-    def _why_not_ready(self) -> str | None:
+    def _why_not_ready(self) -> Trouble | None:
         if self.draining or self._serving is None:
-            return self._state
-        return self._why_dead()
+            return Trouble(self._state)
+        return self.why_dead() or self._serving.watchdog.why_not_ready()
 
     def _find(self, target: bytes) -> _Resource | None:
         """Look up a target that is not written in the plain way."""
@@ -429,12 +468,20 @@ def _json(status: int, body: bytes, headers: bytes = b"") -> Response:
     return Response(status, JSON_TYPE + headers, [body], len(body))
 
 
-def _health(what: str, problem: str | None, name: str | None = None) -> Response:
+def _timing(job: Job) -> bytes:
+    """Return where the time went, as `Server-Timing` has it (W3C): milliseconds."""
+    queue, compute = job.started - job.queued, job.finished - job.started
+    return b"Server-Timing: queue;dur=%.4f, compute;dur=%.4f\r\n" % (queue * 1e3, compute * 1e3)
+
+
+def _health(what: str, trouble: Trouble | None, name: str | None = None) -> Response:
     document: dict[str, Any] = {} if name is None else {"name": name}
-    document[what] = problem is None
-    if problem is not None:
-        document["error"] = problem
-    return _json(200 if problem is None else 503, orjson.dumps(document))
+    document[what] = trouble is None
+    if trouble is not None:
+        document["error"] = trouble.message
+        if trouble.reason is not None:
+            document["reason"] = trouble.reason
+    return _json(200 if trouble is None else 503, orjson.dumps(document))
 
 
 def _model_metadata(task: ServeTask, model: ServedModel) -> bytes:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from enginewright.contract.manifest import MANIFEST_NAME, EngineInfo, Manifest
+from enginewright.contract.processors import Processor, mismatch
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import ServeTask
 from pydantic import ValidationError
@@ -82,6 +83,22 @@ def check_device(engine: EngineInfo, device: Device) -> None:
             f"the engine runs on compute capability {', '.join(runs_on) or 'unknown'}, and the"
             f" device at hand has {found}",
         )
+
+
+def check_processor(manifest: Manifest, processor: Processor) -> str | None:
+    """Return why INT8 products are other ones here than where the model was proved; None: they are not.
+
+    What relies on exact products is refused. Of a model that came quantised the golden samples decide.
+
+    Raises:
+        StageFailure: ProcessorMismatch.
+    """
+    different = mismatch(
+        saturable=manifest.saturable, proved_on=manifest.processor, serving=processor
+    )
+    if different and manifest.recipe.int8_products == "exact":
+        raise StageFailure(Reason.PROCESSOR_MISMATCH, different)
+    return different
 
 
 def damaged_file(artifact: Path, manifest: Manifest, but: str | None = None) -> str | None:

@@ -9,6 +9,7 @@ in order; what a pipelining client sends meanwhile waits, and its socket is no l
 import asyncio
 import enum
 import time
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Final, Protocol, cast
 
@@ -208,6 +209,18 @@ class Connection(asyncio.BufferedProtocol):
             and self._transport is not None
         ):
             self._transport.close()
+
+    @property
+    def waiting(self) -> tuple[bool, float] | None:
+        """By which the one is found that waits longest for a request; None: one is under way.
+
+        Those that have sent no byte of it come first.
+        """
+        stream = self._transport
+        waits = self._state is _State.HEAD and not self._writing_paused
+        if not waits or stream is None or stream.is_closing():
+            return None
+        return bool(self._pending), self._deadline
 
     def abort(self) -> None:
         """Cut the connection off now."""
@@ -459,3 +472,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def _transfer_seconds(self, size: int) -> float:
         return self._settings.transfer_grace + size / self._settings.transfer_rate
+
+
+def make_room(connections: Iterable[Connection]) -> bool:
+    """Cut off the one that waits longest for a request; False: there is none.
+
+    Else whoever holds many connections and asks nothing would keep kubelet's probes out.
+    """
+    waiting = [(rank, each) for each in connections if (rank := each.waiting)]
+    if not waiting:
+        return False
+    min(waiting, key=lambda found: found[0])[1].abort()
+    return True

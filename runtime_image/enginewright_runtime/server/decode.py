@@ -26,6 +26,7 @@ class Decoder:
 
     def __init__(self, signature: Signature) -> None:
         self._signature = signature
+        self._valued: Final = signature.valued
         self._plans: dict[bytes, Plan] = {}
 
     def decode(self, body: Body, json_length: int | None) -> tuple[Plan, Feeds]:
@@ -55,6 +56,8 @@ class Decoder:
         start = body.start + json_length
         for item in plan.binary_inputs:
             feeds[item.tensor.name] = _read(item, body.memory, start + item.offset)
+        for tensor in self._valued:
+            tensor.check_values(feeds[tensor.name])
         return plan, feeds
 
     def _plan(self, header: bytes) -> Plan:

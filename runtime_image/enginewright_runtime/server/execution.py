@@ -6,10 +6,11 @@ from typing import Any
 
 import onnxruntime as ort
 import orjson
-from enginewright.contract.execution import Execution, PlacementFacts
+from enginewright.contract.execution import Baseline, Execution, PlacementFacts
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.task import ServeTask
 
+from enginewright_runtime import processor
 from enginewright_runtime.backends.base import Backend, distributions
 from enginewright_runtime.backends.loading import LoadedModel
 from enginewright_runtime.backends.placement import LiveSession
@@ -27,6 +28,7 @@ class Proofs:
     ready_seconds: float
     threads: int
     outputs_left_out: tuple[str, ...]
+    usual: Baseline | None
 
 
 class ExecutionReport:
@@ -65,6 +67,8 @@ class ExecutionReport:
             "ort_version": versions["onnxruntime"],
             "backend_version": versions[backend.name],
             "runtime_version": metadata.version("enginewright"),
+            "processor": processor.read(),
+            "usual": proofs.usual,
         }
         self._proofs = {
             "threads": proofs.threads,

@@ -13,6 +13,7 @@ from enginewright_runtime.server.message import Request
 
 _VERSIONS: Final = ("1.0", "1.1")
 _LENGTH_DIGITS: Final = 12
+_DEFER_DIGITS: Final = 7  # milliseconds: hours at most
 
 
 class HeadError(Exception):
@@ -128,7 +129,14 @@ def _host(request: Request, _: bytes) -> None:
 
 
 def _probe(request: Request, value: bytes) -> None:
-    request.probe = value.strip() == b"1"
+    request.probe = value.strip()
+
+
+def _defer(request: Request, value: bytes) -> None:
+    digits = value.strip()
+    if not digits.isdigit() or len(digits) > _DEFER_DIGITS:
+        raise HeadError(400, "Enginewright-Defer must be one number of milliseconds")
+    request.defer = int(digits) / 1000
 
 
 def _content_encoding(request: Request, value: bytes) -> None:
@@ -143,6 +151,7 @@ _FIELDS: Final[dict[bytes, Callable[[Request, bytes], None]]] = {
     b"host": _host,
     b"content-encoding": _content_encoding,
     b"enginewright-probe": _probe,
+    b"enginewright-defer": _defer,
 }
 for _name in tuple(_FIELDS):  # the usual spelling too, which spares a call for every field
     _FIELDS[_name.title()] = _FIELDS[_name]

@@ -21,6 +21,7 @@ import uvloop
 from enginewright.contract.reasons import ExitCode, Reason, exit_code
 from enginewright.contract.task import HTTP_PORT, ServeTask
 
+from enginewright_runtime import probe_token
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.paths import Paths
 from enginewright_runtime.runner import failed, write_herald
@@ -78,7 +79,12 @@ class _Server:
         self._paths = paths
         self._port = port
         self._settings = settings
-        self._app = App(task, settings, metadata.version("enginewright"))
+        self._app = App(
+            task,
+            settings,
+            metadata.version("enginewright"),
+            probe_token.read_or_create(paths.probe_token),
+        )
         self._buffer = bytearray(RECEIVE_BYTES)
         self._heads = HeadParser()
         self._stop = asyncio.Event()
@@ -106,6 +112,7 @@ class _Server:
         self._loader.start()
         await self._stop.wait()
         if self._exit_code == ExitCode.OK:
+            self._say_why_dead()
             await self._drain(server)
         server.close()
         sweep.cancel()
@@ -189,6 +196,16 @@ class _Server:
         self._app.drain()
         self._stop.set()
 
+    def _say_why_dead(self) -> None:
+        """Leave word of why the kubelet ends this process, where that is for its liveness."""
+        trouble = self._app.why_dead()
+        if trouble is None or trouble.reason is None:
+            return
+        report = failed("serve", StageFailure(trouble.reason, trouble.message))
+        _log.error("%s: %s", report.reason, report.message)
+        write_herald(self._paths, report.herald())
+        self._exit_code = exit_code(trouble.reason)
+
     async def _drain(self, server: asyncio.Server) -> None:
         """Serve what comes while endpoints are removed, then what is left, then end."""
         began = time.monotonic()
@@ -220,6 +237,7 @@ class _Server:
             await asyncio.sleep(self._settings.sweep_seconds)
             now = time.monotonic()
             self._app.renew_date()
+            self._app.stop_long_run()
             for connection in tuple(self._app.connections):
                 try:
                     connection.check(now)

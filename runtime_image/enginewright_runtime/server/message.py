@@ -37,6 +37,7 @@ class Request:
         "body",
         "chunked",
         "content_encoding",
+        "defer",
         "expects_continue",
         "has_host",
         "json_length",
@@ -62,7 +63,8 @@ class Request:
         self.content_encoding = b""
         self.expects_continue = False
         self.has_host = False
-        self.probe = False  # says that it is the sidecar's
+        self.probe = b""  # the token that shows that it is the sidecar's
+        self.defer = 0.0  # seconds that it may wait for an idle moment, if it is
         self.refusal: Response | None = None  # given already; only the body is still in the way
         self.route: object = None  # the application's own mark
         self.reserved = False  # in the lane of probes, past the limits and counted nowhere

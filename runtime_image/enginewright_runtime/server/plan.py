@@ -90,17 +90,16 @@ def _read_inputs(
 ) -> tuple[dict[str, NDArray[Any]], tuple[BinaryInput, ...], int]:
     if not isinstance(items, list):
         raise RequestError(400, "'inputs' must be a list of tensors")
-    seen: set[str] = set()
+    shapes: dict[str, tuple[int, ...]] = {}
     arrays: dict[str, NDArray[Any]] = {}
     binary_inputs: list[BinaryInput] = []
     offset = 0
     for item in items:
         tensor = _input(signature, item)
-        if tensor.name in seen:
+        if tensor.name in shapes:
             raise RequestError(400, f"input {tensor.name!r} is given twice")
-        seen.add(tensor.name)
         count = tensor.count(item.get("shape"))
-        shape = tuple(item["shape"])
+        shape = shapes[tensor.name] = tuple(item["shape"])
         size = _parameters(item, f"input {tensor.name!r}").get("binary_data_size")
         data = item.get("data")
         if (size is None) == (data is None):
@@ -115,9 +114,10 @@ def _read_inputs(
             size = _binary_size(tensor, count, size)
             binary_inputs.append(BinaryInput(tensor, shape, count, offset, size))
             offset += size
-    if len(seen) != len(signature.inputs):
-        missing = [name for name in signature.inputs if name not in seen]
+    if len(shapes) != len(signature.inputs):
+        missing = [name for name in signature.inputs if name not in shapes]
         raise RequestError(400, f"missing input: {_names(missing)}")
+    signature.check_together(shapes)
     return arrays, tuple(binary_inputs), offset
 
 

@@ -1,22 +1,25 @@
 """Runs the model on all that it promises to take before anybody may ask it: numbers and warm-up."""
 
+import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
-from enginewright.contract.task import Recipe
+from enginewright.contract.task import ShapeProfile
 from numpy.typing import NDArray
 
 from enginewright_runtime.backends.words import plain
+from enginewright_runtime.device_errors import lost_device
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.parity import Comparison, Tolerances, scales_of
 from enginewright_runtime.server.buckets import ComputeBuckets
 from enginewright_runtime.server.decode import Feeds
 from enginewright_runtime.server.golden import Sample, type_name
+from enginewright_runtime.server.profiles import served_profiles
 from enginewright_runtime.server.runner import Runner
 from enginewright_runtime.server.signature import Signature
 
@@ -43,17 +46,19 @@ class Prover:
         """Run every golden sample and every profile point; return the slowest run in seconds.
 
         Raises:
-            StageFailure: ParityFailed.
+            StageFailure: ParityFailed, DeviceLost.
         """
         scales = scales_of({sample.name: sample.expected for sample in samples}, self._types)
         tolerances = Tolerances.of(manifest.recipe, manifest.precision)
-        comparison = Comparison("prepared", tolerances, self._types, scales)
+        comparison = Comparison("prepared", tolerances, self._types, scales, manifest.varying)
         for number, sample in enumerate(samples, 1):
             progress(f"proving golden sample {number} of {len(samples)}")
             arrays = self._run(sample.feeds, f"golden sample {sample.name!r}")
             self._compare(sample, dict(zip(self._outputs, arrays, strict=True)), comparison)
+        if not comparison.verdict().compared:
+            _log.warning("no output can be compared: every one varies, its distribution unknown")
         points = [(f"golden sample {sample.name!r}", sample.feeds) for sample in samples]
-        for label, feeds in _profile_points(samples, manifest.recipe):
+        for label, feeds in _profile_points(samples, served_profiles(manifest)):
             progress(f"warming up {label}")
             self._run(feeds, label)
             points.append((label, feeds))
@@ -77,9 +82,10 @@ class Prover:
         except Exception as error:
             # exceptions of ONNX Runtime share no base class but Exception
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items())
+            lost = lost_device(str(error))
             raise StageFailure(
-                Reason.PARITY_FAILED,
-                f"the backend fails on {label} ({shapes}): {plain(str(error))}",
+                Reason.DEVICE_LOST if lost else Reason.PARITY_FAILED,
+                f"the backend fails on {label} ({shapes}): {lost or plain(str(error))}",
             ) from error
         seconds = time.monotonic() - began
         self._slowest = max(self._slowest, seconds)
@@ -89,10 +95,7 @@ class Prover:
     def _compare(
         self, sample: Sample, actual: dict[str, NDArray[Any]], comparison: Comparison
     ) -> None:
-        known = set(comparison.varying)
         comparison.add(sample.name, sample.expected, actual, lambda: self._again(sample))
-        for name in sorted(comparison.varying - known):
-            _log.warning("output %r gives other values on every run: not compared", name)
         if words := comparison.verdict().words:
             raise StageFailure(Reason.PARITY_FAILED, f"{words} against ONNX Runtime's CPU provider")
 
@@ -101,17 +104,17 @@ class Prover:
         return dict(zip(self._outputs, arrays, strict=True))
 
 
-def _profile_points(samples: list[Sample], recipe: Recipe) -> Iterator[tuple[str, Feeds]]:
+def _profile_points(
+    samples: list[Sample], profiles: Iterable[Iterable[ShapeProfile]]
+) -> Iterator[tuple[str, Feeds]]:
     """Yield inputs for the corners of the shape profiles that no golden sample has.
 
     Their values are those of the first sample, repeated, so that indices stay valid.
     """
-    if not recipe.shapes:
-        return
     known = {_shapes(sample.feeds) for sample in samples}
-    for corner in ("min", "opt", "max"):
+    for inputs, corner in itertools.product(profiles, ("min", "opt", "max")):
         feeds = dict(samples[0].feeds)
-        for profile in recipe.shapes:
+        for profile in inputs:
             shape: tuple[int, ...] = getattr(profile, corner)
             feeds[profile.input] = np.resize(feeds[profile.input], shape)
         if _shapes(feeds) not in known:

@@ -1,6 +1,7 @@
 """Runs the session on what NumPy can hold, and on BF16, which it cannot."""
 
 import ctypes
+import threading
 from typing import Any
 
 import numpy as np
@@ -8,25 +9,26 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from enginewright_runtime.backends.words import status
 from enginewright_runtime.server.datatypes import BF16
 from enginewright_runtime.server.signature import Signature
 
 
 class Runner:
-    """One session; not for two threads at a time."""
+    """One session, which one thread at a time runs."""
 
     def __init__(self, session: ort.InferenceSession, signature: Signature) -> None:
         self._session = session
+        self._turn = threading.Lock()
         tensors = (*signature.inputs.values(), *signature.outputs.values())
         self._half = {tensor.name for tensor in tensors if tensor.datatype is BF16}
 
     def run(self, outputs: list[str], feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Return `outputs` for `feeds`; BF16 tensors are uint16 arrays of their bits."""
-        if self._half:
-            return self._run_values(outputs, feeds)
-        arrays: list[NDArray[Any]] = self._session.run(outputs, feeds)
-        return arrays
+        with self._turn:
+            if self._half:
+                return self._run_values(outputs, feeds)
+            arrays: list[NDArray[Any]] = self._session.run(outputs, feeds)
+            return arrays
 
     def _run_values(self, outputs: list[str], feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Run on ONNX Runtime's own values: its NumPy conversion knows no BF16."""
@@ -47,8 +49,3 @@ def _bits(value: ort.OrtValue) -> NDArray[np.uint16]:
     shape = value.shape()
     size = int(np.prod(shape, dtype=np.int64)) * 2
     return np.frombuffer(ctypes.string_at(value.data_ptr(), size), np.uint16).reshape(shape)
-
-
-def is_input_at_fault(error: Exception) -> bool:
-    """Tell whether ONNX Runtime blames the input."""
-    return status(str(error)) == "INVALID_ARGUMENT"

@@ -28,7 +28,12 @@ class Settings:
     transfer_rate: int = 16 * 1024  # bytes per second
     connection_age: float = 300.0  # after it, the next response closes the connection
     sweep_seconds: float = 0.5  # how often the times above are looked at
+    run_seconds: float = 50.0  # one run longer than this and than 15 warm-up runs is stopped
     stuck_seconds: float = 60.0  # one run longer than this and than 20 warm-up runs: not live
+    failed_runs: int = 3  # requests in a row, before a golden sample is tried again
+    retest_seconds: float = 1.0  # between two such trials, at least
+    device_lost_seconds: float = 5.0  # of nothing but failures, where the device is lost: not live
+    runs_fail_seconds: float = 30.0  # likewise, whatever else fails
     drain_linger: float = 3.0  # accepts after SIGTERM, while endpoints are still being removed
     drain_seconds: float = 25.0  # after SIGTERM, whatever is still open is cut
     linger_seconds: float = 2.0  # reads on after an early refusal, so that the client sees it

@@ -1,15 +1,17 @@
 """What a model takes and gives, and the check that a request's shapes are among it.
 
-Only declared shape profiles limit a dynamic dimension: without one, the CPU and OpenVINO backends
-take every size, so refusing any would break clients for nothing.
+A dynamic dimension is limited by what was declared and, for an engine, by what it was built with:
+declared or not, the provider fails beyond it. Without either every size is taken, so refusing any
+would break clients for nothing.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from enginewright.contract.task import ShapeProfile
+from numpy.typing import NDArray
 
 from enginewright_runtime.server.datatypes import BY_ONNX, Datatype
 from enginewright_runtime.server.errors import OutOfProfileError, RequestError
@@ -17,6 +19,8 @@ from enginewright_runtime.server.errors import OutOfProfileError, RequestError
 _LARGEST: Final = 2**31 - 1  # of a dimension without a profile
 _LARGEST_RANK: Final = 32
 _LARGEST_BYTES: Final = 2**62
+
+Bounds: TypeAlias = tuple[tuple[int, int], ...]  # least and largest size of every dimension
 
 
 class NodeArg(Protocol):
@@ -46,8 +50,9 @@ class Tensor:
     name: str
     datatype: Datatype
     shape: tuple[int, ...]  # -1: dynamic
-    bounds: tuple[tuple[int, int], ...]  # least and largest size of every dimension
+    bounds: Bounds  # of all profiles together; (): not known
     profiled: bool = False
+    values: tuple[float, float] | None = None  # least and largest value, where values are sizes
 
     def count(self, shape: object) -> int:
         """Return how many elements a tensor of `shape` has.
@@ -69,6 +74,22 @@ class Tensor:
             raise self._wrong(shape, "is too large")
         return count
 
+    def check_values(self, array: NDArray[Any]) -> None:
+        """Refuse values past `values`.
+
+        Raises:
+            OutOfProfileError: there is one.
+        """
+        if self.values is None or not array.size:
+            return
+        low, high = self.values
+        wrong = array[(array < low) | (array > high)]
+        if wrong.size:
+            raise OutOfProfileError(
+                f"input {self.name!r}: its values are sizes, and {wrong.flat[0]} is outside the"
+                f" model's shape profile: allowed {low:g} to {high:g}"
+            )
+
     def _wrong(self, shape: list[object], what: str) -> RequestError:
         return RequestError(400, f"input {self.name!r}: shape {_show(shape)} {what}{self._hint()}")
 
@@ -89,6 +110,9 @@ class Tensor:
                     f"input {self.name!r}: shape {_show(shape)} is outside the model's shape profile:"
                     f" dimension {index} is {size}, allowed {low} to {high}"
                 )
+            if size < low:
+                what = f"is empty: dimension {index} is {size}, and {low} is the least here"
+                return self._wrong(shape, what)
         return self._wrong(shape, "is too large")
 
 
@@ -99,6 +123,31 @@ class Signature:
     inputs: dict[str, Tensor]
     outputs: dict[str, Tensor]
     left_out: tuple[str, ...]  # outputs that no tensor of the protocol can carry
+    # bounds by input, where there are several profiles: one of them has to take all inputs
+    profiles: tuple[Mapping[str, Bounds], ...] = ()
+
+    @property
+    def valued(self) -> tuple[Tensor, ...]:
+        """Return the inputs whose values are bounded too."""
+        return tuple(tensor for tensor in self.inputs.values() if tensor.values is not None)
+
+    def check_together(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Refuse shapes that each fit some profile, and all of them none.
+
+        Raises:
+            OutOfProfileError: they do.
+        """
+        if not self.profiles or any(_takes(profile, shapes) for profile in self.profiles):
+            return
+        given = ", ".join(f"{name!r} {_show(shape)}" for name, shape in shapes.items())
+        allowed = "; or ".join(
+            ", ".join(f"{name!r} {_ranges(bounds)}" for name, bounds in profile.items())
+            for profile in self.profiles
+        )
+        raise OutOfProfileError(
+            f"inputs {given} are outside the model's shape profiles, of which one has to take all"
+            f" of them: {allowed}"
+        )
 
     @property
     def largest_request(self) -> int:
@@ -112,16 +161,28 @@ class Signature:
 
 
 def read_signature(
-    inputs: Iterable[NodeArg], outputs: Iterable[NodeArg], profiles: Iterable[ShapeProfile]
+    inputs: Iterable[NodeArg],
+    outputs: Iterable[NodeArg],
+    profiles: Sequence[Sequence[ShapeProfile]],
+    *,
+    least: int = 0,
 ) -> Signature:
-    """Derive the signature from what the session says and the profiles that were declared.
+    """Derive the signature from what the session says and the profiles that it serves.
+
+    Args:
+        inputs: of the session.
+        outputs: likewise.
+        profiles: each with sizes of some inputs or all; a request has to fit one of them.
+        least: size of a dimension that neither the model nor a profile limits.
 
     Raises:
         SignatureError: an input, or every output, is of a type that the protocol has not.
         ProfileError: a profile names no input or has another rank.
     """
-    by_input = {profile.input: profile for profile in profiles}
-    taken = {arg.name: _input(arg, by_input.pop(arg.name, None)) for arg in inputs}
+    by_input: dict[str, list[ShapeProfile]] = {}
+    for each in (each for profile in profiles for each in profile):
+        by_input.setdefault(each.input, []).append(each)
+    taken = {arg.name: _input(arg, by_input.pop(arg.name, []), least) for arg in inputs}
     if by_input:
         raise ProfileError(f"a shape profile is for {_names(by_input)}, which is no input")
     given: dict[str, Tensor] = {}
@@ -133,28 +194,59 @@ def read_signature(
             left_out.append(f"{arg.name} ({arg.type})")
     if not given:
         raise SignatureError(f"no output is a tensor: {', '.join(left_out)}")
-    return Signature(taken, given, tuple(left_out))
+    several = tuple(_bounds_of(profile, taken) for profile in profiles if len(profiles) > 1)
+    return Signature(taken, given, tuple(left_out), several)
 
 
-def _input(arg: NodeArg, profile: ShapeProfile | None) -> Tensor:
+def _input(arg: NodeArg, profiles: Sequence[ShapeProfile], least: int) -> Tensor:
     datatype = BY_ONNX.get(arg.type)
     if datatype is None:
         raise SignatureError(
             f"input {arg.name!r} is a {arg.type}, which the Open Inference Protocol cannot carry"
         )
     shape = _shape(arg)
-    if profile is None:
-        bounds = tuple((size, size) if size >= 0 else (0, _LARGEST) for size in shape)
+    if not profiles:
+        bounds = tuple((size, size) if size >= 0 else (least, _LARGEST) for size in shape)
         return Tensor(arg.name, datatype, shape, bounds)
-    if len({len(shape), len(profile.min), len(profile.max)}) != 1:
-        raise ProfileError(
-            f"input {arg.name!r} has {len(shape)} dimensions, its shape profile {len(profile.min)}"
-        )
-    bounds = tuple(
+    for profile in profiles:
+        if len({len(shape), len(profile.min), len(profile.max)}) != 1:
+            raise ProfileError(
+                f"input {arg.name!r} has {len(shape)} dimensions, its shape profile"
+                f" {len(profile.min)}"
+            )
+    lows = [min(sizes) for sizes in zip(*(each.min for each in profiles), strict=True)]
+    highs = [max(sizes) for sizes in zip(*(each.max for each in profiles), strict=True)]
+    bounds = _within(shape, lows, highs)
+    values = _values(profiles)
+    return Tensor(arg.name, datatype, shape, bounds, profiled=True, values=values)
+
+
+def _values(profiles: Sequence[ShapeProfile]) -> tuple[float, float] | None:
+    lows = [each.low for each in profiles if each.low is not None]
+    highs = [each.high for each in profiles if each.high is not None]
+    return (min(lows), max(highs)) if lows and highs else None
+
+
+def _bounds_of(
+    profile: Sequence[ShapeProfile], inputs: Mapping[str, Tensor]
+) -> Mapping[str, Bounds]:
+    return {each.input: _within(inputs[each.input].shape, each.min, each.max) for each in profile}
+
+
+def _within(shape: Sequence[int], lows: Sequence[int], highs: Sequence[int]) -> Bounds:
+    """Return the sizes that a profile leaves; a size that the model fixes stays."""
+    return tuple(
         (size, size) if size >= 0 else (low, high)
-        for size, low, high in zip(shape, profile.min, profile.max, strict=True)
+        for size, low, high in zip(shape, lows, highs, strict=True)
     )
-    return Tensor(arg.name, datatype, shape, bounds, profiled=True)
+
+
+def _takes(profile: Mapping[str, Bounds], shapes: Mapping[str, Sequence[int]]) -> bool:
+    return all(
+        low <= size <= high
+        for name, bounds in profile.items()
+        for size, (low, high) in zip(shapes[name], bounds, strict=True)
+    )
 
 
 def _shape(arg: NodeArg) -> tuple[int, ...]:
@@ -164,6 +256,11 @@ def _shape(arg: NodeArg) -> tuple[int, ...]:
 def _show(shape: Sequence[object]) -> str:
     shown = ",".join(repr(size)[:20] for size in shape[:8])
     return f"[{shown},…]" if len(shape) > 8 else f"[{shown}]"
+
+
+def _ranges(bounds: Bounds) -> str:
+    shown = [str(low) if low == high else f"{low} to {high}" for low, high in bounds]
+    return f"[{','.join(shown)}]"
 
 
 def _names(names: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.task import ServeTask
 
 import enginewright_runtime.limits
+from enginewright_runtime import processor
 from enginewright_runtime.backends import loading
 from enginewright_runtime.backends.base import Backend
 from enginewright_runtime.backends.loading import ask_device, find
@@ -28,12 +30,15 @@ from enginewright_runtime.server.artifact import (
     check_device,
     check_engine_files,
     check_kind,
+    check_processor,
     damaged_file,
     read_manifest,
 )
 from enginewright_runtime.server.buckets import ComputeBuckets
+from enginewright_runtime.server.diagnosis import Diagnosis
 from enginewright_runtime.server.execution import ExecutionReport, Proofs
 from enginewright_runtime.server.golden import GoldenError, Sample, read_samples
+from enginewright_runtime.server.profiles import served_profiles
 from enginewright_runtime.server.proofs import Prover
 from enginewright_runtime.server.runner import Runner
 from enginewright_runtime.server.signature import (
@@ -42,6 +47,8 @@ from enginewright_runtime.server.signature import (
     SignatureError,
     read_signature,
 )
+from enginewright_runtime.server.stopping import StoppableSession
+from enginewright_runtime.server.usual import measure, usual_feeds
 
 _log: Final = logging.getLogger(__name__)
 
@@ -52,9 +59,12 @@ class ServedModel:
 
     signature: Signature
     runner: Runner
+    stop_run: Callable[[float], None]  # the current one, if it takes more than so many seconds
+    diagnosis: Diagnosis
     buckets: ComputeBuckets
     execution: ExecutionReport
     slowest_run: float  # seconds, during warm-up
+    needs_driver: bool  # NVIDIA's, for its backend
     summary: str  # one line for the log
 
 
@@ -73,6 +83,9 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
     progress("reading the manifest")
     manifest = read_manifest(task, artifact)
     backend = find(task.backend)
+    other_products = check_processor(manifest, processor.read())
+    if other_products:
+        _log.warning("%s: %s", Reason.PROCESSOR_MISMATCH, other_products)
     device = _check(task, artifact, manifest, backend, progress)
     threads = enginewright_runtime.limits.threads()
     if manifest.recipe.extensions:
@@ -82,9 +95,19 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
     loaded = _load(task, artifact, manifest, threads, device)
     signature, samples = _read(task, artifact, manifest, loaded)
     loaded_after = time.monotonic() - began
-    runner = Runner(loaded.session, signature)
+    session = StoppableSession(loaded.session)
+    runner = Runner(session, signature)
     buckets = ComputeBuckets()
-    slowest = Prover(runner, signature, buckets).prove(samples, manifest, progress)
+    try:
+        slowest = Prover(runner, signature, buckets).prove(samples, manifest, progress)
+    except StageFailure as failure:
+        if other_products is None or failure.reason is not Reason.PARITY_FAILED:
+            raise
+        message = f"{failure.message}; {other_products}"
+        raise StageFailure(Reason.PROCESSOR_MISMATCH, message) from failure
+    shapes, feeds = usual_feeds(samples, manifest.recipe)
+    progress(f"measuring {shapes}")
+    usual = measure(partial(runner.run, list(signature.outputs)), shapes, feeds)
     seconds = time.monotonic() - began
     proofs = Proofs(
         golden_samples=len(samples),
@@ -93,6 +116,7 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
         ready_seconds=seconds,
         threads=threads,
         outputs_left_out=signature.left_out,
+        usual=usual,
     )
     report = ExecutionReport(task, manifest, backend, loaded, device, buckets, proofs)
     placement = loaded.placement
@@ -101,7 +125,19 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
         f"{on_provider} of {placement.total} nodes on {placement.provider}, {threads} threads,"
         f" golden samples agree: {len(samples)}, loaded in {loaded_after:.1f} s, ready in {seconds:.1f} s"
     )
-    return ServedModel(signature, runner, buckets, report, slowest, summary)
+    # what a device may have is not known here
+    memory = None if backend.needs_driver else enginewright_runtime.limits.memory()
+    return ServedModel(
+        signature=signature,
+        runner=runner,
+        stop_run=session.stop,
+        diagnosis=Diagnosis(runner.run, signature.outputs, samples, memory),
+        buckets=buckets,
+        execution=report,
+        slowest_run=slowest,
+        needs_driver=device.driver.needed and device.driver.present,
+        summary=summary,
+    )
 
 
 def _check(
@@ -163,7 +199,10 @@ def _read(
 ) -> tuple[Signature, list[Sample]]:
     try:
         signature = read_signature(
-            loaded.session.get_inputs(), loaded.session.get_outputs(), manifest.recipe.shapes
+            loaded.session.get_inputs(),
+            loaded.session.get_outputs(),
+            served_profiles(manifest),
+            least=0 if loaded.placement.takes_empty else 1,
         )
         samples = read_samples(
             artifact / manifest.golden_inputs, artifact / manifest.golden_outputs, signature

@@ -6,12 +6,11 @@ import time
 from dataclasses import replace
 from email.utils import formatdate
 from typing import Any, Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import orjson
-from enginewright.contract.verdict import RELEASE_PARAMETER
 
-from enginewright_runtime.server.connection import Connection
+from enginewright_runtime.server.connection import Connection, make_room
 from enginewright_runtime.server.message import JSON_TYPE, Request, Response
 from enginewright_runtime.server.settings import Settings
 from enginewright_runtime.sidecar.exposition import CONTENT_TYPE
@@ -21,7 +20,6 @@ from enginewright_runtime.sidecar.watch import Watch
 
 _CONNECTIONS: Final = 64  # kubelet, operator, Prometheus, people
 _SWEEP_SECONDS: Final = 1.0
-_RELEASED: Final = frozenset({"1", "true"})
 _PATHS: Final = ("/readyz", "/healthz", "/verdict", "/metrics")
 
 
@@ -51,9 +49,10 @@ class App:
     # What `Connection` asks of its application.
 
     def connected(self, connection: Connection) -> bool:
-        """Take in a connection; False when there are too many."""
+        """Take in a connection; False when there are too many with requests."""
+        room = len(self._connections) < self.settings.connections or make_room(self._connections)
         self._connections.add(connection)
-        return len(self._connections) <= self.settings.connections
+        return room
 
     def disconnected(self, connection: Connection) -> None:
         """Forget a connection."""
@@ -89,8 +88,6 @@ class App:
             case "/healthz":
                 return _state("healthy", ok=self._watch.alive)
             case "/verdict":
-                if _RELEASED & set(parse_qs(parts.query).get(RELEASE_PARAMETER, ())):
-                    self._findings.release()
                 body = self._findings.verdict().to_json().encode()
                 return Response(200, JSON_TYPE, [body], len(body))
             case _:

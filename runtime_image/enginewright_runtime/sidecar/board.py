@@ -32,9 +32,9 @@ class Outcome:
         return cls("failed", reason, message)
 
     @classmethod
-    def unknown(cls, message: str) -> Self:
-        """Return that it cannot be told, and why."""
-        return cls("unknown", None, message)
+    def unknown(cls, message: str, reason: Reason | None = None) -> Self:
+        """Return that it cannot be told, and why; `reason`: where it stays so."""
+        return cls("unknown", reason, message)
 
 
 @dataclass(slots=True)

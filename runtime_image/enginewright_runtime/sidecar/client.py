@@ -6,12 +6,17 @@ all else here, so httptools, which the server needs anyway, reads the answers.
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from typing import Final
 
 import httptools
 
 _RECEIVE_BYTES: Final = 256 * 1024
-_ANSWER_BYTES: Final = 256 * 1024 * 1024  # more is no answer to a golden sample
+_SEND_BYTES: Final = 1024 * 1024  # of a body at a time
+_ANSWER_BYTES: Final = 256 * 1024 * 1024  # more is no answer to what is asked
+
+
+_Parts = Sequence[bytes | memoryview]
 
 
 class UnreachableError(Exception):
@@ -29,14 +34,16 @@ class Answer:
     def __init__(self) -> None:
         self.status = 0
         self.headers: dict[bytes, bytes] = {}
-        self.body = b""
+        self.body: bytes | bytearray = b""
 
 
 class Client:
     """One connection to a port of this machine; one request at a time."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, answer_bytes: int = 0) -> None:
+        """Connect to `port` when asked; answers may be 256 MiB long, or `answer_bytes` if more."""
         self._port = port
+        self._answer_bytes = max(_ANSWER_BYTES, answer_bytes)
         self._lock = asyncio.Lock()
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
@@ -47,15 +54,17 @@ class Client:
             UnreachableError: there was no whole answer.
         """
         head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\n\r\n"
-        return await self._ask(head.encode(), seconds)
+        return await self._ask((head.encode(),), seconds)
 
-    async def post(self, path: str, headers: str, body: bytes, seconds: float) -> Answer:
-        """POST `body` to `path` with more header lines, each with its line end; likewise."""
+    async def post(
+        self, path: str, headers: str, body: Sequence[bytes | memoryview], seconds: float
+    ) -> Answer:
+        """POST a body in parts to `path` with more header lines, each with its line end; likewise."""
         head = (
             f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\n{headers}"
-            f"Content-Length: {len(body)}\r\n\r\n"
+            f"Content-Length: {sum(map(len, body))}\r\n\r\n"
         )
-        return await self._ask(head.encode() + body, seconds)
+        return await self._ask((head.encode(), *body), seconds)
 
     def close(self) -> None:
         """Close the connection."""
@@ -63,7 +72,7 @@ class Client:
             self._streams[1].close()
             self._streams = None
 
-    async def _ask(self, request: bytes, seconds: float) -> Answer:
+    async def _ask(self, request: _Parts, seconds: float) -> Answer:
         async with self._lock:
             try:
                 async with asyncio.timeout(seconds):
@@ -83,7 +92,7 @@ class Client:
                 self.close()
                 raise UnreachableError("does not answer in HTTP") from None
 
-    async def _exchange(self, request: bytes) -> Answer:
+    async def _exchange(self, request: _Parts) -> Answer:
         """Ask on the open connection, and once more on a new one if that had been closed."""
         if self._streams is not None:
             with contextlib.suppress(_StaleError, ConnectionError):
@@ -99,11 +108,13 @@ class Client:
             raise ConnectionResetError("closed before it answered") from None
 
     async def _once(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: _Parts
     ) -> Answer:
-        writer.write(request)
-        await writer.drain()
-        receiver = _Receiver()
+        for part in request:
+            for at in range(0, len(part), _SEND_BYTES):
+                writer.write(memoryview(part)[at : at + _SEND_BYTES])  # what waits is copied
+                await writer.drain()
+        receiver = _Receiver(self._answer_bytes)
         while not receiver.done:
             data = await reader.read(_RECEIVE_BYTES)
             if data:
@@ -126,13 +137,14 @@ class _StaleError(Exception):
 class _Receiver:
     """Takes one answer in; httptools calls back what it has found."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self.answer = Answer()
         self.size = 0
         self.done = False
         self.keep_alive = False
         self._headed = False
-        self._parts: list[bytes] = []
+        self._body = bytearray()  # grows in place, where a list of parts is copied in the end
         self._parser = httptools.HttpResponseParser(self)
 
     @property
@@ -146,7 +158,7 @@ class _Receiver:
     def feed(self, data: bytes) -> None:
         """Take the next bytes."""
         self.size += len(data)
-        if self.size > _ANSWER_BYTES:
+        if self.size > self._limit:
             raise ConnectionAbortedError("its answer is too long")
         self._parser.feed_data(data)
 
@@ -163,12 +175,11 @@ class _Receiver:
         self._headed = True
 
     def on_body(self, body: bytes) -> None:
-        self._parts.append(body)
+        self._body += body
 
     def on_message_complete(self) -> None:
         self.done = True
         # after this call the parser has forgotten both
         self.answer.status = self._parser.get_status_code()
         self.keep_alive = self._parser.should_keep_alive() and not self.ends_with_connection
-        self.answer.body = b"".join(self._parts)
-        self._parts.clear()
+        self.answer.body, self._body = self._body, bytearray()

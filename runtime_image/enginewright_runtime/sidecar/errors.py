@@ -14,8 +14,11 @@ _ANSWERS: Final = re.compile(
     rb'^enginewright_requests_total\{[^}]*code="(\d{3})"[^}]*\} ([0-9.eE+]+)', re.MULTILINE
 )
 
+_REFUSALS: Final = frozenset(range(400, 499))  # 499: the client has gone
+_MANY_REFUSALS: Final = 0.5  # as EnginewrightRequestsRefused has it
 
-def answers(exposition: bytes) -> dict[int, float] | None:
+
+def answers(exposition: bytes | bytearray) -> dict[int, float] | None:
     """Return answers by status code from the server's metrics; None when it has none such."""
     found = {int(code): float(count) for code, count in _ANSWERS.findall(exposition)}
     return found or None
@@ -55,4 +58,8 @@ class ErrorShare:
                 Reason.TOO_MANY_ERRORS,
                 f"more than {limit:.0%} of the requests are answered with {codes}",
             )
-        return Outcome.ok(f"at most {limit:.0%} of the requests fail")
+        refused = sum(count for code, count in delta.items() if code in _REFUSALS)
+        told = f"at most {limit:.0%} of the requests fail"
+        if refused > _MANY_REFUSALS * total:
+            told += "; more than half are refused for what clients send (4xx)"
+        return Outcome.ok(told)

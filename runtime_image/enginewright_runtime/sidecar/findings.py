@@ -5,21 +5,25 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from enginewright.contract.execution import Execution, PlacementFacts
+from enginewright.contract.causes import Cause
+from enginewright.contract.execution import Baseline, Execution, PlacementFacts
 from enginewright.contract.manifest import Manifest
-from enginewright.contract.reasons import Reason
+from enginewright.contract.reasons import NOTHING_RUNS, Reason
 from enginewright.contract.task import ServeTask
 from enginewright.contract.verdict import Check, FallbackVerdict, Verdict
 
 from enginewright_runtime.logs import counted
+from enginewright_runtime.sidecar import benchmark
 from enginewright_runtime.sidecar import told as judge
 from enginewright_runtime.sidecar.board import Board, Outcome
 from enginewright_runtime.sidecar.errors import ErrorShare
 from enginewright_runtime.sidecar.golden import Finding
 from enginewright_runtime.sidecar.histogram import Histogram
-from enginewright_runtime.sidecar.latency import LiveLatency, ProbeLatency
+from enginewright_runtime.sidecar.latency import LiveLatency, ProbeLatency, Slowness
 from enginewright_runtime.sidecar.readiness import Gate
 from enginewright_runtime.sidecar.settings import Settings
+from enginewright_runtime.sidecar.traffic import Traffic
+from enginewright_runtime.sidecar.turns import Known
 
 _log: Final = logging.getLogger(__name__)
 
@@ -29,6 +33,7 @@ OF_EXECUTION: Final = (
     Check.DISTRIBUTION,
     Check.VERSIONS,
     Check.LIVE_LATENCY,
+    Check.CLASS_LATENCY,
 )
 
 
@@ -54,29 +59,36 @@ class Findings:
         self.task = task
         self.manifest = manifest
         self.board = Board()
-        self.latency = ProbeLatency(settings, samples)
+        self.latency = ProbeLatency(settings)
         self.probes = Histogram()
         self.told: Execution | None = None
         self._gate = Gate(task.promise.policy)
         self._samples = samples
         self._settings = settings
         self._clock = clock
-        self._live = LiveLatency(settings)
+        self.live = LiveLatency(settings)
+        self._traffic = Traffic()
+        self._usual: Baseline | None = None
         self._errors = ErrorShare(settings)
         self._golden: dict[str, Finding] = {}  # the last one by sample
         self._placed: Placed | None = None
         self._admitted: PlacementFacts | None = None
         self._foreign = False
+        self._failing = 0  # golden inferences in a row that the server could not run
         self._was_ready = False
         self._released_until = float("-inf")
 
     # What is taken in.
 
-    def server(self, *, live: bool, ready: bool) -> None:
-        """The server has answered for its health."""
+    def server(
+        self, *, live: bool, ready: bool, reason: Reason | None = None, why: str = ""
+    ) -> None:
+        """The server has answered for its health; `reason` and `why`: what it says is wrong."""
         if live and ready:
             self._was_ready = True
             self._record(Check.SERVER, Outcome.ok("the server is alive and ready"))
+        elif self._was_ready and reason is not None:
+            self._record(Check.SERVER, Outcome.failed(reason, why))
         elif live:
             self._server_failed("the server is alive and not ready")
         else:
@@ -94,6 +106,8 @@ class Findings:
         """The server has told how it runs the model; `due`: the checks whose time has come."""
         self._foreign = False
         self.told = told
+        self._usual = told.usual or self._usual
+        self._traffic.add(told.buckets, self._clock())
         for check in due:
             self._record(check, self._judge(check, told))
         self._decide()
@@ -103,6 +117,7 @@ class Findings:
         if foreign:
             self._foreign = True
             self.told = None
+            self._traffic = Traffic()
         for check in due:
             if foreign:
                 self._record(check, Outcome.unknown(why))
@@ -112,19 +127,27 @@ class Findings:
 
     def golden(self, found: Finding, interval: float) -> None:
         """A golden inference has ended; the next one is `interval` seconds away."""
-        if found.late:
-            self.latency.add(found.sample, found.seconds)
+        now = self._clock()
+        self._failing = self._failing + 1 if found.fails else 0
+        idle = self.known.idle >= self._settings.idle_seconds
+        if found.late or (found.wrong is None and found.unanswered is None):
+            self.latency.add(found, now, idle=idle)
         if found.unanswered is not None:
-            self.board.miss(Check.GOLDEN, found.unanswered)
+            self._golden_missed(found, interval)
         else:
-            self.probes.observe(found.seconds)
+            self.probes.observe(max(0.0, found.seconds - found.queued))
             self._golden[found.sample] = found
-            if found.wrong is None:
-                self.latency.add(found.sample, found.seconds)
             self._record(Check.GOLDEN, self._golden_outcome(), interval + found.seconds)
-        outcome = self.latency.outcome()
+        outcome = self.latency.outcome(now)
         self._record(Check.PROBE_LATENCY, outcome, interval + found.seconds)
         self._decide()
+
+    def _golden_missed(self, found: Finding, interval: float) -> None:
+        why = found.unanswered or ""
+        if found.reason is not None and self._failing >= self._settings.golden_failures:
+            self._record(Check.GOLDEN, Outcome.failed(found.reason, why), interval)
+        else:
+            self.board.miss(Check.GOLDEN, why)
 
     def answers(self, counts: Mapping[int, float]) -> None:
         """The server has told its answers by status code."""
@@ -135,9 +158,9 @@ class Findings:
         """The server has told no such counts."""
         self.board.miss(Check.ERRORS, why)
 
-    def release(self) -> None:
-        """The operator lets the pod go for a broken promise, for a while."""
-        self._released_until = self._clock() + self._settings.release_seconds
+    def release(self, seconds: float) -> None:
+        """The operator lets the pod go for a broken promise, for so long from now; 0: no longer."""
+        self._released_until = self._clock() + seconds if seconds else float("-inf")
         self._decide()
 
     # What is given out.
@@ -146,6 +169,14 @@ class Findings:
     def serving(self) -> bool:
         """Whether the server is ready, as far as is known."""
         return self.board.verdict(Check.SERVER, self._clock()).state == "ok"
+
+    @property
+    def fault(self) -> Reason | None:
+        """Why the server answers nothing, though it is there: DeviceLost, RunsFail; else None."""
+        now = self._clock()
+        found = (self.board.verdict(check, now) for check in (Check.SERVER, Check.GOLDEN))
+        reasons = (each.reason for each in found if each.reason in NOTHING_RUNS)
+        return min(reasons, key=NOTHING_RUNS.index, default=None)
 
     @property
     def ready(self) -> bool:
@@ -158,10 +189,56 @@ class Findings:
         return self._gate.admitted
 
     @property
+    def known(self) -> Known:
+        """What the next golden inference hangs on."""
+        return Known(
+            proven={name for name, found in self._golden.items() if found.wrong is None},
+            idle=self._traffic.idle(self._clock()),
+            served=self._traffic.served,
+            undecided=self.latency.undecided(self._clock()),
+        )
+
+    @property
     def placed(self) -> Placed | None:
         """Where the nodes run; None: not known, or not lately."""
         state = self.board.verdict(Check.PLACEMENT, self._clock()).state
         return None if state == "unknown" else self._placed
+
+    @property
+    def baseline(self) -> Baseline | None:
+        """What a run usually takes: of the usual shapes where the server tells, else of the quickest sample."""
+        if self._usual is not None:
+            return self._usual
+        seconds = self.latency.baseline
+        return (
+            None
+            if seconds is None
+            else Baseline(p50=seconds, samples=self._settings.baseline_probes)
+        )
+
+    @property
+    def usual_latency(self) -> tuple[str, float] | None:
+        """The usual shapes, and seconds that a run takes: the lower of at the start and now; None: unknown.
+
+        By this pods of one class can be compared: a burst at the start is outdone by what is measured
+        later, and an idle device, whose clocks are low, by the start.
+        """
+        usual = self._usual
+        if usual is None or usual.shapes is None:
+            return None
+        now = self.latency.current(usual.shapes, self._clock())
+        return usual.shapes, usual.p50 if now is None else min(usual.p50, now)
+
+    def latency_ratios(self) -> dict[Check, float]:
+        """Return how much longer it takes than usual, by the check that finds it; what is known."""
+        now = self._clock()
+        found = {
+            Check.PROBE_LATENCY: self.latency.worst(now),
+            Check.LIVE_LATENCY: self.live.worst(now),
+        }
+        if benchmarked := self._benchmarked():
+            found[Check.CLASS_LATENCY] = benchmarked[1]
+        return {check: each.ratio for check, each in found.items() if each is not None}
 
     @property
     def parity_max_abs_error(self) -> float | None:
@@ -182,7 +259,7 @@ class Findings:
             admitted=self._gate.admitted,
             checks=self.board.verdicts(self._clock()),
             fallback=placed.fallback if placed else None,
-            baseline=self.latency.baseline,
+            baseline=self.baseline,
             parity_max_abs_error=self.parity_max_abs_error,
         )
 
@@ -205,19 +282,21 @@ class Findings:
             _log.warning("the server has gone: it is to be admitted anew")
         self.board.forget(why)
         self._gate.restart()
-        self._live = LiveLatency(self._settings)
+        self.live.restart()
+        self._traffic = Traffic()
         self._errors = ErrorShare(self._settings)
         self.latency.restart()
         self._golden.clear()
+        self._failing = 0
         self.told = self._placed = self._admitted = None
         self._foreign = False
 
     def _judge(self, check: Check, told: Execution) -> Outcome:
         match check:
             case Check.PROVIDER:
-                return judge.provider(told)
+                return judge.provider(told, self._cause(told))
             case Check.PLACEMENT:
-                found = judge.fallback(told, self.manifest, self.task, self._admitted)
+                found = judge.fallback(told, self.manifest, self.task, self._cause(told))
                 nodes = judge.original_nodes(told.placement, told.provider, found)
                 self._placed = Placed(found, nodes)
                 return judge.placement(found)
@@ -225,9 +304,23 @@ class Findings:
                 return judge.distribution(told)
             case Check.VERSIONS:
                 return judge.versions(told, self.manifest, self.task)
+            case Check.CLASS_LATENCY:
+                return benchmark.outcome(self.manifest, self._benchmarked())
             case _:
-                self._live.add(told.buckets, self._clock())
-                return self._live.outcome()
+                self.live.add(told.buckets, self._clock())
+                return self.live.outcome(self._clock())
+
+    def _cause(self, told: Execution) -> Cause | None:
+        return judge.cause(told, self.task.backend, self._admitted)
+
+    def _benchmarked(self) -> tuple[str, Slowness] | None:
+        now = self._clock()
+        return benchmark.compared(
+            self.manifest,
+            self._usual,
+            lambda sample: self.latency.current(sample, now),
+            self._settings,
+        )
 
     def _golden_outcome(self) -> Outcome:
         wrong = next((each.wrong for each in self._golden.values() if each.wrong), None)
@@ -235,7 +328,17 @@ class Findings:
             return Outcome.failed(Reason.PARITY_FAILED, wrong)
         if len(self._golden) < self._samples:
             return Outcome.unknown("not every golden sample has been asked yet")
-        return Outcome.ok(f"{counted(self._samples, 'golden sample')} answered rightly")
+        if not any(each.compared for each in self._golden.values()):
+            return Outcome.unknown(
+                "no output of the golden samples can be compared: every one has other values in"
+                " every run of the source, and how they are distributed is not known",
+                Reason.NOTHING_COMPARED,
+            )
+        right = f"{counted(self._samples, 'golden sample')} answered rightly"
+        spread = [each.name for each in self.manifest.varying or () if each.spreads]
+        return Outcome.ok(
+            f"{right}; compared in distribution: {', '.join(spread)}" if spread else right
+        )
 
     def _decide(self) -> bool:
         now = self._clock()

@@ -81,7 +81,7 @@ def _prepare(
             Reason.ARTIFACT_CORRUPT, f"the golden samples of the artefact are unusable: {error}"
         ) from error
     findings = Findings(task, manifest, len(samples.names), settings, time.monotonic)
-    return findings, Watch(findings, samples, settings, server_port)
+    return findings, Watch(findings, samples, settings, paths, server_port)
 
 
 def _read_manifest(task: ServeTask, paths: Paths) -> Manifest:

@@ -113,6 +113,12 @@ def _checks(findings: Findings, text: Exposition) -> None:
         ],
     )
     text.family(
+        "gauge",
+        "enginewright_runs_failing",
+        "Whether the server is there and no run of the model succeeds, with the reason while it is so.",
+        [({"reason": findings.fault or ""}, findings.fault is not None)],
+    )
+    text.family(
         "counter",
         "enginewright_probe_failures_total",
         "Times that a check was run and failed.",
@@ -127,23 +133,37 @@ def _latency(findings: Findings, text: Exposition) -> None:
         findings.probes.buckets(),
         findings.probes.total,
     )
-    baseline = findings.latency.baseline
-    quantiles: list[Row] = []
-    if baseline is not None:
-        values = (("0.5", baseline.p50), ("0.9", baseline.p90), ("0.99", baseline.p99))
-        quantiles = [({"quantile": quantile}, value) for quantile, value in values]
+    baseline = findings.baseline
+    quantiles = (
+        (("0.5", baseline.p50), ("0.9", baseline.p90), ("0.99", baseline.p99)) if baseline else ()
+    )
     text.family(
         "gauge",
         "enginewright_baseline_latency_seconds",
-        "Golden inferences when the server had just become ready.",
-        quantiles,
+        "Time in the model of the usual shapes when it had just been loaded, by quantile.",
+        [({"quantile": quantile}, value) for quantile, value in quantiles if value is not None],
     )
-    ratio = findings.latency.ratio()
+    usual = findings.usual_latency
+    text.family(
+        "gauge",
+        "enginewright_usual_latency_seconds",
+        "Time in the model of the usual shapes, the lower of at the start and now.",
+        [] if usual is None else [({"shapes": usual[0]}, usual[1])],
+    )
     text.family(
         "gauge",
         "enginewright_latency_ratio",
-        "Median of the last golden inferences over the baseline of the same samples.",
-        [] if ratio is None else [({}, ratio)],
+        "Time in the model, or until the answer, over what is usual; of what is furthest above it.",
+        [({"check": check}, ratio) for check, ratio in findings.latency_ratios().items()],
+    )
+    text.family(
+        "counter",
+        "enginewright_baseline_lowered_total",
+        "Times that a baseline has proved too high and was taken anew.",
+        [
+            ({"check": Check.PROBE_LATENCY}, findings.latency.lowered),
+            ({"check": Check.LIVE_LATENCY}, findings.live.lowered),
+        ],
     )
     error = findings.parity_max_abs_error
     text.family(

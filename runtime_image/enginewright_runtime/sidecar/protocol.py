@@ -5,6 +5,7 @@ in JSON: the sidecar also stands beside servers that are not ours.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,10 +16,12 @@ from numpy.typing import NDArray
 
 from enginewright_runtime.server.datatypes import BF16, Datatype
 from enginewright_runtime.server.golden import Sample
+from enginewright_runtime.sidecar.client import Answer
 from enginewright_runtime.sidecar.samples import Types
 
 BINARY_EXTENSION: Final = "binary_tensor_data"
 _LARGEST_RANK: Final = 32
+_DURATION: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
 
 
 class AnswerError(ValueError):
@@ -31,9 +34,9 @@ class UnaskableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The body of a request."""
+    """The body of a request, in parts: a tensor of many megabytes is not copied to send it."""
 
-    body: bytes
+    parts: tuple[bytes | memoryview, ...]
     json_length: int | None  # None: all of it is JSON
 
 
@@ -44,7 +47,7 @@ def encode(sample: Sample, types: Types, *, binary: bool) -> Question:
         UnaskableError: JSON has no form for one of the inputs.
     """
     inputs: list[dict[str, Any]] = []
-    parts: list[bytes] = []
+    parts: list[bytes | memoryview] = []
     for name, array in sample.feeds.items():
         datatype = types.inputs[name]
         tensor: dict[str, Any] = {
@@ -53,7 +56,7 @@ def encode(sample: Sample, types: Types, *, binary: bool) -> Question:
             "shape": list(array.shape),
         }
         if binary:
-            part = _strings(array) if datatype.is_string else array.tobytes()
+            part = _strings(array) if datatype.is_string else _bytes(array)
             tensor["parameters"] = {"binary_data_size": len(part)}
             parts.append(part)
         else:
@@ -64,11 +67,11 @@ def encode(sample: Sample, types: Types, *, binary: bool) -> Question:
         for name in sample.expected
     ]
     header = orjson.dumps({"inputs": inputs, "outputs": outputs})
-    return Question(b"".join([header, *parts]), len(header) if binary else None)
+    return Question((header, *parts), len(header) if binary else None)
 
 
 def decode(
-    body: bytes, json_length: int | None, wanted: Mapping[str, Any], types: Types
+    body: bytes | bytearray, json_length: int | None, wanted: Mapping[str, Any], types: Types
 ) -> dict[str, NDArray[Any]]:
     """Return the outputs `wanted` of an answer, each in the shape that it says it has.
 
@@ -91,6 +94,21 @@ def decode(
     return arrays
 
 
+def timing(answer: Answer) -> tuple[float, float | None]:
+    """Return the seconds that a request waited and was in the model, as its answer tells.
+
+    Read from `Server-Timing` (W3C; milliseconds); (0, None) where a server sends none.
+    """
+    told: dict[str, float] = {}
+    for entry in answer.headers.get(b"server-timing", b"").decode(errors="replace").split(","):
+        name, *parameters = (part.strip() for part in entry.split(";"))
+        for parameter in parameters:
+            key, _, text = parameter.partition("=")
+            if key == "dur" and _DURATION.fullmatch(text):
+                told[name] = float(text) / 1000
+    return told.get("queue", 0.0), told.get("compute")
+
+
 def _places(tensors: Mapping[str, Any], at: int) -> dict[str, tuple[int, int]]:
     """Return begin and end of the binary outputs, which follow each other in the answer's order."""
     found = {}
@@ -107,7 +125,7 @@ def _read(
     name: str,
     tensor: dict[str, Any],
     datatype: Datatype,
-    body: bytes,
+    body: bytes | bytearray,
     place: tuple[int, int] | None,
 ) -> NDArray[Any]:
     shape = tensor.get("shape")
@@ -125,9 +143,9 @@ def _read(
         if place is None:
             array = _from_json(tensor["data"], datatype)
         elif datatype.is_string:
-            array = _from_strings(body[place[0] : place[1]])
+            array = _from_strings(bytes(body[place[0] : place[1]]))
         else:
-            array = np.frombuffer(body[place[0] : place[1]], datatype.dtype)
+            array = np.frombuffer(memoryview(body)[place[0] : place[1]], datatype.dtype)
         return array.reshape(shape)
     except (ValueError, TypeError, KeyError, OverflowError):
         raise AnswerError(
@@ -148,6 +166,11 @@ def _json(name: str, array: NDArray[Any], datatype: Datatype) -> list[Any]:
         raise UnaskableError(f"input {name!r} has NaN or infinity, which JSON has no form for")
     data: list[Any] = array.ravel().tolist()
     return data
+
+
+def _bytes(array: NDArray[Any]) -> memoryview:
+    """Return the elements as they lie in memory, or in their file."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _strings(array: NDArray[Any]) -> bytes:

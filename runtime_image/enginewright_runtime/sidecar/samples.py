@@ -1,8 +1,11 @@
 """The artefact's golden samples, ready to be asked, without more memory than a sidecar may have.
 
-Small files are kept in memory, encoded; of large ones one sample at a time is read when it is due.
+Small files are kept in memory. Large ones stay where they are: arrays are views of the file, so that
+sending an input or comparing with an output takes pages that the kernel may drop again.
 """
 
+import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,10 +14,11 @@ import numpy as np
 from enginewright.contract.manifest import Manifest, TensorSpec
 from numpy.typing import NDArray
 
+from enginewright_runtime.arrays import map_arrays
 from enginewright_runtime.server.datatypes import BF16, BYTES, DATATYPES, Datatype
 from enginewright_runtime.server.golden import GoldenError, Sample, in_memory
 
-_MOST: Final = 8  # asked in rotation; of more, as many are taken at equal distances
+_MOST: Final = 8  # asked; of more, as many are taken at equal distances
 _KEPT_BYTES: Final = 4 * 1024 * 1024
 _BY_NAME: Final = {
     **{each.dtype.name: each for each in DATATYPES if each not in (BF16, BYTES)},
@@ -32,7 +36,7 @@ class Types:
 
 
 class Samples:
-    """The golden samples of one artefact, in rotation."""
+    """The golden samples of one artefact."""
 
     def __init__(self, artifact: Path, manifest: Manifest) -> None:
         """Read which samples there are.
@@ -54,17 +58,11 @@ class Samples:
         self.names: list[str] = [
             names[int(index * step)] for index in range(min(len(names), _MOST))
         ]
-        self._next = 0
         size = self._inputs.stat().st_size + self._outputs.stat().st_size
         self._kept: dict[str, Sample] | None = {} if size <= _KEPT_BYTES else None
-        for name in self.names:  # now, so that a fault shows at start
-            self.read(name)
-
-    def next(self) -> str:
-        """Return the name of the sample whose turn it is."""
-        name = self.names[self._next % len(self.names)]
-        self._next += 1
-        return name
+        # now, so that a fault shows at start
+        samples = [self.read(name) for name in self.names]
+        self.largest_outputs = max(_bytes(sample.expected) for sample in samples)
 
     def read(self, name: str) -> Sample:
         """Return a sample.
@@ -75,10 +73,11 @@ class Samples:
         """
         if self._kept is not None and name in self._kept:
             return self._kept[name]
+        mapped = self._kept is None
         sample = Sample(
             name,
-            _arrays(self._inputs, name, self.types.inputs),
-            _arrays(self._outputs, name, self.types.outputs),
+            _arrays(self._inputs, name, self.types.inputs, mapped=mapped),
+            _arrays(self._outputs, name, self.types.outputs, mapped=mapped),
         )
         if missing := sorted(self.types.inputs.keys() - sample.feeds.keys()):
             raise GoldenError(f"golden sample {name!r} has no input {missing[0]!r}")
@@ -89,13 +88,19 @@ class Samples:
         return sample
 
 
-def _arrays(path: Path, sample: str, types: dict[str, Datatype]) -> dict[str, NDArray[Any]]:
-    found = {}
-    with np.load(path, allow_pickle=False) as arrays:
-        for name, datatype in types.items():
-            if f"{sample}/{name}" in arrays.files:
-                found[name] = in_memory(arrays[f"{sample}/{name}"], datatype)
-    return found
+def _bytes(arrays: Mapping[str, NDArray[Any]]) -> int:
+    return sum(array.nbytes for array in arrays.values())
+
+
+def _arrays(
+    path: Path, sample: str, types: dict[str, Datatype], *, mapped: bool
+) -> dict[str, NDArray[Any]]:
+    with contextlib.nullcontext(map_arrays(path)) if mapped else np.load(path) as arrays:
+        return {
+            name: in_memory(arrays[f"{sample}/{name}"], datatype)
+            for name, datatype in types.items()
+            if f"{sample}/{name}" in arrays
+        }
 
 
 def _types(specs: tuple[TensorSpec, ...]) -> dict[str, Datatype]:

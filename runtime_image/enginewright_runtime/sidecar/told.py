@@ -1,9 +1,13 @@
 """What the server tells of itself, against the task and the manifest. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from enginewright.contract import causes
+from enginewright.contract.causes import Cause
 from enginewright.contract.execution import Execution, PlacementFacts
+from enginewright.contract.images import PROVIDERS
 from enginewright.contract.manifest import Manifest
+from enginewright.contract.processors import mismatch
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import ServeTask
 from enginewright.contract.verdict import FallbackVerdict
@@ -12,55 +16,84 @@ from enginewright_runtime import promise
 from enginewright_runtime.sidecar.board import Outcome
 
 
-def provider(told: Execution) -> Outcome:
-    """Judge whether the backend's provider was really made, and its driver is there."""
+def cause(told: Execution, backend: str, admitted: PlacementFacts | None) -> Cause | None:
+    """Return why the provider of `backend` does not run the model; None where it does.
+
+    The checks of provider and placement, the verdict on fallback and what hangs on them (metrics,
+    alerts, conditions, Events) all name this one.
+
+    Args:
+        told: what the server says.
+        backend: that was promised.
+        admitted: placement when the pod was admitted; None: it was not yet.
+    """
+    if told.session > 1 and admitted is not None and _moved(told.placement, admitted):
+        message = "ONNX Runtime has replaced the session that was admitted"
+        return Cause(reason=Reason.SESSION_REPLACED, message=message)
+    wrong = list(_wrong(told, backend))
+    packages = distribution(told)
+    if wrong and packages.reason is not None:  # which providers exist is chance
+        wrong.append(Cause(reason=packages.reason, message=packages.message))
+    return causes.first(wrong)
+
+
+def _wrong(told: Execution, backend: str) -> Iterator[Cause]:
+    """Yield all that is wrong with the provider; what only follows from a cause comes without one."""
+    if told.provider != PROVIDERS[backend]:
+        message = (
+            f"the server reports {told.provider} as the provider of backend {backend},"
+            f" which is {PROVIDERS[backend]}"
+        )
+        yield Cause(reason=Reason.PROVIDER_MISSING, message=message)
+        return
     driver = told.driver
-    if driver.needed and not driver.present:
-        reason = driver.reason or Reason.DRIVER_MISSING
-        return Outcome.failed(reason, driver.message or f"{told.provider} has no driver")
+    lacking = driver.needed and not driver.present
+    if lacking:
+        message = driver.message or f"{told.provider} has no driver"
+        yield Cause(reason=driver.reason or Reason.DRIVER_MISSING, message=message)
     if told.provider_reason is not None:
-        words = told.provider_message or f"ONNX Runtime could not make {told.provider}"
-        return Outcome.failed(told.provider_reason, words)
+        message = told.provider_message or f"ONNX Runtime could not make {told.provider}"
+        yield Cause(reason=told.provider_reason, message=message)
+    if lacking or told.provider_reason is not None:
+        return
+    total = sum(told.placement.nodes.values())
     if told.provider not in told.providers:
         others = ", ".join(told.providers) or "none"
-        return Outcome.failed(
-            Reason.PROVIDER_MISSING, f"the session has {others} instead of {told.provider}"
-        )
-    total = sum(told.placement.nodes.values())
-    if total and not told.placement.nodes.get(told.provider):
-        return Outcome.failed(
-            Reason.PROVIDER_REFUSED, f"{told.provider} is there and took none of the {total} nodes"
-        )
-    return Outcome.ok(f"the session has {told.provider}")
+        message = f"the session has {others} instead of {told.provider}"
+        yield Cause(reason=Reason.PROVIDER_MISSING, message=message)
+    elif total and not told.placement.nodes.get(told.provider):
+        message = f"{told.provider} is there and took none of the {total} nodes"
+        yield Cause(reason=Reason.UNSUPPORTED_OPERATOR, message=message)
+
+
+def provider(told: Execution, found: Cause | None) -> Outcome:
+    """Turn what `cause` found into the check's outcome: was the provider made, is its driver there?"""
+    if found is None:
+        return Outcome.ok(f"the session has {told.provider}")
+    return Outcome.failed(found.reason, found.message)
 
 
 def fallback(
-    told: Execution, manifest: Manifest, task: ServeTask, admitted: PlacementFacts | None
+    told: Execution, manifest: Manifest, task: ServeTask, found: Cause | None
 ) -> FallbackVerdict:
-    """Judge where the nodes run.
+    """Judge where the nodes run: `promise.judge`'s verdict, for the reason that `cause` found.
 
     Args:
         told: what the server says.
         manifest: of what is served.
         task: with the promise.
-        admitted: placement when the pod was admitted; None: it was not yet.
-
-    Returns:
-        `promise.judge`'s verdict; of active fallback the reason is SessionReplaced where ONNX
-        Runtime has made the session anew and nodes have moved since the pod was admitted.
+        found: by `cause`.
     """
-    found = promise.judge(
+    verdict = promise.judge(
         told.placement,
         told.provider,
         manifest,
         task.promise,
-        provider_reason=told.provider_reason,
+        cause=found.reason if found else None,
     )
-    replaced = told.session > 1 and admitted is not None and _moved(told.placement, admitted)
-    if not (found.active and replaced):
-        return found
-    words = f"ONNX Runtime has replaced the session that was admitted: {found.message}"
-    return found.model_copy(update={"reason": Reason.SESSION_REPLACED, "message": words})
+    if found is None or not verdict.active or verdict.reason is not found.reason:
+        return verdict
+    return verdict.model_copy(update={"message": f"{found.message}: {verdict.message}"})
 
 
 def placement(found: FallbackVerdict) -> Outcome:
@@ -102,7 +135,7 @@ def distribution(told: Execution) -> Outcome:
 
 
 def versions(told: Execution, manifest: Manifest, task: ServeTask) -> Outcome:
-    """Judge that what runs is what was proven: keys, digests and versions."""
+    """Judge that what runs is what was proven: keys, digests, versions, and the processor where it matters."""
     engine = manifest.engine
     recipe = manifest.recipe if engine is None else engine.recipe
     wrong = _difference(
@@ -119,6 +152,11 @@ def versions(told: Execution, manifest: Manifest, task: ServeTask) -> Outcome:
     )
     if wrong:
         return Outcome.failed(Reason.VERSION_MISMATCH, wrong)
+    different = mismatch(
+        saturable=manifest.saturable, proved_on=manifest.processor, serving=told.processor
+    )
+    if different and manifest.recipe.int8_products == "exact":  # else golden samples decide
+        return Outcome.failed(Reason.PROCESSOR_MISMATCH, different)
     if engine is not None:
         if told.engine_sha256 is None:
             return Outcome.unknown("the server does not tell the digest of its engine")

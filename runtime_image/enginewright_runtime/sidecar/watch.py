@@ -13,16 +13,21 @@ from typing import Final
 
 import orjson
 from enginewright.contract.execution import Execution
+from enginewright.contract.reasons import NOTHING_RUNS, Reason
 from enginewright.contract.verdict import Check, CheckVerdict
 from pydantic import ValidationError
 
+from enginewright_runtime.paths import Paths
+from enginewright_runtime.probe_token import read_or_create
 from enginewright_runtime.sidecar.client import Answer, Client, UnreachableError
 from enginewright_runtime.sidecar.errors import answers
 from enginewright_runtime.sidecar.findings import OF_EXECUTION, Findings
-from enginewright_runtime.sidecar.golden import Finding, GoldenProbe
+from enginewright_runtime.sidecar.golden import GoldenProbe
 from enginewright_runtime.sidecar.protocol import BINARY_EXTENSION
+from enginewright_runtime.sidecar.release import seconds_left
 from enginewright_runtime.sidecar.samples import Samples
 from enginewright_runtime.sidecar.settings import Settings
+from enginewright_runtime.sidecar.turns import Turns
 
 _log: Final = logging.getLogger(__name__)
 _EXPOSITION_BYTES: Final = 8 * 1024 * 1024  # of the server's metrics; more is not passed on
@@ -33,20 +38,32 @@ class Watch:
     """The loops of one sidecar."""
 
     def __init__(
-        self, findings: Findings, samples: Samples, settings: Settings, server_port: int
+        self,
+        findings: Findings,
+        samples: Samples,
+        settings: Settings,
+        paths: Paths,
+        server_port: int,
     ) -> None:
         self._findings = findings
+        self._release = paths.release
         self._settings = settings
         self._health = Client(server_port)
         self._questions = Client(server_port)
         self._scrapes = Client(server_port)
-        inferences = Client(server_port)
+        inferences = Client(server_port, 2 * samples.largest_outputs)
         self._clients = (self._health, self._questions, self._scrapes, inferences)
         model = findings.task.model
         self._execution_path = f"/v2/models/{model}/execution"
         self._probe = GoldenProbe(
-            inferences, model, samples, findings.manifest, settings.probe_seconds
+            inferences,
+            model,
+            samples,
+            findings.manifest,
+            settings.probe_seconds,
+            read_or_create(paths.probe_token),
         )
+        self._turns = Turns(samples.names, settings)
         self._serving = asyncio.Event()
         self._due = dict.fromkeys(OF_EXECUTION, 0.0)
         self._told: dict[Check, CheckVerdict] = {}
@@ -63,6 +80,7 @@ class Watch:
                     "execution": self._ask_execution,
                     "golden": self._ask_golden,
                     "errors": lambda: self._ask_errors(interval[Check.ERRORS]),
+                    "release": self._look_for_release,
                 }.items():
                     group.create_task(self._loop(name, act), name=name)
         finally:
@@ -72,7 +90,9 @@ class Watch:
     @property
     def alive(self) -> bool:
         """Whether no loop hangs."""
-        longest = self._settings.slowest_interval + self._settings.probe_seconds + _HUNG_SECONDS
+        settings = self._settings
+        deferred = settings.stale_intervals * settings.slowest_interval
+        longest = deferred + settings.probe_seconds + _HUNG_SECONDS
         return all(time.monotonic() - beat < longest for beat in self._beats.values())
 
     async def scrape(self) -> bytes:
@@ -81,7 +101,7 @@ class Watch:
             answer = await self._scrapes.get("/metrics", self._settings.scrape_seconds)
             plain = answer.headers.get(b"content-type", b"").startswith(b"text/plain")
             if answer.status == 200 and plain and len(answer.body) <= _EXPOSITION_BYTES:
-                return answer.body
+                return bytes(answer.body)
         return b""
 
     async def _loop(self, name: str, act: Callable[[], Awaitable[float]]) -> None:
@@ -103,9 +123,13 @@ class Watch:
         except UnreachableError as error:
             self._findings.server_missed(f"the server {error}", gone=error.gone)
         else:
-            self._findings.server(live=live.status == 200, ready=ready.status == 200)
+            reason, why = _said(ready if live.status == 200 else live)
+            self._findings.server(
+                live=live.status == 200, ready=ready.status == 200, reason=reason, why=why
+            )
         if not self._findings.serving:
-            self._serving.clear()
+            if self._findings.fault is None:  # else golden inferences show when it is over
+                self._serving.clear()
         elif not self._serving.is_set():
             with contextlib.suppress(UnreachableError):  # asked again next time
                 self._probe.binary = await self._speaks_binary()
@@ -119,6 +143,14 @@ class Watch:
             return BINARY_EXTENSION in orjson.loads(answer.body).get("extensions", ())
         except (ValueError, TypeError, AttributeError):
             return False
+
+    async def _look_for_release(self) -> float:
+        try:
+            annotation = self._release.read_text()
+        except OSError:  # outside a pod there is none
+            annotation = ""
+        self._findings.release(seconds_left(annotation, time.time()))
+        return self._settings.release_interval
 
     async def _ask_execution(self) -> float:
         began = time.monotonic()
@@ -164,25 +196,13 @@ class Watch:
                 await self._serving.wait()
         except TimeoutError:
             return 0.0
-        found = await self._probe.run()
+        turn = self._turns.next(self._findings.known, began)
+        found = await self._probe.run(turn.sample, turn.defer)
         if found.gone:
             self._serving.clear()  # the loop that asks for health says when to go on
-        interval = self._golden_interval(found)
+        interval = self._turns.interval(found, self._findings.known)
         self._findings.golden(found, interval)
         return _rest(interval, began)
-
-    def _golden_interval(self, found: Finding) -> float:
-        settings = self._settings
-        if self._findings.latency.baseline is None:
-            return settings.baseline_interval + 2 * found.seconds
-        return min(
-            settings.slowest_interval,
-            max(
-                settings.intervals[Check.GOLDEN],
-                found.seconds / settings.probe_share,
-                found.own_seconds / settings.own_share,
-            ),
-        )
 
     async def _ask_errors(self, interval: float) -> float:
         began = time.monotonic()
@@ -213,6 +233,18 @@ class Watch:
         if verdict.ready != self._told_ready:
             self._told_ready = verdict.ready
             _log.info("the pod is %s", "ready" if verdict.ready else "not ready")
+
+
+def _said(answer: Answer) -> tuple[Reason | None, str]:
+    """Return what the server says is wrong with its runs; (None, "") when that is nothing."""
+    if answer.status == 200:
+        return None, ""
+    try:
+        document = orjson.loads(answer.body)
+        reason = Reason(document["reason"])
+        return (reason, str(document["error"])) if reason in NOTHING_RUNS else (None, "")
+    except (ValueError, TypeError, KeyError):
+        return None, ""
 
 
 def _rest(interval: float, began: float) -> float:

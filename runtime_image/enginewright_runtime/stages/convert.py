@@ -41,7 +41,10 @@ from enginewright_runtime.isolation import Limits, run_isolated
 from enginewright_runtime.logs import counted
 from enginewright_runtime.paths import Paths
 from enginewright_runtime.rules import table
+from enginewright_runtime.shapes import resolve
+from enginewright_runtime.stages.batch import fit
 from enginewright_runtime.stages.golden_inputs import Filling, Sample, generate, read_samples
+from enginewright_runtime.stages.sizing import find_sizes, unsized
 
 _log: Final = logging.getLogger(__name__)
 _PREFIX: Final = "convert-"  # of the names of what is tried
@@ -188,12 +191,38 @@ class _Conversion:
         )
         if candidate is None:
             raise StageFailure(Reason.INTERNAL_ERROR, "a planned conversion changed nothing")
+        self._find_sizes(candidate.path)
+        self._fit(candidate.path)
         if differs := self._differs(candidate):
             raise StageFailure(
                 Reason.CONVERSION_FAILED,
                 f"the model converted from opset {self._validated.opset} is not the same: {differs}",
             )
         self._keep(candidate)
+
+    def _find_sizes(self, path: Path) -> None:
+        """Find sizes of what is open: the first model that the runtime loads is this one."""
+        inputs = self._validated.inputs
+        unranked = [each.name for each in inputs if not graphs.has_rank(self._model, each.name)]
+        known = resolve(inputs, self._recipe.shapes, frozenset(unranked))
+        if not known.unsized:
+            return
+        samples = self._work / SAMPLES_FILE
+        sized = find_sizes(path, self._recipe, inputs, known.profiles, unranked, samples)
+        for finding in unsized(inputs, known.unsized, unranked, self._recipe, sized):
+            raise StageFailure(finding.reason, finding.message, remedy="", findings=(finding,))
+        if sized.profiles:
+            self._validated = self._validated.model_copy(update={"profiles": sized.profiles})
+            self._validated.leave(self._work)
+
+    def _fit(self, path: Path) -> None:
+        """Fit the default batch sizes: the first model that the runtime loads is this one."""
+        known = self._validated
+        fitted = fit(path, self._recipe, known.inputs, known.profiles)
+        self._warnings += fitted.findings
+        if fitted.profiles != known.profiles:
+            self._validated = known.model_copy(update={"profiles": fitted.profiles})
+            self._validated.leave(self._work)
 
     # a lower precision that is to come
 
@@ -299,12 +328,15 @@ class _Conversion:
 
     def _sizes(self) -> dict[str, list[int | None]]:
         """Return the dimensions that are the same for all requests: others the server refuses."""
+        declared = {each.input: each for each in self._recipe.shapes}
         return {
-            profile.input: [
+            spec.name: [
                 low if low == high else None
-                for low, high in zip(profile.min, profile.max, strict=True)
+                for low, high in zip(declared[spec.name].min, declared[spec.name].max, strict=True)
             ]
-            for profile in self._validated.profiles
+            if spec.name in declared
+            else [size if isinstance(size, int) else None for size in spec.shape]
+            for spec in self._validated.inputs
         }
 
     # candidates
@@ -445,7 +477,7 @@ class _Conversion:
             yield read_samples(self._work / SAMPLES_FILE, inputs, outputs)[:_SAMPLES]
             return
         for filling in Filling:
-            drawn = generate(inputs, self._validated.profiles, self._recipe.shapes, filling)
+            drawn = generate(inputs, self._validated.profiles, filling)
             sizes = [sum(array.nbytes for array in sample.inputs.values()) for sample in drawn]
             small = [sample for sample, size in zip(drawn, sizes, strict=True) if size <= _LARGEST]
             yield (small or drawn[:1])[:_SAMPLES]

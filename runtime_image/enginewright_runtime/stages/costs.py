@@ -29,10 +29,11 @@ from enginewright_runtime.limits import threads
 from enginewright_runtime.promise import fused_name, label
 from enginewright_runtime.server.runner import Runner
 from enginewright_runtime.server.signature import read_signature
+from enginewright_runtime.shapes import usual
 from enginewright_runtime.stages.golden_run import run_sample
 from enginewright_runtime.stages.shape_nodes import function_calls
 
-_SECONDS: Final = 2.0  # of runs; the first one always ends
+_SECONDS: Final = 1.0  # of runs; the first one always ends
 _MOST_RUNS: Final = 6  # the first is a warm-up
 # The profiler keeps 2 kB of memory for every execution of a node until the end, and a body is
 # executed thousands of times: such runs are cut off.
@@ -41,7 +42,6 @@ _REPEATING_SECONDS: Final = 1.0
 _KERNEL: Final = "_kernel_time"  # ends the name of a node's event
 _GRAPH: Final = "SequentialExecutor::Execute"  # a body, with what the profiler spends in it
 _CUT: Final = 0.5  # us: durations are cut to whole ones
-_USUAL: Final = "opt"  # the sample to run, if there is one of that name
 _DIGITS: Final = 7
 
 
@@ -75,7 +75,7 @@ def measure(model: Path, inputs: Path) -> tuple[NodeCost, ...]:
 def profile(model: str, inputs: str, folder: str) -> list[dict[str, Any]]:
     """Profile; returns `NodeCost` as JSON. Called in a child process."""
     samples = read_arrays(Path(inputs))
-    feeds = samples.get(_USUAL) or next(iter(samples.values()))
+    feeds = samples[usual(list(samples))]
     session = _session(model, folder)
     counts = _placed(session)
     repeats = any(name.endswith(f"({kind})") for name in counts for kind in _REPEATING)

@@ -93,6 +93,7 @@ class _Golden:
             parity=tuple(self._made.parity),
             expected=(self._folder / EXPECTED).exists(),
             graph_optimization=self._made.level,
+            varying=self._made.varying,
         ).leave(self._work)
         size = sum(path.stat().st_size for path in self._folder.iterdir())
         return StageReport(
@@ -161,6 +162,7 @@ class _Golden:
                 compared_with=compared_with,
                 precision=None,
                 rounding=rounding,
+                varying=[each.model_dump(mode="json") for each in self._made.varying],
             )
         except SessionError as error:
             raise StageFailure(

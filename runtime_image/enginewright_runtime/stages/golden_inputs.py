@@ -22,6 +22,7 @@ from enginewright_runtime.shapes import points
 
 Array = NDArray[Any]
 _SEED: Final = 20240229
+LARGEST_INPUTS: Final = 256 << 20  # bytes that one sample may store
 _ONE_SAMPLE: Final = "sample"  # its name when the samples file has bare input names
 _MOST_SAMPLES: Final = 64
 _WHERE: Final = "spec.parity.samples"
@@ -54,26 +55,36 @@ class Filling(StrEnum):
 def generate(
     inputs: Sequence[TensorSpec],
     profiles: Sequence[ShapeProfile],
-    declared: Sequence[ShapeProfile],
     integers: Filling = Filling.DIGITS,
 ) -> list[Sample]:
     """Return one sample for every corner of the profiles, named min, opt and max.
 
     Floats are drawn from [0, 1) or the profile's range, integers from `integers` or that
-    range (inclusive), booleans evenly.
+    range (inclusive), booleans evenly or from that range.
     """
-    ranges = {profile.input: (profile.low, profile.high) for profile in declared}
+    ranges = {profile.input: (profile.low, profile.high) for profile in profiles}
     return [
-        Sample(
-            name=corner,
-            inputs={
-                spec.name: _draw(spec, shapes[spec.name], ranges.get(spec.name), integers, corner)
-                for spec in inputs
-            },
-            expected={},
-        )
+        draw(inputs, shapes, ranges, integers, corner)
         for corner, shapes in points(profiles).items()
     ]
+
+
+def draw(
+    inputs: Sequence[TensorSpec],
+    shapes: Mapping[str, tuple[int, ...]],
+    ranges: Mapping[str, tuple[float | None, float | None]],
+    integers: Filling,
+    corner: str,
+) -> Sample:
+    """Return the sample of these shapes that is named `corner`; values as `generate` draws them."""
+    return Sample(
+        name=corner,
+        inputs={
+            spec.name: _draw(spec, shapes[spec.name], ranges.get(spec.name), integers, corner)
+            for spec in inputs
+        },
+        expected={},
+    )
 
 
 def _draw(
@@ -89,7 +100,8 @@ def _draw(
     if spec.dtype == "string":
         return np.full(shape, "enginewright", dtype=np.str_)
     if spec.dtype == "bool":
-        return generator.integers(0, 2, shape).astype(np.bool_)
+        least, most = (int(bool(low)), int(bool(high))) if low is not None else (0, 1)
+        return generator.integers(least, most + 1, shape).astype(np.bool_)
     if spec.dtype == "bfloat16":
         return _bfloat16_bits(_floats(generator, shape, low, high))
     dtype = np.dtype(spec.dtype)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from enginewright.contract.manifest import OutputParity
+from enginewright.contract.manifest import OutputParity, VaryingOutput
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
 from enginewright.contract.task import Recipe
@@ -32,7 +32,10 @@ from enginewright_runtime.handoff import (
 from enginewright_runtime.isolation import Limits, run_isolated
 from enginewright_runtime.limits import memory_limit
 from enginewright_runtime.logs import in_words
+from enginewright_runtime.parity.observing import merged
+from enginewright_runtime.stages.emulation import emulated
 from enginewright_runtime.stages.golden_inputs import (
+    LARGEST_INPUTS,
     Filling,
     Sample,
     generate,
@@ -42,16 +45,16 @@ from enginewright_runtime.stages.golden_run import EXPECTED, INPUTS, OUTPUTS
 
 _log: Final = logging.getLogger(__name__)
 PREFIX: Final = "golden-"  # of what is made beside the models and goes at the end
-_LARGEST: Final = 256 << 20  # bytes of inputs that one sample may store
 _RUNNER: Final = "enginewright_runtime.stages.golden_run"
 _DEFINITION_SECONDS: Final = 60.0  # of ONNX's reference implementation, which is plain Python
 _LARGEST_BY_DEFINITION: Final = 512 << 20  # bytes of the model
 
 # What the golden outputs are. "itself": of the converted model, so that nothing proves it.
-Origin = Literal["source", "definition", "expected", "itself"]
+Origin = Literal["source", "definition", "emulation", "expected", "itself"]
 TOLD: Final[Mapping[Origin, str]] = {
     "source": "the source",
     "definition": "the source, by ONNX's reference implementation",
+    "emulation": "the source, with every result of its BF16 nodes rounded from single precision",
     "expected": "the expected outputs in spec.parity.samples",
     "itself": "itself",
 }
@@ -65,6 +68,7 @@ class Reference:
     findings: list[Finding] = field(default_factory=list)
     parity: list[OutputParity] = field(default_factory=list)  # of a model that is its own source
     level: str | None = None  # of graph optimisations, at which that one's outputs are right
+    varying: tuple[VaryingOutput, ...] = ()  # outputs that differ from run to run of the source
 
 
 def make(recipe: Recipe, work: Path) -> Reference:
@@ -127,9 +131,8 @@ class _Making:
         """Generate inputs; where the model refuses integers, try others, more often indices."""
         fillings = tuple(Filling) if self._has_free_integers() else (Filling.DIGITS,)
         refused: dict[str, str] = {}
-        shapes = self._recipe.shapes
         for filling in fillings:
-            samples = generate(self._validated.inputs, self._validated.profiles, shapes, filling)
+            samples = generate(self._validated.inputs, self._validated.profiles, filling)
             kept, left_out = _affordable(samples)
             before = len(self._made.findings)
             refused = self._make(kept)
@@ -163,7 +166,7 @@ class _Making:
         self._warn(f"the model fails with {shapes}, so batches may not work: {words}")
 
     def _has_free_integers(self) -> bool:
-        ranged = {profile.input for profile in self._recipe.shapes if profile.low is not None}
+        ranged = {each.input for each in self._validated.profiles if each.low is not None}
         return any(
             spec.dtype.startswith(("int", "uint")) and spec.name not in ranged
             for spec in self._validated.inputs
@@ -193,8 +196,7 @@ class _Making:
             self._warn(f"{told}; golden outputs are those of spec.parity.samples")
             return {}
         if not changed:
-            self._need_definition(samples, told)
-            return {}
+            return self._need_definition(samples, told)
         return self._run_converted(samples, told)
 
     def _write(self, samples: list[Sample]) -> None:
@@ -225,6 +227,7 @@ class _Making:
         if self._converted in {self._source, model}:
             self._made.parity = [OutputParity.model_validate(each) for each in answer["parity"]]
             self._made.level = answer["level"]
+        self._made.varying = tuple(map(VaryingOutput.model_validate, answer["varying"]))
         for text in answer["warnings"]:
             self._warn(text)
         refused: dict[str, str] = answer["refused"]
@@ -238,21 +241,43 @@ class _Making:
         (self._folder / EXPECTED).rename(self._folder / OUTPUTS)
         return True
 
-    def _need_definition(self, samples: list[Sample], told: str) -> None:
-        """Take what ONNX's reference implementation makes of the first sample.
+    def _need_definition(self, samples: list[Sample], told: str) -> dict[str, str]:
+        """Take what ONNX's reference implementation makes of the first sample, or an emulation of all.
+
+        Returns:
+            What the emulated model says of samples that it refuses.
 
         Raises:
-            StageFailure: UnsupportedOperator: it cannot, so there is nothing to compare with.
+            StageFailure: UnsupportedOperator: neither can, so there is nothing to compare with.
         """
         words = self._run_definition(samples[:1], self._folder)
-        if words is not None:
+        if words is None:
+            self._made.origin = "definition"
+            self._warn(f"{told}; golden outputs are those of ONNX's reference implementation")
+            return {}
+        refused = self._emulate(samples)
+        if refused is None or len(refused) == len(samples):
             raise StageFailure(
                 Reason.UNSUPPORTED_OPERATOR,
                 f"{told}; so there is nothing to compare backend {self._recipe.backend} with",
                 remedy="give inputs with the expected values of every output in spec.parity.samples",
             )
-        self._made.origin = "definition"
-        self._warn(f"{told}; golden outputs are those of ONNX's reference implementation")
+        self._made.origin = "emulation"
+        self._warn(
+            f"{told}, nor can ONNX's reference implementation ({words}): golden outputs are those of"
+            " the same graph in single precision, with each result rounded to BF16"
+        )
+        return refused
+
+    def _emulate(self, samples: list[Sample]) -> dict[str, str] | None:
+        """Run a source of BF16 on the CPU provider; None: it is none, or does not run so either."""
+        self._write(samples)
+        try:
+            model = emulated(loadable(self._source, self._recipe), f"{PREFIX}emulated.onnx")
+            return None if model is None else self._run_reference(model)
+        except SessionError as error:
+            _log.info("the emulation of BF16 does not load: %s", plain(str(error)))
+            return None
 
     def _run_converted(self, samples: list[Sample], told: str) -> dict[str, str]:
         """Take the converted model's outputs, but of the first sample the source's by definition."""
@@ -262,9 +287,11 @@ class _Making:
             return refused
         scratch = self._work / f"{PREFIX}definition"
         scratch.mkdir(exist_ok=True)
+        of_converted = self._made.varying
         words = self._run_definition(kept[:1], scratch)
         if words is None:
             self._made.origin = "definition"
+            self._made.varying = merged(self._made.varying, of_converted)
             outputs = read_arrays(self._folder / OUTPUTS) | read_arrays(scratch / OUTPUTS)
             write_arrays(self._folder / OUTPUTS, outputs)
             return refused
@@ -293,6 +320,8 @@ class _Making:
             )
         except StageFailure as failure:
             return failure.message
+        if not answer["refused"]:
+            self._made.varying = tuple(map(VaryingOutput.model_validate, answer["varying"]))
         return next(iter(answer["refused"].values()), None)
 
     def _warn(self, message: str) -> None:
@@ -304,7 +333,7 @@ def _affordable(samples: list[Sample]) -> tuple[list[Sample], list[Finding]]:
     kept, left_out = samples[:1], []
     for sample in samples[1:]:
         size = sum(array.nbytes for array in sample.inputs.values())
-        if size <= _LARGEST:
+        if size <= LARGEST_INPUTS:
             kept.append(sample)
         else:
             left_out.append(_warning(f"the {sample.name} shapes ({in_words(size)}) are not proven"))

@@ -3,7 +3,8 @@
 It reads and runs as the server does, so that what passes here passes there.
 """
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,11 +12,13 @@ from typing import Any, Final
 
 import numpy as np
 import onnx
+from enginewright.contract.manifest import VaryingOutput
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Recipe
 from numpy.typing import NDArray
 from onnx import helper
 
+from enginewright_runtime import graphs
 from enginewright_runtime.arrays import Arrays, read_arrays, write_arrays
 from enginewright_runtime.backends import loading
 from enginewright_runtime.backends.loading import find
@@ -31,6 +34,7 @@ from enginewright_runtime.parity import (
     Verdict,
     scales_of,
 )
+from enginewright_runtime.parity.observing import is_random, observe
 from enginewright_runtime.server.datatypes import BF16
 from enginewright_runtime.server.golden import in_memory, type_name
 from enginewright_runtime.server.runner import Runner
@@ -40,6 +44,8 @@ INPUTS: Final = "inputs.npz"
 OUTPUTS: Final = "outputs.npz"
 EXPECTED: Final = "expected.npz"
 _LARGEST: Final = 256 << 20  # bytes of outputs that one sample may store
+_QUICK_DEFINITION: Final = 0.5  # seconds: the reference implementation is run again if not slower
+_CHEAP_LOAD: Final = 2.0  # seconds: a model that loads so soon is loaded again, to see what varies
 
 
 def run_reference(*, model: str, folder: str, recipe: dict[str, Any]) -> dict[str, Any]:
@@ -49,8 +55,9 @@ def run_reference(*, model: str, folder: str, recipe: dict[str, Any]) -> dict[st
     inputs.npz.
 
     Returns:
-        `refused`: ONNX Runtime's words by sample; `level` of graph optimisations; `warnings`: a
-        list; what `_told` tells of the comparison with the expected outputs.
+        `refused`: ONNX Runtime's words by sample; `level` of graph optimisations; `varying`:
+        VaryingOutput of each output that differs from run to run; `warnings`: a list; what `_told`
+        tells of the comparison with the expected outputs.
 
     Raises:
         SessionError: the model does not load.
@@ -66,7 +73,9 @@ def run_reference(*, model: str, folder: str, recipe: dict[str, Any]) -> dict[st
 def _run_reference(
     model: str, folder: str, recipe: dict[str, Any], level: str | None
 ) -> dict[str, Any]:
+    began = time.monotonic()
     runner, signature, level = _load("cpu", model, level)
+    load_seconds = time.monotonic() - began
     inputs = read_arrays(Path(folder) / INPUTS)
     outputs: dict[str, Arrays] = {}
     refused: dict[str, str] = {}
@@ -84,23 +93,48 @@ def _run_reference(
             warnings.append(f"outputs of the {name} shapes ({in_words(size)}) are not kept")
     write_arrays(Path(folder) / OUTPUTS, outputs)
     write_arrays(Path(folder) / INPUTS, {name: inputs[name] for name in outputs})
-    warnings += _not_finite(signature, outputs)
+    warnings += _not_finite(signature, outputs) + _empty(outputs)
+    found = observe(
+        partial(run_sample, runner, signature),
+        inputs,
+        outputs,
+        types_of(signature),
+        random=is_random(graphs.parse(Path(model))),
+        fresh=partial(_run_fresh, model, level) if load_seconds < _CHEAP_LOAD else None,
+    )
+    warnings += map(_words_of_varying, found)
     judged = []
     if (expected := Path(folder) / EXPECTED).exists():
         tolerances = Tolerances.of(Recipe.model_validate(recipe))
-        comparison, wanted = _judge(expected, signature, tolerances, "expected")
+        comparison, wanted = _judge(expected, signature, tolerances, "expected", found)
         for name in outputs.keys() & wanted.keys():
             again = partial(run_sample, runner, signature, inputs[name])
             comparison.add(name, wanted[name], outputs[name], again)
         judged.append(comparison)
-    return {"refused": refused, "level": level, **_told(judged, warnings)}
+    return {
+        "refused": refused,
+        "level": level,
+        "varying": [each.model_dump(mode="json") for each in found],
+        **_told(judged, warnings),
+    }
+
+
+def _run_fresh(model: str, level: str, feeds: Arrays) -> Arrays:
+    runner, signature, _ = _load("cpu", model, level)
+    return run_sample(runner, signature, feeds)
+
+
+def _words_of_varying(output: VaryingOutput) -> str:
+    how = "in distribution" if output.spreads else "in type and shape alone"
+    return f"output {output.name!r} has other values in every run of the source: compared {how}"
 
 
 def run_definition(*, model: str, folder: str) -> dict[str, Any]:
     """Run inputs.npz by ONNX's reference implementation, which is slow and knows every opset.
 
     Returns:
-        `refused`: its words by sample, at most one; {}: outputs.npz is written.
+        `refused`: its words by sample, at most one; {}: outputs.npz is written. `varying`: as
+        `run_reference` tells; [] also where the model is too slow for further runs.
     """
     from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow, and seldom needed
 
@@ -112,20 +146,30 @@ def run_definition(*, model: str, folder: str) -> dict[str, Any]:
     }
     names = [value.name for value in proto.graph.output]
     outputs: dict[str, Arrays] = {}
-    for name, feeds in read_arrays(Path(folder) / INPUTS).items():
+    inputs = read_arrays(Path(folder) / INPUTS)
+
+    def run(feeds: Arrays) -> Arrays:
+        ready = {each: _defined(array, kinds[each]) for each, array in feeds.items()}
+        results = ReferenceEvaluator(proto).run(names, ready)
+        return {
+            output: _stored(np.asarray(array), kinds.get(output))
+            for output, array in zip(names, results, strict=True)
+            if not isinstance(array, list)  # a sequence, which is not served
+        }
+
+    began = time.monotonic()
+    for name, feeds in inputs.items():
         try:
-            evaluator = ReferenceEvaluator(proto)
-            ready = {each: _defined(array, kinds[each]) for each, array in feeds.items()}
-            results = evaluator.run(names, ready)
-            outputs[name] = {
-                output: _stored(np.asarray(array), kinds.get(output))
-                for output, array in zip(names, results, strict=True)
-                if not isinstance(array, list)  # a sequence, which is not served
-            }
+            outputs[name] = run(feeds)
         except Exception as error:  # noqa: BLE001 - an operator in Python may raise anything
-            return {"refused": {name: plain(str(error))}}
+            return {"refused": {name: plain(str(error))}, "varying": []}
+    seconds = time.monotonic() - began
     write_arrays(Path(folder) / OUTPUTS, outputs)
-    return {"refused": {}}
+    types = {each.name: each.dtype for each in graphs.outputs_of(proto)}
+    found: Sequence[VaryingOutput] = ()
+    if seconds < _QUICK_DEFINITION:
+        found = observe(run, inputs, outputs, types, random=is_random(proto))
+    return {"refused": {}, "varying": [each.model_dump(mode="json") for each in found]}
 
 
 def _defined(array: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
@@ -153,6 +197,7 @@ def run_judged(
     compared_with: ComparedWith,
     precision: str | None,
     rounding: bool = False,
+    varying: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Run golden inputs on `backend` and compare with the golden outputs and the expected ones.
 
@@ -166,6 +211,7 @@ def run_judged(
         compared_with: what `outputs` comes from.
         precision: of the model; None: the source's own.
         rounding: whether FP32 outputs may differ from `outputs` by no more than that.
+        varying: VaryingOutput of outputs that differ from run to run of the source.
 
     Returns:
         `refused`: ONNX Runtime's words by sample; `samples`: how many were run; `level` of graph
@@ -177,12 +223,13 @@ def run_judged(
     """
     tolerances = Tolerances.of(Recipe.model_validate(recipe), precision)
     exact = replace(tolerances, rounding=rounding)
+    known = [VaryingOutput.model_validate(each) for each in varying]
 
     def judge(level: str | None) -> dict[str, Any]:
         runner, signature, level = _load(backend, model, level)
-        judged = [_judge(Path(outputs), signature, exact, compared_with)]
+        judged = [_judge(Path(outputs), signature, exact, compared_with, known)]
         if expected is not None:
-            judged.append(_judge(Path(expected), signature, tolerances, "expected"))
+            judged.append(_judge(Path(expected), signature, tolerances, "expected", known))
         count = 0
         for name, feeds in read_arrays(Path(inputs)).items():
             try:
@@ -202,7 +249,11 @@ def run_judged(
 
 
 def _judge(
-    path: Path, signature: Signature, tolerances: Tolerances, compared_with: ComparedWith
+    path: Path,
+    signature: Signature,
+    tolerances: Tolerances,
+    compared_with: ComparedWith,
+    varying: Iterable[VaryingOutput],
 ) -> tuple[Comparison, dict[str, Arrays]]:
     """Return a comparison, and what is wanted, by sample: those outputs that the session gives."""
     kinds = types_of(signature)
@@ -214,7 +265,8 @@ def _judge(
         }
         for sample, arrays in read_arrays(path).items()
     }
-    return Comparison(compared_with, tolerances, kinds, scales_of(wanted, kinds)), wanted
+    scales = scales_of(wanted, kinds)
+    return Comparison(compared_with, tolerances, kinds, scales, varying), wanted
 
 
 def _told(comparisons: list[Comparison], warnings: list[str]) -> dict[str, Any]:
@@ -225,10 +277,6 @@ def _told(comparisons: list[Comparison], warnings: list[str]) -> dict[str, Any]:
     first comparison, or None without numbers; `warnings`: a list.
     """
     verdicts = [comparison.verdict() for comparison in comparisons]
-    varying = sorted(set().union(*(comparison.varying for comparison in comparisons)))
-    warnings += [
-        f"output {name!r} gives other values on every run: not compared" for name in varying
-    ]
     return {
         "parity": [each.model_dump(mode="json") for told in verdicts for each in told.outputs],
         "failed": next((_failed(told) for told in verdicts if not told.agrees), None),
@@ -304,6 +352,17 @@ def run_sample(runner: Runner, signature: Signature, feeds: Mapping[str, NDArray
         for name, array in feeds.items()
     }
     return dict(zip(names, runner.run(names, ready), strict=True))
+
+
+def _empty(outputs: dict[str, Arrays]) -> list[str]:
+    """Warn of outputs without any value in all samples, such as the boxes that a detector finds in noise."""
+    names = list(next(iter(outputs.values()), ()))
+    return [
+        f"output {name!r} has no elements in any golden sample: only its type and shape can be"
+        " compared; give inputs with spec.parity.samples for which it has some"
+        for name in names
+        if all(arrays[name].size == 0 for arrays in outputs.values())
+    ]
 
 
 def _not_finite(signature: Signature, outputs: dict[str, Arrays]) -> list[str]:

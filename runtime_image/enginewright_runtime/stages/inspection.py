@@ -16,6 +16,7 @@ from enginewright.contract.task import Recipe, ShapeProfile
 from onnx import ModelProto, ValueInfoProto
 
 from enginewright_runtime import conversion, graphs, limits
+from enginewright_runtime.discovery.problem import is_switched
 from enginewright_runtime.isolation import Limits, run_isolated
 from enginewright_runtime.logs import in_words
 from enginewright_runtime.rules import encoding, registry, structure, table
@@ -46,7 +47,10 @@ class Inspection(Message):
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     ranked_outputs: tuple[str, ...] = ()  # that declare a shape
-    profiles: tuple[ShapeProfile, ...] = ()
+    profiles: tuple[ShapeProfile, ...] = ()  # of the inputs whose sizes are known
+    unsized: tuple[str, ...] = ()  # inputs with open dimensions
+    unranked: tuple[str, ...] = ()  # inputs that declare no rank
+    switched: bool = False  # whether the graph compares an input's value with constants
     converted: bool = False  # the runtime does not take the model as it is: `convert` changes it
 
     @property
@@ -154,6 +158,9 @@ def _judge(model: ModelProto, folder: Path, recipe: Recipe) -> Inspection:
         outputs=outputs,
         ranked_outputs=tuple(_ranked(model.graph.output)),
         profiles=resolved.profiles,
+        unsized=resolved.unsized,
+        unranked=tuple(sorted(unranked)),
+        switched=is_switched(model, inputs),
         converted=converted,
     )
 

@@ -1,14 +1,18 @@
 """Puts the prepared model into the store and says what it made."""
 
+from collections import Counter
 from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from enginewright.contract.images import DEVICE_BACKENDS
 from enginewright.contract.keys import prepared_key
 from enginewright.contract.manifest import ArtifactFile, Change, Manifest
 from enginewright.contract.report import Published, StageReport
-from enginewright.contract.task import PrepareTask
+from enginewright.contract.task import PrepareTask, Recipe, ShapeProfile
 
+from enginewright_runtime import graphs, processor
+from enginewright_runtime.arrays import map_arrays
 from enginewright_runtime.backends.base import distribution
 from enginewright_runtime.digests import MODEL_NAME, file_sha256
 from enginewright_runtime.extensions.libraries import files_of
@@ -24,6 +28,7 @@ from enginewright_runtime.handoff import (
 )
 from enginewright_runtime.logs import in_words
 from enginewright_runtime.paths import Paths
+from enginewright_runtime.precision.saturation import saturable
 from enginewright_runtime.stages.golden_run import EXPECTED, INPUTS, OUTPUTS
 from enginewright_runtime.store import Store
 
@@ -44,6 +49,12 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     quantized = Quantized.pick_up(paths.work)
     key = prepared_key(fetched.model_digest, task.recipe, _data(fetched, paths))
 
+    served = paths.work / quantized.folder
+    saturates: bool | None = None
+    if task.recipe.backend not in DEVICE_BACKENDS:
+        model = graphs.parse(served / MODEL_NAME)
+        saturates = saturable(model, served, task.recipe.backend)
+
     def describe(files: tuple[ArtifactFile, ...]) -> Manifest:
         return Manifest(
             key=key,
@@ -63,6 +74,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             versions=_versions(),
             node_costs=quantized.node_costs,
             shape_nodes=quantized.shape_nodes,
+            profiles=_profiles(validated, task.recipe),
             source_opset=validated.opset,
             precision=quantized.precision,
             graph_optimization=(
@@ -70,9 +82,11 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             ),
             changes=quantized.changes,
             parity=quantized.parity,
+            varying=golden.varying,
+            processor=processor.read(),
+            saturable=saturates,
         )
 
-    served = paths.work / quantized.folder
     files = {f"{MODEL_FOLDER}/{path.relative_to(served)}": path for path in _files(served)}
     proofs = (*_GOLDEN, _EXPECTED) if golden.expected else _GOLDEN
     files |= {name: paths.work / name for name in proofs} | files_of(served / MODEL_NAME)
@@ -93,6 +107,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             cached=cached,
             precision=manifest.precision,
             changes=_in_short(manifest.changes),
+            golden_output_bytes=_largest_outputs(paths.work / _GOLDEN[1]),
         ),
         facts={"manifest": manifest.model_dump(mode="json")},
     )
@@ -106,6 +121,14 @@ def _data(fetched: Fetched, paths: Paths) -> dict[str, str]:
     return data
 
 
+def _largest_outputs(path: Path) -> int:
+    """Return the bytes of the outputs of the golden sample that has most of them."""
+    sizes: Counter[str] = Counter()
+    for key, array in map_arrays(path).items():
+        sizes[key.partition("/")[0]] += array.nbytes
+    return max(sizes.values(), default=0)
+
+
 def _in_short(changes: tuple[Change, ...]) -> str:
     """Return what was done, in one line that fits into the herald; the manifest has it whole."""
     told = "; ".join(change.message for change in changes)
@@ -114,6 +137,16 @@ def _in_short(changes: tuple[Change, ...]) -> str:
 
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _profiles(validated: Validated, recipe: Recipe) -> tuple[ShapeProfile, ...]:
+    """Return the sizes without ranges that only golden inputs have: an engine takes any values."""
+    declared = {each.input for each in recipe.shapes}
+    values = {"low": None, "high": None}
+    return tuple(
+        each if each.input in declared else each.model_copy(update=values)
+        for each in validated.profiles
+    )
 
 
 def _versions() -> dict[str, str]:

@@ -19,7 +19,7 @@ from enginewright.contract.reasons import REMEDIES, Reason
 from enginewright.contract.report import Finding, StageReport, name_nodes
 from enginewright.contract.task import Precision, PrepareTask, Recipe
 
-from enginewright_runtime import graphs
+from enginewright_runtime import graphs, processor
 from enginewright_runtime.backends.words import plain
 from enginewright_runtime.benchmark import comparing
 from enginewright_runtime.digests import MODEL_NAME
@@ -40,6 +40,7 @@ from enginewright_runtime.precision.calibration import ENOUGH
 from enginewright_runtime.precision.choosing import Candidate, Choice, Times, choose
 from enginewright_runtime.precision.existing import existing
 from enginewright_runtime.precision.making import PREFIX, ROUNDING, Made, Order
+from enginewright_runtime.precision.saturation import saturable
 from enginewright_runtime.precision.telling import followed
 from enginewright_runtime.stages import costs
 from enginewright_runtime.stages.golden_run import EXPECTED, INPUTS, OUTPUTS
@@ -282,8 +283,10 @@ class _Quantization:
         """Make and prove a model.
 
         Raises:
-            StageFailure: QuantizationFailed, PrecisionUnsupported, CalibrationInvalid and the like.
+            StageFailure: QuantizationFailed, PrecisionUnsupported, CalibrationInvalid and the like;
+                ProcessorMismatch where this machine's processor cannot prove the form.
         """
+        self._check_processor(precision)
         _log.info("making the model %s", precision)
         progress = self._work / f"{PREFIX}progress"
         order = Order(
@@ -295,6 +298,7 @@ class _Quantization:
             recipe=self._recipe,
             out=str(self._out(precision)),
             progress=str(progress),
+            varying=self._golden.varying,
         )
         try:
             with followed(progress):
@@ -316,12 +320,19 @@ class _Quantization:
         self._warn_of(precision, made)
         return made
 
-    def _warn_of(self, precision: Precision, made: Made) -> None:
-        for output in made.varying:
-            self._told.warn(
-                Reason.PARITY_FAILED,
-                f"output {output!r} gives other values on every run: not compared",
+    def _check_processor(self, precision: Precision) -> None:
+        """Refuse to prove a form that needs exact products where they saturate: the proof would speak of those."""
+        here = processor.read()
+        relies = precision == "INT8" and self._recipe.int8_products == "exact"
+        if relies and here.exact_products is False:
+            raise StageFailure(
+                Reason.PROCESSOR_MISMATCH,
+                "the INT8 form is for processors whose INT8 products are exact (VNNI, AMX, ARM), and they"
+                f" saturate on this one: {here.described}",
+                remedy="correct spec.cpuFeatures of the AcceleratorClass, or keep processors without VNNI out of it",
             )
+
+    def _warn_of(self, precision: Precision, made: Made) -> None:
         if 0 < made.samples < ENOUGH and precision in _CALIBRATED:
             self._told.warn(
                 Reason.CALIBRATION_TOO_SMALL,
@@ -358,6 +369,7 @@ class _Quantization:
                 recipe=self._recipe.model_dump(mode="json"),
                 compared_with="source",
                 precision=precision,
+                varying=[each.model_dump(mode="json") for each in self._golden.varying],
             )
         except SessionError as error:
             return f"is refused by backend {backend}: {plain(str(error))}"
@@ -380,6 +392,7 @@ class _Quantization:
 
     def _keep(self, precision: Precision | None, message: str) -> StageReport:
         """Leave the converted model as the one that serves."""
+        self._warn_of_saturation()
         Quantized(
             folder=self._converted.folder,
             precision=precision,
@@ -393,6 +406,18 @@ class _Quantization:
             warnings=tuple(self._told.warnings),
         ).leave(self._work)
         return self._report(message)
+
+    def _warn_of_saturation(self) -> None:
+        """Say that what was quantised elsewhere gives other outputs on this kind of processor."""
+        here = processor.read()
+        if here.exact_products is not False or self._recipe.backend in DEVICE_BACKENDS:
+            return
+        if saturable(graphs.parse(self._source), self._source.parent, self._recipe.backend):
+            self._told.warn(
+                Reason.PROCESSOR_MISMATCH,
+                f"the model's INT8 products saturate on this processor, {here.described}: outputs differ from"
+                " those on processors with VNNI; quantise it with weights of 7 bits (reduce_range)",
+            )
 
     def _leave(self, precision: Precision, made: Made, chosen: str) -> StageReport:
         """Leave a model that was made as the one that serves."""

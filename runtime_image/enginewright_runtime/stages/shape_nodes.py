@@ -6,13 +6,14 @@ promise about placement does not count them. Where the rule cannot decide, a nod
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
+from enginewright_runtime.conversion.inference import sort
 from enginewright_runtime.promise import label
 
 _STANDARD: Final = frozenset({"", "ai.onnx"})
@@ -198,39 +199,11 @@ def _with_types(model: ModelProto) -> ModelProto:
         graph.initializer, [i for i, each in enumerate(graph.initializer) if each.name not in large]
     )
     _keep(graph.node, [i for i, node in enumerate(graph.node) if not large.keys() & {*node.output}])
-    _sort(graph)
+    sort(graph)
     try:
         return onnx.shape_inference.infer_shapes(light, data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
         return light  # what the model declares has to do
-
-
-def _sort(graph: GraphProto) -> None:
-    """Put every node after those that it reads: ONNX Runtime loads graphs in any order."""
-    _keep(graph.node, list(_order(graph.node)))
-    for node in graph.node:
-        for body in _bodies(node):
-            _sort(body)
-
-
-def _order(nodes: Sequence[NodeProto]) -> Iterator[int]:
-    producers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    done: set[int] = set()
-    for first in range(len(nodes)):
-        pending = [first]
-        waiting: set[int] = set()
-        while pending:
-            index = pending[-1]
-            needed = {producers[name] for name in nodes[index].input if name in producers}
-            missing = needed - done - waiting  # a node that waits for itself is in a cycle
-            if index in done or not missing:
-                pending.pop()
-                if index not in done:
-                    done.add(index)
-                    yield index
-            else:
-                waiting.add(index)
-                pending += sorted(missing)
 
 
 def _keep(field: Any, order: list[int]) -> None:  # noqa: ANN401 - a repeated field of a protobuf

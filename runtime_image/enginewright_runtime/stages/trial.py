@@ -27,7 +27,7 @@ from enginewright_runtime.rules.registry import of_runtime
 from enginewright_runtime.rules.view import Node, View
 from enginewright_runtime.server.signature import SignatureError, read_signature
 from enginewright_runtime.stages.shape_nodes import shape_nodes
-from enginewright_runtime.stages.trial_run import observe
+from enginewright_runtime.stages.trial_run import observe, takes_batches
 
 REFERENCE: Final = "cpu"  # the backend that golden outputs come from
 _ADD_LIBRARY: Final = "add the library that has them to spec.extensions, or export without them"
@@ -43,7 +43,7 @@ def load_and_run(
     path: str,
     inputs: list[dict[str, Any]],
     profiles: list[dict[str, Any]],
-    declared: list[dict[str, Any]],
+    batched: list[str],
 ) -> dict[str, Any]:
     """Check the model, load it and run it once. Called in a child process.
 
@@ -51,16 +51,16 @@ def load_and_run(
         path: of the .onnx file.
         inputs: as `TensorSpec`.
         profiles: of the inputs, as `ShapeProfile`.
-        declared: those of spec.shapes, likewise.
+        batched: inputs whose batch has its default.
 
     Returns:
         `findings`; `shape_nodes`; `placement`, or None where it does not load; `run`, as
-        `trial_run.observe` gives it.
+        `trial_run.observe` gives it; `one_batch`: whether it runs with the least batch alone.
 
     Raises:
         StageFailure: OutOfMemory; as `loading.create` raises it.
     """
-    answer: dict[str, Any] = {"findings": [], "placement": None, "run": None}
+    answer: dict[str, Any] = {"findings": [], "placement": None, "run": None, "one_batch": False}
     found: list[Finding] = []
     if complaint := _check_model(path):
         # what the checker refuses and ONNX Runtime loads is legal in practice, as unsorted nodes
@@ -78,12 +78,11 @@ def load_and_run(
             "nodes": dict(placement.nodes),
             "elsewhere": list(placement.elsewhere),
         }
-        answer["run"] = observe(
-            loaded.session,
-            [TensorSpec.model_validate(spec) for spec in inputs],
-            [ShapeProfile.model_validate(profile) for profile in profiles],
-            [ShapeProfile.model_validate(profile) for profile in declared],
-        )
+        specs = [TensorSpec.model_validate(spec) for spec in inputs]
+        known = [ShapeProfile.model_validate(profile) for profile in profiles]
+        answer["run"] = observe(loaded.session, specs, known)
+        if answer["run"] is not None and batched:
+            answer["one_batch"] = not takes_batches(loaded.session, specs, known, batched)
     answer["findings"] = [each.model_dump(mode="json") for each in found]
     return answer
 

@@ -24,7 +24,6 @@ def observe(
     session: ort.InferenceSession,
     inputs: Sequence[TensorSpec],
     profiles: Sequence[ShapeProfile],
-    declared: Sequence[ShapeProfile],
 ) -> dict[str, Any] | None:
     """Run the session on generated inputs of the profiles' least sizes.
 
@@ -32,12 +31,45 @@ def observe(
         session: on the reference.
         inputs: of the model.
         profiles: of every input.
-        declared: those of spec.shapes, whose ranges hold.
 
     Returns:
         `inputs` and `outputs`: shapes by name; `numeric` and `nan`: names of outputs. None: the
         model did not run, or one of its inputs has no profile.
     """
+    return _observe(session, inputs, profiles)[0]
+
+
+def takes_batches(
+    session: ort.InferenceSession,
+    inputs: Sequence[TensorSpec],
+    profiles: Sequence[ShapeProfile],
+    batched: Sequence[str],
+) -> bool:
+    """Tell whether a session that runs at the least sizes also runs with one more in a batch.
+
+    Args:
+        session: on the reference.
+        inputs: of the model.
+        profiles: of every input.
+        batched: names of inputs whose first dimension is the batch.
+
+    Returns:
+        False: it failed, within its time.
+    """
+    larger = [
+        each.model_copy(update={"min": (each.min[0] + 1, *each.min[1:])})
+        if each.input in batched
+        else each
+        for each in profiles
+    ]
+    seen, tried = _observe(session, inputs, larger)
+    return seen is not None or not tried
+
+
+def _observe(
+    session: ort.InferenceSession, inputs: Sequence[TensorSpec], profiles: Sequence[ShapeProfile]
+) -> tuple[dict[str, Any] | None, bool]:
+    """Return what one run gave, and whether it ended by itself."""
     smallest = [
         profile.model_copy(update={"opt": profile.min, "max": profile.min}) for profile in profiles
     ]
@@ -45,9 +77,9 @@ def observe(
     # NumPy has no bfloat16, and ONNX Runtime takes none from it
     kinds = {spec.dtype for spec in inputs} | {arg.type for arg in session.get_outputs()}
     if names != {spec.name for spec in inputs} or kinds & {"bfloat16", "tensor(bfloat16)"}:
-        return None
+        return None, False
     if _bytes(inputs, smallest) > _LARGEST:
-        return None
+        return None, False
     options = ort.RunOptions()
     options.log_severity_level = 4  # that shapes differ is a finding
     clock = threading.Timer(_SECONDS, setattr, (options, "terminate", True))
@@ -55,12 +87,12 @@ def observe(
     clock.start()
     try:
         for filling in Filling:
-            sample = generate(inputs, smallest, declared, filling)[0]
+            sample = generate(inputs, smallest, filling)[0]
             if (seen := _run(session, sample, options)) is not None or options.terminate:
-                return seen
+                return seen, seen is not None
     finally:
         clock.cancel()
-    return None
+    return None, True
 
 
 def _bytes(inputs: Sequence[TensorSpec], profiles: Sequence[ShapeProfile]) -> int:

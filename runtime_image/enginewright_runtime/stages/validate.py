@@ -12,22 +12,27 @@ from enginewright.contract.images import DEVICE_BACKENDS
 from enginewright.contract.manifest import TensorSpec
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, StageReport
-from enginewright.contract.task import PrepareTask, Recipe
+from enginewright.contract.task import PrepareTask, Recipe, ShapeProfile
 
 from enginewright_runtime.digests import MODEL_NAME
 from enginewright_runtime.extensions.proving import prove
 from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.handoff import MODEL_FOLDER, Fetched, Validated
+from enginewright_runtime.handoff import MODEL_FOLDER, SAMPLES_FILE, Fetched, Validated
 from enginewright_runtime.isolation import Limits, run_isolated
 from enginewright_runtime.logs import counted, in_words
 from enginewright_runtime.paths import Paths
 from enginewright_runtime.rules import table
 from enginewright_runtime.rules.behaviour import Seen, declared_shapes, nan_answers
-from enginewright_runtime.rules.text import printable
+from enginewright_runtime.rules.text import printable, quoted
+from enginewright_runtime.shapes import defaulted, with_batch
+from enginewright_runtime.stages.batch import Fitted, fit
+from enginewright_runtime.stages.emulation import emulated
 from enginewright_runtime.stages.inspection import Inspection, inspect
+from enginewright_runtime.stages.sizing import Sized, find_sizes, unsized
 from enginewright_runtime.stages.trial import REFERENCE
 
 _log: Final = logging.getLogger(__name__)
+_EMULATED: Final = "validate-emulated.onnx"  # beside the model
 _SECONDS: Final = 1800.0  # of one load: what takes longer serves from no pod that comes and goes
 # the reason that is told when there are several: what must be mended first
 _ORDER: Final = (
@@ -51,7 +56,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
 
     Raises:
         StageFailure: the most important of the errors found, with all findings; OutOfMemory or
-            Timeout, when the model could not be read or loaded for want of either.
+            Timeout, when the model ran out of either while it was read or loaded.
     """
     fetched = Fetched.pick_up(paths.work)
     path = paths.work / MODEL_FOLDER / MODEL_NAME
@@ -61,20 +66,28 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     inspected = inspect(path, recipe)
     found = list(inspected.findings)
     facts: dict[str, Any] = {}
+    sized = Sized()
     if inspected.fit_to_load:
         prove(path, recipe.extensions)
         if not inspected.converted:  # else `convert` loads what becomes of it
             found += _load_sessions(path, recipe, inspected, facts)
+            sized = _find_sizes(paths.work, recipe, inspected, facts)
+            found += _judge_runs(sized, inspected, recipe, facts)
+    if not inspected.converted or not inspected.fit_to_load:
+        found += unsized(inspected.inputs, inspected.unsized, inspected.unranked, recipe, sized)
     found = _one_a_rule(found)
     _refuse_errors(found)
-    warnings = tuple(found)
+    fitted = Fitted(_profiles(sized, inspected, recipe, facts))
+    if not inspected.converted:
+        fitted = fit(path, recipe, inspected.inputs, fitted.profiles)
+    warnings = tuple(_one_a_rule([*found, *fitted.findings]))
     Validated(
         opset=inspected.opset,
         ir_version=inspected.ir_version,
         nodes=inspected.nodes,
         inputs=inspected.inputs,
         outputs=inspected.outputs,
-        profiles=inspected.profiles,
+        profiles=fitted.profiles,
         warnings=warnings,
         shape_nodes=tuple(facts.get("shape_nodes", ())),
     ).leave(paths.work)
@@ -99,8 +112,6 @@ def _load_sessions(
     the pods, and may run operators that the reference does not have.
     """
     found = _try_session(path, recipe, inspected, facts)
-    if (seen := facts.get("run")) is not None:
-        found += _judge_run(seen, inspected)
     if recipe.backend in DEVICE_BACKENDS:
         return [_left_to_device(each, recipe.backend) for each in found]
     return found
@@ -129,7 +140,7 @@ def _try_session(
             path=str(path),
             inputs=[spec.model_dump(mode="json") for spec in inspected.inputs],
             profiles=[profile.model_dump(mode="json") for profile in inspected.profiles],
-            declared=[profile.model_dump(mode="json") for profile in recipe.shapes],
+            batched=sorted(_batched(inspected, recipe)),
         )
     except StageFailure as failure:
         if failure.reason not in _ORDER:
@@ -145,8 +156,64 @@ def _try_session(
             )
         ]
     facts[f"placement_{REFERENCE}"] = answer["placement"]
-    facts |= {name: answer[name] for name in ("shape_nodes", "run") if answer[name] is not None}
+    told = ("shape_nodes", "run", "one_batch")
+    facts |= {name: answer[name] for name in told if answer[name] is not None}
     return [Finding.model_validate(each) for each in answer["findings"]]
+
+
+def _find_sizes(work: Path, recipe: Recipe, inspected: Inspection, facts: dict[str, Any]) -> Sized:
+    """Find what the model leaves open, where it loads and nothing is wrong with what is given."""
+    wrong = any(each.reason is Reason.SHAPE_PROFILE_INVALID for each in inspected.findings)
+    if wrong or not (inspected.unsized or inspected.switched):
+        return Sized()
+    path: Path | None = work / MODEL_FOLDER / MODEL_NAME
+    if path is not None and facts.get(f"placement_{REFERENCE}") is None:
+        path = emulated(path, _EMULATED)
+    if path is None:
+        return Sized(words=f"backend {REFERENCE} does not load the model")
+    sized = find_sizes(
+        path,
+        recipe,
+        inspected.inputs,
+        inspected.profiles,
+        inspected.unranked,
+        work / SAMPLES_FILE,
+    )
+    (work / MODEL_FOLDER / _EMULATED).unlink(missing_ok=True)
+    if sized.seen is not None:
+        facts["run"] = sized.seen
+    return sized
+
+
+def _profiles(
+    sized: Sized, inspected: Inspection, recipe: Recipe, facts: dict[str, Any]
+) -> tuple[ShapeProfile, ...]:
+    profiles = sized.profiles or inspected.profiles
+    if facts.get("one_batch"):
+        return with_batch(profiles, _batched(inspected, recipe), 1)
+    return profiles
+
+
+def _batched(inspected: Inspection, recipe: Recipe) -> frozenset[str]:
+    return defaulted(inspected.inputs, inspected.profiles, recipe.shapes)
+
+
+def _judge_runs(
+    sized: Sized, inspected: Inspection, recipe: Recipe, facts: dict[str, Any]
+) -> list[Finding]:
+    """Judge what the model did when it ran, at which sizes too."""
+    found = [] if (seen := facts.get("run")) is None else _judge_run(seen, inspected)
+    fixed = sized.fixed
+    if facts.get("one_batch"):
+        fixed += tuple(f"{name}[0]" for name in sorted(_batched(inspected, recipe)))
+    if fixed:
+        sizes = {each.input: each.min for each in sized.profiles or inspected.profiles}
+        ran = ", ".join(f"{name} {list(shape)}" for name, shape in sizes.items())
+        message = (
+            f"the model runs with {ran}, and with no other size that was tried of {quoted(fixed)}"
+        )
+        found.append(table.tell(table.ONE_SIZE, message))
+    return found
 
 
 def _judge_run(answer: dict[str, Any], inspected: Inspection) -> list[Finding]:

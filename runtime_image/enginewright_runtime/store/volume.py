@@ -15,7 +15,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final
@@ -27,6 +27,7 @@ from pydantic import ValidationError
 from enginewright_runtime import digests
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.logs import Progress
+from enginewright_runtime.store.earlier import lacks_distributions
 
 _log: Final = logging.getLogger(__name__)
 _REPORTS: Final = "reports"
@@ -77,7 +78,7 @@ class Store:
 
         Raises:
             StageFailure: StoreUnavailable; ArtifactCorrupt or, of an engine, EngineCorrupt for an
-                unusable manifest.
+                unusable manifest, or one of an earlier version that lacks what proofs need.
         """
         with self._available():
             self._require_volume()
@@ -87,7 +88,9 @@ class Store:
                     text = reader.read(_LARGEST_MANIFEST)
             except (FileNotFoundError, NotADirectoryError):
                 return None
-        return self._checked_manifest(text, key)
+        manifest = self._checked_manifest(text, key)
+        self._refuse_earlier(manifest)
+        return manifest
 
     def whole(self, key: str) -> Manifest | None:
         """Return the artefact's manifest if it is there and every file is as it says.
@@ -319,6 +322,17 @@ class Store:
             if name not in names:
                 raise self._corrupt(key, f"{MANIFEST_NAME} does not list {name}")
         return manifest
+
+    def _refuse_earlier(self, manifest: Manifest) -> None:
+        """Refuse an artefact that new pods could not prove, so that it is made again."""
+        with suppress(OSError), _open_plain(self._artifact(manifest.key) / manifest.model) as model:
+            if lacks_distributions(manifest, model):
+                raise StageFailure(
+                    self._kind.damaged,
+                    f"{self._kind.title} {manifest.key[:12]} was made by an earlier version, which did not"
+                    " record how outputs of its random operators are distributed",
+                    remedy=f"nothing to do: {self._kind.again}",
+                )
 
     def _corrupt(self, key: str, what: str) -> StageFailure:
         return StageFailure(self._kind.damaged, f"{self._kind.title} {key[:12]} is damaged: {what}")

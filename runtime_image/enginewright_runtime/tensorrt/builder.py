@@ -1,7 +1,8 @@
 """Builds the engines of one model and wraps them: the same for both libraries.
 
 The library gets the whole model first. Where its parser refuses nodes, the parts that it takes
-become an engine each and the rest stays as nodes. Every build is a process of its own: for equal
+become an engine each and the rest stays as nodes, if the provider that is to serve them loads such
+engines; if not, nothing is built. Every build is a process of its own: for equal
 bytes, and because a crash in native code must have somebody to tell of it.
 """
 
@@ -13,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from enginewright.contract.manifest import EngineInfo, Manifest, Partition
+from enginewright.contract.engines import whole_only
+from enginewright.contract.manifest import EngineInfo, EngineProfile, Manifest, Partition
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, name_nodes
 from enginewright.contract.task import EngineRecipe, ShapeProfile
@@ -28,7 +30,7 @@ from enginewright_runtime.handoff import MODEL_FOLDER
 from enginewright_runtime.isolation import Limits, run_isolated
 from enginewright_runtime.logs import counted
 from enginewright_runtime.promise import coverage, label
-from enginewright_runtime.shapes import CORNERS, resolve
+from enginewright_runtime.shapes import CORNERS, missing, resolve
 from enginewright_runtime.tensorrt import context, expansion, graph, layers, plugin_proof, words
 from enginewright_runtime.tensorrt.attempts import Attempts, file_name, target_words
 from enginewright_runtime.tensorrt.flavor import Flavor, find
@@ -91,6 +93,7 @@ class _Engine:
     path: Path
     workspace_bytes: int
     peak_memory_bytes: int
+    shape_inputs: tuple[str, ...]  # whose values are sizes
 
 
 def build(order: Order) -> Built:
@@ -152,6 +155,8 @@ class _Build:
             why = words.failure(answer, self._about())
             if answer.parsed or why.reason not in _PARTIAL or not answer.parser:
                 raise why
+            if limit := whole_only(self._recipe.backend):
+                raise words.not_in_parts(why, limit)
             _log.info("%s does not take the whole model: %s", self._flavor.title, why.message)
             types = self._types(why)
             engines = self._parts(types, why)
@@ -324,6 +329,7 @@ class _Build:
             self._folder / about.file,
             answer.workspace_bytes or 0,
             answer.peak_memory_bytes or 0,
+            answer.shape_inputs,
         )
 
     def _is_worth(self, nodes: Sequence[int]) -> bool:
@@ -416,12 +422,24 @@ class _Build:
                 )
                 for engine in engines
             ),
+            profiles=(self._built_with(engines),),
             nodes_total=total,
             nodes_accelerated=total - elsewhere,
             compute_share_elsewhere=share,
             workspace_bytes=max(engine.workspace_bytes for engine in engines),
             build_seconds=round(seconds, 3),
             peak_memory_bytes=max(engine.peak_memory_bytes for engine in engines),
+        )
+
+    def _built_with(self, engines: Sequence[_Engine]) -> EngineProfile:
+        """Return what the engines take: sizes of every input, and values where these are sizes."""
+        valued = {name for engine in engines for name in engine.shape_inputs}
+        no_values = {"low": None, "high": None}
+        return EngineProfile(
+            inputs=tuple(
+                each if each.input in valued else each.model_copy(update=no_values)
+                for each in self._profiles
+            )
         )
 
     def _left_outside(self, outside: Sequence[str], elsewhere: int, total: int) -> Finding:
@@ -470,11 +488,16 @@ class _Build:
 
 
 def _profiles(manifest: Manifest, model: ModelProto) -> tuple[ShapeProfile, ...]:
-    """Return sizes of every input, by the rule of the `validate` stage."""
+    """Return sizes of every input: those that `validate` found, else by its rule."""
+    if manifest.profiles:
+        return manifest.profiles
     unranked = frozenset(
         spec.name for spec in manifest.inputs if not graphs.has_rank(model, spec.name)
     )
     resolved = resolve(manifest.inputs, manifest.recipe.shapes, unranked)
+    if resolved.unsized:
+        found = missing(manifest.inputs, resolved.unsized, tuple(unranked))
+        raise StageFailure(found.reason, found.message, remedy="")
     for finding in resolved.findings:
         raise StageFailure(finding.reason, finding.message, remedy="")
     return resolved.profiles

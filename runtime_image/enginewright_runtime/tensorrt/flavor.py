@@ -4,6 +4,7 @@ import importlib
 from dataclasses import dataclass
 from typing import Any, Final
 
+from enginewright.contract.images import PROVIDERS
 from enginewright.contract.reasons import Reason
 
 from enginewright_runtime.failure import StageFailure
@@ -29,7 +30,7 @@ FLAVORS: Final = {
             backend="tensorrt",
             title="TensorRT",
             modules=("tensorrt", "tensorrt_bindings"),
-            provider="TensorrtExecutionProvider",
+            provider=PROVIDERS["tensorrt"],
             typed_by_flag=True,
             targets=False,
             timing_cache=True,
@@ -38,7 +39,7 @@ FLAVORS: Final = {
             backend="tensorrt-rtx",
             title="TensorRT-RTX",
             modules=("tensorrt_rtx", "tensorrt_rtx_bindings"),
-            provider="NvTensorRTRTXExecutionProvider",
+            provider=PROVIDERS["tensorrt-rtx"],
             typed_by_flag=False,
             targets=True,
             timing_cache=False,

@@ -56,7 +56,8 @@ def build(
     Returns:
         `built`: whether the engine was written; `workspace_bytes` in effect; `parsed`; `errors`, the
         library's; `parser`, the parser's errors; `unprofiled`, inputs that need values and have
-        none; `supported`, if the compute capability is not one of them; `peak_memory_bytes`.
+        none; `shape_inputs`, those whose values are sizes; `supported`, if the compute capability is
+        not one of them; `peak_memory_bytes`.
     """
     flavor = flavors.find(backend)
     trt = flavors.load(flavor, version)
@@ -81,6 +82,9 @@ def build(
                 config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace_bytes)
             answer["workspace_bytes"] = config.get_memory_pool_limit(trt.MemoryPoolType.WORKSPACE)
             answer["unprofiled"] = _unprofiled(network, profiles)
+            answer["shape_inputs"] = [
+                tensor.name for tensor in _inputs(network) if tensor.is_shape_tensor
+            ]
             cache = _timing_cache(flavor, config, Path(timing_cache))
             if not answer["unprofiled"] and _set_profile(builder, network, config, profiles):
                 plan = builder.build_serialized_network(network, config)

@@ -1,12 +1,13 @@
 """What an engine is built for, and what its build may use of this machine."""
 
+from enginewright.contract.engines import PROVIDERS, why_unusable
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import EngineRecipe
 
 from enginewright_runtime import driver, limits
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.isolation import UNLIMITED, Limits
-from enginewright_runtime.tensorrt.flavor import Flavor
+from enginewright_runtime.tensorrt.flavor import Flavor, find
 
 
 def target(flavor: Flavor, recipe: EngineRecipe) -> str | None:
@@ -30,6 +31,24 @@ def target(flavor: Flavor, recipe: EngineRecipe) -> str | None:
             f"the engine is to be built for compute capability {wanted}, and this device has {found}",
         )
     return wanted or found
+
+
+def refuse_unserved(recipe: EngineRecipe) -> None:
+    """Refuse to build what the provider would not load: asked before anything is fetched.
+
+    Raises:
+        StageFailure: EngineIncompatible; as `target`.
+    """
+    capability = target(find(recipe.backend), recipe)
+    if unusable := why_unusable(recipe.backend, capability):
+        others = [name for name in PROVIDERS if why_unusable(name, capability) is None]
+        raise StageFailure(
+            Reason.ENGINE_INCOMPATIBLE,
+            unusable,
+            remedy=f"choose backend {' or '.join(others)} in spec.backends for accelerators of this class"
+            if others
+            else "choose another accelerator class: no backend serves such devices",
+        )
 
 
 def memory(recipe: EngineRecipe) -> Limits:

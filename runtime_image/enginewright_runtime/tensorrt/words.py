@@ -90,6 +90,7 @@ class Answer:
     parser: tuple[ParserError, ...] = ()
     unprofiled: tuple[str, ...] = ()
     supported: tuple[str, ...] | None = None
+    shape_inputs: tuple[str, ...] = ()
     workspace_bytes: int | None = None
     peak_memory_bytes: int | None = None
 
@@ -104,6 +105,7 @@ class Answer:
             parser=parser_errors(answer["parser"]),
             unprofiled=tuple(answer["unprofiled"]),
             supported=None if supported is None else tuple(supported),
+            shape_inputs=tuple(answer.get("shape_inputs", ())),
             workspace_bytes=answer.get("workspace_bytes"),
             peak_memory_bytes=answer.get("peak_memory_bytes"),
         )
@@ -174,6 +176,23 @@ def unsupported(errors: Sequence[ParserError], about: Circumstances) -> StageFai
         f"{about.title} has no implementation of {name_nodes(list(nodes)) or 'this model'}"
         + (", nor a plugin" if plugin else ""),
         nodes=nodes,
+    )
+
+
+def not_in_parts(why: StageFailure, limit: str) -> StageFailure:
+    """Return the failure of a model that is not taken whole, where no engine of a part is loaded.
+
+    Args:
+        why: what the library refuses, and why.
+        limit: what the provider that is to serve loads, in a sentence.
+    """
+    refused = why.message.removesuffix(f"; {REMEDIES[why.reason]}")
+    return StageFailure(
+        why.reason,
+        f"{refused}; {limit}, so none is built of a part",
+        nodes=why.nodes,
+        remedy="name backend tensorrt-rtx, which loads engines in parts, or cuda in spec.backends,"
+        " or replace the operators when exporting",
     )
 
 

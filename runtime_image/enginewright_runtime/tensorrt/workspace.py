@@ -1,4 +1,4 @@
-"""How much device memory a build may use, after one that failed for want of it. Pure.
+"""How much device memory a build may use, after one that ran out of it. Pure.
 
 The same words have two causes, told apart by the size in them: more than the limit, and the limit
 was too small for any kernel; not more, and the device had less free than that.
@@ -20,7 +20,7 @@ _LEAST: Final = 16 << 20  # bytes; below it builds fail, or give slow engines
 
 
 def wants_memory(errors: Sequence[str]) -> bool:
-    """Tell whether a build failed for want of device memory."""
+    """Tell whether a build failed because device memory ran out."""
     return any(words in error for error in errors for words in (_NO_MEMORY, *_TOO_SMALL))
 
 

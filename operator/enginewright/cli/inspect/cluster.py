@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.base import ApiModel
 from enginewright.api.conditions import Condition
-from enginewright.api.inference_engine import InferenceEngine
+from enginewright.api.inference_engine import EngineFacts, InferenceEngine
 from enginewright.cli import cluster, images
 from enginewright.cli.inspect.files import Tell
 from enginewright.cli.inspect.fit import Target
@@ -88,13 +88,19 @@ async def _images(client: KubeClient) -> tuple[tuple[ImageFacts, ...], tuple[str
         return (), (f"versions: you may not read ConfigMap {CONFIG_MAP} in all namespaces",)
 
 
+def _share_elsewhere(facts: EngineFacts) -> float | None:
+    if facts.compute_billionths_elsewhere is not None:
+        return facts.compute_billionths_elsewhere / 1e9
+    permille = facts.compute_permille_elsewhere  # of an engine that an earlier version has built
+    return None if permille is None else permille / 1e3
+
+
 def _engine(obj: InferenceEngine, source: str) -> Inspection:
     spec, facts = obj.spec, obj.status.engine
     recipe = spec.recipe
     problems: tuple[str, ...] = ()
     if facts is None:
         problems = (f"there is no engine yet: {_why_not(obj)}",)
-    elsewhere = facts.compute_permille_elsewhere if facts else None
     p99 = facts.p99_microseconds if facts else None
     capability = (recipe.compute_capability,) if recipe.compute_capability else ()
     return Inspection(
@@ -110,7 +116,7 @@ def _engine(obj: InferenceEngine, source: str) -> Inspection:
         compute_capabilities=(facts.compute_capabilities if facts else ()) or capability,
         nodes_total=facts.nodes_total if facts else None,
         nodes_accelerated=facts.nodes_accelerated if facts else None,
-        compute_share_elsewhere=None if elsewhere is None else elsewhere / 1000,
+        compute_share_elsewhere=_share_elsewhere(facts) if facts else None,
         elsewhere=facts.elsewhere if facts else (),
         size_bytes=facts.size_bytes if facts else None,
         sha256=facts.sha256 if facts else None,

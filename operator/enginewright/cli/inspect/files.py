@@ -15,6 +15,7 @@ from enginewright.cli.inspect.found import (
     InspectionError,
     Layers,
 )
+from enginewright.contract.images import COMPILED_BACKENDS, PROVIDERS
 from enginewright.contract.manifest import MANIFEST_NAME, MANIFEST_VERSION, ArtifactFile, Manifest
 
 if TYPE_CHECKING:
@@ -25,10 +26,7 @@ _LARGEST_LAYERS: Final = 16 << 20
 _CHUNK: Final = 1 << 20
 _LAYERS: Final = "layers.json"
 _ENGINES: Final = frozenset({".engine", ".plan"})
-_PROVIDERS: Final = {
-    "TensorrtExecutionProvider": "tensorrt",
-    "NvTensorRTRTXExecutionProvider": "tensorrt-rtx",
-}
+_BACKENDS: Final = {PROVIDERS[backend]: backend for backend in COMPILED_BACKENDS}
 SUFFIXES: Final = _ENGINES | {".json", ".onnx"}
 
 Tell = Callable[[str], None]
@@ -245,7 +243,7 @@ def _context_model(path: Path) -> Inspection:
     return Inspection(
         source=str(path),
         kind="context-model",
-        backend=_PROVIDERS.get(provider),
+        backend=_BACKENDS.get(provider),
         backend_version=(headers[0].version if headers else None)
         or str(first.get("ep_sdk_version", ""))
         or None,

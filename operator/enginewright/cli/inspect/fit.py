@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from enginewright.cli.inspect.found import Fit, Inspection
+from enginewright.contract.engines import why_unusable
 from enginewright.contract.images import VARIANTS, ImageFacts
 
 
@@ -42,13 +43,17 @@ def _capability(
     wanted, runs_on = target.compute_capability, found.compute_capabilities
     if wanted is None:
         missing.append(f"compute capability: {target.name} does not say which its devices have")
-    elif not runs_on:
+        return
+    unusable = why_unusable(found.backend, wanted) if found.backend else None
+    if not runs_on:
         missing.append("compute capability: the engine does not say which it runs on")
-    elif wanted not in runs_on:
+    if runs_on and wanted not in runs_on:
         obstacles.append(
-            f"it runs on compute capability {', '.join(runs_on)} and not on {wanted}: build one for"
-            " that"
+            f"it runs on compute capability {', '.join(runs_on)} and not on {wanted}:"
+            f" {unusable or 'build one for that'}"
         )
+    elif unusable:
+        obstacles.append(unusable)
 
 
 def _versions(found: Inspection, target: Target, obstacles: list[str], missing: list[str]) -> None:

@@ -1,5 +1,6 @@
 """From facts to what would happen. Pure: the operator's own decisions, put in words."""
 
+from dataclasses import replace
 from typing import Any
 
 from enginewright.api.accelerator_class import AcceleratorClass
@@ -44,7 +45,7 @@ def forecast(facts: Facts, live: Object | None, *, nodes_known: bool) -> Forecas
         refusal = Refusal(reason=target.reason, message=target.message, lasting=target.stalled)
         verdict = "refused" if target.stalled else "waits"
         return Forecast(**known, verdict=verdict, refusals=(refusal,))
-    whole = Steps(facts, target)
+    whole = Steps(facts, target, _digest(facts, live))
     return Forecast(
         **known,
         verdict=whole.verdict(),
@@ -58,6 +59,24 @@ def forecast(facts: Facts, live: Object | None, *, nodes_known: bool) -> Forecas
         strategy=facts.model.spec.rollout.strategy,
         rollout=whole.differences,
     )
+
+
+def _digest(facts: Facts, live: Object | None) -> str | None:
+    """Return the digest of what is prepared now, if that comes from the source that would be.
+
+    What the status tells belongs to the spec that it was prepared for: it says nothing of another
+    address, nor of a digest that somebody gives now.
+    """
+    prepared = facts.model.status.prepared
+    if live is None or prepared is None:
+        return None
+    model = type(facts.model).model_validate({**live, "status": live.get("status") or {}})
+    now = resolve(replace(facts, model=model))
+    if isinstance(now, Obstacle) or now.artifact_hash != prepared.inputs_hash:
+        return None
+    before, after = model.spec.source, facts.model.spec.source
+    pinned_anew = after.sha256 is not None and after.sha256 != before.sha256
+    return None if pinned_anew or before.uri != after.uri else prepared.model_digest
 
 
 def _class(facts: Facts, each: AcceleratorClass, nodes_known: bool) -> ClassPlan:

@@ -16,8 +16,10 @@ from enginewright.cli.plan.surroundings import (
     facts,
     live_model,
 )
+from enginewright.cli.preflight import linux
 from enginewright.cli.preflight.cache import Cache, installation, usual_folder
 from enginewright.cli.preflight.outfile import write
+from enginewright.cli.preflight.stages import begun
 from enginewright.cli.preflight.stopping import Stopped, stopped_by_signals
 from enginewright.cli.preflight.tools import installed_facts
 from enginewright.cli.preflight.workplace import InstallationError
@@ -73,10 +75,15 @@ def _gathered(models: list[tuple[str, Applied]]) -> Surroundings | None:
 
 def _assumed(*, own_classes: bool) -> Surroundings:
     """Return what may be assumed from what is installed here."""
+    words = linux.why_not()
+    if words:
+        raise InstallationError(
+            f"what is installed here cannot be asked: {words}; or give --facts FILE"
+        )
     try:
         cache = Cache(usual_folder(), lambda _: None)
-        with stopped_by_signals() as stop:
-            held = installed_facts(cache, installation(), stop)
+        with stopped_by_signals() as stop, begun() as stages:
+            held = installed_facts(cache, installation(), stages, stop)
     except InstallationError as error:
         raise InstallationError(f"{error}; or give --facts FILE") from None
     return assumed(held, own_classes=own_classes)

@@ -42,7 +42,8 @@ class Applied:
     def namespace(self) -> str | None:
         """Return its namespace; None: it names none."""
         metadata = self.body.get("metadata")
-        return metadata.get("namespace") if isinstance(metadata, Mapping) else None
+        namespace = metadata.get("namespace") if isinstance(metadata, Mapping) else None
+        return None if namespace is None else str(namespace)  # a number is refused by its type
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,13 @@ def read(file: str) -> Manifest:
     Raises:
         ManifestError: it cannot be read, or holds no InferenceModel.
     """
+    try:
+        return _read(file)
+    except RecursionError:
+        raise ManifestError(f"{file} is nested too deeply") from None
+
+
+def _read(file: str) -> Manifest:
     try:
         text = sys.stdin.read() if file == _STDIN else Path(file).read_text(encoding="utf-8")
         documents = [each for each in yaml.safe_load_all(text) if each is not None]
@@ -90,6 +98,9 @@ def _objects(file: str, documents: list[Any]) -> Iterator[Mapping[str, Any]]:
                 f"{file}: document {number} is no Kubernetes object: it has no kind"
             )
         if str(each["kind"]) == "List":
-            yield from _objects(file, list(each.get("items") or ()))
+            items = each.get("items") or []
+            if not isinstance(items, list):
+                raise ManifestError(f"{file}: document {number}: items of a List must be a list")
+            yield from _objects(file, items)
         else:
             yield each

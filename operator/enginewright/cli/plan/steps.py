@@ -12,6 +12,7 @@ from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import Prepared
 from enginewright.cli.plan.differences import of_revisions
 from enginewright.cli.plan.foreseen import Action, Difference, Refusal, Step
+from enginewright.contract.engines import whole_only
 from enginewright.contract.keys import prepared_key
 from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAGES
 from enginewright.manifests.labels import CLASS, REVISION
@@ -24,7 +25,9 @@ from enginewright.plan.rollout import roll_out, wanted_snapshot
 from enginewright.plan.types import Facts, Object
 
 _UNKNOWN: Final = "0" * 64  # stands for a key that is not known yet
-_GUESS: Final = "the key: if the source is what its digest says, and one file"
+_BY_DIGEST: Final = "if the source is what its digest says, and one file"
+_AS_BEFORE: Final = "if the source still is what it was"
+_UNLESS: Final = "a new one, unless the source has the same bytes as before"
 
 
 @dataclass(frozen=True)
@@ -33,14 +36,24 @@ class _Made:
 
     prepared: Prepared
     is_known: bool  # its key is that of the store
+    assumption: str = ""  # under which it is; empty: none
 
 
 class Steps:
     """All steps of a model that can be resolved."""
 
-    def __init__(self, facts: Facts, target: Target) -> None:
+    def __init__(self, facts: Facts, target: Target, digest: str | None) -> None:
+        """Find them.
+
+        Args:
+            facts: of the model as it would be right after it was applied.
+            target: what it comes to.
+            digest: of the model that is there, as it was prepared from the same source; None: the
+                source is another one, or none has been prepared.
+        """
         self._facts = facts
         self._target = target
+        self._earlier = digest
         self._refusals: list[Refusal] = []
         self.revision: str | None = None
         self.differences: tuple[Difference, ...] = ()
@@ -93,7 +106,7 @@ class Steps:
             words = f"failed in stage {failure.stage}, and is not tried again as it is"
             return Step(action="refuse", kind="Job", name=name, message=words)
         begins = bool(outcome.apply)
-        guess = _GUESS if made.is_known else ""
+        guess = f"the key: {made.assumption}" if made.assumption else ""
         return Step(
             action="make" if begins else "wait",
             kind="Job",
@@ -103,24 +116,25 @@ class Steps:
             message=guess if begins else outcome.message,
         )
 
-    def _digest(self) -> str | None:
-        """Return the digest that the model has if it is one file, or is still what it was.
+    def _digest(self) -> tuple[str | None, str]:
+        """Return the digest that the model has, and under which assumption.
 
         None: nobody can say, or the key holds digests of data too, which change by themselves.
         """
-        spec, status = self._facts.model.spec, self._facts.model.status
         recipe = self._target.recipe
         if recipe.samples_uri or (recipe.quantization and recipe.quantization.calibration):
-            return None
-        if spec.source.sha256:
-            return spec.source.sha256
-        return status.prepared.model_digest if status.prepared else None
+            return None, ""
+        if self._earlier:
+            return self._earlier, _AS_BEFORE
+        pinned = self._facts.model.spec.source.sha256
+        return pinned, _BY_DIGEST if pinned else ""
 
     def _made(self, outcome: Outcome) -> _Made:
         if outcome.prepared:
             return _Made(outcome.prepared, is_known=True)
-        digest = self._digest()
+        digest, assumption = self._digest()
         key = prepared_key(digest, self._target.recipe, {}) if digest else _UNKNOWN
+        known = self._facts.model.status.prepared
         prepared = Prepared(
             inputs_hash=self._target.artifact_hash,
             key=key,
@@ -129,8 +143,9 @@ class Steps:
             ir_version=0,
             nodes=0,
             size_bytes=0,
+            golden_output_bytes=known.golden_output_bytes if known else None,
         )
-        return _Made(prepared, is_known=digest is not None)
+        return _Made(prepared, is_known=digest is not None, assumption=assumption)
 
     def _engines(self, engines: Engines, made: _Made) -> Iterator[Step]:
         if engines.failure:
@@ -164,12 +179,16 @@ class Steps:
         known = engine.metadata.name if made.is_known else None
         key = engine.spec.key if made.is_known else None
         of = engine.spec.class_name
+        limit = whole_only(engine.spec.backend)
         yield Step(
             action="change" if anew else "make",
             kind=InferenceEngine.kind,
             name=known,
             class_name=of,
             key=key,
+            message=f"of the whole model or none, whatever spec.fallback grants: {limit}"
+            if limit
+            else "",
         )
         begun = plan_engine(BuildFacts(engine, self._facts.config, self._facts.now))
         (job,) = begun.apply
@@ -230,13 +249,15 @@ class Steps:
         if there is not None and not (same and now == replicas):
             scale = "" if now == replicas else f"{now} → {replicas} pods"
             moved = "" if same or paused else f"revision {label(there, REVISION)} → "
-            to = "" if same or paused else (revision if made.is_known else "a new one")
+            to = "" if same or paused else (revision if made.is_known else self._new())
             words = ", ".join(filter(None, (f"{moved}{to}", scale, words)))
         elif there is None:
             words = f"{replicas} pods" if replicas != 1 else "1 pod"
         action: Action = "make" if there is None else "keep"
         if there is not None and not (same and now == replicas):
             action = "change"
+        if action == "keep" and same and not paused:
+            words = made.assumption
         return Step(
             action=action,
             kind="Deployment",
@@ -244,6 +265,10 @@ class Steps:
             class_name=label(wanted, CLASS),
             message=words,
         )
+
+    def _new(self) -> str:
+        """Return what is said of a revision that nobody knows yet."""
+        return _UNLESS if self._facts.model.status.prepared else "a new one"
 
     def _engine_keys(self, engines: Engines) -> Mapping[str, str]:
         """Return the keys of all engines, built or not, by class."""

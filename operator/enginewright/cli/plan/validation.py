@@ -32,6 +32,7 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "array": (list,),
 }
 _OBJECT_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _OF_THE_SERVER: Final = frozenset({"status"})  # what nobody applies
 
 
@@ -49,6 +50,13 @@ def problems(obj: Mapping[str, Any]) -> list[str]:
     if not isinstance(name, str) or not _OBJECT_NAME.fullmatch(name):
         found.append("metadata.name: write lowercase letters, digits, '-' and '.'")
         return found
+    namespace = metadata.get("namespace") if isinstance(metadata, Mapping) else None
+    if namespace is not None and (
+        not isinstance(namespace, str) or not _NAMESPACE.fullmatch(namespace)
+    ):
+        found.append(
+            "metadata.namespace: write lowercase letters, digits and '-', numbers in quotes"
+        )
     body = {key: value for key, value in obj.items() if key not in _OF_THE_SERVER}
     _, wrong = _checked(body, schema, "")
     return [*found, *wrong]

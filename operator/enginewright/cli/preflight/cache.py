@@ -25,6 +25,7 @@ from enginewright.cli.preflight.result import SCHEMA, Result
 from enginewright.contract.base import Message, canonical_json
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.keys import sha256_text
+from enginewright.contract.processors import CPUINFO, parse
 from enginewright.contract.reasons import ExitCode, Reason, exit_code
 
 LIMIT: Final = 64 << 20  # bytes of all entries together
@@ -191,7 +192,8 @@ def installation() -> str:
     """Return a digest of all that is installed: versions of packages, and our own code.
 
     Our code is read, since a version says little of what is being worked on; times are not looked
-    at, so that the same installation on another machine of a fleet has the same digest.
+    at, so that the same installation on another machine of a fleet has the same digest, where its
+    processor is of the same kind.
     """
     packages = {
         name
@@ -205,6 +207,7 @@ def installation() -> str:
             {
                 "python": sys.version,
                 "machine": platform.machine(),
+                "processor": parse(_text(Path(CPUINFO)), platform.machine()).features,
                 "packages": sorted(packages),
                 "code": [_code(name) for name in _OURS],
                 "libraries": os.environ.get("LD_LIBRARY_PATH", ""),

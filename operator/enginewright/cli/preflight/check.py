@@ -22,12 +22,16 @@ from enginewright.cli.preflight.result import (
     merged,
     worst,
 )
+from enginewright.cli.preflight.scope import scope
 from enginewright.cli.preflight.targets import Target
-from enginewright.cli.preflight.workplace import Outcome, Workplace
+from enginewright.cli.preflight.workplace import EXAMINE, Outcome, Workplace
 from enginewright.contract import task as contract
+from enginewright.contract.budget import billionths
+from enginewright.contract.engines import whole_only
 from enginewright.contract.images import COMPILED_BACKENDS, ImageFacts
 from enginewright.contract.keys import engine_key
 from enginewright.contract.manifest import EngineInfo, Manifest
+from enginewright.contract.processors import unlike
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, PublishedEngine
 from enginewright.contract.task import (
@@ -53,7 +57,8 @@ REMEDIES_HERE: Final = {
         " written"
     ),
     Reason.OUT_OF_MEMORY: "free memory; where several models are looked at, give a lower --jobs",
-    Reason.TIMEOUT: "try again on a machine with less load",
+    Reason.TIMEOUT: "try again on a machine with less load, or raise --timeout and spec.build.timeout",
+    Reason.PROCESSOR_MISMATCH: "run preflight on a processor of the kind that is to serve",
     Reason.BACKEND_CRASHED: "choose another target, or report its last words to those who make it",
     Reason.INTERNAL_ERROR: "report this with what --json prints",
 }
@@ -91,12 +96,15 @@ def check(request: Request, place: Workplace, held: ImageFacts, tell: Tell) -> R
     began = time.monotonic()
     uri = _mount(request, place)
     notes = _Notes()
-    by_backend = itertools.groupby(
-        sorted(request.targets, key=lambda each: each.backend), key=lambda each: each.backend
-    )
-    for backend, targets in by_backend:
-        _Backend(request, place, held, tell, notes, backend, uri).look(tuple(targets))
-    ordered = {each.name: notes.targets[each.name] for each in request.targets}
+    prepared_alike = itertools.groupby(sorted(request.targets, key=_prepared), key=_prepared)
+    for _, targets in prepared_alike:
+        _Backend(request, place, held, tell, notes, tuple(targets), uri).look()
+    ordered = {
+        each.name: notes.targets[each.name].model_copy(
+            update={"scope": scope(each, request.targets, held)}
+        )
+        for each in request.targets
+    }
     return Result(
         verdict=worst(tuple(each.verdict for each in ordered.values())),
         source=request.source,
@@ -105,6 +113,11 @@ def check(request: Request, place: Workplace, held: ImageFacts, tell: Tell) -> R
         targets=ordered,
         seconds=round(time.monotonic() - began, 3),
     )
+
+
+def _prepared(target: Target) -> tuple[str, str]:
+    """Return what decides how the model is prepared."""
+    return target.backend, target.int8_products or ""
 
 
 def _mount(request: Request, place: Workplace) -> str:
@@ -128,7 +141,7 @@ def local_uri(path: Path) -> str:
 
 
 class _Backend:
-    """All targets of one backend."""
+    """All targets of one backend that one prepared model serves."""
 
     def __init__(
         self,
@@ -137,7 +150,7 @@ class _Backend:
         held: ImageFacts,
         tell: Tell,
         notes: _Notes,
-        backend: str,
+        targets: tuple[Target, ...],
         uri: str,
     ) -> None:
         self._request = request
@@ -145,16 +158,18 @@ class _Backend:
         self._held = held
         self._tell = tell
         self._notes = notes
-        self._backend = backend
+        self._targets = targets
+        self._backend = targets[0].backend
         self._uri = uri
 
-    def look(self, targets: tuple[Target, ...]) -> None:
+    def look(self) -> None:
+        targets = self._targets
         began = time.monotonic()
         self._place.clear_work()
         task = PrepareTask(
-            job=f"prepare-{self._backend}",
+            job="-".join(filter(None, ("prepare", *_prepared(targets[0])))),
             source_uri=self._uri,
-            recipe=self._request.recipe.model_copy(update={"backend": self._backend}),
+            recipe=self._recipe(),
         )
         last = self._stages(PREPARE_STAGES, task, targets)
         seconds = time.monotonic() - began
@@ -166,6 +181,13 @@ class _Backend:
         manifest = self._place.manifest("prepared", key)
         for target in targets:
             self._notes.targets[target.name] = self._target(target, key, manifest, seconds)
+
+    def _recipe(self) -> Recipe:
+        """Return the recipe of a Job that prepares the model for these targets."""
+        wanted = self._request.recipe
+        may_be_int8 = "INT8" in (wanted.precision, *wanted.allowed_precisions)
+        products = self._targets[0].int8_products if may_be_int8 else None
+        return wanted.model_copy(update={"backend": self._backend, "int8_products": products})
 
     def _stages(
         self,
@@ -210,7 +232,9 @@ class _Backend:
             "changes": manifest.changes,
             "prepared_key": key,
             "versions": manifest.versions,
-            "parity": Parity(verdict="pass", outputs=manifest.parity),
+            "parity": Parity(
+                verdict="pass" if manifest.parity else "unknown", outputs=manifest.parity
+            ),
         }
         if self._backend in COMPILED_BACKENDS:
             judged = self._engine(target, key)
@@ -249,10 +273,12 @@ class _Backend:
         outside = Outside(
             nodes_total=engine.nodes_total,
             nodes_accelerated=engine.nodes_accelerated,
-            compute_share=engine.compute_share_elsewhere,
+            compute=_billionths(engine.compute_share_elsewhere),
             elsewhere=engine.elsewhere,
         )
         broken = why_broken(outside, self._request.promise, target.name)
+        if outside.nodes_accelerated < outside.nodes_total:
+            self._notes.findings += _refusing(self._backend, target, outside)
         return {
             **self._judged(target, outside, broken),
             "engine_key": engine.key,
@@ -283,16 +309,33 @@ class _Backend:
         outside = Outside(
             nodes_total=seen.nodes_total,
             nodes_accelerated=seen.nodes_total - seen.nodes_elsewhere,
-            compute_share=seen.compute_share,
+            compute=_billionths(seen.compute_share),
             elsewhere=elsewhere[:_NAMED],
         )
+        elsewhere_timed = self._unlike(target)
         manifest = self._place.manifest("prepared", key)
         broken = (seen.reason, seen.message) if seen.broken and seen.reason else None
         return {
             **self._judged(target, outside, broken),
-            "latency": facts["latency"],
+            "latency": None if elsewhere_timed else facts["latency"],
             "placement": placement.of_session(manifest, elsewhere),
         }
+
+    def _unlike(self, target: Target) -> bool:
+        """Note that the target's kind of CPU cannot be timed here, where that is so; tell whether."""
+        here = self._held.processor
+        if target.processor is None or here is None:
+            return False
+        why = unlike(here, target.processor)
+        if why is None:
+            return False
+        told = Finding(
+            severity="warning",
+            reason=Reason.PROCESSOR_MISMATCH,
+            message=f"how long it takes on {target.name} cannot be measured here: {why}",
+        )
+        self._notes.findings.append(_here(told, found(told, EXAMINE, target.name)))
+        return True
 
     def _judged(
         self, target: Target, outside: Outside, broken: tuple[Reason, str] | None
@@ -300,7 +343,7 @@ class _Backend:
         counted = {
             "nodes_total": outside.nodes_total,
             "nodes_accelerated": outside.nodes_accelerated,
-            "compute_share_elsewhere": outside.compute_share,
+            "compute_share_elsewhere": None if outside.compute is None else outside.compute / 1e9,
             "elsewhere": outside.elsewhere,
         }
         if broken is not None:
@@ -311,10 +354,32 @@ class _Backend:
         return {"verdict": "warn" if left or warned else "pass", **counted}
 
 
+def _refusing(backend: str, target: Target, outside: Outside) -> list[Found]:
+    """Say which backends would refuse a model of which nodes stay outside the engine."""
+    return [
+        Found(
+            severity="warning",
+            reason=Reason.UNSUPPORTED_OPERATOR.value,
+            message=f"backend {other} would refuse this model: {limit}",
+            remedy=f"name backend {backend} first in spec.backends where nodes may stay outside",
+            nodes=outside.elsewhere,
+            node_count=outside.nodes_total - outside.nodes_accelerated,
+            stage="build",
+            targets=(target.name,),
+        )
+        for other in sorted(COMPILED_BACKENDS - {backend})
+        if (limit := whole_only(other))
+    ]
+
+
 def _here(finding: Finding, known: Found) -> Found:
     """Return what was found with what to do about it on this machine."""
     remedy = REMEDIES_HERE.get(finding.reason)
     return known if remedy is None else known.model_copy(update={"remedy": remedy})
+
+
+def _billionths(share: float | None) -> int | None:
+    return None if share is None else billionths(share)
 
 
 def _engine(info: EngineInfo) -> Engine:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from enginewright.cli import output
-from enginewright.cli.preflight import config, options, targets
+from enginewright.cli.preflight import config, linux, options, targets
 from enginewright.cli.preflight.cache import Cache, installation, usual_folder
 from enginewright.cli.preflight.check import Request
 from enginewright.cli.preflight.config import ConfigError, Configuration, ModelOptions
@@ -20,11 +20,12 @@ from enginewright.cli.preflight.outputs import Outputs
 from enginewright.cli.preflight.progress import shown
 from enginewright.cli.preflight.request import request
 from enginewright.cli.preflight.result import Result, Results, worst
+from enginewright.cli.preflight.stages import begun
 from enginewright.cli.preflight.stopping import Stopped, stopped_by_signals
 from enginewright.cli.preflight.table import show
 from enginewright.cli.preflight.tools import installed_facts
 from enginewright.cli.preflight.words import counted, visible
-from enginewright.cli.preflight.workplace import InstallationError
+from enginewright.cli.preflight.workplace import JOB_SECONDS, InstallationError
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.reasons import Reason
 
@@ -51,7 +52,7 @@ def preflight(
     target: Annotated[
         str | None,
         typer.Option(
-            help="Where it is to run, with commas between: sm75 to sm121, cpu, openvino, cuda."
+            help="Where it is to run, with commas between: sm86 to sm121, cpu, openvino, cuda, cpu:avx2."
             " Absent: all that this installation has, and sm89."
         ),
     ] = None,
@@ -102,6 +103,10 @@ def preflight(
         int | None,
         typer.Option(min=1, help="Models at once at most. Absent: as CPUs and memory allow."),
     ] = None,
+    timeout: Annotated[
+        int,
+        typer.Option(min=1, help="Seconds that a Job may take, as spec.build.timeout."),
+    ] = JOB_SECONDS,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Look again at what has not changed.")
     ] = False,
@@ -123,6 +128,9 @@ def preflight(
 ) -> None:
     """Find out what a cluster would do with a model, before it is applied."""
     console = Console(stderr=True, quiet=quiet)
+    if words := linux.why_not():
+        _say(console, words, failed=True)
+        raise typer.Exit(UNUSABLE)
     outputs = Outputs(html, junit, fix)
     typed = ModelOptions.model_construct(
         targets=tuple(target.split(",")) if target else None,
@@ -135,17 +143,17 @@ def preflight(
         runtime_version=runtime_version,
     )
     try:
-        with stopped_by_signals() as stop:
+        with stopped_by_signals() as stop, begun() as stages:
             wanted = _wanted(model or [], config_file, typed)
             if image and runtime_version:
                 raise _UsageError("give --image or --runtime-version: an image has a version")
             outputs.check(list(wanted))
             cache = None if no_cache else Cache(usual_folder(), lambda words: _say(console, words))
             installed = installation()
-            held = installed_facts(cache, installed, stop)
+            held = installed_facts(cache, installed, stages, stop)
             serving = _image(image) if image else None
             requests = [_request(each, wanted, held, serving) for each in wanted]
-            shop = Shop(held, installed, cache, outputs, jobs, stop)
+            shop = Shop(held, installed, cache, outputs, jobs, stages, stop, timeout)
             with shown(console, len(requests)) as watcher:
                 results, said = look(requests, shop, watcher)
             said += outputs.save_reports(results)

@@ -35,14 +35,14 @@ def _valid(read: Callable[[str], object]) -> AfterValidator:
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ModelOptions(_Table):
     """How a model is looked at. What is absent is left to what is asked next."""
 
     targets: tuple[Annotated[str, _valid(target)], ...] | None = None
-    """Where it is to run, as `--target`: sm75 to sm121, cpu, openvino, cuda."""
+    """Where it is to run, as `--target`: sm86 to sm121, cpu, openvino, cuda, cpu:avx2."""
     precision: Annotated[str, _valid(options.precision)] | None = None
     """Precision that it is brought to, as `--precision`."""
     shapes: tuple[Annotated[str, _valid(options.shape)], ...] | None = None

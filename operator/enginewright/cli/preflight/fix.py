@@ -124,7 +124,7 @@ def write(out: Path, result: Result, artifact: Callable[[str], Path]) -> ChangeL
         opset=manifest.opset,
         ir_version=manifest.ir_version,
         changes=manifest.changes,
-        parity=each.parity or Parity(verdict="pass"),
+        parity=each.parity or Parity(verdict="unknown"),
         prepared_key=each.prepared_key,
         versions=manifest.versions,
         files=(),
@@ -149,6 +149,8 @@ def told(log: ChangeLog, out: Path) -> list[str]:
 
 
 def _difference(each: OutputParity) -> str:
+    if each.runs is not None:
+        return f"is distributed as the {each.compared_with}'s"
     if each.max_abs_error is None:
         return f"was compared with the {each.compared_with}'s"
     if not each.max_abs_error:

@@ -276,7 +276,7 @@ def _latency(result: Result) -> Child:
     figures = [(label, *_measured(latency)) for label, latency in measured.items()]
     missing = [label for label, each in result.targets.items() if not each.latency]
     absent = (
-        f" Not measured, for want of a device or of a pass: {', '.join(missing)}."
+        f" Not measured, because there is no device or no pass: {', '.join(missing)}."
         if missing
         else ""
     )

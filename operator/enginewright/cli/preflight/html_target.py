@@ -1,7 +1,7 @@
 """A target on the page: what is changed for it, where the nodes run, parity and the engine."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from enginewright.cli.preflight import words
 from enginewright.cli.preflight.html_charts import Tile, error_bar, split_bar, treemap
@@ -278,9 +278,12 @@ def _parity(each: TargetResult, level: int) -> Child:
     ]
 
 
-def _figures_of(what: str, outputs: Sequence[OutputParity], verdict: Verdict) -> Child:
+def _figures_of(
+    what: str, outputs: Sequence[OutputParity], verdict: Literal["pass", "fail", "unknown"]
+) -> Child:
     if not outputs:
         return None
+    shown: Verdict = "fail" if verdict == "fail" else "pass"  # there are figures
     columns = (
         Column("Output"),
         Column("Compared with"),
@@ -293,10 +296,10 @@ def _figures_of(what: str, outputs: Sequence[OutputParity], verdict: Verdict) ->
         Column("New Inf", "number"),
     )
     rows = (_compared(output) for output in outputs)
-    return table([what, badge(verdict)], columns, rows, f"Parity: {what}")
+    return table([what, badge(shown)], columns, rows, f"Parity: {what}")
 
 
-def _unmeasured(verdict: Verdict, *, changed: bool) -> str:
+def _unmeasured(verdict: str, *, changed: bool) -> str:
     if verdict == "fail":
         return "Outputs differ by more than their tolerance."
     if changed:
@@ -308,7 +311,7 @@ def _compared(each: OutputParity) -> tuple[Child, ...]:
     error, relative, agreement = each.max_abs_error, each.max_rel_error, each.top1_agreement
     return (
         name(each.name),
-        each.compared_with,
+        each.compared_with + (", in distribution" if each.runs else ""),
         "" if error is None else f"{error:.3g}",
         None if error is None else error_bar(error),
         "" if relative is None else f"{relative:.3g}",

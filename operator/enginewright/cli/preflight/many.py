@@ -16,6 +16,7 @@ from enginewright.cli.preflight.cache import Cache
 from enginewright.cli.preflight.check import REMEDIES_HERE, Request, check
 from enginewright.cli.preflight.outputs import Outputs, Told
 from enginewright.cli.preflight.result import Found, Result, TargetResult
+from enginewright.cli.preflight.stages import Stages
 from enginewright.cli.preflight.stopping import Stop, Stopped
 from enginewright.cli.preflight.workplace import InstallationError, workplace
 from enginewright.contract.images import ImageFacts
@@ -56,7 +57,9 @@ class Shop:
     cache: Cache | None
     outputs: Outputs
     jobs: int | None  # at most at once; None: as many as there are CPUs
+    stages: Stages
     stop: Stop
+    job_seconds: float  # that the stages of one Job may take
 
 
 def look(
@@ -110,7 +113,7 @@ def _one(request: Request, shop: Shop, watcher: Watcher) -> tuple[Result, list[T
         watcher.stage(request.source, target, stage)
 
     try:
-        with workplace(shop.stop) as place:
+        with workplace(shop.stages, shop.stop, shop.job_seconds) as place:
             result = check(request, place, shop.held, tell)
             said = shop.outputs.save_model(result, lambda key: place.artifact("prepared", key))
             if shop.cache:

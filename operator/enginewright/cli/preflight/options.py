@@ -61,9 +61,10 @@ def shape(text: str) -> ShapeProfile:
             f"--shapes {text!r}: give all three shapes as many sizes as the input has"
         )
     if any(
-        not 0 < low <= middle <= high for low, middle, high in zip(least, usual, most, strict=True)
+        not (low <= middle <= high and middle > 0)
+        for low, middle, high in zip(least, usual, most, strict=True)
     ):
-        raise OptionError(f"--shapes {text!r}: write sizes with 0 < MIN <= OPT <= MAX")
+        raise OptionError(f"--shapes {text!r}: write sizes with MIN <= OPT <= MAX and OPT > 0")
     return ShapeProfile(input=name, min=least, opt=usual, max=most)
 
 

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from enginewright.cli.preflight import fix, outfile
-from enginewright.cli.preflight.html_page import page
-from enginewright.cli.preflight.junit import document
 from enginewright.cli.preflight.options import OptionError
 from enginewright.cli.preflight.result import Result
 
@@ -63,12 +62,14 @@ class Outputs:
         return list(self._reports(results))
 
     def _reports(self, results: Sequence[Result]) -> Iterator[Told]:
-        for option, path, render in (
-            ("--html", self.html, page),
-            ("--junit", self.junit, document),
+        for option, path, module, name in (
+            ("--html", self.html, "html_page", "page"),
+            ("--junit", self.junit, "junit", "document"),
         ):
             if path is None:
                 continue
+            # imported when it is asked for, as a preflight that is cached takes no longer than that
+            render = getattr(import_module(f"enginewright.cli.preflight.{module}"), name)
             try:
                 outfile.write(path, render(results))
             except OSError as error:

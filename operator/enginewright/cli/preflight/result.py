@@ -20,9 +20,7 @@ _ORDER: tuple[Verdict, ...] = ("pass", "warn", "fail")
 
 
 class Described(Message):
-    """A message whose fields are described by the words below them."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """A message whose fields are described by the words below them (`schema.descriptions`)."""
 
 
 class OperatorCount(Described):
@@ -130,10 +128,10 @@ class Found(Described):
 class Parity(Described):
     """How close what would serve is to the source."""
 
-    verdict: Verdict
-    """Whether every output is within its tolerance."""
+    verdict: Literal["pass", "fail", "unknown"]
+    """Whether every output is within its tolerance; unknown where nothing was compared."""
     outputs: tuple[OutputParity, ...] = ()
-    """The figures of each output; empty where the source is served as it is."""
+    """The figures of each output; empty where nothing was compared, as of a source served as it is."""
 
 
 class PlacedOperator(Described):
@@ -203,6 +201,8 @@ class TargetResult(Described):
     """pass: it serves there whole; warn: it serves, and something is to be known; fail: not."""
     backend: str
     """What runs the model there: tensorrt-rtx, cuda, openvino or cpu."""
+    scope: str = ""
+    """Which backend of which version the verdict speaks of, and what it cannot know of a cluster's classes."""
     reason: str | None = None
     """Why it failed, as one of the reasons that conditions and metrics carry."""
     message: str = ""

@@ -1,12 +1,16 @@
 """The JSON Schema of what `--json` prints, made of the classes that print it."""
 
+import ast
+import inspect
+import itertools
 import json
 import sys
+import textwrap
 from typing import Any, Final
 
 from pydantic import BaseModel, TypeAdapter
 
-from enginewright.cli.preflight.result import SCHEMA, Result, Results
+from enginewright.cli.preflight.result import SCHEMA, Described, Result, Results
 from enginewright.contract.manifest import Change, Latency, OutputParity, TensorSpec
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -33,6 +37,8 @@ _SHARED: Final[dict[type[BaseModel], dict[str, str]]] = {
         "top1_agreement": "Share of samples with the same largest value, 0 to 1; absent: no scores.",
         "nan": "Values that are NaN here and not there.",
         "inf": "Values that are infinite here and not there.",
+        "runs": "Runs by which the distribution of a varying output was compared; absent: compared"
+        " by values.",
     },
     Latency: {
         "p50": "Median, in seconds.",
@@ -52,10 +58,40 @@ def schema() -> dict[str, Any]:
     """Return the schema of what is printed about one model, and about several."""
     printed: TypeAdapter[Result | Results] = TypeAdapter(Result | Results)
     made = printed.json_schema(mode="serialization")
-    shared = {each.__name__: words for each, words in _SHARED.items()}
+    known = {each.__name__: words for each, words in _SHARED.items()}
+    for each in _described(Described):
+        names = {name: field.alias or name for name, field in each.model_fields.items()}
+        known[each.__name__] = {names[name]: text for name, text in descriptions(each).items()}
     for name, body in made["$defs"].items():
-        _describe(body, shared.get(name, {}))
+        _describe(body, known.get(name, {}))
     return {"$schema": _DIALECT, "$id": f"https://{SCHEMA}", **made}
+
+
+def descriptions(model: type[BaseModel]) -> dict[str, str]:
+    """Return the words below each field of a class, and of those that it extends.
+
+    pydantic's `use_attribute_docstrings` reads the source when a class is made, thus in every run.
+    """
+    found: dict[str, str] = {}
+    for each in reversed(model.__mro__):
+        if each is BaseModel or not issubclass(each, BaseModel):
+            continue
+        for made in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(each)))):
+            lines = made.body if isinstance(made, ast.ClassDef) else []
+            for field, words in itertools.pairwise(lines):
+                match field, words:
+                    case (
+                        ast.AnnAssign(target=ast.Name(id=name)),
+                        ast.Expr(value=ast.Constant(value=str(text))),
+                    ):
+                        found[name] = inspect.cleandoc(text)
+                    case _:
+                        pass
+    return found
+
+
+def _described(model: type[Described]) -> list[type[Described]]:
+    return [each for one in model.__subclasses__() for each in (one, *_described(one))]
 
 
 def _describe(body: dict[str, Any], words: dict[str, str]) -> None:
@@ -65,6 +101,7 @@ def _describe(body: dict[str, Any], words: dict[str, str]) -> None:
         each.pop("title", None)
         if name in words:
             each["description"] = words[name]
+            properties[name] = dict(sorted(each.items()))  # as pydantic orders them
     optional = {name for name, each in properties.items() if _is_optional(each)}
     for name in optional:
         each = properties[name]

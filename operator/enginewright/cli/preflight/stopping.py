@@ -6,7 +6,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# of those that the system has: Windows has no SIGHUP
+_SIGNALS: Final = tuple(
+    each for each in signal.Signals if each.name in {"SIGINT", "SIGTERM", "SIGHUP"}
+)
 
 
 class Stopped(Exception):  # noqa: N818 - nothing is wrong

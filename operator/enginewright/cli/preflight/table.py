@@ -63,7 +63,11 @@ def _figures(each: TargetResult) -> tuple[str, ...]:
 
 
 def _findings(result: Result) -> list[RenderableType]:
-    lines: list[RenderableType] = []
+    lines: list[RenderableType] = [
+        Text(f"{name}: {each.scope}", style="dim")
+        for name, each in result.targets.items()
+        if each.scope
+    ]
     for name, each in result.targets.items():
         told = any(name in one.targets and one.severity == "error" for one in result.findings)
         if each.verdict == "fail" and not told:

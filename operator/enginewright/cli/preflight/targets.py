@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from enginewright.contract.images import ImageFacts
+from enginewright.contract.processors import Feature, Int8Products, has_exact_products
 
+_CPU: Final = re.compile(f"(cpu|openvino):({'|'.join(each.lower() for each in Feature)})")
 AHEAD_OF_TIME: Final = "tensorrt-rtx"
 _EXTRAS: Final = {
     "tensorrt-rtx": "preflight,rtx",
@@ -26,6 +28,14 @@ class Target:
     name: str
     backend: str
     compute_capability: str | None = None  # None: a CPU, or the device at hand
+    processor: Feature | None = None  # the kind of CPU, by the latest that it has; None: any
+
+    @property
+    def int8_products(self) -> Int8Products | None:
+        """Return what an INT8 form may rely on; None: it is for no CPU."""
+        if self.backend not in {"cpu", "openvino"}:
+            return None
+        return "exact" if self.processor and has_exact_products({self.processor}) else "any"
 
 
 def parse(name: str) -> Target:
@@ -39,9 +49,12 @@ def parse(name: str) -> Target:
         return Target(f"sm{major}{minor}", AHEAD_OF_TIME, f"{major}.{minor}")
     if name in {"cpu", "cuda", "openvino"}:
         return Target(name, name)
+    if found := _CPU.fullmatch(name.strip().lower()):
+        backend, feature = found.groups()
+        return Target(found[0], backend, processor=Feature(feature.upper()))
     raise TargetError(
-        f"{name!r} is no target; write sm75, sm80, sm86, sm89, sm120 or another compute capability"
-        " without its dot, or cpu, openvino, cuda"
+        f"{name!r} is no target; write sm86, sm89, sm120 or another compute capability"
+        " without its dot, or cpu, openvino, cuda, or a kind of CPU, such as cpu:avx2, cpu:avx512, cpu:vnni"
     )
 
 

@@ -1,17 +1,19 @@
 """What is installed here, asked once: the probe of an image takes longer than an unchanged model."""
 
 from enginewright.cli.preflight.cache import Cache
+from enginewright.cli.preflight.stages import Stages
 from enginewright.cli.preflight.stopping import Stop
 from enginewright.cli.preflight.workplace import workplace
 from enginewright.contract.images import ImageFacts
 
 
-def installed_facts(cache: Cache | None, installed: str, stop: Stop) -> ImageFacts:
+def installed_facts(cache: Cache | None, installed: str, stages: Stages, stop: Stop) -> ImageFacts:
     """Return what this installation holds.
 
     Args:
         cache: that knows it, perhaps.
         installed: digest of what is installed.
+        stages: that begins what runs.
         stop: is set when nobody wants to know any more.
 
     Raises:
@@ -21,7 +23,7 @@ def installed_facts(cache: Cache | None, installed: str, stop: Stop) -> ImageFac
     """
     if cache and (known := cache.tools(installed)):
         return known
-    with workplace(stop) as place:
+    with workplace(stages, stop) as place:
         held = place.facts()
     if cache:
         cache.keep_tools(installed, held)

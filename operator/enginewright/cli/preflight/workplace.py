@@ -1,15 +1,12 @@
 """The folders of one preflight, and the stages that run on them as they do in a Job's pod."""
 
-import contextlib
 import json
 import os
 import re
-import select
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +15,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from enginewright.cli.preflight import locales
+from enginewright.cli.preflight.stages import Stages
 from enginewright.cli.preflight.stopping import Stop, Stopped
 from enginewright.contract import task as contract
 from enginewright.contract.images import ImageFacts
@@ -28,18 +27,21 @@ from enginewright.contract.task import TASK_VARIABLE, EngineTask, PrepareTask, S
 
 EXAMINE: Final = "examine"
 
+JOB_SECONDS: Final = 3600  # that the stages of one Job may take, as in a cluster
 _RUNTIME: Final = "enginewright_runtime"
 _EXAMINATION: Final = "enginewright_runtime.examination"
 _FULL: Final = "the work folder has "
 _MISSING: Final = re.compile(r"No module named '?([\w.]+)")
 _ROOT_VARIABLE: Final = "ENGINEWRIGHT_ROOT"
-_STOP_SECONDS: Final = 10.0  # that a stage has to end its children
 _LAST_WORDS: Final = 2000  # characters
-_LOOK_SECONDS: Final = 0.05  # between two looks at how far a Job is
 
 
 class InstallationError(Exception):
     """The runtime package is not there, or says nothing that can be read."""
+
+
+class _LateError(Exception):
+    """A Job's time has ended."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,18 @@ class Outcome:
 
 
 @contextmanager
-def workplace(stop: Stop | None = None) -> Iterator["Workplace"]:
+def workplace(
+    stages: Stages, stop: Stop | None = None, job_seconds: float = JOB_SECONDS
+) -> Iterator["Workplace"]:
     """Make the folders, and remove them, whatever happens.
 
     TMPDIR counts where it is set, even if it cannot be used: what is large belongs where it was
     meant to go. Once `stop` is set, what runs is ended.
+
+    Args:
+        stages: that begins what runs here.
+        stop: is set when nobody wants to know any more.
+        job_seconds: that the stages of one Job may take.
 
     Raises:
         OSError: there is no room, or no right.
@@ -81,7 +90,7 @@ def workplace(stop: Stop | None = None) -> Iterator["Workplace"]:
     parent = os.environ.get("TMPDIR") or None
     root = Path(tempfile.mkdtemp(prefix="enginewright-preflight-", dir=parent))
     try:
-        yield Workplace(root, stop or Stop())
+        yield Workplace(root, stages, stop or Stop(), job_seconds)
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
@@ -89,11 +98,14 @@ def workplace(stop: Stop | None = None) -> Iterator["Workplace"]:
 class Workplace:
     """What a pod would see as its volumes, below one folder."""
 
-    def __init__(self, root: Path, stop: Stop) -> None:
+    def __init__(self, root: Path, stages: Stages, stop: Stop, job_seconds: float) -> None:
         self.root = root
+        self._job_seconds = job_seconds
+        self._stages = stages
         self._stop = stop
         for path in (contract.WORK_PATH, contract.STORE_PATH, "/dev", "/tmp"):  # noqa: S108 - below root
             self._place(path).mkdir(parents=True)
+        self._locales = locales.lay_out(self._place(locales.FOLDER))
 
     def mount(self, path: str, folder: Path) -> None:
         """Show a folder of this machine where a claim would be."""
@@ -112,8 +124,8 @@ class Workplace:
             InstallationError: nothing readable came of it.
             Stopped: it was ended.
         """
-        command = (_RUNTIME, "stage", *stages)
-        return self._run(command, stages, task.job, task.to_json(), tell)
+        call = (f"{_RUNTIME}.__main__:main", ["stage", *stages])
+        return self._run(call, stages, task.job, task.to_json(), tell)
 
     def examine(self, task: ServeTask, tell: Callable[[str], None]) -> Outcome:
         """Run a prepared model as a serving pod would.
@@ -122,11 +134,11 @@ class Workplace:
             InstallationError, Stopped: as `run`.
         """
         stages = (EXAMINE,)
-        return self._run((_EXAMINATION,), stages, task.revision, task.to_json(), tell)[-1]
+        return self._run((f"{_EXAMINATION}:main",), stages, task.revision, task.to_json(), tell)[-1]
 
     def _run(
         self,
-        command: tuple[str, ...],
+        call: tuple[Any, ...],
         stages: tuple[str, ...],
         job: str,
         task: str,
@@ -136,14 +148,24 @@ class Workplace:
         begun = iter(stages)
         tell(next(begun))
         waited = list(stages[:-1])
+        end = time.monotonic() + self._job_seconds
 
         def look() -> None:
             if waited and (reports / f"{waited[0]}.json").exists():
                 waited.pop(0)
                 tell(next(begun))
+            if time.monotonic() > end:
+                raise _LateError
 
-        code, words = self._call(command, task, look)
-        known = [_read(reports / f"{stage}.json") for stage in stages]
+        def read() -> list[StageReport | None]:
+            return [_read(reports / f"{stage}.json") for stage in stages]
+
+        try:
+            code, words = self._call(call, task, look)
+        except _LateError:
+            done = [Outcome(report) for report in read() if report and report.ok]
+            return (*done, self._late(stages[-1 - len(waited)]))
+        known = read()
         found = [Outcome(report) for report in known if report]
         if last := _read(self._place(contract.TERMINATION_LOG)):
             # where the store is full the herald alone is left
@@ -153,6 +175,13 @@ class Workplace:
         if found[-1].report.ok and known[-1] is None:
             raise InstallationError(f"there is no room for the report of stage {stages[-1]}")
         return tuple(found)
+
+    def _late(self, stage: str) -> Outcome:
+        """Return the outcome of a stage in which the Job's time ended, as the operator reports it."""
+        message = (
+            f"the Job took longer than {self._job_seconds:g} s, the last of it in stage {stage}"
+        )
+        return Outcome(StageReport(stage=stage, ok=False, reason=Reason.TIMEOUT, message=message))
 
     def handoff(self, name: str) -> dict[str, Any]:
         """Return what a stage that went well has left for the next one."""
@@ -195,7 +224,8 @@ class Workplace:
         Raises:
             InstallationError: it cannot say.
         """
-        code, words = self._call((_RUNTIME, "probe"), "")
+        code, words = self._call((f"{_RUNTIME}.__main__:main", ["probe"]), "")
+        words += self._stages.last_words()
         try:
             return ImageFacts.model_validate_json(
                 self._place(contract.TERMINATION_LOG).read_bytes()
@@ -209,37 +239,32 @@ class Workplace:
             ) from None
 
     def _call(
-        self, command: tuple[str, ...], task: str, look: Callable[[], None] = lambda: None
+        self, call: tuple[Any, ...], task: str, look: Callable[[], None] = lambda: None
     ) -> tuple[int, str]:
-        """Run a module; return its exit code and its last words."""
+        """Call a function of the runtime in a process of its own; return exit code and last words.
+
+        Args:
+            call: "module:name", and arguments.
+            task: what it finds in its environment.
+            look: is called while it runs.
+        """
         self._place(contract.TERMINATION_LOG).unlink(missing_ok=True)
         scratch = self._place("/tmp")  # noqa: S108 - below root
         environment = os.environ | {
             _ROOT_VARIABLE: str(self.root),
             TASK_VARIABLE: task,
             "TMPDIR": str(scratch),
+            **self._locales,
         }
         with tempfile.TemporaryFile(dir=scratch) as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", *command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,  # an interrupt is ours to pass on, once
-            )
-            try:
-                while not _has_ended(process, _LOOK_SECONDS):
-                    self._go_on()
-                    look()
-            except BaseException:
-                _end(process)
-                raise
-            finally:
-                _sweep(process)
+            code = self._stages.call(call, environment, log.fileno(), lambda: self._look(look))
             log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST_WORDS))
             words = log.read().decode(errors="replace").strip()
-        return process.returncode, f"; its last words: {words}" if words else ""
+        return code, f"; its last words: {words}" if words else ""
+
+    def _look(self, look: Callable[[], None]) -> None:
+        self._go_on()
+        look()
 
     def _go_on(self) -> None:
         if self._stop.is_set():
@@ -247,30 +272,6 @@ class Workplace:
 
     def _place(self, path: str) -> Path:
         return self.root / path.lstrip("/")
-
-
-def _has_ended(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
-    """Wait so long; tell whether it has ended, and leave it to be reaped."""
-    descriptor = os.pidfd_open(process.pid)
-    try:
-        ended = select.poll()
-        ended.register(descriptor, select.POLLIN)
-        return bool(ended.poll(seconds * 1000))
-    finally:
-        os.close(descriptor)
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End a stage as a pod's end would: it kills its own children."""
-    process.send_signal(signal.SIGTERM)
-    _has_ended(process, _STOP_SECONDS)
-
-
-def _sweep(process: "subprocess.Popen[bytes]") -> None:
-    """Kill what is left of a stage: one that was killed has told its children nothing."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # not reaped yet, so the group is still its own
-    process.wait()
 
 
 def _ended(code: int) -> str:

@@ -17,6 +17,7 @@ from enginewright_runtime.stages.engine.handoff import (
 from enginewright_runtime.stages.engine.timings import Timings
 from enginewright_runtime.store import ENGINE, Store
 from enginewright_runtime.tensorrt import builder, progress
+from enginewright_runtime.tensorrt.target import refuse_unserved
 
 _PROGRESS: Final = "progress.json"
 STAGE: Final = "build"
@@ -28,7 +29,8 @@ def run(task: EngineTask, paths: Paths, port: int = SIDECAR_PORT) -> StageReport
     While it runs, GET /progress on `port` tells how far it is.
 
     Raises:
-        StageFailure: ArtifactMissing, ArtifactCorrupt or StoreUnavailable of the prepared model; as
+        StageFailure: EngineIncompatible, where the engine could be built and not be served;
+            ArtifactMissing, ArtifactCorrupt or StoreUnavailable of the prepared model; as
             `builder.build`.
     """
     manifest = Store(paths.store, ENGINE).whole(task.engine_key)
@@ -40,6 +42,7 @@ def run(task: EngineTask, paths: Paths, port: int = SIDECAR_PORT) -> StageReport
             message=f"cached: the store has engine {task.engine_key[:12]}",
             engine=published(manifest, is_cached=True),
         )
+    refuse_unserved(task.recipe)
     with progress.served(paths.work / _PROGRESS, port):
         prepared = paths.work / PREPARED_FOLDER
         shutil.rmtree(prepared, ignore_errors=True)

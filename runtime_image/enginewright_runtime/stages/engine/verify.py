@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import onnx
+from enginewright.contract.engines import whole_only
 from enginewright.contract.manifest import MANIFEST_NAME, EngineInfo, Manifest, OutputParity
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, StageReport
@@ -104,6 +105,7 @@ def prove(task: EngineTask, paths: Paths, manifest: Manifest) -> dict[str, Any]:
             recipe=manifest.recipe.model_dump(mode="json"),
             compared_with="source" if lowered else "prepared",
             precision=manifest.precision,
+            varying=[each.model_dump(mode="json") for each in manifest.varying or ()],
         )
     except SessionError as error:
         raise StageFailure(
@@ -152,7 +154,9 @@ def check_wrapper(folder: Path, engine: EngineInfo, manifest: Manifest) -> None:
         if attribute.name == "ep_cache_context"
     }
     wrong = complaint
-    if names != {part.context_node for part in engine.partitions}:
+    if len(model.graph.node) > 1 and (limit := whole_only(engine.recipe.backend)):
+        wrong = limit
+    elif names != {part.context_node for part in engine.partitions}:
         wrong = "its EPContext nodes are not those of the partitions"
     elif lost := [name for name in sorted(files) if not (folder / name).is_file()]:
         wrong = f"engine file {lost[0]} is not beside it"

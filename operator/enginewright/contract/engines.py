@@ -1,0 +1,162 @@
+"""What NVIDIA's libraries build engines for, and what ONNX Runtime's providers serve.
+
+Two tables, since they differ: that an engine can be built does not mean that it can be served. All
+that plans, builds, serves or foretells asks here, so that nothing is built that nothing loads.
+
+Sources:
+
+- TensorRT 10 builds for the device at hand. ONNX Runtime 1.31.1 is linked to CUDA 13, whose libraries
+  have dropped all before 7.5 (CUDA 13.0 release notes, "Deprecated or Dropped Features").
+- `TensorrtExecutionProvider::GetCapability` of ONNX Runtime 1.31.1 looks for an EPContext node only
+  where `graph.NumberOfNodes() == 1` (microsoft/onnxruntime pull 18217; several or mixed: pull 23294,
+  closed unmerged). Beside another node an EPContext node gets no kernel.
+- TensorRT-RTX: the library's `ComputeCapability` names what it builds for (1.7.1). The plug-in
+  0.5.0 (NVIDIA/TensorRT-RTX-EP-ABI) offers the devices that `IsOrtHardwareDeviceSupported` takes,
+  claims EPContext nodes one by one, wherever they are, and refuses a whole model whose inputs or
+  outputs are of other types than `IsSupportedInputOutputDataType` lists (both in its
+  `GetCapabilityImpl`).
+- CUDA: the wheel of onnxruntime-gpu 1.31.1 holds machine code and no PTX. Machine code runs on devices
+  of its own major and of no lesser minor version (CUDA C++ Programming Guide, "Binary Compatibility").
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from typing_extensions import override
+
+from enginewright.contract.manifest import TensorSpec
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """Compute capabilities, each as "8.9"."""
+
+    listed: frozenset[str] = frozenset()
+    since: str | None = None  # this one and all newer ones too
+    binary: bool = False  # of code for those listed: also newer ones of the same major version
+
+    def __contains__(self, capability: str) -> bool:
+        """Tell whether a compute capability is among them."""
+        if capability in self.listed:
+            return True
+        wanted = _version(capability)
+        if self.since is not None and wanted >= _version(self.since):
+            return True
+        known = map(_version, self.listed)
+        return self.binary and any(each[0] == wanted[0] and each <= wanted for each in known)
+
+    @override
+    def __str__(self) -> str:
+        named = sorted(self.listed, key=_version)
+        if self.since is not None:
+            named.append(f"{self.since} and newer")
+        return ", ".join(named)
+
+
+@dataclass(frozen=True)
+class Library:
+    """What a library builds engines for."""
+
+    title: str  # in messages
+    capabilities: Capabilities
+
+
+@dataclass(frozen=True)
+class Provider:
+    """What ONNX Runtime's provider of a backend serves."""
+
+    title: str  # in messages
+    capabilities: Capabilities | None = (
+        None  # of devices; None: of all for which there is an engine
+    )
+    loads_parts: bool = True  # engines beside other nodes, and several of them
+    types: frozenset[str] | None = None  # of a model's inputs and outputs, numpy names; None: any
+
+
+LIBRARIES: Final = {
+    "tensorrt": Library("TensorRT", Capabilities(since="7.5")),
+    "tensorrt-rtx": Library(
+        "TensorRT-RTX", Capabilities(frozenset({"7.5", "8.0", "8.6", "8.9", "12.0", "12.1"}))
+    ),
+}
+PROVIDERS: Final = {
+    "tensorrt": Provider("ONNX Runtime's TensorRT provider", loads_parts=False),
+    "tensorrt-rtx": Provider(
+        "ONNX Runtime's TensorRT-RTX provider",
+        Capabilities(frozenset({"8.6", "8.9"}), since="12.0"),
+        types=frozenset(
+            {
+                *("float32", "float16", "bfloat16", "float8_e4m3fn", "float4_e2m1fn"),
+                *("bool", "int4", "int8", "uint8", "int32", "int64"),
+            }
+        ),
+    ),
+    "cuda": Provider(
+        "ONNX Runtime's CUDA provider",
+        Capabilities(frozenset({"7.5", "8.0", "8.6", "8.9", "9.0", "12.0"}), binary=True),
+    ),
+}
+
+
+def builds(backend: str, capability: str) -> bool:
+    """Tell whether the backend's library, if it has one, builds engines for a compute capability."""
+    return backend not in LIBRARIES or capability in LIBRARIES[backend].capabilities
+
+
+def serves(backend: str, capability: str) -> bool:
+    """Tell whether the backend's provider takes a device of a compute capability, such as "8.9"."""
+    provider = PROVIDERS.get(backend)
+    return provider is None or provider.capabilities is None or capability in provider.capabilities
+
+
+def why_unusable(backend: str, capability: str | None) -> str | None:
+    """Return why a backend is of no use on devices of a compute capability; None when it is.
+
+    What is not known, `capability` None, is left to the device to find out.
+    """
+    if capability is None or backend not in PROVIDERS:
+        return None
+    built, served = builds(backend, capability), serves(backend, capability)
+    library, provider = LIBRARIES.get(backend), PROVIDERS[backend]
+    if library is None:
+        return (
+            None
+            if served
+            else (
+                f"{provider.title} has no code for compute capability {capability}, only for"
+                f" {provider.capabilities}"
+            )
+        )
+    if built and served:
+        return None
+    if built:
+        return (
+            f"{library.title} builds engines for compute capability {capability}, but they cannot be"
+            f" served: {provider.title} takes {provider.capabilities} only"
+        )
+    only = f"{library.title} does not build for compute capability {capability}, only for {library.capabilities}"
+    return only if served else f"{only}, and {provider.title} takes {provider.capabilities} only"
+
+
+def whole_only(backend: str) -> str | None:
+    """Say that a backend's provider loads no engines of parts of a model; None where it does."""
+    provider = PROVIDERS.get(backend)
+    if provider is None or provider.loads_parts:
+        return None
+    return f"{provider.title} loads an engine only where it is the whole model"
+
+
+def unserved_tensors(backend: str, tensors: Iterable[TensorSpec]) -> tuple[str, ...]:
+    """Return the inputs or outputs that the backend's provider does not take, as "name (type)"."""
+    provider = PROVIDERS.get(backend)
+    if provider is None or provider.types is None:
+        return ()
+    return tuple(
+        f"{each.name} ({each.dtype})" for each in tensors if each.dtype not in provider.types
+    )
+
+
+def _version(capability: str) -> tuple[int, int]:
+    major, _, minor = capability.partition(".")
+    return int(major), int(minor or 0)

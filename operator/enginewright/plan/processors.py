@@ -1,0 +1,57 @@
+"""What the processors of CPU classes are known to have: what the class says, or asks its nodes for.
+
+A selector holds for every node, those that join later included; what the nodes of the moment have in common
+does not, and a key that followed it would change with every node that comes or goes. Pure.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.contract.images import DEVICE_BACKENDS
+from enginewright.contract.processors import Feature, Int8Products, has_exact_products
+from enginewright.contract.task import Precision
+
+# Labels of Node Feature Discovery: "CPU" in its documentation of features
+_CPUID: Final = "feature.node.kubernetes.io/cpu-cpuid."
+_LABELS: Final = {
+    "AVX2": Feature.AVX2,
+    "AVX512F": Feature.AVX512,
+    "AVX512VNNI": Feature.VNNI,
+    "AVXVNNI": Feature.VNNI,
+    "AMXINT8": Feature.AMX,
+    "ASIMDDP": Feature.ASIMDDP,
+    "SVE": Feature.SVE,
+}
+
+
+def features(accelerator: AcceleratorClass) -> tuple[Feature, ...]:
+    """Return the instruction sets that every node of a class has, as far as that is known."""
+    if accelerator.spec.cpu_features is not None:
+        return accelerator.spec.cpu_features
+    found = {
+        _LABELS[label.removeprefix(_CPUID)]
+        for label, value in accelerator.spec.node_selector.items()
+        if value == "true" and label.startswith(_CPUID) and label.removeprefix(_CPUID) in _LABELS
+    }
+    return tuple(each for each in Feature if each in found)
+
+
+def int8_products(
+    backend: str, precisions: Collection[Precision | None], classes: Collection[AcceleratorClass]
+) -> Int8Products | None:
+    """Return what an INT8 form may rely on wherever it serves; None: none is made for CPUs."""
+    if "INT8" not in precisions or backend in DEVICE_BACKENDS:
+        return None
+    return "exact" if all(has_exact_products(features(each)) for each in classes) else "any"
+
+
+def contradicted(accelerator: AcceleratorClass, labels: Mapping[str, str]) -> tuple[Feature, ...]:
+    """Return what a class says that it has and a node, by its labels, has not; (): nothing, or not known."""
+    if not any(label.startswith(_CPUID) for label in labels):
+        return ()
+    had = {feature for name, feature in _LABELS.items() if labels.get(f"{_CPUID}{name}") == "true"}
+    labelled = {*_LABELS.values()}
+    return tuple(
+        each for each in accelerator.spec.cpu_features or () if each in labelled and each not in had
+    )

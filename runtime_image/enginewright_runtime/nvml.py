@@ -1,0 +1,76 @@
+"""Critical errors of the devices (Xid), as NVIDIA's management library reports them.
+
+The library comes with the driver; without it, or where it refuses, as it does events in a MIG slice
+or a virtual machine without the right, nothing is reported, and runs that fail show the same later.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from typing import Final, Self
+
+LIBRARY: Final = "libnvidia-ml.so.1"
+_XID_CRITICAL_ERROR: Final = 0x8  # nvmlEventTypeXidCriticalError of nvml.h
+_ERROR_TIMEOUT: Final = 10  # nvmlReturn_t
+_ERROR_GPU_IS_LOST: Final = 15
+GPU_IS_LOST_XID: Final = 79  # "GPU has fallen off the bus"
+
+
+class _EventData(ctypes.Structure):
+    """nvmlEventData_t of nvml.h."""
+
+    _fields_ = (
+        ("device", ctypes.c_void_p),
+        ("event_type", ctypes.c_ulonglong),
+        ("event_data", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+@dataclass(frozen=True)
+class XidEvents:
+    """The events of all devices that this container sees."""
+
+    _nvml: ctypes.CDLL
+    _events: ctypes.c_void_p
+
+    @classmethod
+    def open(cls, library: str = LIBRARY) -> Self | None:
+        """Ask for the events; None where there is no driver, or none that reports them."""
+        try:
+            nvml = ctypes.CDLL(library)
+            events, count = ctypes.c_void_p(), ctypes.c_uint()
+            if (
+                nvml.nvmlInit_v2()
+                or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+                or nvml.nvmlEventSetCreate(ctypes.byref(events))
+            ):
+                return None
+            registered = [_register(nvml, index, events) for index in range(count.value)]
+        except (OSError, AttributeError):
+            return None
+        return cls(nvml, events) if any(registered) else None
+
+    def wait(self, milliseconds: int) -> int | None:
+        """Return the number of the next Xid; None: there was none within the time.
+
+        Raises:
+            OSError: events can be waited for no longer.
+        """
+        data = _EventData()
+        code = self._nvml.nvmlEventSetWait_v2(self._events, ctypes.byref(data), milliseconds)
+        if code == _ERROR_TIMEOUT:
+            return None
+        if code == _ERROR_GPU_IS_LOST:
+            return GPU_IS_LOST_XID
+        if code:
+            raise OSError(f"nvmlEventSetWait_v2 fails with {code}")
+        return int(data.event_data) if data.event_type == _XID_CRITICAL_ERROR else None
+
+
+def _register(nvml: ctypes.CDLL, index: int, events: ctypes.c_void_p) -> bool:
+    device = ctypes.c_void_p()
+    failed = nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)) or (
+        nvml.nvmlDeviceRegisterEvents(device, ctypes.c_ulonglong(_XID_CRITICAL_ERROR), events)
+    )
+    return not failed

@@ -1,0 +1,35 @@
+"""Artefacts of earlier versions that can no longer be proven: their manifests lack what proofs need.
+
+Once manifests did not record which outputs vary from run to run; outputs that differed were not compared
+at all. Now all are, unless the manifest has their distribution, so such an artefact of a model with
+random operators would fail in every new pod, and its key is the same.
+"""
+
+from typing import BinaryIO, Final
+
+from enginewright.contract.manifest import Manifest
+
+# Substrings of RandomNormal, RandomNormalLike, RandomUniform, RandomUniformLike, Multinomial, Bernoulli
+_RANDOM: Final = (b"RandomNormal", b"RandomUniform", b"Multinomial", b"Bernoulli")
+_CHUNK: Final = 4 << 20  # bytes
+_OVERLAP: Final = max(map(len, _RANDOM)) - 1
+
+
+def lacks_distributions(manifest: Manifest, model: BinaryIO) -> bool:
+    """Tell whether an artefact predates distributions of outputs and may have random ones.
+
+    The model is searched, not parsed: it may take more memory than a container that only copies has.
+
+    Args:
+        manifest: of the artefact.
+        model: its .onnx file.
+    """
+    if manifest.varying is not None:
+        return False
+    end = b""
+    while chunk := model.read(_CHUNK):
+        text = end + chunk
+        if any(name in text for name in _RANDOM):
+            return True
+        end = text[-_OVERLAP:]
+    return False

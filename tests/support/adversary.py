@@ -1,0 +1,117 @@
+"""A server that lies: what each lie changes on the way from an honest server to those who ask it."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.support.sidecar import Proxy
+
+Tensors = dict[str, NDArray[Any]]
+_LENGTH: Final = "Inference-Header-Content-Length"
+
+
+@dataclass(frozen=True)
+class Lie:
+    """One lie, and what it must cost."""
+
+    name: str
+    begin: Callable[[Proxy], None]
+    seconds: float  # after which readiness is gone or the alert's expression holds, at the defaults
+    alert: str | None = None  # None: the pod loses readiness
+    reason: str | None = None  # of the check that finds it, where it fails
+
+
+def honest(proxy: Proxy) -> None:
+    """Take every lie back."""
+    proxy.inference_port, proxy.delay, proxy.saying = None, 0.0, None
+    proxy.refusing = {}
+    proxy.execution = proxy.metrics = proxy.inference = _unchanged
+
+
+def _unchanged(said: Any) -> Any:
+    return said
+
+
+def outputs(change: Callable[[Tensors], Tensors]) -> Callable[[Proxy], None]:
+    """Return a lie about the outputs; the answer stays a well-formed one."""
+
+    def begin(proxy: Proxy) -> None:
+        proxy.inference = lambda answer: _rewritten(answer, change)
+
+    return begin
+
+
+def execution(**fields: Any) -> Callable[[Proxy], None]:
+    """Return a lie about how the model runs."""
+
+    def begin(proxy: Proxy) -> None:
+        proxy.execution = lambda said: said | fields
+
+    return begin
+
+
+def placement(**fields: Any) -> Callable[[Proxy], None]:
+    """Return a lie about where the nodes run."""
+
+    def begin(proxy: Proxy) -> None:
+        proxy.execution = lambda said: said | {"placement": said["placement"] | fields}
+
+    return begin
+
+
+def answers(counts: Mapping[int, int]) -> Callable[[Proxy], None]:
+    """Return metrics that count so many more answers of each code at every scrape."""
+
+    def begin(proxy: Proxy) -> None:
+        sums = dict.fromkeys(counts, 0)
+
+        def change(text: str) -> str:
+            kept = [
+                line for line in text.splitlines() if "enginewright_requests_total{" not in line
+            ]
+            for code, count in counts.items():
+                sums[code] += count
+                labels = f'model="m",revision="r1",code="{code}"'
+                kept.append(f"enginewright_requests_total{{{labels}}} {sums[code]}")
+            return "\n".join(kept) + "\n"
+
+        proxy.metrics = change
+
+    return begin
+
+
+def _rewritten(
+    answer: tuple[dict[str, str], bytes], change: Callable[[Tensors], Tensors]
+) -> tuple[dict[str, str], bytes]:
+    """Decode a binary answer, change its tensors and encode it again."""
+    headers, body = answer
+    length = int(headers[_LENGTH])
+    document = json.loads(body[:length])
+    at = length
+    tensors: Tensors = {}
+    for each in document["outputs"]:
+        size = each["parameters"]["binary_data_size"]
+        flat = np.frombuffer(body[at : at + size], np.float32)
+        tensors[each["name"]] = flat.reshape(each["shape"])
+        at += size
+    changed = change(tensors)
+    document["outputs"] = [
+        {
+            "name": name,
+            "datatype": _DATATYPES[array.dtype.name],
+            "shape": list(array.shape),
+            "parameters": {"binary_data_size": array.nbytes},
+        }
+        for name, array in changed.items()
+    ]
+    head = json.dumps(document).encode()
+    return headers | {_LENGTH: str(len(head))}, head + b"".join(
+        array.tobytes() for array in changed.values()
+    )
+
+
+_DATATYPES: Final = {"float32": "FP32", "float64": "FP64", "float16": "FP16", "int64": "INT64"}

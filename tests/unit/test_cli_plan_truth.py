@@ -1,0 +1,164 @@
+"""What `enginewright plan` says of a change, against what the operator's plan then does: for every field.
+
+The operator's own functions carry the change out; the source, which only a Job can read, gives the
+bytes that it had, or others.
+"""
+
+from typing import Any
+
+import pytest
+from enginewright.api.inference_model import InferenceModelSpec
+from enginewright.contract.keys import prepared_key
+from enginewright.plan.resolve import Target, resolve
+
+from tests.support.plan_world import DIGEST, World, accelerator_class, published
+from tests.unit.test_cli_plan import PINNED, SOURCE, foreseen, key_of, serving, steps
+
+pytestmark = pytest.mark.unit
+
+OTHER = "e" * 64
+OTHER_URI = "https://models.example/other.onnx"
+SECRET = {"secretRef": {"name": "reader"}}
+
+# field of the spec -> values that differ from what serves
+CHANGES: dict[str, list[Any]] = {
+    "source": [
+        {"uri": OTHER_URI},
+        {"uri": OTHER_URI, "sha256": DIGEST},
+        {"uri": OTHER_URI, "sha256": OTHER},
+        {**SOURCE, "sha256": OTHER},
+        {**SOURCE, **SECRET},
+        SOURCE,
+        PINNED,
+        {**PINNED, **SECRET},
+    ],
+    "extensions": [[{"uri": OTHER_URI, "sha256": OTHER, "type": "CustomOperators"}]],
+    "targetOpset": [18],
+    "precision": ["FP32", "FP8"],
+    "quantization": [{"perChannel": False}, {"calibration": {"uri": OTHER_URI}}],
+    "shapes": [[{"input": "x", "min": [1], "opt": [2], "max": [4]}]],
+    "parity": [{"rtol": "0.1"}, {"samples": {"uri": OTHER_URI}}],
+    "backends": [["cpu"], ["openvino"], ["tensorrt"]],
+    "replicas": [3],
+    "accelerators": [[{"class": "cpu"}], [{"class": "cpu", "replicas": 2}], [{"class": "gone"}]],
+    "build": [{"timeout": "2h"}, {"resources": {"requests": {"cpu": "2"}}}],
+    "fallback": [{"policy": "Allow"}],
+    "rollout": [{"paused": True}, {"strategy": "Recreate"}],
+    "serving": [{"maxQueue": 7}],
+    "podTemplate": [{"priorityClassName": "high"}, {"serviceAccountName": "reader"}],
+}
+CASES = [(field, value) for field, values in CHANGES.items() for value in values]
+
+
+def test_every_field_of_the_spec_is_changed() -> None:
+    assert set(CHANGES) == {
+        each.alias or name for name, each in InferenceModelSpec.model_fields.items()
+    }
+
+
+def brought_up(source: dict[str, str]) -> World:
+    """Return a world in which the model serves, from that source."""
+    world = World(source=source)
+    world.classes = [accelerator_class("cpu", "cpu", "openvino")]
+    world.spec["backends"] = ["cpu", "openvino"]
+    world.settle()
+    return world.job_succeeds(published(key_of(world))).all_available()
+
+
+def serves(world: World) -> list[tuple[str, str, int]]:
+    """Return what the Deployments are."""
+    return [
+        (
+            each["metadata"]["name"],
+            each["metadata"]["labels"]["enginewright.dev/revision"],
+            each["spec"]["replicas"],
+        )
+        for each in world.all("Deployment")
+    ]
+
+
+def comes_true(world: World, digest: str) -> bool:
+    """Have the Job that runs end well; tell whether there was one."""
+    jobs = [each for each in world.all("Job") if not each.get("status", {}).get("conditions")]
+    if not jobs:
+        return False
+    target = resolve(world.facts())
+    assert isinstance(target, Target)
+    world.job_succeeds(published(prepared_key(digest, target.recipe, {}), digest))
+    return True
+
+
+@pytest.mark.parametrize("bytes_of", ["as before", "others"])
+@pytest.mark.parametrize("source", [SOURCE, PINNED], ids=["unpinned", "pinned"])
+@pytest.mark.parametrize(("field", "value"), CASES, ids=lambda each: str(each)[:60])
+def test_what_is_foretold_is_what_happens(
+    field: str, value: Any, source: dict[str, str], bytes_of: str
+) -> None:
+    world = brought_up(source)
+    before = serves(world)
+    spec = {**world.spec, field: value}
+    moved = field == "source" and value["uri"] == OTHER_URI
+    digest = value.get("sha256") if field == "source" else None
+    digest = digest or (OTHER if moved and bytes_of == "others" else DIGEST)
+    found = foreseen(world, spec)
+    world.edit(**{field: value})
+    began = comes_true(world, digest)
+    world.all_available()
+    after = serves(world)
+    assert began == any(each.action == "make" for each in steps(found, "Job"))
+    if found.verdict in {"refused", "waits"}:
+        assert found.refusals
+        assert after == before, "what serves goes on serving"
+        return
+    told = {each.name: each for each in steps(found, "Deployment")}
+    assert set(told) == {name for name, _, _ in (*before, *after)}
+    known = {name: rest for name, *rest in before}
+    for name, revision, replicas in after:
+        step = told[name]
+        same = known[name] == [revision, replicas]
+        if step.action == "keep":
+            assert same, step
+        elif found.revision is None:
+            assert step.action == "change"
+            assert not same or "unless the source has the same bytes" in step.message
+        else:
+            assert (step.action, same) == ("change", False)
+    if found.revision is not None and not spec.get("rollout", {}).get("paused"):
+        assert {revision for _, revision, _ in after} == {found.revision}
+    if found.verdict == "unchanged":
+        assert (began, after) == (False, before)
+
+
+def test_another_address_is_another_model_until_it_is_read() -> None:
+    """It was said to keep what serves, and then the other model was rolled out."""
+    world = brought_up(SOURCE)
+    found = foreseen(world, {**world.spec, "source": {"uri": OTHER_URI}})
+    (job,) = steps(found, "Job")
+    (deployment,) = steps(found, "Deployment")
+    assert (job.action, job.key, found.revision) == ("make", None, None)
+    assert deployment.action == "change"
+    assert deployment.message == (
+        f"revision {found.serving} → a new one, unless the source has the same bytes as before"
+    )
+    assert {each.field: each.after for each in found.rollout} == {
+        "prepared model": "known once it is prepared",
+        "model digest": "known once it is prepared",
+    }
+
+
+def test_what_is_assumed_of_the_source_is_told() -> None:
+    world = serving()
+    (job,) = steps(foreseen(world, {**world.spec, "targetOpset": 18}), "Job")
+    assert job.message == "the key: if the source still is what it was"
+    new = {"uri": OTHER_URI, "sha256": OTHER}
+    (job,) = steps(foreseen(world, {**world.spec, "source": new}), "Job")
+    assert job.message == "the key: if the source is what its digest says, and one file"
+
+
+def test_a_status_of_an_earlier_spec_says_nothing_of_this_one() -> None:
+    """Between an edit and the end of its Job the status tells what was prepared before."""
+    world = brought_up(SOURCE)
+    world.edit(source={"uri": OTHER_URI})
+    found = foreseen(world, {**world.spec, "targetOpset": 18})
+    (job,) = [each for each in steps(found, "Job") if each.action == "make"]
+    assert (job.key, found.revision) == (None, None)

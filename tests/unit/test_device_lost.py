@@ -1,0 +1,332 @@
+"""A server that is there and runs nothing: it loses readiness, then liveness, and says why.
+
+The fault is a real one: the kernel of a custom operator, compiled here, throws from some moment on.
+"""
+
+import ctypes
+import importlib.util
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from enginewright.contract.reasons import NOTHING_RUNS, ExitCode, Reason
+from enginewright.contract.report import read_herald
+from enginewright.contract.task import ServeTask
+from enginewright.contract.verdict import Check
+from enginewright_runtime.device_errors import LOST, lost_device
+from enginewright_runtime.nvml import XidEvents
+from enginewright_runtime.server.health import RunHealth
+from enginewright_runtime.server.settings import Settings
+from onnx import TensorProto, helper
+
+from tests.support.extensions import compile_failing, cube
+from tests.support.serving import Feeds, Server, model, tensor
+from tests.support.sidecar import Sidecar, artifact, change_manifest, value
+
+SAMPLE: Feeds = {"x": np.array([[1, 2, 3, -4]], np.float32)}
+GOOD = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, -4]}]}
+# as ONNX Runtime's CUDA provider writes it: its format is in libonnxruntime_providers_cuda.so
+LOST_DEVICE = (
+    "CUDA failure 700: an illegal memory access was encountered ; GPU=0 ; hostname=pod-x ; "
+    "file=/onnxruntime_src/onnxruntime/core/providers/cuda/cuda_call.cc ; line=1 ; expr=memcpy();"
+)
+
+
+@pytest.fixture
+def switch(tmp_path: Path) -> Path:
+    """Return where a file makes every run throw its text."""
+    return tmp_path / "fails"
+
+
+@pytest.fixture
+def task(tmp_path: Path, switch: Path) -> ServeTask:
+    """Return the task to serve relu(x ** 3) through an operator that throws while `switch` is there."""
+    plain = model(
+        [
+            helper.make_node("Mul", ["x", "x"], ["square"]),
+            helper.make_node("Mul", ["square", "x"], ["h"]),
+            helper.make_node("Relu", ["h"], ["y"]),
+        ],
+        [tensor("x", TensorProto.FLOAT, "n", 4)],
+        [tensor("y", TensorProto.FLOAT, "n", 4)],
+    )
+    task = artifact(tmp_path, plain, [SAMPLE])
+    (tmp_path / "artifact/model").mkdir()
+    onnx.save(cube(), tmp_path / "artifact/model/model.onnx")
+    change_manifest(tmp_path, model="model/model.onnx")
+    compile_failing(tmp_path / "artifact/extensions", str(switch))
+    return task
+
+
+def quick(root: Path, task: ServeTask, *, lost: float = 0.5, fails: float = 1.5) -> Server:
+    """Return the server with thresholds that a test can wait for."""
+    return Server(root, task, retest_seconds=0.1, device_lost_seconds=lost, runs_fail_seconds=fails)
+
+
+def health(server: Server, what: str) -> tuple[int, dict[str, object]]:
+    answer = server.get(f"/v2/health/{what}")
+    return answer.status, answer.json()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "said"),
+    [
+        (LOST_DEVICE, Reason.DEVICE_LOST, "CUDA failure 700: an illegal memory access"),
+        ("the pump is dry", Reason.RUNS_FAIL, "the pump is dry"),
+    ],
+)
+def test_a_server_whose_runs_all_fail_is_taken_out_restarted_and_says_why(
+    tmp_path: Path, task: ServeTask, switch: Path, error: str, reason: Reason, said: str
+) -> None:
+    with quick(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
+        sidecar.until_ready()
+        assert value(sidecar.metrics(), "enginewright_runs_failing", reason="") == 0
+        switch.write_text(error)
+        sidecar.until(lambda: not sidecar.is_ready(), "not ready")
+        golden = sidecar.until_state(Check.GOLDEN, "failed")
+        assert golden.reason is reason
+        sidecar.until(lambda: health(server, "ready")[0] == 503, "the server is not ready")
+        status, ready = health(server, "ready")
+        assert (status, ready["reason"]) == (503, reason)
+        assert said in str(ready["error"])
+        sidecar.until(lambda: sidecar.check(Check.SERVER).reason is reason, "the server says why")
+        assert value(sidecar.metrics(), "enginewright_runs_failing", reason=reason) == 1
+        sidecar.until(lambda: health(server, "live")[0] == 503, "not live")
+        assert health(server, "live")[1]["reason"] == reason
+        assert sidecar.check(Check.GOLDEN).state == "failed", "it goes on to be asked"
+        server.terminate()  # as the kubelet does
+        assert server.wait() == ExitCode.TRANSIENT
+        herald = read_herald((tmp_path / "dev/termination-log").read_text())
+        assert herald is not None
+        assert (herald.reason, said in herald.message) == (reason, True)
+
+
+def test_without_a_sidecar_and_without_further_requests_it_is_found_too(
+    tmp_path: Path, task: ServeTask, switch: Path
+) -> None:
+    with quick(tmp_path, task) as server:
+        switch.write_text("the pump is dry")
+        assert [server.post(GOOD).status for _ in range(3)] == [500] * 3
+        wait_until(lambda: health(server, "ready")[0] == 503)
+        wait_until(lambda: health(server, "live")[0] == 503)
+
+
+def test_what_passes_is_no_reason_to_restart(tmp_path: Path, task: ServeTask, switch: Path) -> None:
+    with (
+        quick(tmp_path, task, fails=3600) as server,
+        Sidecar(tmp_path, task, server.port) as sidecar,
+    ):
+        sidecar.until_ready()
+        switch.write_text("the pump is dry")
+        sidecar.until(lambda: not sidecar.is_ready(), "not ready")
+        sidecar.until(lambda: health(server, "ready")[0] == 503, "the server is not ready")
+        switch.unlink()
+        sidecar.until_ready()
+        assert health(server, "ready")[0] == 200
+        assert sidecar.check(Check.SERVER).state == "ok"
+        assert server.post(GOOD).status == 200
+
+
+def test_a_client_s_poison_takes_nothing_away(tmp_path: Path) -> None:
+    """Runs of requests fail by the hundred; those of the golden sample do not."""
+    looking_up = model(
+        [
+            helper.make_node("Reshape", ["x", "sizes"], ["y"]),
+        ],
+        [tensor("x", TensorProto.FLOAT, 4), tensor("sizes", TensorProto.INT64, 2)],
+        [tensor("y", TensorProto.FLOAT, None, None)],
+    )
+    sample: Feeds = {"x": np.ones(4, np.float32), "sizes": np.array([2, 2])}
+    task = artifact(tmp_path, looking_up, [sample])
+    poison = {
+        "inputs": [
+            {"name": "x", "shape": [4], "datatype": "FP32", "data": [1, 2, 3, 4]},
+            {"name": "sizes", "shape": [2], "datatype": "INT64", "data": [3, 3]},
+        ]
+    }
+    with (
+        quick(tmp_path, task, lost=0, fails=0) as server,
+        Sidecar(tmp_path, task, server.port) as sidecar,
+    ):
+        sidecar.until_ready()
+        for _ in range(200):
+            assert server.post(poison).status in (400, 500)
+            assert health(server, "live")[0] == 200
+            assert health(server, "ready")[0] == 200
+        assert sidecar.is_ready()
+        assert sidecar.check(Check.GOLDEN).state == "ok"
+
+
+def test_a_device_lost_before_the_start_is_named_too(
+    tmp_path: Path, task: ServeTask, switch: Path
+) -> None:
+    switch.write_text(LOST_DEVICE)
+    server = Server(tmp_path, task)
+    try:
+        assert server.wait() == ExitCode.TRANSIENT
+    finally:
+        server.stop()
+    herald = read_herald((tmp_path / "dev/termination-log").read_text())
+    assert herald is not None
+    assert herald.reason is Reason.DEVICE_LOST
+    assert "CUDA failure 700: an illegal memory access was encountered" in herald.message
+    assert "pod-x" not in herald.message, "the same on every pod"
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def cudart() -> ctypes.CDLL:
+    """Return the CUDA runtime that comes with the TensorRT-RTX provider; it needs no driver for this."""
+    found = importlib.util.find_spec("onnxruntime_ep_nv_tensorrt_rtx")
+    assert found is not None
+    assert found.origin is not None
+    library = ctypes.CDLL(str(next(Path(found.origin).parent.glob("libcudart.so*"))))
+    library.cudaGetErrorString.restype = ctypes.c_char_p
+    return library
+
+
+def test_the_errors_are_those_of_the_cuda_runtime() -> None:
+    library = cudart()
+    for code, words in LOST.items():
+        text = library.cudaGetErrorString(code).decode()
+        assert text == words
+        assert lost_device(f"CUDA failure {code}: {text} ; GPU=0 ; hostname=h ;") is not None
+        assert lost_device(f"something failed: {text}") is not None
+    for code in (1, 2, 701, 720, 801):  # this launch, this size, this memory: the device is there
+        text = library.cudaGetErrorString(code).decode()
+        assert lost_device(f"CUDA failure {code}: {text} ; GPU=0 ; hostname=h ;") is None
+
+
+def test_the_provider_writes_errors_in_the_form_that_is_read(gpu_python: Path) -> None:
+    program = "import onnxruntime, pathlib; print(pathlib.Path(onnxruntime.__file__).parent)"
+    shown = subprocess.run([gpu_python, "-c", program], capture_output=True, text=True, check=True)
+    library = Path(shown.stdout.strip()) / "capi/libonnxruntime_providers_cuda.so"
+    assert b"%s failure %d: %s ; GPU=%d ; hostname=%s" in library.read_bytes()
+    written = "CUDA failure 719: x ; GPU=0 ; hostname=h"
+    assert lost_device(written) == "CUDA failure 719: unspecified launch failure"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TensorRT EP execution context enqueue failed.",
+        "Non-zero status code returned while running MatMul node: CUDA failure 2: out of memory ;",
+        "CUBLAS failure 7: CUBLAS_STATUS_INVALID_VALUE ; GPU=0",
+        "the model has 700 inputs",
+    ],
+)
+def test_what_does_not_name_the_device_is_not_its_loss(text: str) -> None:
+    assert lost_device(text) is None
+
+
+# The health of runs, by the clock.
+
+
+def test_only_a_golden_sample_decides() -> None:
+    known = RunHealth(Settings())
+    for _ in range(2):
+        known.failed()
+    assert known.next_test(0.0) is None
+    known.failed()
+    assert known.next_test(0.0) == 0.0
+    assert known.why_not_ready() is None
+    known.tested(None, 0.0)
+    assert known.next_test(100.0) is None, "counted anew"
+    for _ in range(3):
+        known.failed()
+    assert known.next_test(0.25) == 0.75, "a flood of failures costs one run a second"
+    known.tested("it is dry", 1.0)
+    trouble = known.why_not_ready()
+    assert trouble is not None
+    assert trouble.reason is Reason.RUNS_FAIL
+    assert known.why_not_live(30.9) is None
+    assert known.why_not_live(31.0) == trouble
+    known.succeeded()
+    assert known.why_not_ready() is None
+
+
+def test_the_device_s_own_word_comes_first_and_stays() -> None:
+    known = RunHealth(Settings())
+    for at, error in enumerate(["it is dry", LOST_DEVICE, "CUDA failure 719: x"]):
+        known.tested(error, float(at))
+    trouble = known.why_not_ready()
+    assert trouble is not None
+    assert trouble.reason is Reason.DEVICE_LOST
+    assert trouble.message.endswith("CUDA failure 700: an illegal memory access was encountered")
+    assert known.why_not_live(4.9) is None
+    assert known.why_not_live(5.0) == trouble
+
+
+def test_an_xid_asks_for_a_trial_and_names_the_device() -> None:
+    known = RunHealth(Settings())
+    known.reported(43)
+    assert known.next_test(0.0) == 0.0
+    known.tested(None, 0.0)
+    assert known.why_not_ready() is None, "it was another process's"
+    known.reported(79)
+    known.tested("TensorRT EP execution context enqueue failed.", 2.0)
+    trouble = known.why_not_ready()
+    assert trouble is not None
+    assert trouble.reason is Reason.DEVICE_LOST
+    assert trouble.message.endswith("TensorRT EP execution context enqueue failed. (Xid 79)")
+    assert known.stuck(60).reason is Reason.DEVICE_LOST
+    assert RunHealth(Settings()).stuck(60).reason is Reason.RUNS_FAIL
+
+
+# NVML: what it says with the ABI of nvml.h, by a library compiled here; and nothing without one.
+
+NVML = """
+typedef unsigned long long word;
+typedef struct { void *device; word type, data; unsigned gpu, compute; } Event;
+int nvmlInit_v2(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
+int nvmlEventSetCreate(void **set) { *set = (void *)0x5e7; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)(0xd0L + index); return 0; }
+int nvmlDeviceRegisterEvents(void *device, word types, void *set) {
+    if (types != 8 || set != (void *)0x5e7) return 2;
+    return device == (void *)0xd0 ? 3 : REGISTERED;
+}
+int nvmlEventSetWait_v2(void *set, Event *event, unsigned timeout) {
+    static int turn;
+    event->type = turn ? 8 : 2; event->data = 79;
+    switch (turn++) { case 2: return 10; case 3: return 15; case 4: return 999; default: return 0; }
+}
+"""
+
+
+def nvml(folder: Path, registered: int) -> str:
+    source = folder / "nvml.c"
+    source.write_text(NVML)
+    library = folder / f"nvml{registered}.so"
+    command = ["gcc", "-shared", "-fPIC", f"-DREGISTERED={registered}", "-o", str(library)]
+    subprocess.run([*command, str(source)], check=True, timeout=60)
+    return str(library)
+
+
+def test_xids_are_read_as_nvml_h_lays_them_out(tmp_path: Path) -> None:
+    events = XidEvents.open(nvml(tmp_path, 0))
+    assert events is not None
+    assert [events.wait(1) for _ in range(4)] == [None, 79, None, 79]
+    with pytest.raises(OSError, match="fails with 999"):
+        events.wait(1)
+
+
+def test_where_no_xid_is_reported_there_is_none(tmp_path: Path) -> None:
+    assert XidEvents.open(nvml(tmp_path, 3)) is None
+    assert XidEvents.open("libnvidia-ml-that-is-nowhere.so.1") is None
+    assert XidEvents.open("libc.so.6") is None
+
+
+def test_reasons_of_a_server_that_runs_nothing_are_the_contract_s() -> None:
+    assert NOTHING_RUNS == (Reason.DEVICE_LOST, Reason.RUNS_FAIL)
+    assert json.dumps(NOTHING_RUNS) == '["DeviceLost", "RunsFail"]'

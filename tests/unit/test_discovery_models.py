@@ -1,0 +1,178 @@
+"""Models that leave sizes open: an address alone serves them, and what is proposed works when pasted."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+import yaml
+from enginewright.contract.manifest import Manifest
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import ShapeProfile
+from enginewright_runtime import graphs, shapes
+from enginewright_runtime.discovery.discover import discover
+from enginewright_runtime.stages.golden_inputs import Filling, generate
+from enginewright_runtime.stages.trial_build import Tried, buildable
+from onnx import ModelProto, parser
+
+from tests.support.open_models import OPEN
+from tests.support.preparing import Outcome, Workplace
+
+# what a model takes no other sizes than: dimensions of profiles as (input, axis, sizes)
+KNOWN = {
+    "voice_activity": [("x", 0, (1, 1, 8)), ("state", 1, (1, 1, 8)), ("x", 1, (200, 512, 1024))],
+    "squeezed": [("x", 0, (1, 1, 1))],
+    "features": [("x", 2, (77, 77, 77))],
+    "decoder": [("past_key", 2, (0, 16, 128)), ("mask", 1, (1, 80, 256))],
+    "decoder_with_sum": [("past_value", 2, (0, 16, 128)), ("mask", 1, (1, 80, 256))],
+    "nameless_decoder": [("past_key_values.5.value", 2, (0, 16, 128))],
+    "flattened": [("x", 2, (28, 28, 28)), ("x", 3, (28, 28, 28))],
+    "skipping": [("x", 1, (3, 3, 3))],
+    "lengths": [("wave", 0, (1, 1, 8)), ("lengths", 0, (1, 1, 8))],
+    "positions": [("input_ids", 1, (1, 64, 100))],
+    "masked_audio": [("mask", 1, (1, 16, 32))],
+    "recurrent": [("x", 1, (1, 1, 8)), ("h", 1, (1, 1, 8))],
+    "unranked": [("x", 1, (64, 64, 64))],
+}
+
+
+def found(
+    path: Path,
+    model: ModelProto,
+    backend: str = "tensorrt-rtx",
+    samples: Mapping[str, list[int]] | None = None,
+) -> dict[str, Any]:
+    """Return what discovery finds of a model that nothing is declared of, in this process."""
+    path.write_bytes(model.SerializeToString())
+    inputs = graphs.inputs_of(model)
+    unranked = [each.name for each in inputs if not graphs.has_rank(model, each.name)]
+    known = shapes.resolve(inputs, (), frozenset(unranked)).profiles
+    guessed = shapes.defaulted(inputs, known, ())
+    return discover(
+        str(path), backend,
+        inputs=[each.model_dump(mode="json") for each in inputs],
+        known=[each.model_dump(mode="json") for each in known if each.input not in guessed],
+        unranked=unranked, samples=dict(samples or {}), journal=str(path.with_suffix(".jsonl")),
+    )  # fmt: skip
+
+
+def profiles_of(answer: Mapping[str, Any]) -> tuple[ShapeProfile, ...]:
+    assert answer["profiles"] is not None, answer["words"]
+    return tuple(ShapeProfile.model_validate(each) for each in answer["profiles"])
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_every_corner_runs_in_another_session_and_the_sizes_are_the_models(
+    name: str, tmp_path: Path
+) -> None:
+    model = OPEN[name]()
+    answer = found(tmp_path / "m.onnx", model)
+    profiles = profiles_of(answer)
+    session = ort.InferenceSession(model.SerializeToString())
+    samples = generate(graphs.inputs_of(model), profiles, Filling(answer["integers"]))
+    assert samples
+    for sample in samples:
+        session.run(None, dict(sample.inputs))
+    by_input = {each.input: each for each in profiles}
+    for one, axis, sizes in KNOWN.get(name, []):
+        each = by_input[one]
+        assert (each.min[axis], each.opt[axis], each.max[axis]) == sizes, one
+    assert answer["runs"] <= 200
+    again = found(tmp_path / "again.onnx", model)
+    assert again == answer, "the same on every machine and every run"
+
+
+def test_values_are_those_that_the_graph_compares_with(tmp_path: Path) -> None:
+    for name in ("sampling_rate", "voice_activity"):
+        rate = profiles_of(found(tmp_path / f"{name}.onnx", OPEN[name]()))[-1]
+        assert (rate.input, rate.low, rate.high) == ("sr", 16000, 16000)
+
+
+def test_samples_that_contradict_a_sum_end_no_search(tmp_path: Path) -> None:
+    """A state of `past + seq` that is shorter than `seq` would have a negative past."""
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[k, n] a, float[k, "n + 3"] b) => (float[k, n] y, float[k, m] z)
+        { y = Relu(a) z = Relu(b) }"""
+    )
+    samples = {"a": [1, 5], "b": [1, 2]}
+    first, second = profiles_of(found(tmp_path / "m.onnx", model, "cpu", samples))
+    assert second.opt[1] == first.opt[1] + 3
+
+
+def test_what_runs_at_one_size_alone_is_told(tmp_path: Path) -> None:
+    assert found(tmp_path / "m.onnx", OPEN["squeezed"]())["fixed"] == ["x[0]"]
+    assert found(tmp_path / "n.onnx", OPEN["flattened"]())["fixed"] == ["x[2]", "x[3]"]
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_an_address_alone_serves_a_model_whose_sizes_are_open(name: str, tmp_path: Path) -> None:
+    place = Workplace(tmp_path, in_process=True)
+    stage, outcome = place.prepare(place.task(place.put("m.onnx", OPEN[name]())))
+    assert (stage, outcome.code) == ("publish", 0), outcome.message
+    assert outcome.report.published is not None
+    folder = tmp_path / "store/prepared" / outcome.report.published.key
+    manifest = Manifest.model_validate_json((folder / "manifest.json").read_text())
+    assert not manifest.recipe.shapes, "what was found is no limit"
+    assert [each.input for each in manifest.profiles] == [each.name for each in manifest.inputs]
+    with np.load(folder / manifest.golden_outputs) as golden:
+        samples = {key.partition("/")[0] for key in golden.files}
+    points = shapes.points(manifest.profiles)
+    assert samples == set(points), "equal corners are one sample"
+    assert len(points) > 1 or all(each.min == each.max for each in manifest.profiles)
+
+
+def proposed(outcome: Outcome) -> list[ShapeProfile]:
+    """Return the sizes that a refusal proposes, as its whole report has them."""
+    assert outcome.report.reason is Reason.SHAPE_PROFILE_MISSING, outcome.message
+    assert outcome.full is not None
+    text: str = outcome.full["findings"][0]["message"].partition("(these ran): ")[2]
+    return [ShapeProfile.model_validate(each) for each in yaml.safe_load(text)["shapes"]]
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_what_is_proposed_works_when_pasted(name: str, tmp_path: Path) -> None:
+    place = Workplace(tmp_path, in_process=True)
+    uri = place.put("m.onnx", OPEN[name]())
+    stage, refused = place.prepare(place.task(uri, backend="tensorrt-rtx"))
+    assert stage == "validate"
+    pasted = proposed(refused)
+    stage, outcome = place.prepare(place.task(uri, backend="tensorrt-rtx", shapes=pasted))
+    assert (stage, outcome.code) == ("publish", 0), outcome.message
+    with np.load(place.root / "work/golden/inputs.npz") as golden:
+        ran = {key: golden[key].shape for key in golden.files}
+    for profile in pasted:
+        assert ran[f"min/{profile.input}"] == profile.min
+        # equal corners are one sample
+        assert ran.get(f"max/{profile.input}", profile.min) == profile.max
+
+
+def test_what_only_runs_is_not_proposed_for_an_engine(tmp_path: Path) -> None:
+    """TensorRT-RTX 1.7 builds several layers of an unnamed past for fixed sizes alone."""
+    model = OPEN["nameless_decoder"]()
+    profiles = profiles_of(found(tmp_path / "m.onnx", model))
+    built = buildable(tmp_path / "m.onnx", "tensorrt-rtx", profiles)
+    assert built.profiles == tuple(
+        each.model_copy(update={"min": each.opt, "max": each.opt}) for each in profiles
+    )
+    decoder = OPEN["decoder"]()
+    profiles = profiles_of(found(tmp_path / "n.onnx", decoder))
+    assert buildable(tmp_path / "n.onnx", "tensorrt-rtx", profiles) == Tried(profiles)
+    assert buildable(tmp_path / "n.onnx", "tensorrt", profiles) == Tried(profiles), "needs a device"
+
+
+@pytest.mark.parametrize("file", ["silero_vad.onnx", "silero_vad_half.onnx"])
+def test_sizes_for_which_no_engine_is_built_are_not_proposed(
+    file: str, models: Path, tmp_path: Path
+) -> None:
+    """It runs with them, and TensorRT-RTX builds both branches of its sampling rate, which differ."""
+    place = Workplace(tmp_path, in_process=True)
+    source = next(path for path in sorted(models.rglob(file)) if "silero_vad/data" in str(path))
+    stage, refused = place.prepare(
+        place.task(place.put("model.onnx", source), backend="tensorrt-rtx")
+    )
+    assert (stage, refused.report.reason) == ("validate", Reason.SHAPE_PROFILE_MISSING)
+    assert "with sizes that it runs with none is built: TensorRT-RTX" in refused.message
+    assert "these ran" not in refused.message

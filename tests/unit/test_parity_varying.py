@@ -1,0 +1,270 @@
+"""Outputs that vary from run to run: found on real sessions, judged in distribution, and not fooled."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import comb
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from enginewright.contract.manifest import Manifest, Spread, VaryingOutput
+from enginewright.contract.reasons import Reason
+from enginewright_runtime.arrays import Arrays
+from enginewright_runtime.parity import Comparison, Tolerances, Trial, Verdict
+from enginewright_runtime.parity.observing import is_random, observe
+from enginewright_runtime.parity.spread import (
+    FEWEST_RUNS,
+    REFERENCE_RUNS,
+    confirmations,
+)
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from tests.support import broken_models as broken
+from tests.support.preparing import Workplace
+
+Array = NDArray[Any]
+X = np.linspace(0.1, 1, 64, dtype=np.float32).reshape(1, 64)
+Nodes = tuple[list[Any], dict[str, Any]]
+
+
+def node(kind: str, *inputs: str, to: str = "y", **attributes: Any) -> Any:
+    return helper.make_node(kind, list(inputs), [to], **attributes)
+
+
+NORMAL = node("RandomNormalLike", "x")
+MODELS: dict[str, Nodes] = {
+    "normal": ([NORMAL], {}),
+    "seeded": ([node("RandomNormalLike", "x", seed=7.0)], {}),
+    "uniform": ([node("RandomUniformLike", "x")], {}),
+    "bernoulli": ([node("Bernoulli", "x")], {}),
+    "multinomial": ([node("Multinomial", "x", sample_size=50, dtype=TensorProto.INT32)], {}),
+    "dropout": (
+        [node("Dropout", "x", "ratio", "training")],
+        {"ratio": np.array(0.5, np.float32), "training": np.array(True)},
+    ),
+    "with signal": (
+        [
+            node("RandomNormalLike", "x", to="r", scale=0.01),
+            node("Add", "x", "r"),
+        ],
+        {},
+    ),
+    "of one draw": (
+        [
+            node("RandomNormal", to="r", shape=[1]),
+            node("Mul", "x", "r"),
+        ],
+        {},
+    ),
+    "heavy tails": (
+        [
+            node("RandomNormalLike", "x", to="a"),
+            node("RandomNormalLike", "x", to="b"),
+            node("Div", "a", "b"),
+        ],
+        {},
+    ),
+    "one number": (
+        [
+            node("RandomNormalLike", "x", to="r"),
+            node("ReduceMean", "r", keepdims=0),
+        ],
+        {},
+    ),
+}
+
+
+def build(name: str) -> ModelProto:
+    nodes, weights = MODELS[name]
+    initializers = [numpy_helper.from_array(array, key) for key, array in weights.items()]
+    kind = TensorProto.INT32 if name == "multinomial" else TensorProto.FLOAT
+    output = helper.make_tensor_value_info("y", kind, None)
+    return broken.build(nodes, [broken.value("x", 1, 64)], [output], initializers, opset=17)
+
+
+def runner(name: str) -> Callable[[Arrays], Arrays]:
+    model = build(name)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return lambda feeds: {"y": session.run(["y"], dict(feeds))[0]}
+
+
+def known(name: str) -> tuple[Arrays, tuple[VaryingOutput, ...]]:
+    """Return the golden outputs of a model, and what is found to vary."""
+    run = runner(name)
+    golden = run({"x": X})
+    found = observe(
+        run, {"s": {"x": X}}, {"s": golden}, {"y": "float32"}, random=is_random(build(name))
+    )
+    return golden, found
+
+
+def judge(
+    golden: Arrays, varying: tuple[VaryingOutput, ...], runs: Callable[[], Arrays]
+) -> Verdict:
+    comparison = Comparison("prepared", Tolerances(), {}, {}, varying)
+    comparison.add("s", golden, runs(), runs)
+    return comparison.verdict()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_source_agrees_with_itself(name: str) -> None:
+    golden, found = known(name)
+    assert [each.name for each in found] == ["y"]
+    assert found[0].spreads[0].runs == REFERENCE_RUNS
+    run = runner(name)
+    for _ in range(10):
+        verdict = judge(golden, found, lambda: run({"x": X}))
+        assert verdict.agrees, verdict.words
+        assert verdict.compared
+        assert verdict.outputs[0].runs
+
+
+def replies(golden: Array, lie: str) -> Iterator[Array]:
+    random = np.random.default_rng(3)
+    shape, dtype = golden.shape, golden.dtype
+    fixed = random.normal(size=shape)
+    while True:
+        noise = random.normal(size=shape)
+        with np.errstate(invalid="ignore"):
+            yield {
+                "far": (noise * 1e6).astype(dtype),
+                "NaN": np.full(shape, np.nan, np.float32).astype(dtype),
+                "some NaN": np.where(random.random(shape) < 0.1, np.nan, noise).astype(dtype),
+                "infinity": np.full(shape, np.inf, np.float32).astype(dtype),
+                "zeros": np.zeros(shape, dtype),
+                "ones": np.ones(shape, dtype),
+                "repeated": fixed.astype(dtype),
+                "memory": random.integers(0, 256, golden.nbytes, np.uint8)
+                .view(dtype)
+                .reshape(shape),
+            }[lie]
+
+
+LIES = ("far", "NaN", "some NaN", "infinity", "zeros", "ones", "repeated", "memory")
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize(
+    "name",
+    ["normal", "uniform", "bernoulli", "dropout", "with signal", "of one draw", "one number"],
+)
+def test_what_is_no_such_noise_is_refused(name: str, lie: str) -> None:
+    golden, found = known(name)
+    made = replies(golden["y"], lie)
+    verdict = judge(golden, found, lambda: {"y": next(made)})
+    if name == "one number" and lie in {"some NaN", "memory"}:
+        return  # beyond the range in some of the runs only: as the module says, not found
+    assert not verdict.agrees
+    assert verdict.failures[0].figure == "distribution"
+
+
+def test_integers_are_judged_too() -> None:
+    golden, found = known("multinomial")
+    for value in (0, 63, 10**6):
+        reply = {"y": np.full_like(golden["y"], value)}
+        assert not judge(golden, found, partial(dict, reply)).agrees
+
+
+@pytest.mark.parametrize("changed", ["shape", "type"])
+def test_the_form_is_compared_at_once(changed: str) -> None:
+    golden, found = known("normal")
+    array = golden["y"][:, :8] if changed == "shape" else golden["y"].astype(np.float64)
+    verdict = judge(golden, found, lambda: {"y": array})
+    assert verdict.failures[0].figure == changed
+
+
+def test_a_wrong_signal_under_the_noise_is_refused() -> None:
+    """Its values are distributed alike: only their places are others."""
+    golden, found = known("with signal")
+    run = runner("with signal")
+    verdict = judge(golden, found, lambda: {"y": run({"x": X})["y"][:, ::-1]})
+    assert "cosine similarity with the golden run" in str(verdict.words)
+
+
+def test_what_the_source_is_not_known_to_vary_in_may_not_vary() -> None:
+    golden, _ = known("normal")
+    run = runner("normal")
+    run({"x": X})  # ONNX Runtime begins every session with the same numbers
+    verdict = judge(golden, (), lambda: run({"x": X}))
+    assert not verdict.agrees
+    assert "other values in every run, though the source is stable there" in str(verdict.words)
+
+
+def test_where_the_distribution_is_not_known_nothing_is_compared() -> None:
+    golden, _ = known("normal")
+    run = runner("normal")
+    verdict = judge(golden, (VaryingOutput(name="y"),), lambda: run({"x": X}))
+    assert verdict.agrees
+    assert not verdict.compared
+
+
+def test_false_alarms() -> None:
+    """The bound that the module states, for every number of runs of the reference."""
+    assert confirmations(REFERENCE_RUNS) == 8
+    for runs in range(FEWEST_RUNS, REFERENCE_RUNS + 1):
+        assert 31 / comb(runs + confirmations(runs), runs) < 1e-6
+        assert confirmations(runs) <= 32
+
+
+def test_one_run_out_of_range_is_no_failure() -> None:
+    """The bound counts on it that all runs must be beyond the same end."""
+    spread = Spread(sample="s", runs=32, shape=(1,), distinct=True, ranges={"mean": (0.0, 1.0)})
+    golden = np.array([0.5])
+    allowed = Tolerances().of_output("y", "float64")
+    high, low, usual = (np.array([value]) for value in (9.0, -9.0, 0.7))
+    for series in ([high] * 7 + [usual], [high, low], [low] * 7 + [high]):
+        trial = Trial(spread, golden, allowed, None)
+        assert [trial.take(each) for each in series] == [True] * (len(series) - 1) + [False]
+        assert trial.wrong is None
+    trial = Trial(spread, golden, allowed, None)
+    assert [trial.take(high) for _ in range(8)] == [True] * 7 + [False]
+    assert "in each of 8 runs its mean is above what it may be" in str(trial.wrong)
+
+
+def test_what_varies_is_found_by_golden_and_published(tmp_path: Path) -> None:
+    place = Workplace(tmp_path, in_process=True)
+    task = place.task(place.put("model.onnx", broken.random_output()))
+    stage, outcome = place.prepare(task)
+    assert (stage, outcome.code) == ("publish", 0), outcome.message
+    path = next((tmp_path / "store").rglob("manifest.json"))
+    manifest = Manifest.model_validate_json(path.read_bytes())
+    assert manifest.varying is not None
+    assert [each.name for each in manifest.varying] == ["noise"]
+    assert manifest.varying[0].spreads[0].distinct
+
+
+def test_an_old_manifest_is_read_and_nothing_is_known_to_vary() -> None:
+    fields = {"key": "k", "model_digest": "d", "files": (), "opset": 17, "ir_version": 8}
+    recipe = {"backend": "cpu", "ort_version": "1", "max_opset": 26, "max_ir_version": 13}
+    old = Manifest.model_validate(
+        {
+            **fields,
+            "recipe": recipe,
+            "nodes": 1,
+            "inputs": (),
+            "outputs": (),
+            "golden_source": "generated",
+            "versions": {},
+        }
+    )
+    assert old.varying is None
+
+
+def test_a_conversion_that_changes_the_noise_is_refused(tmp_path: Path) -> None:
+    """The golden stage compares the converted model with what it found in the source."""
+    place = Workplace(tmp_path, in_process=True)
+    task = place.task(place.put("model.onnx", broken.random_output()))
+    recipe = task.recipe.model_copy(update={"target_opset": 18})
+    task = task.model_copy(update={"recipe": recipe})
+    assert place.prepare(task)[1].code == 0
+    converted = tmp_path / "work/converted/model.onnx"
+    model = onnx.load(converted)
+    model.graph.node[0].attribute.append(helper.make_attribute("scale", 1e6))
+    onnx.save(model, converted)
+    outcome = place.stage("golden", task)
+    assert outcome.report.reason is Reason.PARITY_FAILED
+    assert "output 'noise'" in outcome.message

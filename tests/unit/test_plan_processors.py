@@ -1,0 +1,103 @@
+"""From what CPU classes have to what INT8 forms rely on: one way, and the safest where nothing is known."""
+
+from typing import Any, Final
+
+import pytest
+from enginewright.contract.processors import Feature
+from enginewright.contract.task import PrepareTask, Recipe
+from enginewright.plan.classes import readiness
+from enginewright.plan.processors import contradicted, features, int8_products
+
+from tests.support.plan_world import World, accelerator_class, node
+
+pytestmark = pytest.mark.unit
+
+NFD: Final = "feature.node.kubernetes.io/cpu-cpuid."
+DATA: Final = {"calibration": {"uri": "pvc://data/c.npz"}}
+VNNI: Final = accelerator_class("vnni", cpuFeatures=["AVX512", "VNNI"], tolerations=[{"key": "a"}])
+AVX2: Final = accelerator_class("avx2", cpuFeatures=["AVX2"])
+UNKNOWN: Final = accelerator_class("cpu")
+
+
+def selecting(**labels: str) -> Any:
+    selector = {f"{NFD}{name}": value for name, value in labels.items()}
+    return accelerator_class("labels", nodeSelector=selector)
+
+
+def world_of(*classes: Any, **spec: Any) -> World:
+    world = World(**spec)
+    world.classes = [*classes]
+    return world
+
+
+def recipe(world: World) -> Recipe:
+    (container,) = world.settle().job()["spec"]["template"]["spec"]["containers"]
+    (variable,) = container["env"]
+    return PrepareTask.model_validate_json(variable["value"]).recipe
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "wanted"),
+    [
+        (UNKNOWN, ()),
+        (VNNI, (Feature.AVX512, Feature.VNNI)),
+        (selecting(AVX512VNNI="true", AVX2="true"), (Feature.AVX2, Feature.VNNI)),
+        (selecting(AVXVNNI="true"), (Feature.VNNI,)),
+        (selecting(ASIMDDP="true"), (Feature.ASIMDDP,)),
+        (selecting(AVX512VNNI="false"), ()),
+        (selecting(FMA3="true"), ()),
+        (accelerator_class("none", cpuFeatures=[], nodeSelector={f"{NFD}AVXVNNI": "true"}), ()),
+    ],
+)
+def test_what_every_node_of_a_class_has(accelerator: Any, wanted: tuple[Feature, ...]) -> None:
+    assert features(accelerator) == wanted
+
+
+@pytest.mark.parametrize(
+    ("backend", "precision", "classes", "wanted"),
+    [
+        ("cpu", "INT8", [VNNI], "exact"),
+        ("openvino", "INT8", [VNNI], "exact"),
+        ("cpu", "INT8", [UNKNOWN], "any"),
+        ("cpu", "INT8", [VNNI, AVX2], "any"),  # one model serves all classes
+        ("cpu", None, [VNNI], None),
+        ("cpu", "FP16", [VNNI], None),
+        ("cuda", "INT8", [VNNI], None),
+        ("tensorrt", "INT8", [UNKNOWN], None),
+    ],
+)
+def test_what_int8_relies_on(
+    backend: str, precision: Any, classes: list[Any], wanted: str | None
+) -> None:
+    assert int8_products(backend, (precision,), classes) == wanted
+
+
+def test_the_class_decides_the_recipe_and_where_the_job_proves_it() -> None:
+    world = world_of(VNNI, precision="INT8")
+    assert recipe(world).int8_products == "exact"
+    pod = world.job()["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"kubernetes.io/os": "linux"}
+    assert [each["key"] for each in pod["tolerations"]] == ["a"]
+    for each in (UNKNOWN, AVX2):
+        world = world_of(each, precision="INT8")
+        assert recipe(world).int8_products == "any"
+        assert "nodeSelector" not in world.job()["spec"]["template"]["spec"]
+    assert recipe(world_of(VNNI, quantization=DATA)).int8_products == "exact"
+    assert recipe(world_of(VNNI)).int8_products is None
+
+
+def test_a_class_that_promises_what_a_node_has_not_is_told() -> None:
+    with_vnni = {**node("a"), "metadata": {"name": "a", "labels": labels(AVX512VNNI="true")}}
+    without = {**node("b"), "metadata": {"name": "b", "labels": labels(AVX2="true")}}
+    unlabelled = node("c")
+    promising = accelerator_class("vnni", cpuFeatures=["VNNI", "I8MM"])
+    assert readiness(promising, [], [with_vnni, unlabelled]).status == "True"
+    told = readiness(promising, [], [with_vnni, without])
+    assert (told.status, told.reason) == ("False", "FeatureMissing")
+    assert "names VNNI, which" in told.message
+    assert "node b does not have" in told.message
+    assert contradicted(UNKNOWN, labels(AVX2="true")) == ()
+
+
+def labels(**cpuid: str) -> dict[str, str]:
+    return {"kubernetes.io/os": "linux"} | {f"{NFD}{key}": value for key, value in cpuid.items()}

@@ -1,0 +1,120 @@
+"""Tensors without elements, such as the empty past of a decoder: declared, proven, asked and served."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from enginewright.cli.preflight import options
+from enginewright.contract.task import ShapeProfile
+from enginewright.contract.verdict import Check
+from enginewright_runtime.tensorrt.builder import build
+from onnx import TensorProto, helper
+
+from tests.support.engines import order
+from tests.support.open_models import decoder
+from tests.support.preparing import Workplace
+from tests.support.serving import Server, model, real_model, tensor
+from tests.support.sidecar import Sidecar, artifact, change_manifest
+
+SHAPES = (
+    ShapeProfile(input="ids", min=(1, 1), opt=(1, 8), max=(2, 16)),
+    ShapeProfile(input="mask", min=(1, 1), opt=(1, 12), max=(2, 32)),
+    ShapeProfile(input="past_key", min=(1, 4, 0, 16), opt=(1, 4, 4, 16), max=(2, 4, 16, 16)),
+    ShapeProfile(input="past_value", min=(1, 4, 0, 16), opt=(1, 4, 4, 16), max=(2, 4, 16, 16)),
+)
+BEGIN = {
+    "ids": np.array([[5, 6]]),
+    "mask": np.ones((1, 2), np.int64),
+    "past_key": np.zeros((1, 4, 0, 16), np.float32),
+    "past_value": np.zeros((1, 4, 0, 16), np.float32),
+}
+
+
+def test_a_least_size_of_0_is_proven(tmp_path: Path) -> None:
+    place = Workplace(tmp_path, in_process=True)
+    stage, outcome = place.prepare(place.task(place.put("m.onnx", decoder()), shapes=SHAPES))
+    assert (stage, outcome.code) == ("publish", 0), outcome.message
+    with np.load(place.root / "work/golden/inputs.npz") as golden:
+        assert golden["min/past_key"].shape == (1, 4, 0, 16)
+        assert golden["max/past_key"].shape == (2, 4, 16, 16)
+
+
+def test_an_empty_past_is_asked_by_the_sidecar_and_by_clients(tmp_path: Path) -> None:
+    task = artifact(tmp_path, decoder(), [BEGIN])
+    change_manifest(tmp_path, profiles=SHAPES)
+    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
+        sidecar.until_state(Check.GOLDEN, "ok")
+        inputs: list[dict[str, Any]] = [
+            {
+                "name": name,
+                "datatype": "INT64" if array.dtype == np.int64 else "FP32",
+                "shape": list(array.shape),
+                "data": array.reshape(-1).tolist(),
+            }
+            for name, array in BEGIN.items()
+        ]
+        plain = server.post({"inputs": inputs})
+        assert plain.status == 200, plain.body
+        for each, array in zip(inputs, BEGIN.values(), strict=True):
+            del each["data"]
+            each["parameters"] = {"binary_data_size": array.nbytes}
+        tensors = b"".join(array.tobytes() for array in BEGIN.values())
+        with server.wire() as wire:
+            wire.send(server.infer_request({"inputs": inputs}, tensors))
+            binary = wire.receive()
+        assert binary.status == 200, binary.body
+        assert json.loads(binary.body)["outputs"] == json.loads(plain.body)["outputs"]
+
+
+def test_an_engine_is_built_for_an_empty_past(tmp_path: Path) -> None:
+    built = build(order(tmp_path, decoder(), SHAPES))
+    assert built.engine.nodes_accelerated == built.engine.nodes_total
+
+
+def test_preflight_takes_a_least_size_of_0() -> None:
+    profile = options.shape("past=1x4x0x16:1x4x4x16:2x4x16x16")
+    assert profile.min == (1, 4, 0, 16)
+    with pytest.raises(options.OptionError, match="OPT > 0"):
+        options.shape("past=0:0:4")
+
+
+@pytest.mark.parametrize("operator", ["LSTM", "GRU"])
+def test_an_empty_batch_does_not_end_the_process(tmp_path: Path, operator: str) -> None:
+    """ONNX Runtime's own kernels abort there, so one request would restart the pod."""
+    gates = {"LSTM": 4, "GRU": 3}[operator]
+    recurrent = model(
+        [helper.make_node(operator, ["x", "w", "r"], ["y"], hidden_size=4)],
+        [tensor("x", TensorProto.FLOAT, "steps", "batch", 8)],
+        [tensor("y", TensorProto.FLOAT, None, 1, None, 4)],
+        {
+            "w": np.ones((1, gates * 4, 8), np.float32),
+            "r": np.ones((1, gates * 4, 4), np.float32),
+        },
+    )
+    task = artifact(tmp_path, recurrent, [{"x": np.ones((2, 1, 8), np.float32)}])
+    with Server(tmp_path, task) as server:
+        for shape in ([2, 0, 8], [0, 1, 8]):
+            x = {"name": "x", "datatype": "FP32", "shape": shape, "data": []}
+            answer = server.post({"inputs": [x]})
+            assert answer.status == 400, answer.body
+            assert "is empty: dimension" in answer.json()["error"]
+        x = {"name": "x", "datatype": "FP32", "shape": [1, 1, 8], "data": [1.0] * 8}
+        assert server.post({"inputs": [x]}).status == 200
+
+
+def test_an_empty_batch_of_a_real_recurrent_model_is_refused(tmp_path: Path) -> None:
+    """Silero's voice detector, whose LSTM is inside an If."""
+    state = np.zeros((2, 1, 128), np.float32)
+    feeds = {"input": np.zeros((1, 512), np.float32), "state": state, "sr": np.array(16000)}
+    task = artifact(tmp_path, onnx.load(real_model("silero_vad.onnx")), [feeds])
+    given = [
+        {"name": "input", "datatype": "FP32", "shape": [0, 512], "data": []},
+        {"name": "state", "datatype": "FP32", "shape": [2, 0, 128], "data": []},
+        {"name": "sr", "datatype": "INT64", "shape": [], "data": [16000]},
+    ]
+    with Server(tmp_path, task) as server:
+        assert server.post({"inputs": given}).status == 400
+        assert server.get("/v2/health/live").status == 200

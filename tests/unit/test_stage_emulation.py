@@ -1,0 +1,78 @@
+"""Native BF16 that ONNX's reference implementation is too slow or too small for is emulated."""
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from enginewright.contract.task import ShapeProfile
+from enginewright_runtime.arrays import read_arrays
+from enginewright_runtime.stages import golden_reference
+from onnx import ModelProto, TensorProto, helper, parser
+
+from tests.support.preparing import Workplace
+
+
+def bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return values.astype(ml_dtypes.bfloat16).view(np.uint16)
+
+
+def native() -> ModelProto:
+    """Return two layers, a normalisation and a softmax, all of BF16: x [batch, time, 32]."""
+    made = parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 17]>
+        layers (bfloat16[batch, time, 32] x) => (bfloat16[batch, time, 8] y) {
+        h = MatMul(x, w1) r = Relu(h) s = Add(r, b1) l = LayerNormalization<axis=-1>(s, g1, b2)
+        z = MatMul(l, w2) y = Softmax(z) }"""
+    )
+    random = np.random.default_rng(11)
+    for name, shape in {
+        "w1": (32, 64),
+        "b1": (64,),
+        "g1": (64,),
+        "b2": (64,),
+        "w2": (64, 8),
+    }.items():
+        raw = bits(random.normal(0, 0.3, shape)).tobytes()
+        made.graph.initializer.append(
+            helper.make_tensor(name, TensorProto.BFLOAT16, shape, raw, raw=True)
+        )
+    for index, node in enumerate(made.graph.node):
+        node.name = f"{node.op_type}-{index}"
+    onnx.checker.check_model(made)
+    return made
+
+
+def golden(place: Workplace) -> tuple[str, dict[str, np.ndarray[Any, Any]]]:
+    """Prepare the model for an engine whose sizes are declared by nobody but the samples."""
+    shapes = {"min": [1, 1, 32], "opt": [1, 4, 32], "max": [2, 8, 32]}
+    profile = ShapeProfile(input="x", **{key: tuple(each) for key, each in shapes.items()})
+    task = place.task(place.put("m.onnx", native()), backend="tensorrt-rtx", shapes=[profile])
+    for stage in ("fetch", "validate", "convert"):
+        assert place.stage(stage, task).code == 0
+    outcome = place.stage("golden", task)
+    assert outcome.code == 0, outcome.message
+    assert outcome.full is not None
+    outputs = read_arrays(place.root / "work/golden/outputs.npz")
+    return outcome.full["facts"]["golden_outputs"], {
+        name: arrays["y"].view(ml_dtypes.bfloat16).astype(np.float32)
+        for name, arrays in outputs.items()
+    }
+
+
+def test_the_emulation_gives_what_the_reference_implementation_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    origin, defined = golden(Workplace(tmp_path / "one", in_process=True))
+    assert (origin, set(defined)) == ("definition", {"min"})
+    # every model is larger: what happens above 512 MiB
+    monkeypatch.setattr(golden_reference, "_LARGEST_BY_DEFINITION", 0)
+    origin, emulated = golden(Workplace(tmp_path / "other", in_process=True))
+    assert (origin, set(emulated)) == ("emulation", {"min", "opt", "max"})
+    # a softmax of BF16: 8 bits of precision
+    np.testing.assert_allclose(emulated["min"], defined["min"], rtol=2**-6, atol=2**-8)
+    assert not (tmp_path / "other/work/model/golden-emulated.onnx").exists()
