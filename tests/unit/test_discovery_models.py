@@ -8,6 +8,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 import yaml
+from enginewright.contract.images import COMPILED_BACKENDS
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import ShapeProfile
@@ -51,7 +52,7 @@ def found(
     known = shapes.resolve(inputs, (), frozenset(unranked)).profiles
     guessed = shapes.defaulted(inputs, known, ())
     return discover(
-        str(path), backend,
+        str(path), engines=backend in COMPILED_BACKENDS,
         inputs=[each.model_dump(mode="json") for each in inputs],
         known=[each.model_dump(mode="json") for each in known if each.input not in guessed],
         unranked=unranked, samples=dict(samples or {}), journal=str(path.with_suffix(".jsonl")),

@@ -156,7 +156,7 @@ def test_an_interrupt_leaves_nothing_and_nobody(tmp_path: Path) -> None:
         env=os.environ | {"TMPDIR": str(scratch)},
     )
     deadline = time.monotonic() + 60
-    while not list(scratch.glob("*/work/converted.json")) and time.monotonic() < deadline:
+    while not list(scratch.glob("*/*/work/converted.json")) and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, words = process.communicate(timeout=30)

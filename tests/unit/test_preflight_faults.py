@@ -99,7 +99,7 @@ def test_an_interrupt_once_a_phase_is_over(
 def test_an_interrupt_while_it_asks_what_is_installed(desk: Desk, number: signal.Signals) -> None:
     shutil.rmtree(desk.cache)
     process = desk.start(desk.save(broken.relu()), *CPU)
-    until(lambda: list(desk.scratch.glob("*/dev")), "the probe")
+    until(lambda: list(desk.scratch.glob("*/probe/dev")), "the probe")
     interrupted(desk, process, number)
 
 
@@ -138,7 +138,7 @@ def test_a_signal_while_another_is_being_heard() -> None:
 def test_an_interrupt_while_many_models_are_looked_at(desk: Desk) -> None:
     models = [desk.save(broken.endless(), f"{number}.onnx") for number in range(3)]
     process = desk.start(*models, *CPU, "--jobs", "2")
-    until(lambda: len(list(desk.scratch.glob("*/work/converted.json"))) == 2, "two of three", 100)
+    until(lambda: len(list(desk.scratch.glob("*/*/work/converted.json"))) == 2, "two of three", 100)
     interrupted(desk, process, signal.SIGINT)
 
 
@@ -209,7 +209,7 @@ def test_a_crash_in_the_middle(
     desk: Desk, program: str, number: signal.Signals, code: int, words: str
 ) -> None:
     process = desk.start(desk.save(broken.endless()), *CPU)
-    until(lambda: list(desk.scratch.glob("*/work/converted.json")), "stage golden", 100)
+    until(lambda: list(desk.scratch.glob("*/*/work/converted.json")), "stage golden", 100)
     until(lambda: desk.named("isolated"), "a child of stage golden")
     for each in desk.named(program):
         os.kill(each, number)

@@ -60,7 +60,7 @@ def test_a_model_that_cannot_be_looked_at_stops_no_other(desk: Desk) -> None:
     first = desk.save(broken.endless(), "first.onnx")
     good = desk.save(broken.relu(), "good.onnx")
     process = desk.start(first, good, *CPU, "--json", "--jobs", "1")
-    until(lambda: list(desk.scratch.glob("*/work/converted.json")), "stage golden", 100)
+    until(lambda: list(desk.scratch.glob("*/*/work/converted.json")), "stage golden", 100)
     (stage,) = desk.named("enginewright_ru")
     os.kill(stage, signal.SIGKILL)
     out, _ = process.communicate(timeout=100)
@@ -106,12 +106,47 @@ def test_memory_bounds_how_many_begin(tmp_path: Path, monkeypatch: pytest.Monkey
     with large.open("wb") as file:
         file.truncate(GIB // 4)
     monkeypatch.setattr(many, "_free_memory", lambda: 3 * GIB)
-    room = many._Room(3)
-    assert room.take(0, asked(large, "cpu"))
-    assert not room.take(1, asked(large, "cpu"))
-    assert room.take(2, asked(small, "cpu"))
-    room.give_back(0)
-    assert room.take(1, asked(large, "cpu"))
+    memory = many._Memory()
+    assert memory.take(0, asked(large, "cpu"), 1)
+    assert not memory.take(1, asked(large, "cpu"), 1)
+    assert memory.take(2, asked(small, "cpu"), 1)
+    memory.give_back(0)
+    assert memory.take(1, asked(large, "cpu"), 1)
+
+
+def test_memory_bounds_how_many_jobs_of_one_model_run_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"1")
+    need = many._need(asked(path, "cpu", "sm89"))
+    for free, jobs in ((2 * need, 2), (need, 1), (need // 2, 1)):
+        monkeypatch.setattr(many, "_free_memory", lambda free=free: free / many._USABLE + 1)
+        assert many._Memory().take(0, asked(path, "cpu", "sm89"), 2) == jobs
+    # beside another model there may be room for one Job, or none
+    monkeypatch.setattr(many, "_free_memory", lambda: 2 * need / many._USABLE + 1)
+    memory = many._Memory()
+    assert [memory.take(number, asked(path, "cpu", "sm89"), 1) for number in range(3)] == [1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("source", "names", "jobs"),
+    [
+        ("model.onnx", ("cpu",), 1),
+        ("model.onnx", ("cpu", "sm89"), 2),
+        ("model.onnx", ("cpu", "cpu:avx2"), 1),  # one prepared model
+        ("model.onnx", ("sm86", "sm89", "sm120"), 3),
+        ("https://models.example/model.onnx", ("cpu", "sm89"), 1),
+    ],
+)
+def test_jobs_that_may_run_at_once(source: str, names: tuple[str, ...], jobs: int) -> None:
+    request = Request(
+        source=source,
+        targets=tuple(map(targets.parse, names)),
+        recipe=options.recipe(HELD),
+        promise=options.promise(None),
+    )
+    assert many._apart(request) == jobs
 
 
 def test_a_model_that_is_too_large_for_all_memory_is_looked_at_alone(
@@ -121,9 +156,9 @@ def test_a_model_that_is_too_large_for_all_memory_is_looked_at_alone(
     with huge.open("wb") as file:
         file.truncate(64 * GIB)
     monkeypatch.setattr(many, "_free_memory", lambda: GIB)
-    room = many._Room(2)
-    assert room.take(0, asked(huge, "cpu"))
-    assert not room.take(1, asked(huge, "cpu"))
+    memory = many._Memory()
+    assert memory.take(0, asked(huge, "cpu", "sm89"), 2) == 1
+    assert not memory.take(1, asked(huge, "cpu"), 1)
 
 
 def test_external_data_and_engines_count(tmp_path: Path) -> None:

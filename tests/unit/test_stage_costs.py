@@ -16,6 +16,7 @@ from enginewright_runtime.stages import costs
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tests.support import broken_models as broken
+from tests.support.placements import RECIPE
 from tests.support.preparing import Workplace
 
 SIZE = 96
@@ -26,7 +27,7 @@ def measure(model: Path, feeds: dict[str, Any], folder: Path) -> dict[str, NodeC
     inputs = folder / "inputs.npz"
     arrays: dict[str, Any] = {f"opt/{name}": array for name, array in feeds.items()}
     np.savez(inputs, **arrays)
-    found = costs.measure(model, inputs)
+    found = costs.measure(model, inputs, RECIPE)
     assert len({each.label for each in found}) == len(found)
     return {each.label: each for each in found}
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from enginewright.contract.images import COMPILED_BACKENDS
 from enginewright.contract.manifest import TensorSpec
 from enginewright.contract.task import ShapeProfile
 from numpy.lib import npyio
@@ -25,7 +24,8 @@ _REFERENCE: Final = "cpu"
 
 def discover(
     path: str,
-    backend: str,
+    *,
+    engines: bool,
     inputs: list[dict[str, Any]],
     known: list[dict[str, Any]],
     unranked: list[str],
@@ -36,7 +36,7 @@ def discover(
 
     Args:
         path: of the .onnx file.
-        backend: that is to serve: for engines, which take no other sizes, larger ones are tried.
+        engines: whether it is for engines, which take no other sizes: larger ones are tried.
         inputs: as `TensorSpec`.
         known: profiles of inputs whose sizes are given, as `ShapeProfile`.
         unranked: names of inputs that declare no rank.
@@ -65,7 +65,7 @@ def discover(
     if found.point is None:
         nothing: dict[str, Any] = {"profiles": None, "fixed": [], "integers": None, "seen": None}
         return nothing | {"runs": attempts.runs, "words": found.words}
-    caps = _ENGINE if backend in COMPILED_BACKENDS else _PROVEN
+    caps = _ENGINE if engines else _PROVEN
     ranges = explore(problem, found.point, attempts, caps)
     profiles = problem.profiles(ranges.corners)
     return {

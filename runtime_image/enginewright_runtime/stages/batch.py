@@ -20,9 +20,10 @@ from enginewright.contract.report import Finding
 from enginewright.contract.task import Recipe, ShapeProfile
 from numpy.typing import NDArray
 
+from enginewright_runtime import answers
 from enginewright_runtime.backends import loading
 from enginewright_runtime.failure import SessionError, StageFailure
-from enginewright_runtime.isolation import Limits, run_isolated
+from enginewright_runtime.isolation import Limits
 from enginewright_runtime.limits import memory_of_child
 from enginewright_runtime.logs import in_words
 from enginewright_runtime.memory import peak_since, resident_bytes
@@ -78,13 +79,17 @@ def fit(
         return Fitted(profiles)
     _log.info("measuring what a run of the smallest batch costs")
     try:
-        answer: dict[str, Any] | None = run_isolated(
+        about = {
+            "inputs": [each.model_dump(mode="json") for each in inputs],
+            "profiles": [each.model_dump(mode="json") for each in profiles],
+        }
+        answer: dict[str, Any] | None = answers.ask(
             _MEASURE,
             "measuring what a run of the smallest batch costs",
+            answers.Question(model, recipe, about),
             limits=Limits(seconds=_SECONDS, memory_bytes=memory_of_child()),
             model=str(model),
-            inputs=[each.model_dump(mode="json") for each in inputs],
-            profiles=[each.model_dump(mode="json") for each in profiles],
+            **about,
         )
     except (StageFailure, SessionError) as error:
         # what is wrong with it `golden` finds out, which tries harder

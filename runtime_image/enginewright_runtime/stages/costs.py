@@ -18,13 +18,14 @@ from typing import Any, Final
 import onnxruntime as ort
 from enginewright.contract.manifest import NodeCost
 from enginewright.contract.reasons import Reason
+from enginewright.contract.task import Recipe
 
-from enginewright_runtime import graphs
+from enginewright_runtime import answers, graphs
 from enginewright_runtime.arrays import Arrays, read_arrays
 from enginewright_runtime.backends.base import CPU_PROVIDER
+from enginewright_runtime.digests import file_sha256
 from enginewright_runtime.extensions.libraries import of_model, register
 from enginewright_runtime.failure import SessionError, StageFailure
-from enginewright_runtime.isolation import run_isolated
 from enginewright_runtime.limits import threads
 from enginewright_runtime.promise import fused_name, label
 from enginewright_runtime.server.runner import Runner
@@ -45,12 +46,13 @@ _CUT: Final = 0.5  # us: durations are cut to whole ones
 _DIGITS: Final = 7
 
 
-def measure(model: Path, inputs: Path) -> tuple[NodeCost, ...]:
+def measure(model: Path, inputs: Path, recipe: Recipe) -> tuple[NodeCost, ...]:
     """Profile a model in a child process.
 
     Args:
         model: the .onnx file.
         inputs: golden inputs, an .npz file of arrays SAMPLE/INPUT.
+        recipe: of the Job.
 
     Returns:
         One entry a label, shares with the sum 1. `count` is of nodes as placements show them; it
@@ -62,9 +64,10 @@ def measure(model: Path, inputs: Path) -> tuple[NodeCost, ...]:
     """
     # made here, so that it goes even when the child dies
     with tempfile.TemporaryDirectory(prefix="profile-") as folder:
-        costs: list[dict[str, Any]] = run_isolated(
+        costs: list[dict[str, Any]] = answers.ask(
             f"{__name__}:profile",
             "profiling the model on backend cpu",
+            answers.Question(model, recipe, {"inputs": file_sha256(inputs).sha256}),
             model=str(model),
             inputs=str(inputs),
             folder=folder,

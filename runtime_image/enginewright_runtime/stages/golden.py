@@ -213,7 +213,7 @@ class _Golden:
         """Return what the nodes cost; nothing, with a warning, where that cannot be found out."""
         _log.info("profiling the model on backend cpu")
         try:
-            return costs.measure(self._converted, self._folder / INPUTS)
+            return costs.measure(self._converted, self._folder / INPUTS, self._recipe)
         except StageFailure as failure:
             reason, words = failure.reason, failure.message
         except SessionError as error:

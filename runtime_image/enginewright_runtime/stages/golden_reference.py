@@ -16,11 +16,11 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
 from enginewright.contract.task import Recipe
 
-from enginewright_runtime import graphs
+from enginewright_runtime import answers, graphs
 from enginewright_runtime.arrays import read_arrays, write_arrays
 from enginewright_runtime.backends.words import plain
 from enginewright_runtime.conversion.storage import save, size_bytes
-from enginewright_runtime.digests import MODEL_NAME
+from enginewright_runtime.digests import MODEL_NAME, file_sha256
 from enginewright_runtime.failure import SessionError, StageFailure
 from enginewright_runtime.handoff import (
     GOLDEN_FOLDER,
@@ -48,6 +48,8 @@ PREFIX: Final = "golden-"  # of what is made beside the models and goes at the e
 _RUNNER: Final = "enginewright_runtime.stages.golden_run"
 _DEFINITION_SECONDS: Final = 60.0  # of ONNX's reference implementation, which is plain Python
 _LARGEST_BY_DEFINITION: Final = 512 << 20  # bytes of the model
+# of a recipe: what decides what the reference is asked, and how outputs are compared
+_DECIDING: Final = {"max_ir_version", "rtol", "atol", "outputs"}
 
 # What the golden outputs are. "itself": of the converted model, so that nothing proves it.
 Origin = Literal["source", "definition", "emulation", "expected", "itself"]
@@ -177,7 +179,7 @@ class _Making:
         self._write(samples)
         changed = self._converted != self._source
         try:
-            refused = self._run_reference(loadable(self._source, self._recipe))
+            refused = self._run_reference(loadable(self._source, self._recipe), of=self._source)
         except SessionError as error:
             words = plain(str(error))
         except StageFailure as failure:
@@ -205,16 +207,31 @@ class _Making:
         if expected:
             write_arrays(self._folder / EXPECTED, expected)
 
-    def _run_reference(self, model: Path) -> dict[str, str]:
+    def _run_reference(self, model: Path, of: Path | None = None) -> dict[str, str]:
         """Run a model on the CPU provider, which writes outputs.npz.
+
+        Args:
+            model: the .onnx file.
+            of: the one that it was copied from; None: it is no copy.
 
         Raises:
             SessionError: it does not load.
         """
         _log.info("running the golden samples on backend cpu")
-        answer = run_isolated(
+        inputs, expected = self._folder / INPUTS, self._folder / EXPECTED
+        answer = answers.ask(
             f"{_RUNNER}:run_reference",
             "running the golden inputs on backend cpu",
+            answers.Question(
+                model if of is None else of,
+                self._recipe,
+                {
+                    "inputs": file_sha256(inputs).sha256,
+                    "expected": file_sha256(expected).sha256 if expected.exists() else None,
+                    "recipe": self._recipe.model_dump(mode="json", include=_DECIDING),
+                },
+                makes=(inputs, self._folder / OUTPUTS),
+            ),
             model=str(model),
             folder=str(self._folder),
             recipe=self._recipe.model_dump(mode="json"),

@@ -477,11 +477,11 @@ class _Quantization:
         inputs = self._work / GOLDEN_FOLDER / INPUTS
         try:
             if existing(graphs.parse(model)).precision != "BF16":
-                return costs.measure(model, inputs)
+                return costs.measure(model, inputs, self._recipe)
             # ONNX Runtime's CPU provider has no such kernels
             out = model.with_name(f"{PREFIX}widened.onnx")
             run_isolated(_WIDEN, "widening the model", model=str(model), out=str(out))
-            return without_rounding(costs.measure(out, inputs))
+            return without_rounding(costs.measure(out, inputs, self._recipe))
         except (StageFailure, SessionError) as error:
             self._told.warn(
                 Reason.QUANTIZATION_FAILED,

@@ -13,10 +13,11 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
 from enginewright.contract.task import Recipe, ShapeProfile
 
+from enginewright_runtime import answers
 from enginewright_runtime.backends.words import plain
 from enginewright_runtime.discovery.discover import sample_shapes
 from enginewright_runtime.failure import SessionError, StageFailure
-from enginewright_runtime.isolation import Limits, run_isolated
+from enginewright_runtime.isolation import Limits
 from enginewright_runtime.limits import memory_of_child
 from enginewright_runtime.logs import counted
 from enginewright_runtime.rules import table
@@ -69,19 +70,23 @@ def find_sizes(
         guessed = defaulted(inputs, known, recipe.shapes)
         known = [each for each in known if each.input not in guessed]
     answer: dict[str, Any] = {}
+    about = {
+        "engines": backend in COMPILED_BACKENDS,
+        "inputs": [each.model_dump(mode="json") for each in inputs],
+        "known": [each.model_dump(mode="json") for each in known],
+        "unranked": list(unranked),
+        "samples": sample_shapes(samples),
+    }
     with tempfile.TemporaryDirectory() as folder:
         for attempt in range(_CRASHES + 1):
             try:
-                answer = run_isolated(
+                answer = answers.ask(
                     _DISCOVER,
                     "running the model to find sizes that it takes",
+                    answers.Question(path, recipe, about),
                     limits=Limits(seconds=_SECONDS, memory_bytes=memory_of_child()),
                     path=str(path),
-                    backend=backend,
-                    inputs=[each.model_dump(mode="json") for each in inputs],
-                    known=[each.model_dump(mode="json") for each in known],
-                    unranked=list(unranked),
-                    samples=sample_shapes(samples),
+                    **about,
                     journal=str(Path(folder) / "runs.jsonl"),
                 )
             except SessionError as error:

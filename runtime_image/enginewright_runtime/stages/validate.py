@@ -14,11 +14,12 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, StageReport
 from enginewright.contract.task import PrepareTask, Recipe, ShapeProfile
 
+from enginewright_runtime import answers
 from enginewright_runtime.digests import MODEL_NAME
 from enginewright_runtime.extensions.proving import prove
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.handoff import MODEL_FOLDER, SAMPLES_FILE, Fetched, Validated
-from enginewright_runtime.isolation import Limits, run_isolated
+from enginewright_runtime.isolation import Limits
 from enginewright_runtime.logs import counted, in_words
 from enginewright_runtime.paths import Paths
 from enginewright_runtime.rules import table
@@ -133,14 +134,18 @@ def _try_session(
     doing = f"loading the model on backend {REFERENCE}"
     _log.info("%s", doing)
     try:
-        answer = run_isolated(
+        about = {
+            "inputs": [spec.model_dump(mode="json") for spec in inspected.inputs],
+            "profiles": [profile.model_dump(mode="json") for profile in inspected.profiles],
+            "batched": sorted(_batched(inspected, recipe)),
+        }
+        answer = answers.ask(
             "enginewright_runtime.stages.trial:load_and_run",
             doing,
+            answers.Question(path, recipe, about),
             limits=Limits(seconds=_SECONDS),
             path=str(path),
-            inputs=[spec.model_dump(mode="json") for spec in inspected.inputs],
-            profiles=[profile.model_dump(mode="json") for profile in inspected.profiles],
-            batched=sorted(_batched(inspected, recipe)),
+            **about,
         )
     except StageFailure as failure:
         if failure.reason not in _ORDER:

@@ -4,9 +4,11 @@ Targets of one backend share one prepared model, as classes do in the cluster.
 """
 
 import itertools
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +16,7 @@ from enginewright.cli.preflight import graph, placement
 from enginewright.cli.preflight.result import (
     Engine,
     Found,
+    Graph,
     ModelFacts,
     Parity,
     Result,
@@ -22,9 +25,11 @@ from enginewright.cli.preflight.result import (
     merged,
     worst,
 )
+from enginewright.cli.preflight.room import EXAMINE, Outcome, Room
 from enginewright.cli.preflight.scope import scope
 from enginewright.cli.preflight.targets import Target
-from enginewright.cli.preflight.workplace import EXAMINE, Outcome, Workplace
+from enginewright.cli.preflight.together import together
+from enginewright.cli.preflight.workplace import Workplace
 from enginewright.contract import task as contract
 from enginewright.contract.budget import billionths
 from enginewright.contract.engines import whole_only
@@ -78,29 +83,63 @@ class Request:
     calibration: Path | None = None
 
 
-@dataclass
-class _Notes:
-    """What has been found so far."""
+class _Model:
+    """What is found of the model itself: the same in every room, so that one look will do."""
 
-    findings: list[Found] = field(default_factory=list)
-    targets: dict[str, TargetResult] = field(default_factory=dict)
-    model: ModelFacts | None = None
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._graph: Graph | None = None
+        self._looked = False
+        self.facts: ModelFacts | None = None
+
+    def look(self, path: Path) -> None:
+        """Describe the source's graph, while the stages go on with it."""
+        with self._lock:
+            if not self._looked:
+                self._graph = graph.describe(path)
+                self._looked = True
+
+    def note(self, outcome: Outcome, room: Room) -> None:
+        """Take what stages `fetch` and `validate` have found."""
+        report = outcome.report
+        if not report.ok:
+            return
+        if report.stage == "fetch":
+            self.look(room.fetched_model())
+        with self._lock:
+            if report.stage == "fetch" and self.facts is None:
+                size = sum(each["size_bytes"] for each in report.facts["files"])
+                self.facts = ModelFacts(
+                    digest=report.facts["digest"], size_bytes=size, graph=self._graph
+                )
+            if report.stage == "validate" and self.facts is not None:
+                told = room.handoff("validated")
+                known = {name: told[name] for name in _DESCRIBED}
+                self.facts = ModelFacts.model_validate(self.facts.model_dump() | known)
 
 
-def check(request: Request, place: Workplace, held: ImageFacts, tell: Tell) -> Result:
-    """Look at the model on every target.
+def check(request: Request, place: Workplace, held: ImageFacts, tell: Tell, at_once: int) -> Result:
+    """Look at the model on every target, as so many Jobs at once.
 
     Raises:
         InstallationError: a stage says nothing.
+        Stopped: it was ended.
     """
     began = time.monotonic()
     uri = _mount(request, place)
-    notes = _Notes()
+    model = _Model()
     prepared_alike = itertools.groupby(sorted(request.targets, key=_prepared), key=_prepared)
-    for _, targets in prepared_alike:
-        _Backend(request, place, held, tell, notes, tuple(targets), uri).look()
+    backends = [
+        _Backend(request, place, held, tell, tuple(targets), uri, model)
+        for _, targets in prepared_alike
+    ]
+    together([each.prepare for each in backends], at_once, place.abandon)
+    together([build for each in backends for build in each.builds()], at_once, place.abandon)
+    for each in backends:
+        each.examine()  # alone: runs are timed
+    found_on = {name: result for each in backends for name, result in each.targets.items()}
     ordered = {
-        each.name: notes.targets[each.name].model_copy(
+        each.name: found_on[each.name].model_copy(
             update={"scope": scope(each, request.targets, held)}
         )
         for each in request.targets
@@ -108,11 +147,16 @@ def check(request: Request, place: Workplace, held: ImageFacts, tell: Tell) -> R
     return Result(
         verdict=worst(tuple(each.verdict for each in ordered.values())),
         source=request.source,
-        model=notes.model,
-        findings=merged(notes.findings),
+        model=model.facts,
+        findings=merged([found for each in backends for found in each.findings]),
         targets=ordered,
         seconds=round(time.monotonic() - began, 3),
     )
+
+
+def backends_of(targets: Iterable[Target]) -> int:
+    """Return how many times the model is prepared for these targets."""
+    return len(set(map(_prepared, targets)))
 
 
 def _prepared(target: Target) -> tuple[str, str]:
@@ -140,6 +184,15 @@ def local_uri(path: Path) -> str:
     return f"pvc://{_CLAIM}/{path.name}"
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    """A model in the store."""
+
+    key: str
+    manifest: Manifest
+    seconds: float  # that preparing took
+
+
 class _Backend:
     """All targets of one backend that one prepared model serves."""
 
@@ -149,23 +202,31 @@ class _Backend:
         place: Workplace,
         held: ImageFacts,
         tell: Tell,
-        notes: _Notes,
         targets: tuple[Target, ...],
         uri: str,
+        model: _Model,
     ) -> None:
         self._request = request
         self._place = place
         self._held = held
         self._tell = tell
-        self._notes = notes
-        self._targets = targets
+        self._asked = targets
         self._backend = targets[0].backend
         self._uri = uri
+        self._model = model
+        self._prepared: _Prepared | None = None
+        self._found: dict[str, list[Found]] = {"": [], **{each.name: [] for each in targets}}
+        self.targets: dict[str, TargetResult] = {}
 
-    def look(self) -> None:
-        targets = self._targets
+    @property
+    def findings(self) -> list[Found]:
+        """Return what was found: of all targets first, then of each in its turn."""
+        return [each for found in self._found.values() for each in found]
+
+    def prepare(self) -> None:
+        """Run the prepare Job."""
+        targets = self._asked
         began = time.monotonic()
-        self._place.clear_work()
         task = PrepareTask(
             job="-".join(filter(None, ("prepare", *_prepared(targets[0])))),
             source_uri=self._uri,
@@ -175,18 +236,60 @@ class _Backend:
         seconds = time.monotonic() - began
         if last.report.published is None:
             refused = _refused(self._backend, last, seconds)
-            self._notes.targets |= dict.fromkeys((each.name for each in targets), refused)
+            self.targets |= dict.fromkeys((each.name for each in targets), refused)
             return
         key = last.report.published.key
-        manifest = self._place.manifest("prepared", key)
-        for target in targets:
-            self._notes.targets[target.name] = self._target(target, key, manifest, seconds)
+        self._prepared = _Prepared(key, self._place.manifest("prepared", key), seconds)
+
+    def builds(self) -> list[Callable[[], None]]:
+        """Return what runs the engine Job of each target, where engines are run."""
+        if self._backend not in COMPILED_BACKENDS:
+            return []
+        return self._each(self._engine)
+
+    def examine(self) -> None:
+        """Run the prepared model as it would be served, where no engine is."""
+        if self._backend in COMPILED_BACKENDS:
+            return
+        for examine in self._each(self._examine):
+            examine()
+
+    def _each(
+        self, judge: Callable[[Target, _Prepared], dict[str, Any]]
+    ) -> list[Callable[[], None]]:
+        if self._prepared is None:
+            return []
+        return [partial(self._judge, each, self._prepared, judge) for each in self._asked]
+
+    def _judge(
+        self,
+        target: Target,
+        prepared: _Prepared,
+        judge: Callable[[Target, _Prepared], dict[str, Any]],
+    ) -> None:
+        began = time.monotonic()
+        manifest = prepared.manifest
+        known = {
+            "backend": self._backend,
+            "precision": manifest.precision,
+            "changes": manifest.changes,
+            "prepared_key": prepared.key,
+            "versions": manifest.versions,
+            "parity": Parity(
+                verdict="pass" if manifest.parity else "unknown", outputs=manifest.parity
+            ),
+        }
+        judged = judge(target, prepared)
+        seconds = round(prepared.seconds + time.monotonic() - began, 3)
+        self.targets[target.name] = TargetResult.model_validate(
+            {**known, **judged, "seconds": seconds}
+        )
 
     def _recipe(self) -> Recipe:
         """Return the recipe of a Job that prepares the model for these targets."""
         wanted = self._request.recipe
         may_be_int8 = "INT8" in (wanted.precision, *wanted.allowed_precisions)
-        products = self._targets[0].int8_products if may_be_int8 else None
+        products = self._asked[0].int8_products if may_be_int8 else None
         return wanted.model_copy(update={"backend": self._backend, "int8_products": products})
 
     def _stages(
@@ -195,55 +298,30 @@ class _Backend:
         task: PrepareTask | EngineTask,
         targets: tuple[Target, ...],
     ) -> Outcome:
-        """Run stages until one fails; return the last outcome."""
+        """Run the stages of one Job until one fails; return the last outcome."""
         names = ", ".join(each.name for each in targets)
-        outcomes = self._place.run(stages, task, lambda stage: self._tell(names, stage))
-        for outcome in outcomes:
-            self._note(outcome, targets)
-            self._note_model(outcome)
+        with self._place.room(task.job) as room:
+
+            def begins(stage: str) -> None:
+                if stage == "validate":
+                    self._model.look(room.fetched_model())
+                self._tell(names, stage)
+
+            outcomes = room.run(stages, task, begins)
+            for outcome in outcomes:
+                self._note(outcome, targets)
+                self._model.note(outcome, room)
         return outcomes[-1]
 
     def _note(self, outcome: Outcome, targets: tuple[Target, ...]) -> None:
-        self._notes.findings += [
+        of = targets[0].name if outcome.report.stage not in PREPARE_STAGES else ""
+        self._found[of] += [
             _here(each, found(each, outcome.report.stage, target.name))
             for target in targets
             for each in outcome.findings
         ]
 
-    def _note_model(self, outcome: Outcome) -> None:
-        facts = outcome.report.facts
-        if outcome.report.stage == "fetch" and outcome.report.ok and self._notes.model is None:
-            size = sum(each["size_bytes"] for each in facts["files"])
-            self._notes.model = ModelFacts(
-                digest=facts["digest"],
-                size_bytes=size,
-                graph=graph.describe(self._place.fetched_model()),
-            )
-        if outcome.report.stage == "validate" and outcome.report.ok and self._notes.model:
-            told = self._place.handoff("validated")
-            known = {name: told[name] for name in _DESCRIBED}
-            self._notes.model = ModelFacts.model_validate(self._notes.model.model_dump() | known)
-
-    def _target(self, target: Target, key: str, manifest: Manifest, began: float) -> TargetResult:
-        start = time.monotonic()
-        prepared = {
-            "backend": self._backend,
-            "precision": manifest.precision,
-            "changes": manifest.changes,
-            "prepared_key": key,
-            "versions": manifest.versions,
-            "parity": Parity(
-                verdict="pass" if manifest.parity else "unknown", outputs=manifest.parity
-            ),
-        }
-        if self._backend in COMPILED_BACKENDS:
-            judged = self._engine(target, key)
-        else:
-            judged = self._examine(target, key)
-        seconds = round(began + time.monotonic() - start, 3)
-        return TargetResult.model_validate({**prepared, **judged, "seconds": seconds})
-
-    def _engine(self, target: Target, key: str) -> dict[str, Any]:
+    def _engine(self, target: Target, prepared: _Prepared) -> dict[str, Any]:
         """Build the engine, as its Job would."""
         recipe = EngineRecipe(
             backend=self._backend,
@@ -256,11 +334,10 @@ class _Backend:
         )
         task = EngineTask(
             job=f"engine-{target.name}",
-            engine_key=engine_key(key, recipe),
-            prepared_key=key,
+            engine_key=engine_key(prepared.key, recipe),
+            prepared_key=prepared.key,
             recipe=recipe,
         )
-        self._place.clear_work()
         last = self._stages(ENGINE_STAGES, task, (target,))
         if last.report.engine is None or not last.report.ok:
             return _failed(last)
@@ -278,7 +355,7 @@ class _Backend:
         )
         broken = why_broken(outside, self._request.promise, target.name)
         if outside.nodes_accelerated < outside.nodes_total:
-            self._notes.findings += _refusing(self._backend, target, outside)
+            self._found[target.name] += _refusing(self._backend, target, outside)
         return {
             **self._judged(target, outside, broken),
             "engine_key": engine.key,
@@ -290,16 +367,17 @@ class _Backend:
             "versions": manifest.versions,
         }
 
-    def _examine(self, target: Target, key: str) -> dict[str, Any]:
+    def _examine(self, target: Target, prepared: _Prepared) -> dict[str, Any]:
         """Load the prepared model as a serving pod would, and see where its nodes run."""
         task = ServeTask(
             model="model",
             revision=f"examine-{target.name}",
-            prepared_key=key,
+            prepared_key=prepared.key,
             backend=self._backend,
             promise=self._request.promise,
         )
-        outcome = self._place.examine(task, lambda stage: self._tell(target.name, stage))
+        with self._place.room(task.revision) as room:
+            outcome = room.examine(task, lambda stage: self._tell(target.name, stage))
         self._note(outcome, (target,))
         if not outcome.report.ok:
             return _failed(outcome)
@@ -313,12 +391,11 @@ class _Backend:
             elsewhere=elsewhere[:_NAMED],
         )
         elsewhere_timed = self._unlike(target)
-        manifest = self._place.manifest("prepared", key)
         broken = (seen.reason, seen.message) if seen.broken and seen.reason else None
         return {
             **self._judged(target, outside, broken),
             "latency": None if elsewhere_timed else facts["latency"],
-            "placement": placement.of_session(manifest, elsewhere),
+            "placement": placement.of_session(prepared.manifest, elsewhere),
         }
 
     def _unlike(self, target: Target) -> bool:
@@ -334,7 +411,7 @@ class _Backend:
             reason=Reason.PROCESSOR_MISMATCH,
             message=f"how long it takes on {target.name} cannot be measured here: {why}",
         )
-        self._notes.findings.append(_here(told, found(told, EXAMINE, target.name)))
+        self._found[target.name].append(_here(told, found(told, EXAMINE, target.name)))
         return True
 
     def _judged(
@@ -350,7 +427,7 @@ class _Backend:
             reason, message = broken
             return {"verdict": "fail", "reason": reason.value, "message": message, **counted}
         left = outside.nodes_accelerated < outside.nodes_total
-        warned = any(target.name in each.targets for each in self._notes.findings)
+        warned = any(target.name in each.targets for each in self.findings)
         return {"verdict": "warn" if left or warned else "pass", **counted}
 
 

@@ -20,12 +20,13 @@ from enginewright.cli.preflight.outputs import Outputs
 from enginewright.cli.preflight.progress import shown
 from enginewright.cli.preflight.request import request
 from enginewright.cli.preflight.result import Result, Results, worst
+from enginewright.cli.preflight.room import InstallationError
 from enginewright.cli.preflight.stages import begun
 from enginewright.cli.preflight.stopping import Stopped, stopped_by_signals
 from enginewright.cli.preflight.table import show
 from enginewright.cli.preflight.tools import installed_facts
 from enginewright.cli.preflight.words import counted, visible
-from enginewright.cli.preflight.workplace import JOB_SECONDS, InstallationError
+from enginewright.cli.preflight.workplace import JOB_SECONDS
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.reasons import Reason
 

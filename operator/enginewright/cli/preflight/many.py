@@ -1,5 +1,6 @@
 """Looks at one model or at many: in the order asked, as many at once as there are CPUs and memory.
 
+Where CPUs are left the Jobs of one model run at once too.
 A model that cannot be looked at is told of and stops no other. After a signal everything under way
 ends what it has started and removes its folders, and only then does the command end.
 """
@@ -13,12 +14,13 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from enginewright.cli.preflight.cache import Cache
-from enginewright.cli.preflight.check import REMEDIES_HERE, Request, check
+from enginewright.cli.preflight.check import REMEDIES_HERE, Request, backends_of, check
 from enginewright.cli.preflight.outputs import Outputs, Told
 from enginewright.cli.preflight.result import Found, Result, TargetResult
+from enginewright.cli.preflight.room import InstallationError
 from enginewright.cli.preflight.stages import Stages
 from enginewright.cli.preflight.stopping import Stop, Stopped
-from enginewright.cli.preflight.workplace import InstallationError, workplace
+from enginewright.cli.preflight.workplace import workplace
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.reasons import REMEDIES, Reason
 
@@ -71,23 +73,26 @@ def look(
         Stopped: a signal came; nothing is left behind.
     """
     jobs = min(shop.jobs or _cpus(), len(requests))
-    room = _Room(len(requests))
+    each_at_once = max(1, _cpus() // jobs)
+    memory = _Memory()
     waiting = list(range(len(requests)))
     running: dict[Future[tuple[Result, list[Told]]], int] = {}
     found: dict[int, tuple[Result, list[Told]]] = {}
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         while waiting or running:
             while waiting and len(running) < jobs and not shop.stop.is_set():
-                if not room.take(waiting[0], requests[waiting[0]]):
+                request = requests[waiting[0]]
+                at_once = memory.take(waiting[0], request, min(each_at_once, _apart(request)))
+                if not at_once:
                     break
                 number = waiting.pop(0)
-                running[pool.submit(_one, requests[number], shop, watcher)] = number
+                running[pool.submit(_one, request, shop, watcher, at_once)] = number
             if not running:
                 break
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for each in done:
                 number = running.pop(each)
-                room.give_back(number)
+                memory.give_back(number)
                 if each.exception() is None:
                     found[number] = each.result()
                 elif not isinstance(each.exception(), Stopped):
@@ -99,7 +104,7 @@ def look(
     return results, [each for number in range(len(requests)) for each in found[number][1]]
 
 
-def _one(request: Request, shop: Shop, watcher: Watcher) -> tuple[Result, list[Told]]:
+def _one(request: Request, shop: Shop, watcher: Watcher, at_once: int) -> tuple[Result, list[Told]]:
     watcher.begins(request.source)
     # the model that would be served is no part of a result
     if shop.cache and shop.outputs.fix is None:
@@ -114,7 +119,7 @@ def _one(request: Request, shop: Shop, watcher: Watcher) -> tuple[Result, list[T
 
     try:
         with workplace(shop.stages, shop.stop, shop.job_seconds) as place:
-            result = check(request, place, shop.held, tell)
+            result = check(request, place, shop.held, tell, at_once)
             said = shop.outputs.save_model(result, lambda key: place.artifact("prepared", key))
             if shop.cache:
                 shop.cache.keep(request, shop.held, shop.installed, result, place.fetched())
@@ -156,28 +161,41 @@ def _in_words(error: OSError) -> str:
     return f"{where}{error.strerror or error}"
 
 
-class _Room:
+class _Memory:
     """Memory that is promised to the models under way."""
 
-    def __init__(self, models: int) -> None:
-        # one model alone takes what it needs: there is nothing to wait for
-        self._free = _free_memory() * _USABLE if models > 1 else 0.0
+    def __init__(self) -> None:
+        self._free = _free_memory() * _USABLE
         self._taken: dict[int, int] = {}
 
-    def take(self, number: int, request: Request) -> bool:
-        """Promise what a model is likely to need; False: others must end first."""
+    def take(self, number: int, request: Request, most: int) -> int:
+        """Promise what a model is likely to need; return how many of its Jobs may run at once.
+
+        0: others must end first. One model alone takes what it needs: there is nothing to wait for.
+        """
         need = _need(request)
-        if self._taken and sum(self._taken.values()) + need > self._free:
-            return False
-        self._taken[number] = need
-        return True
+        left = self._free - sum(self._taken.values())
+        fitting = next((jobs for jobs in range(most, 0, -1) if jobs * need <= left), 0)
+        jobs = fitting or (0 if self._taken else 1)
+        if jobs:
+            self._taken[number] = jobs * need
+        return jobs
 
     def give_back(self, number: int) -> None:
         """Take it back when the model has been looked at."""
         del self._taken[number]
 
 
+def _apart(request: Request) -> int:
+    """Return how many Jobs of a model have nothing to wait for in each other."""
+    if "://" in request.source:
+        return 1  # how much memory they need is not known yet
+    engines = sum(each.compute_capability is not None for each in request.targets)
+    return max(engines, backends_of(request.targets))
+
+
 def _need(request: Request) -> int:
+    """Return the bytes that one Job of a model is likely to need."""
     compiled = any(each.compute_capability for each in request.targets)
     least = _MEMORY_FOR_AN_ENGINE if compiled else _MEMORY_AT_LEAST
     return least + _MEMORY_TIMES_SIZE * _size(request.source)

@@ -15,6 +15,21 @@ from enginewright.cli.preflight.words import visible
 _LONGEST: Final = 80  # characters of a name
 
 
+def now(stages: dict[str, str], targets: str, stage: str) -> str:
+    """Note the stage of a Job among those of others; return what is done now, for people.
+
+    Args:
+        stages: by the targets of each Job.
+        targets: of this Job, with commas between.
+        stage: that begins.
+    """
+    begun = set(targets.split(", "))
+    for earlier in [each for each in stages if begun & set(each.split(", ")) and each != targets]:
+        del stages[earlier]
+    stages[targets] = stage
+    return "  ".join(f"{each}: {known}" for each, known in stages.items())
+
+
 class _Live(Watcher):
     """Rows of a live display; Rich's own lock makes it safe for threads."""
 
@@ -23,6 +38,7 @@ class _Live(Watcher):
         self._models = models
         self._done = 0
         self._rows: dict[str, TaskID] = {}
+        self._stages: dict[str, dict[str, str]] = {}  # by source and targets
         self._whole = progress.add_task(self._count(), visible=models > 1, total=None)
 
     def _count(self) -> str:
@@ -31,11 +47,13 @@ class _Live(Watcher):
     @override
     def begins(self, source: str) -> None:
         self._rows[source] = self._progress.add_task(_name(source), total=None)
+        self._stages[source] = {}
 
     @override
     def stage(self, source: str, target: str, stage: str) -> None:
         name = f"{_name(source)}  " if self._models > 1 else ""
-        self._progress.update(self._rows[source], description=f"{name}{target}: {stage}")
+        row = now(self._stages[source], target, stage)
+        self._progress.update(self._rows[source], description=f"{name}{row}")
 
     @override
     def ends(self, result: Result) -> None:

@@ -23,7 +23,9 @@ class Stop:
     handler holds it would wait for ever.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, outer: "Stop | None" = None) -> None:
+        """Make one that is also set once `outer` is."""
+        self._outer = outer
         self._is_set = False
 
     def set(self) -> None:
@@ -32,7 +34,7 @@ class Stop:
 
     def is_set(self) -> bool:
         """Tell whether it was asked."""
-        return self._is_set
+        return self._is_set or (self._outer is not None and self._outer.is_set())
 
 
 @contextmanager

@@ -23,8 +23,8 @@ def installed_facts(cache: Cache | None, installed: str, stages: Stages, stop: S
     """
     if cache and (known := cache.tools(installed)):
         return known
-    with workplace(stages, stop) as place:
-        held = place.facts()
+    with workplace(stages, stop) as place, place.room("probe") as room:
+        held = room.facts()
     if cache:
         cache.keep_tools(installed, held)
     return held
