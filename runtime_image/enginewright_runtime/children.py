@@ -60,18 +60,19 @@ class Server:
 
 
 def start(
-    errors: int | None = None, *, session: bool = False
+    errors: int | None = None, *, session: bool = False, preload: Sequence[str] = ()
 ) -> "tuple[Server, subprocess.Popen[bytes]]":
     """Start a fork server, which ends when the returned server's socket is closed.
 
     Args:
         errors: descriptor for what it prints; None: this process's standard error.
         session: whether it and all its children are a session, and a process group, of their own.
+        preload: modules that it imports before it serves.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", _SERVER, str(theirs.fileno())],
+            [sys.executable, "-m", _SERVER, str(theirs.fileno()), *preload],
             stdin=subprocess.DEVNULL,
             stdout=errors,
             stderr=errors,

@@ -24,7 +24,7 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -94,11 +94,7 @@ class _Server:
         line = socket.socket(fileno=line_number)
         with open(told, "rb") as file:
             order: dict[str, Any] = json.load(file)
-        for module in order["preload"]:
-            # others' may do anything; whatever is wrong with ours, the child meets it too, and tells
-            if module.startswith(_PACKAGE):
-                with contextlib.suppress(Exception):
-                    importlib.import_module(module)
+        _preload(order["preload"])
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if not self._frozen:
             gc.collect()
@@ -165,6 +161,15 @@ class _Server:
             os.close(child.descriptor)
 
 
+def _preload(modules: Iterable[str]) -> None:
+    """Import what children will use."""
+    for module in modules:
+        # others' may do anything; whatever is wrong with ours, the child meets it too, and tells
+        if module.startswith(_PACKAGE):
+            with contextlib.suppress(Exception):
+                importlib.import_module(module)
+
+
 def _run(order: dict[str, Any], streams: Sequence[int], server: socket.socket, parent: int) -> None:
     """Be the child; never returns."""
     code = _FAILED
@@ -208,13 +213,20 @@ def _settle(order: dict[str, Any], parent: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
-def main(descriptor: int) -> int:
-    """Serve whoever holds the other end of a socket."""
+def main(descriptor: int, preload: Sequence[str] = ()) -> int:
+    """Serve whoever holds the other end of a socket; modules are imported before."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's, which is the client's to hear
+    gc.disable()  # what is imported stays, and looking through it again and again takes a tenth of the time
+    _preload(preload)
+    gc.enable()
     _Server(socket.socket(fileno=descriptor)).serve()
     return 0
 
 
 if __name__ == "__main__":
     # the module that children import must be this one, not a second one called __main__
-    sys.exit(importlib.import_module("enginewright_runtime.forkserver").main(int(sys.argv[1])))
+    sys.exit(
+        importlib.import_module("enginewright_runtime.forkserver").main(
+            int(sys.argv[1]), sys.argv[2:]
+        )
+    )

@@ -11,7 +11,7 @@ import pytest
 from enginewright.cli.preflight import cache as cached
 from enginewright.cli.preflight import options, targets
 from enginewright.cli.preflight.cache import Cache
-from enginewright.cli.preflight.check import Request
+from enginewright.cli.preflight.request import Request
 from enginewright.cli.preflight.result import Found, ModelFacts, Result, TargetResult
 from enginewright.contract.images import ImageFacts
 from enginewright_runtime.stages.fetch import external_locations

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from enginewright.cli.preflight import many, options, targets
-from enginewright.cli.preflight.check import Request
+from enginewright.cli.preflight.request import Request
 from enginewright.contract.images import ImageFacts
 
 from tests.support import broken_models as broken

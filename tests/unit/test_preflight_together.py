@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from enginewright.cli.preflight.progress import now
+from enginewright.cli.preflight.live import now
 from enginewright.cli.preflight.stopping import Stop, Stopped
 from enginewright.cli.preflight.together import together
 from onnx import ModelProto

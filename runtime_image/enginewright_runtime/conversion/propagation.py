@@ -11,7 +11,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from enginewright_runtime import graphs
 from enginewright_runtime.conversion.inference import Sizes, bodies, constants, infer
@@ -117,6 +116,8 @@ def _compute(
         return
     if sum(known[name].size for name in names) > _MOST:
         return
+    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow, and seldom needed
+
     model = alone(node, {"": opset}, types, {})
     try:
         results = ReferenceEvaluator(model).run(None, {name: known[name] for name in names})

@@ -17,7 +17,6 @@ from enginewright.contract.manifest import VaryingOutput
 from enginewright.contract.task import Recipe
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto
-from onnx.reference import ReferenceEvaluator
 
 from enginewright_runtime import graphs
 from enginewright_runtime.arrays import Arrays, read_arrays, write_arrays
@@ -136,6 +135,8 @@ def run_source(*, model: str, folder: str) -> dict[str, Any]:
 
 def run_source_by_definition(*, model: str, folder: str) -> dict[str, Any]:
     """Do as `run_source`, with ONNX's reference implementation: slow, and knows every opset."""
+    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow, and seldom needed
+
     outputs: dict[str, Arrays] = {}
     refused: dict[str, str] = {}
     found: tuple[VaryingOutput, ...] = ()

@@ -19,8 +19,7 @@ from enginewright.cli.plan.surroundings import (
 from enginewright.cli.preflight import linux
 from enginewright.cli.preflight.cache import Cache, installation, usual_folder
 from enginewright.cli.preflight.outfile import write
-from enginewright.cli.preflight.room import InstallationError
-from enginewright.cli.preflight.stages import begun
+from enginewright.cli.preflight.stages import InstallationError, begun
 from enginewright.cli.preflight.stopping import Stopped, stopped_by_signals
 from enginewright.cli.preflight.tools import installed_facts
 

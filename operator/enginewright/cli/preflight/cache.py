@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 
 from pydantic import ValidationError
 
-from enginewright.cli.preflight.check import Request
+from enginewright.cli.preflight.request import Request
 from enginewright.cli.preflight.result import SCHEMA, Result
 from enginewright.contract.base import Message, canonical_json
 from enginewright.contract.images import ImageFacts
@@ -287,10 +287,21 @@ def _code(package: str) -> str:
     folders = found.submodule_search_locations if found else None
     digest = hashlib.sha256()
     for folder in folders or ():
-        for path in sorted(Path(folder).rglob("*.py")):
-            digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
-            digest.update(path.read_bytes())
+        for name in sorted(_modules(folder)):
+            digest.update(name.encode() + b"\0")
+            with open(f"{folder}/{name}", "rb") as file:
+                digest.update(file.read())
     return digest.hexdigest()
+
+
+def _modules(folder: str, inside: str = "") -> Iterator[str]:
+    """Yield the modules below a folder; pathlib takes three times as long, at every start."""
+    with os.scandir(f"{folder}/{inside}") as entries:
+        for each in entries:
+            if each.is_dir():
+                yield from _modules(folder, f"{inside}{each.name}/")
+            elif each.name.endswith(".py"):
+                yield inside + each.name
 
 
 def _text(path: Path) -> str:

@@ -6,13 +6,15 @@ Targets of one backend share one prepared model, as classes do in the cluster.
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from enginewright.cli.preflight import graph, placement
+from enginewright.cli.preflight.remedies import REMEDIES_HERE
+from enginewright.cli.preflight.request import Request, local_uri
 from enginewright.cli.preflight.result import (
     Engine,
     Found,
@@ -27,7 +29,7 @@ from enginewright.cli.preflight.result import (
 )
 from enginewright.cli.preflight.room import EXAMINE, Outcome, Room
 from enginewright.cli.preflight.scope import scope
-from enginewright.cli.preflight.targets import Target
+from enginewright.cli.preflight.targets import Target, prepared_alike
 from enginewright.cli.preflight.together import together
 from enginewright.cli.preflight.workplace import Workplace
 from enginewright.contract import task as contract
@@ -45,42 +47,15 @@ from enginewright.contract.task import (
     EngineRecipe,
     EngineTask,
     PrepareTask,
-    Promise,
     Recipe,
     ServeTask,
 )
 from enginewright.contract.verdict import FallbackVerdict
 from enginewright.plan.outside import Outside, why_broken
 
-_CLAIM: Final = "local"
 _NAMED: Final = 100  # nodes elsewhere
 
-# What to do on a machine that is no cluster.
-REMEDIES_HERE: Final = {
-    Reason.STORE_UNAVAILABLE: (
-        "free space where temporary files lie, or set TMPDIR to a folder with more that can be"
-        " written"
-    ),
-    Reason.OUT_OF_MEMORY: "free memory; where several models are looked at, give a lower --jobs",
-    Reason.TIMEOUT: "try again on a machine with less load, or raise --timeout and spec.build.timeout",
-    Reason.PROCESSOR_MISMATCH: "run preflight on a processor of the kind that is to serve",
-    Reason.BACKEND_CRASHED: "choose another target, or report its last words to those who make it",
-    Reason.INTERNAL_ERROR: "report this with what --json prints",
-}
-
 Tell = Callable[[str, str], None]  # target, what happens now
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is to be looked at, and how."""
-
-    source: str  # a path of this machine, or a URI as in spec.source.uri
-    targets: tuple[Target, ...]
-    recipe: Recipe  # its backend and versions are filled in for each target
-    promise: Promise
-    samples: Path | None = None
-    calibration: Path | None = None
 
 
 class _Model:
@@ -128,10 +103,11 @@ def check(request: Request, place: Workplace, held: ImageFacts, tell: Tell, at_o
     began = time.monotonic()
     uri = _mount(request, place)
     model = _Model()
-    prepared_alike = itertools.groupby(sorted(request.targets, key=_prepared), key=_prepared)
     backends = [
         _Backend(request, place, held, tell, tuple(targets), uri, model)
-        for _, targets in prepared_alike
+        for _, targets in itertools.groupby(
+            sorted(request.targets, key=prepared_alike), key=prepared_alike
+        )
     ]
     together([each.prepare for each in backends], at_once, place.abandon)
     together([build for each in backends for build in each.builds()], at_once, place.abandon)
@@ -154,16 +130,6 @@ def check(request: Request, place: Workplace, held: ImageFacts, tell: Tell, at_o
     )
 
 
-def backends_of(targets: Iterable[Target]) -> int:
-    """Return how many times the model is prepared for these targets."""
-    return len(set(map(_prepared, targets)))
-
-
-def _prepared(target: Target) -> tuple[str, str]:
-    """Return what decides how the model is prepared."""
-    return target.backend, target.int8_products or ""
-
-
 def _mount(request: Request, place: Workplace) -> str:
     """Show local files where stage `fetch` looks for them; return the model's address."""
     for path, mount in (
@@ -177,11 +143,6 @@ def _mount(request: Request, place: Workplace) -> str:
     path = Path(request.source).resolve()
     place.mount(contract.SOURCE_PATH, path.parent)
     return local_uri(path)
-
-
-def local_uri(path: Path) -> str:
-    """Return the address under which stage `fetch` finds a file of this machine."""
-    return f"pvc://{_CLAIM}/{path.name}"
 
 
 @dataclass(frozen=True)
@@ -228,7 +189,7 @@ class _Backend:
         targets = self._asked
         began = time.monotonic()
         task = PrepareTask(
-            job="-".join(filter(None, ("prepare", *_prepared(targets[0])))),
+            job="-".join(filter(None, ("prepare", *prepared_alike(targets[0])))),
             source_uri=self._uri,
             recipe=self._recipe(),
         )

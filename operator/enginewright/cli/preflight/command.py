@@ -13,20 +13,17 @@ from rich.console import Console
 from enginewright.cli import output
 from enginewright.cli.preflight import config, linux, options, targets
 from enginewright.cli.preflight.cache import Cache, installation, usual_folder
-from enginewright.cli.preflight.check import Request
 from enginewright.cli.preflight.config import ConfigError, Configuration, ModelOptions
 from enginewright.cli.preflight.many import Shop, look
 from enginewright.cli.preflight.outputs import Outputs
 from enginewright.cli.preflight.progress import shown
-from enginewright.cli.preflight.request import request
+from enginewright.cli.preflight.request import Request, request
 from enginewright.cli.preflight.result import Result, Results, worst
-from enginewright.cli.preflight.room import InstallationError
-from enginewright.cli.preflight.stages import begun
+from enginewright.cli.preflight.stages import JOB_SECONDS, InstallationError, begun
 from enginewright.cli.preflight.stopping import Stopped, stopped_by_signals
 from enginewright.cli.preflight.table import show
 from enginewright.cli.preflight.tools import installed_facts
 from enginewright.cli.preflight.words import counted, visible
-from enginewright.cli.preflight.workplace import JOB_SECONDS
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.reasons import Reason
 

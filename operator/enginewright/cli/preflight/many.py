@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from enginewright.cli.preflight.cache import Cache
-from enginewright.cli.preflight.check import REMEDIES_HERE, Request, backends_of, check
 from enginewright.cli.preflight.outputs import Outputs, Told
+from enginewright.cli.preflight.remedies import REMEDIES_HERE
+from enginewright.cli.preflight.request import Request
 from enginewright.cli.preflight.result import Found, Result, TargetResult
-from enginewright.cli.preflight.room import InstallationError
-from enginewright.cli.preflight.stages import Stages
+from enginewright.cli.preflight.stages import InstallationError, Stages
 from enginewright.cli.preflight.stopping import Stop, Stopped
-from enginewright.cli.preflight.workplace import workplace
+from enginewright.cli.preflight.targets import prepared_alike
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.reasons import REMEDIES, Reason
 
@@ -112,6 +112,11 @@ def _one(request: Request, shop: Shop, watcher: Watcher, at_once: int) -> tuple[
         if earlier:
             watcher.ends(earlier)
             return earlier, []
+    shop.stages.begin()
+    # in the time that the stages take to begin
+    from enginewright.cli.preflight.check import check  # noqa: PLC0415
+    from enginewright.cli.preflight.workplace import workplace  # noqa: PLC0415
+
     said: list[Told] = []
 
     def tell(target: str, stage: str) -> None:
@@ -191,7 +196,7 @@ def _apart(request: Request) -> int:
     if "://" in request.source:
         return 1  # how much memory they need is not known yet
     engines = sum(each.compute_capability is not None for each in request.targets)
-    return max(engines, backends_of(request.targets))
+    return max(engines, len(set(map(prepared_alike, request.targets))))
 
 
 def _need(request: Request) -> int:

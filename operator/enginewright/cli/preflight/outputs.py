@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from enginewright.cli.preflight import fix, outfile
+from enginewright.cli.preflight import outfile
 from enginewright.cli.preflight.options import OptionError
 from enginewright.cli.preflight.result import Result
 
@@ -38,6 +38,8 @@ class Outputs:
         if self.fix is not None:
             if len(sources) != 1:
                 raise OptionError(f"--fix {self.fix}: it writes one model, so give one")
+            from enginewright.cli.preflight import fix  # noqa: PLC0415 - seldom asked for
+
             fix.check(self.fix, sources[0])
 
     def save_model(self, result: Result, artifact: Callable[[str], Path]) -> list[Told]:
@@ -49,6 +51,8 @@ class Outputs:
         """
         if self.fix is None:
             return []
+        from enginewright.cli.preflight import fix  # noqa: PLC0415 - seldom asked for
+
         try:
             log = fix.write(self.fix, result, artifact)
         except fix.FixError as error:

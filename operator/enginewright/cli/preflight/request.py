@@ -1,15 +1,29 @@
 """From a model and its options to what is looked at. Nothing is started before all of it is read."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from enginewright.cli.preflight import options, targets
-from enginewright.cli.preflight.check import Request, local_uri
 from enginewright.cli.preflight.config import ModelOptions
 from enginewright.cli.preflight.words import visible
 from enginewright.contract.images import ImageFacts
+from enginewright.contract.task import Promise, Recipe
 
 _MISSING: Final = "there is no such file"
+_CLAIM: Final = "local"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be looked at, and how."""
+
+    source: str  # a path of this machine, or a URI as in spec.source.uri
+    targets: tuple[targets.Target, ...]
+    recipe: Recipe  # its backend and versions are filled in for each target
+    promise: Promise
+    samples: Path | None = None
+    calibration: Path | None = None
 
 
 def request(
@@ -93,3 +107,8 @@ def _data(option: str, told: str | None, *, folder: bool) -> Path | None:
     if not (path.is_file() or (folder and path.is_dir())):
         raise options.OptionError(f"--{option} {told}: that is no file")
     return path
+
+
+def local_uri(path: Path) -> str:
+    """Return the address under which stage `fetch` finds a file of this machine."""
+    return f"pvc://{_CLAIM}/{path.name}"

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from enginewright.cli.preflight.stages import Stages
+from enginewright.cli.preflight.stages import InstallationError, Stages
 from enginewright.cli.preflight.stopping import Stop, Stopped
 from enginewright.contract import task as contract
 from enginewright.contract.images import ImageFacts
@@ -29,10 +29,6 @@ _FULL: Final = "the work folder has "
 _MISSING: Final = re.compile(r"No module named '?([\w.]+)")
 _ROOT_VARIABLE: Final = "ENGINEWRIGHT_ROOT"
 _LAST_WORDS: Final = 2000  # characters
-
-
-class InstallationError(Exception):
-    """The runtime package is not there, or says nothing that can be read."""
 
 
 class _LateError(Exception):

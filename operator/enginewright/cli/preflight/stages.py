@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from enginewright_runtime.children import Server
 
+JOB_SECONDS: Final = 3600  # that the stages of one Job may take, as in a cluster
 _STOP_SECONDS: Final = 10.0  # that a stage has to end its children
 _LOOK_SECONDS: Final = 0.05  # between two looks at how far a Job is
 _LAST_WORDS: Final = 2000  # bytes
@@ -42,6 +43,10 @@ _PRELOAD: Final = tuple(
 )
 
 
+class InstallationError(Exception):
+    """The runtime package is not there, or says nothing that can be read."""
+
+
 class Stages:
     """The processes of one command."""
 
@@ -49,6 +54,10 @@ class Stages:
         self._lock = threading.Lock()
         self._errors = os.memfd_create("errors")
         self._begun: tuple[Server, subprocess.Popen[bytes]] | None = None
+
+    def begin(self) -> None:
+        """Begin the process out of which all others are, which takes a while, without waiting for it."""
+        self._server()
 
     def call(
         self,
@@ -75,7 +84,6 @@ class Stages:
                 *call,
                 output=output,
                 environment=environment,
-                preload=_PRELOAD,
                 server=self._server(),
             )
         except ServerEndedError:
@@ -113,7 +121,7 @@ class Stages:
         with self._lock:
             if self._begun is None:
                 # an interrupt is ours to pass on, once: hence a session of its own
-                self._begun = start(self._errors, session=True)
+                self._begun = start(self._errors, session=True, preload=_PRELOAD)
             return self._begun[0]
 
 

@@ -58,6 +58,11 @@ def parse(name: str) -> Target:
     )
 
 
+def prepared_alike(target: Target) -> tuple[str, str]:
+    """Return what decides how a model is prepared: targets of which it is equal share one."""
+    return target.backend, target.int8_products or ""
+
+
 def check(target: Target, held: ImageFacts) -> None:
     """See to it that this installation can look at the target.
 

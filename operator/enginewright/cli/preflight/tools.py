@@ -3,7 +3,6 @@
 from enginewright.cli.preflight.cache import Cache
 from enginewright.cli.preflight.stages import Stages
 from enginewright.cli.preflight.stopping import Stop
-from enginewright.cli.preflight.workplace import workplace
 from enginewright.contract.images import ImageFacts
 
 
@@ -23,6 +22,9 @@ def installed_facts(cache: Cache | None, installed: str, stages: Stages, stop: S
     """
     if cache and (known := cache.tools(installed)):
         return known
+    stages.begin()
+    from enginewright.cli.preflight.workplace import workplace  # noqa: PLC0415 - while they begin
+
     with workplace(stages, stop) as place, place.room("probe") as room:
         held = room.facts()
     if cache:

@@ -10,12 +10,11 @@ from typing import Final
 
 from enginewright.cli.preflight import locales
 from enginewright.cli.preflight.room import Room, Surroundings, read_report
-from enginewright.cli.preflight.stages import Stages
+from enginewright.cli.preflight.stages import JOB_SECONDS, Stages
 from enginewright.cli.preflight.stopping import Stop
 from enginewright.contract import task as contract
 from enginewright.contract.manifest import MANIFEST_NAME, Manifest
 
-JOB_SECONDS: Final = 3600  # that the stages of one Job may take, as in a cluster
 # where stages leave answers that Jobs have in common: enginewright_runtime.answers
 _ANSWERS_VARIABLE: Final = "ENGINEWRIGHT_ANSWERS"
 
