@@ -7,24 +7,19 @@ run, and reports, as a stage does: `python -m enginewright_runtime.examination`.
 import os
 import signal
 import sys
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from enginewright.contract.execution import PlacementFacts
 from enginewright.contract.manifest import MANIFEST_NAME, Manifest
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import TASK_VARIABLE, ServeTask
 
 from enginewright_runtime import logs
-from enginewright_runtime.backends import loading
 from enginewright_runtime.benchmark import measure
-from enginewright_runtime.isolation import Limits, run_isolated
 from enginewright_runtime.paths import Paths
 from enginewright_runtime.promise import judge
 from enginewright_runtime.runner import run_stage
 
 STAGE: Final = "examine"
-_SECONDS: Final = 600.0
 _TIMED: Final = 0.5  # seconds of runs, and of the warm-up before
 _TERMINATED: Final = 128 + signal.SIGTERM
 
@@ -37,56 +32,30 @@ def run(task: ServeTask, paths: Paths) -> StageReport:
         nodes on another provider, and `latency` as Latency, or None.
 
     Raises:
-        StageFailure: BackendCrashed, OutOfMemory or Timeout.
-        SessionError: the backend refuses the model, which the stages would have told.
+        StageFailure: BackendCrashed, OutOfMemory or Timeout; UnsupportedOperator: the backend
+            refuses the model, which the stages would have told.
     """
     artifact = paths.store / "prepared" / task.prepared_key
-    answer = run_isolated(
-        "enginewright_runtime.examination:load",
-        f"running the prepared model on backend {task.backend}",
-        limits=Limits(seconds=_SECONDS),
-        artifact=str(artifact),
-        backend=task.backend,
+    manifest = Manifest.model_validate_json((artifact / MANIFEST_NAME).read_bytes())
+    measured = measure(
+        artifact / manifest.model,
+        task.backend,
+        artifact / manifest.golden_inputs,
+        seconds=_TIMED,
+        usual_only=True,
     )
-    manifest = _manifest(artifact)
-    facts = PlacementFacts.model_validate(answer["placement"])
-    placement = judge(facts, answer["provider"], manifest, task.promise)
-    inputs = artifact / manifest.golden_inputs
-    model = artifact / manifest.model
-    latency = measure(model, task.backend, inputs, seconds=_TIMED, usual_only=True).usual
+    placement = judge(measured.placement, measured.provider, manifest, task.promise)
+    latency = measured.usual
     return StageReport(
         stage=STAGE,
         ok=True,
         message=f"ran on backend {task.backend}",
         facts={
             "placement": placement.model_dump(mode="json"),
-            "elsewhere": list(facts.elsewhere),
+            "elsewhere": list(measured.placement.elsewhere),
             "latency": latency and latency.model_dump(mode="json"),
         },
     )
-
-
-def load(artifact: str, backend: str) -> dict[str, Any]:
-    """Load. Called in a child process.
-
-    Returns:
-        `provider`, and `placement` as PlacementFacts.
-    """
-    folder = Path(artifact)
-    placement = loading.create(backend, folder / _manifest(folder).model).placement
-    facts = PlacementFacts(
-        nodes=dict(placement.nodes),
-        elsewhere=placement.elsewhere,
-        context_nodes=placement.context_nodes,
-    )
-    return {
-        "provider": placement.provider,
-        "placement": facts.model_dump(mode="json"),
-    }
-
-
-def _manifest(folder: Path) -> Manifest:
-    return Manifest.model_validate_json((folder / MANIFEST_NAME).read_bytes())
 
 
 def main() -> int:

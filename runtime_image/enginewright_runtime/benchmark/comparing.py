@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from enginewright.contract.execution import PlacementFacts
 from enginewright.contract.manifest import Latency
 
 from enginewright_runtime.benchmark.figures import latency
@@ -25,6 +26,7 @@ _ROUND_SECONDS: Final = 0.05  # of one candidate with one sample: short runs are
 _MOST_REPEATS: Final = 100  # in one round
 _MOST_RUNS: Final = 500  # of one candidate with one sample
 _LEAST_ROUNDS: Final = 3
+_NOWHERE: Final = PlacementFacts(nodes={})
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Result:
         default_factory=dict
     )  # median seconds, by sample
     failure: StageFailure | None = None  # why there are none
+    provider: str = ""  # that the backend asks ONNX Runtime for
+    placement: PlacementFacts = _NOWHERE  # where the nodes ran
 
     @property
     def usual(self) -> Latency | None:
@@ -141,6 +145,7 @@ class _Measured:
         self._times: dict[str, list[list[float]]] = {}
         self._warm: dict[str, dict[str, int | None]] = {}
         self._repeats: dict[str, int] = {}
+        self._facts: dict[str, Any] = {}  # as the worker tells
         self.rows: dict[str, int] = {}  # of each sample; {}: it has failed
 
     def prepare(self) -> None:
@@ -152,12 +157,13 @@ class _Measured:
             self._process = self._stack.enter_context(
                 WorkerProcess(doing, _ORDER_SECONDS + self._seconds)
             )
-            self.rows = self._process.ask(
+            self._facts = self._process.ask(
                 "load",
                 model=str(candidate.model),
                 backend=candidate.backend,
                 inputs=str(self._inputs),
             )
+            self.rows = self._facts["samples"]
             if self._usual_only:
                 only = usual(list(self.rows))
                 self.rows = {only: self.rows[only]}
@@ -204,6 +210,8 @@ class _Measured:
                 sample: tuple(sorted(times)[len(times) // 2] for times in rounds)
                 for sample, rounds in self._times.items()
             },
+            provider=self._facts["provider"],
+            placement=PlacementFacts.model_validate(self._facts["placement"]),
         )
 
     def _latency(self, sample: str) -> Latency:

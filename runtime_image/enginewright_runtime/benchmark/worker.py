@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import IO, Any, Final
 
+from enginewright.contract.execution import PlacementFacts
 from enginewright.contract.reasons import Reason
 
 from enginewright_runtime.arrays import Arrays, read_arrays
@@ -32,7 +33,9 @@ class Worker:
 
     def __init__(self, model: str, backend: str, inputs: str) -> None:
         self._before = device_bytes()
-        session = loading.create(backend, Path(model)).session
+        loaded = loading.create(backend, Path(model))
+        session = loaded.session
+        self._placement = loaded.placement
         self._signature = read_signature(session.get_inputs(), session.get_outputs(), ())
         self._runner = Runner(session, self._signature)
         samples = read_arrays(Path(inputs))
@@ -41,9 +44,23 @@ class Worker:
         }
         self._samples: dict[str, Arrays] = {name: samples[name] for name in chosen(shapes, CORNERS)}
 
-    def samples(self) -> dict[str, int]:
-        """Return the samples that are run, smallest first, and how many rows they have."""
-        return {name: rows(feeds) for name, feeds in self._samples.items()}
+    def facts(self) -> dict[str, Any]:
+        """Return what is known before any run.
+
+        Returns:
+            `samples` that are run, smallest first, and how many rows they have; `provider` that was
+            asked for; `placement` as PlacementFacts.
+        """
+        placement = PlacementFacts(
+            nodes=dict(self._placement.nodes),
+            elsewhere=self._placement.elsewhere,
+            context_nodes=self._placement.context_nodes,
+        )
+        return {
+            "samples": {name: rows(feeds) for name, feeds in self._samples.items()},
+            "provider": self._placement.provider,
+            "placement": placement.model_dump(mode="json"),
+        }
 
     def warm_up(self, sample: str, seconds: float) -> dict[str, Any]:
         """Run until runs take about as long as those before, or the time is up.
@@ -86,7 +103,7 @@ def main(descriptor: int) -> int:
             try:
                 if name == "load":
                     worker = Worker(**order)
-                    _answer(answers, {"result": worker.samples()})
+                    _answer(answers, {"result": worker.facts()})
                 else:
                     _answer(answers, {"result": getattr(worker, name)(**order)})
             except StageFailure as failure:
