@@ -14,11 +14,11 @@ from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import PREPARE_STAGES, PrepareTask
-from enginewright_runtime import graphs
+from enginewright_runtime import answers, graphs
 from enginewright_runtime.failure import StageFailure
 from enginewright_runtime.handoff import Converted, Golden, Quantized
 from enginewright_runtime.precision.choosing import Choice, Times, is_faster
-from enginewright_runtime.stages import costs, quantize
+from enginewright_runtime.stages import quantize
 from onnx import ModelProto, TensorProto, helper
 
 from tests.support import extensions
@@ -59,7 +59,7 @@ def here(function: str, doing: str, *, limits: object = None, **arguments: Any) 
 def _in_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "isolated" not in request.node.originalname:
         monkeypatch.setattr(quantize, "run_isolated", here)
-        monkeypatch.setattr(costs, "run_isolated", here)
+        monkeypatch.setattr(answers, "run_isolated", here)
 
 
 def refused(about: Work) -> StageFailure:
