@@ -11,12 +11,12 @@ from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import (
     InferenceModelStatus,
     Preparation,
-    PreparationFailure,
     Prepared,
     ServingClass,
     ServingState,
     Summary,
 )
+from enginewright.api.job_failure import JobFailure
 
 from tests.e2e.harness import REPOSITORY, Namespace
 
@@ -96,7 +96,7 @@ STATUS = InferenceModelStatus(
         job="resnet50-prepare-1",
         stage="validate",
         attempt=2,
-        failure=PreparationFailure(
+        failure=JobFailure(
             stage="fetch",
             reason="SourceUnreachable",
             message="no route to host",

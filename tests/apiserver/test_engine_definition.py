@@ -8,11 +8,11 @@ import pytest
 from enginewright.api.conditions import Condition
 from enginewright.api.inference_engine import (
     EngineFacts,
-    EngineFailure,
     EngineSummary,
     InferenceEngine,
     InferenceEngineStatus,
 )
+from enginewright.api.job_failure import JobFailure
 
 from tests.e2e.harness import CommandError, Namespace
 from tests.support.engine_world import engine_spec
@@ -38,7 +38,7 @@ STATUS = InferenceEngineStatus(
     percent=40,
     attempt=2,
     build_hash="ab" * 32,
-    failure=EngineFailure(
+    failure=JobFailure(
         stage="build", reason="BuildFailed", message="no Det", time=NOW, attempts=2, lasting=True
     ),
     failed_builds=("cd" * 32,),

@@ -17,6 +17,7 @@ from driver.layout import Cluster
 from enginewright.contract.task import SIDECAR_PORT
 from enginewright.contract.verdict import RELEASE_ANNOTATION, RELEASE_SECONDS
 from enginewright.controller.cache import Cache
+from enginewright.controller.observe import POD
 from enginewright.controller.routing import ModelKey
 from enginewright.controller.verdicts import VerdictPoller
 from enginewright.kube.client import KubeClient
@@ -194,10 +195,10 @@ async def test_the_poller_keeps_what_a_listed_pod_says(
     try:
         key = await asyncio.wait_for(woken.get(), 30)
         assert key == ModelKey(namespace.name, "m")
-        assert poller.verdicts_of(cache.all(PODS))["p"].fallback is not None
+        assert poller.verdicts_of(cache.views(POD, cache.all(PODS)))["p"].fallback is not None
         server.say(json.dumps({**VERDICT, "ready": False}))
         await asyncio.wait_for(woken.get(), 60)
-        assert not poller.verdicts_of(cache.all(PODS))["p"].ready
+        assert not poller.verdicts_of(cache.views(POD, cache.all(PODS)))["p"].ready
     finally:
         await poller.stop()
         await client.close()

@@ -14,6 +14,8 @@ from enginewright.contract.keys import engine_key
 from enginewright.contract.reasons import Reason, exit_code
 from enginewright.contract.report import Progress, PublishedEngine, StageReport
 from enginewright.contract.task import LOOKUP_STAGE, EngineRecipe
+from enginewright.observed.jobs import job_view
+from enginewright.observed.pods import pod_view
 from enginewright.plan.engines import BuildFacts, Ended, EnginePlan, plan_engine
 from enginewright.plan.types import Config, EventIntent, StoreConfig
 
@@ -119,8 +121,8 @@ class EngineWorld:
             ),
             config=CONFIG,
             now=self.now,
-            jobs=tuple(copy.deepcopy(self.jobs[name]) for name in sorted(self.jobs)),
-            pods=tuple(copy.deepcopy(self.pods[name]) for name in sorted(self.pods)),
+            jobs=tuple(job_view(copy.deepcopy(self.jobs[name])) for name in sorted(self.jobs)),
+            pods=tuple(pod_view(copy.deepcopy(self.pods[name])) for name in sorted(self.pods)),
             progress=dict(self.progress),
         )
 

@@ -6,7 +6,7 @@ the API server would refuse (a changed selector, Job, ControllerRevision or clai
 
 import copy
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -21,6 +21,12 @@ from enginewright.contract.reasons import Reason, exit_code
 from enginewright.contract.report import Published, StageReport
 from enginewright.contract.task import PREPARE_STAGES
 from enginewright.contract.verdict import Check, CheckVerdict, FallbackVerdict, Verdict
+from enginewright.observed.claims import claim_view
+from enginewright.observed.deployments import deployment_view
+from enginewright.observed.jobs import job_view
+from enginewright.observed.nodes import node_view
+from enginewright.observed.pods import pod_view
+from enginewright.observed.revisions import revision_view
 from enginewright.plan.plan import plan
 from enginewright.plan.types import Config, EventIntent, Facts, Plan, StoreConfig
 
@@ -35,11 +41,11 @@ RTX_IMAGE: Final = "registry.example/rtx:1"
 DIGEST: Final = "d" * 64
 PATIENCE: Final = 20  # passes in which a plan must come to rest
 
-_READ: Final = {  # attribute of Facts by kind, and the label that Facts are gathered by
-    "Job": "jobs",
-    "Pod": "pods",
-    "Deployment": "deployments",
-    "ControllerRevision": "revisions",
+_READ: Final[dict[str, tuple[str, Callable[[Json], Any]]]] = {  # attribute of Facts, and its view
+    "Job": ("jobs", job_view),
+    "Pod": ("pods", pod_view),
+    "Deployment": ("deployments", deployment_view),
+    "ControllerRevision": ("revisions", revision_view),
 }
 
 
@@ -176,19 +182,21 @@ class World:
         model = InferenceModel.model_validate(
             copy.deepcopy({"metadata": metadata, "spec": self.spec, "status": self.status})
         )
-        children: dict[str, list[Json]] = {attribute: [] for attribute in _READ.values()}
+        children: dict[str, list[Any]] = {attribute: [] for attribute, _ in _READ.values()}
         for (kind, _), obj in sorted(self.objects.items()):
             if kind in _READ:
-                children[_READ[kind]].append(copy.deepcopy(obj))
+                attribute, view = _READ[kind]
+                children[attribute].append(view(copy.deepcopy(obj)))
+        claim = self.objects.get(("PersistentVolumeClaim", self.config.store.claim))
         return Facts(
             model=model,
             config=self.config,
             now=self.now,
             classes=tuple(sorted(self.classes, key=lambda each: each.metadata.name)),
-            nodes=tuple(self.nodes),
+            nodes=tuple(map(node_view, self.nodes)),
             images=self.images,
             image_failures=self.image_failures,
-            store=self.objects.get(("PersistentVolumeClaim", self.config.store.claim)),
+            store=claim_view(claim) if claim else None,
             engines={
                 name: InferenceEngine.model_validate(copy.deepcopy(obj))
                 for (kind, name), obj in self.objects.items()

@@ -1,7 +1,7 @@
 """Asking images what they hold: once, kept over restarts, failures told and tried again."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,11 +9,12 @@ from enginewright.contract.images import ImageFacts
 from enginewright.controller.cache import Cache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.execute import Executor
-from enginewright.controller.images import CONFIG_MAP, FIRST_RETRY, ImageReconciler
+from enginewright.controller.images import CONFIG_MAP, ImageReconciler
 from enginewright.controller.loop import Outcome
 from enginewright.kube.errors import Forbidden
 from enginewright.kube.resources import CONFIG_MAPS, JOBS, PODS
 from enginewright.manifests.probe_job import image_hash
+from enginewright.plan.attempts import FIRST_RETRY
 from enginewright.plan.types import Config, StoreConfig
 
 from tests.support.fake_kube import FakeKube
@@ -70,14 +71,18 @@ class World:
         return await self.images.reconcile(key)
 
     def probe(self) -> dict[str, Any] | None:
-        return self.cache.get(JOBS, "system", f"probe-{KEY}")
+        jobs = [each for each in self.cache.all(JOBS) if not each.get("status")]
+        return jobs[0] if jobs else None
 
     def pod(
         self, state: Mapping[str, Any], phase: str = "Pending", namespace: str = "system"
     ) -> None:
         job = self.probe()
         assert job is not None
-        labels = job["spec"]["template"]["metadata"]["labels"]
+        labels = {
+            **job["spec"]["template"]["metadata"]["labels"],
+            "batch.kubernetes.io/job-name": job["metadata"]["name"],
+        }
         owner = {"kind": "Job", "uid": job["metadata"]["uid"]}
         pod = {
             "apiVersion": "v1",
@@ -150,7 +155,7 @@ async def test_a_second_image_is_kept_beside_the_first(world: World) -> None:
     await world.reconcile()
     other = image_hash(OPENVINO)
     await world.reconcile(other)
-    job = world.cache.get(JOBS, "system", f"probe-{other}")
+    job = world.cache.get(JOBS, "system", f"probe-{other}-1")
     assert job is not None
     pod = {
         "apiVersion": "v1",
@@ -158,12 +163,19 @@ async def test_a_second_image_is_kept_beside_the_first(world: World) -> None:
         "metadata": {
             "name": "y",
             "namespace": "system",
-            "labels": job["spec"]["template"]["metadata"]["labels"],
+            "labels": {
+                **job["spec"]["template"]["metadata"]["labels"],
+                "batch.kubernetes.io/job-name": job["metadata"]["name"],
+            },
         },
         "status": {
+            "phase": "Succeeded",
             "containerStatuses": [
-                {"state": {"terminated": {"exitCode": 0, "message": FACTS.to_json()}}}
-            ]
+                {
+                    "name": "probe",
+                    "state": {"terminated": {"exitCode": 0, "message": FACTS.to_json()}},
+                }
+            ],
         },
     }
     world.cache.observe(PODS, world.kube.put(pod))
@@ -207,14 +219,29 @@ async def test_a_failed_probe_is_told_and_tried_again_ever_later(world: World) -
     await world.reconcile()
     world.ended(1, "onnxruntime is missing")
     world.job_failed()
-    assert (await world.reconcile()).requeue_after == FIRST_RETRY
+    assert (await world.reconcile()).requeue_after == FIRST_RETRY.total_seconds()
     assert "onnxruntime is missing" in world.images.failures[CPU]
-    world.now += timedelta(seconds=FIRST_RETRY)
-    assert (await world.reconcile()).again  # deleted
-    assert (await world.reconcile()).again  # made again
+    world.now += FIRST_RETRY
+    assert (await world.reconcile()).again
+    assert [each["metadata"]["name"] for each in world.cache.all(JOBS)] == [f"probe-{KEY}-2"]
     assert "onnxruntime is missing" in world.images.failures[CPU]
     world.job_failed("deadline")
-    assert (await world.reconcile()).requeue_after == 2 * FIRST_RETRY
+    assert (await world.reconcile()).requeue_after == 2 * FIRST_RETRY.total_seconds()
+
+
+async def test_a_restart_goes_on_with_the_newest_probe(world: World) -> None:
+    await world.reconcile()
+    world.ended(1, "no space left on device")
+    world.job_failed()
+    await world.reconcile()
+    world.now += FIRST_RETRY
+    await world.reconcile()
+    world.restart()
+    assert await world.reconcile() == Outcome()
+    assert [each["metadata"]["name"] for each in world.cache.all(JOBS)] == [f"probe-{KEY}-2"]
+    world.ended(0, FACTS.to_json())
+    await world.reconcile()
+    assert world.images.facts == {CPU: FACTS}
 
 
 async def test_a_success_ends_the_failure(world: World) -> None:

@@ -134,7 +134,7 @@ async def test_a_plan_is_carried_out_once_and_then_costs_nothing(world: World) -
     assert await world.reconcile() == Outcome(requeue_after=5)
     assert world.kube.writes == writes
     # what was written is in the next facts, before any watch event
-    assert [job["metadata"]["name"] for job in world.seen[1].jobs] == ["j"]
+    assert [job.name for job in world.seen[1].jobs] == ["j"]
     assert len(world.seen[1].deployments) == 1
     assert world.seen[1].model.status.observed_generation == 1
 
@@ -254,7 +254,7 @@ async def test_a_finished_jobs_pods_are_asked_for_when_the_watch_lags(world: Wor
     done = {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}
     world.cache.observe(JOBS, world.kube.put({**job, "status": done}))
     await world.reconcile()
-    assert [pod["status"]["phase"] for pod in world.seen[0].pods] == ["Succeeded"]
+    assert [pod.phase for pod in world.seen[0].pods] == ["Succeeded"]
     assert world.kube.calls["list"] == 1
     await world.reconcile()
     assert world.kube.calls["list"] == 1

@@ -15,13 +15,16 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.verdict import RELEASE_ANNOTATION, RELEASE_SECONDS, Check, Verdict
 from enginewright.controller import polled
 from enginewright.controller.cache import Cache
-from enginewright.controller.polled import Served, question, releasable, rolling_out
+from enginewright.controller.observe import POD
+from enginewright.controller.polled import Served, question, releasable
 from enginewright.controller.polling import FAST, RATE, SWEEP, Schedule, sweep_interval
 from enginewright.controller.routing import ModelKey
 from enginewright.controller.verdicts import CONCURRENCY, EXPIRY, SILENCE, VerdictPoller
 from enginewright.kube.errors import Forbidden, KubeError
 from enginewright.kube.pod_http import BadAnswer, DirectPodHttp, NoAnswer, PodAddress
 from enginewright.kube.resources import DEPLOYMENTS, PODS
+from enginewright.observed.deployments import deployment_view
+from enginewright.observed.pods import PodView, pod_view
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
@@ -206,8 +209,11 @@ class World:
         }
         self.cache.observe(DEPLOYMENTS, deployment)
 
+    def pods(self) -> tuple[PodView, ...]:
+        return self.cache.views(POD, self.cache.all(PODS))
+
     def verdicts(self) -> dict[str, Verdict]:
-        return self.poller.verdicts_of(self.cache.all(PODS))
+        return self.poller.verdicts_of(self.pods())
 
     def count(self, result: str) -> float:
         labels = {"result": result}
@@ -349,8 +355,13 @@ def test_pods_of_a_model_that_rolls_out_are_asked_often() -> None:
 )  # fmt: skip
 def test_what_counts_as_rolling_out(change: dict[str, Any], expected: bool) -> None:
     settled = {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2}
-    deployment = {"metadata": {"generation": 2}, "spec": {"replicas": 2}, "status": settled}
-    assert rolling_out({**deployment, **change}) is expected
+    deployment = {
+        "metadata": {"name": "d", "generation": 2},
+        "spec": {"replicas": 2},
+        "status": settled,
+    }
+    view = deployment_view({**deployment, **change})
+    assert view.is_rolling_out is expected
 
 
 def test_silent_pods_are_asked_less_and_less_and_keep_no_others_waiting() -> None:
@@ -493,7 +504,7 @@ def test_a_pod_that_is_gone_is_forgotten(end: Callable[[World], object]) -> None
         world.add_pod()
         world.say("p", verdict())
         await asyncio.sleep(5)
-        pods = world.cache.all(PODS)
+        pods = world.pods()
         end(world)
         await asyncio.sleep(2)
         assert world.poller.verdicts_of(pods) == {}
@@ -507,17 +518,17 @@ def test_a_pod_that_is_gone_is_forgotten(end: Callable[[World], object]) -> None
 
 def test_pods_that_cannot_be_asked_are_left_alone() -> None:
     world = World()
-    assert question(world.add_pod()) is not None
-    assert question(world.add_build()) is not None
-    assert question(world.add_pod(podIP="")) is None
-    assert question(world.add_pod(initContainerStatuses=[])) is None
-    assert question(world.add_build(initContainerStatuses=None)) is None
+    assert question(pod_view(world.add_pod())) is not None
+    assert question(pod_view(world.add_build())) is not None
+    assert question(pod_view(world.add_pod(podIP=""))) is None
+    assert question(pod_view(world.add_pod(initContainerStatuses=[]))) is None
+    assert question(pod_view(world.add_build(initContainerStatuses=None))) is None
     leaving = world.add_pod()
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert question(leaving) is None
+    assert question(pod_view(leaving)) is None
     other = world.add_pod()
     other["metadata"]["labels"] = {"enginewright.dev/component": "prepare"}
-    assert question(other) is None
+    assert question(pod_view(other)) is None
 
 
 def test_a_verdict_of_a_later_version_is_read_as_far_as_it_is_known() -> None:
@@ -634,7 +645,7 @@ async def test_the_real_sidecar_is_understood(
         poller.start()
         try:
             assert await asyncio.wait_for(woken.get(), 20) == ModelKey("ns", task.model)
-            kept = poller.verdicts_of(world.cache.all(PODS))["p"]
+            kept = poller.verdicts_of(world.pods())["p"]
         finally:
             await poller.stop()
         assert (kept.revision, kept.ready, kept.admitted) == (task.revision, False, False)
@@ -865,7 +876,7 @@ def test_a_pod_that_answers_no_more_is_silent_after_five_minutes_and_its_owner_i
         world.add_pod("p")
         world.say("p", verdict())
         await asyncio.sleep(60)
-        pods = world.cache.all(PODS)
+        pods = world.pods()
         world.fail("p", NoAnswer("a NetworkPolicy"))
         world.changed.clear()
         await asyncio.sleep(SILENCE - SWEEP)
@@ -888,8 +899,8 @@ def test_a_pod_that_never_answered_an_operator_that_began_is_silent_as_well() ->
         world.add_pod("p")
         world.fail("p", NoAnswer("a NetworkPolicy"))
         await asyncio.sleep(SILENCE - SWEEP)
-        assert world.poller.silent(world.cache.all(PODS)) == frozenset()
+        assert world.poller.silent(world.pods()) == frozenset()
         await asyncio.sleep(2 * SWEEP)
-        assert world.poller.silent(world.cache.all(PODS)) == {"p"}
+        assert world.poller.silent(world.pods()) == {"p"}
 
     play(scene)

@@ -66,7 +66,7 @@ def serving_pod(**spec: Any) -> dict[str, Any]:
 
 def probe_pod() -> dict[str, Any]:
     job = probe_job(
-        "enginewright", CPU_IMAGE, pull_policy="Always", image_pull_secrets=("registry",)
+        "enginewright", CPU_IMAGE, 1, pull_policy="Always", image_pull_secrets=("registry",)
     )
     pod: dict[str, Any] = job["spec"]["template"]
     return pod
@@ -224,7 +224,8 @@ def test_a_source_on_the_web_needs_no_claim() -> None:
 
 def test_the_job_ends_at_once_for_what_cannot_succeed_and_ignores_evictions() -> None:
     spec = World(build={"timeout": "1h30m"}).settle().job()["spec"]
-    assert spec["activeDeadlineSeconds"] == 5400
+    assert spec["template"]["spec"]["activeDeadlineSeconds"] == 5400
+    assert "activeDeadlineSeconds" not in spec, "it would run while the pod waits for a node"
     assert spec["ttlSecondsAfterFinished"] > 0
     first, second = spec["podFailurePolicy"]["rules"]
     assert first["action"] == "Ignore"
@@ -380,8 +381,10 @@ def test_pods_spread_over_nodes() -> None:
 
 
 def test_a_probe_is_found_again_by_its_image() -> None:
-    job = probe_job("enginewright", CPU_IMAGE, pull_policy="Always", image_pull_secrets=())
-    other = probe_job("enginewright", CPU_IMAGE + "0", pull_policy="Always", image_pull_secrets=())
+    job = probe_job("enginewright", CPU_IMAGE, 1, pull_policy="Always", image_pull_secrets=())
+    other = probe_job(
+        "enginewright", CPU_IMAGE + "0", 1, pull_policy="Always", image_pull_secrets=()
+    )
     assert job["metadata"]["name"] != other["metadata"]["name"]
     assert job["metadata"]["namespace"] == "enginewright"
     (only,) = job["spec"]["template"]["spec"]["containers"]

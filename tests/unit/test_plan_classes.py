@@ -8,6 +8,7 @@ import pytest
 from driver import gpus
 from driver.layout import Gpus
 from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.observed.nodes import node_view
 from enginewright.plan.classes import Proposals, propose
 from enginewright.plan.gpus import GpuKind, class_names, kinds_of
 from hypothesis import given
@@ -106,7 +107,7 @@ def proposed(
     made: dict[str, str] | None = None,
     variants: tuple[str, ...] = ALL,
 ) -> Proposals:
-    return propose(nodes, classes, variants, made or {})
+    return propose(map(node_view, nodes), classes, variants, made or {})
 
 
 def specs(found: Proposals) -> dict[str, dict[str, Any]]:
@@ -326,5 +327,5 @@ def test_every_gpu_of_the_local_cluster_is_read() -> None:
     for name, product in gpus.PRODUCTS.items():
         for mig in (None, *product.slices):
             one = Gpus(1, name, mig, 1)
-            (kind,) = kinds_of(node(gpus.labels(one)))
+            (kind,) = kinds_of(node_view(node(gpus.labels(one))))
             assert kind.resource == gpus.resource(one)

@@ -369,8 +369,6 @@ def test_bad_news_from_one_pod_does_not_wait_for_the_others() -> None:
 
 
 def test_a_failure_that_is_tried_again_says_so_once() -> None:
-    world = World().settle().job_fails(Reason.SOURCE_UNREACHABLE, "fetch", "no host; tried again")
-    assert world.condition("Ready")["message"] == "no host; tried again"
     world = World().settle().job_fails(Reason.STORE_UNAVAILABLE, "fetch", "the disk is full")
     assert world.condition("Ready")["message"] == "the disk is full; it is tried again"
 

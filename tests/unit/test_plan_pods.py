@@ -7,6 +7,7 @@ from enginewright.contract.reasons import REMEDIES, Reason
 from enginewright.contract.report import StageReport
 from enginewright.controller.slim import slim
 from enginewright.kube.resources import PODS
+from enginewright.observed.pods import pod_view
 from enginewright.plan import pods
 
 
@@ -23,11 +24,11 @@ def test_an_out_of_memory_kill_outweighs_the_word_left_before_loading() -> None:
             ]
         },
     }
-    found = pods.failure(pod)
+    found = pods.failure(pod_view(pod))
     assert found is not None
     assert found.reason is Reason.OUT_OF_MEMORY
     ended["reason"] = "Error"
-    found = pods.failure(pod)
+    found = pods.failure(pod_view(pod))
     assert found is not None
     assert found.reason is Reason.BACKEND_CRASHED
 
@@ -67,7 +68,7 @@ def test_a_server_that_was_killed_is_told_by_its_signal(
     code: int, kubernetes: str, reason: Reason, words: str
 ) -> None:
     pod = slim(PODS, ended_server(exitCode=code, reason=kubernetes))
-    found = pods.failure(pod)
+    found = pods.failure(pod_view(pod))
     assert found is not None
     assert found.reason is reason
     assert words in found.message
@@ -77,6 +78,6 @@ def test_a_server_that_was_killed_is_told_by_its_signal(
 def test_without_a_limit_none_is_named() -> None:
     pod = ended_server(exitCode=137, reason="OOMKilled")
     del pod["spec"]["containers"][0]["resources"]
-    found = pods.failure(slim(PODS, pod))
+    found = pods.failure(pod_view(slim(PODS, pod)))
     assert found is not None
     assert "more memory than its limit; raise" in found.message

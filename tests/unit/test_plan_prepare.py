@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import pytest
-from enginewright.contract.reasons import REMEDIES, ExitCode, Reason, exit_code
+from enginewright.contract.reasons import REMEDIES, SELDOM_PASSES, ExitCode, Reason, exit_code
 from enginewright.contract.report import HERALD_LIMIT, StageReport
 
 from tests.support.plan_world import CPU_IMAGE, World, image_facts, published, terminated
@@ -13,7 +13,11 @@ from tests.support.plan_world import CPU_IMAGE, World, image_facts, published, t
 pytestmark = pytest.mark.unit
 
 PERMANENT: Final = [each for each in Reason if exit_code(each) is ExitCode.PERMANENT]
-PASSING: Final = [each for each in Reason if exit_code(each) is not ExitCode.PERMANENT]
+PASSING: Final = [
+    each
+    for each in Reason
+    if exit_code(each) is not ExitCode.PERMANENT and each not in SELDOM_PASSES
+]
 OTHER: Final = {"uri": "https://models.example/other.onnx"}
 
 
@@ -135,6 +139,60 @@ def test_what_can_pass_is_tried_again_with_growing_waits(reason: Reason) -> None
     assert [int(wait.total_seconds() // 60) for wait in waits] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
+@pytest.mark.parametrize("reason", sorted(SELDOM_PASSES))
+def test_what_seldom_passes_by_itself_is_given_up(reason: Reason) -> None:
+    world = World().settle()
+    for _ in range(4):
+        world.job_fails(reason, "convert")
+        assert world.told()["Reconciling"] == ("True", reason)
+        world.later(hours=1)
+    world.job_fails(reason, "convert")
+    assert world.told()["Stalled"] == ("True", reason)
+    assert ready(world) == "convert!; given up after 5 attempts"
+    world.later(days=2)
+    assert all(job.get("status") for job in world.all("Job"))
+    world.edit(build={"resources": {"limits": {"memory": "8Gi"}}})
+    assert world.job()["metadata"]["name"].endswith("-1"), "the remedy is tried at once"
+
+
+def test_waiting_for_a_node_is_no_timeout() -> None:
+    world = World().settle()
+    world.job_pod(**UNSCHEDULED)
+    world.later(days=3)
+    assert world.told()["Reconciling"] == ("True", "Preparing")
+    assert "no node takes the pod" in ready(world)
+
+
+def test_an_image_that_cannot_be_pulled_until_the_deadline_is_no_timeout() -> None:
+    world = World().settle()
+    world.job_pod(**waiting("ImagePullBackOff"))
+    world.later(minutes=59)
+    assert world.told()["Ready"] == ("False", "Preparing")
+    pod = world.job_pod(**waiting("ImagePullBackOff"))
+    pod["status"] |= {"phase": "Failed", "reason": "DeadlineExceeded"}
+    world.settle()
+    assert world.told()["Reconciling"] == ("True", "PodNotStarted")
+    assert f"the image {CPU_IMAGE} cannot be pulled" in ready(world)
+    assert jobs(world) == [], "the Job controller would make another pod at once"
+    world.later(minutes=1)
+    assert world.job()["metadata"]["name"].endswith("-2")
+
+
+def test_a_pod_on_a_node_that_died_is_replaced_elsewhere() -> None:
+    world = World().settle().stage_runs("convert")
+    pod = world.the("Pod")
+    pod["spec"] = {"nodeName": "node-1"}
+    pod["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
+    world.settle()
+    assert world.last
+    assert world.last.requeue_after == 300
+    world.later(minutes=4)
+    assert world.job()["metadata"]["name"].endswith("-1")
+    world.later(minutes=2)
+    assert world.job()["metadata"]["name"].endswith("-2")
+    assert len(jobs(world)) == 1
+
+
 def test_a_retry_that_succeeds_forgets_the_failure() -> None:
     world = World().settle().job_fails(Reason.SOURCE_UNREACHABLE, "fetch", "no host")
     world.later(minutes=1)
@@ -188,17 +246,24 @@ def test_a_stage_that_dies_without_a_word_is_explained(
     assert failure["message"].endswith(REMEDIES[reason])
 
 
-def test_a_job_that_takes_too_long_names_the_stage_and_the_field() -> None:
+def test_a_pod_that_takes_too_long_names_the_stage_and_the_field() -> None:
+    world = World().settle().stage_runs("golden")
+    world.the("Pod")["status"] |= {"phase": "Failed", "reason": "DeadlineExceeded"}
+    world.settle()
+    assert world.told()["Stalled"] == ("True", "Timeout")
+    assert world.status["preparation"]["failure"]["stage"] == "golden"
+    assert "spec.build.timeout" in ready(world)
+    assert jobs(world) == [], "the Job controller would make another pod"
+    world.edit(build={"timeout": "2h"})
+    pod = world.job()["spec"]["template"]["spec"]
+    assert pod["activeDeadlineSeconds"] == 7200, "the remedy takes effect at once"
+
+
+def test_a_job_of_an_earlier_version_that_takes_too_long_is_understood() -> None:
     world = World().settle().stage_runs("golden")
     world.the("Pod")["metadata"]["deletionTimestamp"] = "2026-11-21T13:00:00Z"
     world.job_ends("Failed", reason="DeadlineExceeded")
     assert world.told()["Stalled"] == ("True", "Timeout")
-    assert world.status["preparation"]["failure"]["stage"] == "golden"
-    assert "spec.build.timeout" in ready(world)
-    name = jobs(world)[0]
-    world.edit(build={"timeout": "2h"})
-    assert world.job()["metadata"]["name"] != name, "the remedy takes effect at once"
-    assert world.job()["spec"]["activeDeadlineSeconds"] == 7200
 
 
 def test_a_message_that_was_cut_gets_its_remedy_back() -> None:

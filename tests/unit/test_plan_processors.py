@@ -1,10 +1,12 @@
 """From what CPU classes have to what INT8 forms rely on: one way, and the safest where nothing is known."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 from enginewright.contract.processors import Feature
 from enginewright.contract.task import PrepareTask, Recipe
+from enginewright.observed.nodes import node_view
 from enginewright.plan.classes import readiness
 from enginewright.plan.processors import contradicted, features, int8_products
 
@@ -87,9 +89,9 @@ def test_the_class_decides_the_recipe_and_where_the_job_proves_it() -> None:
 
 
 def test_a_class_that_promises_what_a_node_has_not_is_told() -> None:
-    with_vnni = {**node("a"), "metadata": {"name": "a", "labels": labels(AVX512VNNI="true")}}
-    without = {**node("b"), "metadata": {"name": "b", "labels": labels(AVX2="true")}}
-    unlabelled = node("c")
+    with_vnni = replace(node_view(node("a")), labels=labels(AVX512VNNI="true"))
+    without = replace(node_view(node("b")), labels=labels(AVX2="true"))
+    unlabelled = node_view(node("c"))
     promising = accelerator_class("vnni", cpuFeatures=["VNNI", "I8MM"])
     assert readiness(promising, [], [with_vnni, unlabelled]).status == "True"
     told = readiness(promising, [], [with_vnni, without])

@@ -5,7 +5,6 @@ failures by key, so that a Job that has been cleaned away starts no loop of buil
 makes it and reads it; its own controller runs the Job and writes the status.
 """
 
-from datetime import datetime
 from typing import Annotated, ClassVar, TypeAlias
 
 from pydantic import ConfigDict, Field
@@ -13,6 +12,7 @@ from pydantic import ConfigDict, Field
 from enginewright.api.base import ApiModel, ObjectMeta
 from enginewright.api.conditions import Condition
 from enginewright.api.inference_model import Backend
+from enginewright.api.job_failure import JobFailure
 from enginewright.api.markers import ATOMIC, INT32, INT64, Rule, map_list, rules
 from enginewright.api.pods import LocalObjectReference, Resources, Tolerations
 from enginewright.api.scalars import DnsLabel, Labels, Sha256
@@ -118,28 +118,6 @@ class InferenceEngineSpec(ApiModel):
     """How the Job runs; it decides nothing of the engine's content."""
 
 
-class EngineFailure(ApiModel):
-    """Why building failed."""
-
-    stage: Text = ""
-    """Stage that failed: lookup, build, verify, benchmark or publish-engine."""
-
-    reason: Annotated[str, Field(max_length=1024)]
-    """Why, as one word for programs, such as BuildFailed."""
-
-    message: Annotated[str, Field(max_length=32768)] = ""
-    """Why, as a sentence for people."""
-
-    time: datetime | None = None
-    """When it failed."""
-
-    attempts: Count = 1
-    """How many Jobs have failed for this build."""
-
-    lasting: bool = False
-    """Whether the same build would fail again, so that it is not tried again."""
-
-
 class EngineFacts(ApiModel):
     """The engine, as the Job that made it told."""
 
@@ -228,7 +206,7 @@ class InferenceEngineStatus(ApiModel):
     build_hash: Digest = ""
     """Hash of spec.build that attempt and failure are about."""
 
-    failure: EngineFailure | None = None
+    failure: JobFailure | None = None
     """The last failure of this build; absent: none."""
 
     failed_builds: Annotated[

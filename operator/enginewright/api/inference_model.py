@@ -296,7 +296,7 @@ class Build(ApiModel):
             "write a timeout between 1m and 168h",
         ),
     ] = "1h"
-    """How long one Job may take before it is ended and the failure is told, such as 1h."""
+    """How long the pod of one Job may take once a node has taken it, such as 1h; waiting for a node does not count."""
 
     resources: Resources = Resources()
     """Compute resources of every stage of the Jobs."""

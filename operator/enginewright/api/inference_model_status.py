@@ -4,37 +4,18 @@ What serves now and what is being brought up are separate, so that a failed upda
 the old revision serves on. Nothing here changes by itself: live figures are metrics.
 """
 
-from datetime import datetime
 from typing import Annotated, TypeAlias
 
 from pydantic import Field
 
 from enginewright.api.base import ApiModel
 from enginewright.api.conditions import Condition
+from enginewright.api.job_failure import JobFailure
 from enginewright.api.markers import INT32, INT64, map_list
 
 Text: TypeAlias = Annotated[str, Field(max_length=256)]
 Digest: TypeAlias = Annotated[str, Field(max_length=128)]
 Count: TypeAlias = Annotated[int, INT32]
-
-
-class PreparationFailure(ApiModel):
-    """Why preparing failed, remembered after the Job is gone, so that no Job repeats what cannot succeed."""
-
-    stage: Text = ""
-    """Stage that failed; empty when the Job failed before one began."""
-
-    reason: Annotated[str, Field(max_length=1024)]
-    """Why, as one word for programs, such as DigestMismatch."""
-
-    message: Annotated[str, Field(max_length=32768)] = ""
-    """Why, as a sentence for people."""
-
-    time: datetime | None = None
-    """When it failed."""
-
-    attempts: Count = 1
-    """How many Jobs have failed for these inputs."""
 
 
 class Preparation(ApiModel):
@@ -52,7 +33,7 @@ class Preparation(ApiModel):
     attempt: Count = 0
     """Number of the Job for these inputs, from 1."""
 
-    failure: PreparationFailure | None = None
+    failure: JobFailure | None = None
     """The last failure for these inputs; absent: none."""
 
 

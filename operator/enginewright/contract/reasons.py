@@ -67,6 +67,7 @@ class Reason(StrEnum):
     STORE_UNAVAILABLE = "StoreUnavailable"
     OUT_OF_MEMORY = "OutOfMemory"
     TIMEOUT = "Timeout"
+    POD_NOT_STARTED = "PodNotStarted"  # an image, a Secret or a volume is missing
     INTERNAL_ERROR = "InternalError"
 
 
@@ -76,7 +77,7 @@ NOTHING_RUNS: Final = (Reason.DEVICE_LOST, Reason.RUNS_FAIL)
 REMEDIES: Final[dict[Reason, str]] = {
     Reason.SOURCE_UNREACHABLE: (
         "check spec.source.uri, the credentials in spec.source.secretRef and that pods of this"
-        " namespace reach the source; it is tried again by itself"
+        " namespace reach the source"
     ),
     Reason.DIGEST_MISMATCH: (
         "set spec.source.sha256 to the digest of the file that you mean to serve, or restore that file"
@@ -159,6 +160,7 @@ REMEDIES: Final[dict[Reason, str]] = {
     Reason.STORE_UNAVAILABLE: "check that the store's volume is bound, writable and has space",
     Reason.OUT_OF_MEMORY: "raise spec.podTemplate.resources.limits.memory",
     Reason.TIMEOUT: "raise spec.build.timeout, or find out why the stage is slow from its pod's log",
+    Reason.POD_NOT_STARTED: "correct what is named; kubectl describe pod shows more",
     Reason.INTERNAL_ERROR: "report this with the pod's log",
 }
 
@@ -171,9 +173,16 @@ _TRANSIENT: Final = frozenset(
         Reason.BUILD_OUT_OF_MEMORY,
         Reason.DRIVER_MISSING,  # another node may have it, and a repaired one has
         Reason.CAPACITY_BLOCKED,
+        Reason.POD_NOT_STARTED,
         Reason.DEVICE_LOST,  # likewise
         Reason.RUNS_FAIL,
     }
+)
+
+
+# Of those that can pass: what seldom does unless somebody changes something
+SELDOM_PASSES: Final = frozenset(
+    {Reason.OUT_OF_MEMORY, Reason.BUILD_OUT_OF_MEMORY, Reason.INTERNAL_ERROR}
 )
 
 

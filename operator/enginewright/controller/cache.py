@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from enginewright.controller.observe import Kind, Viewed, Views
 from enginewright.controller.slim import slim, without_version
 from enginewright.kube.api import JsonObject, Listing
 from enginewright.kube.resources import Resource
@@ -28,6 +29,7 @@ class Cache:
         self._objects: dict[Resource, dict[_Name, JsonObject]] = {}
         self._children: dict[Resource, dict[_Owner, dict[str, JsonObject]]] = {}
         self._tombstones: OrderedDict[str, None] = OrderedDict()
+        self._views = Views()
 
     def observe(
         self, resource: Resource, obj: Mapping[str, Any], *, deleted: bool = False
@@ -69,6 +71,10 @@ class Cache:
         """Return all objects of a kind, in a copy that survives changes."""
         return tuple(self._objects.get(resource, {}).values())
 
+    def views(self, kind: Kind[Viewed], objects: Iterable[JsonObject]) -> tuple[Viewed, ...]:
+        """Return the views of cached objects; those of unchanged ones are not made again."""
+        return self._views.of(kind, objects)
+
     def of_model(self, resource: Resource, namespace: str, model: str) -> tuple[JsonObject, ...]:
         """Return the objects that carry the model's label, by name so that plans are stable."""
         return self._of((labels.MODEL, namespace, model), resource)
@@ -104,6 +110,7 @@ class Cache:
         if known is None or known["metadata"].get("uid", "") != uid:
             return None  # another object has taken the name
         del self._objects[resource][_name(obj)]
+        self._views.forget(resource, known)
         self._index(resource, known, None)
         return known
 

@@ -9,11 +9,13 @@ from collections.abc import Iterable
 from typing import Final
 
 from enginewright.controller.cache import Cache
-from enginewright.controller.children import ended_pods_missing, finished, owners
-from enginewright.kube.api import JsonObject, KubeApi
+from enginewright.controller.children import ended_pods_missing
+from enginewright.controller.observe import POD
+from enginewright.kube.api import KubeApi
 from enginewright.kube.resources import JOBS, PODS
+from enginewright.observed.jobs import JobView
+from enginewright.observed.pods import JOB_NAME
 
-_JOB_NAME: Final = "batch.kubernetes.io/job-name"
 _REMEMBERED: Final = 4096
 
 
@@ -25,19 +27,19 @@ class PodCatchUp:
         self._cache = cache
         self._done: set[str] = set()  # uids
 
-    async def catch_up(self, jobs: Iterable[JsonObject]) -> None:
+    async def catch_up(self, jobs: Iterable[JobView]) -> None:
         """Take the pods of finished Jobs into the cache where some are missing. Raises KubeError."""
         for job in jobs:
-            uid = job["metadata"]["uid"]
-            if uid in self._done or not finished(job):
+            if job.uid in self._done or not job.ended:
                 continue
-            mine = (pod for pod in self._cache.all(PODS) if owners(pod).get(JOBS.kind) == uid)
-            if ended_pods_missing(job, mine):
-                metadata = job["metadata"]
-                selector = f"{_JOB_NAME}={metadata['name']}"
-                listing = await self._api.list(PODS, metadata["namespace"], labels=selector)
+            pods = self._cache.views(POD, self._cache.all(PODS))
+            if ended_pods_missing(
+                job, (pod for pod in pods if pod.owners.get(JOBS.kind) == job.uid)
+            ):
+                selector = f"{JOB_NAME}={job.name}"
+                listing = await self._api.list(PODS, job.namespace, labels=selector)
                 for pod in listing.items:
                     self._cache.wrote(PODS, pod)
             if len(self._done) >= _REMEMBERED:
                 self._done.clear()
-            self._done.add(uid)
+            self._done.add(job.uid)

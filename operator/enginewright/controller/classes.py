@@ -8,6 +8,7 @@ from enginewright.api.conditions import merge_conditions
 from enginewright.controller.cache import Cache
 from enginewright.controller.execute import Executor
 from enginewright.controller.loop import Outcome
+from enginewright.controller.observe import NODE
 from enginewright.controller.parse import parsed
 from enginewright.kube.resources import ACCELERATOR_CLASSES, NODES
 from enginewright.plan.classes import matching, readiness
@@ -38,7 +39,7 @@ class ClassReconciler:
             for other in parsed(AcceleratorClass, self._cache.all(ACCELERATOR_CLASSES))
             if other.metadata.name != name
         ]
-        nodes = tuple(self._cache.all(NODES))
+        nodes = self._cache.views(NODE, self._cache.all(NODES))
         status = AcceleratorClassStatus(
             observed_generation=this.metadata.generation,
             nodes=len(matching(this, nodes)),

@@ -8,11 +8,12 @@ from enginewright.contract.report import Progress
 from enginewright.controller.cache import Cache
 from enginewright.controller.carry_out import carry_out
 from enginewright.controller.catch_up import PodCatchUp
-from enginewright.controller.children import finished, of_jobs, of_owner
+from enginewright.controller.children import of_jobs, of_owner
 from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
 from enginewright.controller.loop import Outcome
 from enginewright.controller.metrics import EngineMetrics
+from enginewright.controller.observe import JOB, POD
 from enginewright.controller.parse import readable
 from enginewright.controller.routing import EngineKey
 from enginewright.kube.resources import INFERENCE_ENGINES, JOBS, PODS
@@ -55,7 +56,8 @@ class EngineReconciler:
         engine = readable(InferenceEngine, observed, self._recorder)
         if engine is None:
             return Outcome()
-        await self._pods.catch_up(self._cache.of_engine(JOBS, key.namespace, key.name))
+        jobs = self._cache.of_engine(JOBS, key.namespace, key.name)
+        await self._pods.catch_up(self._cache.views(JOB, jobs))
         plan = plan_engine(self._facts(key, engine))
         again = await carry_out(plan, observed, self._executor, self._recorder)
         if plan.ended:
@@ -64,16 +66,16 @@ class EngineReconciler:
 
     def _facts(self, key: EngineKey, engine: InferenceEngine) -> BuildFacts:
         cache = self._cache
-        jobs = of_owner(
-            engine.metadata.uid, cache.of_engine(JOBS, key.namespace, key.name), INFERENCE_ENGINES
-        )
-        running = [job["metadata"]["name"] for job in jobs if not finished(job)]
+        labelled = cache.views(JOB, cache.of_engine(JOBS, key.namespace, key.name))
+        jobs = of_owner(engine.metadata.uid, labelled, INFERENCE_ENGINES)
+        pods = cache.views(POD, cache.of_engine(PODS, key.namespace, key.name))
+        running = [job.name for job in jobs if not job.ended]
         told = ((name, self._progress(key.namespace, name)) for name in running)
         return BuildFacts(
             engine=engine,
             config=self._config,
             now=self._now(),
             jobs=jobs,
-            pods=of_jobs(jobs, cache.of_engine(PODS, key.namespace, key.name)),
+            pods=of_jobs(jobs, pods),
             progress={name: progress for name, progress in told if progress},
         )

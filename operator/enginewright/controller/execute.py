@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from enginewright.contract.base import canonical_json
 from enginewright.controller.cache import Cache
-from enginewright.controller.children import owners
 from enginewright.controller.drift import holds
 from enginewright.kube.api import JsonObject, KubeApi
 from enginewright.kube.errors import Conflict, KubeError
@@ -129,7 +128,7 @@ class Executor:
             metadata = wanted["metadata"]
             live = await self._api.get(resource, metadata.get("namespace"), metadata["name"])
             if not _same_owner(wanted, live):
-                owner = next(iter(owners(wanted)), INFERENCE_MODELS.kind)
+                owner = next(iter(_owners(wanted)), INFERENCE_MODELS.kind)
                 raise NameTaken(
                     f"{_name(wanted)} exists and is not Enginewright's:"
                     f" delete it or give the {owner} another name"
@@ -169,6 +168,11 @@ def _intent(obj: Mapping[str, Any]) -> str | None:
     return intent
 
 
+def _owners(obj: Mapping[str, Any]) -> dict[str, str]:
+    """Return the uids of the owners by kind."""
+    return {each["kind"]: each["uid"] for each in obj["metadata"].get("ownerReferences") or ()}
+
+
 def _content(obj: Mapping[str, Any]) -> str:
     """Return all but metadata and status, which others write."""
     return canonical_json({k: v for k, v in obj.items() if k not in ("metadata", "status")})
@@ -178,14 +182,14 @@ def _leaving(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Return whether it is being deleted, or will be because its owner is another, gone one."""
     if known["metadata"].get("deletionTimestamp"):
         return True
-    old, new = owners(known), owners(wanted)
+    old, new = _owners(known), _owners(wanted)
     return any(old[kind] != new[kind] for kind in old.keys() & new.keys())
 
 
 def _same_owner(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
     """Return whether a live object that we did not know of is the one that we want."""
-    if wanted_owners := owners(wanted):
-        return wanted_owners.items() <= owners(live).items()
+    if wanted_owners := _owners(wanted):
+        return wanted_owners.items() <= _owners(live).items()
     managers = [
         (obj["metadata"].get("labels") or {}).get(labels.MANAGED_BY) for obj in (wanted, live)
     ]

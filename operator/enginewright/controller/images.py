@@ -1,49 +1,45 @@
 """What the configured images hold, asked of the images themselves, once each.
 
-A Job runs `enginewright-runtime probe` in the image; what it says is kept in a ConfigMap, so that
-a restarted operator asks nothing. Models wait for the answer, and are told why there is none.
+A Job runs `enginewright-runtime probe` in the image; what it reports is kept in a ConfigMap, so that
+a restarted operator asks nothing. Models wait for the answer, and report why there is none.
 """
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 
+from enginewright.api.job_failure import JobFailure
 from enginewright.contract.images import ImageFacts
 from enginewright.controller.cache import Cache
 from enginewright.controller.catch_up import PodCatchUp
-from enginewright.controller.children import finished
 from enginewright.controller.execute import Executor
 from enginewright.controller.loop import Outcome
-from enginewright.kube.api import JsonObject, KubeApi
+from enginewright.controller.observe import JOB, POD
+from enginewright.kube.api import KubeApi
 from enginewright.kube.errors import NotFound
-from enginewright.kube.resources import CONFIG_MAPS, JOBS, PODS
+from enginewright.kube.resources import CONFIG_MAPS, JOBS, PODS, Resource
 from enginewright.manifests.labels import IMAGE, MANAGED_BY, OPERATOR
-from enginewright.manifests.probe_job import image_hash, probe_job
+from enginewright.manifests.probe_job import image_hash, probe_job, probe_job_name
+from enginewright.plan.attempts import Failed, Observed, Start, Succeeded, UnderWay, advance
+from enginewright.plan.probing import probing
 from enginewright.plan.types import Config, ObjectRef
 
 CONFIG_MAP: Final = "enginewright-images"
-FIRST_RETRY: Final = 30.0  # seconds after a failed probe, doubled each time
-LAST_RETRY: Final = 600.0
-# These take turns while the kubelet backs off, so the reason itself is not told.
-_CANNOT_PULL: Final = frozenset(
-    {
-        "ErrImagePull",
-        "ImagePullBackOff",
-        "InvalidImageName",
-        "ErrImageNeverPull",
-        "ImageInspectError",
-        "RegistryUnavailable",
-    }
-)
-_CANNOT_START: Final = frozenset(
-    {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
-)
 
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """What is remembered of an image that is not known yet."""
+
+    attempt: int = 1
+    failure: JobFailure | None = None
 
 
 class ImageReconciler:
@@ -68,7 +64,7 @@ class ImageReconciler:
         self._changed = changed
         self._now = now
         self._images = {image_hash(image): image for image in config.images.values()}
-        self._attempts: dict[str, int] = {}
+        self._memory: dict[str, _Memory] = {}
         self.facts: dict[str, ImageFacts] = {}
         self.failures: dict[str, str] = {}
         self.loaded = False
@@ -79,7 +75,7 @@ class ImageReconciler:
         return tuple(self._images)
 
     async def load(self) -> None:
-        """Read what was learnt by an earlier run. Raises KubeError."""
+        """Read what an earlier run learnt. Raises KubeError."""
         try:
             stored = await self._api.get(CONFIG_MAPS, self._config.namespace, CONFIG_MAP)
         except NotFound:
@@ -94,24 +90,59 @@ class ImageReconciler:
         image = self._images.get(key)
         if image is None or image in self.facts:
             return Outcome(exists=False)  # a probe of an image that is configured no more, or done
+        await self._pods.catch_up(self._cache.views(JOB, self._ours(JOBS, key)))
+        observed = self._observed(key)
+        known = self._memory.get(key, _Memory())
+        attempt = max(known.attempt, _newest(key, observed))
+        state = advance(probing(key), observed, attempt, known.failure)
+        match state:
+            case Succeeded():
+                await self._learn(image, state.result)
+                return Outcome(exists=False)
+            case Start():
+                return await self._start(key, image, state, observed)
+            case UnderWay():
+                if why := state.waiting_for or (state.failure.message if state.failure else ""):
+                    self._report(image, why)
+                return Outcome(requeue_after=state.requeue_after)
+            case Failed():
+                self._memory[key] = _Memory(state.attempt, state.failure)
+                self._report(image, state.failure.message)
+                if state.ends:
+                    await self._delete(state.ends)
+                return Outcome(requeue_after=state.requeue_after)
+
+    def _observed(self, key: str) -> Observed:
+        jobs = self._cache.views(JOB, self._ours(JOBS, key))
+        pods = self._cache.views(POD, self._ours(PODS, key))
+        return Observed({job.name: job for job in jobs}, pods, self._now())
+
+    def _ours(self, resource: Resource, key: str) -> list[dict[str, object]]:
+        """Return an image's Jobs or pods; of the operator's namespace alone: tenants label as they like."""
+        return [
+            obj
+            for obj in self._cache.all(resource)
+            if obj["metadata"].get("namespace") == self._config.namespace
+            and (obj["metadata"].get("labels") or {}).get(IMAGE) == key
+        ]
+
+    async def _start(self, key: str, image: str, state: Start, observed: Observed) -> Outcome:
+        self._memory[key] = _Memory(state.attempt, state.failure)
         job = probe_job(
             self._config.namespace,
             image,
+            state.attempt,
             pull_policy=self._config.image_pull_policy,
             image_pull_secrets=self._config.image_pull_secrets,
         )
-        observed = self._cache.get(JOBS, self._config.namespace, job["metadata"]["name"])
-        if observed is None:
-            return Outcome(again=await self._executor.apply(job))
-        await self._pods.catch_up((observed,))
-        if facts := self._answer(key):
-            await self._learn(image, facts)
-            return Outcome(exists=False)
-        if finished(observed):
-            return await self._failed(key, image, observed)
-        if failure := self._why_not_started(key):
-            self._tell(image, failure)
-        return Outcome()
+        made = await self._executor.apply(job)
+        if state.replaces in observed.jobs:
+            await self._delete(state.replaces)
+        return Outcome(again=made)
+
+    async def _delete(self, job: str) -> None:
+        ref = ObjectRef(JOBS.api_version, JOBS.kind, self._config.namespace, job)
+        await self._executor.delete(ref)
 
     async def _learn(self, image: str, facts: ImageFacts) -> None:
         known = {**self.facts, image: facts}
@@ -138,81 +169,18 @@ class ImageReconciler:
         _logger.info("image %s: %s", image, facts.to_json())
         self._changed()
 
-    async def _failed(self, key: str, image: str, job: JsonObject) -> Outcome:
-        """Say why, and make way for another probe when its time has come."""
-        # An earlier failure stays told until there is another: the deadline explains less.
-        known = self._last_words(key) or self.failures.get(image) or _job_failure(job)
-        self._tell(image, known or "the probe said nothing")
-        attempts = self._attempts.get(key, 0)
-        delay = min(FIRST_RETRY * 2.0**attempts, LAST_RETRY)
-        waited = (self._now() - _finished_at(job, self._now())).total_seconds()
-        if waited < delay:
-            return Outcome(requeue_after=delay - waited)
-        self._attempts[key] = attempts + 1
-        metadata = job["metadata"]
-        await self._executor.delete(
-            ObjectRef(JOBS.api_version, JOBS.kind, metadata["namespace"], metadata["name"])
-        )
-        return Outcome(again=True)
-
-    def _tell(self, image: str, failure: str) -> None:
+    def _report(self, image: str, failure: str) -> None:
         if failure != self.failures.get(image):
             self.failures = {**self.failures, image: failure}
             _logger.warning("image %s cannot be probed: %s", image, failure)
             self._changed()
 
-    def _answer(self, key: str) -> ImageFacts | None:
-        for state in self._states(key):
-            terminated = state.get("terminated") or {}
-            if terminated.get("exitCode") == 0 and (
-                facts := _read_facts(terminated.get("message") or "")
-            ):
-                return facts
-        return None
 
-    def _last_words(self, key: str) -> str | None:
-        """Return why the last container of the probe ended badly."""
-        for state in self._states(key):
-            terminated = state.get("terminated") or {}
-            if message := (terminated.get("message") or "").strip():
-                return f"the probe ended with code {terminated.get('exitCode')}: {message}"
-            if terminated.get("exitCode"):
-                return f"the probe ended with code {terminated['exitCode']}"
-        return self._why_not_started(key)
-
-    def _why_not_started(self, key: str) -> str | None:
-        for state in self._states(key):
-            reason = (state.get("waiting") or {}).get("reason")
-            if reason in _CANNOT_PULL:
-                return "it cannot be pulled: check the reference, the registry and the pull secrets"
-            if reason in _CANNOT_START:
-                return "its container cannot be started: see the probe's pod"
-        return None
-
-    def _states(self, key: str) -> list[Mapping[str, Any]]:
-        """Return the states of the probe's containers, the newest pod first.
-
-        Only pods of the operator's namespace: a tenant may label a pod as it likes.
-        """
-        pods = [
-            pod
-            for pod in self._cache.all(PODS)
-            if pod["metadata"]["namespace"] == self._config.namespace
-            and (pod["metadata"].get("labels") or {}).get(IMAGE) == key
-        ]
-        pods.sort(key=lambda pod: str(pod["metadata"].get("creationTimestamp")), reverse=True)
-        return [
-            status.get("state") or {}
-            for pod in pods
-            for status in pod["status"].get("containerStatuses") or ()
-        ]
-
-
-def _read_facts(message: str) -> ImageFacts | None:
-    try:
-        return ImageFacts.model_validate_json(message)
-    except ValidationError:
-        return None
+def _newest(key: str, observed: Observed) -> int:
+    """Return the number of the newest Job: after a restart nothing else remembers it."""
+    prefix = probe_job_name(key, 0)[:-1]
+    numbers = [name.removeprefix(prefix) for name in observed.jobs if name.startswith(prefix)]
+    return max((int(each) for each in numbers if each.isdecimal()), default=1)
 
 
 def _read_entry(text: str, image: str) -> ImageFacts | None:
@@ -220,16 +188,5 @@ def _read_entry(text: str, image: str) -> ImageFacts | None:
     try:
         entry = json.loads(text)
         return ImageFacts.model_validate(entry["facts"]) if entry["image"] == image else None
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, ValidationError):
         return None
-
-
-def _finished_at(job: Mapping[str, Any], now: datetime) -> datetime:
-    text = (finished(job) or {}).get("lastTransitionTime")
-    return datetime.fromisoformat(text) if text else now
-
-
-def _job_failure(job: Mapping[str, Any]) -> str | None:
-    condition = finished(job) or {}
-    message: str | None = condition.get("message") if condition.get("type") == "Failed" else None
-    return message

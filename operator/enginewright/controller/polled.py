@@ -1,19 +1,17 @@
 """Which pods can be asked, about what, and which one may give up its place. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from enginewright.contract.task import ENGINE_STAGES, SIDECAR_PORT
 from enginewright.contract.verdict import Verdict
 from enginewright.kube.pod_http import PodAddress
 from enginewright.manifests.deployment import SIDECAR
 from enginewright.manifests.labels import COMPONENT, ENGINE, MODEL, REVISION, model_value
-
-JOB_NAME: Final = "batch.kubernetes.io/job-name"
+from enginewright.observed.pods import PodView
 
 _BUILD: Final = ENGINE_STAGES[0]
-_ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True)
@@ -24,40 +22,23 @@ class Question:
     about: Literal["verdict", "progress"]
 
 
-def question(pod: Mapping[str, Any]) -> Question | None:
+def question(pod: PodView) -> Question | None:
     """Return what the pod can be asked now; None while the container that answers does not run."""
-    metadata, status = pod["metadata"], pod.get("status") or {}
-    labels = metadata.get("labels") or {}
-    ip = status.get("podIP")
-    if not ip or metadata.get("deletionTimestamp") or status.get("phase") in _ENDED:
+    if not pod.ip or pod.leaving:
         return None
-    address = PodAddress(metadata["namespace"], metadata["name"], ip, SIDECAR_PORT)
-    component = labels.get(COMPONENT)
-    if component == "serve" and labels.get(MODEL) and _runs(status, SIDECAR):
+    address = PodAddress(pod.namespace, pod.name, pod.ip, SIDECAR_PORT)
+    component = pod.label(COMPONENT)
+    if component == "serve" and pod.label(MODEL) and _runs(pod, SIDECAR):
         return Question(address, "verdict")
-    if component == "engine" and labels.get(ENGINE) and _runs(status, _BUILD):
+    if component == "engine" and pod.label(ENGINE) and _runs(pod, _BUILD):
         return Question(address, "progress")
     return None
 
 
-def rolling_out(deployment: Mapping[str, Any]) -> bool:
-    """Tell whether a Deployment replaces its pods and has not given up."""
-    status = deployment.get("status") or {}
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == "Progressing" and condition.get("status") == "False":
-            return False
-    wanted = (deployment.get("spec") or {}).get("replicas", 1)
-    counts = (status.get(name) or 0 for name in ("replicas", "updatedReplicas"))
-    return status.get("observedGeneration", 0) < deployment["metadata"].get("generation", 0) or any(
-        count != wanted for count in counts
-    )
-
-
-def speaks_for(verdict: Verdict, pod: Mapping[str, Any]) -> bool:
-    """Tell whether the verdict is this pod's: its address may have been another one's before."""
-    labels = pod["metadata"].get("labels") or {}
+def speaks_for(verdict: Verdict, pod: PodView) -> bool:
+    """Return whether the verdict is this pod's: its address may have been another one's before."""
     return (
-        model_value(verdict.model) == labels.get(MODEL) and labels.get(REVISION) == verdict.revision
+        model_value(verdict.model) == pod.label(MODEL) and pod.label(REVISION) == verdict.revision
     )
 
 
@@ -102,12 +83,6 @@ def releasable(pods: Iterable[Served], before: str | None) -> str | None:
     return broken[0].uid if broken else None
 
 
-def _runs(status: Mapping[str, Any], container: str) -> bool:
-    statuses = (
-        *(status.get("initContainerStatuses") or ()),
-        *(status.get("containerStatuses") or ()),
-    )
-    return any(
-        each.get("name") == container and "running" in (each.get("state") or {})
-        for each in statuses
-    )
+def _runs(pod: PodView, container: str) -> bool:
+    found = pod.container(container)
+    return found is not None and found.running

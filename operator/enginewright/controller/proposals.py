@@ -10,6 +10,7 @@ from typing import Final
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.controller.cache import Cache
 from enginewright.controller.loop import Outcome
+from enginewright.controller.observe import NODE
 from enginewright.controller.parse import parsed
 from enginewright.kube.api import KubeApi
 from enginewright.kube.errors import NotFound
@@ -40,7 +41,7 @@ class ProposalReconciler:
         if self._kept is None:
             self._kept = await self._load()
         proposals = propose(
-            self._cache.all(NODES),
+            self._cache.views(NODE, self._cache.all(NODES)),
             parsed(AcceleratorClass, self._cache.all(ACCELERATOR_CLASSES)),
             self._config.images.keys(),
             self._kept,

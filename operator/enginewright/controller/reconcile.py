@@ -16,20 +16,26 @@ from enginewright.controller.engine_lookup import EngineLookup
 from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
 from enginewright.controller.loop import Outcome
+from enginewright.controller.observe import (
+    CLAIM,
+    DEPLOYMENT,
+    JOB,
+    NODE,
+    POD,
+    REVISION,
+    Kind,
+    Viewed,
+)
 from enginewright.controller.parse import parsed, readable
 from enginewright.controller.routing import ModelKey
-from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
     CLAIMS,
-    CONTROLLER_REVISIONS,
-    DEPLOYMENTS,
     INFERENCE_MODELS,
     JOBS,
     NODES,
-    PODS,
-    Resource,
 )
+from enginewright.observed.pods import PodView
 from enginewright.plan.types import Config, Facts, Plan
 
 
@@ -60,8 +66,8 @@ class ModelReconciler:
         config: Config,
         plan: Callable[[Facts], Plan],
         *,
-        verdicts: Callable[[Iterable[JsonObject]], Mapping[str, Verdict]] = lambda _pods: {},
-        silent: Callable[[Iterable[JsonObject]], frozenset[str]] = lambda _pods: frozenset(),
+        verdicts: Callable[[Iterable[PodView]], Mapping[str, Verdict]] = lambda _pods: {},
+        silent: Callable[[Iterable[PodView]], frozenset[str]] = lambda _pods: frozenset(),
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._pods = pods
@@ -84,7 +90,7 @@ class ModelReconciler:
         if model is None:
             return Outcome()
         jobs = self._cache.of_model(JOBS, key.namespace, key.name)
-        await self._pods.catch_up(jobs)
+        await self._pods.catch_up(self._cache.views(JOB, jobs))
         plan = self._plan(self._facts(key, model))
         again = await carry_out(plan, observed, self._executor, self._recorder)
         return Outcome(again=again, requeue_after=plan.requeue_after)
@@ -93,24 +99,25 @@ class ModelReconciler:
         cache = self._cache
         uid = model.metadata.uid
 
-        def children(resource: Resource) -> tuple[JsonObject, ...]:
-            return of_owner(uid, cache.of_model(resource, key.namespace, key.name))
+        def labelled(kind: Kind[Viewed]) -> tuple[Viewed, ...]:
+            return cache.views(kind, cache.of_model(kind.resource, key.namespace, key.name))
 
-        jobs = children(JOBS)
-        pods = of_jobs(jobs, cache.of_model(PODS, key.namespace, key.name))
+        jobs = of_owner(uid, labelled(JOB))
+        pods = of_jobs(jobs, labelled(POD))
+        claim = cache.get(CLAIMS, key.namespace, self._config.store.claim)
         return Facts(
             model=model,
             config=self._config,
             now=self._now(),
             classes=tuple(parsed(AcceleratorClass, cache.all(ACCELERATOR_CLASSES))),
-            nodes=tuple(cache.all(NODES)),
+            nodes=cache.views(NODE, cache.all(NODES)),
             images=self._images.facts,
             image_failures=self._images.failures,
-            store=cache.get(CLAIMS, key.namespace, self._config.store.claim),
+            store=next(iter(cache.views(CLAIM, (claim,) if claim else ())), None),
             jobs=jobs,
             pods=pods,
-            deployments=children(DEPLOYMENTS),
-            revisions=children(CONTROLLER_REVISIONS),
+            deployments=of_owner(uid, labelled(DEPLOYMENT)),
+            revisions=of_owner(uid, labelled(REVISION)),
             engines=EngineLookup(cache, key.namespace),
             verdicts=self._verdicts(pods),
             silent=self._silent(pods),

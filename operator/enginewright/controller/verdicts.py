@@ -10,7 +10,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter
@@ -18,24 +18,23 @@ from pydantic import ValidationError
 
 from enginewright.contract.report import Progress
 from enginewright.contract.verdict import RELEASE_ANNOTATION, RELEASE_SECONDS, Verdict
-from enginewright.controller.cache import Cache, model_of
+from enginewright.controller.cache import Cache
+from enginewright.controller.observe import DEPLOYMENT, POD
 from enginewright.controller.polled import (
-    JOB_NAME,
     Question,
     Served,
     question,
     releasable,
-    rolling_out,
     speaks_for,
 )
 from enginewright.controller.polling import SWEEP, Schedule, sweep_interval
 from enginewright.controller.routing import ModelKey
-from enginewright.kube.api import JsonObject
 from enginewright.kube.errors import KubeError
 from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodHttp
 from enginewright.kube.resources import DEPLOYMENTS, PODS
 from enginewright.manifests.labels import CLASS, ENGINE, MODEL
-from enginewright.plan.pods import is_ready
+from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.pods import PodView
 
 CONCURRENCY: Final = 32  # requests under way
 FRESH: Final = 60.0  # seconds after a change in which more of them are likely
@@ -55,9 +54,8 @@ _logger = logging.getLogger(__name__)
 class _Pod:
     """What is known of one pod."""
 
-    seen: JsonObject  # as the cache has it
+    seen: PodView
     asked: Question
-    ready: bool
     since: float  # when it was first seen with this question
     changed: float  # when its readiness or its verdict changed
     renewed: float = 0.0  # when it answered well
@@ -69,23 +67,6 @@ class _Pod:
     progress: Progress | None = None
     silent: bool = False  # whether it has not answered for so long that its owner is to say so
     marked_until: float = 0.0  # as its annotation says, in seconds since 1970
-
-
-@dataclass
-class _Rollouts:
-    """Which models are rolling out, recomputed for Deployments that changed."""
-
-    known: dict[str, tuple[JsonObject, bool]] = field(default_factory=dict)  # by uid
-    models: frozenset[ModelKey] = frozenset()
-
-    def look(self, deployments: Iterable[JsonObject]) -> None:
-        before, self.known = self.known, {}
-        for each in deployments:
-            uid = each["metadata"]["uid"]
-            known = before.get(uid)
-            self.known[uid] = known if known and known[0] is each else (each, rolling_out(each))
-        rolling = (model_of(each) for each, rolls in self.known.values() if rolls)
-        self.models = frozenset(ModelKey(*model) for model in rolling if model)
 
 
 class VerdictPoller:
@@ -123,32 +104,27 @@ class VerdictPoller:
         for result in ("ok", "no-answer", "bad-answer"):
             self._polls.labels(result)
         self._schedule = Schedule(jitter=jitter)
-        self._rollouts = _Rollouts()
+        self._rolling: frozenset[ModelKey] = frozenset()  # models whose pods are being replaced
         self._pods: dict[str, _Pod] = {}  # by uid
         self._released: dict[ModelKey, str] = {}  # the pod that may become unready
         self._under_way: set[asyncio.Task[None]] = set()
         self._slot_free = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def verdicts_of(self, pods: Iterable[Mapping[str, Any]]) -> dict[str, Verdict]:
+    def verdicts_of(self, pods: Iterable[PodView]) -> dict[str, Verdict]:
         """Return the verdicts of `pods` by pod name; those that are not known are left out."""
-        found = ((pod["metadata"], self._pods.get(pod["metadata"]["uid"])) for pod in pods)
-        return {meta["name"]: pod.verdict for meta, pod in found if pod and pod.verdict}
+        found = ((pod.name, self._pods.get(pod.uid)) for pod in pods)
+        return {name: pod.verdict for name, pod in found if pod and pod.verdict}
 
-    def silent(self, pods: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    def silent(self, pods: Iterable[PodView]) -> frozenset[str]:
         """Return the names of those of `pods` that have not answered for `SILENCE` seconds."""
-        found = ((pod["metadata"], self._pods.get(pod["metadata"]["uid"])) for pod in pods)
-        return frozenset(meta["name"] for meta, pod in found if pod and pod.silent)
+        found = ((pod.name, self._pods.get(pod.uid)) for pod in pods)
+        return frozenset(name for name, pod in found if pod and pod.silent)
 
     def progress_of(self, namespace: str, job: str) -> Progress | None:
         """Return how far the build of a Job is; None while it is not known."""
         for pod in self._pods.values():
-            metadata = pod.seen["metadata"]
-            if (
-                pod.progress is not None
-                and metadata["namespace"] == namespace
-                and metadata["labels"].get(JOB_NAME) == job
-            ):
+            if pod.progress is not None and (pod.seen.namespace, pod.seen.job) == (namespace, job):
                 return pod.progress
         return None
 
@@ -193,16 +169,16 @@ class VerdictPoller:
 
     def _look(self, now: float) -> None:
         """Compare with the cache: what came, what went, what changed."""
-        self._rollouts.look(self._cache.all(DEPLOYMENTS))
+        deployments = self._cache.views(DEPLOYMENT, self._cache.all(DEPLOYMENTS))
+        self._rolling = frozenset(_model(each) for each in deployments if each.is_rolling_out)
         there = set()
-        for obj in self._cache.all(PODS):
-            uid = obj["metadata"]["uid"]
-            known = self._pods.get(uid)
-            if known is not None and known.seen is obj:
-                there.add(uid)
-            elif asked := question(obj):
-                there.add(uid)
-                self._meet(uid, obj, asked, now)
+        for seen in self._cache.views(POD, self._cache.all(PODS)):
+            known = self._pods.get(seen.uid)
+            if known is not None and known.seen is seen:
+                there.add(seen.uid)
+            elif asked := question(seen):
+                there.add(seen.uid)
+                self._meet(seen, asked, now)
         for uid in self._pods.keys() - there:
             self._leave(uid)
         expiry = max(EXPIRY, 3 * sweep_interval(len(self._pods)))
@@ -213,22 +189,19 @@ class VerdictPoller:
                 pod.silent = True
                 self._tell(pod)
 
-    def _meet(self, uid: str, obj: JsonObject, asked: Question, now: float) -> None:
+    def _meet(self, seen: PodView, asked: Question, now: float) -> None:
         """Take in a pod that is new, or whose object has changed."""
-        ready = is_ready(obj)
-        known = self._pods.get(uid)
+        known = self._pods.get(seen.uid)
         if known is None or known.asked != asked:
             # Not "changed": after a restart of ours all pods are new, and most of them settled.
-            marked = _marked_until(obj)
-            self._pods[uid] = _Pod(
-                obj, asked, ready, since=now, changed=-FRESH, marked_until=marked
-            )
-            self._schedule.soon(uid, now)
+            marked = _marked_until(seen)
+            self._pods[seen.uid] = _Pod(seen, asked, since=now, changed=-FRESH, marked_until=marked)
+            self._schedule.soon(seen.uid, now)
             return
-        known.seen = obj
-        if known.ready != ready:
-            known.ready, known.changed = ready, now
-            self._schedule.soon(uid, now)
+        before, known.seen = known.seen, seen
+        if before.ready != seen.ready:
+            known.changed = now
+            self._schedule.soon(seen.uid, now)
 
     def _leave(self, uid: str) -> None:
         """Forget a pod that is gone or can be asked no more."""
@@ -270,7 +243,7 @@ class VerdictPoller:
         except NoAnswer as error:
             result = "no-answer"
             # One that is not ready may have nobody to answer yet.
-            self._missed(pod, str(error), worth_a_line=pod.ready)
+            self._missed(pod, str(error), worth_a_line=pod.seen.ready)
         except BadAnswer as error:
             result = "bad-answer"
             self._missed(pod, str(error), worth_a_line=True)
@@ -345,9 +318,9 @@ class VerdictPoller:
         return (
             pod.asked.about == "progress"
             or now - pod.changed < FRESH
-            or (not pod.ready and now - max(pod.since, pod.changed) < STARTING)
-            or _key(pod) in self._rollouts.models
-            or _key(pod) in self._released  # the others must go on keeping the promise
+            or (not pod.seen.ready and now - max(pod.since, pod.changed) < STARTING)
+            or _model(pod.seen) in self._rolling
+            or _model(pod.seen) in self._released  # the others must go on keeping the promise
         )
 
     async def _mark(self, pod: _Pod, *, released: bool) -> None:
@@ -360,16 +333,20 @@ class VerdictPoller:
             until, annotations = 0.0, {}
         else:
             return
-        metadata = pod.seen["metadata"]
-        identity = {key: metadata[key] for key in ("namespace", "name", "uid")}
-        wanted = {"apiVersion": "v1", "kind": "Pod"}
+        seen = pod.seen
+        metadata = {
+            "namespace": seen.namespace,
+            "name": seen.name,
+            "uid": seen.uid,
+            "annotations": annotations,
+        }
         try:
-            await self._write({**wanted, "metadata": {**identity, "annotations": annotations}})
+            await self._write({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
         except KubeError as error:  # tried again with the next question
             _logger.warning(
                 "pod %s/%s cannot be annotated: %s",
-                metadata["namespace"],
-                metadata["name"],
+                seen.namespace,
+                seen.name,
                 error.message,
             )
             return
@@ -377,7 +354,7 @@ class VerdictPoller:
 
     def _hold_back(self, uid: str, pod: _Pod) -> None:
         """Let the pod become unready no longer."""
-        key = _key(pod)
+        key = _model(pod.seen)
         if self._released.get(key) == uid:
             del self._released[key]
 
@@ -386,22 +363,13 @@ class VerdictPoller:
         if not verdict or not verdict.fallback or not verdict.fallback.broken:
             self._hold_back(uid, pod)
             return False
-        key = _key(pod)
-        every = (
-            (each["metadata"], self._pods.get(each["metadata"]["uid"]))
-            for each in self._cache.of_model(PODS, *key)
-        )
+        key = _model(pod.seen)
+        siblings = self._cache.views(POD, self._cache.of_model(PODS, *key))
         chosen = releasable(
             (
-                Served(
-                    meta["uid"],
-                    meta["name"],
-                    meta["labels"].get(CLASS, ""),
-                    each.ready,
-                    each.verdict,
-                )
-                for meta, each in every
-                if each
+                Served(each.uid, each.name, each.label(CLASS), each.ready, known.verdict)
+                for each in siblings
+                if (known := self._pods.get(each.uid))
             ),
             self._released.get(key),
         )
@@ -418,23 +386,21 @@ class VerdictPoller:
         return chosen == uid
 
     def _tell(self, pod: _Pod) -> None:
-        metadata = pod.seen["metadata"]
         if pod.asked.about == "progress":
-            self._engine_changed(metadata["namespace"], metadata["labels"][ENGINE])
+            self._engine_changed(pod.seen.namespace, pod.seen.label(ENGINE))
         else:
-            self._changed(_key(pod))
+            self._changed(_model(pod.seen))
 
 
-def _marked_until(obj: Mapping[str, Any]) -> float:
+def _marked_until(pod: PodView) -> float:
     """Return until when the pod's annotation releases it, as an operator before us has written it."""
-    text = (obj["metadata"].get("annotations") or {}).get(RELEASE_ANNOTATION, "")
+    text = str(pod.annotations.get(RELEASE_ANNOTATION) or "")
     return float(text) if text.isascii() and text.isdigit() else 0.0
 
 
-def _key(pod: _Pod) -> ModelKey:
-    """Return the model that the pod serves; the label is there where a verdict is asked for."""
-    metadata = pod.seen["metadata"]
-    return ModelKey(metadata["namespace"], metadata["labels"].get(MODEL, ""))
+def _model(seen: PodView | DeploymentView) -> ModelKey:
+    """Return the model that it serves; the label is there where a verdict is asked for."""
+    return ModelKey(seen.namespace, seen.label(MODEL))
 
 
 def _further(before: Progress | None, now: Progress) -> bool:

@@ -93,8 +93,12 @@ def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
         stages,
         volumes,
         secrets=wanted.pull_secrets,
-        spec={"activeDeadlineSeconds": wanted.deadline_seconds},
-        pod={**wanted.nodes, **(account if wanted.account else {})},
+        spec={},
+        pod={
+            "activeDeadlineSeconds": wanted.deadline_seconds,
+            **wanted.nodes,
+            **(account if wanted.account else {}),
+        },
     )
     job["spec"]["template"]["metadata"]["labels"] = {**identity, **labels}
     return job

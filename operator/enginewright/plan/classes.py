@@ -15,9 +15,9 @@ from enginewright.api.inference_model import Backend
 from enginewright.api.pods import Toleration
 from enginewright.contract.engines import why_unusable
 from enginewright.contract.images import VARIANTS
+from enginewright.observed.nodes import NodeView
 from enginewright.plan.gpus import GpuKind, class_names, compute_capability, kinds_of
 from enginewright.plan.processors import contradicted
-from enginewright.plan.types import Object
 
 PROPOSED: Final = "enginewright.dev/proposed"  # label of the classes that the operator made
 
@@ -25,10 +25,10 @@ _TAINT: Final = "nvidia.com/gpu"  # that clusters put on GPU nodes to keep other
 _RANKED: Final = (Backend.TENSORRT, Backend.TENSORRT_RTX, Backend.CUDA)
 
 
-def matching(accelerator: AcceleratorClass, nodes: Iterable[Object]) -> list[Object]:
+def matching(accelerator: AcceleratorClass, nodes: Iterable[NodeView]) -> list[NodeView]:
     """Return the nodes that have all labels of the class's selector."""
     selector = accelerator.spec.node_selector.items()
-    return [node for node in nodes if selector <= (node["metadata"].get("labels") or {}).items()]
+    return [node for node in nodes if selector <= node.labels.items()]
 
 
 def is_proposed(accelerator: AcceleratorClass) -> bool:
@@ -37,7 +37,7 @@ def is_proposed(accelerator: AcceleratorClass) -> bool:
 
 
 def readiness(
-    this: AcceleratorClass, others: Iterable[AcceleratorClass], nodes: Iterable[Object]
+    this: AcceleratorClass, others: Iterable[AcceleratorClass], nodes: Iterable[NodeView]
 ) -> WantedCondition:
     """Return whether pods can be sent to the class, and its devices belong to no other one.
 
@@ -71,14 +71,14 @@ def readiness(
             " add such a node or correct the selector (kubectl get nodes --show-labels)",
         )
     for node in mine:
-        lacking = contradicted(this, node["metadata"].get("labels") or {})
+        lacking = contradicted(this, node.labels)
         if lacking:
             return WantedCondition(
                 type=ConditionType.READY,
                 status="False",
                 reason=StatusReason.FEATURE_MISSING,
                 message=f"spec.cpuFeatures names {', '.join(lacking)}, which by the labels of Node Feature"
-                f" Discovery node {node['metadata']['name']} does not have: narrow spec.nodeSelector, or"
+                f" Discovery node {node.name} does not have: narrow spec.nodeSelector, or"
                 " remove it from spec.cpuFeatures",
             )
     count = "1 node matches" if len(mine) == 1 else f"{len(mine)} nodes match"
@@ -99,7 +99,7 @@ class Proposals:
 
 
 def propose(
-    nodes: Iterable[Object],
+    nodes: Iterable[NodeView],
     classes: Sequence[AcceleratorClass],
     variants: Collection[str],
     made: dict[str, str],
@@ -109,7 +109,7 @@ def propose(
     `variants` are the configured variants of the runtime image; a kind that none of them serves is
     left out, and looked at again when the operator is started with other ones.
     """
-    of_kind: dict[GpuKind, list[Object]] = {}
+    of_kind: dict[GpuKind, list[NodeView]] = {}
     for node in nodes:
         for kind in kinds_of(node):
             of_kind.setdefault(kind, []).append(node)
@@ -127,7 +127,7 @@ def propose(
 
 
 def _class_of(
-    kind: GpuKind, nodes: Iterable[Object], classes: Iterable[AcceleratorClass]
+    kind: GpuKind, nodes: Iterable[NodeView], classes: Iterable[AcceleratorClass]
 ) -> AcceleratorClass | None:
     """Return a class that has a claim to the kind: one more would be a conflict, or a surprise."""
     for each in classes:
@@ -139,7 +139,7 @@ def _class_of(
 
 
 def _spec(
-    kind: GpuKind, nodes: Sequence[Object], variants: Collection[str]
+    kind: GpuKind, nodes: Sequence[NodeView], variants: Collection[str]
 ) -> AcceleratorClassSpec | None:
     capability = compute_capability(nodes)
     backends = tuple(
@@ -149,11 +149,7 @@ def _spec(
     )
     if not backends:
         return None
-    tainted = any(
-        taint.get("key") == _TAINT
-        for node in nodes
-        for taint in (node.get("spec") or {}).get("taints") or ()
-    )
+    tainted = any(taint.key == _TAINT for node in nodes for taint in node.taints)
     return AcceleratorClassSpec(
         node_selector={kind.label: kind.product},
         resource_name=kind.resource,

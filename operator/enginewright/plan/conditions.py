@@ -114,8 +114,8 @@ def _not_prepared(standing: Standing, serves: str) -> Verdict | None:
         return Verdict("False", obstacle.reason, obstacle.message + serves, obstacle.stalled)
     if outcome and outcome.failure:
         message = outcome.failure.message + serves
-        if outcome.retries:
-            return Verdict("False", outcome.failure.reason, message + _again(outcome, message))
+        if not outcome.failure.lasting:
+            return Verdict("False", outcome.failure.reason, message + _again(outcome))
         return Verdict("False", outcome.failure.reason, message, stalled=True)
     if outcome is None or outcome.prepared is None:
         message = f"preparing the model: {outcome.message if outcome else 'next'}{serves}"
@@ -154,11 +154,9 @@ def _rolling_out(standing: Standing, progress: Progress, serves: str) -> Verdict
     )
 
 
-def _again(outcome: Outcome, message: str) -> str:
-    """Add that it is tried again, unless the remedy says so already."""
-    if outcome.message:
-        return f"; trying again: {outcome.message}"
-    return "" if "tried again" in message else "; it is tried again"
+def _again(outcome: Outcome) -> str:
+    """Add that it is tried again, now or later."""
+    return f"; trying again: {outcome.message}" if outcome.message else "; it is tried again"
 
 
 def _serves(rollout: Rollout) -> str:

@@ -13,11 +13,11 @@ from enginewright.api.conditions import (
 )
 from enginewright.api.inference_engine import (
     EngineFacts,
-    EngineFailure,
     EngineSummary,
     InferenceEngine,
     InferenceEngineStatus,
 )
+from enginewright.api.job_failure import JobFailure
 from enginewright.contract.budget import billionths
 from enginewright.contract.report import PublishedEngine
 from enginewright.plan.types import EventIntent
@@ -50,7 +50,7 @@ class Standing:
         return cls(kept, StatusReason.BUILT, _in_words(engine), ready=True)
 
     @classmethod
-    def failed(cls, status: InferenceEngineStatus, failure: EngineFailure) -> "Standing":
+    def failed(cls, status: InferenceEngineStatus, failure: JobFailure) -> "Standing":
         """Return the Standing of a build that would fail again; it is remembered."""
         known = [each for each in status.failed_builds if each != status.build_hash]
         builds = (*known, status.build_hash)[-_REMEMBERED_BUILDS:]

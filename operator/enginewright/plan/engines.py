@@ -1,32 +1,34 @@
-"""The decision about one InferenceEngine: look in the store, build, remember, tell.
+"""The decision about one InferenceEngine: look in the store, build, remember, report.
 
 The memory is the status, so a Job that has been cleaned away starts nothing: an engine that is there
 is never built again, and a build that cannot succeed is not repeated until spec.build is another one.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from enginewright.api.conditions import StatusReason
-from enginewright.api.inference_engine import (
-    EngineFailure,
-    InferenceEngine,
-    InferenceEngineStatus,
-)
+from enginewright.api.inference_engine import InferenceEngine, InferenceEngineStatus
+from enginewright.api.job_failure import JobFailure
 from enginewright.contract.keys import engine_key
-from enginewright.contract.reasons import REMEDIES, ExitCode, Reason
+from enginewright.contract.reasons import REMEDIES, Reason
 from enginewright.contract.report import Progress, PublishedEngine
 from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, EngineRecipe, EngineTask
 from enginewright.manifests.engine_job import EngineJob, engine_job, lookup_job
 from enginewright.manifests.names import engine_job_name, lookup_job_name
-from enginewright.plan import job_state, pods
+from enginewright.observed.jobs import JobView
+from enginewright.observed.pods import PodView
+from enginewright.plan import pods
+from enginewright.plan.attempts import Failed, Observed, Start, Succeeded, UnderWay, Work, advance
 from enginewright.plan.engine_status import Standing, engine_facts, status_of, told
 from enginewright.plan.engines_wanted import build_hash
-from enginewright.plan.types import Config, Object, ObjectRef, Plan
+from enginewright.plan.types import Config, ObjectRef, Plan
 
+_LOOKUP: Final = (LOOKUP_STAGE,)
 _TENTH: Final = 10  # percent
 _NO_NODE_OF_THE_CLASS: Final = re.compile(
     r"^0/(\d+) nodes are available: \1 node\(s\) didn't match Pod's node affinity/selector"
@@ -40,8 +42,8 @@ class BuildFacts:
     engine: InferenceEngine
     config: Config
     now: datetime  # timezone-aware
-    jobs: tuple[Object, ...] = ()  # this engine's
-    pods: tuple[Object, ...] = ()  # of its Jobs
+    jobs: tuple[JobView, ...] = ()  # this engine's
+    pods: tuple[PodView, ...] = ()  # of its Jobs
     progress: Mapping[str, Progress] = field(
         default_factory=dict
     )  # by Job; absent: not known, as after a restart
@@ -103,31 +105,95 @@ def _standing(facts: BuildFacts) -> Standing:
     return _of_attempt(facts, known, max(known.attempt, 1))
 
 
+@dataclass(frozen=True)
+class _Found:
+    """What a look into the store came to."""
+
+    engine: PublishedEngine | None
+
+
 def _of_attempt(facts: BuildFacts, known: InferenceEngineStatus, attempt: int) -> Standing:
-    name = facts.engine.metadata.name
-    jobs = {job["metadata"]["name"]: job for job in facts.jobs}
-    if job := jobs.get(engine_job_name(name, known.build_hash, attempt)):
-        return _of_job(facts, known, job, attempt, ENGINE_STAGES)
-    is_looking = _needs_lookup(facts.engine, known)
-    if is_looking and (job := jobs.get(lookup_job_name(name, known.build_hash, attempt))):
-        return _of_job(facts, known, job, attempt, (LOOKUP_STAGE,))
-    if known.failure and known.failure.attempts >= attempt:
-        return _after_failure(facts, known, known.failure)
-    return _start(facts, known, attempt, look=is_looking)
+    observed = Observed({job.name: job for job in facts.jobs}, facts.pods, facts.now)
+    build = _build(facts.engine, known)
+    if not _needs_lookup(facts.engine, known) or build.name(attempt) in observed.jobs:
+        return _of_build(facts, known, advance(build, observed, attempt, known.failure))
+    found = advance(_lookup(facts.engine, known), observed, attempt, known.failure)
+    match found:
+        case Succeeded():
+            if engine := found.result.engine:
+                return _built(known, found.attempt, found.job, LOOKUP_STAGE, engine)
+            return _start(facts, known, Start(found.attempt, known.failure), look=False)
+        case Start():
+            return _start(facts, known, found, look=True)
+        case UnderWay():
+            return _under_way(facts, known, found)
+        case Failed():
+            return _failed(known, found)
+
+
+def _of_build(
+    facts: BuildFacts,
+    known: InferenceEngineStatus,
+    state: Start | UnderWay | Succeeded[PublishedEngine] | Failed,
+) -> Standing:
+    match state:
+        case Succeeded():
+            return _built(known, state.attempt, state.job, ENGINE_STAGES[-1], state.result)
+        case Start():
+            look = state.after_success and _takes_device(facts.engine)
+            return _start(facts, known, state, look=look or _needs_lookup(facts.engine, known))
+        case UnderWay():
+            return _under_way(facts, known, state)
+        case Failed():
+            return _failed(known, state)
+
+
+def _build(engine: InferenceEngine, known: InferenceEngineStatus) -> Work[PublishedEngine]:
+    seconds = engine.spec.build.timeout_seconds
+    return Work(
+        stages=ENGINE_STAGES,
+        name=partial(engine_job_name, engine.metadata.name, known.build_hash),
+        result=partial(_published, key=engine.spec.key),
+        overdue=(Reason.TIMEOUT, f"{{stage}} was not done after {seconds} s"),
+    )
+
+
+def _lookup(engine: InferenceEngine, known: InferenceEngineStatus) -> Work[_Found]:
+    return Work(
+        stages=_LOOKUP,
+        name=partial(lookup_job_name, engine.metadata.name, known.build_hash),
+        result=lambda pod: _Found(_published(pod, engine.spec.key)),
+        overdue=(Reason.STORE_UNAVAILABLE, "looking into the store took too long"),
+    )
+
+
+def _published(pod: PodView, key: str) -> PublishedEngine | None:
+    found = (report.engine for report in pods.reports(pod))
+    return next((each for each in found if each and each.key == key), None)
 
 
 def _needs_lookup(engine: InferenceEngine, known: InferenceEngineStatus) -> bool:
-    """Tell whether to look in the store first: where building takes a device, and nobody has looked."""
-    takes_device = engine.spec.build.resource_name and not engine.spec.recipe.ahead_of_time
-    return bool(takes_device) and known.stage in ("", LOOKUP_STAGE)
+    """Return whether to look in the store first: where building takes a device, and nobody has looked."""
+    return _takes_device(engine) and known.stage in ("", LOOKUP_STAGE)
+
+
+def _takes_device(engine: InferenceEngine) -> bool:
+    return bool(engine.spec.build.resource_name) and not engine.spec.recipe.ahead_of_time
+
+
+def _built(
+    known: InferenceEngineStatus, attempt: int, job: str, stage: str, engine: PublishedEngine
+) -> Standing:
+    done = {"job": job, "attempt": attempt, "stage": stage, "percent": None, "failure": None}
+    return Standing.built(known.model_copy(update=done), engine_facts(engine))
 
 
 def _start(
-    facts: BuildFacts, known: InferenceEngineStatus, attempt: int, *, look: bool
+    facts: BuildFacts, known: InferenceEngineStatus, state: Start, *, look: bool
 ) -> Standing:
     engine = facts.engine
     named, made = (lookup_job_name, lookup_job) if look else (engine_job_name, engine_job)
-    name = named(engine.metadata.name, known.build_hash, attempt)
+    name = named(engine.metadata.name, known.build_hash, state.attempt)
     job = made(
         engine,
         EngineJob(
@@ -143,74 +209,47 @@ def _start(
     )
     stage = LOOKUP_STAGE if look else ENGINE_STAGES[0]
     status = known.model_copy(
-        update={"job": name, "stage": stage, "attempt": attempt, "percent": None}
+        update={
+            "job": name,
+            "stage": stage,
+            "attempt": state.attempt,
+            "percent": None,
+            "failure": state.failure,
+        }
     )
-    return replace(_waiting(status, stage, known.failure), apply=(job,))
+    return replace(_waiting(status, stage, state.failure), apply=(job,))
 
 
-def _of_job(
-    facts: BuildFacts,
-    known: InferenceEngineStatus,
-    job: Object,
-    attempt: int,
-    stages: tuple[str, ...],
-) -> Standing:
-    """Return what came of a Job of this attempt."""
-    mine = pods.of_job(facts.pods, job["metadata"]["name"])
+def _under_way(facts: BuildFacts, known: InferenceEngineStatus, state: UnderWay) -> Standing:
+    pod, stage = state.pod, state.stage
     # A Job that came first and one that was begun before its status was written look alike.
-    known = known.model_copy(update={"job": job["metadata"]["name"], "attempt": attempt})
-    late = next((pod for pod in mine if _status(pod).get("reason") == "DeadlineExceeded"), None)
-    # Jobs and pods are watched apart: what a pod said may be seen later than that its Job ended.
-    if late is None and not (job_state.ended(job) and all(map(pods.leaving, mine))):
-        return _under_way(facts, known, mine, stages)
-    if job_state.condition(job, "Complete"):
-        if published := _published(mine, facts.engine.spec.key):
-            done = known.model_copy(update={"stage": stages[-1], "percent": None, "failure": None})
-            return Standing.built(done, engine_facts(published))
-        if stages == (LOOKUP_STAGE,):
-            return _start(facts, known, attempt, look=False)
-    remembered = known.failure
-    if remembered is None or remembered.attempts < attempt:
-        remembered = (
-            _too_late(facts, known, pods.running_stage(late, stages))
-            if late
-            else _failure(facts, known, job, mine)
-        )
-    # The Job would begin anew: it does not know that time was all that its pod lacked.
-    return replace(_after_failure(facts, known, remembered), end=known.job if late else "")
-
-
-def _under_way(
-    facts: BuildFacts,
-    known: InferenceEngineStatus,
-    mine: Sequence[Object],
-    stages: tuple[str, ...],
-) -> Standing:
-    pod = mine[-1] if mine else None
-    stage = pods.running_stage(pod, stages) if pod else stages[0]
     status = known.model_copy(
-        update={"stage": stage, "percent": _percent(facts, known, stage, pod)}
+        update={
+            "job": state.job,
+            "attempt": state.attempt,
+            "stage": stage,
+            "percent": _percent(facts, state),
+        }
     )
-    if pod and stage != LOOKUP_STAGE and (words := _wants_device(facts.engine, pod)):
-        message = f"{words}; {REMEDIES[Reason.CAPACITY_BLOCKED]}"
+    if pod and stage != LOOKUP_STAGE and (lacking := _lacks_device(facts.engine, pod)):
+        message = f"{lacking}; {REMEDIES[Reason.CAPACITY_BLOCKED]}"
         return Standing(status, Reason.CAPACITY_BLOCKED, message)
-    found = next((each for each in map(pods.failure, reversed(mine)) if each), None)
-    failure = known.failure
-    if found:
-        failure = _remembered(facts, known, found.stage, found.reason, found.message)
-        if found.exit_code == ExitCode.PERMANENT:  # podFailurePolicy ends the Job
-            return _after_failure(facts, known, failure)
-    trouble = pods.trouble(pod) if pod else ""
-    is_placed = pod is not None and bool((pod.get("spec") or {}).get("nodeName"))
-    return _waiting(status, stage, failure, trouble=trouble, is_placed=is_placed)
+    standing = _waiting(
+        status,
+        stage,
+        state.failure,
+        waiting_for=state.waiting_for,
+        is_placed=pod is not None and pod.node != "",
+    )
+    return replace(standing, requeue_after=state.requeue_after)
 
 
 def _waiting(
     status: InferenceEngineStatus,
     stage: str,
-    failure: EngineFailure | None,
+    failure: JobFailure | None,
     *,
-    trouble: str = "",
+    waiting_for: str = "",
     is_placed: bool = False,
 ) -> Standing:
     """Return a Standing that says what is being done, and what went wrong before."""
@@ -222,109 +261,61 @@ def _waiting(
         message = f"{stage} ({ENGINE_STAGES.index(stage) + 1}/{len(ENGINE_STAGES)}){percent}"
     else:
         reason, message = StatusReason.QUEUED, "waiting for a node to build on"
-    message = f"{message}: {trouble}" if trouble else message
+    message = f"{message}: {waiting_for}" if waiting_for else message
     if failure:
         return Standing(status, failure.reason, f"{failure.message}; trying again: {message}")
     return Standing(status, reason, message)
 
 
-def _percent(
-    facts: BuildFacts, known: InferenceEngineStatus, stage: str, pod: Object | None
-) -> int | None:
-    """Return how far the stage is; what was told before stands until somebody knows better."""
-    if pod is None or pods.ended(pod):
+def _percent(facts: BuildFacts, state: UnderWay) -> int | None:
+    """Return how far the stage is; what was reported before stands until the pod reports again."""
+    if state.pod is None or state.pod.finished:
         return None
-    progress = facts.progress.get(known.job)
-    if progress and progress.stage == stage:
+    progress = facts.progress.get(state.job)
+    if progress and progress.stage == state.stage:
         return progress.percent // _TENTH * _TENTH
     before = facts.engine.status
-    return before.percent if (before.job, before.stage) == (known.job, stage) else None
+    return before.percent if (before.job, before.stage) == (state.job, state.stage) else None
 
 
-def _wants_device(engine: InferenceEngine, pod: Object) -> str:
-    """Return the scheduler's words where no node has a free device of the class; else nothing."""
+def _lacks_device(engine: InferenceEngine, pod: PodView) -> str:
+    """Return what the scheduler reports where no node has a free device of the class; else nothing."""
     resource = engine.spec.build.resource_name
-    for condition in _status(pod).get("conditions") or ():
-        if condition.get("type") != "PodScheduled" or condition.get("status") != "False":
-            continue
-        # What follows is about the preemption of others, and changes with every attempt.
-        words = str(condition.get("message") or "").partition(" preemption: ")[0].rstrip(". ")
-        if resource and f"Insufficient {resource}" in words:
-            return f"no {resource} is free: {words}"
-        if resource and _NO_NODE_OF_THE_CLASS.match(words):
-            return f"no node of class {engine.spec.class_name} is there: {words}"
+    # What follows is about the preemption of others, and changes with every attempt.
+    reported = pod.unschedulable.partition(" preemption: ")[0].rstrip(". ")
+    if resource and f"Insufficient {resource}" in reported:
+        return f"no {resource} is free: {reported}"
+    if resource and _NO_NODE_OF_THE_CLASS.match(reported):
+        return f"no node of class {engine.spec.class_name} is there: {reported}"
     return ""
 
 
-def _published(mine: Sequence[Object], key: str) -> PublishedEngine | None:
-    found = (report.engine for pod in reversed(mine) for report in pods.heralds(pod))
-    return next((each for each in found if each and each.key == key), None)
-
-
-def _failure(
-    facts: BuildFacts,
-    known: InferenceEngineStatus,
-    job: Object,
-    mine: Sequence[Object],
-) -> EngineFailure:
-    """Return why a Job came to nothing."""
-    found = next((each for each in map(pods.failure, reversed(mine)) if each), None)
-    if found:
-        return _remembered(facts, known, found.stage, found.reason, found.message)
-    words = next((text for pod in mine if (text := str(_status(pod).get("message") or ""))), "")
-    if job_state.condition(job, "Complete"):
-        message = "the Job ended well, but what its pod said is gone; it is looked for in the store"
-    elif words:
-        message = f"the pod was not run: {words}; {REMEDIES[Reason.INTERNAL_ERROR]}"
-    else:
-        message = f"the Job ended without a word from its pods; {REMEDIES[Reason.INTERNAL_ERROR]}"
-    return _remembered(facts, known, "", Reason.INTERNAL_ERROR, message)
-
-
-def _too_late(facts: BuildFacts, known: InferenceEngineStatus, stage: str) -> EngineFailure:
-    if stage == LOOKUP_STAGE:
-        message = f"looking into the store took too long; {REMEDIES[Reason.STORE_UNAVAILABLE]}"
-        return _remembered(facts, known, stage, Reason.STORE_UNAVAILABLE, message)
-    seconds = facts.engine.spec.build.timeout_seconds
-    message = f"{stage} was not done after {seconds} s; {REMEDIES[Reason.TIMEOUT]}"
-    return _remembered(facts, known, stage, Reason.TIMEOUT, message)
-
-
-def _remembered(
-    facts: BuildFacts, known: InferenceEngineStatus, stage: str, reason: Reason, message: str
-) -> EngineFailure:
-    return EngineFailure(
-        stage=stage,
-        reason=reason,
-        message=message,
-        time=facts.now.astimezone(UTC).replace(microsecond=0),
-        attempts=known.attempt,
-        lasting=not job_state.can_pass(reason),
+def _failed(known: InferenceEngineStatus, state: Failed) -> Standing:
+    failure = state.failure
+    known = known.model_copy(
+        update={
+            "failure": failure,
+            "attempt": state.attempt,
+            "stage": failure.stage,
+            "percent": None,
+        }
+    )
+    if state.requeue_after is None:
+        return replace(Standing.failed(known, failure), end=state.ends)
+    message = f"{failure.message}; it is tried again"
+    return Standing(
+        known, failure.reason, message, end=state.ends, requeue_after=state.requeue_after
     )
 
 
-def _after_failure(
-    facts: BuildFacts, known: InferenceEngineStatus, failure: EngineFailure
-) -> Standing:
-    """Stay failed, wait, or try again."""
-    known = known.model_copy(update={"failure": failure, "stage": failure.stage, "percent": None})
-    if failure.lasting:
-        return Standing.failed(known, failure)
-    wait = (job_state.due(failure.time, failure.attempts) - facts.now).total_seconds()
-    if wait > 0:
-        again = "" if "tried again" in failure.message else "; it is tried again"
-        return Standing(known, failure.reason, failure.message + again, requeue_after=wait)
-    return _start(facts, known, failure.attempts + 1, look=_needs_lookup(facts.engine, known))
-
-
-def _tried_before(last: EngineFailure | None) -> EngineFailure:
+def _tried_before(last: JobFailure | None) -> JobFailure:
     """Return why a spec.build is not tried that failed before another one did."""
     message = (
         "building with this spec.build has failed before: change it, or delete this InferenceEngine"
         " to have it tried all the same"
     )
     if last is None:
-        return EngineFailure(reason=Reason.BUILD_FAILED, message=message, lasting=True)
+        return JobFailure(reason=Reason.BUILD_FAILED, message=message, lasting=True)
     return last.model_copy(update={"message": f"{message}; {last.message}", "lasting": True})
 
 
@@ -335,13 +326,9 @@ def _unwanted(facts: BuildFacts, standing: Standing) -> tuple[ObjectRef, ...]:
     return tuple(
         ObjectRef("batch/v1", "Job", engine.namespace, name)
         for job in facts.jobs
-        if (name := job["metadata"]["name"]) == standing.end
-        or (name not in kept and (standing.apply or not job_state.ended(job)))
+        if (name := job.name) == standing.end
+        or (name not in kept and (standing.apply or not job.ended))
     )
-
-
-def _status(pod: Object) -> Mapping[str, Any]:
-    return pod.get("status") or {}
 
 
 def _recipe(engine: InferenceEngine) -> EngineRecipe:

@@ -169,17 +169,12 @@ def _is_lost(facts: Facts, there: InferenceEngine) -> bool:
     if there.status.engine is None or ready is None or ready.status != "True":
         return False
     serving = {
-        str((each["metadata"].get("labels") or {}).get(REVISION))
+        each.revision
         for each in facts.revisions
-        for one in (each.get("data") or {}).get("classes") or ()
-        if one.get("engine_key") == there.spec.key
+        if each.snapshot and any(one.engine_key == there.spec.key for one in each.snapshot.classes)
     }
     built = ready.last_transition_time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    failures = (
-        pods.failure(pod)
-        for pod in facts.pods
-        if str((pod["metadata"].get("labels") or {}).get(REVISION)) in serving
-    )
+    failures = (pods.failure(pod) for pod in facts.pods if pod.label(REVISION) in serving)
     return any(
         each is not None
         and each.stage == FETCH_ARTIFACT  # the server sees its own copy, not the store

@@ -12,7 +12,7 @@ from itertools import count
 from typing import Final
 
 from enginewright.manifests.names import child_name
-from enginewright.plan.types import Object
+from enginewright.observed.nodes import NodeView
 
 _PREFIX: Final = "nvidia.com/"
 _GPU: Final = "nvidia.com/gpu"
@@ -42,9 +42,9 @@ class GpuKind:
         return f"{self.resource.removeprefix(_PREFIX)}_{self.product}"
 
 
-def kinds_of(node: Object) -> tuple[GpuKind, ...]:
+def kinds_of(node: NodeView) -> tuple[GpuKind, ...]:
     """Return the kinds of GPU that pods may ask the node for."""
-    labels = _labels(node)
+    labels = node.labels
     if labels.get(_MIG_STATE) in _MIG_IN_CHANGE:
         return ()
     slices = [
@@ -78,9 +78,9 @@ def _replicas(labels: Mapping[str, str], resource: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def compute_capability(nodes: Iterable[Object]) -> str | None:
+def compute_capability(nodes: Iterable[NodeView]) -> str | None:
     """Return the compute capability of the nodes' GPUs; None where they do not tell the same."""
-    told = {_capability(_labels(node)) for node in nodes}
+    told = {_capability(node.labels) for node in nodes}
     return told.pop() if len(told) == 1 else None
 
 
@@ -122,7 +122,3 @@ def _words(product: str, *, short: bool) -> str:
     if short:
         words = [word for word in words if not _FORM_FACTOR.fullmatch(word)] or words
     return child_name("-".join(words) or "gpu")
-
-
-def _labels(node: Object) -> Mapping[str, str]:
-    return node["metadata"].get("labels") or {}

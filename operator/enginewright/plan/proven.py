@@ -8,11 +8,10 @@ from enginewright.contract.task import Promise
 from enginewright.contract.verdict import Verdict
 from enginewright.manifests.deployment import SIDECAR
 from enginewright.manifests.labels import COMPONENT, REVISION
-from enginewright.plan.job_state import label
-from enginewright.plan.pods import container_statuses, is_ready, leaving
+from enginewright.observed.pods import PodView
 from enginewright.plan.proofs import Proofs, Statement, proofs
 from enginewright.plan.rollout import Rollout
-from enginewright.plan.types import Facts, Object
+from enginewright.plan.types import Facts
 
 
 def what_is_proven(facts: Facts, rollout: Rollout) -> Proofs | None:
@@ -23,10 +22,10 @@ def what_is_proven(facts: Facts, rollout: Rollout) -> Proofs | None:
         return None
     promise = _promise(facts, revision)
     mine = _pods(facts, revision)
-    speaking = [pod for pod in mine if is_ready(pod) or _was_let_in(facts, pod)] or mine
+    speaking = [pod for pod in mine if pod.ready or _was_let_in(facts, pod)] or mine
     found = _verdicts(facts, speaking)
     proven = proofs(found, promise)
-    unheard = [pod for pod in speaking if pod["metadata"]["name"] in facts.silent]
+    unheard = [pod for pod in speaking if pod.name in facts.silent]
     if unheard and not (proven and proven.bad_news):
         return _too_old(facts, len(unheard), len(speaking))
     before = facts.model.status
@@ -55,44 +54,40 @@ def _statuses(proven: Proofs) -> tuple[str | None, ...]:
     return tuple(each.status if each else None for each in statements)
 
 
-def _is_awaited(facts: Facts, pod: Object) -> bool:
+def _is_awaited(facts: Facts, pod: PodView) -> bool:
     """Tell whether the pod's sidecar runs, and has not been heard of."""
-    name = pod["metadata"]["name"]
+    sidecar = pod.container(SIDECAR)
     return (
-        name not in facts.verdicts
-        and name not in facts.silent
-        and any(
-            each.get("name") == SIDECAR and "running" in (each.get("state") or {})
-            for each in container_statuses(pod)
-        )
+        pod.name not in facts.verdicts
+        and pod.name not in facts.silent
+        and sidecar is not None
+        and sidecar.running
     )
 
 
-def _pods(facts: Facts, revision: str) -> list[Object]:
+def _pods(facts: Facts, revision: str) -> list[PodView]:
     return [
         pod
         for pod in facts.pods
-        if label(pod, COMPONENT) == "serve"
-        and label(pod, REVISION) == revision
-        and not leaving(pod)
+        if pod.label(COMPONENT) == "serve" and pod.label(REVISION) == revision and not pod.leaving
     ]
 
 
-def _was_let_in(facts: Facts, pod: Object) -> bool:
+def _was_let_in(facts: Facts, pod: PodView) -> bool:
     """Tell whether the pod served until its proofs failed: what broke is told, not only avoided."""
-    verdict = facts.verdicts.get(pod["metadata"]["name"])
+    verdict = facts.verdicts.get(pod.name)
     return verdict is not None and verdict.admitted
 
 
-def _verdicts(facts: Facts, pods: Iterable[Object]) -> tuple[Verdict, ...]:
-    names = [pod["metadata"]["name"] for pod in pods]
+def _verdicts(facts: Facts, pods: Iterable[PodView]) -> tuple[Verdict, ...]:
+    names = [pod.name for pod in pods]
     return tuple(facts.verdicts[name] for name in names if name in facts.verdicts)
 
 
 def _promise(facts: Facts, revision: str) -> Promise:
     for each in facts.revisions:
-        if label(each, REVISION) == revision:
-            return Promise.model_validate((each.get("data") or {}).get("promise") or {})
+        if each.revision == revision and each.snapshot:
+            return each.snapshot.promise
     return Promise()
 
 

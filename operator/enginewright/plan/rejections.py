@@ -65,7 +65,7 @@ def _lasting(
     outcome: Outcome | None, engines: Engines | None, rollout: Rollout
 ) -> tuple[str, str] | None:
     found: tuple[str, str] | None = None
-    if outcome and outcome.failure and not outcome.retries:
+    if outcome and outcome.failure and outcome.failure.lasting:
         found = outcome.failure.reason, outcome.failure.message
     elif engines and engines.failure and engines.failure.lasting:
         found = engines.failure.reason, engines.failure.message

@@ -19,7 +19,6 @@ from enginewright.contract.task import Promise, Recipe
 from enginewright.manifests.prepare_job import Input
 from enginewright.plan.backends import Candidate, candidates
 from enginewright.plan.classes import is_proposed
-from enginewright.plan.nodes import takes_pods
 from enginewright.plan.obstacle import Obstacle
 from enginewright.plan.recipe import inputs as prepare_inputs
 from enginewright.plan.recipe import recipe, why_not
@@ -105,16 +104,12 @@ def _unsupported_fields(facts: Facts) -> Obstacle | None:
 def _unshared_store(facts: Facts) -> Obstacle | None:
     """Refuse a volume that only one node can mount where pods may land on several."""
     claim = facts.store
-    modes = (
-        tuple((claim.get("spec") or {}).get("accessModes") or ())
-        if claim
-        else (facts.config.store.access_mode,)
-    )
+    modes = claim.access_modes if claim else (facts.config.store.access_mode,)
     if "ReadWriteMany" in modes:
         return None
     tolerations = [*facts.model.spec.pod_template.tolerations]
     tolerations += [one for each in facts.classes for one in each.spec.tolerations]
-    open_nodes = sum(takes_pods(node, tolerations) for node in facts.nodes)
+    open_nodes = sum(node.takes_pods(tolerations) for node in facts.nodes)
     if open_nodes < _MANY_NODES:
         return None
     message = (

@@ -8,19 +8,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from enginewright.api.inference_model_status import Prepared, ServingClass, ServingState
 from enginewright.manifests.deployment import serving_deployment, sidecar_memory
-from enginewright.manifests.labels import CLASS, COMPONENT, REVISION
+from enginewright.manifests.labels import COMPONENT, REVISION
 from enginewright.manifests.names import revision_name
 from enginewright.manifests.service import disruption_budget, service
 from enginewright.manifests.snapshot import Snapshot, class_snapshot, controller_revision
+from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.pods import PodView
 from enginewright.plan import pods
-from enginewright.plan.job_state import label
 from enginewright.plan.proofs import refusal
 from enginewright.plan.resolve import Target
-from enginewright.plan.types import Facts, Object, ObjectRef
+from enginewright.plan.types import Facts, ObjectRef
 
 KEPT_REVISIONS: Final = 5
 
@@ -83,19 +82,17 @@ def wanted_snapshot(
 
 def roll_out(facts: Facts, wanted: Snapshot | None) -> Rollout:
     """Return what is to serve: `wanted` when there is one and nothing holds it, else the last good."""
-    known = _snapshots(facts)
+    known = {each.revision: each.snapshot for each in facts.revisions if each.snapshot}
     held = facts.model.spec.rollout.paused
     applied = (_last_good(facts, known) if held else wanted) or _last_good(facts, known)
-    deployments = {label(each, CLASS): each for each in facts.deployments}
-    ready = sum(
-        int((each.get("status") or {}).get("readyReplicas") or 0) for each in facts.deployments
-    )
+    deployments = {each.accelerator_class: each for each in facts.deployments}
+    ready = sum(each.ready_pods for each in facts.deployments)
     revision = wanted.revision if wanted else None
     if applied is None:
         return Rollout(revision, None, 0, ready, facts.model.status.serving, None)
     replicas = {each.name: _replicas(facts, each.name) for each in applied.classes}
     progress = _progress(facts, applied, deployments, replicas)
-    gone = [each for each in facts.deployments if label(each, CLASS) not in replicas]
+    gone = [each for each in facts.deployments if each.accelerator_class not in replicas]
     return Rollout(
         wanted=revision,
         applied=applied.revision,
@@ -111,22 +108,11 @@ def roll_out(facts: Facts, wanted: Snapshot | None) -> Rollout:
     )
 
 
-def _snapshots(facts: Facts) -> dict[str, Snapshot]:
-    found = {}
-    for each in facts.revisions:
-        try:
-            snapshot = Snapshot.read(each)
-        except ValidationError:
-            continue  # another version's: it can be served no more, only replaced
-        found[label(each, REVISION)] = snapshot
-    return found
-
-
 def _last_good(facts: Facts, known: Mapping[str, Snapshot]) -> Snapshot | None:
     """Return the revision that served last, else the one that the Deployments carry."""
     serving = facts.model.status.serving
     names = [serving.revision] if serving else []
-    names += sorted({label(each, REVISION) for each in facts.deployments})
+    names += sorted({each.revision for each in facts.deployments})
     return next((known[name] for name in names if name in known), None)
 
 
@@ -152,33 +138,32 @@ def _objects(
 
 def _number(facts: Facts, revision: str) -> int:
     """Return the revision's number: its own when it is known, else the next."""
-    numbers = {label(each, REVISION): int(each.get("revision") or 0) for each in facts.revisions}
+    numbers = {each.revision: each.number for each in facts.revisions}
     return numbers.get(revision, max(numbers.values(), default=0) + 1)
 
 
-def _removals(facts: Facts, deployments: Iterable[Object]) -> Iterable[ObjectRef]:
+def _removals(facts: Facts, deployments: Iterable[DeploymentView]) -> Iterable[ObjectRef]:
     namespace = facts.model.metadata.namespace
     for each in deployments:
-        name = each["metadata"]["name"]
-        yield ObjectRef("apps/v1", "Deployment", namespace, name)
-        yield ObjectRef("policy/v1", "PodDisruptionBudget", namespace, name)
+        yield ObjectRef("apps/v1", "Deployment", namespace, each.name)
+        yield ObjectRef("policy/v1", "PodDisruptionBudget", namespace, each.name)
 
 
 def _old_revisions(facts: Facts, keep: str) -> Iterable[ObjectRef]:
     model = facts.model
     serving = model.status.serving
     pinned = {keep, serving.revision if serving else ""}
-    loose = [each for each in facts.revisions if label(each, REVISION) not in pinned]
-    loose.sort(key=lambda each: int(each.get("revision") or 0), reverse=True)
+    loose = [each for each in facts.revisions if each.revision not in pinned]
+    loose.sort(key=lambda each: each.number, reverse=True)
     for each in loose[KEPT_REVISIONS - 1 :]:
-        name = revision_name(model.metadata.name, label(each, REVISION))
+        name = revision_name(model.metadata.name, each.revision)
         yield ObjectRef("apps/v1", "ControllerRevision", model.metadata.namespace, name)
 
 
 def _progress(
     facts: Facts,
     snapshot: Snapshot,
-    deployments: Mapping[str, Object],
+    deployments: Mapping[str, DeploymentView],
     replicas: Mapping[str, int],
 ) -> Progress:
     parts = []
@@ -186,61 +171,38 @@ def _progress(
     for each in snapshot.classes:
         wanted = replicas[each.name]
         deployment = deployments.get(each.name)
-        updated = _updated(deployment, snapshot.revision)
-        complete = complete and _complete(deployment, snapshot.revision, wanted)
-        stuck = stuck or (updated is not None and _gave_up(deployment))
-        parts.append(f"{each.name} {min(updated or 0, wanted)}/{wanted}")
+        carries = deployment if deployment and _carries(deployment, snapshot.revision) else None
+        available = carries.available_updated() if carries else 0
+        complete = complete and carries is not None and carries.is_complete(wanted)
+        stuck = stuck or (carries is not None and carries.is_stuck)
+        parts.append(f"{each.name} {min(available, wanted)}/{wanted}")
     message = f"pods ready: {', '.join(parts)}"
     if complete:
         return Progress(complete=True, message=message)
     mine = [
         pod
         for pod in facts.pods
-        if label(pod, COMPONENT) == "serve" and label(pod, REVISION) == snapshot.revision
+        if pod.label(COMPONENT) == "serve" and pod.label(REVISION) == snapshot.revision
     ]
-    unready = [pod for pod in mine if not pods.is_ready(pod) and not pods.leaving(pod)]
+    unready = [pod for pod in mine if not pod.ready and not pod.leaving]
     failed = next((each for each in map(pods.failure, unready) if each), None)
     failed = failed or next((each for each in _refused(facts, unready) if each), None)
-    trouble = next((each for each in map(pods.trouble, unready) if each), "")
+    trouble = next((each for each in map(pods.waiting_for, unready) if each), "")
     if trouble:
         message = f"{message}; {trouble}"
     return Progress(complete=False, message=message, failure=failed, stuck=stuck)
 
 
-def _refused(facts: Facts, unready: Iterable[Object]) -> Iterable[pods.Failure | None]:
+def _refused(facts: Facts, unready: Iterable[PodView]) -> Iterable[pods.Failure | None]:
     """Yield what the sidecars of pods that serve already, but are not let in, have found."""
     for pod in unready:
-        verdict = facts.verdicts.get(pod["metadata"]["name"])
+        verdict = facts.verdicts.get(pod.name)
         yield refusal(verdict) if verdict else None
 
 
-def _updated(deployment: Object | None, revision: str) -> int | None:
-    """Return how many pods of this revision are available; None before the Deployment has it."""
-    if deployment is None or label(deployment, REVISION) != revision:
-        return None
-    status = deployment.get("status") or {}
-    if int(status.get("observedGeneration") or 0) < int(
-        deployment["metadata"].get("generation") or 0
-    ):
-        return None
-    unavailable = int(status.get("replicas") or 0) - int(status.get("updatedReplicas") or 0)
-    available = int(status.get("availableReplicas") or 0)
-    return max(0, available - max(0, unavailable))
-
-
-def _complete(deployment: Object | None, revision: str, wanted: int) -> bool:
-    if deployment is None or _updated(deployment, revision) is None:
-        return False
-    status = deployment.get("status") or {}
-    counts = [
-        int(status.get(key) or 0) for key in ("replicas", "updatedReplicas", "availableReplicas")
-    ]
-    return _asked(deployment) == wanted and all(count == wanted for count in counts)
-
-
-def _gave_up(deployment: Object | None) -> bool:
-    conditions = ((deployment or {}).get("status") or {}).get("conditions") or ()
-    return any(each.get("reason") == "ProgressDeadlineExceeded" for each in conditions)
+def _carries(deployment: DeploymentView, revision: str) -> bool:
+    """Return whether the Deployment's counts are of this revision."""
+    return deployment.revision == revision and deployment.is_current
 
 
 def _serving(
@@ -248,7 +210,7 @@ def _serving(
     applied: Snapshot,
     progress: Progress,
     known: Mapping[str, Snapshot],
-    deployments: Mapping[str, Object],
+    deployments: Mapping[str, DeploymentView],
     replicas: Mapping[str, int],
 ) -> ServingState | None:
     before = facts.model.status.serving
@@ -261,8 +223,10 @@ def _serving(
         ServingClass(
             class_name=each.name,
             backend=each.backend,
-            replicas=replicas.get(each.name, _asked(deployments.get(each.name))),
-            ready_replicas=_ready_replicas(deployments.get(each.name)),
+            replicas=replicas.get(
+                each.name, there.asked if (there := deployments.get(each.name)) else 0
+            ),
+            ready_replicas=there.ready_pods if (there := deployments.get(each.name)) else 0,
         )
         for each in snapshot.classes
     )
@@ -273,11 +237,3 @@ def _serving(
         backend=snapshot.classes[0].backend,
         classes=classes,
     )
-
-
-def _ready_replicas(deployment: Object | None) -> int:
-    return int(((deployment or {}).get("status") or {}).get("readyReplicas") or 0)
-
-
-def _asked(deployment: Object | None) -> int:
-    return int(((deployment or {}).get("spec") or {}).get("replicas") or 0)

@@ -7,17 +7,19 @@ way: nothing here calls back, reads a clock or keeps state.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.verdict import Verdict
-
-Object: TypeAlias = Mapping[
-    str, Any
-]  # a Kubernetes object as the API server sends it, less managedFields
+from enginewright.observed.claims import ClaimView
+from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.jobs import JobView
+from enginewright.observed.nodes import NodeView
+from enginewright.observed.pods import PodView
+from enginewright.observed.revisions import RevisionView
 
 
 @dataclass(frozen=True)
@@ -50,18 +52,18 @@ class Facts:
     config: Config
     now: datetime  # timezone-aware
     classes: tuple[AcceleratorClass, ...] = ()
-    nodes: tuple[Object, ...] = ()
+    nodes: tuple[NodeView, ...] = ()
     images: Mapping[str, ImageFacts] = field(
         default_factory=dict
     )  # by reference; absent: not yet probed
     image_failures: Mapping[str, str] = field(
         default_factory=dict
     )  # by reference: why the probe failed
-    store: Object | None = None  # the namespace's claim
-    jobs: tuple[Object, ...] = ()  # this model's
-    pods: tuple[Object, ...] = ()  # of its Jobs and its Deployments
-    deployments: tuple[Object, ...] = ()
-    revisions: tuple[Object, ...] = ()  # its ControllerRevisions
+    store: ClaimView | None = None  # the namespace's claim
+    jobs: tuple[JobView, ...] = ()  # this model's
+    pods: tuple[PodView, ...] = ()  # of its Jobs and its Deployments
+    deployments: tuple[DeploymentView, ...] = ()
+    revisions: tuple[RevisionView, ...] = ()  # its ControllerRevisions
     engines: Mapping[str, InferenceEngine] = field(default_factory=dict)  # the namespace's, by name
     verdicts: Mapping[str, Verdict] = field(
         default_factory=dict

@@ -3,20 +3,17 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from enginewright.cli.plan.foreseen import Difference
-from enginewright.manifests.labels import REVISION
+from enginewright.kube.api import JsonObject
 from enginewright.manifests.snapshot import Snapshot
-from enginewright.plan.job_state import label
-from enginewright.plan.types import Facts, Object
+from enginewright.plan.types import Facts
 
 _SHOWN: Final = 12  # characters of a key
 _DUMP: Final[dict[str, Any]] = {"mode": "json", "by_alias": True, "exclude_none": True}
 _LATER: Final = "known once it is prepared"
 
 
-def of_specs(facts: Facts, live: Object | None) -> Iterator[Difference]:
+def of_specs(facts: Facts, live: JsonObject | None) -> Iterator[Difference]:
     """Yield the fields of the spec that differ from the model that is there."""
     if live is None:
         return
@@ -34,15 +31,13 @@ def of_revisions(facts: Facts, wanted: Snapshot, *, keys_known: bool) -> Iterato
     """Yield what differs between the revision that serves and the one that would."""
     serving = facts.model.status.serving
     revision = serving.revision if serving else None
-    found = next((each for each in facts.revisions if label(each, REVISION) == revision), None)
+    found = next((each for each in facts.revisions if each.revision == revision), None)
     if found is None:
         return
-    try:
-        now = Snapshot.read(found)
-    except ValidationError:
+    if found.snapshot is None:
         yield Difference(field="revision", before="another version's, which cannot be read")
         return
-    before, after = _parts(now), _parts(wanted)
+    before, after = _parts(found.snapshot), _parts(wanted)
     for field in dict.fromkeys((*before, *after)):
         unknown = not keys_known and field.endswith(("prepared model", "model digest", "engine"))
         new = _LATER if unknown else after.get(field, "")

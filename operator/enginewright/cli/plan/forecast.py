@@ -7,10 +7,11 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.cli.plan.differences import of_specs
 from enginewright.cli.plan.foreseen import ClassPlan, Forecast, Refusal
 from enginewright.cli.plan.steps import Steps
+from enginewright.kube.api import JsonObject
 from enginewright.plan.classes import readiness
 from enginewright.plan.obstacle import Obstacle
 from enginewright.plan.resolve import resolve
-from enginewright.plan.types import Facts, Object
+from enginewright.plan.types import Facts
 
 
 def refused(namespace: str, name: str, problems: tuple[str, ...], *, exists: bool) -> Forecast:
@@ -24,7 +25,7 @@ def refused(namespace: str, name: str, problems: tuple[str, ...], *, exists: boo
     )
 
 
-def forecast(facts: Facts, live: Object | None, *, nodes_known: bool) -> Forecast:
+def forecast(facts: Facts, live: JsonObject | None, *, nodes_known: bool) -> Forecast:
     """Return what would happen.
 
     Args:
@@ -61,7 +62,7 @@ def forecast(facts: Facts, live: Object | None, *, nodes_known: bool) -> Forecas
     )
 
 
-def _digest(facts: Facts, live: Object | None) -> str | None:
+def _digest(facts: Facts, live: JsonObject | None) -> str | None:
     """Return the digest of what is prepared now, if that comes from the source that would be.
 
     What the status tells belongs to the spec that it was prepared for: it says nothing of another

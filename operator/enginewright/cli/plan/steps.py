@@ -15,14 +15,13 @@ from enginewright.cli.plan.foreseen import Action, Difference, Refusal, Step
 from enginewright.contract.engines import whole_only
 from enginewright.contract.keys import prepared_key
 from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAGES
-from enginewright.manifests.labels import CLASS, REVISION
+from enginewright.observed.deployments import DeploymentView, deployment_view
 from enginewright.plan.engines import BuildFacts, plan_engine
 from enginewright.plan.engines_wanted import Engines, wanted_engines
-from enginewright.plan.job_state import label
 from enginewright.plan.prepare import Outcome, prepare
 from enginewright.plan.resolve import Target
 from enginewright.plan.rollout import roll_out, wanted_snapshot
-from enginewright.plan.types import Facts, Object
+from enginewright.plan.types import Facts
 
 _UNKNOWN: Final = "0" * 64  # stands for a key that is not known yet
 _BY_DIGEST: Final = "if the source is what its digest says, and one file"
@@ -100,7 +99,7 @@ class Steps:
             key = outcome.prepared.key
             return Step(action="reuse", kind="Prepared", key=key, message="prepared already")
         name = outcome.preparation.job if outcome.preparation else None
-        if outcome.failure and not outcome.retries:
+        if outcome.failure and outcome.failure.lasting:
             failure = outcome.failure
             self._refuse(failure.reason, failure.message)
             words = f"failed in stage {failure.stage}, and is not tried again as it is"
@@ -223,32 +222,34 @@ class Steps:
         self.differences = tuple(of_revisions(self._facts, snapshot, keys_known=made.is_known))
         paused = self._facts.model.spec.rollout.paused
         rollout = roll_out(self._facts, snapshot)
-        there = {each["metadata"]["name"]: each for each in self._facts.deployments}
+        there = {each.name: each for each in self._facts.deployments}
         for each in rollout.apply:
             if each["kind"] == "Deployment":
-                yield self._deployment(each, there.get(each["metadata"]["name"]), made, paused)
+                wanted = deployment_view(each)
+                yield self._deployment(wanted, there.get(wanted.name), made, paused)
         classes = {each.name for each in snapshot.classes}
         for name, known in there.items():
-            if label(known, CLASS) not in classes:
+            if known.accelerator_class not in classes:
                 yield Step(
                     action="keep" if paused else "delete",
                     kind="Deployment",
                     name=name,
-                    class_name=label(known, CLASS),
+                    class_name=known.accelerator_class,
                     message="once the new revision serves",
                 )
         if paused and not rollout.apply:
             yield Step(action="wait", kind="Deployment", message="spec.rollout.paused holds it")
 
-    def _deployment(self, wanted: Object, there: Object | None, made: _Made, paused: bool) -> Step:
-        revision = label(wanted, REVISION)
-        replicas = int(wanted["spec"]["replicas"])
-        now = int((there.get("spec") or {}).get("replicas") or 0) if there else 0
-        same = there is not None and label(there, REVISION) == revision
+    def _deployment(
+        self, wanted: DeploymentView, there: DeploymentView | None, made: _Made, paused: bool
+    ) -> Step:
+        revision, replicas = wanted.revision, wanted.asked
+        now = there.asked if there else 0
+        same = there is not None and there.revision == revision
         words = "spec.rollout.paused holds what serves" if paused else ""
         if there is not None and not (same and now == replicas):
             scale = "" if now == replicas else f"{now} → {replicas} pods"
-            moved = "" if same or paused else f"revision {label(there, REVISION)} → "
+            moved = "" if same or paused else f"revision {there.revision} → "
             to = "" if same or paused else (revision if made.is_known else self._new())
             words = ", ".join(filter(None, (f"{moved}{to}", scale, words)))
         elif there is None:
@@ -261,8 +262,8 @@ class Steps:
         return Step(
             action=action,
             kind="Deployment",
-            name=wanted["metadata"]["name"],
-            class_name=label(wanted, CLASS),
+            name=wanted.name,
+            class_name=wanted.accelerator_class,
             message=words,
         )
 

@@ -20,6 +20,16 @@ from enginewright.cli.images import USUAL_NAMESPACE
 from enginewright.cli.plan.manifest import Applied
 from enginewright.contract.images import VARIANTS, ImageFacts
 from enginewright.controller.children import of_jobs, of_owner
+from enginewright.controller.observe import (
+    CLAIM,
+    DEPLOYMENT,
+    JOB,
+    NODE,
+    POD,
+    REVISION,
+    Kind,
+    Viewed,
+)
 from enginewright.controller.parse import parsed, summary
 from enginewright.controller.settings import (
     CONFIG_VARIABLE,
@@ -31,13 +41,9 @@ from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
     CLAIMS,
-    CONTROLLER_REVISIONS,
-    DEPLOYMENTS,
     INFERENCE_ENGINES,
     INFERENCE_MODELS,
-    JOBS,
     NODES,
-    PODS,
     Resource,
 )
 from enginewright.manifests.labels import MODEL, model_value
@@ -161,34 +167,27 @@ def facts(
         }
     )
 
-    def children(resource: Resource) -> tuple[JsonObject, ...]:
+    def children(kind: Kind[Viewed]) -> tuple[Viewed, ...]:
         label = model_value(applied.name)
-        mine = (
-            each
-            for each in known.of(resource, namespace)
-            if (each["metadata"].get("labels") or {}).get(MODEL) == label
-        )
-        return of_owner(model.metadata.uid, mine)
+        views = map(kind.view, known.of(kind.resource, namespace))
+        return of_owner(model.metadata.uid, (each for each in views if each.label(MODEL) == label))
 
-    jobs = children(JOBS)
-    store = (
-        each
-        for each in known.of(CLAIMS, namespace)
-        if each["metadata"]["name"] == config.store.claim
-    )
+    jobs = children(JOB)
+    claims = map(CLAIM.view, known.of(CLAIMS, namespace))
+    store = (each for each in claims if each.name == config.store.claim)
     engines = parsed(InferenceEngine, known.of(INFERENCE_ENGINES, namespace))
     return Facts(
         model=model,
         config=config,
         now=datetime.now(UTC),
         classes=tuple(_classes(known, classes)),
-        nodes=tuple(known.of(NODES)),
+        nodes=tuple(map(NODE.view, known.of(NODES))),
         images=known.images,
         store=next(store, None),
         jobs=jobs,
-        pods=of_jobs(jobs, children(PODS)),
-        deployments=children(DEPLOYMENTS),
-        revisions=children(CONTROLLER_REVISIONS),
+        pods=of_jobs(jobs, children(POD)),
+        deployments=children(DEPLOYMENT),
+        revisions=children(REVISION),
         engines={each.metadata.name: each for each in engines},
     )
 

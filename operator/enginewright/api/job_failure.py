@@ -1,0 +1,31 @@
+"""What a status remembers of Jobs that failed."""
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field
+
+from enginewright.api.base import ApiModel
+from enginewright.api.markers import INT32
+
+
+class JobFailure(ApiModel):
+    """Why a Job failed, remembered after it is gone, so that no Job repeats what cannot succeed."""
+
+    stage: Annotated[str, Field(max_length=256)] = ""
+    """Stage that failed; empty when the Job failed before one began."""
+
+    reason: Annotated[str, Field(max_length=1024)]
+    """Why, as one word for programs, such as DigestMismatch."""
+
+    message: Annotated[str, Field(max_length=32768)] = ""
+    """Why, as a sentence for people."""
+
+    time: datetime | None = None
+    """When it failed."""
+
+    attempts: Annotated[int, INT32] = 1
+    """How many Jobs have failed for these inputs."""
+
+    lasting: bool = False
+    """Whether the same inputs would fail again, so that they are not tried again."""

@@ -1,0 +1,70 @@
+"""Which view each watched kind has, and views of cached objects, made once for each of them."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar, cast
+
+from enginewright.kube.api import JsonObject
+from enginewright.kube.resources import (
+    CLAIMS,
+    CONTROLLER_REVISIONS,
+    DEPLOYMENTS,
+    JOBS,
+    NODES,
+    PODS,
+    Resource,
+)
+from enginewright.observed.base import Json, View
+from enginewright.observed.claims import ClaimView, claim_view
+from enginewright.observed.deployments import DeploymentView, deployment_view
+from enginewright.observed.jobs import JobView, job_view
+from enginewright.observed.nodes import NodeView, node_view
+from enginewright.observed.pods import PodView, pod_view
+from enginewright.observed.revisions import RevisionView, revision_view
+
+Viewed = TypeVar("Viewed", bound=View)
+
+
+@dataclass(frozen=True)
+class Kind(Generic[Viewed]):
+    """A kind of object that is read through a view."""
+
+    resource: Resource
+    view: Callable[[Json], Viewed]
+
+
+CLAIM: Final[Kind[ClaimView]] = Kind(CLAIMS, claim_view)
+DEPLOYMENT: Final[Kind[DeploymentView]] = Kind(DEPLOYMENTS, deployment_view)
+JOB: Final[Kind[JobView]] = Kind(JOBS, job_view)
+NODE: Final[Kind[NodeView]] = Kind(NODES, node_view)
+POD: Final[Kind[PodView]] = Kind(PODS, pod_view)
+REVISION: Final[Kind[RevisionView]] = Kind(CONTROLLER_REVISIONS, revision_view)
+
+
+class Views:
+    """Views of objects that are replaced, never changed."""
+
+    def __init__(self) -> None:
+        self._made: dict[Resource, dict[tuple[str, str], tuple[JsonObject, View]]] = {}
+
+    def of(self, kind: Kind[Viewed], objects: Iterable[JsonObject]) -> tuple[Viewed, ...]:
+        """Return the views of `objects`, in their order."""
+        return tuple(self._view(kind, obj) for obj in objects)
+
+    def forget(self, resource: Resource, obj: Json) -> None:
+        """Forget an object that is gone."""
+        self._made.get(resource, {}).pop(_name(obj), None)
+
+    def _view(self, kind: Kind[Viewed], obj: JsonObject) -> Viewed:
+        made = self._made.setdefault(kind.resource, {})
+        known = made.get(_name(obj))
+        if known is not None and known[0] is obj:
+            return cast("Viewed", known[1])  # one kind has one view
+        view = kind.view(obj)
+        made[_name(obj)] = (obj, view)
+        return view
+
+
+def _name(obj: Json) -> tuple[str, str]:
+    metadata = obj["metadata"]
+    return metadata.get("namespace") or "", metadata["name"]

@@ -1,0 +1,78 @@
+"""What all views have in common: which object it is, and which objects own it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Json = Mapping[str, Any]  # part of an object as the API server sends it
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """Identity of an observed object."""
+
+    name: str
+    namespace: str  # empty for cluster-scoped kinds
+    uid: str
+    labels: Mapping[str, str]
+    owners: Mapping[str, str]  # kind -> uid
+    created: str  # RFC 3339
+    deleted_at: str  # RFC 3339: when its deletion was asked for; empty: it was not
+
+    @property
+    def deleting(self) -> bool:
+        """Whether its deletion was asked for."""
+        return self.deleted_at != ""
+
+    def label(self, name: str) -> str:
+        """Return a label's value; empty where the object does not have it."""
+        return self.labels.get(name, "")
+
+
+def identity(obj: Json) -> dict[str, Any]:
+    """Return the fields of `View`, as keyword arguments."""
+    metadata = obj["metadata"]
+    return {
+        "name": metadata["name"],
+        "namespace": metadata.get("namespace") or "",
+        "uid": metadata.get("uid") or "",
+        "labels": metadata.get("labels") or {},
+        "owners": {each["kind"]: each["uid"] for each in metadata.get("ownerReferences") or ()},
+        "created": str(metadata.get("creationTimestamp") or ""),
+        "deleted_at": str(metadata.get("deletionTimestamp") or ""),
+    }
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition of a built-in kind."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+    since: str  # RFC 3339; empty: not set
+
+
+def conditions(obj: Json) -> tuple[Condition, ...]:
+    """Return the conditions of an object's status."""
+    return tuple(
+        Condition(
+            type=str(each.get("type") or ""),
+            status=str(each.get("status") or ""),
+            reason=str(each.get("reason") or ""),
+            message=str(each.get("message") or ""),
+            since=str(each.get("lastTransitionTime") or ""),
+        )
+        for each in status(obj).get("conditions") or ()
+    )
+
+
+def status(obj: Json) -> Json:
+    """Return the status; empty before a controller has written one."""
+    return obj.get("status") or {}
+
+
+def spec(obj: Json) -> Json:
+    """Return the spec."""
+    return obj.get("spec") or {}

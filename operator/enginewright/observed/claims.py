@@ -1,0 +1,17 @@
+"""PersistentVolumeClaims: which nodes can mount them together."""
+
+from dataclasses import dataclass
+
+from enginewright.observed.base import Json, View, identity, spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimView(View):
+    """A claim."""
+
+    access_modes: tuple[str, ...]
+
+
+def claim_view(obj: Json) -> ClaimView:
+    """Return the view of a PersistentVolumeClaim (core/v1)."""
+    return ClaimView(**identity(obj), access_modes=tuple(spec(obj).get("accessModes") or ()))

@@ -1,0 +1,64 @@
+"""Deployments: which revision of which class they carry, and how far its pods are."""
+
+from dataclasses import dataclass
+
+from enginewright.manifests.labels import CLASS, REVISION
+from enginewright.observed.base import Condition, Json, View, conditions, identity, spec, status
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeploymentView(View):
+    """A Deployment of a model for one accelerator class."""
+
+    accelerator_class: str
+    revision: str
+    is_current: bool  # whether its controller has seen the latest spec
+    asked: int  # spec.replicas
+    pods: int  # of all revisions, those that are being deleted left out
+    updated: int  # pods of the latest template
+    ready_pods: int
+    available: int
+    is_stuck: bool  # its controller has given up, as after progressDeadlineSeconds
+    refused: Condition | None  # ReplicaFailure: the API server takes no pods of it
+
+    def available_updated(self) -> int:
+        """Return how many pods of the latest template are surely available."""
+        return max(0, self.available - max(0, self.pods - self.updated))
+
+    @property
+    def is_rolling_out(self) -> bool:
+        """Whether it replaces its pods, or is about to, and has not given up."""
+        settled = self.is_current and self.pods == self.updated == self.asked
+        return not self.is_stuck and not settled
+
+    def is_complete(self, replicas: int) -> bool:
+        """Return whether exactly `replicas` pods are there, all of the latest template and available."""
+        return self.is_current and all(
+            count == replicas for count in (self.asked, self.pods, self.updated, self.available)
+        )
+
+
+def deployment_view(obj: Json) -> DeploymentView:
+    """Return the view of a Deployment (apps/v1)."""
+    known = conditions(obj)
+    view = identity(obj)
+    return DeploymentView(
+        **view,
+        accelerator_class=view["labels"].get(CLASS, ""),
+        revision=view["labels"].get(REVISION, ""),
+        is_current=_count(obj, "observedGeneration") >= int(obj["metadata"].get("generation") or 0),
+        asked=int(1 if (wanted := spec(obj).get("replicas")) is None else wanted),
+        pods=_count(obj, "replicas"),
+        updated=_count(obj, "updatedReplicas"),
+        ready_pods=_count(obj, "readyReplicas"),
+        available=_count(obj, "availableReplicas"),
+        is_stuck=any(each.type == "Progressing" and each.status == "False" for each in known),
+        refused=next(
+            (each for each in known if each.type == "ReplicaFailure" and each.status == "True"),
+            None,
+        ),
+    )
+
+
+def _count(obj: Json, name: str) -> int:
+    return int(status(obj).get(name) or 0)

@@ -1,0 +1,48 @@
+"""Jobs: whether they have ended, how, and how many of their pods have."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from enginewright.observed.base import Condition, Json, View, conditions, identity, status
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobView(View):
+    """A Job."""
+
+    outcome: Literal["", "Complete", "Failed"]  # empty: the Job controller is not done with it
+    reason: str  # of a Job that failed, such as DeadlineExceeded
+    message: str
+    ended_at: str  # RFC 3339; empty: it runs
+    ended_pods: int  # that the Job controller has counted
+
+    @property
+    def ended(self) -> bool:
+        """Whether no pod of it will start any more."""
+        return self.outcome != ""
+
+
+def job_view(obj: Json) -> JobView:
+    """Return the view of a Job (batch/v1)."""
+    last = _last(obj)
+    counts = (status(obj).get(name) or 0 for name in ("succeeded", "failed"))
+    return JobView(
+        **identity(obj),
+        outcome="" if last is None else "Complete" if last.type == "Complete" else "Failed",
+        reason=last.reason if last else "",
+        message=last.message if last else "",
+        ended_at=str(status(obj).get("completionTime") or "") or (last.since if last else ""),
+        ended_pods=sum(map(int, counts)),
+    )
+
+
+def _last(obj: Json) -> Condition | None:
+    """Return the condition that ended the Job."""
+    return next(
+        (
+            each
+            for each in conditions(obj)
+            if each.type in ("Complete", "Failed") and each.status == "True"
+        ),
+        None,
+    )

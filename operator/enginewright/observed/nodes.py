@@ -1,0 +1,61 @@
+"""Nodes: their labels, and which pods they take."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from enginewright.api.pods import Toleration
+from enginewright.observed.base import Json, View, conditions, identity, spec
+
+
+@dataclass(frozen=True)
+class Taint:
+    """Keeps pods away that do not tolerate it."""
+
+    key: str
+    value: str
+    effect: str
+
+    def tolerated_by(self, toleration: Toleration) -> bool:
+        """Match as the scheduler does (k8s.io/api core/v1, Toleration.ToleratesTaint)."""
+        if toleration.effect and toleration.effect != self.effect:
+            return False
+        if toleration.key and toleration.key != self.key:
+            return False
+        if toleration.operator == "Exists":
+            return True
+        return bool(toleration.key) and toleration.value == self.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeView(View):
+    """A node."""
+
+    ready: bool
+    unschedulable: bool  # cordoned
+    taints: tuple[Taint, ...]
+
+    def takes_pods(self, tolerations: Iterable[Toleration]) -> bool:
+        """Return whether pods with these tolerations may be scheduled onto it."""
+        known = tuple(tolerations)
+        return not self.unschedulable and all(
+            any(map(taint.tolerated_by, known))
+            for taint in self.taints
+            if taint.effect != "PreferNoSchedule"
+        )
+
+
+def node_view(obj: Json) -> NodeView:
+    """Return the view of a Node (core/v1)."""
+    return NodeView(
+        **identity(obj),
+        ready=any(each.type == "Ready" and each.status == "True" for each in conditions(obj)),
+        unschedulable=bool(spec(obj).get("unschedulable")),
+        taints=tuple(
+            Taint(
+                str(each.get("key") or ""),
+                str(each.get("value") or ""),
+                str(each.get("effect") or ""),
+            )
+            for each in spec(obj).get("taints") or ()
+        ),
+    )

@@ -1,0 +1,126 @@
+"""Pods: where they were placed, what each container does, and what it ended with."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from enginewright.observed.base import Json, View, conditions, identity, spec, status
+
+JOB_NAME: Final = "batch.kubernetes.io/job-name"
+
+
+@dataclass(frozen=True)
+class Termination:
+    """How a container's process ended."""
+
+    exit_code: int
+    reason: str  # Kubernetes' own, such as OOMKilled
+    message: str  # the termination message
+    finished_at: str  # RFC 3339
+
+
+@dataclass(frozen=True)
+class Container:
+    """One init container or container."""
+
+    name: str
+    image: str
+    memory_limit: str  # as in the spec; empty: none
+    running: bool
+    ended: Termination | None  # None: it runs, or waits
+    last: Termination | None  # its previous run's; None: it was never restarted
+    waiting_reason: str  # empty: it does not wait
+    waiting_message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodView(View):
+    """A pod."""
+
+    phase: str  # Pending | Running | Succeeded | Failed | Unknown
+    reason: str  # why the pod as a whole failed, such as DeadlineExceeded
+    message: str
+    node: str  # empty: not scheduled
+    unschedulable: str  # the scheduler's message; empty: scheduled, or not looked at
+    ready: bool
+    ip: str
+    annotations: Json
+    containers: tuple[Container, ...]  # init containers first, in the order in which they run
+
+    @property
+    def job(self) -> str:
+        """Name of the Job that made it; empty: none."""
+        return self.label(JOB_NAME)
+
+    @property
+    def finished(self) -> bool:
+        """Whether its containers will never run again."""
+        return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it has finished or is being deleted."""
+        return self.finished or self.deleting
+
+    def container(self, name: str) -> Container | None:
+        """Return the container of this name."""
+        return next((each for each in self.containers if each.name == name), None)
+
+
+def pod_view(obj: Json) -> PodView:
+    """Return the view of a Pod (core/v1)."""
+    known = {each.type: each for each in conditions(obj)}
+    scheduled, ready = known.get("PodScheduled"), known.get("Ready")
+    refused = scheduled is not None and scheduled.status == "False"
+    return PodView(
+        **identity(obj),
+        phase=str(status(obj).get("phase") or ""),
+        reason=str(status(obj).get("reason") or ""),
+        message=str(status(obj).get("message") or ""),
+        node=str(spec(obj).get("nodeName") or ""),
+        unschedulable=(scheduled.message or scheduled.reason) if scheduled and refused else "",
+        ready=ready is not None and ready.status == "True",
+        ip=str(status(obj).get("podIP") or ""),
+        annotations=obj["metadata"].get("annotations") or {},
+        containers=tuple(_containers(obj)),
+    )
+
+
+def of_job(pods: Iterable[PodView], job: str) -> tuple[PodView, ...]:
+    """Return a Job's pods, oldest first."""
+    return tuple(
+        sorted((pod for pod in pods if pod.job == job), key=lambda pod: (pod.created, pod.name))
+    )
+
+
+def _containers(obj: Json) -> Iterable[Container]:
+    limits = {
+        each["name"]: ((each.get("resources") or {}).get("limits") or {}).get("memory")
+        for kind in ("initContainers", "containers")
+        for each in spec(obj).get(kind) or ()
+    }
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for each in status(obj).get(kind) or ():
+            state = each.get("state") or {}
+            waiting = state.get("waiting") or {}
+            yield Container(
+                name=each["name"],
+                image=str(each.get("image") or ""),
+                memory_limit=str(limits.get(each["name"]) or ""),
+                running="running" in state,
+                ended=_termination(state.get("terminated")),
+                last=_termination((each.get("lastState") or {}).get("terminated")),
+                waiting_reason=str(waiting.get("reason") or ""),
+                waiting_message=str(waiting.get("message") or ""),
+            )
+
+
+def _termination(state: Json | None) -> Termination | None:
+    if not state:
+        return None
+    return Termination(
+        exit_code=int(state.get("exitCode") or 0),
+        reason=str(state.get("reason") or ""),
+        message=str(state.get("message") or ""),
+        finished_at=str(state.get("finishedAt") or ""),
+    )

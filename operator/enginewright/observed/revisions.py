@@ -1,0 +1,31 @@
+"""ControllerRevisions: the snapshots that they keep."""
+
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from enginewright.manifests.labels import REVISION
+from enginewright.manifests.snapshot import Snapshot
+from enginewright.observed.base import Json, View, identity
+
+
+@dataclass(frozen=True, kw_only=True)
+class RevisionView(View):
+    """A revision of a model."""
+
+    number: int  # orders revisions
+    snapshot: Snapshot | None  # None: another version's, which cannot be served any more
+
+    @property
+    def revision(self) -> str:
+        """Short hash that names it."""
+        return self.label(REVISION)
+
+
+def revision_view(obj: Json) -> RevisionView:
+    """Return the view of a ControllerRevision (apps/v1)."""
+    try:
+        snapshot = Snapshot.read(obj)
+    except ValidationError:
+        snapshot = None
+    return RevisionView(**identity(obj), number=int(obj.get("revision") or 0), snapshot=snapshot)

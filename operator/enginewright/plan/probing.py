@@ -1,0 +1,35 @@
+"""Asking a runtime image what it holds: which Job is wanted, and what came of it."""
+
+from functools import partial
+from typing import Final
+
+from pydantic import ValidationError
+
+from enginewright.contract.images import ImageFacts
+from enginewright.contract.reasons import Reason
+from enginewright.manifests.probe_job import PROBE, PROBE_SECONDS, probe_job_name
+from enginewright.observed.pods import PodView
+from enginewright.plan.attempts import Work
+
+_STAGES: Final = (PROBE,)
+
+
+def probing(image_hash: str) -> Work[ImageFacts]:
+    """Return the work of probing an image; nobody edits it, so it is never given up."""
+    return Work(
+        stages=_STAGES,
+        name=partial(probe_job_name, image_hash),
+        result=_facts,
+        overdue=(Reason.INTERNAL_ERROR, f"the probe was not done after {PROBE_SECONDS} s"),
+        limit=None,
+    )
+
+
+def _facts(pod: PodView) -> ImageFacts | None:
+    for each in pod.containers:
+        if each.ended and each.ended.exit_code == 0:
+            try:
+                return ImageFacts.model_validate_json(each.ended.message)
+            except ValidationError:
+                continue
+    return None
