@@ -381,6 +381,21 @@ def test_a_deleted_model_is_let_go_and_its_name_can_be_used_again(world: World) 
         eventually(made_anew, 20, interval=0.1)
 
 
+def test_a_namespace_that_is_being_deleted_is_left_alone(world: World) -> None:
+    """Nothing can be made in it, and a controller that goes on trying costs thousands of requests."""
+    with world.operator() as operator:
+        world.bring_up(operator)
+        world.user.kubectl("delete", "namespace", world.user.name, "--wait=false")
+        operator.wait_quiet()
+        before = operator.writes()
+        # what the namespace's controller does, which does not run here
+        world.user.kubectl("delete", "deployment,service,pdb", "--all")
+        eventually(lambda: "left alone: " in operator.log(), 20, "the operator to see it")
+        operator.wait_quiet()
+        assert operator.writes() - before <= 6  # noqa: PLR2004 - three objects, a try each, and one more
+        assert " level=error" not in operator.log()
+
+
 def test_an_object_of_somebody_else_is_not_taken(world: World) -> None:
     ports = [{"port": 5432}]
     theirs = {

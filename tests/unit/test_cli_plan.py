@@ -157,7 +157,7 @@ def test_another_opset_is_another_prepared_model_and_revision() -> None:
     found = foreseen(world, spec)
     assert actions(found) == ["make Job", "change Deployment"]
     assert {each.field for each in found.spec} == {"spec.targetOpset", "spec.rollout.strategy"}
-    assert {each.field for each in found.rollout} == {"prepared model", "strategy"}
+    assert {each.field for each in found.rollout} == {"prepared model"}
     assert (found.serving, found.strategy) == (world.status["serving"]["revision"], "Recreate")
     (job,) = steps(found, "Job")
     world.edit(targetOpset=18, rollout={"strategy": "Recreate"})

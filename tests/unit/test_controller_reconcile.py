@@ -13,7 +13,7 @@ from enginewright.controller.execute import Executor
 from enginewright.controller.loop import Outcome
 from enginewright.controller.reconcile import ModelReconciler
 from enginewright.controller.routing import ModelKey
-from enginewright.kube.errors import Forbidden, Transient
+from enginewright.kube.errors import Forbidden, Terminating, Transient
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
     DEPLOYMENTS,
@@ -196,6 +196,26 @@ async def test_what_cannot_be_applied_is_told(world: World, ready: str, reason: 
     assert [each["reason"] for each in told] == [reason, reason, "Planned"]
     assert ("exceeded quota: q" in told[0]["message"]) == (ready == "False")
     assert await world.events() == ["ApplyFailed"]
+
+
+async def test_a_webhook_that_is_not_reached_is_told(world: World) -> None:
+    world.plan = lambda _: decided(apply=(world.child("Job"),))
+    said = 'failed calling webhook "policy.example": connection refused'
+    world.kube.fail["apply"] = [Transient(said, code=500, reason="InternalError")]
+    with pytest.raises(Transient):
+        await world.reconcile()
+    assert await world.events() == ["ApplyFailed"]
+
+
+async def test_a_namespace_that_is_deleted_is_left_alone(world: World) -> None:
+    world.plan = lambda _: decided(
+        apply=(world.child("Job"),), events=(EventIntent("Normal", "Preparing", "fetch"),)
+    )
+    world.kube.fail["apply"] = [Terminating("namespace ns is being terminated")] * 3
+    for _ in range(3):
+        assert not (await world.reconcile()).again
+    assert world.kube.writes == 3  # noqa: PLR2004 - one try each, and no status
+    assert await world.events() == []
 
 
 async def test_a_busy_api_server_is_no_news(world: World) -> None:

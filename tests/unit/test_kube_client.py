@@ -14,6 +14,7 @@ from enginewright.kube.errors import (
     Invalid,
     KubeError,
     NotFound,
+    Terminating,
     Transient,
     error_from,
 )
@@ -259,6 +260,15 @@ def test_codes_map_to_errors(code: int, expected: type[KubeError]) -> None:
     error = error_from(code, b'{"message": "said so", "reason": "R"}', {})
     assert type(error) is expected
     assert (error.message, error.code, error.reason) == ("said so", code, "R")
+
+
+def test_a_namespace_that_is_being_deleted_is_told_by_its_cause() -> None:
+    cause = {"reason": "NamespaceTerminating", "field": "metadata.namespace"}
+    body = {"message": "forbidden", "reason": "Forbidden", "details": {"causes": [cause]}}
+    assert type(error_from(403, json.dumps(body).encode(), {})) is Terminating
+    for causes in (None, [], ["x"], [{"reason": "FieldValueInvalid"}]):
+        body["details"] = {"causes": causes}
+        assert type(error_from(403, json.dumps(body).encode(), {})) is Forbidden
 
 
 @pytest.mark.parametrize(

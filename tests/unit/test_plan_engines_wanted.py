@@ -32,6 +32,7 @@ def test_an_engine_is_asked_for_once_the_model_is_prepared() -> None:
         backend_version="1.7.1.116",
         ort_version="1.31.1",
         accelerator_class="l4",
+        device="NVIDIA-L4 nvidia.com/gpu",
         compute_capability="8.9",
         ahead_of_time=True,
     )
@@ -75,9 +76,38 @@ def test_what_decides_the_content_decides_the_key() -> None:
     assert key(prepared(build={"timeout": "2h"})) == same
     assert key(prepared(build={"workspace": "1Gi"})) != same
     assert key(prepared({"computeCapability": "8.6"})) != same
+    assert key(prepared({"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-L40"}})) != same
+    assert key(prepared({"resourceName": "nvidia.com/mig-1g.10gb"})) != same
     assert key(prepared({"aheadOfTime": False})) != same
     other = World().has_gpus().settle().job_succeeds(published(key="b" * 64))
     assert key(other) != same
+
+
+def test_a_class_of_another_name_and_the_same_devices_has_the_same_engine() -> None:
+    first = prepared().the("InferenceEngine")["spec"]
+    world = World().has_gpus()
+    (known,) = world.classes
+    metadata = known.metadata.model_copy(update={"name": "renamed"})
+    world.classes = [known.model_copy(update={"metadata": metadata})]
+    second = world.settle().job_succeeds().the("InferenceEngine")["spec"]
+    assert (first["class"], second["class"]) == ("l4", "renamed")
+    assert first["key"] == second["key"]
+
+
+def test_a_class_whose_nodes_are_not_alike_gets_no_engine() -> None:
+    world = World().has_gpus(nodeSelector={"pool": "gpus"}, aheadOfTime=False)
+    world.nodes = [gpu_node("a", "NVIDIA-L4"), gpu_node("b", "NVIDIA-L40S")]
+    world.settle()
+    assert world.told()["Stalled"] == ("True", "MixedDevices")
+    assert "NVIDIA-L4, NVIDIA-L40S" in world.condition("Ready")["message"]
+    world.nodes = [gpu_node("a", "NVIDIA-L4"), gpu_node("b", "NVIDIA-L4")]
+    assert world.settle().told()["Ready"] == ("False", "Preparing")
+
+
+def gpu_node(name: str, product: str) -> dict[str, Any]:
+    made = node(name)
+    made["metadata"]["labels"] |= {"pool": "gpus", "nvidia.com/gpu.product": product}
+    return made
 
 
 def test_pods_serve_the_engine_when_it_is_built() -> None:
@@ -182,7 +212,7 @@ def test_under_allow_the_next_backend_takes_over_and_says_which_was_asked_for() 
 
 def test_under_allow_a_pod_that_cannot_load_rejects_its_backend() -> None:
     world = prepared(None, **allow("tensorrt-rtx", "cuda")).engine_built().rolling(0)
-    world.new_pod_fails(Reason.DRIVER_MISSING)
+    world.new_pod_fails(Reason.DRIVER_MISSING, restarts=3)
     assert world.status["rejectedBackends"][0]["reason"] == "DriverMissing"
     assert world.job()["spec"]["template"]["spec"]["initContainers"][0]["image"] == GPU_IMAGE
 

@@ -71,6 +71,7 @@ class StatusReason(StrEnum):
     NODES_FOUND = "NodesFound"
     NO_MATCHING_NODE = "NoMatchingNode"
     OVERLAPPING_CLASS = "OverlappingClass"
+    MIXED_DEVICES = "MixedDevices"
     FEATURE_MISSING = "FeatureMissing"
 
 

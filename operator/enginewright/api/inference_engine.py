@@ -37,6 +37,9 @@ class EngineRecipeSpec(ApiModel):
     cuda_major: Text | None = None
     """Major version of CUDA that the image's libraries are built for."""
 
+    device: Text = ""
+    """What the devices of the class are: product and resource; empty: the class's selector names no product."""
+
     compute_capability: Text | None = None
     """Compute capability that it is built for, such as 8.9; absent: that of the device at hand."""
 

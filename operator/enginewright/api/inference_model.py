@@ -279,7 +279,7 @@ class Accelerator(ApiModel):
     """Name of an AcceleratorClass; `kubectl get acceleratorclasses` lists them."""
 
     replicas: Replicas | None = None
-    """How many pods serve on this class; absent: spec.replicas. 0: none."""
+    """How many pods serve on this class; absent: its share of spec.replicas. 0: none."""
 
 
 class Build(ApiModel):
@@ -492,7 +492,7 @@ class InferenceModelSpec(ApiModel):
     """Candidates in order of preference; absent: what the accelerator class allows. cpu is never implied."""
 
     replicas: Replicas = 1
-    """How many pods serve on each class of accelerator. 0: none; what was prepared is kept."""
+    """How many pods serve on all classes of accelerator that have no count of their own: they share it evenly, each has one at least. 0: none; what was prepared is kept."""
 
     accelerators: Annotated[tuple[Accelerator, ...], Field(max_length=16), map_list("class")] = ()
     """Classes of accelerator that serve. Absent: the one class there is; where there are several, name them."""

@@ -4,6 +4,7 @@ What serves now and what is being brought up are separate, so that a failed upda
 the old revision serves on. Nothing here changes by itself: live figures are metrics.
 """
 
+from datetime import datetime
 from typing import Annotated, TypeAlias
 
 from pydantic import Field
@@ -86,6 +87,12 @@ class RejectedBackend(ApiModel):
     message: Annotated[str, Field(max_length=32768)] = ""
     """Why, as a sentence for people."""
 
+    time: datetime | None = None
+    """When it was rejected: it is tried again after a day."""
+
+    nodes_hash: Digest = ""
+    """Hash of the nodes that it might have run on: it is tried again when they change."""
+
 
 class EngineReference(ApiModel):
     """The engine of one class."""
@@ -158,10 +165,13 @@ class InferenceModelStatus(ApiModel):
     """metadata.generation that this status is about; older: not yet looked at."""
 
     replicas: Count = 0
-    """How many pods are wanted over all classes."""
+    """How many pods there are on the classes that share spec.replicas."""
 
-    selector: Annotated[str, Field(max_length=1024)] = ""
-    """Label selector of the serving pods, for autoscalers."""
+    selector: Annotated[str, Field(max_length=2048)] = ""
+    """Label selector of those pods, for autoscalers."""
+
+    accelerator_class: Annotated[str, Field(max_length=63)] = ""
+    """Class that was chosen because the spec names none; it is kept while it exists."""
 
     revision: Text = ""
     """Short hash of the revision that is wanted: model, runtime image and serving options."""

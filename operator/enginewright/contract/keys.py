@@ -1,10 +1,19 @@
-"""Content addresses: equal content, recipe and versions give equal keys, on every machine."""
+"""Content addresses: equal content, recipe and versions give equal keys, on every machine and later version.
+
+Defaults are left out, so that a field that a later version adds changes no key; tests hold the keys
+of earlier releases. Where the meaning of a key must change, its version does.
+"""
 
 import hashlib
 from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel
 
 from enginewright.contract.base import canonical_json
 from enginewright.contract.task import EngineRecipe, Recipe
+
+_VERSION: Final = 1
 
 
 def prepared_key(model_digest: str, recipe: Recipe, data: Mapping[str, str]) -> str:
@@ -15,23 +24,34 @@ def prepared_key(model_digest: str, recipe: Recipe, data: Mapping[str, str]) -> 
         recipe: how it is made.
         data: digests of what lies at the recipe's other addresses, by name: they may change too.
     """
-    body = {
-        "model_digest": model_digest,
-        "recipe": recipe.model_dump(mode="json", exclude_none=True),
-        "data": dict(data),
-    }
-    return sha256_text(canonical_json(body))
+    return _key({"model_digest": model_digest, "recipe": content(recipe), "data": dict(data)})
 
 
 def engine_key(prepared: str, recipe: EngineRecipe) -> str:
-    """Return the key of an engine: sha256 (hex) over the prepared model's key and the recipe."""
-    body = {
-        "prepared_key": prepared,
-        "engine": recipe.model_dump(mode="json", exclude_none=True),
-    }
-    return sha256_text(canonical_json(body))
+    """Return the key of an engine: sha256 (hex) over the prepared model's key and the recipe.
+
+    The class is in it by what its devices are, not by its name.
+    """
+    made = content(recipe)
+    if recipe.device:
+        del made["accelerator_class"]
+    return _key({"prepared_key": prepared, "engine": made})
+
+
+def content(part: BaseModel) -> dict[str, Any]:
+    """Return what a part adds to a key."""
+    return part.model_dump(mode="json", exclude_defaults=True)
+
+
+def content_hash(*parts: object) -> str:
+    """Return the sha256 (hex) of JSON values."""
+    return sha256_text(canonical_json(parts))
 
 
 def sha256_text(text: str) -> str:
     """Return the sha256 of `text`'s UTF-8 bytes in hex."""
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _key(body: Mapping[str, Any]) -> str:
+    return sha256_text(canonical_json({"version": _VERSION, **body}))

@@ -128,7 +128,10 @@ class EngineRecipe(Message):
     backend_version: str  # of the image that builds, which is the image that serves
     ort_version: str
     cuda_major: str | None = None
-    accelerator_class: str
+    accelerator_class: str  # its name, for people
+    device: str = (
+        ""  # what its devices are: product and resource; "": known by the class's name alone
+    )
     compute_capability: str | None = None  # "8.9"; None: that of the device at hand
     ahead_of_time: bool = False  # built without a device, for compute_capability
     workspace_bytes: int | None = None  # as requested; None: the builder's own limit

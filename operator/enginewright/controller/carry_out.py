@@ -2,14 +2,17 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from enginewright.api.conditions import ConditionType, StatusReason
 from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor, StillLeaving
 from enginewright.kube.api import JsonObject
-from enginewright.kube.errors import KubeError, Transient
+from enginewright.kube.errors import KubeError, Terminating, Transient
 from enginewright.plan.types import EventIntent, Plan
+
+# Of a 500 that the API server answers for somebody else, such as a webhook that is not reached.
+_REFUSED: Final = "InternalError"
 
 _logger = logging.getLogger(__name__)
 
@@ -27,16 +30,32 @@ async def carry_out(
         _logger.info("waiting: %s", error.message)
         await executor.write_status(observed, plan.status)
         return True
-    except Transient:
+    except Terminating as error:
+        _logger.info("left alone: %s", error.message)  # what is there goes with its namespace
+        return False
+    except Transient as error:
+        if error.reason == _REFUSED:
+            await _report(plan, observed, executor, recorder, error)
         raise
     except KubeError as error:
-        recorder.tell(observed, EventIntent("Warning", StatusReason.APPLY_FAILED, error.message))
-        await executor.write_status(observed, _blocked(plan.status, error.message))
+        await _report(plan, observed, executor, recorder, error)
         raise
     wrote = await executor.write_status(observed, plan.status)
     for intent in plan.events:
         recorder.tell(observed, intent)
     return changed or wrote
+
+
+async def _report(
+    plan: Plan,
+    observed: JsonObject,
+    executor: Executor,
+    recorder: EventRecorder,
+    error: KubeError,
+) -> None:
+    """Say in the status and in an Event why the plan could not be carried out."""
+    recorder.tell(observed, EventIntent("Warning", StatusReason.APPLY_FAILED, error.message))
+    await executor.write_status(observed, _blocked(plan.status, error.message))
 
 
 async def _execute(plan: Plan, executor: Executor) -> bool:

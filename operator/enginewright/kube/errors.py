@@ -6,8 +6,9 @@ The classes say what a caller can do about an error, not what the server called 
 
 import json
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
+_TERMINATING: Final = "NamespaceTerminating"  # k8s.io/api core/v1, NamespaceTerminatingCause
 _MAX_RETRY_AFTER: Final = 300.0  # seconds; a longer wish is cut, since we look again anyway
 
 
@@ -36,6 +37,10 @@ class Forbidden(KubeError):  # noqa: N818 - named as the API names it
     """401 and 403: our role or a quota does not allow it."""
 
 
+class Terminating(Forbidden):
+    """403: the namespace is being deleted, so nothing can be made in it any more."""
+
+
 class Invalid(KubeError):  # noqa: N818 - named as the API names it
     """400, 413, 415, 422: the same request fails again."""
 
@@ -56,13 +61,15 @@ class Transient(KubeError):  # noqa: N818 - says what to do: try again
 
 def error_from(code: int, body: bytes, headers: Mapping[str, str]) -> KubeError:
     """Return the error for an HTTP answer; `body` is a `Status` object or any text."""
-    message, reason = _status_of(body)
-    message = message or f"the API server answered {code}"
+    status = _status_of(body)
+    message = str(status.get("message") or f"the API server answered {code}")
+    reason = str(status.get("reason") or "")
     if code == 429 or code >= 500:
         return Transient(
             message, code=code, reason=reason, retry_after=_retry_after(headers.get("Retry-After"))
         )
-    return _CLASSES.get(code, Invalid)(message, code=code, reason=reason)
+    kind = Terminating if _is_terminating(status) else _CLASSES.get(code, Invalid)
+    return kind(message, code=code, reason=reason)
 
 
 _CLASSES: Final[dict[int, type[KubeError]]] = {
@@ -74,15 +81,21 @@ _CLASSES: Final[dict[int, type[KubeError]]] = {
 }
 
 
-def _status_of(body: bytes) -> tuple[str, str]:
-    """Return message and reason of a `Status` body; the start of the text when it is none."""
+def _status_of(body: bytes) -> Mapping[str, Any]:
+    """Return a `Status` body; the start of the text as its message when it is none."""
     try:
         status = json.loads(body)
     except ValueError:
-        return body[:200].decode(errors="replace").strip(), ""
-    if not isinstance(status, dict):
-        return "", ""
-    return str(status.get("message") or ""), str(status.get("reason") or "")
+        return {"message": body[:200].decode(errors="replace").strip()}
+    return status if isinstance(status, dict) else {}
+
+
+def _is_terminating(status: Mapping[str, Any]) -> bool:
+    details = status.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    return isinstance(causes, list) and any(
+        isinstance(each, dict) and each.get("reason") == _TERMINATING for each in causes
+    )
 
 
 def _retry_after(value: str | None) -> float | None:

@@ -1,6 +1,7 @@
 """The Deployment that serves one revision on one accelerator class."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from enginewright.api.inference_model import InferenceModel
@@ -18,7 +19,7 @@ from enginewright.manifests.labels import CLASS, REVISION, of_model, serving_sel
 from enginewright.manifests.names import deployment_name
 from enginewright.manifests.owner import owned_metadata
 from enginewright.manifests.pods import POD_SECURITY, TMP_VOLUME, container, pull_secrets
-from enginewright.manifests.snapshot import ClassSnapshot, Snapshot
+from enginewright.manifests.snapshot import ClassSnapshot, Revision, Snapshot
 
 FETCH_ARTIFACT: Final = "fetch-artifact"  # name of the init container
 SIDECAR: Final = "sidecar"  # name of the container and of its port
@@ -37,42 +38,55 @@ _RELEASE: Final = {
 _STARTUP_SECONDS: Final = 600
 
 
+@dataclass(frozen=True)
+class Pulling:
+    """How pods get their images; it decides nothing of what they run."""
+
+    policy: str
+    secrets: tuple[str, ...]
+
+
 def serving_deployment(
-    model: InferenceModel, snapshot: Snapshot, accelerator: ClassSnapshot, replicas: int
+    model: InferenceModel, revision: Revision, accelerator: str, *, replicas: int, strategy: str
 ) -> dict[str, Any]:
-    """Return the Deployment of `snapshot` for one of its classes."""
+    """Return the Deployment of `revision` for one of its classes."""
     name = model.metadata.name
-    selector = serving_selector(name, accelerator.name)
-    labels = {**of_model(name, "serve"), CLASS: accelerator.name}
+    labels = {**of_model(name, "serve"), CLASS: accelerator, REVISION: revision.name}
     surge = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0}}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": owned_metadata(
-            model, deployment_name(name, accelerator.name), {**labels, REVISION: snapshot.revision}
-        ),
+        "metadata": owned_metadata(model, deployment_name(name, accelerator), labels),
         "spec": {
             "replicas": replicas,
             "progressDeadlineSeconds": PROGRESS_DEADLINE_SECONDS,
             "revisionHistoryLimit": 2,  # ControllerRevisions are the history
-            "strategy": surge if snapshot.strategy == "Surge" else {"type": "Recreate"},
-            "selector": {"matchLabels": selector},
-            "template": _pod(snapshot, accelerator, selector, labels, name),
+            "strategy": surge if strategy == "Surge" else {"type": "Recreate"},
+            "selector": {"matchLabels": serving_selector(name, accelerator)},
+            "template": revision.templates[accelerator],
         },
     }
 
 
-def _pod(
-    snapshot: Snapshot,
-    accelerator: ClassSnapshot,
-    selector: Mapping[str, str],
-    labels: Mapping[str, str],
-    model: str,
+def pod_templates(
+    model: str, revision: str, snapshot: Snapshot, pulling: Pulling
+) -> dict[str, dict[str, Any]]:
+    """Return the pod template of each class of a revision."""
+    return {
+        each.name: _pod_template(model, revision, snapshot, each, pulling)
+        for each in snapshot.classes
+    }
+
+
+def _pod_template(
+    model: str, revision: str, snapshot: Snapshot, accelerator: ClassSnapshot, pulling: Pulling
 ) -> dict[str, Any]:
+    selector = serving_selector(model, accelerator.name)
+    labels = {**of_model(model, "serve"), CLASS: accelerator.name}
     template = snapshot.pod_template
     task = ServeTask(
         model=model,
-        revision=snapshot.revision,
+        revision=revision,
         prepared_key=snapshot.prepared_key,
         engine_key=accelerator.engine_key,
         backend=accelerator.backend,
@@ -85,7 +99,7 @@ def _pod(
         FETCH_ARTIFACT,
         accelerator.image,
         ("enginewright-runtime", "fetch-artifact"),
-        pull_policy=snapshot.pull_policy,
+        pull_policy=pulling.policy,
         task=task,
         mounts=[
             {"name": "store", "mountPath": STORE_PATH, "readOnly": True},
@@ -97,7 +111,7 @@ def _pod(
         "server",
         accelerator.image,
         ("enginewright-runtime", "serve"),
-        pull_policy=snapshot.pull_policy,
+        pull_policy=pulling.policy,
         task=task,
         mounts=[{"name": "artifact", "mountPath": ARTIFACT_PATH, "readOnly": True}],
         resources=resources,
@@ -106,7 +120,7 @@ def _pod(
     server["startupProbe"] = _probe("/v2/health/live", period=2, failures=_STARTUP_SECONDS // 2)
     server["readinessProbe"] = _probe("/v2/health/ready", period=2, failures=2)
     server["livenessProbe"] = _probe("/v2/health/live", period=10, failures=6)
-    sidecar = _sidecar(snapshot, accelerator, task)
+    sidecar = _sidecar(snapshot, accelerator, task, pulling)
     account = template.get("serviceAccountName")
     spec: dict[str, Any] = {
         "automountServiceAccountToken": account is not None,
@@ -115,7 +129,7 @@ def _pod(
         "securityContext": POD_SECURITY,
         "imagePullSecrets": pull_secrets(
             [
-                *snapshot.pull_secrets,
+                *pulling.secrets,
                 *(each["name"] for each in template.get("imagePullSecrets") or ()),
             ]
         ),
@@ -147,14 +161,16 @@ def _pod(
             spec[field] = template[field]
     return {
         "metadata": {
-            "labels": {**(template.get("labels") or {}), **labels, REVISION: snapshot.revision},
+            "labels": {**(template.get("labels") or {}), **labels, REVISION: revision},
             "annotations": dict(template.get("annotations") or {}),
         },
         "spec": spec,
     }
 
 
-def _sidecar(snapshot: Snapshot, accelerator: ClassSnapshot, task: str) -> dict[str, Any]:
+def _sidecar(
+    snapshot: Snapshot, accelerator: ClassSnapshot, task: str, pulling: Pulling
+) -> dict[str, Any]:
     """Return the native sidecar: it starts before the server and ends after it.
 
     Its readiness gates the pod's, so that nothing unproven gets traffic.
@@ -163,7 +179,7 @@ def _sidecar(snapshot: Snapshot, accelerator: ClassSnapshot, task: str) -> dict[
         SIDECAR,
         accelerator.image,
         ("enginewright-runtime", "sidecar"),
-        pull_policy=snapshot.pull_policy,
+        pull_policy=pulling.policy,
         task=task,
         mounts=[
             {"name": "artifact", "mountPath": ARTIFACT_PATH, "readOnly": True},

@@ -1,27 +1,25 @@
 """A revision whole: all that is needed to serve it again when the spec has moved on.
 
 Kept in a ControllerRevision, so that a refused update leaves the old revision serving, scalable
-and, if its pods are lost, rebuilt.
+and, if its pods are lost, rebuilt. The pod templates are kept as they were rendered: a later version
+of the operator, or another setting of the chart, restarts none of its pods.
 """
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_model import InferenceModel
-from enginewright.contract.base import canonical_json
-from enginewright.contract.keys import sha256_text
+from enginewright.contract.keys import content, content_hash
 from enginewright.contract.task import Promise
 from enginewright.manifests.labels import REVISION, of_model
 from enginewright.manifests.names import revision_name
 from enginewright.manifests.owner import owned_metadata
 
-_REVISION_LENGTH = 10
-# Fields of later versions. The data of a ControllerRevision can never be changed, so those of earlier
-# versions must be written as they were: without.
-_ADDED = ("golden_output_bytes", "sidecar_resources")
+_REVISION_LENGTH: Final = 10
+_VERSION: Final = 1  # of what the hash means; another one makes every model roll out again
 
 
 class ClassSnapshot(BaseModel):
@@ -40,41 +38,53 @@ class ClassSnapshot(BaseModel):
 
 
 class Snapshot(BaseModel):
-    """What is rolled out as one; replicas are no part of it."""
+    """What is rolled out as one: what would restart pods, and nothing else."""
 
     model_config = ConfigDict(frozen=True)
 
     prepared_key: str
     model_digest: str
     classes: tuple[ClassSnapshot, ...]
-    strategy: str
     max_queue: int
     promise: Promise = Promise()
     pod_template: Mapping[str, Any] = {}  # as in the spec, camelCase
-    pull_policy: str
-    pull_secrets: tuple[str, ...] = ()
     store_claim: str
     golden_output_bytes: int | None = None  # where the sidecar needs more memory than usual for it
     sidecar_resources: Mapping[str, Any] = {}  # as in the spec
 
-    @property
     def revision(self) -> str:
-        """Short hash: equal content gives the same revision, also when it comes back later.
+        """Return a short hash: equal content gives the same revision, also when it comes back later.
 
         Defaults are left out, so that a field that a later version adds restarts no pods.
         """
-        content = self.model_dump(mode="json", exclude_defaults=True)
-        return sha256_text(canonical_json(content))[:_REVISION_LENGTH]
+        return content_hash(_VERSION, content(self))[:_REVISION_LENGTH]
+
+
+class Revision(BaseModel):
+    """A snapshot, the name that it was given, and the pod templates that were made from it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    snapshot: Snapshot
+    templates: Mapping[str, Mapping[str, Any]] = {}  # by class; empty: kept by an earlier version
 
     def data(self) -> dict[str, Any]:
         """Return what a ControllerRevision keeps."""
-        unset = {name for name in _ADDED if not getattr(self, name)}
-        return self.model_dump(mode="json", exclude=unset)
+        return {**self.snapshot.model_dump(mode="json"), "templates": dict(self.templates)}
 
     @classmethod
     def read(cls, controller_revision: Mapping[str, Any]) -> Self:
-        """Read a snapshot back from its ControllerRevision; ValueError when it is none."""
-        return cls.model_validate(controller_revision.get("data") or {})
+        """Read a revision back from its ControllerRevision; ValueError when it is none."""
+        data = controller_revision.get("data") or {}
+        labels = controller_revision["metadata"].get("labels") or {}
+        return cls.model_validate(
+            {
+                "name": labels.get(REVISION),
+                "snapshot": data,
+                "templates": data.get("templates") or {},
+            }
+        )
 
 
 def class_snapshot(
@@ -98,15 +108,15 @@ def class_snapshot(
     )
 
 
-def controller_revision(model: InferenceModel, snapshot: Snapshot, number: int) -> dict[str, Any]:
-    """Return the ControllerRevision that keeps `snapshot`; `number` orders revisions."""
-    labels = {**of_model(model.metadata.name), REVISION: snapshot.revision}
+def controller_revision(model: InferenceModel, revision: Revision, number: int) -> dict[str, Any]:
+    """Return the ControllerRevision that keeps `revision`; `number` orders revisions."""
+    labels = {**of_model(model.metadata.name), REVISION: revision.name}
     return {
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",
         "metadata": owned_metadata(
-            model, revision_name(model.metadata.name, snapshot.revision), labels
+            model, revision_name(model.metadata.name, revision.name), labels
         ),
         "revision": number,
-        "data": snapshot.data(),
+        "data": revision.data(),
     }

@@ -31,6 +31,7 @@ class Container:
     last: Termination | None  # its previous run's; None: it was never restarted
     waiting_reason: str  # empty: it does not wait
     waiting_message: str
+    restarts: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +113,7 @@ def _containers(obj: Json) -> Iterable[Container]:
                 last=_termination((each.get("lastState") or {}).get("terminated")),
                 waiting_reason=str(waiting.get("reason") or ""),
                 waiting_message=str(waiting.get("message") or ""),
+                restarts=int(each.get("restartCount") or 0),
             )
 
 

@@ -1,11 +1,11 @@
-"""ControllerRevisions: the snapshots that they keep."""
+"""ControllerRevisions: the revisions that they keep."""
 
 from dataclasses import dataclass
 
 from pydantic import ValidationError
 
 from enginewright.manifests.labels import REVISION
-from enginewright.manifests.snapshot import Snapshot
+from enginewright.manifests.snapshot import Revision
 from enginewright.observed.base import Json, View, identity
 
 
@@ -14,7 +14,7 @@ class RevisionView(View):
     """A revision of a model."""
 
     number: int  # orders revisions
-    snapshot: Snapshot | None  # None: another version's, which cannot be served any more
+    kept: Revision | None  # None: another version's, which cannot be served any more
 
     @property
     def revision(self) -> str:
@@ -25,7 +25,7 @@ class RevisionView(View):
 def revision_view(obj: Json) -> RevisionView:
     """Return the view of a ControllerRevision (apps/v1)."""
     try:
-        snapshot = Snapshot.read(obj)
+        kept = Revision.read(obj)
     except ValidationError:
-        snapshot = None
-    return RevisionView(**identity(obj), number=int(obj.get("revision") or 0), snapshot=snapshot)
+        kept = None
+    return RevisionView(**identity(obj), number=int(obj.get("revision") or 0), kept=kept)

@@ -14,9 +14,9 @@ from enginewright.api.conditions import ConditionType, StatusReason, WantedCondi
 from enginewright.api.inference_model import Backend
 from enginewright.api.pods import Toleration
 from enginewright.contract.engines import why_unusable
-from enginewright.contract.images import VARIANTS
+from enginewright.contract.images import COMPILED_BACKENDS, VARIANTS
 from enginewright.observed.nodes import NodeView
-from enginewright.plan.gpus import GpuKind, class_names, compute_capability, kinds_of
+from enginewright.plan.gpus import GpuKind, class_names, compute_capability, is_product, kinds_of
 from enginewright.plan.processors import contradicted
 
 PROPOSED: Final = "enginewright.dev/proposed"  # label of the classes that the operator made
@@ -29,6 +29,39 @@ def matching(accelerator: AcceleratorClass, nodes: Iterable[NodeView]) -> list[N
     """Return the nodes that have all labels of the class's selector."""
     selector = accelerator.spec.node_selector.items()
     return [node for node in nodes if selector <= node.labels.items()]
+
+
+def device(accelerator: AcceleratorClass) -> str:
+    """Return what the class's devices are, by its selector; empty where that names no product.
+
+    Never by its nodes: a key would change with those that join and leave.
+    """
+    selector = accelerator.spec.node_selector
+    products = [value for label, value in sorted(selector.items()) if is_product(label)]
+    return " ".join(filter(None, (*products, accelerator.spec.resource_name))) if products else ""
+
+
+def mixed_devices(accelerator: AcceleratorClass, nodes: Iterable[NodeView]) -> str:
+    """Return, as a sentence, that an engine built on one node does not fit another; empty: it does.
+
+    One that is built ahead of time fits a compute capability, whatever the product.
+    """
+    spec = accelerator.spec
+    if spec.ahead_of_time or not COMPILED_BACKENDS.intersection(spec.backends):
+        return ""
+    products = {
+        kind.product
+        for node in matching(accelerator, nodes)
+        for kind in kinds_of(node)
+        if kind.resource == spec.resource_name
+    }
+    if len(products) < 2:
+        return ""
+    return (
+        f"nodes of AcceleratorClass {accelerator.metadata.name} offer {', '.join(sorted(products))},"
+        " and an engine fits one product: narrow spec.nodeSelector by the label"
+        " nvidia.com/gpu.product, and make a class for each"
+    )
 
 
 def is_proposed(accelerator: AcceleratorClass) -> bool:
@@ -69,6 +102,13 @@ def readiness(
             reason=StatusReason.NO_MATCHING_NODE,
             message="no node has the labels of spec.nodeSelector:"
             " add such a node or correct the selector (kubectl get nodes --show-labels)",
+        )
+    if mixed := mixed_devices(this, mine):
+        return WantedCondition(
+            type=ConditionType.READY,
+            status="False",
+            reason=StatusReason.MIXED_DEVICES,
+            message=mixed,
         )
     for node in mine:
         lacking = contradicted(this, node.labels)

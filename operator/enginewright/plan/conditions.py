@@ -131,7 +131,7 @@ def _engines_missing(engines: Engines, serves: str) -> Verdict:
 
 def _complete(standing: Standing, progress: Progress) -> Verdict:
     rollout = standing.rollout
-    if rollout.replicas == 0:
+    if rollout.asked == 0:
         return Verdict("True", StatusReason.SCALED_TO_ZERO, "no pods are asked for")
     if standing.proofs and (broken := standing.proofs.broken):
         return Verdict("False", broken.reason, broken.message)

@@ -22,16 +22,15 @@ from enginewright.api.inference_engine import (
 )
 from enginewright.api.inference_model_status import EngineReference, Prepared
 from enginewright.api.scalars import quantity
-from enginewright.contract.base import canonical_json
 from enginewright.contract.images import COMPILED_BACKENDS
-from enginewright.contract.keys import engine_key, sha256_text
+from enginewright.contract.keys import content, content_hash, engine_key
 from enginewright.contract.reasons import REMEDIES, Reason
 from enginewright.contract.task import EngineRecipe, Promise
 from enginewright.manifests.deployment import FETCH_ARTIFACT
 from enginewright.manifests.engine import engine_name, inference_engine
 from enginewright.manifests.labels import REVISION
 from enginewright.plan import pods
-from enginewright.plan.classes import matching
+from enginewright.plan.classes import device, matching
 from enginewright.plan.outside import Outside, why_broken
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts, ObjectRef
@@ -114,7 +113,7 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
 
 def build_hash(build: EngineBuild) -> str:
     """Return the hash under which a failure of this build is remembered."""
-    return sha256_text(canonical_json(build.model_dump(mode="json", exclude_none=True)))
+    return content_hash(content(build))
 
 
 def _spec(
@@ -129,6 +128,7 @@ def _spec(
         ort_version=held.ort_version,
         cuda_major=held.cuda_major,
         accelerator_class=accelerator.metadata.name,
+        device=device(accelerator),
         compute_capability=accelerator.spec.compute_capability,
         ahead_of_time=ahead,
         workspace_bytes=None if workspace is None else quantity(workspace),
@@ -171,7 +171,7 @@ def _is_lost(facts: Facts, there: InferenceEngine) -> bool:
     serving = {
         each.revision
         for each in facts.revisions
-        if each.snapshot and any(one.engine_key == there.spec.key for one in each.snapshot.classes)
+        if each.kept and any(one.engine_key == there.spec.key for one in each.kept.snapshot.classes)
     }
     built = ready.last_transition_time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     failures = (pods.failure(pod) for pod in facts.pods if pod.label(REVISION) in serving)

@@ -42,6 +42,11 @@ class GpuKind:
         return f"{self.resource.removeprefix(_PREFIX)}_{self.product}"
 
 
+def is_product(label: str) -> bool:
+    """Return whether a label of nodes names a product of GPU, or a MIG profile of one."""
+    return label == _PRODUCT or _MIG_PRODUCT.fullmatch(label) is not None
+
+
 def kinds_of(node: NodeView) -> tuple[GpuKind, ...]:
     """Return the kinds of GPU that pods may ask the node for."""
     labels = node.labels

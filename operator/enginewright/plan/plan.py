@@ -10,7 +10,6 @@ from enginewright.api.conditions import (
     merge_conditions,
 )
 from enginewright.api.inference_model_status import InferenceModelStatus, RejectedBackend, Summary
-from enginewright.manifests.labels import serving_selector
 from enginewright.manifests.store_claim import store_claim
 from enginewright.plan.conditions import Standing, conditions
 from enginewright.plan.engines_wanted import Engines, wanted_engines
@@ -19,6 +18,7 @@ from enginewright.plan.prepare import Outcome, prepare
 from enginewright.plan.proofs import Proofs
 from enginewright.plan.proven import what_is_proven
 from enginewright.plan.rejections import rejected_backends
+from enginewright.plan.replicas import fixed, scale_selector
 from enginewright.plan.resolve import Target, resolve
 from enginewright.plan.rollout import Rollout, roll_out, wanted_snapshot
 from enginewright.plan.types import EventIntent, Facts, Plan
@@ -71,7 +71,8 @@ def _carry_out(
         rollout=rollout,
         proofs=what_is_proven(facts, rollout),
     )
-    status = _status(facts, standing, rejected_backends(facts, target, outcome, engines, rollout))
+    rejected = rejected_backends(facts, target, outcome, engines, rollout)
+    status = _status(facts, target, standing, rejected)
     return Plan(
         apply=(
             *_store(facts, outcome),
@@ -107,15 +108,26 @@ def _store(facts: Facts, outcome: Outcome | None) -> tuple[dict[str, Any], ...]:
     return (claim,)
 
 
+def _chosen_class(facts: Facts, target: Target | None) -> str:
+    """Return the class that serves a model that names none."""
+    if facts.model.spec.accelerators:
+        return ""
+    return target.classes[0].metadata.name if target else facts.model.status.accelerator_class
+
+
 def _status(
-    facts: Facts, standing: Standing, rejected: tuple[RejectedBackend, ...]
+    facts: Facts, target: Target | None, standing: Standing, rejected: tuple[RejectedBackend, ...]
 ) -> InferenceModelStatus:
     model, outcome, rollout = facts.model, standing.outcome, standing.rollout
-    selector = serving_selector(model.metadata.name)
     return InferenceModelStatus(
         observed_generation=model.metadata.generation,
-        replicas=rollout.replicas,
-        selector=",".join(f"{key}={value}" for key, value in sorted(selector.items())),
+        replicas=sum(
+            each.pods
+            for each in facts.deployments
+            if each.accelerator_class not in fixed(model.spec)
+        ),
+        selector=scale_selector(model.metadata.name, model.spec),
+        accelerator_class=_chosen_class(facts, target),
         revision=rollout.wanted or "",
         conditions=merge_conditions(
             model.status.conditions,

@@ -81,10 +81,10 @@ def _lost(facts: Facts, key: str, jobs: Mapping[str, JobView]) -> bool:
     revisions = {
         each.revision
         for each in facts.revisions
-        if each.snapshot
-        and each.snapshot.prepared_key == key
+        if each.kept
+        and each.kept.snapshot.prepared_key == key
         # Pods that serve an engine fetch that, and see nothing of the prepared model.
-        and not any(one.engine_key for one in each.snapshot.classes)
+        and not any(one.engine_key for one in each.kept.snapshot.classes)
     }
     published = max(
         (job.ended_at for job in jobs.values() if job.outcome == "Complete"), default=""

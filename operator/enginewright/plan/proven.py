@@ -86,8 +86,8 @@ def _verdicts(facts: Facts, pods: Iterable[PodView]) -> tuple[Verdict, ...]:
 
 def _promise(facts: Facts, revision: str) -> Promise:
     for each in facts.revisions:
-        if each.revision == revision and each.snapshot:
-            return each.snapshot.promise
+        if each.revision == revision and each.kept:
+            return each.kept.snapshot.promise
     return Promise()
 
 

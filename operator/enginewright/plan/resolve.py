@@ -3,7 +3,7 @@
 Every refusal names the field, the reason and what to write instead.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,14 +11,13 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
 from enginewright.api.refusals import refused_fields
 from enginewright.api.scalars import duration
-from enginewright.contract.base import canonical_json
-from enginewright.contract.images import VARIANTS
-from enginewright.contract.keys import sha256_text
+from enginewright.contract.images import COMPILED_BACKENDS, VARIANTS
+from enginewright.contract.keys import content, content_hash
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Promise, Recipe
 from enginewright.manifests.prepare_job import Input
 from enginewright.plan.backends import Candidate, candidates
-from enginewright.plan.classes import is_proposed
+from enginewright.plan.classes import is_proposed, mixed_devices
 from enginewright.plan.obstacle import Obstacle
 from enginewright.plan.recipe import inputs as prepare_inputs
 from enginewright.plan.recipe import recipe, why_not
@@ -90,6 +89,10 @@ def _of_candidate(
             " spec.backends"
         )
         return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
+    if candidate.backend in COMPILED_BACKENDS:
+        mixed = (mixed_devices(each, facts.nodes) for each in classes)
+        if message := next(filter(None, mixed), ""):
+            return Obstacle(StatusReason.MIXED_DEVICES, message)
     return _target(facts, classes, candidate, image, last=last)
 
 
@@ -128,28 +131,45 @@ _CHECKS: Final[tuple[Callable[[Facts], Obstacle | None], ...]] = (
 
 def _classes(facts: Facts) -> list[AcceleratorClass] | Obstacle:
     known = {each.metadata.name: each for each in facts.classes}
-    names = ", ".join(sorted(known)) or "none"
-    if wanted := facts.model.spec.accelerators:
-        missing = [each.class_name for each in wanted if each.class_name not in known]
-        if missing:
-            message = (
-                f"spec.accelerators names {', '.join(missing)}, but the cluster has {names};"
-                " name one of these or apply the AcceleratorClass"
-            )
-            return Obstacle(StatusReason.UNKNOWN_ACCELERATOR_CLASS, message)
-        return [known[each.class_name] for each in wanted]
+    wanted = facts.model.spec.accelerators
+    if not wanted:
+        return _unnamed(facts, known)
+    missing = [each.class_name for each in wanted if each.class_name not in known]
+    if missing:
+        message = (
+            f"spec.accelerators names {', '.join(missing)}, but the cluster has"
+            f" {', '.join(sorted(known)) or 'none'}; name one of these or apply the AcceleratorClass"
+        )
+        return Obstacle(StatusReason.UNKNOWN_ACCELERATOR_CLASS, message)
+    return [known[each.class_name] for each in wanted]
+
+
+def _unnamed(
+    facts: Facts, known: Mapping[str, AcceleratorClass]
+) -> list[AcceleratorClass] | Obstacle:
+    """Return the class of a model that names none: the one that it has, else the only one."""
+    if kept := known.get(_chosen_before(facts)):
+        return [kept]  # classes that come later change nothing for it
     if not known:
         message = "the cluster has no AcceleratorClass; apply one, such as the chart's class cpu"
         return Obstacle(StatusReason.NO_ACCELERATOR_CLASS, message)
-    if len(known) > 1:
-        # A proposal is an offer: a GPU node that joins must not make other models ambiguous.
-        if len(chosen := [each for each in facts.classes if not is_proposed(each)]) == 1:
+    # A proposal is an offer: a GPU node that joins must not make other models ambiguous.
+    own = [each for each in facts.classes if not is_proposed(each)]
+    for chosen in (list(known.values()), own):
+        if len(chosen) == 1:
             return chosen
-        message = (
-            f"the cluster has several classes ({names}); name those that serve in spec.accelerators"
-        )
-        return Obstacle(StatusReason.AMBIGUOUS_ACCELERATOR_CLASS, message)
-    return list(known.values())
+    message = (
+        f"the cluster has several classes ({', '.join(sorted(known))}); name those that serve in"
+        " spec.accelerators"
+    )
+    return Obstacle(StatusReason.AMBIGUOUS_ACCELERATOR_CLASS, message)
+
+
+def _chosen_before(facts: Facts) -> str:
+    status = facts.model.status
+    if status.accelerator_class or status.serving is None or len(status.serving.classes) != 1:
+        return status.accelerator_class
+    return status.serving.classes[0].class_name  # of a status that an earlier version wrote
 
 
 def _target(
@@ -180,7 +200,7 @@ def _target(
     artifact = {
         "uri": spec.source.uri,
         "sha256": spec.source.sha256,
-        "recipe": wanted.model_dump(mode="json", exclude_none=True),
+        "recipe": content(wanted),
         "image": image,
     }
     job = {
@@ -194,8 +214,8 @@ def _target(
     }
     rollout = {
         **job,
-        "promise": candidate.promise.model_dump(mode="json", exclude_none=True),
-        "classes": [each.spec.model_dump(mode="json", exclude_none=True) for each in classes],
+        "promise": content(candidate.promise),
+        "classes": [content(each.spec) for each in classes],
     }
     return Target(
         classes=tuple(classes),
@@ -209,9 +229,9 @@ def _target(
         deadline_seconds=deadline,
         build_resources=resources,
         pull_secrets=pull_secrets,
-        artifact_hash=sha256_text(canonical_json(artifact)),
-        job_hash=sha256_text(canonical_json(job)),
-        candidate_hash=sha256_text(canonical_json(rollout)),
+        artifact_hash=content_hash(artifact),
+        job_hash=content_hash(job),
+        candidate_hash=content_hash(rollout),
         last=last,
     )
 

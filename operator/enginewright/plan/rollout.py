@@ -4,24 +4,39 @@ A refused or unfinished update takes nothing away: while the wanted revision is 
 good one is applied, whole, from its snapshot.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from enginewright.api.inference_model_status import Prepared, ServingClass, ServingState
-from enginewright.manifests.deployment import serving_deployment, sidecar_memory
+from enginewright.manifests.deployment import (
+    Pulling,
+    pod_templates,
+    serving_deployment,
+    sidecar_memory,
+)
 from enginewright.manifests.labels import COMPONENT, REVISION
 from enginewright.manifests.names import revision_name
 from enginewright.manifests.service import disruption_budget, service
-from enginewright.manifests.snapshot import Snapshot, class_snapshot, controller_revision
+from enginewright.manifests.snapshot import (
+    ClassSnapshot,
+    Revision,
+    Snapshot,
+    class_snapshot,
+    controller_revision,
+)
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
 from enginewright.plan import pods
 from enginewright.plan.proofs import refusal
+from enginewright.plan.replicas import desired, held
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts, ObjectRef
 
 KEPT_REVISIONS: Final = 5
+
+
+_REPEATED: Final = 3  # restarts of one pod after which its failure is no accident
 
 
 @dataclass(frozen=True)
@@ -31,6 +46,7 @@ class Progress:
     complete: bool
     message: str  # pods of each class, and what keeps them
     failure: pods.Failure | None = None  # of a pod of the applied revision
+    repeated: bool = False  # it failed on several nodes or several times, and never served
     stuck: bool = False  # Kubernetes gave up waiting
 
 
@@ -40,7 +56,7 @@ class Rollout:
 
     wanted: str | None  # revision that the spec asks for; None: not known yet
     applied: str | None  # revision that the Deployments carry from now on
-    replicas: int
+    asked: int  # pods that are to be there
     ready_replicas: int
     serving: ServingState | None
     progress: Progress | None
@@ -68,11 +84,8 @@ def wanted_snapshot(
             for each in target.classes
         ),
         promise=target.promise,
-        strategy=spec.rollout.strategy,
         max_queue=spec.serving.max_queue,
         pod_template=template,
-        pull_policy=facts.config.image_pull_policy,
-        pull_secrets=facts.config.image_pull_secrets,
         store_claim=facts.config.store.claim,
         # what changes nothing restarts no pods of revisions from before it was known
         golden_output_bytes=size if sidecar_memory(size) > sidecar_memory(None) else None,
@@ -81,65 +94,98 @@ def wanted_snapshot(
 
 
 def roll_out(facts: Facts, wanted: Snapshot | None) -> Rollout:
-    """Return what is to serve: `wanted` when there is one and nothing holds it, else the last good."""
-    known = {each.revision: each.snapshot for each in facts.revisions if each.snapshot}
-    held = facts.model.spec.rollout.paused
-    applied = (_last_good(facts, known) if held else wanted) or _last_good(facts, known)
+    """Return what is to serve: `wanted` when there is one and nothing holds it, else what was."""
+    known = {each.revision: each.kept for each in facts.revisions if each.kept}
+    asked_for = _revision(facts, known, wanted) if wanted else None
+    held_back = facts.model.spec.rollout.paused
+    applied = (None if held_back else asked_for) or _kept(facts, known)
     deployments = {each.accelerator_class: each for each in facts.deployments}
     ready = sum(each.ready_pods for each in facts.deployments)
-    revision = wanted.revision if wanted else None
+    name = asked_for.name if asked_for else None
     if applied is None:
-        return Rollout(revision, None, 0, ready, facts.model.status.serving, None)
-    replicas = {each.name: _replicas(facts, each.name) for each in applied.classes}
-    progress = _progress(facts, applied, deployments, replicas)
-    gone = [each for each in facts.deployments if each.accelerator_class not in replicas]
+        return Rollout(name, None, 0, ready, facts.model.status.serving, None)
+    counts = _counts(facts, applied, deployments)
+    progress = _progress(facts, applied, deployments, counts)
+    gone = [each for each in facts.deployments if each.accelerator_class not in counts]
     return Rollout(
-        wanted=revision,
-        applied=applied.revision,
-        replicas=sum(replicas.values()),
+        wanted=name,
+        applied=applied.name,
+        asked=sum(counts.values()),
         ready_replicas=ready,
-        serving=_serving(facts, applied, progress, known, deployments, replicas),
+        serving=_serving(facts, applied, progress, known, deployments, counts),
         progress=progress,
-        apply=tuple(_objects(facts, applied, replicas)),
+        apply=tuple(_objects(facts, applied, counts)),
         delete=(
             *(_removals(facts, gone) if progress.complete else ()),
-            *_old_revisions(facts, keep=applied.revision),
+            *_old_revisions(facts, keep=applied.name),
         ),
     )
 
 
-def _last_good(facts: Facts, known: Mapping[str, Snapshot]) -> Snapshot | None:
-    """Return the revision that served last, else the one that the Deployments carry."""
-    serving = facts.model.status.serving
-    names = [serving.revision] if serving else []
-    names += sorted({each.revision for each in facts.deployments})
-    return next((known[name] for name in names if name in known), None)
+def _revision(facts: Facts, known: Mapping[str, Revision], wanted: Snapshot) -> Revision:
+    """Return the revision of a snapshot: as it was kept, where it was."""
+    name = wanted.revision()
+    return _with_templates(facts, known.get(name) or Revision(name=name, snapshot=wanted))
 
 
-def _replicas(facts: Facts, accelerator_class: str) -> int:
-    spec = facts.model.spec
-    for each in spec.accelerators or ():
-        if each.class_name == accelerator_class and each.replicas is not None:
-            return each.replicas
-    return spec.replicas
+def _with_templates(facts: Facts, revision: Revision) -> Revision:
+    if revision.templates:
+        return revision
+    pulling = Pulling(facts.config.image_pull_policy, facts.config.image_pull_secrets)
+    made = pod_templates(facts.model.metadata.name, revision.name, revision.snapshot, pulling)
+    return revision.model_copy(update={"templates": made})
+
+
+def _kept(facts: Facts, known: Mapping[str, Revision]) -> Revision | None:
+    """Return what is applied while nothing new can be.
+
+    What is rolling out goes on where the spec has not changed: something outside it is in the way.
+    Else it is the revision that served last.
+    """
+    status, metadata = facts.model.status, facts.model.metadata
+    carried = {each.revision for each in facts.deployments}
+    by_number = sorted(facts.revisions, key=lambda each: each.number, reverse=True)
+    names = [each.revision for each in by_number if each.revision in carried]
+    if status.serving:
+        unchanged = status.observed_generation == metadata.generation
+        goes_on = unchanged and not facts.model.spec.rollout.paused
+        names.insert(len(names) if goes_on else 0, status.serving.revision)
+    found = next((known[name] for name in names if name in known), None)
+    return _with_templates(facts, found) if found else None
+
+
+def _counts(
+    facts: Facts, applied: Revision, deployments: Mapping[str, DeploymentView]
+) -> dict[str, int]:
+    """Return how many pods each class of the applied revision is to have now."""
+    spec, serving = facts.model.spec, facts.model.status.serving
+    names = [each.name for each in applied.snapshot.classes]
+    named = [each.class_name for each in spec.accelerators] or names
+    asked = desired(spec, named)
+    now = {name: each.asked for name, each in deployments.items()}
+    before = {each.class_name: each.replicas for each in serving.classes} if serving else {}
+    wanted = {
+        name: asked[name] if name in asked else now.get(name, before.get(name, spec.replicas))
+        for name in names
+    }
+    serves = {name: now.get(name, count) for name, count in before.items()}
+    return held(wanted, serves, moving=bool(serves) and serves.keys() != set(named))
 
 
 def _objects(
-    facts: Facts, snapshot: Snapshot, replicas: Mapping[str, int]
+    facts: Facts, revision: Revision, counts: Mapping[str, int]
 ) -> Iterable[dict[str, Any]]:
-    """Yield in the order of dependence: the snapshot first, so that it is never missing."""
+    """Yield in the order of dependence: the revision first, so that it is never missing."""
     model = facts.model
-    yield controller_revision(model, snapshot, _number(facts, snapshot.revision))
-    yield service(model)
-    for each in snapshot.classes:
-        yield disruption_budget(model, each.name)
-        yield serving_deployment(model, snapshot, each, replicas[each.name])
-
-
-def _number(facts: Facts, revision: str) -> int:
-    """Return the revision's number: its own when it is known, else the next."""
     numbers = {each.revision: each.number for each in facts.revisions}
-    return numbers.get(revision, max(numbers.values(), default=0) + 1)
+    if revision.name not in numbers:  # one that exists never changes
+        yield controller_revision(model, revision, max(numbers.values(), default=0) + 1)
+    yield service(model)
+    for name, count in counts.items():
+        yield disruption_budget(model, name)
+        yield serving_deployment(
+            model, revision, name, replicas=count, strategy=model.spec.rollout.strategy
+        )
 
 
 def _removals(facts: Facts, deployments: Iterable[DeploymentView]) -> Iterable[ObjectRef]:
@@ -162,42 +208,58 @@ def _old_revisions(facts: Facts, keep: str) -> Iterable[ObjectRef]:
 
 def _progress(
     facts: Facts,
-    snapshot: Snapshot,
+    revision: Revision,
     deployments: Mapping[str, DeploymentView],
-    replicas: Mapping[str, int],
+    counts: Mapping[str, int],
 ) -> Progress:
     parts = []
     complete, stuck = True, False
-    for each in snapshot.classes:
-        wanted = replicas[each.name]
-        deployment = deployments.get(each.name)
-        carries = deployment if deployment and _carries(deployment, snapshot.revision) else None
+    for name, wanted in counts.items():
+        there = deployments.get(name)
+        carries = there if there and _carries(there, revision.name) else None
         available = carries.available_updated() if carries else 0
         complete = complete and carries is not None and carries.is_complete(wanted)
         stuck = stuck or (carries is not None and carries.is_stuck)
-        parts.append(f"{each.name} {min(available, wanted)}/{wanted}")
+        parts.append(f"{name} {min(available, wanted)}/{wanted}")
     message = f"pods ready: {', '.join(parts)}"
     if complete:
         return Progress(complete=True, message=message)
     mine = [
         pod
         for pod in facts.pods
-        if pod.label(COMPONENT) == "serve" and pod.label(REVISION) == snapshot.revision
+        if pod.label(COMPONENT) == "serve" and pod.label(REVISION) == revision.name
     ]
     unready = [pod for pod in mine if not pod.ready and not pod.leaving]
-    failed = next((each for each in map(pods.failure, unready) if each), None)
-    failed = failed or next((each for each in _refused(facts, unready) if each), None)
+    failed = [(pod, each) for pod in unready if (each := _failure(facts, pod))]
     trouble = next((each for each in map(pods.waiting_for, unready) if each), "")
     if trouble:
         message = f"{message}; {trouble}"
-    return Progress(complete=False, message=message, failure=failed, stuck=stuck)
+    return Progress(
+        complete=False,
+        message=message,
+        failure=failed[0][1] if failed else None,
+        repeated=_is_repeated([pod for pod, _ in failed]) and not _served(facts, revision, mine),
+        stuck=stuck,
+    )
 
 
-def _refused(facts: Facts, unready: Iterable[PodView]) -> Iterable[pods.Failure | None]:
-    """Yield what the sidecars of pods that serve already, but are not let in, have found."""
-    for pod in unready:
-        verdict = facts.verdicts.get(pod.name)
-        yield refusal(verdict) if verdict else None
+def _failure(facts: Facts, pod: PodView) -> pods.Failure | None:
+    """Return why a pod does not serve: of itself, else what its sidecar has found."""
+    verdict = facts.verdicts.get(pod.name)
+    return pods.failure(pod) or (refusal(verdict) if verdict else None)
+
+
+def _is_repeated(failed: Collection[PodView]) -> bool:
+    restarts = (each.restarts for pod in failed for each in pod.containers)
+    return len({pod.node for pod in failed}) > 1 or max(restarts, default=0) >= _REPEATED
+
+
+def _served(facts: Facts, revision: Revision, mine: Iterable[PodView]) -> bool:
+    """Return whether anything of the revision serves, or ever did."""
+    serving = facts.model.status.serving
+    return any(pod.ready for pod in mine) or (
+        serving is not None and serving.revision == revision.name
+    )
 
 
 def _carries(deployment: DeploymentView, revision: str) -> bool:
@@ -207,33 +269,36 @@ def _carries(deployment: DeploymentView, revision: str) -> bool:
 
 def _serving(
     facts: Facts,
-    applied: Snapshot,
+    applied: Revision,
     progress: Progress,
-    known: Mapping[str, Snapshot],
+    known: Mapping[str, Revision],
     deployments: Mapping[str, DeploymentView],
-    replicas: Mapping[str, int],
+    counts: Mapping[str, int],
 ) -> ServingState | None:
     before = facts.model.status.serving
     if not progress.complete and before is None:
         return None
-    snapshot = applied if progress.complete or before is None else known.get(before.revision)
-    if snapshot is None:
+    revision = applied if progress.complete or before is None else known.get(before.revision)
+    if revision is None:
         return before
-    classes = tuple(
-        ServingClass(
-            class_name=each.name,
-            backend=each.backend,
-            replicas=replicas.get(
-                each.name, there.asked if (there := deployments.get(each.name)) else 0
-            ),
-            ready_replicas=there.ready_pods if (there := deployments.get(each.name)) else 0,
-        )
-        for each in snapshot.classes
-    )
+    snapshot = revision.snapshot
     return ServingState(
-        revision=snapshot.revision,
+        revision=revision.name,
         prepared_key=snapshot.prepared_key,
         model_digest=snapshot.model_digest,
         backend=snapshot.classes[0].backend,
-        classes=classes,
+        classes=tuple(
+            _serving_class(each, deployments.get(each.name), counts) for each in snapshot.classes
+        ),
+    )
+
+
+def _serving_class(
+    accelerator: ClassSnapshot, there: DeploymentView | None, counts: Mapping[str, int]
+) -> ServingClass:
+    return ServingClass(
+        class_name=accelerator.name,
+        backend=accelerator.backend,
+        replicas=counts.get(accelerator.name, there.asked if there else 0),
+        ready_replicas=there.ready_pods if there else 0,
     )

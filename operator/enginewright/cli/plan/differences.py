@@ -34,10 +34,10 @@ def of_revisions(facts: Facts, wanted: Snapshot, *, keys_known: bool) -> Iterato
     found = next((each for each in facts.revisions if each.revision == revision), None)
     if found is None:
         return
-    if found.snapshot is None:
+    if found.kept is None:
         yield Difference(field="revision", before="another version's, which cannot be read")
         return
-    before, after = _parts(found.snapshot), _parts(wanted)
+    before, after = _parts(found.kept.snapshot), _parts(wanted)
     for field in dict.fromkeys((*before, *after)):
         unknown = not keys_known and field.endswith(("prepared model", "model digest", "engine"))
         new = _LATER if unknown else after.get(field, "")
@@ -51,7 +51,6 @@ def _parts(snapshot: Snapshot) -> dict[str, str]:
         "prepared model": snapshot.prepared_key[:_SHOWN],
         "model digest": snapshot.model_digest[:_SHOWN],
         "fallback": _words(snapshot.promise.model_dump(mode="json", exclude_none=True)),
-        "strategy": snapshot.strategy,
         "queue": str(snapshot.max_queue),
         "podTemplate": _words(snapshot.pod_template),
     }

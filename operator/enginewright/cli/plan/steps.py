@@ -218,7 +218,7 @@ class Steps:
     def _rollout(self, engines: Engines, made: _Made) -> Iterator[Step]:
         keys = self._engine_keys(engines)
         snapshot = wanted_snapshot(self._facts, self._target, made.prepared, keys)
-        self.revision = snapshot.revision if made.is_known else None
+        self.revision = snapshot.revision() if made.is_known else None
         self.differences = tuple(of_revisions(self._facts, snapshot, keys_known=made.is_known))
         paused = self._facts.model.spec.rollout.paused
         rollout = roll_out(self._facts, snapshot)

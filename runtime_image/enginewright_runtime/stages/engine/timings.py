@@ -5,6 +5,7 @@ another device, the build takes its own. So nothing that goes wrong here is a fa
 """
 
 import logging
+import re
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from enginewright_runtime.tensorrt.flavor import find
 
 _log: Final = logging.getLogger(__name__)
 _LIMITS: Final = Limits(seconds=120.0)
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9.]+")  # in a file name
 
 
 class Timings:
@@ -27,9 +29,8 @@ class Timings:
         self._recipe = recipe
         self._folder = folder
         self.path: Final = folder / "timing.cache"
-        self._name: Final = (
-            f"timings-{recipe.backend}-{recipe.backend_version}-{recipe.accelerator_class}"
-        )
+        device = _UNSAFE.sub("-", recipe.device or recipe.accelerator_class)
+        self._name: Final = f"timings-{recipe.backend}-{recipe.backend_version}-{device}"
         self._taken: bytes | None = None
 
     def take(self) -> None:

@@ -1,0 +1,278 @@
+"""What serves is never taken away: sequences of events with what must still serve after each."""
+
+import copy
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+from enginewright.contract.reasons import Reason
+from enginewright.manifests import deployment
+
+from tests.support.plan_world import World, accelerator_class, image_facts, node, published
+
+pytestmark = pytest.mark.unit
+
+OTHER: Final = {"uri": "https://models.example/other.onnx"}
+SECOND: Final = published("b" * 64, "e" * 64)
+
+
+def serving(**spec: Any) -> World:
+    return World(**{"replicas": 2, **spec}).settle().job_succeeds().all_available()
+
+
+def counts(world: World) -> dict[str, int]:
+    return {each["metadata"]["name"]: each["spec"]["replicas"] for each in world.all("Deployment")}
+
+
+def templates(world: World) -> dict[str, Any]:
+    return {
+        each["metadata"]["name"]: copy.deepcopy(each["spec"]["template"])
+        for each in world.all("Deployment")
+    }
+
+
+# moving to other classes
+
+
+def on_big(**spec: Any) -> World:
+    world = World(**{"accelerators": [{"class": "big", "replicas": 8}], **spec})
+    world.classes = [accelerator_class("big"), accelerator_class("small")]
+    return world.settle().job_succeeds().all_available()
+
+
+def test_a_class_that_is_replaced_keeps_its_count_until_it_is() -> None:
+    world = on_big()
+    world.edit(accelerators=[{"class": "small"}], source=OTHER)
+    assert counts(world) == {"resnet-big": 8}, "while the model is prepared"
+    world.job_succeeds(SECOND)
+    assert counts(world) == {"resnet-big": 8, "resnet-small": 1}, "while the new one starts"
+    world.complete("resnet-small")
+    assert counts(world.settle()) == {"resnet-small": 1}
+
+
+def test_a_class_that_shares_the_count_with_a_new_one_keeps_its_pods_until_that_serves() -> None:
+    world = on_big(accelerators=[{"class": "big"}], replicas=4)
+    assert counts(world) == {"resnet-big": 4}
+    world.edit(accelerators=[{"class": "big"}, {"class": "small"}])
+    assert counts(world) == {"resnet-big": 4, "resnet-small": 2}
+    world.all_available()
+    assert counts(world) == {"resnet-big": 2, "resnet-small": 2}
+
+
+def test_scaling_down_is_the_users_own() -> None:
+    world = serving(replicas=4).edit(source=OTHER).job_succeeds(SECOND).rolling(available=4)
+    assert counts(world.edit(replicas=1)) == {"resnet-cpu": 1}
+
+
+# scale
+
+
+def test_scale_is_the_total_over_classes_without_a_count_of_their_own() -> None:
+    three = [{"class": "a"}, {"class": "b"}, {"class": "fixed", "replicas": 2}]
+    world = World(accelerators=three, replicas=5)
+    world.classes = [accelerator_class(name) for name in ("a", "b", "fixed")]
+    world.settle().job_succeeds().all_available()
+    assert counts(world) == {"resnet-a": 3, "resnet-b": 2, "resnet-fixed": 2}
+    assert world.status["replicas"] == 5, "what an autoscaler compares its own count with"
+    selector = world.status["selector"]
+    assert "enginewright.dev/class notin (fixed)" in selector
+    assert counts(world.edit(replicas=1)) == {"resnet-a": 1, "resnet-b": 1, "resnet-fixed": 2}
+    assert counts(world.edit(replicas=0)) == {"resnet-a": 0, "resnet-b": 0, "resnet-fixed": 2}
+
+
+def test_the_scale_status_counts_pods_that_are_there() -> None:
+    world = serving()
+    world.edit(replicas=6)
+    assert world.status["replicas"] == 2
+    world.all_available()
+    assert world.status["replicas"] == 6
+
+
+# policy Allow
+
+
+def on_gpu() -> World:
+    world = World(
+        fallback={"policy": "Allow"}, backends=["tensorrt-rtx", "cuda"], replicas=2
+    ).has_gpus()
+    return world.settle().job_succeeds().engine_built().settle()
+
+
+def crash(world: World, index: int, node_name: str, restarts: int = 0) -> World:
+    (found,) = world.all("Deployment")
+    ended = {"exitCode": 65, "message": driver_missing(), "finishedAt": "2026-11-21T12:00:00Z"}
+    state = {
+        "name": "server",
+        "restartCount": restarts,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": ended},
+    }
+    pod = world.serving_pod(
+        found["metadata"]["name"], index=index, status={"containerStatuses": [state]}
+    )
+    pod["spec"] = {"nodeName": node_name}
+    return world.settle()
+
+
+def driver_missing() -> str:
+    return '{"stage":"serve","ok":false,"reason":"DriverMissing","message":"no driver here"}'
+
+
+def test_a_crash_of_one_pod_rejects_no_backend_that_serves() -> None:
+    world = on_gpu().all_available()
+    (found,) = world.all("Deployment")
+    found["status"]["availableReplicas"] = 1
+    crash(crash(world, 0, "node-1", 9), 1, "node-2", 9)
+    assert "rejectedBackends" not in world.status
+    assert world.status["serving"]["backend"] == "tensorrt-rtx"
+
+
+def test_a_first_failure_on_one_node_rejects_no_backend() -> None:
+    world = crash(on_gpu(), 0, "node-1")
+    assert "rejectedBackends" not in world.status
+
+
+@pytest.mark.parametrize(
+    "failures", [[(0, "node-1", 0), (1, "node-2", 0)], [(0, "node-1", 3)]], ids=["nodes", "times"]
+)
+def test_repeated_failures_of_a_revision_that_never_served_reject_its_backend(
+    failures: list[tuple[int, str, int]],
+) -> None:
+    world = on_gpu()
+    for each in failures:
+        crash(world, *each)
+    (rejected,) = world.status["rejectedBackends"]
+    assert (rejected["backend"], rejected["reason"]) == ("tensorrt-rtx", "DriverMissing")
+
+
+@pytest.mark.parametrize("change", ["image", "node", "time"])
+def test_a_rejected_backend_is_looked_at_again(change: str) -> None:
+    world = crash(on_gpu(), 0, "node-1", 3)
+    world.job_succeeds(SECOND).all_available()
+    assert world.status["serving"]["backend"] == "cuda"
+    world.later(minutes=30)
+    assert world.status["rejectedBackends"]
+    if change == "image":
+        image = world.config.images["rtx"]
+        world.images["registry.example/rtx:2"] = world.images[image]
+        images = {**world.config.images, "rtx": "registry.example/rtx:2"}
+        world.config = replace(world.config, images=images)
+    if change == "node":
+        world.nodes = [*world.nodes, {**node("node-9")}]
+        world.nodes[-1]["metadata"]["labels"]["nvidia.com/gpu.product"] = "NVIDIA-L4"
+    world.later(days=1 if change == "time" else 0)
+    assert "rejectedBackends" not in world.status
+    assert world.status["serving"]["backend"] == "cuda", "what serves does so meanwhile"
+
+
+# what is outside the spec
+
+
+def test_a_new_class_stalls_nobody_who_names_none() -> None:
+    world = serving()
+    world.classes = [*world.classes, accelerator_class("a-newer-one")]
+    world.settle()
+    assert world.told()["Ready"] == ("True", "Serving")
+    world.edit(source=OTHER).job_succeeds(SECOND).all_available()
+    assert world.told()["Ready"] == ("True", "Serving")
+    assert list(counts(world)) == ["resnet-cpu"]
+
+
+def test_a_new_class_stalls_no_model_that_is_being_prepared() -> None:
+    world = World().settle()
+    world.classes = [*world.classes, accelerator_class("a-newer-one")]
+    world.settle().job_succeeds().all_available()
+    assert list(counts(world)) == ["resnet-cpu"]
+
+
+def test_a_class_that_was_chosen_and_is_gone_is_chosen_no_more() -> None:
+    world = serving()
+    world.classes = [accelerator_class("next")]
+    world.settle().all_available()
+    assert list(counts(world)) == ["resnet-next"]
+
+
+@pytest.mark.parametrize("obstacle", ["class", "image", "store"])
+def test_an_obstacle_outside_the_spec_reverts_nothing(obstacle: str) -> None:
+    world = serving().edit(source=OTHER).job_succeeds(SECOND).rolling(available=2)
+    before = templates(world)
+    if obstacle == "class":
+        world.classes = []
+    if obstacle == "image":
+        images = {**world.config.images, "cpu": "registry.example/cpu:2"}
+        world.config = replace(world.config, images=images)
+    if obstacle == "store":
+        world.objects[("PersistentVolumeClaim", "enginewright-store")]["spec"]["accessModes"] = [
+            "ReadWriteOnce"
+        ]
+    world.settle()
+    assert world.told()["Ready"][0] == "False"
+    assert templates(world) == before
+
+
+def test_a_lost_artefact_reverts_nothing_that_is_rolling_out() -> None:
+    world = serving().edit(source=OTHER).job_succeeds(SECOND).rolling(available=2)
+    before = templates(world)
+    world.new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
+    assert world.told()["Ready"][0] == "False"
+    assert templates(world) == before
+
+
+# what restarts pods
+
+
+def test_a_newer_operator_restarts_no_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = serving()
+    before, revisions = templates(world), world.all("ControllerRevision")
+    monkeypatch.setattr(deployment, "GRACE_SECONDS", 99)
+    monkeypatch.setattr(deployment, "POD_SECURITY", {"runAsNonRoot": True})
+    world.settle()
+    assert templates(world) == before
+    assert world.all("ControllerRevision") == revisions
+    world.edit(podTemplate={"labels": {"a": "b"}})
+    (new,) = templates(world).values()
+    assert new["spec"]["terminationGracePeriodSeconds"] == 99, "a new revision takes all of it"
+
+
+def test_settings_of_the_chart_restart_no_pods() -> None:
+    world = serving()
+    before = templates(world)
+    world.config = replace(
+        world.config, image_pull_policy="Always", image_pull_secrets=("another",)
+    )
+    world.settle()
+    assert templates(world) == before
+    assert world.told()["Ready"] == ("True", "Serving")
+
+
+def test_another_strategy_restarts_no_pods() -> None:
+    world = serving()
+    before = templates(world)
+    world.edit(rollout={"strategy": "Recreate"})
+    assert templates(world) == before
+    assert world.the("Deployment")["spec"]["strategy"] == {"type": "Recreate"}
+    world.all_available()
+    assert world.told()["Ready"] == ("True", "Serving")
+
+
+def test_a_revision_that_an_earlier_version_kept_is_not_written_again() -> None:
+    world = serving()
+    kept = world.the("ControllerRevision")
+    del kept["data"]["promise"]
+    kept["data"]["removed_since"] = 1
+    before = copy.deepcopy(kept)
+    world.settle()
+    assert world.the("ControllerRevision") == before
+    assert world.told()["Ready"] == ("True", "Serving")
+
+
+def test_an_image_that_is_not_probed_yet_takes_nothing_away() -> None:
+    world = serving()
+    before = templates(world)
+    world.config = replace(world.config, images={"cpu": "registry.example/cpu:2"})
+    world.settle()
+    assert world.told()["Ready"] == ("False", "ProbingImage")
+    assert templates(world) == before
+    world.images["registry.example/cpu:2"] = image_facts("cpu", "1.32.0")
+    world.settle()
+    assert templates(world) == before, "while it is prepared for the new image"
