@@ -392,7 +392,7 @@ def test_a_namespace_that_is_being_deleted_is_left_alone(world: World) -> None:
         world.user.kubectl("delete", "deployment,service,pdb", "--all")
         eventually(lambda: "left alone: " in operator.log(), 20, "the operator to see it")
         operator.wait_quiet()
-        assert operator.writes() - before <= 6  # noqa: PLR2004 - three objects, a try each, and one more
+        assert operator.writes() - before <= 6
         assert " level=error" not in operator.log()
 
 

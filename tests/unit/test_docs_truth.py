@@ -29,7 +29,14 @@ def rows() -> list[Row]:
     return [Row(*each) for each in cells if each[0] != "lie or fault" and set(each[0]) != {"-"}]
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: row.fault[:60])
+def serving_rows() -> list[Row]:
+    text = (REPOSITORY / "docs/operator.md").read_text()
+    (part,) = re.findall(r"^## What serves meanwhile\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)
+    lines = [line for line in part.splitlines() if line.startswith("| ")]
+    return [Row(*(cell.strip() for cell in line.strip("|").split("|"))) for line in lines[1:]]
+
+
+@pytest.mark.parametrize("row", [*rows(), *serving_rows()], ids=lambda row: row.fault[:60])
 def test_a_row_is_whole_and_its_tests_exist(row: Row) -> None:
     assert all(row), row
     named = _NAMED_TEST.findall(row.test)
