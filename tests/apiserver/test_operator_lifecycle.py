@@ -390,10 +390,10 @@ def test_a_namespace_that_is_being_deleted_is_left_alone(world: World) -> None:
         before = operator.writes()
         # what the namespace's controller does, which does not run here
         world.user.kubectl("delete", "deployment,service,pdb", "--all")
-        eventually(lambda: "left alone: " in operator.log(), 20, "the operator to see it")
+        eventually(lambda: "left alone: " in operator.log, 20, "the operator to see it")
         operator.wait_quiet()
         assert operator.writes() - before <= 6
-        assert " level=error" not in operator.log()
+        assert " level=error" not in operator.log
 
 
 def test_an_object_of_somebody_else_is_not_taken(world: World) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 from enginewright.contract.reasons import REMEDIES, SELDOM_PASSES, ExitCode, Reason, exit_code
 from enginewright.contract.report import HERALD_LIMIT, StageReport
+from enginewright.contract.task import PREPARE_STAGES
 
 from tests.support.plan_world import CPU_IMAGE, World, image_facts, published, terminated
 
@@ -100,6 +101,17 @@ def test_what_was_made_is_remembered_and_the_job_is_needed_no_more() -> None:
     world.job_is_cleaned_away()
     assert world.status["prepared"] == prepared
     assert jobs(world) == []
+
+
+def test_a_pod_that_succeeded_is_enough_and_its_job_is_kept() -> None:
+    world = World().settle()
+    report = StageReport(stage="publish", ok=True, published=published())
+    done = [terminated(stage) for stage in PREPARE_STAGES[:-1]]
+    last = [terminated("publish", message=report.herald())]
+    world.job_pod(phase="Succeeded", initContainerStatuses=done, containerStatuses=last)
+    world.settle()
+    assert world.told()["Validated"] == ("True", "Prepared")
+    assert len(jobs(world)) == 1, "the Job controller is about to count it"
 
 
 # failures

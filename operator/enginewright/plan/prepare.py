@@ -109,10 +109,11 @@ def _first_attempt(work: Work[Published], jobs: Mapping[str, JobView], *, lost: 
 
 def _running(facts: Facts, jobs: Mapping[str, JobView], keep: str) -> tuple[ObjectRef, ...]:
     """Return the Jobs that still run for inputs that nobody wants any more."""
+    done = {pod.job for pod in facts.pods if pod.phase == "Succeeded"}  # before its Job says so
     return tuple(
         _reference(facts, name)
         for name, job in sorted(jobs.items())
-        if name != keep and not job.ended
+        if name != keep and not job.ended and name not in done
     )
 
 
