@@ -72,6 +72,22 @@ def silenced(world: World, *pods: str) -> World:
     return world.settle()
 
 
+QUOTA: Final = "exceeded quota: gpus, requested: pods=1"
+
+
+def refused(world: World) -> World:
+    """Have the API server refuse the Deployments' pods."""
+    condition = {
+        "type": "ReplicaFailure",
+        "status": "True",
+        "reason": "FailedCreate",
+        "message": f'pods "resnet-cpu-7c9d6f8b4c-x2x9k" is forbidden: {QUOTA}',
+    }
+    for deployment in world.all("Deployment"):
+        deployment["status"]["conditions"].append(condition)
+    return world.settle()
+
+
 def updating() -> World:
     return serving().edit(source=OTHER).job_succeeds(published(key="b" * 64, digest="e" * 64))
 
@@ -193,6 +209,7 @@ STATES: Final[dict[str, Callable[[], World]]] = {
         update_fails().rolling(available=2, stuck=True).new_pod_fails(Reason.PROVIDER_MISSING)
     ),
     "update given up without a word": lambda: updating().rolling(available=2, stuck=True),
+    "update, the API server refuses its pods": lambda: refused(updating().rolling(available=2)),
     "paused, an update is held back": paused_update,
     "paused, nothing to hold back": lambda: serving().edit(rollout={"paused": True}),
     "paused before anything served": lambda: (
@@ -371,6 +388,13 @@ def test_bad_news_from_one_pod_does_not_wait_for_the_others() -> None:
 def test_a_failure_that_is_tried_again_says_so_once() -> None:
     world = World().settle().job_fails(Reason.STORE_UNAVAILABLE, "fetch", "the disk is full")
     assert world.condition("Ready")["message"] == "the disk is full; it is tried again"
+
+
+def test_pods_that_the_api_server_refuses_are_told_in_its_own_sentence() -> None:
+    world = refused(World(replicas=2).settle().job_succeeds().rolling(available=0))
+    assert world.told()["Ready"] == ("False", "FailedCreate")
+    assert world.condition("Ready")["message"] == f"pods of class cpu are refused: {QUOTA}"
+    assert world.events[-1].type == "Warning"
 
 
 def test_a_refused_update_says_what_serves_on() -> None:

@@ -42,6 +42,7 @@ class StatusReason(StrEnum):
     PREPARING = "Preparing"
     PREPARED = "Prepared"
     ROLLING_OUT = "RollingOut"
+    FAILED_CREATE = "FailedCreate"
     ROLLOUT_FAILED = "RolloutFailed"
     SERVING = "Serving"
     NOTHING_SERVES = "NothingServes"

@@ -146,6 +146,9 @@ def _rolling_out(standing: Standing, progress: Progress, serves: str) -> Verdict
     if rollout.serving is None and standing.proofs and (broken := standing.proofs.broken):
         return Verdict("False", broken.reason, broken.message, stalled=progress.stuck)
     message = f"revision {rollout.applied}, {progress.message}{serves}"
+    if progress.refused:
+        message = f"{progress.refused}{serves}"
+        return Verdict("False", StatusReason.FAILED_CREATE, message, stalled=progress.stuck)
     if progress.stuck:
         return Verdict("False", StatusReason.ROLLOUT_FAILED, message, stalled=True)
     steady = rollout.serving is not None and rollout.serving.revision == rollout.applied

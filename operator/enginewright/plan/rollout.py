@@ -4,6 +4,7 @@ A refused or unfinished update takes nothing away: while the wanted revision is 
 good one is applied, whole, from its snapshot.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -36,6 +37,7 @@ from enginewright.plan.types import Facts, ObjectRef
 KEPT_REVISIONS: Final = 5
 
 
+_POD_NAME: Final = re.compile(r'^pods "[^"]*" is forbidden: ')
 _REPEATED: Final = 3  # restarts of one pod after which its failure is no accident
 
 
@@ -48,6 +50,7 @@ class Progress:
     failure: pods.Failure | None = None  # of a pod of the applied revision
     repeated: bool = False  # it failed on several nodes or several times, and never served
     stuck: bool = False  # Kubernetes gave up waiting
+    refused: str = ""  # why the API server takes no pods of a class
 
 
 @dataclass(frozen=True)
@@ -240,7 +243,18 @@ def _progress(
         failure=failed[0][1] if failed else None,
         repeated=_is_repeated([pod for pod, _ in failed]) and not _served(facts, revision, mine),
         stuck=stuck,
+        refused=_refused(deployments, counts),
     )
+
+
+def _refused(deployments: Mapping[str, DeploymentView], counts: Mapping[str, int]) -> str:
+    """Return the API server's reason to refuse pods: a quota, Pod Security, a missing account."""
+    for name in counts:
+        there = deployments.get(name)
+        if there and there.refused:
+            # each attempt names another pod, and would be news
+            return f"pods of class {name} are refused: {_POD_NAME.sub('', there.refused.message)}"
+    return ""
 
 
 def _failure(facts: Facts, pod: PodView) -> pods.Failure | None:
