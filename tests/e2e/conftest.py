@@ -10,17 +10,19 @@ import onnx
 import pytest
 
 from hack.samples.models import write_models
-from tests.e2e import harness
+from tests.e2e import files, harness
+from tests.e2e.files import Files
 from tests.e2e.harness import (
     CLUSTER_NAME,
     FAIL_SWITCH,
     GPUS,
+    HELD_STAGES,
     OPERATOR_NAMESPACE,
     REPOSITORY,
     Namespace,
     run,
 )
-from tests.support.extensions import compile_failing, cube
+from tests.support.extensions import compile_failing, compile_library, cube
 
 
 @pytest.fixture(scope="session")
@@ -81,6 +83,12 @@ def namespace(new_namespace: Callable[[], Namespace], model_files: Path) -> Name
     return namespace
 
 
+@pytest.fixture(scope="session")
+def file_server(namespace: Namespace) -> Files:
+    """A web server with what claim `models` holds."""
+    return files.serve(namespace)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _leaves_no_models(installed: Namespace) -> Iterator[None]:
     """Delete what a module has made, but for artefacts: else all that serves, crashes and is retried goes on.
@@ -104,4 +112,5 @@ def model_files(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     onnx.save(cube(), folder / "cube.onnx")
     library = compile_failing(tmp_path_factory.mktemp("library"), FAIL_SWITCH)
     library.rename(folder / library.name)
+    compile_library(folder / "held", f'HOLDS="{" ".join(HELD_STAGES)}"')
     return folder

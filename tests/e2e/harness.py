@@ -5,9 +5,10 @@ import json
 import os
 import re
 import subprocess
+import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +19,10 @@ CLUSTER_NAME = "test"
 OPERATOR_NAMESPACE = "enginewright-system"
 GPUS = 4  # that node-2 offers
 FAIL_SWITCH = "/tmp/fail"  # noqa: S108 - in a pod: while it is there, the operator of cube.onnx throws its text
+HELD_STAGES = (
+    "validate",
+    "golden",
+)  # that the library in `held/` keeps running until /tmp/STAGE is there
 
 
 def cluster(*arguments: str, timeout: float = 600) -> str:
@@ -83,9 +88,11 @@ class Namespace:
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout: float = 200) -> str:
         """Run kubectl in this namespace."""
+        return run([*self._command(), *arguments], stdin=stdin, timeout=timeout)
+
+    def _command(self) -> list[str]:
         program = str(self.kubeconfig.parent / "bin" / "kubectl")
-        command = [program, "--kubeconfig", str(self.kubeconfig), "--namespace", self.name]
-        return run([*command, *arguments], stdin=stdin, timeout=timeout)
+        return [program, "--kubeconfig", str(self.kubeconfig), "--namespace", self.name]
 
     def apply(self, *objects: dict[str, Any]) -> str:
         """Apply objects as a user does: client-side, strictly validated."""
@@ -106,7 +113,7 @@ class Namespace:
         conditions = self.get("inferencemodel", name).get("status", {}).get("conditions", [])
         return next((each for each in conditions if each["type"] == kind), {})
 
-    def wait_ready(self, name: str, seconds: int = 180) -> None:
+    def wait_ready(self, name: str, seconds: int = 300) -> None:
         """Wait as a user does."""
         timeout = f"--timeout={seconds}s"
         try:
@@ -121,15 +128,55 @@ class Namespace:
     ) -> dict[str, Any]:
         """Wait for a condition with this status and reason, and return it."""
 
-        def check() -> dict[str, Any]:
-            found = self.condition(name, kind)
+        def check(model: dict[str, Any]) -> dict[str, Any]:
+            conditions = model.get("status", {}).get("conditions", [])
+            found: dict[str, Any] = next((each for each in conditions if each["type"] == kind), {})
             wanted = found.get("status") == status and found.get("reason") == reason
             return found if wanted else {}
 
         try:
-            return eventually(check, seconds, f"{kind}={status}/{reason}")
+            return self.watch("im", name, check, seconds, f"{kind}={status}/{reason}")
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.story(name)}") from None
+
+    def watch(
+        self, kind: str, name: str, check: Callable[[dict[str, Any]], T], seconds: float, what: str
+    ) -> T:
+        """Watch an object until `check` returns something true of it; no state of it is missed."""
+        deadline = time.monotonic() + seconds
+        last: object = None
+        while (left := deadline - time.monotonic()) > 0:
+            with contextlib.closing(self._states(kind, name, left)) as states:
+                for last in states:
+                    if result := check(last):
+                        return result
+            time.sleep(0.2)  # it is not there yet, or the API server has ended the watch
+        raise AssertionError(f"{what} did not happen within {seconds} s; last: {last}")
+
+    def _states(
+        self, kind: str, name: str, seconds: float
+    ) -> Generator[dict[str, Any], None, None]:
+        """Yield an object as it is and whenever it changes, for so long at most."""
+        process = subprocess.Popen(
+            [*self._command(), "get", kind, name, "--watch", "--output", "json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        end = threading.Timer(seconds, process.kill)
+        end.start()
+        try:
+            assert process.stdout is not None
+            lines: list[str] = []
+            for line in process.stdout:
+                lines.append(line)
+                if line.startswith("}"):
+                    yield json.loads("".join(lines))
+                    lines.clear()
+        finally:
+            end.cancel()
+            process.kill()
+            process.communicate()
 
     def story(self, name: str) -> str:
         """Return all that a user would look at when something goes wrong."""
@@ -142,16 +189,12 @@ class Namespace:
     @contextlib.contextmanager
     def forward(self, target: str, port: int) -> Iterator[str]:
         """Forward a port of a Service or a pod to this machine; the base URL."""
-        program = str(self.kubeconfig.parent / "bin" / "kubectl")
         process = subprocess.Popen(
-            [
-                program, "--kubeconfig", str(self.kubeconfig), "--namespace", self.name,
-                "port-forward", target, f":{port}", "--address", "127.0.0.1",
-            ],
+            [*self._command(), "port-forward", target, f":{port}", "--address", "127.0.0.1"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-        )  # fmt: skip
+        )
         try:
             assert process.stdout is not None
             line = process.stdout.readline()

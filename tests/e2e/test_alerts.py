@@ -23,17 +23,26 @@ NOT_READY = "EnginewrightModelNotReady"
 ALLOW = {"policy": "Allow"}
 # Queries of the fleet's dashboard about what need not have happened before this test.
 NOT_IN_THIS_SCENE = {
-    "panel `Not ready now` A": "every model is ready here",
-    "panel `Engine builds` A": "no engine is built here",
-    "panel `Time of a build` A": "no engine is built here",
-    "panel `Time of a build` B": "no engine is built here",
-    "panel `Engine cache` A": "no engine is wanted here",
+    "panel `Engine builds` A": "an engine may still be built, or lie in the store",
+    "panel `Time of a build` A": "likewise",
+    "panel `Time of a build` B": "likewise",
     "panel `Failed reconciles per second` A": "none failed",
 }
 
 
 @pytest.fixture(scope="module")
-def watch(installed: Namespace) -> Iterator[Stack]:
+def side_by_side(l4: Namespace) -> None:
+    """All models at once, while what watches them starts: none waits for the test of another."""
+    l4.apply(
+        inference_model("alerted", "magika.onnx", on=CLASS, backends=["cuda"], fallback=ALLOW),
+        inference_model("refused-alert", "truncated.onnx"),
+        inference_model("never-starts", "magika.onnx", on=CLASS, backends=["tensorrt-rtx"]),
+        inference_model("sudden-alert", "magika.onnx"),
+    )
+
+
+@pytest.fixture(scope="module")
+def watch(side_by_side: None, installed: Namespace) -> Iterator[Stack]:
     with watching(installed) as stack:
         yield stack
 
@@ -49,7 +58,6 @@ def test_the_operator_and_its_sidecars_are_found_by_the_shipped_pod_monitors(
 @pytest.fixture(scope="module")
 def fallen(l4: Namespace, watch: Stack) -> Iterator[tuple[Namespace, dict[str, Any]]]:
     """The incident under Allow: the gpu image where there is no CUDA. The webhook was told of it."""
-    l4.apply(inference_model("alerted", "magika.onnx", on=CLASS, backends=["cuda"], fallback=ALLOW))
     l4.wait_ready("alerted", 300)
     fired = wait_told(watch, ALERT, "firing", model="alerted")
     yield l4, fired
@@ -121,11 +129,8 @@ def test_a_mended_model_ends_the_alert(
 
 
 def test_a_refused_model_is_an_alert_with_its_reason(watch: Stack, namespace: Namespace) -> None:
-    namespace.apply(inference_model("refused-alert", "truncated.onnx"))
     namespace.wait_condition("refused-alert", "Stalled", "True", "InvalidModel", 180)
-    began = time.time()
     fired = wait_told(watch, NOT_READY, "firing", model="refused-alert", seconds=120)
-    print(f"stalled to the webhook {fired['receivedAt'] - began:.1f} s")
     assert fired["labels"]["reason"] == "InvalidModel"
     assert fired["labels"]["namespace"] == namespace.name
     namespace.kubectl("delete", "im", "refused-alert")
@@ -137,7 +142,6 @@ def test_a_model_that_never_starts_is_one_alert_that_names_the_cause(
 ) -> None:
     """Its engine is built ahead of time, and the node that serves has no driver."""
     model = "never-starts"
-    l4.apply(inference_model(model, "magika.onnx", on=CLASS, backends=["tensorrt-rtx"]))
     l4.wait_condition(model, "PlacementVerified", "False", "DriverMissing", 300)
     wait_scraped_check(watch, l4.name, model)
     query = f'enginewright_model_not_ready{{model_namespace="{l4.name}", model="{model}"}}'
@@ -160,7 +164,6 @@ def test_a_session_that_falls_back_while_serving_is_told_within_seconds(
 ) -> None:
     """The pod has served well before, so that the moment of the fallback is known."""
     model = "sudden-alert"
-    namespace.apply(inference_model(model, "magika.onnx"))
     namespace.wait_ready(model)
     namespace.apply(_twin(namespace, model))
     namespace.kubectl("wait", "--for=condition=Ready", "pod/twin", "--timeout=120s")

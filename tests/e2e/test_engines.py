@@ -11,6 +11,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 CLASS = "l4"
 NAMED = "enginewright.dev/component"
+SHAPES = [{"input": "x", "min": [1, 3, 32, 32], "opt": [4, 3, 32, 32], "max": [8, 3, 32, 32]}]
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +40,11 @@ def engine_jobs(namespace: Namespace, engine: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def ahead(l4: Namespace) -> Namespace:
-    """A real model whose engine is built by real TensorRT-RTX, for a GPU that is not there."""
-    l4.apply(inference_model("ahead", "magika.onnx", on=CLASS))
+    """Real models whose engines are built by real TensorRT-RTX, for a GPU that is not there."""
+    l4.apply(
+        inference_model("ahead", "magika.onnx", on=CLASS),
+        inference_model("partly", "partly-supported.onnx", on=CLASS, shapes=SHAPES),
+    )
     l4.wait_condition("ahead", "EnginesReady", "True", "Built", 240)
     return l4
 
@@ -105,26 +109,24 @@ def test_models_share_an_engine_and_a_deleted_one_comes_from_the_store(ahead: Na
     ahead.kubectl("delete", "im", "ahead-too")
 
 
-def test_nodes_outside_the_engine_are_judged_by_the_policy(l4: Namespace) -> None:
-    shapes = [{"input": "x", "min": [1, 3, 32, 32], "opt": [4, 3, 32, 32], "max": [8, 3, 32, 32]}]
-    l4.apply(inference_model("partly", "partly-supported.onnx", on=CLASS, shapes=shapes))
-    found = l4.wait_condition("partly", "Ready", "False", "NodeFallback", 240)
+def test_nodes_outside_the_engine_are_judged_by_the_policy(ahead: Namespace) -> None:
+    found = ahead.wait_condition("partly", "Ready", "False", "NodeFallback", 240)
     assert "volume (Det)" in found["message"]
-    assert l4.condition("partly", "EnginesReady")["status"] == "True"
-    assert not l4.items("deployments", "enginewright.dev/model=partly")
-    (name,) = engines_of(l4, "partly")
-    l4.apply(
+    assert ahead.condition("partly", "EnginesReady")["status"] == "True"
+    assert not ahead.items("deployments", "enginewright.dev/model=partly")
+    (name,) = engines_of(ahead, "partly")
+    ahead.apply(
         inference_model(
             "partly",
             "partly-supported.onnx",
             on=CLASS,
-            shapes=shapes,
+            shapes=SHAPES,
             fallback={"policy": "Budget", "maxNodeShare": "40%"},
         )
     )
-    l4.wait_condition("partly", "Ready", "False", "DriverMissing", 120)
-    assert len(engine_jobs(l4, name)) == 1, "the policy decides nothing of the engine"
-    l4.kubectl("delete", "im", "partly", "--wait=true")
+    ahead.wait_condition("partly", "Ready", "False", "DriverMissing", 120)
+    assert len(engine_jobs(ahead, name)) == 1, "the policy decides nothing of the engine"
+    ahead.kubectl("delete", "im", "partly", "--wait=true")
 
 
 def test_a_build_that_needs_a_device_waits_for_one_and_says_so(ahead: Namespace) -> None:

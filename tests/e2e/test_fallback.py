@@ -7,15 +7,37 @@ from enginewright.contract.verdict import RELEASE_ANNOTATION
 
 from hack.samples.magika import features, label
 from tests.e2e.harness import Namespace, eventually, http_json, inference_model
-from tests.e2e.test_engines import CLASS, l4
+from tests.e2e.test_engines import CLASS, SHAPES, l4
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 __all__ = ["l4"]  # a fixture
 
-SHAPES = [{"input": "x", "min": [1, 3, 32, 32], "opt": [4, 3, 32, 32], "max": [8, 3, 32, 32]}]
 MAKEFILE = (
     b"all: main.o\n\tcc -o main main.o\n\nclean:\n\trm -f main main.o\n.PHONY: all clean\n" * 3
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def side_by_side(l4: Namespace) -> None:
+    """All models at once: none waits for the test of another."""
+    allow, backends = {"policy": "Allow"}, ["tensorrt-rtx", "cuda"]
+    l4.apply(
+        inference_model(
+            "second-choice", "magika.onnx", on=CLASS, backends=backends, fallback=allow
+        ),
+        inference_model("forbidden", "magika.onnx", on=CLASS, backends=["cuda"]),
+        inference_model("allowed", "magika.onnx", on=CLASS, backends=["cuda"], fallback=allow),
+        partly_here(),
+        inference_model("sudden", "magika.onnx"),
+    )
+
+
+def partly_here(**fallback: str) -> dict[str, object]:
+    """Return a model of which OpenVINO does not run every node."""
+    model = inference_model(
+        "partly-here", "partly-supported.onnx", backends=["openvino"], shapes=SHAPES
+    )
+    return model | {"spec": model["spec"] | ({"fallback": fallback} if fallback else {})}
 
 
 def metrics(namespace: Namespace, model: str) -> str:
@@ -35,8 +57,6 @@ def value(exposition: str, metric: str, *labels: str) -> float:
 
 
 def test_under_forbid_a_whole_fallback_gets_no_traffic(l4: Namespace) -> None:
-    l4.apply(inference_model("forbidden", "magika.onnx", on=CLASS, backends=["cuda"]))
-
     def told() -> dict[str, object]:
         found = l4.condition("forbidden", "PlacementVerified")
         return found if found.get("status") == "False" else {}
@@ -50,8 +70,6 @@ def test_under_forbid_a_whole_fallback_gets_no_traffic(l4: Namespace) -> None:
 
 
 def test_under_allow_it_serves_and_everybody_is_told(l4: Namespace) -> None:
-    allow = {"policy": "Allow"}
-    l4.apply(inference_model("allowed", "magika.onnx", on=CLASS, backends=["cuda"], fallback=allow))
     l4.wait_ready("allowed", 300)
     found = l4.wait_condition("allowed", "FallbackActive", "True", "ProviderMissing", 60)
     assert "CPUExecutionProvider" in found["message"]
@@ -83,15 +101,6 @@ def test_under_allow_it_serves_and_everybody_is_told(l4: Namespace) -> None:
 
 
 def test_under_allow_the_next_backend_serves_and_is_a_fallback(l4: Namespace) -> None:
-    l4.apply(
-        inference_model(
-            "second-choice",
-            "magika.onnx",
-            on=CLASS,
-            backends=["tensorrt-rtx", "cuda"],
-            fallback={"policy": "Allow"},
-        )
-    )
     l4.wait_ready("second-choice", 400)
     l4.wait_condition("second-choice", "FallbackActive", "True", "ProviderMissing", 60)
     status = l4.get("inferencemodel", "second-choice")["status"]
@@ -104,16 +113,9 @@ def test_under_allow_the_next_backend_serves_and_is_a_fallback(l4: Namespace) ->
 def test_a_part_elsewhere_is_named_forbidden_and_within_a_budget_allowed(
     namespace: Namespace,
 ) -> None:
-    def model(**fallback: str) -> dict[str, object]:
-        made = inference_model(
-            "partly-here", "partly-supported.onnx", backends=["openvino"], shapes=SHAPES
-        )
-        return made | {"spec": made["spec"] | ({"fallback": fallback} if fallback else {})}
-
-    namespace.apply(model())
     found = namespace.wait_condition("partly-here", "Ready", "False", "NodeFallback", 240)
     assert "volume (Det)" in found["message"]
-    namespace.apply(model(policy="Budget", maxNodeShare="60%"))
+    namespace.apply(partly_here(policy="Budget", maxNodeShare="60%"))
     namespace.wait_ready("partly-here", 240)
     namespace.wait_condition("partly-here", "FallbackActive", "False", "WithinBudget", 60)
     exposition = metrics(namespace, "partly-here")
@@ -144,7 +146,6 @@ sys.exit(main(["serve"]))
 
 
 def test_a_session_replaced_while_serving_is_told_within_seconds(namespace: Namespace) -> None:
-    namespace.apply(inference_model("sudden", "magika.onnx"))
     namespace.wait_ready("sudden")
     namespace.apply(_twin(namespace, "sudden"))
     namespace.kubectl("wait", "--for=condition=Ready", "pod/twin", "--timeout=120s")

@@ -1,57 +1,105 @@
 """Whatever dies at whatever stage, nothing is lost: the model becomes ready in the end."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e import harness
-from tests.e2e.harness import FAIL_SWITCH, Namespace, eventually, inference_model
+from tests.e2e.files import Files
+from tests.e2e.harness import FAIL_SWITCH, HELD_STAGES, Namespace, eventually, inference_model
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
-def _operator_pod(installed: Namespace) -> str:
+def _operator_pods(installed: Namespace) -> dict[str, bool]:
+    """Return the operator's pods, and whether each is ready."""
     pods = installed.items("pods", "app.kubernetes.io/name=enginewright")
-    return str(pods[0]["metadata"]["name"])
+    return {
+        str(pod["metadata"]["name"]): any(
+            (each["type"], each["status"]) == ("Ready", "True")
+            for each in pod["status"].get("conditions", [])
+        )
+        for pod in pods
+    }
 
 
-def _kill_operator(installed: Namespace) -> None:
-    installed.kubectl(
-        "delete", "pod", _operator_pod(installed), "--grace-period=0", "--force", "--wait=false"
-    )
+def _replace_operator(installed: Namespace) -> None:
+    """Kill the operator, and wait for the next one."""
+    killed = _operator_pods(installed)
+    at_once = ("--grace-period=0", "--force", "--wait=false")
+    installed.kubectl("delete", "pod", *killed, *at_once)
+
+    def replaced() -> bool:
+        pods = _operator_pods(installed)
+        return not pods.keys() & killed.keys() and any(pods.values())
+
+    eventually(replaced, 120, "the next operator")
 
 
-def _stage_reached(namespace: Namespace, name: str, stage: str) -> Callable[[], bool]:
-    def check() -> bool:
+def _held(name: str, file_server: Files, file: str = "magika.onnx", **spec: Any) -> dict[str, Any]:
+    """Return a model whose stage `fetch` goes on when `file_server` releases its name."""
+    source = {"uri": file_server.url(file, held_by=name)}
+    return inference_model(name, "", source=source, **spec)
+
+
+def _wait_stage(namespace: Namespace, name: str, stage: str) -> None:
+    """Wait until a stage runs, and the operator says so."""
+
+    def runs() -> bool:
         status = namespace.get("inferencemodel", name).get("status", {})
-        return bool(status.get("preparation", {}).get("stage") == stage)
+        running = [
+            container["name"]
+            for pod in _prepare_pods(namespace, name)
+            for container in pod["status"].get("initContainerStatuses", [])
+            if "running" in container["state"]
+        ]
+        return status.get("preparation", {}).get("stage") == stage and running == [stage]
 
-    return check
+    eventually(runs, 120, f"stage {stage}")
 
 
-@pytest.mark.parametrize("stage", ["fetch", "validate", "golden"])
+def _prepare_pods(namespace: Namespace, name: str) -> list[dict[str, Any]]:
+    selector = f"enginewright.dev/model={name},enginewright.dev/component=prepare"
+    return namespace.items("pods", selector)
+
+
 def test_the_operator_is_killed_while_a_stage_runs(
-    namespace: Namespace, installed: Namespace, stage: str
+    namespace: Namespace, installed: Namespace, file_server: Files, model_files: Path
 ) -> None:
-    name = f"operator-killed-{stage}"
-    namespace.apply(inference_model(name, "magika.onnx"))
-    eventually(_stage_reached(namespace, name, stage), 60, f"stage {stage}", interval=0.1)
-    _kill_operator(installed)
+    """Each of these stages is held until the next operator is there."""
+    name = "operator-killed"
+    (library,) = (model_files / "held").glob("*.so")
+    extension = {"uri": f"pvc://models/held/{library.name}", "sha256": library.stem}
+    extension["type"] = "CustomOperators"
+    namespace.apply(_held(name, file_server, "cube.onnx", backends=["cpu"], extensions=[extension]))
+    _wait_stage(namespace, name, "fetch")
+    _replace_operator(installed)
+    file_server.release(name)
+    for stage in HELD_STAGES:
+        _wait_stage(namespace, name, stage)
+        _replace_operator(installed)
+        (pod,) = _prepare_pods(namespace, name)
+        touch = ("--container", stage, "--", "touch", f"/tmp/{stage}")  # noqa: S108 - in the pod
+        namespace.kubectl("exec", pod["metadata"]["name"], *touch)
     namespace.wait_ready(name)
     assert len(namespace.items("jobs", f"enginewright.dev/model={name}")) == 1
     namespace.kubectl("delete", "im", name)
 
 
-def test_a_jobs_pod_is_deleted(namespace: Namespace) -> None:
-    namespace.apply(inference_model("pod-deleted", "magika.onnx"))
-    selector = "enginewright.dev/model=pod-deleted,enginewright.dev/component=prepare"
-    pods = eventually(lambda: namespace.items("pods", selector), 30)
-    namespace.kubectl("delete", "pod", pods[0]["metadata"]["name"], "--wait=false")
-    namespace.wait_ready("pod-deleted")
-    namespace.kubectl("delete", "im", "pod-deleted")
+def test_a_jobs_pod_is_deleted(namespace: Namespace, file_server: Files) -> None:
+    name = "pod-deleted"
+    namespace.apply(_held(name, file_server))
+    _wait_stage(namespace, name, "fetch")
+    (pod,) = _prepare_pods(namespace, name)
+    namespace.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
+    file_server.release(name)
+    namespace.wait_ready(name)
+    uids = {each["metadata"]["uid"] for each in _prepare_pods(namespace, name)}
+    assert uids - {pod["metadata"]["uid"]}, "another pod has prepared it"
+    namespace.kubectl("delete", "im", name)
 
 
 @pytest.fixture
@@ -62,81 +110,103 @@ def mended() -> Iterator[None]:
 
 @pytest.mark.parametrize("process", ["kubelet", "containerd"])
 @pytest.mark.usefixtures("mended")
-def test_a_node_agent_is_killed(namespace: Namespace, process: str) -> None:
+def test_a_node_agent_is_killed(namespace: Namespace, file_server: Files, process: str) -> None:
     name = f"{process}-killed"
-    namespace.apply(inference_model(name, "magika.onnx"))
-    pods = eventually(
-        lambda: [
-            pod
-            for pod in namespace.items("pods", f"enginewright.dev/model={name}")
-            if pod["spec"].get("nodeName")
-        ],
-        30,
-    )
-    node = pods[0]["spec"]["nodeName"].removeprefix("node-")
+    namespace.apply(_held(name, file_server))
+    _wait_stage(namespace, name, "fetch")
+    (pod,) = _prepare_pods(namespace, name)
+    node = pod["spec"]["nodeName"].removeprefix("node-")
     harness.cluster("kill", f"{process}-{node}")
     harness.cluster("up")
-    namespace.wait_ready(name, 240)
+    file_server.release(name)
+    namespace.wait_ready(name)
     namespace.kubectl("delete", "im", name)
 
 
-def test_a_server_killed_for_memory_names_its_limit(namespace: Namespace) -> None:
-    limits = {"resources": {"requests": {"memory": "48Mi"}, "limits": {"memory": "48Mi"}}}
-    namespace.apply(inference_model("too-small", "magika.onnx", podTemplate=limits))
-    found = namespace.wait_condition("too-small", "Ready", "False", "OutOfMemory", 240)
-    assert "more memory than its limit of 48Mi" in found["message"]
-    namespace.kubectl("delete", "im", "too-small")
-
-
-def test_a_lost_artefact_is_prepared_again(namespace: Namespace) -> None:
-    """The store is cache: deleting from it costs time, never a service."""
-    namespace.apply(inference_model("cache-lost", "magika.onnx"))
-    namespace.wait_ready("cache-lost")
-    key = namespace.get("inferencemodel", "cache-lost")["status"]["serving"]["preparedKey"]
-    _remove_from_store(namespace, key)
-    namespace.kubectl("delete", "pod", "--selector", "enginewright.dev/model=cache-lost")
-    namespace.wait_condition("cache-lost", "Ready", "False", "Preparing", 120)
-    namespace.wait_ready("cache-lost")
-    namespace.kubectl("delete", "im", "cache-lost")
-
-
-def test_a_server_that_loses_its_device_is_restarted_and_says_why(
-    namespace: Namespace, model_files: Path
-) -> None:
-    """A real operator begins to throw what ONNX Runtime's CUDA provider does of a lost device."""
+@pytest.fixture(scope="module")
+def together(namespace: Namespace, model_files: Path) -> Namespace:
+    """The models whose faults are felt by their own pods alone, prepared side by side."""
     (library,) = model_files.glob("*.so")
     extension = {"uri": f"pvc://models/{library.name}", "sha256": library.stem}
     extension["type"] = "CustomOperators"
-    model = inference_model("device-lost", "cube.onnx", backends=["cpu"], extensions=[extension])
-    namespace.apply(model)
-    namespace.wait_ready("device-lost")
-    selector = "enginewright.dev/model=device-lost,enginewright.dev/component=serve"
-    (pod,) = namespace.items("pods", selector)
-    name = pod["metadata"]["name"]
+    limits = {"resources": {"requests": {"memory": "48Mi"}, "limits": {"memory": "48Mi"}}}
+    namespace.apply(
+        inference_model("device-lost", "cube.onnx", backends=["cpu"], extensions=[extension]),
+        inference_model("too-small", "magika.onnx", podTemplate=limits),
+        inference_model("cache-lost", "magika.onnx"),
+    )
+    return namespace
 
-    def sidecar(program: str) -> None:
-        namespace.kubectl("exec", name, "--container", "sidecar", "--", "python3", "-c", program)
 
-    def server() -> dict[str, Any]:
-        (found,) = namespace.get("pod", name)["status"]["containerStatuses"]
+@dataclass(frozen=True)
+class LosesItsDevice:
+    """A pod whose operator throws, while asked to, what ONNX Runtime's CUDA provider does of a lost device."""
+
+    namespace: Namespace
+    pod: str
+
+    def lose(self) -> None:
+        text = "CUDA failure 719: unspecified launch failure ; "
+        self._sidecar(f"open({FAIL_SWITCH!r}, 'w').write({text!r})")
+
+    def find(self) -> None:
+        self._sidecar(f"import os; os.unlink({FAIL_SWITCH!r})")
+
+    def _sidecar(self, program: str) -> None:
+        run = ("--container", "sidecar", "--", "python3", "-c", program)
+        self.namespace.kubectl("exec", self.pod, *run)
+
+    def server(self) -> dict[str, Any]:
+        (found,) = self.namespace.get("pod", self.pod)["status"]["containerStatuses"]
         return dict(found)
 
-    sidecar(f"open({FAIL_SWITCH!r}, 'w').write('CUDA failure 719: unspecified launch failure ; ')")
-    began = time.monotonic()
-    namespace.kubectl("wait", "--for=condition=Ready=False", f"pod/{name}", "--timeout=60s")
-    unready = time.monotonic() - began
-    found = namespace.wait_condition("device-lost", "Ready", "False", "DeviceLost", 60)
-    told = time.monotonic() - began
-    assert "CUDA failure 719: unspecified launch failure" in found["message"]
-    eventually(lambda: server()["restartCount"], 240, "a restart by the liveness probe")
-    print(
-        f"not ready {unready:.1f} s, DeviceLost {told:.1f} s, restarted {time.monotonic() - began:.1f} s"
+
+@pytest.fixture(scope="module")
+def lost(together: Namespace) -> LosesItsDevice:
+    """A server that has just lost its device; it is minutes until it has been restarted and serves."""
+    together.wait_ready("device-lost")
+    selector = "enginewright.dev/model=device-lost,enginewright.dev/component=serve"
+    (pod,) = together.items("pods", selector)
+    lost = LosesItsDevice(together, pod["metadata"]["name"])
+    lost.lose()
+    return lost
+
+
+def test_a_server_that_loses_its_device_is_unready_and_says_why(lost: LosesItsDevice) -> None:
+    lost.namespace.kubectl(
+        "wait", "--for=condition=Ready=False", f"pod/{lost.pod}", "--timeout=60s"
     )
-    ended = server()["lastState"]["terminated"]
+    found = lost.namespace.wait_condition("device-lost", "Ready", "False", "DeviceLost", 60)
+    assert "CUDA failure 719: unspecified launch failure" in found["message"]
+
+
+def test_a_server_killed_for_memory_names_its_limit(together: Namespace) -> None:
+    found = together.wait_condition("too-small", "Ready", "False", "OutOfMemory", 240)
+    assert "more memory than its limit of 48Mi" in found["message"]
+    together.kubectl("delete", "im", "too-small")
+
+
+def test_a_lost_artefact_is_prepared_again(together: Namespace) -> None:
+    """The store is cache: deleting from it costs time, never a service."""
+    together.wait_ready("cache-lost")
+    key = together.get("inferencemodel", "cache-lost")["status"]["serving"]["preparedKey"]
+    _remove_from_store(together, key)
+    # not waited for: what is to be seen begins while the old pod still ends
+    selector = ("--selector", "enginewright.dev/model=cache-lost")
+    together.kubectl("delete", "pod", *selector, "--wait=false")
+    together.wait_condition("cache-lost", "Ready", "False", "Preparing", 120)
+    together.wait_ready("cache-lost")
+    together.kubectl("delete", "im", "cache-lost")
+
+
+def test_a_server_that_has_lost_its_device_is_restarted(lost: LosesItsDevice) -> None:
+    namespace = lost.namespace
+    eventually(lambda: lost.server()["restartCount"], 240, "a restart by the liveness probe")
+    ended = lost.server()["lastState"]["terminated"]
     assert '"reason":"DeviceLost"' in ended["message"]
     found = namespace.wait_condition("device-lost", "Ready", "False", "DeviceLost", 60)
     assert "CUDA failure 719" in found["message"], "as the server said when it ended"
-    sidecar(f"import os; os.unlink({FAIL_SWITCH!r})")
+    lost.find()
     namespace.wait_ready("device-lost", 400)
     namespace.kubectl("delete", "im", "device-lost")
 

@@ -13,6 +13,37 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 DETECT = [{"input": "x", "min": [1, 3, 320, 320], "opt": [1, 3, 320, 320], "max": [1, 3, 640, 640]}]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def side_by_side(namespace: Namespace, model_files: Path) -> None:
+    """All models at once: none waits for the test of another."""
+    (library,) = model_files.glob("*.so")
+    extension = {"uri": f"pvc://models/{library.name}", "type": "CustomOperators"}
+    known = extension | {"sha256": library.stem}
+    other = extension | {"sha256": "0" * 64}
+    calibration = {"calibration": {"uri": "pvc://models/calibration.npz"}}
+    patch = {"spec": {"aheadOfTime": True, "backends": ["tensorrt-rtx", "cuda"]}}
+    namespace.kubectl(
+        *("patch", "acceleratorclass", "l4", "--type", "merge", "--patch", json.dumps(patch))
+    )
+    namespace.apply(
+        inference_model(
+            "detect",
+            "detect.onnx",
+            on="l4",
+            precision="FP16",
+            shapes=DETECT,
+            parity={"samples": {"uri": "pvc://models/detect-samples.npz"}},
+        ),
+        inference_model("attention", "attention.onnx", backends=["openvino"]),
+        inference_model(
+            "image", "image.onnx", backends=["cpu"], precision="INT8", quantization=calibration
+        ),
+        inference_model("half", "image.onnx", backends=["cpu"], precision="FP16"),
+        inference_model("cube", "cube.onnx", backends=["cpu"], extensions=[known]),
+        inference_model("other-cube", "cube.onnx", backends=["cpu"], extensions=[other]),
+    )
+
+
 def prepared(namespace: Namespace, model: str) -> dict[str, Any]:
     found: dict[str, Any] = namespace.get("inferencemodel", model)["status"]["prepared"]
     return found
@@ -22,7 +53,6 @@ def test_what_the_backend_does_not_know_is_expanded_and_runs_there_whole(
     namespace: Namespace,
 ) -> None:
     """The incident's own fix: Attention as one operator would run on the CPU, in silence."""
-    namespace.apply(inference_model("attention", "attention.onnx", backends=["openvino"]))
     namespace.wait_ready("attention")
     assert "Attention" in prepared(namespace, "attention")["changes"]
     assert "Attention" in namespace.condition("attention", "Validated")["message"]
@@ -33,15 +63,6 @@ def test_what_the_backend_does_not_know_is_expanded_and_runs_there_whole(
 
 
 def test_a_quantised_model_serves_and_says_so(namespace: Namespace) -> None:
-    namespace.apply(
-        inference_model(
-            "image",
-            "image.onnx",
-            backends=["cpu"],
-            precision="INT8",
-            quantization={"calibration": {"uri": "pvc://models/calibration.npz"}},
-        )
-    )
     namespace.wait_ready("image")
     assert prepared(namespace, "image")["precision"] == "INT8"
     with namespace.forward("service/image", 80) as url:
@@ -62,20 +83,6 @@ def test_a_quantised_model_serves_and_says_so(namespace: Namespace) -> None:
 
 def test_half_precision_is_folded_first_and_becomes_an_engine(namespace: Namespace) -> None:
     """Cast as it is, the model's batch normalisation overflows: a variance of 97,903,600."""
-    patch = {"spec": {"aheadOfTime": True, "backends": ["tensorrt-rtx", "cuda"]}}
-    namespace.kubectl(
-        *("patch", "acceleratorclass", "l4", "--type", "merge", "--patch", json.dumps(patch))
-    )
-    namespace.apply(
-        inference_model(
-            "detect",
-            "detect.onnx",
-            on="l4",
-            precision="FP16",
-            shapes=DETECT,
-            parity={"samples": {"uri": "pvc://models/detect-samples.npz"}},
-        )
-    )
     namespace.wait_condition("detect", "EnginesReady", "True", "Built", 300)
     assert prepared(namespace, "detect")["precision"] == "FP16"
     assert "atch norm" in prepared(namespace, "detect")["changes"]
@@ -83,21 +90,13 @@ def test_half_precision_is_folded_first_and_becomes_an_engine(namespace: Namespa
 
 
 def test_a_precision_that_the_class_has_not_is_refused_at_once(namespace: Namespace) -> None:
-    namespace.apply(inference_model("half", "image.onnx", backends=["cpu"], precision="FP16"))
     found = namespace.wait_condition("half", "Ready", "False", "PrecisionUnsupported", 60)
     assert "accelerator class cpu cannot run FP16" in found["message"]
     assert not namespace.items("jobs", "enginewright.dev/model=half")
     namespace.kubectl("delete", "im", "half")
 
 
-def test_an_operator_of_the_users_own_serves(namespace: Namespace, model_files: Path) -> None:
-    (library,) = model_files.glob("*.so")
-    extension = {
-        "uri": f"pvc://models/{library.name}",
-        "sha256": library.stem,
-        "type": "CustomOperators",
-    }
-    namespace.apply(inference_model("cube", "cube.onnx", backends=["cpu"], extensions=[extension]))
+def test_an_operator_of_the_users_own_serves(namespace: Namespace) -> None:
     namespace.wait_ready("cube")
     with namespace.forward("service/cube", 80) as url:
         request = {
@@ -110,16 +109,7 @@ def test_an_operator_of_the_users_own_serves(namespace: Namespace, model_files: 
     namespace.kubectl("delete", "im", "cube")
 
 
-def test_a_library_of_another_digest_is_not_loaded(namespace: Namespace, model_files: Path) -> None:
-    (library,) = model_files.glob("*.so")
-    extension = {
-        "uri": f"pvc://models/{library.name}",
-        "sha256": "0" * 64,
-        "type": "CustomOperators",
-    }
-    namespace.apply(
-        inference_model("other-cube", "cube.onnx", backends=["cpu"], extensions=[extension])
-    )
+def test_a_library_of_another_digest_is_not_loaded(namespace: Namespace) -> None:
     found = namespace.wait_condition("other-cube", "Validated", "False", "DigestMismatch", 120)
     assert "0" * 64 in found["message"]
     namespace.kubectl("delete", "im", "other-cube")

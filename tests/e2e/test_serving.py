@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from tritonclient.http import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
 from hack.samples.magika import features, label
+from tests.e2e.files import Files
 from tests.e2e.harness import Namespace, eventually, http_json, inference_model
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -35,6 +35,18 @@ def served(namespace: Namespace) -> Namespace:
     namespace.apply(inference_model("magika", "magika.onnx"))
     namespace.wait_ready("magika")
     return namespace
+
+
+@pytest.fixture(scope="module")
+def elsewhere(
+    namespace: Namespace, new_namespace: Callable[[], Namespace], file_server: Files
+) -> Namespace:
+    """Models of later tests, on their way once no test counts the operator's writes; a second namespace."""
+    namespace.apply(inference_model("classify", "classify.onnx", backends=["cpu"]))
+    elsewhere = new_namespace()
+    source = {"uri": file_server.url("magika.onnx")}
+    elsewhere.apply(inference_model("remote", "", source=source))
+    return elsewhere
 
 
 def test_the_service_answers_a_meaningful_request(served: Namespace) -> None:
@@ -117,6 +129,7 @@ def test_an_operator_restart_writes_nothing(served: Namespace, installed: Namesp
     assert _writes(installed) == 0, installed.kubectl("logs", "deployment/enginewright")
 
 
+@pytest.mark.usefixtures("elsewhere")
 def test_a_refused_update_keeps_the_old_revision_serving(served: Namespace) -> None:
     before = served.get("inferencemodel", "magika")["status"]["serving"]["revision"]
     served.apply(inference_model("magika", "truncated.onnx", replicas=2))
@@ -153,9 +166,9 @@ def test_deleting_leaves_only_the_cache(namespace: Namespace) -> None:
     assert namespace.items("persistentvolumeclaims")
 
 
+@pytest.mark.usefixtures("elsewhere")
 def test_declared_shapes_on_the_cpu_backend_with_tritons_client(namespace: Namespace) -> None:
     """Without shapes every size of an open dimension is served; declared ones are limits."""
-    namespace.apply(inference_model("classify", "classify.onnx", backends=["cpu"]))
     namespace.wait_ready("classify")
     with namespace.forward("service/classify", 80) as url:
         client = InferenceServerClient(url.removeprefix("http://"))
@@ -191,72 +204,8 @@ def test_declared_shapes_on_the_cpu_backend_with_tritons_client(namespace: Names
     namespace.kubectl("delete", "im", "classify")
 
 
-def test_a_source_over_http(namespace: Namespace, new_namespace: Callable[[], Namespace]) -> None:
-    namespace.apply(*_file_server(namespace))
-    namespace.kubectl("rollout", "status", "deployment/files", "--timeout=60s")
-    elsewhere = new_namespace()
-    url = f"http://files.{namespace.name}.svc.cluster.local:8000/magika.onnx"
-    model = inference_model("remote", "")
-    model["spec"]["source"]["uri"] = url
-    elsewhere.apply(model)
+def test_a_source_over_http(elsewhere: Namespace) -> None:
     elsewhere.wait_ready("remote")
-
-
-def _file_server(namespace: Namespace) -> list[dict[str, Any]]:
-    image = namespace.items("pods", "enginewright.dev/component=serve")[0]["spec"]["containers"][0][
-        "image"
-    ]
-    labels = {"app": "files"}
-    security = {
-        "runAsNonRoot": True,
-        "runAsUser": 65532,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    return [
-        {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {"name": "files"},
-            "spec": {
-                "selector": {"matchLabels": labels},
-                "template": {
-                    "metadata": {"labels": labels},
-                    "spec": {
-                        "securityContext": security,
-                        "containers": [
-                            {
-                                "name": "files",
-                                "image": image,
-                                "command": [
-                                    "python3",
-                                    "-m",
-                                    "http.server",
-                                    "-d",
-                                    "/models",
-                                    "8000",
-                                ],
-                                "readinessProbe": {"httpGet": {"path": "/", "port": 8000}},
-                                "securityContext": {
-                                    "allowPrivilegeEscalation": False,
-                                    "capabilities": {"drop": ["ALL"]},
-                                },
-                                "volumeMounts": [{"name": "models", "mountPath": "/models"}],
-                            }
-                        ],
-                        "volumes": [
-                            {"name": "models", "persistentVolumeClaim": {"claimName": "models"}}
-                        ],
-                    },
-                },
-            },
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": "files"},
-            "spec": {"selector": labels, "ports": [{"port": 8000}]},
-        },
-    ]
 
 
 def _told_all(served: Namespace, model: str) -> bool:

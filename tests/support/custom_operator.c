@@ -10,13 +10,16 @@
  * -DUNDEFINED        calls a function that is nowhere
  * -DFAILS_IF="PATH"  with throwing.cpp: every run throws while that file is there, and says its content
  * -DCRASH -DHANG     do so while the library is loaded
+ * -DHOLDS="STAGES"   a Job's container of one of these stages that loads it goes on once /tmp/STAGE is there
  * -DPLUGIN           a library that TensorRT takes for one with plug-ins, of which it has none
  * -DNO_LOGGER        that one lacks what TensorRT-RTX 1.7 asks of every such library
  * -DREGISTRY_CRASH   that one crashes when TensorRT asks for them
  */
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #ifndef API
@@ -150,5 +153,20 @@ __attribute__((constructor)) static void crash(void) { abort(); }
 #elif defined(HANG)
 __attribute__((constructor)) static void hang(void) {
     for (;;) pause();
+}
+#elif defined(HOLDS)
+/* A container's first process is what its pod says, and ends in the name of the stage. */
+__attribute__((constructor)) static void hold(void) {
+    char command[4096] = "", released[4096];
+    const char *stage;
+    FILE *file = fopen("/proc/1/cmdline", "r");
+    size_t length = file ? fread(command, 1, sizeof command - 1, file) : 0;
+    if (file) fclose(file);
+    while (length && !command[length - 1]) length--;
+    while (length && command[length - 1]) length--;
+    stage = command + length;
+    if (!*stage || !strstr(HOLDS, stage)) return;
+    snprintf(released, sizeof released, "/tmp/%s", stage);
+    while (access(released, F_OK)) usleep(50000);
 }
 #endif

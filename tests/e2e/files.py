@@ -1,0 +1,99 @@
+"""A web server in the cluster with the files of claim `models`.
+
+What it holds back keeps stage `fetch` of a Job running for as long as a test needs it to.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.e2e.harness import REPOSITORY, Namespace, eventually, run
+
+NAME: Final = "files"
+PORT: Final = 8000
+_PROGRAM: Final = """\
+import os, time
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+class Files(SimpleHTTPRequestHandler):
+    def translate_path(self, path):
+        return "/models/" + path.rpartition("/")[2]
+
+    def copyfile(self, source, target):
+        holder = self.path.rpartition("/")[0]
+        due = 0.0
+        while holder and not os.path.exists("/tmp" + holder):
+            if time.monotonic() >= due:  # silence would be an error of the source
+                target.write(source.read(1))
+                due = time.monotonic() + 5
+            time.sleep(0.1)
+        super().copyfile(source, target)
+
+ThreadingHTTPServer(("", 8000), Files).serve_forever()
+"""
+
+
+@dataclass(frozen=True)
+class Files:
+    """The server, which runs."""
+
+    namespace: Namespace
+
+    def url(self, file: str, *, held_by: str = "") -> str:
+        """Return the address of a file, of which the most is held back until `release(held_by)`."""
+        path = f"{held_by}/{file}" if held_by else file
+        return f"http://{NAME}.{self.namespace.name}.svc.cluster.local:{PORT}/{path}"
+
+    def release(self, holder: str) -> None:
+        """Hold back no more of what has this holder."""
+
+        def released() -> bool:
+            touch = ("touch", f"/tmp/{holder}")  # noqa: S108 - in the pod
+            self.namespace.kubectl("exec", f"deployment/{NAME}", "--", *touch)
+            return True
+
+        eventually(released, 60, f"the release of {holder}")  # a kubelet may just have been killed
+
+
+def serve(namespace: Namespace) -> Files:
+    """Have the server run in a namespace that has the claim."""
+    namespace.apply(*_objects(run([str(REPOSITORY / "hack/images"), "list", "cpu"]).split()[1]))
+    namespace.kubectl("rollout", "status", f"deployment/{NAME}", "--timeout=120s")
+    return Files(namespace)
+
+
+def _objects(image: str) -> list[dict[str, Any]]:
+    labels = {"app": NAME}
+    container = {
+        "name": NAME,
+        "image": image,
+        "command": ["python3", "-c", _PROGRAM],
+        "readinessProbe": {"httpGet": {"path": "/", "port": PORT}, "periodSeconds": 1},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [{"name": "models", "mountPath": "/models"}],
+    }
+    pod = {
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
+    }
+    return [
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": NAME},
+            "spec": {
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": pod},
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": NAME},
+            "spec": {"selector": labels, "ports": [{"port": PORT}]},
+        },
+    ]
