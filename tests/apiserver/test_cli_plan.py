@@ -15,7 +15,7 @@ import yaml
 from enginewright.cli.preflight.targets import AHEAD_OF_TIME
 
 from tests.apiserver.test_operator_lifecycle import GOOD, World, model
-from tests.e2e.harness import Namespace
+from tests.e2e.harness import Namespace, eventually
 from tests.support import broken_models as broken
 from tests.support.operator_process import CPU_IMAGE
 from tests.support.preflight_runs import COMMAND, Desk
@@ -68,6 +68,10 @@ def reader(world: World, name: str, rules: list[dict[str, Any]]) -> Path:
             "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": world.user.name}],
         },
     )
+    if rules:  # the API server learns of roles by a watch of its own
+        account = f"system:serviceaccount:{world.user.name}:{name}"
+        asked = ("auth", "can-i", "list", _a_resource(rules), "--all-namespaces", "--as", account)
+        eventually(lambda: world.user.kubectl(*asked), 30, f"the rights of {name}")
     config = yaml.safe_load(world.user.kubeconfig.read_text())
     token = world.user.kubectl("create", "token", name).strip()
     config["users"] = [{"name": name, "user": {"token": token}}]
@@ -85,6 +89,11 @@ def reader(world: World, name: str, rules: list[dict[str, Any]]) -> Path:
     path = world.folder / f"{name}.kubeconfig"
     path.write_text(yaml.safe_dump(config))
     return path
+
+
+def _a_resource(rules: list[dict[str, Any]]) -> str:
+    (group, *_), (resource, *_) = rules[0]["apiGroups"], rules[0]["resources"]
+    return f"{resource}.{group}" if group else str(resource)
 
 
 def installed(world: World, operator_environment: dict[str, str]) -> None:

@@ -57,6 +57,16 @@ class Handle:
         """Run the test program inside a pod."""
         return self.kubectl("exec", pod, "--", "/probe", *arguments)
 
+    def reach(self, pod: str, url: str) -> str:
+        """GET an address inside a pod, until kube-proxy has been mended too; the answer's body."""
+
+        def body() -> str:
+            command = self.command("kubectl", "exec", pod, "--", "/probe", "get", url)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            return done.stdout.strip() if done.returncode == 0 else ""
+
+        return until(f"an answer of {url} to {pod}", body)
+
     def get(self, *arguments: str) -> Any:
         return json.loads(self.kubectl("get", *arguments, "--output", "json"))
 

@@ -210,7 +210,7 @@ def test_crashes_are_mended_under_running_pods(cluster: Handle, web: str) -> Non
     assert {line.split()[0] for line in _not_running(cluster)} >= set(crashed)
     cluster.run("up")
     assert _not_running(cluster) == []
-    assert cluster.probe("far", "get", "http://web.default/hostname").strip() == "web"
+    assert cluster.reach("far", "http://web.default/hostname") == "web"
     statuses = cluster.get("pod", web)["status"]["containerStatuses"]
     assert [each["restartCount"] for each in statuses] == [0]
 
@@ -225,7 +225,7 @@ def test_a_node_that_lost_power_comes_back(cluster: Handle, web: str) -> None:
         return bool(container["restartCount"] == 1 and container["ready"] and status.get("podIP"))
 
     until("the pod's restart", restarted)
-    assert cluster.probe("far", "get", "http://web.default/hostname").strip() == "web"
+    assert cluster.reach("far", "http://web.default/hostname") == "web"
 
 
 def test_metrics_are_served(cluster: Handle) -> None:
