@@ -5,11 +5,11 @@ VENV := .venv
 RUN := $(VENV)/bin
 CLUSTER := hack/cluster/cluster
 CONTEXT ?=
-# not the other layers: they share one cluster, and tell times
+# a file to one process: some have a cluster of their own
 IN_TWO := --numprocesses 2 --dist loadfile
 PYTHON_SOURCES := operator runtime_image tests hack
 
-.PHONY: help demo test unit lint bench format crds dashboards venv clean
+.PHONY: help demo test images checked unit lint bench format crds dashboards venv clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
@@ -17,14 +17,21 @@ help: ## Show this list
 demo: venv ## Show the main job end to end, on the local cluster or on CONTEXT=<kube context>
 	CONTEXT='$(CONTEXT)' hack/demo
 
-test: lint ## Set everything up and run every test
-	hack/images build
-	hack/models >/dev/null
-	hack/source-servers >/dev/null
+test: ## Set everything up and run every test
 	hack/chromium >/dev/null
 	hack/qemu-user >/dev/null
-	$(RUN)/pytest tests/unit $(IN_TWO)
-	$(RUN)/pytest tests/apiserver tests/cluster tests/e2e tests/gpu
+	# images wait for network and disk, environments likewise; what checks the code does not
+	$(MAKE) --jobs --no-print-directory images checked
+	$(RUN)/pytest tests/apiserver tests/cluster $(IN_TWO)
+	$(RUN)/pytest tests/e2e tests/gpu
+
+images:
+	nice hack/images build
+
+checked: lint
+	hack/models >/dev/null
+	hack/source-servers >/dev/null
+	$(MAKE) --no-print-directory unit
 
 unit: venv ## Run the tests that need no cluster
 	$(RUN)/pytest tests/unit $(IN_TWO)

@@ -1,13 +1,18 @@
 """Finds prometheus, promtool and Alertmanager, installing Debian's packages where they are missing."""
 
 import contextlib
+import fcntl
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 _PACKAGES: Final = ("prometheus", "prometheus-alertmanager")
+_LOCK: Final = (
+    "enginewright-monitoring-tools.lock"  # apt-get does not wait for another one's update
+)
 _POLICY: Final = Path("/usr/sbin/policy-rc.d")  # asked before a package may start its service
 
 
@@ -22,7 +27,10 @@ def program(name: str) -> str:
         ToolError: It is missing, and there is no apt-get or it failed.
     """
     if not shutil.which(name):
-        _install()
+        with (Path(tempfile.gettempdir()) / _LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not shutil.which(name):  # another one may just have installed it
+                _install()
     found = shutil.which(name)
     if not found:
         raise ToolError(f"{' and '.join(_PACKAGES)} bring no {name}: put it on PATH")
