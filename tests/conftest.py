@@ -8,7 +8,7 @@ import pytest
 LIMITS = {  # layer -> seconds that one test may take, and that the layer should take, of all processes
     "unit": (120, 1200),
     "apiserver": (240, 420),
-    "cluster": (400, 420),
+    "cluster": (400, 240),
     "e2e": (600, 1200),
     "gpu": (300, 300),
 }
