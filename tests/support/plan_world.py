@@ -380,7 +380,7 @@ class World:
         return self.settle()
 
     def new_pod_fails(
-        self, reason: Reason, container: str = "server", message: str = "", restarts: int = 2
+        self, reason: Reason, container: str = "server", message: str = ""
     ) -> "World":
         """Have a pod of the wanted revision crash, again and again."""
         for deployment in self.all("Deployment"):
@@ -397,7 +397,7 @@ class World:
             state = {
                 "name": container,
                 "ready": False,
-                "restartCount": restarts,
+                "restartCount": 2,
                 "state": {"waiting": {"reason": "CrashLoopBackOff"}},
                 "lastState": ended,
             }

@@ -212,7 +212,7 @@ def test_under_allow_the_next_backend_takes_over_and_says_which_was_asked_for() 
 
 def test_under_allow_a_pod_that_cannot_load_rejects_its_backend() -> None:
     world = prepared(None, **allow("tensorrt-rtx", "cuda")).engine_built().rolling(0)
-    world.new_pod_fails(Reason.DRIVER_MISSING, restarts=3)
+    world.new_pod_fails(Reason.DRIVER_MISSING)
     assert world.status["rejectedBackends"][0]["reason"] == "DriverMissing"
     assert world.job()["spec"]["template"]["spec"]["initContainers"][0]["image"] == GPU_IMAGE
 

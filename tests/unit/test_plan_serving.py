@@ -127,13 +127,13 @@ def test_a_crash_of_one_pod_rejects_no_backend_that_serves() -> None:
     assert world.status["serving"]["backend"] == "tensorrt-rtx"
 
 
-def test_a_first_failure_on_one_node_rejects_no_backend() -> None:
-    world = crash(on_gpu(), 0, "node-1")
+def test_two_failures_on_one_node_reject_no_backend() -> None:
+    world = crash(on_gpu(), 0, "node-1", 1)
     assert "rejectedBackends" not in world.status
 
 
 @pytest.mark.parametrize(
-    "failures", [[(0, "node-1", 0), (1, "node-2", 0)], [(0, "node-1", 3)]], ids=["nodes", "times"]
+    "failures", [[(0, "node-1", 0), (1, "node-2", 0)], [(0, "node-1", 2)]], ids=["nodes", "times"]
 )
 def test_repeated_failures_of_a_revision_that_never_served_reject_its_backend(
     failures: list[tuple[int, str, int]],
@@ -147,7 +147,7 @@ def test_repeated_failures_of_a_revision_that_never_served_reject_its_backend(
 
 @pytest.mark.parametrize("change", ["image", "node", "time"])
 def test_a_rejected_backend_is_looked_at_again(change: str) -> None:
-    world = crash(on_gpu(), 0, "node-1", 3)
+    world = crash(on_gpu(), 0, "node-1", 2)
     world.job_succeeds(SECOND).all_available()
     assert world.status["serving"]["backend"] == "cuda"
     world.later(minutes=30)

@@ -38,7 +38,7 @@ KEPT_REVISIONS: Final = 5
 
 
 _POD_NAME: Final = re.compile(r'^pods "[^"]*" is forbidden: ')
-_REPEATED: Final = 3  # restarts of one pod after which its failure is no accident
+_REPEATED: Final = 2  # restarts of one pod after which its failure is no accident
 
 
 @dataclass(frozen=True)
