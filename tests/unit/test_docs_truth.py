@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from enginewright.contract.reasons import REMEDIES, SELDOM_PASSES, ExitCode, Reason, exit_code
 
 pytestmark = pytest.mark.unit
 
@@ -44,17 +43,3 @@ def test_a_row_is_whole_and_its_tests_exist(row: Row) -> None:
     for file, test in named:
         source = (REPOSITORY / file).read_text()
         assert re.search(rf"^\s*(async )?def {test}\(", source, re.MULTILINE), f"{file}::{test}"
-
-
-def test_every_reason_is_in_the_table_of_reasons() -> None:
-    text = (REPOSITORY / "docs/stages.md").read_text()
-    rows = re.findall(r"^\| (\w+) \| (yes|no|five times) \| (.*) \|$", text, re.MULTILINE)
-    assert {name: (retried, remedy) for name, retried, remedy in rows} == {
-        each.value: (_retried(each), REMEDIES[each]) for each in Reason
-    }
-
-
-def _retried(reason: Reason) -> str:
-    if reason in SELDOM_PASSES:
-        return "five times"
-    return "no" if exit_code(reason) is ExitCode.PERMANENT else "yes"
