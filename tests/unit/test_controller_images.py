@@ -244,6 +244,14 @@ async def test_a_restart_goes_on_with_the_newest_probe(world: World) -> None:
     assert world.images.facts == {CPU: FACTS}
 
 
+@pytest.mark.parametrize("code", [65, 132, 139])
+async def test_a_probe_is_never_given_up(world: World, code: int) -> None:
+    await world.reconcile()
+    world.ended(code, "")
+    world.job_failed()
+    assert (await world.reconcile()).requeue_after == FIRST_RETRY.total_seconds()
+
+
 async def test_a_success_ends_the_failure(world: World) -> None:
     await world.reconcile()
     world.pod({"waiting": {"reason": "ErrImagePull"}})

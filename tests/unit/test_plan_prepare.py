@@ -190,6 +190,18 @@ def test_an_image_that_cannot_be_pulled_until_the_deadline_is_no_timeout() -> No
     assert world.job()["metadata"]["name"].endswith("-2")
 
 
+def test_a_result_counts_though_an_earlier_pod_ran_out_of_time() -> None:
+    """The Job controller makes another pod while the operator is down."""
+    world = World().settle().stage_runs("golden")
+    world.the("Pod")["status"] |= {"phase": "Failed", "reason": "DeadlineExceeded"}
+    report = StageReport(stage="publish", ok=True, published=published())
+    done = [terminated(stage) for stage in PREPARE_STAGES[:-1]]
+    last = [terminated("publish", message=report.herald())]
+    world.job_pod(phase="Succeeded", initContainerStatuses=done, containerStatuses=last)
+    world.job_ends("Complete")
+    assert world.told()["Validated"] == ("True", "Prepared")
+
+
 def test_a_pod_on_a_node_that_died_is_replaced_elsewhere() -> None:
     world = World().settle().stage_runs("convert")
     pod = world.the("Pod")

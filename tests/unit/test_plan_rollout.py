@@ -1,6 +1,7 @@
 """Rolling out: what serves is never taken away before what replaces it is there."""
 
 import copy
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -315,6 +316,35 @@ def test_a_snapshot_that_cannot_be_read_leaves_what_serves_alone() -> None:
     world.edit(serving={"batching": {"maxSize": 8}})
     assert world.the("Deployment") == before
     assert world.status["serving"]["revision"] == serves["revision"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"templates": {"other": {"spec": {}}}},
+        {"templates": {"cpu": {}}},
+        {"templates": None},
+        {"templates": []},
+        {"classes": []},
+        {"classes": None},
+    ],
+)
+def test_a_revision_that_somebody_damaged_takes_nothing_away(change: dict[str, Any]) -> None:
+    world = serving()
+    before = copy.deepcopy(world.the("Deployment"))
+    world.the("ControllerRevision")["data"] |= change
+    world.settle()
+    assert world.the("Deployment") == before
+    world.config = replace(world.config, images={"cpu": "registry.example/cpu:2"})
+    assert world.settle().the("Deployment") == before
+
+
+@pytest.mark.parametrize("data", [None, [], "text", 7])
+def test_a_revision_of_no_data_takes_nothing_away(data: object) -> None:
+    world = serving()
+    before = copy.deepcopy(world.the("Deployment"))
+    world.the("ControllerRevision")["data"] = data
+    assert world.settle().the("Deployment") == before
 
 
 def test_a_status_that_was_lost_is_found_again_without_a_new_job() -> None:

@@ -59,6 +59,67 @@ def test_a_class_that_shares_the_count_with_a_new_one_keeps_its_pods_until_that_
     assert counts(world) == {"resnet-big": 2, "resnet-small": 2}
 
 
+def partly(world: World, name: str, available: int) -> World:
+    """Have a Deployment's pods be all of its latest template, some of them available."""
+    found = world.objects[("Deployment", name)]
+    wanted = found["spec"]["replicas"]
+    found["status"] = {
+        "observedGeneration": found["metadata"]["generation"],
+        "replicas": wanted,
+        "updatedReplicas": wanted,
+        "readyReplicas": available,
+        "availableReplicas": available,
+    }
+    return world.settle()
+
+
+def test_pods_of_a_first_rollout_that_is_not_complete_are_kept_too() -> None:
+    world = World(accelerators=[{"class": "big"}], replicas=8)
+    world.classes = [accelerator_class("big"), accelerator_class("small")]
+    partly(world.settle().job_succeeds(), "resnet-big", 7)
+    assert "serving" not in world.status
+    world.edit(accelerators=[{"class": "big"}, {"class": "small"}])
+    assert counts(world) == {"resnet-big": 7, "resnet-small": 4}
+    partly(world, "resnet-small", 3)
+    assert counts(world) == {"resnet-big": 5, "resnet-small": 4}
+
+
+@pytest.mark.parametrize(("replicas", "big"), [(8, 4), (2, 2), (0, 0)])
+def test_a_model_that_moves_is_scaled(replicas: int, big: int) -> None:
+    world = on_big(accelerators=[{"class": "big"}], replicas=4)
+    world.edit(accelerators=[{"class": "big"}, {"class": "small"}])
+    world.edit(replicas=replicas)
+    assert counts(world)["resnet-big"] == big
+
+
+def test_a_class_that_is_not_there_takes_no_part_of_the_scale() -> None:
+    world = on_big(accelerators=[{"class": "big"}], replicas=4)
+    world.edit(accelerators=[{"class": "big"}, {"class": "nosuch"}])
+    assert world.told()["Ready"][1] == "UnknownAcceleratorClass"
+    assert counts(world.edit(replicas=8)) == {"resnet-big": 8}
+    assert counts(world.edit(replicas=2)) == {"resnet-big": 2}
+
+
+def test_another_order_of_the_classes_changes_nothing() -> None:
+    classes = [{"class": "big"}, {"class": "small"}]
+    world = on_big(accelerators=classes, replicas=3)
+    before = templates(world)
+    world.edit(accelerators=classes[::-1])
+    assert counts(world) == {"resnet-big": 2, "resnet-small": 2}, "until the other one is there"
+    assert templates(world) == before
+    world.complete("resnet-small")
+    assert counts(world.settle()) == {"resnet-big": 1, "resnet-small": 2}
+
+
+def test_a_move_that_was_given_up_takes_nothing_from_the_class_that_serves() -> None:
+    world = on_big()
+    world.edit(accelerators=[{"class": "small"}])
+    partly(world, "resnet-big", 7)
+    world.edit(accelerators=[{"class": "big", "replicas": 8}], source=OTHER)
+    world.complete("resnet-small")
+    assert counts(world.settle())["resnet-big"] == 8
+
+
 def test_scaling_down_is_the_users_own() -> None:
     world = serving(replicas=4).edit(source=OTHER).job_succeeds(SECOND).rolling(available=4)
     assert counts(world.edit(replicas=1)) == {"resnet-cpu": 1}
@@ -145,24 +206,28 @@ def test_repeated_failures_of_a_revision_that_never_served_reject_its_backend(
     assert (rejected["backend"], rejected["reason"]) == ("tensorrt-rtx", "DriverMissing")
 
 
-@pytest.mark.parametrize("change", ["image", "node", "time"])
-def test_a_rejected_backend_is_looked_at_again(change: str) -> None:
+def test_a_rejected_backend_is_tried_again_with_another_image() -> None:
     world = crash(on_gpu(), 0, "node-1", 2)
     world.job_succeeds(SECOND).all_available()
     assert world.status["serving"]["backend"] == "cuda"
-    world.later(minutes=30)
-    assert world.status["rejectedBackends"]
-    if change == "image":
-        image = world.config.images["rtx"]
-        world.images["registry.example/rtx:2"] = world.images[image]
-        images = {**world.config.images, "rtx": "registry.example/rtx:2"}
-        world.config = replace(world.config, images=images)
-    if change == "node":
-        world.nodes = [*world.nodes, {**node("node-9")}]
-        world.nodes[-1]["metadata"]["labels"]["nvidia.com/gpu.product"] = "NVIDIA-L4"
-    world.later(days=1 if change == "time" else 0)
+    assert world.later(days=3).status["rejectedBackends"]
+    world.images["registry.example/rtx:2"] = world.images[world.config.images["rtx"]]
+    images = {**world.config.images, "rtx": "registry.example/rtx:2"}
+    world.config = replace(world.config, images=images)
+    world.settle()
     assert "rejectedBackends" not in world.status
     assert world.status["serving"]["backend"] == "cuda", "what serves does so meanwhile"
+
+
+def test_devices_that_differ_are_a_matter_of_one_backend() -> None:
+    world = World(fallback={"policy": "Allow"}, backends=["tensorrt-rtx", "cuda"]).has_gpus(
+        nodeSelector={"pool": "gpus"}, aheadOfTime=False
+    )
+    world.nodes = [node("a"), node("b")]
+    for each, product in zip(world.nodes, ("NVIDIA-L4", "NVIDIA-L40S"), strict=True):
+        each["metadata"]["labels"] |= {"pool": "gpus", "nvidia.com/gpu.product": product}
+    world.settle().job_succeeds().all_available()
+    assert world.status["serving"]["backend"] == "cuda"
 
 
 # what is outside the spec
@@ -192,9 +257,15 @@ def test_a_class_that_was_chosen_and_is_gone_is_chosen_no_more() -> None:
     assert list(counts(world)) == ["resnet-next"]
 
 
+@pytest.mark.parametrize("strategy", ["Surge", "Recreate"])
 @pytest.mark.parametrize("obstacle", ["class", "image", "store"])
-def test_an_obstacle_outside_the_spec_reverts_nothing(obstacle: str) -> None:
-    world = serving().edit(source=OTHER).job_succeeds(SECOND).rolling(available=2)
+def test_an_obstacle_outside_the_spec_reverts_nothing(obstacle: str, strategy: str) -> None:
+    world = (
+        serving(rollout={"strategy": strategy})
+        .edit(source=OTHER)
+        .job_succeeds(SECOND)
+        .rolling(available=2)
+    )
     before = templates(world)
     if obstacle == "class":
         world.classes = []
@@ -208,6 +279,17 @@ def test_an_obstacle_outside_the_spec_reverts_nothing(obstacle: str) -> None:
     world.settle()
     assert world.told()["Ready"][0] == "False"
     assert templates(world) == before
+    assert counts(world.edit(replicas=3)) == {"resnet-cpu": 3}, "an autoscaler goes on"
+    assert templates(world) == before
+
+
+def test_going_back_is_not_undone_by_an_obstacle() -> None:
+    world = on_big()
+    world.edit(accelerators=[{"class": "small"}]).all_available()
+    world.edit(accelerators=[{"class": "big", "replicas": 8}])
+    partly(world, "resnet-big", 6)
+    world.config = replace(world.config, images={"cpu": "registry.example/cpu:2"})
+    assert counts(world.settle())["resnet-big"] == 8
 
 
 def test_a_lost_artefact_reverts_nothing_that_is_rolling_out() -> None:

@@ -4,7 +4,6 @@ What serves now and what is being brought up are separate, so that a failed upda
 the old revision serves on. Nothing here changes by itself: live figures are metrics.
 """
 
-from datetime import datetime
 from typing import Annotated, TypeAlias
 
 from pydantic import Field
@@ -87,12 +86,6 @@ class RejectedBackend(ApiModel):
     message: Annotated[str, Field(max_length=32768)] = ""
     """Why, as a sentence for people."""
 
-    time: datetime | None = None
-    """When it was rejected: it is tried again after a day."""
-
-    nodes_hash: Digest = ""
-    """Hash of the nodes that it might have run on: it is tried again when they change."""
-
 
 class EngineReference(ApiModel):
     """The engine of one class."""
@@ -137,6 +130,16 @@ class ServingState(ApiModel):
 
     classes: Annotated[tuple[ServingClass, ...], Field(max_length=16), map_list("class")] = ()
     """The classes of accelerator that serve."""
+
+
+class AppliedState(ApiModel):
+    """What the Deployments are to carry, whether or not they do yet."""
+
+    revision: Text
+    """Short hash of the revision."""
+
+    spec_hash: Digest = ""
+    """Hash of the spec that asked for it, counts left aside; empty: it was kept while that cannot be had."""
 
 
 class Summary(ApiModel):
@@ -195,6 +198,9 @@ class InferenceModelStatus(ApiModel):
 
     serving: ServingState | None = None
     """What serves now; absent: nothing."""
+
+    applied: AppliedState | None = None
+    """What is rolling out or has been; absent: nothing yet."""
 
     summary: Summary = Summary()
     """One-string fields for `kubectl get`."""

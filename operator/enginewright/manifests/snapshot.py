@@ -6,9 +6,9 @@ of the operator, or another setting of the chart, restarts none of its pods.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_model import InferenceModel
@@ -44,7 +44,7 @@ class Snapshot(BaseModel):
 
     prepared_key: str
     model_digest: str
-    classes: tuple[ClassSnapshot, ...]
+    classes: Annotated[tuple[ClassSnapshot, ...], Field(min_length=1)]
     max_queue: int
     promise: Promise = Promise()
     pod_template: Mapping[str, Any] = {}  # as in the spec, camelCase
@@ -76,14 +76,22 @@ class Revision(BaseModel):
     @classmethod
     def read(cls, controller_revision: Mapping[str, Any]) -> Self:
         """Read a revision back from its ControllerRevision; ValueError when it is none."""
-        data = controller_revision.get("data") or {}
+        data = controller_revision.get("data")
+        if not isinstance(data, Mapping):
+            raise ValueError("its data is no object")  # noqa: TRY004 - callers expect one error
         labels = controller_revision["metadata"].get("labels") or {}
-        return cls.model_validate(
-            {
-                "name": labels.get(REVISION),
-                "snapshot": data,
-                "templates": data.get("templates") or {},
-            }
+        snapshot = Snapshot.model_validate(data)
+        templates = data.get("templates")
+        names = {each.name for each in snapshot.classes}
+        whole = (
+            isinstance(templates, Mapping)
+            and templates.keys() == names
+            and all(isinstance(each, Mapping) and each.get("spec") for each in templates.values())
+        )
+        return cls(
+            name=str(labels.get(REVISION) or ""),
+            snapshot=snapshot,
+            templates=templates if whole and templates else {},
         )
 
 

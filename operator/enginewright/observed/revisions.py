@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from pydantic import ValidationError
-
 from enginewright.manifests.labels import REVISION
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.base import Json, View, identity
@@ -26,6 +24,6 @@ def revision_view(obj: Json) -> RevisionView:
     """Return the view of a ControllerRevision (apps/v1)."""
     try:
         kept = Revision.read(obj)
-    except ValidationError:
+    except ValueError:
         kept = None
     return RevisionView(**identity(obj), number=int(obj.get("revision") or 0), kept=kept)

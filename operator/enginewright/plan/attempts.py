@@ -32,7 +32,9 @@ class Work(Generic[Result]):
     name: Callable[[int], str]  # of the Job of an attempt, from 1
     result: Callable[[PodView], Result | None]  # what a pod reports that finished
     overdue: tuple[Reason, str]  # what it means that a pod's time ran out: reason and cause
-    limit: int | None = 5  # attempts at what seldom passes without somebody's doing; None: no limit
+    limit: int | None = (
+        5  # attempts at what seldom passes by itself; None: nothing is ever given up
+    )
 
 
 @dataclass(frozen=True)
@@ -105,12 +107,12 @@ def advance(
             return after_failure(work, known, attempt, observed.now)
         return Start(attempt, known)
     mine = of_job(observed.pods, job.name)
-    late = next((pod for pod in mine if pod.reason == "DeadlineExceeded"), None)
+    if (result := _result(work, mine)) is not None:
+        return Succeeded(attempt, job.name, result)  # the Job controller needs seconds to say so
+    late = mine[-1] if mine and mine[-1].reason == "DeadlineExceeded" else None
     lost = next((pod for pod in mine if _is_lost(pod, observed.now)), None)
     if lost and not job.ended:
         return Start(attempt + 1, known, replaces=job.name)
-    if late is None and (result := _result(work, mine)) is not None:
-        return Succeeded(attempt, job.name, result)  # the Job controller needs seconds to say so
     # Jobs and pods are watched apart: what a pod reported may arrive after its Job has ended.
     if late is None and not (job.ended and all(pod.leaving for pod in mine)):
         return _under_way(work, observed, job, mine, attempt, known)
@@ -121,7 +123,7 @@ def after_failure(
     work: Work[Result], failure: JobFailure, attempt: int, now: datetime, *, ends: str = ""
 ) -> Failed | Start:
     """Stay failed, wait, or try again."""
-    if failure.lasting or not can_pass(failure.reason):
+    if failure.lasting or _is_lasting(work, failure.reason):
         return Failed(attempt, failure.model_copy(update={"lasting": True}), ends=ends)
     wait = (due(failure.time, failure.attempts) - now).total_seconds()
     if wait > 0:
@@ -132,6 +134,10 @@ def after_failure(
 def can_pass(reason: str) -> bool:
     """Return whether a failure may pass without anybody's doing."""
     return reason not in set(Reason) or exit_code(Reason(reason)) != ExitCode.PERMANENT
+
+
+def _is_lasting(work: Work[Result], reason: str) -> bool:
+    return work.limit is not None and not can_pass(reason)
 
 
 def due(failed_at: datetime | None, attempts: int) -> datetime:
@@ -159,13 +165,13 @@ def _under_way(
     mine: Sequence[PodView],
     attempt: int,
     known: JobFailure | None,
-) -> UnderWay | Failed:
+) -> Start | UnderWay | Failed:
     pod = mine[-1] if mine else None
     stage = pods.running_stage(pod, work.stages) if pod else work.stages[0]
     if found := _last_failure(mine):
         known = _remembered(work, observed.now, attempt, found.stage, found.reason, found.message)
         if found.exit_code == ExitCode.PERMANENT:  # podFailurePolicy ends the Job
-            return Failed(attempt, known)
+            return after_failure(work, known, attempt, observed.now)
     ending = any(each.deleting and not each.finished for each in mine)
     return UnderWay(
         attempt=attempt,
@@ -244,7 +250,7 @@ def _remembered(
         message=f"{message}; given up after {attempts} attempts" if given_up else message,
         time=now.astimezone(UTC).replace(microsecond=0),
         attempts=attempts,
-        lasting=given_up or not can_pass(reason),
+        lasting=given_up or _is_lasting(work, reason),
     )
 
 

@@ -20,7 +20,7 @@ from enginewright.plan.proven import what_is_proven
 from enginewright.plan.rejections import rejected_backends
 from enginewright.plan.replicas import fixed, scale_selector
 from enginewright.plan.resolve import Target, resolve
-from enginewright.plan.rollout import Rollout, roll_out, wanted_snapshot
+from enginewright.plan.rollout import Rollout, applied_state, roll_out, wanted_snapshot
 from enginewright.plan.types import EventIntent, Facts, Plan
 
 _QUIET = frozenset(
@@ -141,6 +141,7 @@ def _status(
         engines=standing.engines.references if standing.engines else model.status.engines,
         rejected_backends=rejected,
         serving=rollout.serving,
+        applied=applied_state(facts, rollout),
         summary=_summary(model.status.summary, rollout, standing.proofs),
     )
 

@@ -3,23 +3,16 @@
 The memory is the status: a rejection holds for what was tried, and ends when that changes.
 """
 
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from enginewright.api.inference_model_status import RejectedBackend
-from enginewright.contract.keys import content_hash
 from enginewright.contract.reasons import Reason
-from enginewright.plan.classes import matching
 from enginewright.plan.engines_wanted import Engines
 from enginewright.plan.prepare import Outcome
 from enginewright.plan.resolve import Target
 from enginewright.plan.rollout import Rollout
 from enginewright.plan.types import Facts
 
-_FORGOTTEN_AFTER: Final = timedelta(days=1)
-_NODES_SETTLE: Final = timedelta(
-    minutes=10
-)  # nodes that come and go are no reason to try all the time
 # Failures that another backend may not have.
 _OF_A_BACKEND: Final = frozenset(
     {
@@ -54,10 +47,7 @@ def rejected_backends(
         return known  # an obstacle says nothing of them
     if target.promise.policy != "Allow":
         return ()
-    nodes = _nodes_hash(facts, target)
-    others = tuple(
-        each for each in known if each.backend != target.backend and not _is_due(facts, each, nodes)
-    )
+    others = tuple(each for each in known if each.backend != target.backend)
     found = None if target.last else _lasting(outcome, engines, rollout)
     if found is None:
         return others
@@ -67,23 +57,8 @@ def rejected_backends(
         inputs_hash=target.candidate_hash,
         reason=reason,
         message=message,
-        time=facts.now.astimezone(UTC).replace(microsecond=0),
-        nodes_hash=nodes,
     )
     return (*others, this)
-
-
-def _nodes_hash(facts: Facts, target: Target) -> str:
-    names = {node.name for each in target.classes for node in matching(each, facts.nodes)}
-    return content_hash(sorted(names))
-
-
-def _is_due(facts: Facts, rejected: RejectedBackend, nodes: str) -> bool:
-    """Return whether it is time to look at a rejected backend again."""
-    if facts.model.spec.rollout.strategy == "Recreate":
-        return False  # a try would take away what serves
-    age = facts.now - (rejected.time or datetime.min.replace(tzinfo=UTC))
-    return age >= _FORGOTTEN_AFTER or (age >= _NODES_SETTLE and nodes != rejected.nodes_hash)
 
 
 def _lasting(

@@ -40,14 +40,17 @@ def scale_selector(model: str, spec: InferenceModelSpec) -> str:
     return ",".join(parts)
 
 
-def held(wanted: Mapping[str, int], serving: Mapping[str, int], *, moving: bool) -> dict[str, int]:
-    """Return the pods of each class now: while a model moves, a class that serves keeps its own.
+def covering(asked: Mapping[str, int], available: Mapping[str, int]) -> dict[str, int]:
+    """Return the pods of each class now: what one class lacks, others keep that have more than their part.
 
     Args:
-        wanted: what the spec asks for, of the classes that are applied.
-        serving: pods that are asked for now, of the classes that serve.
-        moving: whether other classes are to serve than do.
+        asked: what the spec asks for, by class.
+        available: pods that serve, by class.
     """
-    if not moving:
-        return dict(wanted)
-    return {name: max(count, serving.get(name, 0)) for name, count in wanted.items()}
+    lacking = sum(max(0, count - available.get(name, 0)) for name, count in asked.items())
+    counts = {}
+    for name, count in asked.items():
+        kept = min(lacking, max(0, available.get(name, 0) - count))
+        lacking -= kept
+        counts[name] = count + kept
+    return counts

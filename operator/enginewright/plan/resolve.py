@@ -66,9 +66,15 @@ def resolve(facts: Facts) -> Target | Obstacle:
     for candidate in ranked:
         last = candidate == ranked[-1]
         target = _of_candidate(facts, classes, candidate, last=last)
+        if not last and _is_about_devices(target):
+            continue  # of this backend alone
         if last or isinstance(target, Obstacle) or not target.is_among(rejected):
             return target
     raise AssertionError  # candidates() never returns none
+
+
+def _is_about_devices(target: Target | Obstacle) -> bool:
+    return isinstance(target, Obstacle) and target.reason == StatusReason.MIXED_DEVICES
 
 
 def _of_candidate(

@@ -9,7 +9,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from enginewright.api.inference_model_status import Prepared, ServingClass, ServingState
+from enginewright.api.inference_model import InferenceModelSpec
+from enginewright.api.inference_model_status import (
+    AppliedState,
+    Prepared,
+    ServingClass,
+    ServingState,
+)
+from enginewright.contract.keys import content, content_hash
 from enginewright.manifests.deployment import (
     Pulling,
     pod_templates,
@@ -30,7 +37,7 @@ from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
 from enginewright.plan import pods
 from enginewright.plan.proofs import refusal
-from enginewright.plan.replicas import desired, held
+from enginewright.plan.replicas import covering, desired
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts, ObjectRef
 
@@ -84,7 +91,8 @@ def wanted_snapshot(
         model_digest=prepared.model_digest,
         classes=tuple(
             class_snapshot(each, target.backend, target.image, engines.get(each.metadata.name))
-            for each in target.classes
+            # their order in the spec changes nothing of what serves
+            for each in sorted(target.classes, key=lambda each: each.metadata.name)
         ),
         promise=target.promise,
         max_queue=spec.serving.max_queue,
@@ -139,20 +147,42 @@ def _with_templates(facts: Facts, revision: Revision) -> Revision:
     return revision.model_copy(update={"templates": made})
 
 
+def spec_hash(spec: InferenceModelSpec) -> str:
+    """Return the hash of what a spec asks for, but how many pods and how they are replaced."""
+    asked = content(spec)
+    for name in ("replicas", "rollout"):
+        asked.pop(name, None)
+    asked["accelerators"] = [each.class_name for each in spec.accelerators]
+    return content_hash(asked)
+
+
+def applied_state(facts: Facts, rollout: Rollout) -> AppliedState | None:
+    """Return what is to be remembered of what is applied now."""
+    if rollout.applied is None:
+        return facts.model.status.applied
+    if rollout.applied == rollout.wanted:
+        return AppliedState(revision=rollout.applied, spec_hash=spec_hash(facts.model.spec))
+    before = facts.model.status.applied
+    if before and before.revision == rollout.applied:
+        return before
+    return AppliedState(revision=rollout.applied)
+
+
 def _kept(facts: Facts, known: Mapping[str, Revision]) -> Revision | None:
     """Return what is applied while nothing new can be.
 
-    What is rolling out goes on where the spec has not changed: something outside it is in the way.
+    What is rolling out goes on while the spec asks for the same: something outside it is in the way.
     Else it is the revision that served last.
     """
-    status, metadata = facts.model.status, facts.model.metadata
+    status, spec = facts.model.status, facts.model.spec
     carried = {each.revision for each in facts.deployments}
     by_number = sorted(facts.revisions, key=lambda each: each.number, reverse=True)
     names = [each.revision for each in by_number if each.revision in carried]
     if status.serving:
-        unchanged = status.observed_generation == metadata.generation
-        goes_on = unchanged and not facts.model.spec.rollout.paused
-        names.insert(len(names) if goes_on else 0, status.serving.revision)
+        names.insert(0, status.serving.revision)
+    goes_on = status.applied and status.applied.spec_hash == spec_hash(spec)
+    if status.applied and goes_on and not spec.rollout.paused:
+        names.insert(0, status.applied.revision)
     found = next((known[name] for name in names if name in known), None)
     return _with_templates(facts, found) if found else None
 
@@ -164,15 +194,17 @@ def _counts(
     spec, serving = facts.model.spec, facts.model.status.serving
     names = [each.name for each in applied.snapshot.classes]
     named = [each.class_name for each in spec.accelerators] or names
-    asked = desired(spec, named)
+    # a class that is not applied yet, or not there at all, takes no part of the total
+    asked = desired(spec, [name for name in named if name in names])
     now = {name: each.asked for name, each in deployments.items()}
     before = {each.class_name: each.replicas for each in serving.classes} if serving else {}
-    wanted = {
-        name: asked[name] if name in asked else now.get(name, before.get(name, spec.replicas))
+    counts = covering(asked, {name: each.available for name, each in deployments.items()})
+    return {
+        name: counts[name]
+        if name in counts
+        else now.get(name, before.get(name, spec.replicas))  # it is replaced: as it is till then
         for name in names
     }
-    serves = {name: now.get(name, count) for name, count in before.items()}
-    return held(wanted, serves, moving=bool(serves) and serves.keys() != set(named))
 
 
 def _objects(
