@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +24,8 @@ from enginewright_runtime.handoff import MODEL_FOLDER, Fetched
 from enginewright_runtime.isolation import UNLIMITED, Limits, run_isolated
 
 VARIABLE: Final = "ENGINEWRIGHT_ANSWERS"
+
+_ANSWER: Final = "answer.json"
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ def ask(
         return run_isolated(function, doing, limits=limits, **arguments)
     place = Path(folder) / _key(function, question)
     place.mkdir(exist_ok=True)
-    answer = place / "answer.json"
+    answer = place / _ANSWER
     with (place / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # who asks meanwhile waits for the answer
         if answer.exists():
@@ -69,9 +72,7 @@ def ask(
                 shutil.copyfile(place / path.name, path)
             return json.loads(answer.read_bytes())
         found = run_isolated(function, doing, limits=limits, **arguments)
-        for path in question.makes:
-            shutil.copyfile(path, place / path.name)
-        _leave(answer, found)
+        _leave(place, question.makes, found)
     return found
 
 
@@ -86,8 +87,22 @@ def _key(function: str, question: Question) -> str:
     return sha256_text(canonical_json(decides))
 
 
-def _leave(path: Path, answer: Any) -> None:  # noqa: ANN401 - any JSON value
-    """Write an answer whole or not at all: a Job may be ended in the midst of it."""
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(answer))
-    unfinished.rename(path)
+def _leave(
+    place: Path,
+    makes: tuple[Path, ...],
+    answer: Any,  # noqa: ANN401 - any JSON value
+) -> None:
+    """Leave an answer whole or not at all: a Job may be ended in the midst of it, a disk be full.
+
+    The Job that asked has its answer either way.
+    """
+    unfinished = place / f"{_ANSWER}.unfinished"
+    try:
+        for path in makes:
+            shutil.copyfile(path, place / path.name)
+        unfinished.write_text(json.dumps(answer))
+        unfinished.rename(place / _ANSWER)
+    except OSError:
+        for left in (unfinished, *(place / path.name for path in makes)):
+            with suppress(OSError):
+                left.unlink()

@@ -144,6 +144,28 @@ def test_an_answer_that_was_not_finished_is_none(tmp_path: Path, log: Path, shar
     Job(tmp_path / "1").ask(log)
     (answer,) = shared.glob("*/answer.json")
     known = json.loads(answer.read_text())
-    os.rename(answer, answer.with_suffix(".unfinished"))
+    os.rename(answer, answer.with_name("answer.json.unfinished"))
     assert Job(tmp_path / "2").ask(log) == known
     assert log.read_text() == "x\nx\n"
+
+
+def test_an_answer_that_cannot_be_left_is_still_that_of_the_job(
+    tmp_path: Path, log: Path, shared: Path
+) -> None:
+    Job(tmp_path / "1").ask(log)
+    (answer,) = shared.glob("*/answer.json")
+    answer.unlink()
+    (answer.parent / "made.txt").unlink()
+    (answer.parent / "made.txt").mkdir()  # where the file is to be copied to
+    assert Job(tmp_path / "2").ask(log) == {"said": "x"}
+    assert not answer.exists()
+    (answer.parent / "made.txt").rmdir()
+    third = Job(tmp_path / "3")
+    (answer.parent / "answer.json.unfinished").mkdir()
+    assert third.ask(log) == {"said": "x"}
+    assert third.made.read_text() == "made for x"
+    assert sorted(each.name for each in answer.parent.iterdir()) == [
+        "answer.json.unfinished",
+        "lock",
+    ]
+    assert log.read_text() == "x\nx\nx\n"
