@@ -9,10 +9,24 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from enginewright.cli.preflight import options, targets
+from enginewright.cli.preflight.request import Request
+from enginewright.contract.images import ImageFacts
 from onnx import ModelProto
 
 SECONDS = 110.0
 COMMAND = (sys.executable, "-m", "enginewright.cli")
+HELD = ImageFacts(
+    variant="cpu",
+    ort_distribution="onnxruntime",
+    ort_version="1.31.1",
+    max_opset=26,
+    max_ir_version=13,
+    providers=("CPUExecutionProvider",),
+    backends={"cpu": "1.31.1"},
+    onnx_version="1.23.2",
+    runtime_version="0.1.0",
+)
 
 
 class Desk:
@@ -114,3 +128,13 @@ def until(check: Callable[[], object], what: str, seconds: float = 60) -> None:
     while not check():
         assert time.monotonic() < deadline, f"{what} did not happen within {seconds} s"
         time.sleep(0.02)
+
+
+def asked(source: str | Path, *names: str) -> Request:
+    """Return what is asked of a model with no further options."""
+    return Request(
+        source=str(source),
+        targets=tuple(map(targets.parse, names)),
+        recipe=options.recipe(HELD),
+        promise=options.promise(None),
+    )

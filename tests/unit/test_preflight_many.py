@@ -1,33 +1,26 @@
 """Many models in one run: order, worst exit code, bounds of CPUs and memory, one that goes wrong."""
 
+import errno
 import json
 import os
 import signal
 from pathlib import Path
 
 import pytest
-from enginewright.cli.preflight import many, options, targets
-from enginewright.cli.preflight.request import Request
-from enginewright.contract.images import ImageFacts
+from enginewright.cli.preflight import many
+from enginewright.cli.preflight.outputs import Outputs
+from enginewright.cli.preflight.progress import shown
+from enginewright.cli.preflight.stages import JOB_SECONDS, Stages
+from enginewright.cli.preflight.stopping import Stop
+from rich.console import Console
+from typing_extensions import override
 
 from tests.support import broken_models as broken
-from tests.support.preflight_runs import Desk, until
+from tests.support.preflight_runs import HELD, Desk, asked, until
 
 pytestmark = pytest.mark.unit
 
 CPU = ("--target", "cpu")
-GIB = 1 << 30
-HELD = ImageFacts(
-    variant="cpu",
-    ort_distribution="onnxruntime",
-    ort_version="1.31.1",
-    max_opset=26,
-    max_ir_version=13,
-    providers=("CPUExecutionProvider",),
-    backends={"cpu": "1.31.1"},
-    onnx_version="1.23.2",
-    runtime_version="0.1.0",
-)
 
 
 @pytest.fixture
@@ -91,81 +84,18 @@ def test_an_option_that_one_model_cannot_have_names_the_model(desk: Desk) -> Non
     assert done.stderr.startswith("enginewright preflight: b.onnx: --runtime-version '9.9'")
 
 
-def asked(source: Path, *names: str) -> Request:
-    return Request(
-        source=str(source),
-        targets=tuple(map(targets.parse, names)),
-        recipe=options.recipe(HELD),
-        promise=options.promise(None),
-    )
+class NoProcesses(Stages):
+    """Stages on a machine that begins no more processes."""
+
+    @override
+    def begin(self) -> None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
-def test_memory_bounds_how_many_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small, large = tmp_path / "small.onnx", tmp_path / "large.onnx"
-    small.write_bytes(b"1")
-    with large.open("wb") as file:
-        file.truncate(GIB // 4)
-    monkeypatch.setattr(many, "_free_memory", lambda: 3 * GIB)
-    memory = many._Memory()
-    assert memory.take(0, asked(large, "cpu"), 1)
-    assert not memory.take(1, asked(large, "cpu"), 1)
-    assert memory.take(2, asked(small, "cpu"), 1)
-    memory.give_back(0)
-    assert memory.take(1, asked(large, "cpu"), 1)
-
-
-def test_memory_bounds_how_many_jobs_of_one_model_run_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "model.onnx"
-    path.write_bytes(b"1")
-    need = many._need(asked(path, "cpu", "sm89"))
-    for free, jobs in ((2 * need, 2), (need, 1), (need // 2, 1)):
-        monkeypatch.setattr(many, "_free_memory", lambda free=free: free / many._USABLE + 1)
-        assert many._Memory().take(0, asked(path, "cpu", "sm89"), 2) == jobs
-    # beside another model there may be room for one Job, or none
-    monkeypatch.setattr(many, "_free_memory", lambda: 2 * need / many._USABLE + 1)
-    memory = many._Memory()
-    assert [memory.take(number, asked(path, "cpu", "sm89"), 1) for number in range(3)] == [1, 1, 0]
-
-
-@pytest.mark.parametrize(
-    ("source", "names", "jobs"),
-    [
-        ("model.onnx", ("cpu",), 1),
-        ("model.onnx", ("cpu", "sm89"), 2),
-        ("model.onnx", ("cpu", "cpu:avx2"), 1),  # one prepared model
-        ("model.onnx", ("sm86", "sm89", "sm120"), 3),
-        ("https://models.example/model.onnx", ("cpu", "sm89"), 1),
-    ],
-)
-def test_jobs_that_may_run_at_once(source: str, names: tuple[str, ...], jobs: int) -> None:
-    request = Request(
-        source=source,
-        targets=tuple(map(targets.parse, names)),
-        recipe=options.recipe(HELD),
-        promise=options.promise(None),
-    )
-    assert many._apart(request) == jobs
-
-
-def test_a_model_that_is_too_large_for_all_memory_is_looked_at_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    huge = tmp_path / "huge.onnx"
-    with huge.open("wb") as file:
-        file.truncate(64 * GIB)
-    monkeypatch.setattr(many, "_free_memory", lambda: GIB)
-    memory = many._Memory()
-    assert memory.take(0, asked(huge, "cpu", "sm89"), 2) == 1
-    assert not memory.take(1, asked(huge, "cpu"), 1)
-
-
-def test_external_data_and_engines_count(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    path.write_bytes(b"1")
-    alone = many._need(asked(path, "cpu"))
-    (tmp_path / "model.onnx.data").write_bytes(bytes(1000))
-    assert many._need(asked(path, "cpu")) == alone + 5000
-    assert many._need(asked(path, "sm89")) > many._need(asked(path, "cpu"))
-    assert many._free_memory() > 0
+def test_stages_that_cannot_begin_are_the_result_of_that_model(desk: Desk) -> None:
+    shop = many.Shop(HELD, "", None, Outputs(), 2, NoProcesses(), Stop(), JOB_SECONDS)
+    requests = [asked(desk.save(broken.relu(), name), "cpu") for name in ("a.onnx", "b.onnx")]
+    with shown(Console(quiet=True), 2) as watcher:
+        results, _ = many.look(requests, shop, watcher)
+    assert [each.targets["cpu"].reason for each in results] == ["InternalError"] * 2
+    assert results[0].targets["cpu"].message == "Resource temporarily unavailable"

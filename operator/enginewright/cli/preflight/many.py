@@ -6,32 +6,23 @@ ends what it has started and removes its folders, and only then does the command
 """
 
 import errno
-import os
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Protocol
 
 from enginewright.cli.preflight.cache import Cache
+from enginewright.cli.preflight.memory import Memory, apart
 from enginewright.cli.preflight.outputs import Outputs, Told
 from enginewright.cli.preflight.remedies import REMEDIES_HERE
 from enginewright.cli.preflight.request import Request
 from enginewright.cli.preflight.result import Found, Result, TargetResult
 from enginewright.cli.preflight.stages import InstallationError, Stages
 from enginewright.cli.preflight.stopping import Stop, Stopped
-from enginewright.cli.preflight.targets import prepared_alike
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.reasons import REMEDIES, Reason
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
-_MIB: Final = 1 << 20
-# Measured as proportional set size of all processes, from 79 bytes to 207 MB: 136 MiB and 2.8 times
-# the size on a CPU; with an engine 320 MiB and 4.3 times.
-_MEMORY_AT_LEAST: Final = 200 * _MIB
-_MEMORY_FOR_AN_ENGINE: Final = 400 * _MIB
-_MEMORY_TIMES_SIZE: Final = 5
-_USABLE: Final = 0.8  # of what is free
 
 
 class Watcher(Protocol):
@@ -74,7 +65,7 @@ def look(
     """
     jobs = min(shop.jobs or _cpus(), len(requests))
     each_at_once = max(1, _cpus() // jobs)
-    memory = _Memory()
+    memory = Memory()
     waiting = list(range(len(requests)))
     running: dict[Future[tuple[Result, list[Told]]], int] = {}
     found: dict[int, tuple[Result, list[Told]]] = {}
@@ -82,7 +73,7 @@ def look(
         while waiting or running:
             while waiting and len(running) < jobs and not shop.stop.is_set():
                 request = requests[waiting[0]]
-                at_once = memory.take(waiting[0], request, min(each_at_once, _apart(request)))
+                at_once = memory.take(waiting[0], request, min(each_at_once, apart(request)))
                 if not at_once:
                     break
                 number = waiting.pop(0)
@@ -112,17 +103,17 @@ def _one(request: Request, shop: Shop, watcher: Watcher, at_once: int) -> tuple[
         if earlier:
             watcher.ends(earlier)
             return earlier, []
-    shop.stages.begin()
-    # in the time that the stages take to begin
-    from enginewright.cli.preflight.check import check  # noqa: PLC0415
-    from enginewright.cli.preflight.workplace import workplace  # noqa: PLC0415
-
     said: list[Told] = []
 
     def tell(target: str, stage: str) -> None:
         watcher.stage(request.source, target, stage)
 
     try:
+        shop.stages.begin()
+        # in the time that the stages take to begin
+        from enginewright.cli.preflight.check import check  # noqa: PLC0415
+        from enginewright.cli.preflight.workplace import workplace  # noqa: PLC0415
+
         with workplace(shop.stages, shop.stop, shop.job_seconds) as place:
             result = check(request, place, shop.held, tell, at_once)
             said = shop.outputs.save_model(result, lambda key: place.artifact("prepared", key))
@@ -166,80 +157,7 @@ def _in_words(error: OSError) -> str:
     return f"{where}{error.strerror or error}"
 
 
-class _Memory:
-    """Memory that is promised to the models under way."""
-
-    def __init__(self) -> None:
-        self._free = _free_memory() * _USABLE
-        self._taken: dict[int, int] = {}
-
-    def take(self, number: int, request: Request, most: int) -> int:
-        """Promise what a model is likely to need; return how many of its Jobs may run at once.
-
-        0: others must end first. One model alone takes what it needs: there is nothing to wait for.
-        """
-        need = _need(request)
-        left = self._free - sum(self._taken.values())
-        fitting = next((jobs for jobs in range(most, 0, -1) if jobs * need <= left), 0)
-        jobs = fitting or (0 if self._taken else 1)
-        if jobs:
-            self._taken[number] = jobs * need
-        return jobs
-
-    def give_back(self, number: int) -> None:
-        """Take it back when the model has been looked at."""
-        del self._taken[number]
-
-
-def _apart(request: Request) -> int:
-    """Return how many Jobs of a model have nothing to wait for in each other."""
-    if "://" in request.source:
-        return 1  # how much memory they need is not known yet
-    engines = sum(each.compute_capability is not None for each in request.targets)
-    return max(engines, len(set(map(prepared_alike, request.targets))))
-
-
-def _need(request: Request) -> int:
-    """Return the bytes that one Job of a model is likely to need."""
-    compiled = any(each.compute_capability for each in request.targets)
-    least = _MEMORY_FOR_AN_ENGINE if compiled else _MEMORY_AT_LEAST
-    return least + _MEMORY_TIMES_SIZE * _size(request.source)
-
-
-def _size(source: str) -> int:
-    """Return the bytes of a file, with those that are named after it; 0: nothing is known yet."""
-    if "://" in source:
-        return 0
-    path = Path(source)
-    try:
-        if path.is_dir():
-            return sum(each.stat().st_size for each in path.iterdir() if each.is_file())
-        beside = (each for each in path.parent.iterdir() if each.name.startswith(path.stem))
-        return sum(each.stat().st_size for each in beside if each.is_file())
-    except OSError:
-        return 0
-
-
 def _cpus() -> int:
     from enginewright_runtime.limits import threads  # noqa: PLC0415 - loaded lazily
 
     return threads()
-
-
-def _free_memory() -> int:
-    """Return the bytes that this machine, and the container that we may be in, have left."""
-    from enginewright_runtime.limits import memory_limit  # noqa: PLC0415 - loaded lazily
-
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for line in _lines(Path("/proc/meminfo")):
-        if line.startswith("MemAvailable:"):
-            free = int(line.split()[1]) * 1024
-    limit = memory_limit()
-    return free if limit is None else min(free, limit)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []

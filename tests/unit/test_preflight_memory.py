@@ -1,0 +1,108 @@
+"""Memory that models are likely to need: how many of them, and of their Jobs, begin."""
+
+from pathlib import Path
+
+import pytest
+from enginewright.cli.preflight import memory
+
+from tests.support.preflight_runs import asked
+
+pytestmark = pytest.mark.unit
+
+GIB = 1 << 30
+
+
+def test_memory_bounds_how_many_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = tmp_path / "small.onnx", tmp_path / "large.onnx"
+    small.write_bytes(b"1")
+    with large.open("wb") as file:
+        file.truncate(GIB // 4)
+    monkeypatch.setattr(memory, "_free_memory", lambda: 3 * GIB)
+    promised = memory.Memory()
+    assert promised.take(0, asked(large, "cpu"), 1)
+    assert not promised.take(1, asked(large, "cpu"), 1)
+    assert promised.take(2, asked(small, "cpu"), 1)
+    promised.give_back(0)
+    assert promised.take(1, asked(large, "cpu"), 1)
+
+
+def test_memory_bounds_how_many_jobs_of_one_model_run_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"1")
+    need = memory.need(asked(path, "cpu", "sm89"))
+    for free, jobs in ((2 * need, 2), (need, 1), (need // 2, 1)):
+        monkeypatch.setattr(memory, "_free_memory", lambda free=free: free / memory._USABLE + 1)
+        assert memory.Memory().take(0, asked(path, "cpu", "sm89"), 2) == jobs
+    # beside another model there may be room for one Job, or none
+    monkeypatch.setattr(memory, "_free_memory", lambda: 2 * need / memory._USABLE + 1)
+    promised = memory.Memory()
+    assert [promised.take(number, asked(path, "cpu", "sm89"), 1) for number in range(3)] == [
+        1,
+        1,
+        0,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "names", "jobs"),
+    [
+        ("model.onnx", ("cpu",), 1),
+        ("model.onnx", ("cpu", "sm89"), 2),
+        ("model.onnx", ("cpu", "cpu:avx2"), 1),  # one prepared model
+        ("model.onnx", ("sm86", "sm89", "sm120"), 3),
+        ("https://models.example/model.onnx", ("cpu", "sm89"), 1),
+        ("model.tar.gz", ("cpu", "sm89"), 1),
+        ("model.zip", ("sm86", "sm89"), 1),
+        (".", ("cpu", "sm89"), 2),
+    ],
+)
+def test_jobs_that_may_run_at_once(source: str, names: tuple[str, ...], jobs: int) -> None:
+    assert memory.apart(asked(source, *names)) == jobs
+
+
+def test_a_model_that_is_too_large_for_all_memory_is_looked_at_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    huge = tmp_path / "huge.onnx"
+    with huge.open("wb") as file:
+        file.truncate(64 * GIB)
+    monkeypatch.setattr(memory, "_free_memory", lambda: GIB)
+    promised = memory.Memory()
+    assert promised.take(0, asked(huge, "cpu", "sm89"), 2) == 1
+    assert not promised.take(1, asked(huge, "cpu"), 1)
+
+
+def test_external_data_counts_where_the_model_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"1")
+    alone = memory.need(asked(path, "cpu"))
+    for name in ("weights.bin", "model.onnx.data", "other.bin"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(GIB)
+    (tmp_path / "other.onnx").write_bytes(bytes(2 << 20))
+    assert memory.need(asked(path, "cpu")) == alone
+    content = b"\n\x0blocation\x12\x0bweights.bin..model.onnx.data..other.onnx"
+    path.write_bytes(content)
+    assert memory.need(asked(path, "cpu")) == alone + 5 * (len(content) - 1 + 2 * GIB)
+    link = tmp_path / "elsewhere" / "link.onnx"
+    link.parent.mkdir()
+    link.symlink_to(path)
+    assert memory.need(asked(link, "cpu")) == memory.need(asked(path, "cpu"))
+
+
+def test_where_many_files_may_be_external_data_all_of_them_count(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"1")
+    alone = memory.need(asked(path, "cpu"))
+    for number in range(17):
+        with (tmp_path / f"{number}.bin").open("wb") as file:
+            file.truncate(2 << 20)
+    assert memory.need(asked(path, "cpu")) == alone + 5 * 17 * (2 << 20)
+
+
+def test_engines_take_more(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    assert memory.need(asked(path, "sm89")) > memory.need(asked(path, "cpu"))
+    assert memory._free_memory() > 0
