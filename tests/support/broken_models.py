@@ -1,5 +1,6 @@
 """Models with one thing wrong each."""
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -204,6 +205,25 @@ def random_output() -> ModelProto:
         ],
         [value("x", 1, 400)],
         [value("noise", 1, 400), value("y", 1, 400)],
+    )
+
+
+def costly(layers: int) -> ModelProto:
+    """Return so many products of matrices, each of which takes tens of milliseconds on a CPU."""
+    states = ["x", *(f"state{number}" for number in range(layers))]
+    nodes = [
+        node
+        for before, after in itertools.pairwise(states)
+        for node in (
+            helper.make_node("MatMul", [before, "m"], [f"{after}_product"]),
+            helper.make_node("Tanh", [f"{after}_product"], [after]),
+        )
+    ]
+    return build(
+        nodes,
+        [value("x", 1024, 1024)],
+        [value(states[-1], 1024, 1024)],
+        [numpy_helper.from_array(np.eye(1024, dtype=np.float32), "m")],
     )
 
 
