@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from enginewright.cli.preflight.live import now
+from enginewright.cli.preflight.live import _Live, now
 from enginewright.cli.preflight.stopping import Stop, Stopped
 from enginewright.cli.preflight.together import together
 from onnx import ModelProto
+from rich.console import Console
+from rich.progress import Progress
+from typing_extensions import override
 
 from tests.support import broken_models as broken
 from tests.support.preflight_runs import Desk, until
@@ -130,3 +133,29 @@ def test_each_target_is_shown_with_its_stage() -> None:
     assert now(stages, "cpu", "validate") == "cpu: validate  sm86, sm89: fetch"
     assert now(stages, "sm89", "build") == "cpu: validate  sm89: build"
     assert now(stages, "sm86", "build") == "cpu: validate  sm89: build  sm86: build"
+
+
+class Slow(Progress):
+    """A display in whose first update another stage begins."""
+
+    def __init__(self) -> None:
+        super().__init__(console=Console(quiet=True))
+        self.shown: list[str] = []
+        self.meanwhile: threading.Thread | None = None
+
+    @override
+    def update(self, *arguments: Any, **options: Any) -> None:
+        if self.meanwhile and self.meanwhile.ident is None:
+            self.meanwhile.start()
+            self.meanwhile.join(0.5)  # it waits for us
+        self.shown.append(options["description"])
+
+
+def test_what_is_noted_last_is_shown_last() -> None:
+    progress = Slow()
+    live = _Live(progress, 1)
+    live.begins("a.onnx")
+    progress.meanwhile = threading.Thread(target=lambda: live.stage("a.onnx", "sm89", "fetch"))
+    live.stage("a.onnx", "cpu", "fetch")
+    progress.meanwhile.join(60)
+    assert progress.shown == ["cpu: fetch", "cpu: fetch  sm89: fetch"]

@@ -1,5 +1,6 @@
 """How far models are, on a terminal: a row for each, with the stage of every Job."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -44,12 +45,13 @@ def now(stages: dict[str, str], targets: str, stage: str) -> str:
 
 
 class _Live(Watcher):
-    """Rows of a live display; Rich's own lock makes it safe for threads."""
+    """Rows of a live display, for any thread: what is noted is shown before the next note."""
 
     def __init__(self, progress: Progress, models: int) -> None:
         self._progress = progress
         self._models = models
         self._done = 0
+        self._lock = threading.Lock()
         self._rows: dict[str, TaskID] = {}
         self._stages: dict[str, dict[str, str]] = {}  # by source and targets
         self._whole = progress.add_task(self._count(), visible=models > 1, total=None)
@@ -59,20 +61,23 @@ class _Live(Watcher):
 
     @override
     def begins(self, source: str) -> None:
-        self._rows[source] = self._progress.add_task(_name(source), total=None)
-        self._stages[source] = {}
+        with self._lock:
+            self._rows[source] = self._progress.add_task(_name(source), total=None)
+            self._stages[source] = {}
 
     @override
     def stage(self, source: str, target: str, stage: str) -> None:
         name = f"{_name(source)}  " if self._models > 1 else ""
-        row = now(self._stages[source], target, stage)
-        self._progress.update(self._rows[source], description=f"{name}{row}")
+        with self._lock:
+            row = now(self._stages[source], target, stage)
+            self._progress.update(self._rows[source], description=f"{name}{row}")
 
     @override
     def ends(self, result: Result) -> None:
-        self._progress.remove_task(self._rows.pop(result.source))
-        self._done += 1
-        self._progress.update(self._whole, description=self._count())
+        with self._lock:
+            self._progress.remove_task(self._rows.pop(result.source))
+            self._done += 1
+            self._progress.update(self._whole, description=self._count())
 
 
 def _name(source: str) -> str:
