@@ -6,7 +6,7 @@ Targets of one backend share one prepared model, as classes do in the cluster.
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -55,7 +55,13 @@ from enginewright.plan.outside import Outside, why_broken
 
 _NAMED: Final = 100  # nodes elsewhere
 
+# it lacked what Jobs that run at once share: memory, and the disk of temporary files
+_SHARED: Final = frozenset(
+    {Reason.OUT_OF_MEMORY, Reason.BUILD_OUT_OF_MEMORY, Reason.STORE_UNAVAILABLE}
+)
+
 Tell = Callable[[str, str], None]  # target, what happens now
+_Job = Callable[[], str | None]  # why it failed; what an earlier run of it found is discarded
 
 
 class _Model:
@@ -64,15 +70,13 @@ class _Model:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._graph: Graph | None = None
-        self._looked = False
         self.facts: ModelFacts | None = None
 
     def look(self, path: Path) -> None:
         """Describe the source's graph, while the stages go on with it."""
         with self._lock:
-            if not self._looked:
+            if self._graph is None:
                 self._graph = graph.describe(path)
-                self._looked = True
 
     def note(self, outcome: Outcome, room: Room) -> None:
         """Take what stages `fetch` and `validate` have found."""
@@ -109,8 +113,8 @@ def check(request: Request, place: Workplace, held: ImageFacts, tell: Tell, at_o
             sorted(request.targets, key=prepared_alike), key=prepared_alike
         )
     ]
-    together([each.prepare for each in backends], at_once, place.abandon)
-    together([build for each in backends for build in each.builds()], at_once, place.abandon)
+    _run([each.prepare for each in backends], at_once, place)
+    _run([build for each in backends for build in each.builds()], at_once, place)
     for each in backends:
         each.examine()  # alone: runs are timed
     found_on = {name: result for each in backends for name, result in each.targets.items()}
@@ -128,6 +132,20 @@ def check(request: Request, place: Workplace, held: ImageFacts, tell: Tell, at_o
         targets=ordered,
         seconds=round(time.monotonic() - began, 3),
     )
+
+
+def _run(jobs: Sequence[_Job], at_once: int, place: Workplace) -> None:
+    """Run Jobs at once, and those again alone that lacked what the others had taken."""
+    short: list[_Job] = []
+
+    def run(job: _Job) -> None:
+        if job() in _SHARED:
+            short.append(job)
+
+    together([partial(run, each) for each in jobs], at_once, place.abandon)
+    if min(at_once, len(jobs)) > 1:
+        for each in short:
+            each()
 
 
 def _mount(request: Request, place: Workplace) -> str:
@@ -184,9 +202,10 @@ class _Backend:
         """Return what was found: of all targets first, then of each in its turn."""
         return [each for found in self._found.values() for each in found]
 
-    def prepare(self) -> None:
-        """Run the prepare Job."""
+    def prepare(self) -> str | None:
+        """Run the prepare Job; return why it failed."""
         targets = self._asked
+        self._found[""].clear()
         began = time.monotonic()
         task = PrepareTask(
             job="-".join(filter(None, ("prepare", *prepared_alike(targets[0])))),
@@ -198,11 +217,12 @@ class _Backend:
         if last.report.published is None:
             refused = _refused(self._backend, last, seconds)
             self.targets |= dict.fromkeys((each.name for each in targets), refused)
-            return
+            return refused.reason
         key = last.report.published.key
         self._prepared = _Prepared(key, self._place.manifest("prepared", key), seconds)
+        return None
 
-    def builds(self) -> list[Callable[[], None]]:
+    def builds(self) -> list[_Job]:
         """Return what runs the engine Job of each target, where engines are run."""
         if self._backend not in COMPILED_BACKENDS:
             return []
@@ -215,9 +235,7 @@ class _Backend:
         for examine in self._each(self._examine):
             examine()
 
-    def _each(
-        self, judge: Callable[[Target, _Prepared], dict[str, Any]]
-    ) -> list[Callable[[], None]]:
+    def _each(self, judge: Callable[[Target, _Prepared], dict[str, Any]]) -> list[_Job]:
         if self._prepared is None:
             return []
         return [partial(self._judge, each, self._prepared, judge) for each in self._asked]
@@ -227,8 +245,9 @@ class _Backend:
         target: Target,
         prepared: _Prepared,
         judge: Callable[[Target, _Prepared], dict[str, Any]],
-    ) -> None:
+    ) -> str | None:
         began = time.monotonic()
+        self._found[target.name].clear()
         manifest = prepared.manifest
         known = {
             "backend": self._backend,
@@ -242,9 +261,9 @@ class _Backend:
         }
         judged = judge(target, prepared)
         seconds = round(prepared.seconds + time.monotonic() - began, 3)
-        self.targets[target.name] = TargetResult.model_validate(
-            {**known, **judged, "seconds": seconds}
-        )
+        result = TargetResult.model_validate({**known, **judged, "seconds": seconds})
+        self.targets[target.name] = result
+        return result.reason
 
     def _recipe(self) -> Recipe:
         """Return the recipe of a Job that prepares the model for these targets."""

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import tempfile
 import time
@@ -121,13 +122,15 @@ class Room:
         tell: Callable[[str], None],
     ) -> tuple[Outcome, ...]:
         reports = self._place(contract.STORE_PATH) / "reports" / job
+        shutil.rmtree(reports, ignore_errors=True)  # of an earlier run of this Job
         begun = iter(stages)
         tell(next(begun))
         waited = list(stages[:-1])
         end = time.monotonic() + self._job_seconds
 
         def look() -> None:
-            if waited and (reports / f"{waited[0]}.json").exists():
+            report = read_report(reports / f"{waited[0]}.json") if waited else None
+            if report and report.ok:
                 waited.pop(0)
                 tell(next(begun))
             if time.monotonic() > end:
