@@ -117,6 +117,11 @@ BUILD_ERRORS = [
         "wants more memory than it may use; raise spec.build.resources.limits.memory",
     ),
     (
+        BUILDER + "1: Unexpected exception Resource temporarily unavailable",
+        Reason.OUT_OF_MEMORY,
+        "wants more memory than it may use; raise spec.build.resources.limits.memory",
+    ),
+    (
         ("[graphScope.cpp::analyze::471] Error Code 2: Internal Error (Assertion tScope.getType() !="
         " ScopeType::kUNDEFINED failed.  In analyze at /_src/optimizer/common/graphScope.cpp:471)"),
         Reason.BUILD_FAILED,

@@ -20,7 +20,12 @@ _LONGEST: Final = 300
 
 _CUDA: Final = re.compile(r"cudaError (\d+)|CUDA initialization failure with error: (\d+)")
 _DRIVER_TOO_OLD: Final = "35"
-_NO_HOST_MEMORY: Final = ("std::bad_alloc", "MemoryError", "Failed to allocate host memory")
+_NO_HOST_MEMORY: Final = (
+    "std::bad_alloc",
+    "MemoryError",
+    "Failed to allocate host memory",
+    "Unexpected exception Resource temporarily unavailable",  # no memory for a thread's stack: EAGAIN
+)
 _EXTERNAL: Final = (
     "Failed to open file",
     "ONNX external weights",
