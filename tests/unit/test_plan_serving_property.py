@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 from enginewright.contract.reasons import Reason
-from enginewright.plan.replicas import desired
+from enginewright.plan.replicas import fixed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -59,8 +59,13 @@ class Cluster:
         }
 
     def asked(self) -> int:
+        """Return the pods that the user asks for where there are any: the total, and counts of classes."""
         spec = self.world.facts().model.spec
-        return sum(desired(spec, [each.class_name for each in spec.accelerators]).values())
+        own = fixed(spec)
+        names = [each.class_name for each in spec.accelerators]
+        there = self.available()
+        counted = sum(count for name, count in own.items() if f"resnet-{name}" in there)
+        return counted + (spec.replicas if set(names) - own.keys() else 0)
 
     def _scale(self, count: int) -> None:
         self.world.edit(replicas=count)
