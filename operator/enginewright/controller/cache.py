@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from enginewright.controller.observe import Kind, Viewed, Views
+from enginewright.controller.observe import Kind, Viewed, Views, name_of
 from enginewright.controller.slim import slim, without_version
 from enginewright.kube.api import JsonObject, Listing
 from enginewright.kube.resources import Resource
@@ -53,7 +53,7 @@ class Cache:
         Objects that are newer than the listing stay: they came after it.
         """
         changed = [taken for obj in listing.items if (taken := self._take(resource, obj))]
-        listed = {_name(obj) for obj in listing.items}
+        listed = {name_of(obj) for obj in listing.items}
         as_of = _version(listing.resource_version)
         ghosts = [
             obj
@@ -88,7 +88,7 @@ class Cache:
         return tuple(children[name] for name in sorted(children))
 
     def _take(self, resource: Resource, obj: Mapping[str, Any]) -> JsonObject | None:
-        name = _name(obj)
+        name = name_of(obj)
         known = self._objects.setdefault(resource, {}).get(name)
         if obj["metadata"].get("uid", "") in self._tombstones:
             return None
@@ -106,10 +106,10 @@ class Cache:
         self._tombstones[uid] = None
         if len(self._tombstones) > _TOMBSTONES:
             self._tombstones.popitem(last=False)
-        known = self.get(resource, *_name(obj))
+        known = self.get(resource, *name_of(obj))
         if known is None or known["metadata"].get("uid", "") != uid:
             return None  # another object has taken the name
-        del self._objects[resource][_name(obj)]
+        del self._objects[resource][name_of(obj)]
         self._views.forget(resource, known)
         self._index(resource, known, None)
         return known
@@ -140,11 +140,6 @@ def _labelled(obj: Mapping[str, Any], label: str) -> _Name | None:
     metadata = obj["metadata"]
     owner = (metadata.get("labels") or {}).get(label)
     return (metadata.get("namespace") or "", owner) if owner else None
-
-
-def _name(obj: Mapping[str, Any]) -> _Name:
-    metadata = obj["metadata"]
-    return (metadata.get("namespace") or "", metadata["name"])
 
 
 def _version_of(obj: Mapping[str, Any]) -> int:

@@ -53,18 +53,19 @@ class Views:
 
     def forget(self, resource: Resource, obj: Json) -> None:
         """Forget an object that is gone."""
-        self._made.get(resource, {}).pop(_name(obj), None)
+        self._made.get(resource, {}).pop(name_of(obj), None)
 
     def _view(self, kind: Kind[Viewed], obj: JsonObject) -> Viewed:
         made = self._made.setdefault(kind.resource, {})
-        known = made.get(_name(obj))
+        known = made.get(name_of(obj))
         if known is not None and known[0] is obj:
             return cast("Viewed", known[1])  # one kind has one view
         view = kind.view(obj)
-        made[_name(obj)] = (obj, view)
+        made[name_of(obj)] = (obj, view)
         return view
 
 
-def _name(obj: Json) -> tuple[str, str]:
+def name_of(obj: Json) -> tuple[str, str]:
+    """Return namespace (empty for cluster-scoped kinds) and name of an object."""
     metadata = obj["metadata"]
     return metadata.get("namespace") or "", metadata["name"]

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from enginewright.api.pods import Toleration
-from enginewright.observed.base import Json, View, conditions, identity, spec
+from enginewright.observed.base import Json, View, identity, spec
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,6 @@ class Taint:
 class NodeView(View):
     """A node."""
 
-    ready: bool
     unschedulable: bool  # cordoned
     taints: tuple[Taint, ...]
 
@@ -48,7 +47,6 @@ def node_view(obj: Json) -> NodeView:
     """Return the view of a Node (core/v1)."""
     return NodeView(
         **identity(obj),
-        ready=any(each.type == "Ready" and each.status == "True" for each in conditions(obj)),
         unschedulable=bool(spec(obj).get("unschedulable")),
         taints=tuple(
             Taint(

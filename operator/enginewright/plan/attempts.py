@@ -32,9 +32,8 @@ class Work(Generic[Result]):
     name: Callable[[int], str]  # of the Job of an attempt, from 1
     result: Callable[[PodView], Result | None]  # what a pod reports that finished
     overdue: tuple[Reason, str]  # what it means that a pod's time ran out: reason and cause
-    limit: int | None = (
-        5  # attempts at what seldom passes by itself; None: nothing is ever given up
-    )
+    # attempts at what seldom passes by itself; None: nothing is ever given up
+    limit: int | None = 5
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,8 @@ class Failed:
 
     attempt: int
     failure: JobFailure
-    requeue_after: float | None = (
-        None  # seconds until the next attempt; None: it is not tried again
-    )
+    # seconds until the next attempt; None: it is not tried again
+    requeue_after: float | None = None
     ends: str = ""  # a Job that must not go on
 
 
@@ -104,7 +102,7 @@ def advance(
     job = observed.jobs.get(work.name(attempt))
     if job is None:
         if known and known.attempts >= attempt:
-            return after_failure(work, known, attempt, observed.now)
+            return _after_failure(work, known, attempt, observed.now)
         return Start(attempt, known)
     mine = of_job(observed.pods, job.name)
     if (result := _result(work, mine)) is not None:
@@ -119,28 +117,28 @@ def advance(
     return _ended(work, observed, job, mine, late, attempt, known)
 
 
-def after_failure(
+def _after_failure(
     work: Work[Result], failure: JobFailure, attempt: int, now: datetime, *, ends: str = ""
 ) -> Failed | Start:
     """Stay failed, wait, or try again."""
     if failure.lasting or _is_lasting(work, failure.reason):
         return Failed(attempt, failure.model_copy(update={"lasting": True}), ends=ends)
-    wait = (due(failure.time, failure.attempts) - now).total_seconds()
+    wait = (_due(failure.time, failure.attempts) - now).total_seconds()
     if wait > 0:
         return Failed(attempt, failure, requeue_after=wait, ends=ends)
     return Start(failure.attempts + 1, failure, replaces=work.name(attempt))
 
 
-def can_pass(reason: str) -> bool:
+def _can_pass(reason: str) -> bool:
     """Return whether a failure may pass without anybody's doing."""
     return reason not in set(Reason) or exit_code(Reason(reason)) != ExitCode.PERMANENT
 
 
 def _is_lasting(work: Work[Result], reason: str) -> bool:
-    return work.limit is not None and not can_pass(reason)
+    return work.limit is not None and not _can_pass(reason)
 
 
-def due(failed_at: datetime | None, attempts: int) -> datetime:
+def _due(failed_at: datetime | None, attempts: int) -> datetime:
     """Return when what failed for the `attempts`-th time is tried again."""
     delay = min(FIRST_RETRY * (1 << min(attempts - 1, _MAX_DOUBLINGS)), LONGEST_RETRY)
     return (failed_at or datetime.min.replace(tzinfo=UTC)) + delay
@@ -171,7 +169,7 @@ def _under_way(
     if found := _last_failure(mine):
         known = _remembered(work, observed.now, attempt, found.stage, found.reason, found.message)
         if found.exit_code == ExitCode.PERMANENT:  # podFailurePolicy ends the Job
-            return after_failure(work, known, attempt, observed.now)
+            return _after_failure(work, known, attempt, observed.now)
     ending = any(each.deleting and not each.finished for each in mine)
     return UnderWay(
         attempt=attempt,
@@ -200,7 +198,7 @@ def _ended(
         known = _failure(work, observed, job, mine, late, attempt)
     # The Job controller would make another pod for one that ran out of time.
     ends = job.name if late and not job.ended else ""
-    return after_failure(work, known, attempt, observed.now, ends=ends)
+    return _after_failure(work, known, attempt, observed.now, ends=ends)
 
 
 def _failure(
