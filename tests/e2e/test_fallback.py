@@ -114,6 +114,7 @@ def test_a_part_elsewhere_is_named_forbidden_and_within_a_budget_allowed(
     namespace: Namespace,
 ) -> None:
     found = namespace.wait_condition("partly-here", "Ready", "False", "NodeFallback", 240)
+    assert namespace.condition("partly-here", "Stalled")["status"] == "True"
     assert "volume (Det)" in found["message"]
     namespace.apply(partly_here(policy="Budget", maxNodeShare="60%"))
     namespace.wait_ready("partly-here", 240)

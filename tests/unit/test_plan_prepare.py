@@ -5,7 +5,14 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import pytest
-from enginewright.contract.reasons import REMEDIES, SELDOM_PASSES, ExitCode, Reason, exit_code
+from enginewright.contract.reasons import (
+    REMEDIES,
+    SELDOM_PASSES,
+    ExitCode,
+    Reason,
+    exit_code,
+    remedy,
+)
 from enginewright.contract.report import HERALD_LIMIT, StageReport
 from enginewright.contract.task import PREPARE_STAGES
 
@@ -267,7 +274,7 @@ def test_a_stage_that_dies_without_a_word_is_explained(
     failure = world.status["preparation"]["failure"]
     assert (failure["stage"], failure["reason"]) == ("golden", reason)
     assert text in failure["message"]
-    assert failure["message"].endswith(REMEDIES[reason])
+    assert failure["message"].endswith(remedy(reason, "golden"))
 
 
 def test_a_pod_that_takes_too_long_names_the_stage_and_the_field() -> None:

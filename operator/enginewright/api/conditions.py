@@ -41,6 +41,8 @@ class StatusReason(StrEnum):
     IMAGE_PROBE_FAILED = "ImageProbeFailed"
     PREPARING = "Preparing"
     PREPARED = "Prepared"
+    CLAIM_NOT_FOUND = "ClaimNotFound"
+    CLAIM_NOT_BOUND = "ClaimNotBound"
     ROLLING_OUT = "RollingOut"
     FAILED_CREATE = "FailedCreate"
     ROLLOUT_FAILED = "RolloutFailed"

@@ -7,6 +7,8 @@ what the Job controller does next, through the exit code of the stage that found
 from enum import IntEnum, StrEnum
 from typing import Final
 
+from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAGES, SIDECAR
+
 
 class ExitCode(IntEnum):
     """Exit codes of a stage, after sysexits.h; `podFailurePolicy` acts on them."""
@@ -68,6 +70,7 @@ class Reason(StrEnum):
     OUT_OF_MEMORY = "OutOfMemory"
     TIMEOUT = "Timeout"
     POD_NOT_STARTED = "PodNotStarted"  # an image, a Secret or a volume is missing
+    EVICTED = "Evicted"  # by the kubelet, which lacked disk or memory, or found a limit exceeded
     INTERNAL_ERROR = "InternalError"
 
 
@@ -161,7 +164,22 @@ REMEDIES: Final[dict[Reason, str]] = {
     Reason.OUT_OF_MEMORY: "raise spec.podTemplate.resources.limits.memory",
     Reason.TIMEOUT: "raise spec.build.timeout, or find out why the stage is slow from its pod's log",
     Reason.POD_NOT_STARTED: "correct what is named; kubectl describe pod shows more",
+    Reason.EVICTED: (
+        "raise spec.build.resources.requests and limits for ephemeral-storage or memory, whichever is named,"
+        " so that a node with room is chosen"
+    ),
     Reason.INTERNAL_ERROR: "report this with the pod's log",
+}
+
+_OF_JOBS: Final = {
+    Reason.OUT_OF_MEMORY: "raise spec.build.resources.limits.memory",
+    Reason.DRIVER_MISSING: REMEDIES[Reason.DRIVER_MISSING].replace(
+        "spec.podTemplate", "spec.build.podTemplate"
+    ),
+}
+_BY_CONTAINER: Final = {
+    **dict.fromkeys((*PREPARE_STAGES, LOOKUP_STAGE, *ENGINE_STAGES), _OF_JOBS),
+    SIDECAR: {Reason.OUT_OF_MEMORY: "raise spec.serving.sidecar.resources.limits.memory"},
 }
 
 _TRANSIENT: Final = frozenset(
@@ -176,14 +194,36 @@ _TRANSIENT: Final = frozenset(
         Reason.POD_NOT_STARTED,
         Reason.DEVICE_LOST,  # likewise
         Reason.RUNS_FAIL,
+        Reason.EVICTED,
     }
 )
 
 
 # Of those that can pass: what seldom does unless somebody changes something
 SELDOM_PASSES: Final = frozenset(
-    {Reason.OUT_OF_MEMORY, Reason.BUILD_OUT_OF_MEMORY, Reason.INTERNAL_ERROR}
+    {Reason.OUT_OF_MEMORY, Reason.BUILD_OUT_OF_MEMORY, Reason.INTERNAL_ERROR, Reason.EVICTED}
 )
+
+# What a serving pod finds of the model, its backend and its image: another pod would find the same
+OF_THE_MODEL: Final = frozenset(
+    {
+        Reason.INVALID_MODEL,
+        Reason.OPSET_UNSUPPORTED,
+        Reason.IR_VERSION_UNSUPPORTED,
+        Reason.UNSUPPORTED_OPERATOR,
+        Reason.CUSTOM_DOMAIN_UNSUPPORTED,
+        Reason.EXTERNAL_DATA_MISSING,
+        Reason.EXTENSION_FAILED,
+        Reason.NOTHING_COMPARED,
+        Reason.NODE_FALLBACK,
+        Reason.FALLBACK_OVER_BUDGET,
+    }
+)
+
+
+def remedy(reason: Reason, container: str) -> str:
+    """Return the remedy that names the field of the container that failed."""
+    return _BY_CONTAINER.get(container, {}).get(reason, REMEDIES[reason])
 
 
 def exit_code(reason: Reason | None) -> ExitCode:

@@ -29,6 +29,7 @@ SIDECAR_PORT: Final = 8081  # /readyz, /verdict, /metrics; of an engine Job's bu
 
 PREPARE_STAGES: Final = ("fetch", "validate", "convert", "golden", "quantize", "publish")
 LOOKUP_STAGE: Final = "lookup"  # looks for an engine in the store, before a device is asked for
+SIDECAR: Final = "sidecar"  # name of the container and of its port
 ENGINE_STAGES: Final = ("build", "verify", "benchmark", "publish-engine")
 
 

@@ -4,10 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from enginewright.contract.task import ENGINE_STAGES, SIDECAR_PORT
+from enginewright.contract.task import ENGINE_STAGES, SIDECAR, SIDECAR_PORT
 from enginewright.contract.verdict import Verdict
 from enginewright.kube.pod_http import PodAddress
-from enginewright.manifests.deployment import SIDECAR
 from enginewright.manifests.labels import COMPONENT, ENGINE, MODEL, REVISION, model_value
 from enginewright.observed.pods import PodView
 

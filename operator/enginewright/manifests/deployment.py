@@ -10,6 +10,7 @@ from enginewright.contract.task import (
     HTTP_PORT,
     POD_INFO_PATH,
     RELEASE_FILE,
+    SIDECAR,
     SIDECAR_PORT,
     STORE_PATH,
     ServeTask,
@@ -22,7 +23,6 @@ from enginewright.manifests.pods import POD_SECURITY, TMP_VOLUME, container, pul
 from enginewright.manifests.snapshot import ClassSnapshot, Revision, Snapshot
 
 FETCH_ARTIFACT: Final = "fetch-artifact"  # name of the init container
-SIDECAR: Final = "sidecar"  # name of the container and of its port
 PROGRESS_DEADLINE_SECONDS: Final = 600
 GRACE_SECONDS: Final = 40  # the server drains for 25 s at most
 _DEFAULT_RESOURCES: Final = {"requests": {"cpu": "250m", "memory": "256Mi"}}

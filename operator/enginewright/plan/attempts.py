@@ -11,7 +11,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Generic, TypeVar
 
 from enginewright.api.job_failure import JobFailure
-from enginewright.contract.reasons import REMEDIES, SELDOM_PASSES, ExitCode, Reason, exit_code
+from enginewright.contract.reasons import (
+    REMEDIES,
+    SELDOM_PASSES,
+    ExitCode,
+    Reason,
+    exit_code,
+    remedy,
+)
 from enginewright.observed.jobs import JobView
 from enginewright.observed.pods import PodView, of_job
 from enginewright.plan import pods
@@ -19,6 +26,7 @@ from enginewright.plan import pods
 FIRST_RETRY: Final = timedelta(minutes=1)
 LONGEST_RETRY: Final = timedelta(hours=1)
 UNREACHABLE: Final = timedelta(minutes=5)  # after which a pod that does not end is taken for lost
+EVICTIONS: Final = 3  # of one Job's pods: the Job controller counts none, and would go on for ever
 _MAX_DOUBLINGS: Final = 10
 
 Result = TypeVar("Result")
@@ -64,6 +72,7 @@ class UnderWay:
     stage: str  # that runs or comes next
     pod: PodView | None  # the newest one
     waiting_for: str  # what its pod needs in order to start, as a sentence; empty: nothing known
+    missing: str = ""  # reason, where it is a volume that the pod waits for
     failure: JobFailure | None = None  # the last one, of this Job's pods or of earlier Jobs
     requeue_after: float | None = None  # seconds
 
@@ -167,7 +176,12 @@ def _under_way(
     pod = mine[-1] if mine else None
     stage = pods.running_stage(pod, work.stages) if pod else work.stages[0]
     if found := _last_failure(mine):
+        hopeless = sum(map(pods.is_evicted, mine)) >= EVICTIONS
+        if hopeless and known and known.attempts >= attempt:  # it is being ended
+            return _after_failure(work, known, attempt, observed.now, ends=job.name)
         known = _remembered(work, observed.now, attempt, found.stage, found.reason, found.message)
+        if hopeless:
+            return _after_failure(work, known, attempt, observed.now, ends=job.name)
         if found.exit_code == ExitCode.PERMANENT:  # podFailurePolicy ends the Job
             return _after_failure(work, known, attempt, observed.now)
     ending = any(each.deleting and not each.finished for each in mine)
@@ -177,6 +191,7 @@ def _under_way(
         stage=stage,
         pod=pod,
         waiting_for=pods.waiting_for(pod) if pod else "",
+        missing=(pods.missing_claim(pod) or "") if pod else "",
         failure=known,
         requeue_after=UNREACHABLE.total_seconds() if ending else None,
     )
@@ -226,7 +241,7 @@ def _cause(
             cause = (
                 f"the pod did not start: {pods.waiting_for(pod) or 'its containers are waiting'}"
             )
-        return stage, reason, f"{cause.format(stage=stage)}; {REMEDIES[reason]}"
+        return stage, reason, f"{cause.format(stage=stage)}; {remedy(reason, stage)}"
     if found := _last_failure(mine):
         return found.stage, found.reason, found.message
     if job.outcome == "Complete":

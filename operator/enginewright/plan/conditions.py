@@ -10,7 +10,7 @@ from enginewright.api.conditions import (
     WantedCondition,
 )
 from enginewright.api.inference_engine import EngineFacts
-from enginewright.contract.reasons import Reason
+from enginewright.contract.reasons import OF_THE_MODEL, Reason
 from enginewright.plan.engines_wanted import Engines
 from enginewright.plan.obstacle import Obstacle
 from enginewright.plan.prepare import Outcome
@@ -119,7 +119,8 @@ def _not_prepared(standing: Standing, serves: str) -> Verdict | None:
         return Verdict("False", outcome.failure.reason, message, stalled=True)
     if outcome is None or outcome.prepared is None:
         message = f"preparing the model: {outcome.message if outcome else 'next'}{serves}"
-        return Verdict("False", StatusReason.PREPARING, message)
+        waits_for = outcome.waits_for if outcome else ""
+        return Verdict("False", waits_for or StatusReason.PREPARING, message)
     return None
 
 
@@ -142,19 +143,28 @@ def _rolling_out(standing: Standing, progress: Progress, serves: str) -> Verdict
     rollout = standing.rollout
     if progress.failure:
         reason, message = progress.failure.reason, progress.failure.message + serves
-        return Verdict("False", reason, message, stalled=progress.stuck)
+        return Verdict("False", reason, message, stalled=_is_hopeless(progress, reason))
     if rollout.serving is None and standing.proofs and (broken := standing.proofs.broken):
-        return Verdict("False", broken.reason, broken.message, stalled=progress.stuck)
+        return Verdict(
+            "False", broken.reason, broken.message, stalled=_is_hopeless(progress, broken.reason)
+        )
     message = f"revision {rollout.applied}, {progress.message}{serves}"
     if progress.refused:
         message = f"{progress.refused}{serves}"
         return Verdict("False", StatusReason.FAILED_CREATE, message, stalled=progress.stuck)
     if progress.stuck:
         return Verdict("False", StatusReason.ROLLOUT_FAILED, message, stalled=True)
+    if progress.missing:
+        return Verdict("False", progress.missing, message)
     steady = rollout.serving is not None and rollout.serving.revision == rollout.applied
     return Verdict(
         "False", StatusReason.PROGRESSING if steady else StatusReason.ROLLING_OUT, message
     )
+
+
+def _is_hopeless(progress: Progress, reason: str) -> bool:
+    """Return whether Kubernetes gave up, or every other pod would find the same."""
+    return progress.stuck or (reason in OF_THE_MODEL and not progress.tries_others)
 
 
 def _again(outcome: Outcome) -> str:

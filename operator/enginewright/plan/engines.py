@@ -241,6 +241,8 @@ def _under_way(facts: BuildFacts, known: InferenceEngineStatus, state: UnderWay)
         waiting_for=state.waiting_for,
         is_placed=pod is not None and pod.node != "",
     )
+    if state.missing and not state.failure:
+        standing = replace(standing, reason=state.missing)
     return replace(standing, requeue_after=state.requeue_after)
 
 

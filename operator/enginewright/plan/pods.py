@@ -4,12 +4,14 @@ Stages herald their outcome in the termination message. Where none stands, becau
 killed, the exit code and Kubernetes' own reason have to do. Texts name no pod and no time.
 """
 
+import re
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.api.conditions import StatusReason
+from enginewright.contract.reasons import REMEDIES, ExitCode, Reason, remedy
 from enginewright.contract.report import StageReport, read_herald
 from enginewright.observed.pods import Container, PodView, Termination
 
@@ -37,6 +39,11 @@ _IMAGE_TROUBLE: Final = frozenset(
         "RegistryUnavailable",
     }
 )
+_NO_CLAIM: Final = re.compile(r'persistentvolumeclaim "[^"]*" (not found|is being deleted)')
+_NO_VOLUME: Final = re.compile(  # of the scheduler's volume binding plugin
+    r"unbound immediate PersistentVolumeClaims|available persistent volumes to bind"
+    r"|bound to non-existent persistentvolume"
+)
 _CONFIG_TROUBLE: Final = frozenset(
     {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 )
@@ -62,6 +69,8 @@ def reports(pod: PodView) -> Iterator[StageReport]:
 
 def failure(pod: PodView) -> Failure | None:
     """Return the first container that failed, now or at its last start, and has not succeeded since."""
+    if is_evicted(pod):
+        return _evicted(pod)
     for each in pod.containers:
         ended = each.ended or each.last
         if ended and ended.exit_code != 0:
@@ -90,9 +99,31 @@ def waiting_for(pod: PodView) -> str:
     return ""
 
 
+def missing_claim(pod: PodView) -> StatusReason | None:
+    """Return why the scheduler finds no volume for the pod; None when it names none."""
+    if _NO_CLAIM.search(pod.unschedulable):
+        return StatusReason.CLAIM_NOT_FOUND
+    return StatusReason.CLAIM_NOT_BOUND if _NO_VOLUME.search(pod.unschedulable) else None
+
+
+def is_evicted(pod: PodView) -> bool:
+    """Return whether the kubelet has ended the pod for want of disk or memory."""
+    return pod.phase == "Failed" and pod.reason == "Evicted"
+
+
 def never_ran(pod: PodView) -> bool:
     """Return whether no container of the pod has ever been started."""
     return not any(each.running or each.ended or each.last for each in pod.containers)
+
+
+def _evicted(pod: PodView) -> Failure:
+    ended = [(each.name, each.ended) for each in pod.containers if each.ended]
+    name, last = next(((name, one) for name, one in ended if one.exit_code != 0), ("the pod", None))
+    said = pod.message.partition(". ")[0].rstrip(". ")  # what follows are figures of the moment
+    cause = f"{name} was evicted by the kubelet: {said or 'the node ran short'}"
+    reason = Reason.EVICTED
+    finished_at, code = (last.finished_at, last.exit_code) if last else ("", ExitCode.TRANSIENT)
+    return Failure(name, reason, f"{cause}; {remedy(reason, name)}", finished_at, code)
 
 
 def _report(ended: Termination) -> StageReport | None:
@@ -106,14 +137,14 @@ def _explain(container: Container, ended: Termination) -> Failure:
     # A server leaves word of a crash before it loads, in case it cannot afterwards: the kernel's
     # word is the later one.
     if report and report.reason and not (killed and report.reason is Reason.BACKEND_CRASHED):
-        return Failure(stage, report.reason, _whole(report), ended.finished_at, code)
+        return Failure(stage, report.reason, _whole(report, stage), ended.finished_at, code)
     if killed:
         reason = Reason.OUT_OF_MEMORY
         limit = f" of {container.memory_limit}" if container.memory_limit else ""
         cause = f"{stage} was ended for using more memory than its limit{limit}"
     else:
         reason, cause = _without_report(stage, ended)
-    return Failure(stage, reason, f"{cause}; {REMEDIES[reason]}", ended.finished_at, code)
+    return Failure(stage, reason, f"{cause}; {remedy(reason, stage)}", ended.finished_at, code)
 
 
 def _without_report(stage: str, ended: Termination) -> tuple[Reason, str]:
@@ -133,10 +164,10 @@ def _without_report(stage: str, ended: Termination) -> tuple[Reason, str]:
     return (Reason.SERVER_DOWN if stage == _SERVER else Reason.INTERNAL_ERROR), cause
 
 
-def _whole(report: StageReport) -> str:
-    """Return a report's message with the remedy, which a cut message has lost."""
-    if report.message and not report.message.endswith("…"):
-        return report.message
-    return "; ".join(
-        filter(None, (report.message, REMEDIES[report.reason or Reason.INTERNAL_ERROR]))
-    )
+def _whole(report: StageReport, container: str) -> str:
+    """Return a report's message with the remedy, which a cut message has lost, for this container."""
+    reason = report.reason or Reason.INTERNAL_ERROR
+    cause = report.message.removesuffix(f"; {REMEDIES[reason]}")
+    if cause == report.message and cause and not cause.endswith("…"):
+        return cause  # with a remedy of its own
+    return "; ".join(filter(None, (cause, remedy(reason, container))))

@@ -31,6 +31,7 @@ class Outcome:
     prepared: Prepared | None = None
     preparation: Preparation | None = None
     message: str = ""  # progress, while a Job runs or waits
+    waits_for: str = ""  # reason, where the Job's pod waits for what is somebody's to bring
     failure: JobFailure | None = None
     apply: tuple[dict[str, Any], ...] = ()
     delete: tuple[ObjectRef, ...] = ()
@@ -176,6 +177,7 @@ def _under_way(
     return Outcome(
         preparation=_preparation(target, state.job, state.attempt, state.stage, remembered),
         message=f"{progress}: {state.waiting_for}" if state.waiting_for else progress,
+        waits_for=state.missing,
         failure=state.failure,
         delete=_running(facts, jobs, keep=state.job),
         requeue_after=state.requeue_after,

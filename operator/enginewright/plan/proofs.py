@@ -12,9 +12,8 @@ from enginewright.api.conditions import ConditionStatus, StatusReason
 from enginewright.contract import causes
 from enginewright.contract.causes import Cause
 from enginewright.contract.reasons import NOTHING_RUNS, REMEDIES, ExitCode, Reason
-from enginewright.contract.task import Promise
+from enginewright.contract.task import SIDECAR, Promise
 from enginewright.contract.verdict import Check, CheckVerdict, Verdict
-from enginewright.manifests.deployment import SIDECAR
 from enginewright.plan.pods import Failure
 
 # What keeps a pod from being let in, the most telling one first.

@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from enginewright.api.conditions import Condition, ConditionType, StatusReason
-from enginewright.contract.task import Promise
+from enginewright.contract.task import SIDECAR, Promise
 from enginewright.contract.verdict import Verdict
-from enginewright.manifests.deployment import SIDECAR
 from enginewright.manifests.labels import COMPONENT, REVISION
 from enginewright.observed.pods import PodView
 from enginewright.plan.proofs import Proofs, Statement, proofs

@@ -56,7 +56,9 @@ class Progress:
     message: str  # pods of each class, and what keeps them
     failure: pods.Failure | None = None  # of a pod of the applied revision
     repeated: bool = False  # it failed on several nodes or several times, and never served
+    tries_others: bool = False  # another backend is tried where this one fails
     stuck: bool = False  # Kubernetes gave up waiting
+    missing: str = ""  # reason, where a volume is what pods wait for
     refused: str = ""  # why the API server takes no pods of a class
 
 
@@ -274,7 +276,9 @@ def _progress(
         message=message,
         failure=failed[0][1] if failed else None,
         repeated=_is_repeated([pod for pod, _ in failed]) and not _served(facts, revision, mine),
+        tries_others=revision.snapshot.promise.policy == "Allow",
         stuck=stuck,
+        missing=next(filter(None, map(pods.missing_claim, unready)), ""),
         refused=_refused(deployments, counts),
     )
 

@@ -1,0 +1,211 @@
+"""What goes wrong in pods names the field that helps, stands in the conditions, and is not repeated for ever."""
+
+from typing import Any
+
+import pytest
+from enginewright.contract.reasons import REMEDIES, Reason, remedy
+from enginewright.contract.report import StageReport
+from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAGES
+from enginewright.observed.pods import pod_view
+from enginewright.plan import pods
+
+from tests.support.engine_world import EngineWorld
+from tests.support.plan_world import World, terminated
+
+pytestmark = pytest.mark.unit
+
+OF_JOBS = "raise spec.build.resources.limits.memory"
+
+
+def killed(container: str, message: str = "", reason: str = "OOMKilled") -> dict[str, Any]:
+    ended = {"exitCode": 137, "reason": reason, "message": message}
+    return {
+        "metadata": {"name": "x"},
+        "status": {
+            "containerStatuses": [{"name": container, "state": {"terminated": ended}}],
+        },
+    }
+
+
+def failure(pod: dict[str, Any]) -> pods.Failure:
+    found = pods.failure(pod_view(pod))
+    assert found
+    return found
+
+
+# the field that helps
+
+
+@pytest.mark.parametrize(
+    ("container", "field"),
+    [
+        *((stage, "spec.build.resources") for stage in (*PREPARE_STAGES, LOOKUP_STAGE)),
+        *((stage, "spec.build.resources") for stage in ENGINE_STAGES),
+        ("server", "spec.podTemplate.resources"),
+        ("fetch-artifact", "spec.podTemplate.resources"),
+        ("sidecar", "spec.serving.sidecar.resources"),
+    ],
+)
+def test_memory_is_raised_where_it_ran_out(container: str, field: str) -> None:
+    wanted = f"; raise {field}.limits.memory"
+    assert failure(killed(container)).message.endswith(wanted)
+    # what the container reported itself, in words of any version of the runtime image
+    report = StageReport(
+        stage=container,
+        ok=False,
+        reason=Reason.OUT_OF_MEMORY,
+        message=f"the model does not fit; {REMEDIES[Reason.OUT_OF_MEMORY]}",
+    )
+    assert failure(killed(container, report.herald())).message == f"the model does not fit{wanted}"
+
+
+@pytest.mark.parametrize("stage", ["build", "golden"])
+def test_a_driver_that_a_job_misses_is_a_runtime_class_of_the_job(stage: str) -> None:
+    assert "spec.build.podTemplate.runtimeClassName" in remedy(Reason.DRIVER_MISSING, stage)
+    assert "spec.podTemplate.runtimeClassName" in remedy(Reason.DRIVER_MISSING, "server")
+
+
+def test_a_remedy_of_the_stages_own_is_left_as_it_is() -> None:
+    report = StageReport(
+        stage="build", ok=False, reason=Reason.OUT_OF_MEMORY, message="too much; buy a larger node"
+    )
+    assert failure(killed("build", report.herald())).message == "too much; buy a larger node"
+
+
+# evictions
+
+LOW = "The node was low on resource: ephemeral-storage. Threshold quantity: 1, available: 0. "
+
+
+def evicted(message: str = LOW) -> dict[str, Any]:
+    conditions = [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]
+    done = {"name": "fetch", "state": terminated("fetch", code=137)["state"]}
+    return {
+        "phase": "Failed",
+        "reason": "Evicted",
+        "message": message,
+        "conditions": conditions,
+        "initContainerStatuses": [done],
+    }
+
+
+def test_an_eviction_is_told_as_one_with_the_kubelets_reason_and_no_figures() -> None:
+    world = World().settle()
+    world.job_pod(**evicted())
+    world.settle()
+    assert world.told()["Ready"] == ("False", "Evicted")
+    message = world.condition("Ready")["message"]
+    assert "The node was low on resource: ephemeral-storage;" in message
+    assert "spec.build.resources.requests" in message
+    assert "Threshold" not in message
+
+
+def test_a_job_that_is_evicted_again_and_again_is_ended_and_given_up() -> None:
+    world = World().settle()
+    first = world.job()["metadata"]["name"]
+    for _ in range(3):
+        assert world.job()["metadata"]["name"] == first
+        world.job_pod(**evicted())
+        world.settle()
+    assert not world.all("Job"), "the Job controller would go on for ever"
+    for _ in range(4):
+        world.later(hours=2)
+        for _ in range(3):
+            world.job_pod(**evicted())
+            world.settle()
+    world.later(days=30)
+    assert not world.all("Job")
+    assert world.told()["Stalled"] == ("True", "Evicted")
+    assert "given up after 5 attempts" in world.condition("Ready")["message"]
+
+
+def test_an_engine_job_that_is_evicted_again_and_again_holds_no_device() -> None:
+    world = EngineWorld().settle().misses()
+    for _ in range(3):
+        world.pod(**evicted() | {"initContainerStatuses": []})
+        world.settle()
+    assert all(job["status"].get("conditions") for job in world.jobs.values())
+    assert world.told()["Ready"] == ("False", "Evicted")
+
+
+# what cannot pass
+
+
+@pytest.mark.parametrize(
+    "reason", [Reason.NODE_FALLBACK, Reason.FALLBACK_OVER_BUDGET, Reason.UNSUPPORTED_OPERATOR]
+)
+def test_what_another_pod_would_find_too_stalls_at_once(reason: Reason) -> None:
+    world = World().settle().job_succeeds().rolling(0).new_pod_fails(reason)
+    assert world.told()["Ready"] == ("False", reason)
+    assert world.told()["Stalled"] == ("True", reason)
+    assert world.told()["Reconciling"][0] == "False"
+
+
+@pytest.mark.parametrize("reason", [Reason.DRIVER_MISSING, Reason.OUT_OF_MEMORY])
+def test_what_another_node_may_not_find_stalls_after_the_deadline(reason: Reason) -> None:
+    world = World().settle().job_succeeds().rolling(0).new_pod_fails(reason)
+    assert world.told()["Stalled"][0] == "False"
+
+
+def test_where_another_backend_may_be_tried_nothing_stalls_yet() -> None:
+    world = World(fallback={"policy": "Allow"}).settle().job_succeeds().rolling(0)
+    world.new_pod_fails(Reason.UNSUPPORTED_OPERATOR)
+    assert world.told()["Stalled"][0] == "False"
+
+
+# claims
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "words"),
+    [
+        (
+            (
+                '0/3 nodes are available: persistentvolumeclaim "models" not found. preemption: 0/3 nodes'
+                " are available: 3 Preemption is not helpful for scheduling."
+            ),
+            "ClaimNotFound",
+            'persistentvolumeclaim "models" not found',
+        ),
+        (
+            "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found",
+            "ClaimNotBound",
+            "unbound immediate PersistentVolumeClaims",
+        ),
+        (
+            "0/3 nodes are available: 3 node(s) didn't find available persistent volumes to bind.",
+            "ClaimNotBound",
+            "didn't find available persistent volumes to bind",
+        ),
+        (
+            (
+                '0/3 nodes are available: persistentvolumeclaim "models" bound to non-existent'
+                ' persistentvolume "pv-1".'
+            ),
+            "ClaimNotBound",
+            "non-existent",
+        ),
+    ],
+)
+def test_a_claim_that_is_not_there_is_a_warning_with_its_reason(
+    message: str, reason: str, words: str
+) -> None:
+    world = World(source={"uri": "pvc://models/m.onnx"}).settle()
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    world.job_pod(conditions=[{**condition, "message": message}])
+    world.settle()
+    assert world.told()["Ready"] == ("False", reason)
+    assert world.told()["Reconciling"] == ("True", reason)
+    assert words in world.condition("Ready")["message"]
+    (event,) = [each for each in world.events if each.reason == reason]
+    assert event.type == "Warning"
+
+
+def test_an_engine_job_without_its_claim_says_so() -> None:
+    world = EngineWorld().settle()
+    message = '0/3 nodes are available: persistentvolumeclaim "enginewright-store" not found.'
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    world.pod(placed=False, conditions=[{**condition, "message": message}])
+    world.settle()
+    assert world.told()["Ready"] == ("False", "ClaimNotFound")
+    assert any(each.type == "Warning" for each in world.events)
