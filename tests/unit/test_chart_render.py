@@ -207,6 +207,13 @@ def test_the_operator_reads_the_defaults() -> None:
     assert config.store.storage_class is None
 
 
+def test_where_jobs_run_arrives() -> None:
+    jobs = {"nodeSelector": {"pool": "builds"}, "labels": {"kueue.x-k8s.io/queue-name": "builds"}}
+    config = load_settings(environment(render({**VARIANTS["smallest"], "jobs": jobs}))).config
+    assert config.jobs.node_selector == jobs["nodeSelector"]
+    assert config.jobs.labels == jobs["labels"]
+
+
 def test_an_image_of_every_variant_arrives_under_its_name() -> None:
     runtime = {variant: f"{variant}:1" for variant in set(contract_images.VARIANTS.values())}
     config = load_settings(

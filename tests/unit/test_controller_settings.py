@@ -33,6 +33,13 @@ def test_what_the_chart_writes() -> None:
     assert (config.store.claim, config.store.access_mode) == ("store", "ReadWriteMany")
 
 
+def test_where_jobs_run_is_read() -> None:
+    jobs = {"nodeSelector": {"pool": "builds"}, "tolerations": [{"key": "builds"}]}
+    template = load({**DOCUMENT, "jobs": jobs}).config.jobs
+    assert template.node_selector == {"pool": "builds"}
+    assert template.tolerations[0].key == "builds"
+
+
 def test_little_is_needed() -> None:
     settings = load({key: DOCUMENT[key] for key in ("images", "store")})
     assert settings.config.image_pull_policy == "IfNotPresent"
@@ -51,6 +58,7 @@ def test_little_is_needed() -> None:
         ({**DOCUMENT, "imagePullPolicy": "Sometimes"}, "imagePullPolicy"),
         ({**DOCUMENT, "logLevel": "loud"}, "use one of debug, info, warning, error"),
         ({**DOCUMENT, "httpPort": 0}, "httpPort"),
+        ({**DOCUMENT, "jobs": {"nodeSelektor": {}}}, "jobs.nodeSelektor"),
         ({**DOCUMENT, "imagePullPolcy": "Always"}, "imagePullPolcy"),
     ],
 )

@@ -41,6 +41,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   "imagePullPolicy" .Values.imagePullPolicy
   "imagePullSecrets" $secrets
   "store" $store
+  "jobs" .Values.jobs
   "proposeClasses" .Values.accelerators.propose
   "logLevel" .Values.logLevel
 | toJson -}}

@@ -14,7 +14,7 @@ from enginewright.api.conditions import Condition
 from enginewright.api.inference_model import Backend
 from enginewright.api.job_failure import JobFailure
 from enginewright.api.markers import ATOMIC, INT32, INT64, Rule, map_list, rules
-from enginewright.api.pods import LocalObjectReference, Resources, Tolerations
+from enginewright.api.pods import JobTemplate, LocalObjectReference, Resources, Tolerations
 from enginewright.api.scalars import DnsLabel, Labels, Sha256
 
 Text: TypeAlias = Annotated[str, Field(max_length=256)]
@@ -119,6 +119,12 @@ class InferenceEngineSpec(ApiModel):
 
     build: EngineBuild
     """How the Job runs; it decides nothing of the engine's content."""
+
+    pod_template: JobTemplate = JobTemplate()
+    """Where its Jobs run and what is added to them; it may change while there is no engine."""
+
+    architecture: Text = ""
+    """Processor architecture of the nodes for Jobs that need none of the class, such as amd64: that of the image; empty: any."""
 
 
 class EngineFacts(ApiModel):

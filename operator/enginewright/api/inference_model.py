@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 from enginewright.api.base import ApiModel, ObjectMeta
 from enginewright.api.inference_model_status import InferenceModelStatus
 from enginewright.api.markers import ATOMIC, INT32, INT64, NotYet, Rule, map_list, rules
-from enginewright.api.pods import LocalObjectReference, PodTemplate, Resources
+from enginewright.api.pods import JobTemplate, LocalObjectReference, PodTemplate, Resources
 from enginewright.api.scalars import (
     DnsLabel,
     Duration,
@@ -300,6 +300,9 @@ class Build(ApiModel):
 
     resources: Resources = Resources()
     """Compute resources of every stage of the Jobs."""
+
+    pod_template: JobTemplate = JobTemplate()
+    """Where the Jobs run and what is added to them. Changing it makes nothing anew; a Job of which no pod has run yet is replaced."""
 
     interim: Annotated[
         Literal["None", "CUDA", "CPU"] | None, NotYet(accepts="None", told="None")

@@ -1,7 +1,7 @@
 """The usual subset of a pod's fields, in Kubernetes' own shapes."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
 
@@ -81,23 +81,56 @@ class LocalObjectReference(ApiModel):
     """Name of the object."""
 
 
+_Annotations: TypeAlias = Annotated[
+    Mapping[str, Annotated[str, Field(max_length=4096, description="Value of the annotation.")]],
+    Field(max_length=64),
+    Rule(
+        "self.all(k, !format.qualifiedName().validate(k).hasValue())",
+        "write annotation names as Kubernetes has them: note or example.com/note",
+    ),
+    _OURS,
+]
+_PullSecrets: TypeAlias = Annotated[tuple[LocalObjectReference, ...], Field(max_length=16), ATOMIC]
+
+
+class JobTemplate(ApiModel):
+    """Where the Jobs run and what is added to them; it decides nothing of what they make."""
+
+    labels: Annotated[Labels, _OURS] = Field(default_factory=dict)
+    """Labels added to the Jobs and their pods, such as kueue.x-k8s.io/queue-name; Kueue's stand on the Jobs alone."""
+
+    annotations: _Annotations = Field(default_factory=dict)
+    """Annotations added to the Jobs and their pods."""
+
+    node_selector: Labels = Field(default_factory=dict)
+    """Labels that a node must have, besides those that the accelerator class asks for where a Job needs its nodes."""
+
+    tolerations: Tolerations = ()
+    """Taints that the pods tolerate, besides those of the accelerator class where a Job needs its nodes."""
+
+    affinity: FreeForm | None = None
+    """Affinity of the pods, as in `kubectl explain pod.spec.affinity`."""
+
+    image_pull_secrets: _PullSecrets = ()
+    """Secrets of this namespace with which the runtime image is pulled, besides spec.podTemplate.imagePullSecrets."""
+
+    runtime_class_name: ObjectName | None = None
+    """RuntimeClass of the pods; absent: for builds on a device that of spec.podTemplate, else none."""
+
+    priority_class_name: ObjectName | None = None
+    """PriorityClass of the pods."""
+
+
+ANYWHERE: Final = JobTemplate()
+
+
 class PodTemplate(ApiModel):
     """What is added to the pods that serve the model."""
 
     labels: Annotated[Labels, _OURS] = Field(default_factory=dict)
     """Labels added to the pods."""
 
-    annotations: Annotated[
-        Mapping[
-            str, Annotated[str, Field(max_length=4096, description="Value of the annotation.")]
-        ],
-        Field(max_length=64),
-        Rule(
-            "self.all(k, !format.qualifiedName().validate(k).hasValue())",
-            "write annotation names as Kubernetes has them: note or example.com/note",
-        ),
-        _OURS,
-    ] = Field(default_factory=dict)
+    annotations: _Annotations = Field(default_factory=dict)
     """Annotations added to the pods."""
 
     resources: Resources = Resources()
@@ -115,9 +148,7 @@ class PodTemplate(ApiModel):
     service_account_name: ObjectName | None = None
     """Service account of the pods and of the Job that fetches the model. Absent: the namespace's default, and no token is mounted."""
 
-    image_pull_secrets: Annotated[
-        tuple[LocalObjectReference, ...], Field(max_length=16), ATOMIC
-    ] = ()
+    image_pull_secrets: _PullSecrets = ()
     """Secrets of this namespace with which the runtime image is pulled, also for the Jobs."""
 
     runtime_class_name: ObjectName | None = None

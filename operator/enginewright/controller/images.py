@@ -24,8 +24,17 @@ from enginewright.kube.api import KubeApi
 from enginewright.kube.errors import NotFound
 from enginewright.kube.resources import CONFIG_MAPS, JOBS, PODS, Resource
 from enginewright.manifests.labels import IMAGE, MANAGED_BY, OPERATOR
+from enginewright.manifests.placement import placement_hash
 from enginewright.manifests.probe_job import image_hash, probe_job, probe_job_name
-from enginewright.plan.attempts import Failed, Observed, Start, Succeeded, UnderWay, advance
+from enginewright.plan.attempts import (
+    Failed,
+    Observed,
+    Start,
+    Succeeded,
+    UnderWay,
+    Work,
+    advance,
+)
 from enginewright.plan.probing import probing
 from enginewright.plan.types import Config, ObjectRef
 
@@ -94,7 +103,7 @@ class ImageReconciler:
         observed = self._observed(key)
         known = self._memory.get(key, _Memory())
         attempt = max(known.attempt, _newest(key, observed))
-        state = advance(probing(key), observed, attempt, known.failure)
+        state = advance(self._probing(key), observed, attempt, known.failure)
         match state:
             case Succeeded():
                 await self._learn(image, state.result)
@@ -111,6 +120,9 @@ class ImageReconciler:
                 if state.ends:
                     await self._delete(state.ends)
                 return Outcome(requeue_after=state.requeue_after)
+
+    def _probing(self, key: str) -> Work[ImageFacts]:
+        return probing(key, placement_hash(self._config.jobs))
 
     def _observed(self, key: str) -> Observed:
         jobs = self._cache.views(JOB, self._ours(JOBS, key))
@@ -134,6 +146,7 @@ class ImageReconciler:
             state.attempt,
             pull_policy=self._config.image_pull_policy,
             image_pull_secrets=self._config.image_pull_secrets,
+            template=self._config.jobs,
         )
         made = await self._executor.apply(job)
         if state.replaces in observed.jobs:

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from enginewright.api.pods import JobTemplate
 from enginewright.controller.logs import check_level
 from enginewright.controller.parse import summary
 from enginewright.plan.types import Config, StoreConfig
@@ -44,11 +45,16 @@ class _Store(_Document):
     storage_class: str | None = None
 
 
+class _Jobs(JobTemplate):
+    model_config = ConfigDict(extra="forbid")
+
+
 class _Settings(_Document):
     images: Annotated[Mapping[str, _Name], Field(min_length=1)]
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     image_pull_secrets: tuple[_Name, ...] = ()
     store: _Store
+    jobs: _Jobs = _Jobs()
     propose_classes: bool = True
     log_level: Annotated[str, AfterValidator(check_level)] = "info"
     http_port: Annotated[int, Field(ge=1, le=65535)] = 8080
@@ -84,6 +90,7 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> Settings:
                 access_mode=read.store.access_mode,
                 storage_class=read.store.storage_class or None,
             ),
+            jobs=JobTemplate.model_validate(read.jobs.model_dump()),
             propose_classes=read.propose_classes,
         ),
         log_level=read.log_level,

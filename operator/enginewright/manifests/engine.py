@@ -4,7 +4,7 @@ from typing import Any
 
 from enginewright.api.base import API_VERSION
 from enginewright.api.inference_engine import InferenceEngine, InferenceEngineSpec
-from enginewright.manifests.labels import CLASS, MANAGED_BY, OPERATOR
+from enginewright.manifests.labels import CLASS, MANAGED_BY, OPERATOR, REQUESTED_BY
 from enginewright.manifests.names import child_name
 
 _KEY_SHOWN = 12
@@ -15,8 +15,11 @@ def engine_name(spec: InferenceEngineSpec) -> str:
     return child_name(str(spec.backend), spec.class_name, spec.key[:_KEY_SHOWN])
 
 
-def inference_engine(namespace: str, spec: InferenceEngineSpec) -> dict[str, Any]:
-    """Return the InferenceEngine; no model owns it, since several may share it."""
+def inference_engine(namespace: str, spec: InferenceEngineSpec, model: str) -> dict[str, Any]:
+    """Return the InferenceEngine; no model owns it, since several may share it.
+
+    `model` asks for it, and alone decides where its Jobs run: two that differ would undo each other.
+    """
     return {
         "apiVersion": API_VERSION,
         "kind": InferenceEngine.kind,
@@ -24,6 +27,7 @@ def inference_engine(namespace: str, spec: InferenceEngineSpec) -> dict[str, Any
             "name": engine_name(spec),
             "namespace": namespace,
             "labels": {MANAGED_BY: OPERATOR, CLASS: spec.class_name},
+            "annotations": {REQUESTED_BY: model},
         },
         "spec": spec.model_dump(
             mode="json", by_alias=True, exclude_none=True, exclude_defaults=True

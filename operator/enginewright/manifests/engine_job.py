@@ -90,7 +90,8 @@ def _job(
         stages,
         volumes,
         secrets=[each.name for each in engine.spec.build.image_pull_secrets],
-        spec={},
+        template=engine.spec.pod_template,
+        architecture=engine.spec.architecture,
         pod=pod,
     )
 

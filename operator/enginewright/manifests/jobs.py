@@ -3,7 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from enginewright.api.pods import JobTemplate
 from enginewright.contract.reasons import ExitCode
+from enginewright.manifests.labels import PLACEMENT
+from enginewright.manifests.placement import placement_hash, pod_metadata, pod_placement
 from enginewright.manifests.pods import POD_SECURITY, pull_secrets
 
 RETRIES: Final = 2  # of the pod, by the Job controller, for what can pass
@@ -16,14 +19,31 @@ def stages_job(
     volumes: list[dict[str, Any]],
     *,
     secrets: Iterable[str],
-    spec: Mapping[str, Any],
+    template: JobTemplate,
+    architecture: str = "",
     pod: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return a Job whose pod runs `stages` (containers) in order; `spec` and `pod` add to both specs."""
+    """Return a Job whose pod runs `stages` (containers) in order.
+
+    Args:
+        metadata: of the Job; its labels are the pod's too.
+        stages: the containers.
+        volumes: of the pod.
+        secrets: with which images are pulled.
+        template: where it runs.
+        architecture: that the nodes must have, where nothing else decides it.
+        pod: what is added to the pod's spec; its placement goes before the template's.
+    """
+    placement = placement_hash(template)
+    annotations = {**template.annotations, **({PLACEMENT: placement} if placement else {})}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": metadata,
+        "metadata": {
+            **metadata,
+            "labels": {**template.labels, **metadata["labels"]},
+            **({"annotations": annotations} if annotations else {}),
+        },
         "spec": {
             "backoffLimit": RETRIES,
             "ttlSecondsAfterFinished": KEPT_SECONDS,
@@ -41,19 +61,21 @@ def stages_job(
                 ]
             },
             "template": {
-                "metadata": {"labels": metadata["labels"]},
+                "metadata": pod_metadata(template, metadata["labels"]),
                 "spec": {
                     "restartPolicy": "Never",
                     "automountServiceAccountToken": False,  # `pod` may know better
                     "enableServiceLinks": False,
                     "securityContext": POD_SECURITY,
-                    "imagePullSecrets": pull_secrets(secrets),
+                    "imagePullSecrets": pull_secrets(
+                        [*secrets, *(each.name for each in template.image_pull_secrets)]
+                    ),
                     "initContainers": stages[:-1],
                     "containers": stages[-1:],
                     "volumes": volumes,
                     **pod,
+                    **pod_placement(template, pod, architecture),
                 },
             },
-            **spec,
         },
     }

@@ -10,6 +10,9 @@ REVISION: Final = "enginewright.dev/revision"
 COMPONENT: Final = "enginewright.dev/component"  # prepare | engine-lookup | engine | serve | probe
 ENGINE: Final = "enginewright.dev/engine"  # name of the InferenceEngine that a Job works for
 IMAGE: Final = "enginewright.dev/image"
+QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"  # Kueue's, on Jobs
+PLACEMENT: Final = "enginewright.dev/placement"  # annotation of a Job: hash of its JobTemplate
+REQUESTED_BY: Final = "enginewright.dev/requested-by"  # annotation of an engine: the first model
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 OPERATOR: Final = "enginewright"
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from enginewright.api.inference_model import InferenceModel
+from enginewright.api.pods import ANYWHERE, JobTemplate
 from enginewright.contract.task import (
     PREPARE_STAGES,
     STORE_PATH,
@@ -50,6 +51,8 @@ class PrepareJob:
     resources: dict[str, Any]
     inputs: tuple[Input, ...] = ()
     nodes: Mapping[str, Any] = field(default_factory=dict)  # of the pod's spec: which ones take it
+    template: JobTemplate = ANYWHERE
+    architecture: str = ""  # of the nodes, where nothing else decides it
     account: str | None = None  # whose identity `fetch` may show to an object store
 
 
@@ -93,14 +96,16 @@ def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
         stages,
         volumes,
         secrets=wanted.pull_secrets,
-        spec={},
+        template=wanted.template,
+        architecture=wanted.architecture,
         pod={
             "activeDeadlineSeconds": wanted.deadline_seconds,
             **wanted.nodes,
             **(account if wanted.account else {}),
         },
     )
-    job["spec"]["template"]["metadata"]["labels"] = {**identity, **labels}
+    metadata = job["spec"]["template"]["metadata"]
+    metadata["labels"] = {**identity, **metadata["labels"]}
     return job
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
+from enginewright.api.pods import ANYWHERE, JobTemplate
 from enginewright.contract.keys import sha256_text
 from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import COMPONENT, IMAGE, MANAGED_BY, OPERATOR
@@ -29,6 +30,7 @@ def probe_job(
     *,
     pull_policy: str,
     image_pull_secrets: Iterable[str],
+    template: JobTemplate = ANYWHERE,
 ) -> dict[str, Any]:
     """Return the Job; its pod's termination message is `contract.images.ImageFacts`."""
     digest = image_hash(image)
@@ -48,6 +50,6 @@ def probe_job(
         [probe],
         [TMP_VOLUME],
         secrets=image_pull_secrets,
-        spec={},
+        template=template,
         pod={"activeDeadlineSeconds": PROBE_SECONDS},
     )

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from enginewright.observed.base import Condition, Json, View, conditions, identity, status
+from enginewright.manifests.labels import PLACEMENT, QUEUE_NAME
+from enginewright.observed.base import Condition, Json, View, conditions, identity, spec, status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,6 +15,9 @@ class JobView(View):
     reason: str  # of a Job that failed, such as DeadlineExceeded
     message: str
     ended_at: str  # RFC 3339; empty: it runs
+    placement: str  # hash of the template that it was made with; empty: of none
+    suspended: bool  # none of its pods runs until somebody lifts that
+    queue: str  # Kueue's, that admits it; empty: none
     ended_pods: int  # that the Job controller has counted
 
     @property
@@ -32,6 +36,9 @@ def job_view(obj: Json) -> JobView:
         reason=last.reason if last else "",
         message=last.message if last else "",
         ended_at=str(status(obj).get("completionTime") or "") or (last.since if last else ""),
+        placement=(obj["metadata"].get("annotations") or {}).get(PLACEMENT) or "",
+        suspended=bool(spec(obj).get("suspend")),
+        queue=(obj["metadata"].get("labels") or {}).get(QUEUE_NAME) or "",
         ended_pods=sum(map(int, counts)),
     )
 

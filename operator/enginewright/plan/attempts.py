@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Generic, TypeVar
 
+from enginewright.api.conditions import StatusReason
 from enginewright.api.job_failure import JobFailure
 from enginewright.contract.reasons import (
     REMEDIES,
@@ -39,6 +40,7 @@ class Work(Generic[Result]):
     stages: tuple[str, ...]
     name: Callable[[int], str]  # of the Job of an attempt, from 1
     result: Callable[[PodView], Result | None]  # what a pod reports that finished
+    placement: str  # hash of the template that a Job is made with now
     overdue: tuple[Reason, str]  # what it means that a pod's time ran out: reason and cause
     # attempts at what seldom passes by itself; None: nothing is ever given up
     limit: int | None = 5
@@ -72,7 +74,7 @@ class UnderWay:
     stage: str  # that runs or comes next
     pod: PodView | None  # the newest one
     waiting_for: str  # what its pod needs in order to start, as a sentence; empty: nothing known
-    missing: str = ""  # reason, where it is a volume that the pod waits for
+    waits_for: str = ""  # reason, where it is a volume or a queue
     failure: JobFailure | None = None  # the last one, of this Job's pods or of earlier Jobs
     requeue_after: float | None = None  # seconds
 
@@ -117,9 +119,8 @@ def advance(
     if (result := _result(work, mine)) is not None:
         return Succeeded(attempt, job.name, result)  # the Job controller needs seconds to say so
     late = mine[-1] if mine and mine[-1].reason == "DeadlineExceeded" else None
-    lost = next((pod for pod in mine if _is_lost(pod, observed.now)), None)
-    if lost and not job.ended:
-        return Start(attempt + 1, known, replaces=job.name)
+    if not job.ended and (state := _set_aside(work, observed, job, mine, attempt, known)):
+        return state
     # Jobs and pods are watched apart: what a pod reported may arrive after its Job has ended.
     if late is None and not (job.ended and all(pod.leaving for pod in mine)):
         return _under_way(work, observed, job, mine, attempt, known)
@@ -191,9 +192,37 @@ def _under_way(
         stage=stage,
         pod=pod,
         waiting_for=pods.waiting_for(pod) if pod else "",
-        missing=(pods.missing_claim(pod) or "") if pod else "",
+        waits_for=(pods.missing_claim(pod) or "") if pod else "",
         failure=known,
         requeue_after=UNREACHABLE.total_seconds() if ending else None,
+    )
+
+
+def _set_aside(
+    work: Work[Result],
+    observed: Observed,
+    job: JobView,
+    mine: Sequence[PodView],
+    attempt: int,
+    known: JobFailure | None,
+) -> Start | UnderWay | None:
+    """Return what to do about a Job that is to run elsewhere, or must not run now."""
+    is_lost = any(_is_lost(pod, observed.now) for pod in mine)
+    never_ran = all(map(pods.never_ran, mine))
+    if is_lost or (never_ran and job.placement != work.placement):
+        return Start(attempt + 1, known, replaces=job.name)
+    if not job.suspended:
+        return None
+    # Its pods were taken off their nodes, or never made: how they ended is no failure.
+    admitted = f"the queue {job.queue} of Kueue admits it" if job.queue else "somebody resumes it"
+    return UnderWay(
+        attempt=attempt,
+        job=job.name,
+        stage=work.stages[0],
+        pod=None,
+        waiting_for=f"the Job is suspended until {admitted}",
+        waits_for=StatusReason.QUEUED,
+        failure=known,
     )
 
 

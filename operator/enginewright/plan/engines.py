@@ -20,6 +20,7 @@ from enginewright.contract.report import Progress, PublishedEngine
 from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, EngineRecipe, EngineTask
 from enginewright.manifests.engine_job import EngineJob, engine_job, lookup_job
 from enginewright.manifests.names import engine_job_name, lookup_job_name
+from enginewright.manifests.placement import placement_hash
 from enginewright.observed.jobs import JobView
 from enginewright.observed.pods import PodView
 from enginewright.plan import pods
@@ -154,6 +155,7 @@ def _build(engine: InferenceEngine, known: InferenceEngineStatus) -> Work[Publis
         stages=ENGINE_STAGES,
         name=partial(engine_job_name, engine.metadata.name, known.build_hash),
         result=partial(_published, key=engine.spec.key),
+        placement=placement_hash(engine.spec.pod_template),
         overdue=(Reason.TIMEOUT, f"{{stage}} was not done after {seconds} s"),
     )
 
@@ -163,6 +165,7 @@ def _lookup(engine: InferenceEngine, known: InferenceEngineStatus) -> Work[_Foun
         stages=_LOOKUP,
         name=partial(lookup_job_name, engine.metadata.name, known.build_hash),
         result=lambda pod: _Found(_published(pod, engine.spec.key)),
+        placement=placement_hash(engine.spec.pod_template),
         overdue=(Reason.STORE_UNAVAILABLE, "looking into the store took too long"),
     )
 
@@ -241,8 +244,8 @@ def _under_way(facts: BuildFacts, known: InferenceEngineStatus, state: UnderWay)
         waiting_for=state.waiting_for,
         is_placed=pod is not None and pod.node != "",
     )
-    if state.missing and not state.failure:
-        standing = replace(standing, reason=state.missing)
+    if state.waits_for and not state.failure:
+        standing = replace(standing, reason=state.waits_for)
     return replace(standing, requeue_after=state.requeue_after)
 
 

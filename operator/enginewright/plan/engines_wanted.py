@@ -28,8 +28,10 @@ from enginewright.contract.reasons import REMEDIES, Reason
 from enginewright.contract.task import EngineRecipe, Promise
 from enginewright.manifests.deployment import FETCH_ARTIFACT
 from enginewright.manifests.engine import engine_name, inference_engine
-from enginewright.manifests.labels import REVISION
+from enginewright.manifests.labels import REQUESTED_BY, REVISION
+from enginewright.manifests.placement import merged
 from enginewright.plan import pods
+from enginewright.plan.architecture import image_architecture
 from enginewright.plan.classes import device, matching
 from enginewright.plan.outside import Outside, why_broken
 from enginewright.plan.resolve import Target
@@ -93,7 +95,11 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
             failure = failure or _judge(there.status.engine, target.promise, each.metadata.name)
             continue
         if there is None or _is_new_chance(there, spec.build):
-            apply.append(inference_engine(facts.model.metadata.namespace, spec))
+            apply.append(_engine(facts, spec))
+        elif _is_to_be_placed(facts, there, spec):
+            # What else has changed of spec.build would make it another build.
+            kept = spec.model_copy(update={"build": there.spec.build})
+            apply.append(_engine(facts, kept))
         elif there.status.failure and there.status.failure.lasting:
             failure = failure or _failed(there, each.metadata.name)
         waiting.append(_progress(there, each.metadata.name))
@@ -145,6 +151,8 @@ def _spec(
             "recipe": EngineRecipeSpec.model_validate(
                 recipe.model_dump(exclude={"backend", "accelerator_class"})
             ),
+            "pod_template": merged(facts.config.jobs, facts.model.spec.build.pod_template),
+            "architecture": image_architecture(facts, target.image),
             "build": EngineBuild.model_validate(
                 {
                     "image": target.image,
@@ -159,6 +167,19 @@ def _spec(
             ),
         }
     )
+
+
+def _engine(facts: Facts, spec: InferenceEngineSpec) -> dict[str, Any]:
+    metadata = facts.model.metadata
+    return inference_engine(metadata.namespace, spec, metadata.name)
+
+
+def _is_to_be_placed(facts: Facts, there: InferenceEngine, spec: InferenceEngineSpec) -> bool:
+    """Tell whether the model that asked for the engine wants its Jobs elsewhere now."""
+    asked = there.metadata.annotations.get(REQUESTED_BY, facts.model.metadata.name)
+    lasting = there.status.failure is not None and there.status.failure.lasting
+    differs = there.spec.pod_template != spec.pod_template
+    return differs and not lasting and asked == facts.model.metadata.name
 
 
 def _is_lost(facts: Facts, there: InferenceEngine) -> bool:

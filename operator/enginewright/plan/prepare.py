@@ -7,16 +7,19 @@ from typing import Any, Final
 
 from enginewright.api.inference_model_status import Preparation, Prepared
 from enginewright.api.job_failure import JobFailure
+from enginewright.api.pods import JobTemplate
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Published
 from enginewright.contract.task import PREPARE_STAGES, PrepareTask
 from enginewright.manifests.deployment import FETCH_ARTIFACT
 from enginewright.manifests.labels import COMPONENT, REVISION
 from enginewright.manifests.names import prepare_job_name
+from enginewright.manifests.placement import merged, placement_hash
 from enginewright.manifests.prepare_job import PrepareJob, prepare_job
 from enginewright.observed.jobs import JobView
 from enginewright.observed.pods import PodView
 from enginewright.plan import pods
+from enginewright.plan.architecture import image_architecture
 from enginewright.plan.attempts import Failed, Observed, Start, Succeeded, UnderWay, Work, advance
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts, ObjectRef
@@ -46,7 +49,7 @@ def prepare(facts: Facts, target: Target) -> Outcome:
     lost = current is not None and _lost(facts, current.key, jobs)
     if current and not lost:
         return Outcome(prepared=current, delete=_running(facts, jobs, keep=""))
-    work = _work(facts.model.metadata.name, target)
+    work = _work(facts, target)
     known = facts.model.status.preparation
     known = known if known and known.inputs_hash == target.job_hash else None
     attempt = max(known.attempt, 1) if known else _first_attempt(work, jobs, lost=lost)
@@ -64,11 +67,12 @@ def prepare(facts: Facts, target: Target) -> Outcome:
             return _failed(facts, target, work, jobs, state)
 
 
-def _work(model: str, target: Target) -> Work[Published]:
+def _work(facts: Facts, target: Target) -> Work[Published]:
     return Work(
         stages=PREPARE_STAGES,
-        name=partial(prepare_job_name, model, target.job_hash),
+        name=partial(prepare_job_name, facts.model.metadata.name, target.job_hash),
         result=_published,
+        placement=placement_hash(_template(facts)),
         overdue=(Reason.TIMEOUT, "preparing took longer than spec.build.timeout, in stage {stage}"),
     )
 
@@ -143,6 +147,10 @@ def _start(
     )
 
 
+def _template(facts: Facts) -> JobTemplate:
+    return merged(facts.config.jobs, facts.model.spec.build.pod_template)
+
+
 def _job(facts: Facts, target: Target, name: str) -> dict[str, Any]:
     spec = facts.model.spec
     return prepare_job(
@@ -163,6 +171,8 @@ def _job(facts: Facts, target: Target, name: str) -> dict[str, Any]:
             resources=target.build_resources,
             inputs=target.inputs,
             nodes=target.prepare_nodes,
+            template=_template(facts),
+            architecture=image_architecture(facts, target.image),
             account=target.account,
         ),
     )
@@ -177,7 +187,7 @@ def _under_way(
     return Outcome(
         preparation=_preparation(target, state.job, state.attempt, state.stage, remembered),
         message=f"{progress}: {state.waiting_for}" if state.waiting_for else progress,
-        waits_for=state.missing,
+        waits_for=state.waits_for,
         failure=state.failure,
         delete=_running(facts, jobs, keep=state.job),
         requeue_after=state.requeue_after,

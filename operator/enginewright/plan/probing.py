@@ -14,12 +14,13 @@ from enginewright.plan.attempts import Work
 _STAGES: Final = (PROBE,)
 
 
-def probing(image_hash: str) -> Work[ImageFacts]:
+def probing(image_hash: str, placement: str) -> Work[ImageFacts]:
     """Return the work of probing an image; nobody edits it, so it is never given up."""
     return Work(
         stages=_STAGES,
         name=partial(probe_job_name, image_hash),
         result=_facts,
+        placement=placement,
         overdue=(Reason.INTERNAL_ERROR, f"the probe was not done after {PROBE_SECONDS} s"),
         limit=None,
     )

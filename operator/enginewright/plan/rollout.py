@@ -154,6 +154,7 @@ def spec_hash(spec: InferenceModelSpec) -> str:
     asked = content(spec)
     for name in ("replicas", "rollout"):
         asked.pop(name, None)
+    asked.get("build", {}).pop("pod_template", None)
     asked["accelerators"] = [each.class_name for each in spec.accelerators]
     return content_hash(asked)
 

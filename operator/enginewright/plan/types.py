@@ -12,6 +12,7 @@ from typing import Any
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
+from enginewright.api.pods import ANYWHERE, JobTemplate
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.verdict import Verdict
 from enginewright.observed.claims import ClaimView
@@ -42,6 +43,7 @@ class Config:
     image_pull_secrets: tuple[str, ...]
     store: StoreConfig
     propose_classes: bool = True  # from the labels of GPU nodes
+    jobs: JobTemplate = ANYWHERE  # where all Jobs run, unless a model says otherwise
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,79 @@
+"""Where Jobs run: what the chart and a model ask for, as one template, and how it is put into a Job.
+
+It decides nothing of what a Job makes, so it enters no key and no name; the Job's annotation tells
+which template it was made with.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from enginewright.api.base import ApiModel
+from enginewright.api.pods import JobTemplate
+from enginewright.contract.keys import content, content_hash
+
+ARCHITECTURE: Final = "kubernetes.io/arch"  # label of every node, written by its kubelet
+_KUEUE: Final = "kueue.x-k8s.io/"  # on pods it would have them queued a second time, each by itself
+_NAMES: Final = {"x86_64": "amd64", "aarch64": "arm64"}  # Linux' and Kubernetes' (Go's)
+_HASH_LENGTH: Final = 16
+
+
+def merged(defaults: JobTemplate, own: JobTemplate) -> JobTemplate:
+    """Return one template: what is single or has a name is the own one's where it has it."""
+    return JobTemplate(
+        labels={**defaults.labels, **own.labels},
+        annotations={**defaults.annotations, **own.annotations},
+        node_selector={**defaults.node_selector, **own.node_selector},
+        tolerations=(*defaults.tolerations, *own.tolerations),
+        affinity=own.affinity if own.affinity is not None else defaults.affinity,
+        image_pull_secrets=(*defaults.image_pull_secrets, *own.image_pull_secrets),
+        runtime_class_name=own.runtime_class_name or defaults.runtime_class_name,
+        priority_class_name=own.priority_class_name or defaults.priority_class_name,
+    )
+
+
+def placement_hash(template: JobTemplate) -> str:
+    """Return what a Job says of its template; empty: there is none."""
+    made = content(template)
+    return content_hash(made)[:_HASH_LENGTH] if made else ""
+
+
+def architecture(reported: str, nodes: Iterable[str]) -> str:
+    """Return the nodes' label for the architecture that an image has; empty: none is known.
+
+    Args:
+        reported: by the image, as uname has it.
+        nodes: label of each node; where none has it the image runs under emulation.
+    """
+    name = _NAMES.get(reported, reported)
+    return name if name in set(nodes) else ""
+
+
+def pod_metadata(template: JobTemplate, ours: Mapping[str, str]) -> dict[str, Any]:
+    """Return labels and annotations of a Job's pods."""
+    labels = {name: each for name, each in template.labels.items() if not name.startswith(_KUEUE)}
+    annotations = dict(template.annotations)
+    return {"labels": {**labels, **ours}, **({"annotations": annotations} if annotations else {})}
+
+
+def pod_placement(
+    template: JobTemplate, wanted: Mapping[str, Any], image_architecture: str
+) -> dict[str, Any]:
+    """Return the fields of a pod's spec that place it; `wanted` are those that the Job itself needs."""
+    selector = {**template.node_selector, **(wanted.get("nodeSelector") or {})}
+    # Nodes of a class are known to run the image; elsewhere the user's word on the matter counts.
+    chosen = ARCHITECTURE in selector or ARCHITECTURE in json.dumps(template.affinity)
+    if image_architecture and not wanted.get("nodeSelector") and not chosen:
+        selector[ARCHITECTURE] = image_architecture
+    fields = {
+        "nodeSelector": selector,
+        "tolerations": [*(wanted.get("tolerations") or ()), *map(_dump, template.tolerations)],
+        "affinity": template.affinity,
+        "priorityClassName": template.priority_class_name,
+        "runtimeClassName": template.runtime_class_name or wanted.get("runtimeClassName"),
+    }
+    return {name: each for name, each in fields.items() if each}
+
+
+def _dump(part: ApiModel) -> dict[str, Any]:
+    return part.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)

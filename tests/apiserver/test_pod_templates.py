@@ -1,0 +1,88 @@
+"""Jobs and pods with all that a model may ask for are taken by the API server under Pod Security "restricted"."""
+
+import json
+from typing import Any, Final
+
+import pytest
+from enginewright.api.pods import JobTemplate
+from enginewright.manifests.probe_job import probe_job
+
+from tests.e2e.harness import Namespace
+from tests.support.engine_world import EngineWorld
+from tests.support.plan_world import CPU_IMAGE, World
+
+pytestmark = pytest.mark.apiserver
+
+TERMS: Final = [{"matchExpressions": [{"key": "pool", "operator": "In", "values": ["a"]}]}]
+JOBS: Final[dict[str, Any]] = {
+    "labels": {"team": "vision", "kueue.x-k8s.io/queue-name": "builds"},
+    "annotations": {"note": "hello"},
+    "nodeSelector": {"pool": "a"},
+    "tolerations": [{"key": "builds", "operator": "Exists", "effect": "NoSchedule"}],
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": TERMS}
+        }
+    },
+    "imagePullSecrets": [{"name": "mine"}],
+    "runtimeClassName": "placed",
+    "priorityClassName": "placed",
+}
+
+
+@pytest.fixture
+def restricted(namespace: Namespace) -> Namespace:
+    """A namespace that takes restricted pods alone, and the classes that are named above."""
+    label = "pod-security.kubernetes.io/enforce=restricted"
+    namespace.kubectl("label", "namespace", namespace.name, label)
+    classes: list[dict[str, Any]] = [
+        {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "runc"},
+        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 1},
+        {"apiVersion": "v1", "kind": "ServiceAccount"},
+    ]
+    for each in classes:
+        name = "default" if each["kind"] == "ServiceAccount" else "placed"
+        body = json.dumps({**each, "metadata": {"name": name}})
+        namespace.kubectl("apply", "--server-side", "--filename", "-", stdin=body)
+    return namespace
+
+
+def _create(namespace: Namespace, obj: dict[str, Any]) -> dict[str, Any]:
+    metadata = {**obj["metadata"], "namespace": namespace.name}
+    metadata.pop("ownerReferences", None)
+    body = json.dumps({**obj, "metadata": metadata})
+    create = ("create", "--dry-run=server", "--validate=strict", "--output", "json")
+    made: dict[str, Any] = json.loads(namespace.kubectl(*create, "--filename", "-", stdin=body))
+    return made
+
+
+def taken(namespace: Namespace, obj: dict[str, Any]) -> dict[str, Any]:
+    """Have the API server look at an object, and at the pod that it would make."""
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {**obj["spec"]["template"]["metadata"], "name": "x"},
+        "spec": obj["spec"]["template"]["spec"],
+    }
+    _, made = (_create(namespace, each) for each in (obj, pod))
+    return made
+
+
+def test_jobs_are_taken_wherever_they_are_placed(restricted: Namespace) -> None:
+    probe = probe_job(
+        restricted.name,
+        CPU_IMAGE,
+        1,
+        pull_policy="Always",
+        image_pull_secrets=(),
+        template=JobTemplate.model_validate(JOBS),
+    )
+    engine = EngineWorld()
+    engine.spec["podTemplate"] = JOBS
+    look = engine.settle().running()
+    build = engine.misses().running()
+    prepare = World(build={"podTemplate": JOBS}).settle().job()
+    for each in (probe, prepare, look, build):
+        pod = taken(restricted, each)
+        assert pod["spec"]["nodeSelector"]["pool"] == "a"
+        assert pod["spec"]["priorityClassName"] == pod["spec"]["runtimeClassName"] == "placed"

@@ -1,0 +1,259 @@
+"""Where Jobs run: asked for by chart and model, chosen by the image, and no reason to make anything anew."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from enginewright.api.pods import JobTemplate
+from enginewright.contract.processors import Processor
+from enginewright.manifests.probe_job import probe_job
+
+from tests.support.engine_world import EngineWorld
+from tests.support.plan_world import CPU_IMAGE, RTX_IMAGE, World, node
+
+pytestmark = pytest.mark.unit
+
+TEMPLATE: dict[str, Any] = {
+    "labels": {"team": "vision", "kueue.x-k8s.io/queue-name": "builds"},
+    "annotations": {"note": "hello"},
+    "nodeSelector": {"pool": "builds"},
+    "tolerations": [{"key": "builds", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {"x": "y"}},
+    "imagePullSecrets": [{"name": "mine"}],
+    "runtimeClassName": "gvisor",
+    "priorityClassName": "low",
+}
+UNSCHEDULED = {
+    "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
+}
+
+
+def prepare_job(**build: Any) -> dict[str, Any]:
+    return World(build=build).settle().job()
+
+
+def with_defaults(world: World, **template: Any) -> World:
+    world.config = replace(world.config, jobs=JobTemplate.model_validate(template))
+    return world
+
+
+def is_placed(job: dict[str, Any]) -> None:
+    spec = job["spec"]["template"]["spec"]
+    assert spec["nodeSelector"].items() >= {"pool": "builds"}.items()
+    assert {"key": "builds", "operator": "Exists"} in spec["tolerations"]
+    assert spec["affinity"] == {"nodeAffinity": {"x": "y"}}
+    assert {"name": "mine"} in spec["imagePullSecrets"]
+    assert spec["runtimeClassName"] == "gvisor"
+    assert spec["priorityClassName"] == "low"
+    for metadata in (job["metadata"], job["spec"]["template"]["metadata"]):
+        assert metadata["labels"]["team"] == "vision"
+        assert metadata["labels"]["app.kubernetes.io/managed-by"] == "enginewright"
+        assert metadata["annotations"]["note"] == "hello"
+
+
+def test_a_model_places_its_jobs() -> None:
+    is_placed(prepare_job(podTemplate=TEMPLATE))
+    world = World(build={"podTemplate": TEMPLATE}).has_gpus(aheadOfTime=False).settle()
+    engine = world.job_succeeds().the("InferenceEngine")
+    built = EngineWorld()
+    built.spec["podTemplate"] = engine["spec"]["podTemplate"]
+    is_placed(built.settle().running())
+    is_placed(built.misses().running())
+    of_class = built.running()["spec"]["template"]["spec"]["nodeSelector"]
+    assert of_class["nvidia.com/gpu.product"] == "NVIDIA-L4"
+
+
+def test_the_chart_places_all_jobs_and_a_model_has_the_last_word() -> None:
+    is_placed(with_defaults(World(), **TEMPLATE).settle().job())
+    own = {"nodeSelector": {"pool": "mine", "zone": "a"}, "priorityClassName": "high"}
+    world = with_defaults(World(build={"podTemplate": own}), **TEMPLATE).settle()
+    spec = world.job()["spec"]["template"]["spec"]
+    assert spec["nodeSelector"] == {"pool": "mine", "zone": "a"}
+    assert spec["priorityClassName"] == "high"
+    assert spec["runtimeClassName"] == "gvisor"
+
+
+def test_the_chart_places_probes() -> None:
+    template = JobTemplate.model_validate(TEMPLATE)
+    is_placed(
+        probe_job(
+            "enginewright",
+            CPU_IMAGE,
+            1,
+            pull_policy="Always",
+            image_pull_secrets=(),
+            template=template,
+        )
+    )
+
+
+def test_a_queue_of_kueue_stands_on_the_job_and_not_on_its_pods() -> None:
+    job = prepare_job(podTemplate=TEMPLATE)
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "builds"
+    assert "kueue.x-k8s.io/queue-name" not in job["spec"]["template"]["metadata"]["labels"]
+
+
+@pytest.mark.parametrize("queue", ["builds", None])
+def test_a_suspended_job_waits_and_fails_nothing(queue: str | None) -> None:
+    labels = {"kueue.x-k8s.io/queue-name": queue} if queue else {}
+    world = World(build={"podTemplate": {"labels": labels}}).settle()
+    # as when it is taken off its nodes for somebody with a higher priority
+    ended = {"exitCode": 143, "reason": "Error", "message": ""}
+    world.job_pod(initContainerStatuses=[{"name": "fetch", "state": {"terminated": ended}}])
+    world.job()["spec"]["suspend"] = True
+    world.settle()
+    assert world.told()["Ready"] == ("False", "Queued")
+    assert world.told()["Stalled"][0] == "False"
+    waits = f"the queue {queue} of Kueue admits it" if queue else "somebody resumes it"
+    assert waits in world.condition("Ready")["message"]
+    assert "failure" not in world.status["preparation"]
+    assert {each.type for each in world.events} == {"Normal"}
+    world.job()["spec"]["suspend"] = False
+    assert world.job_succeeds().status["prepared"]
+
+
+def test_a_suspended_engine_job_waits_and_fails_nothing() -> None:
+    world = EngineWorld().settle()
+    for _ in range(2):
+        world.running()["spec"]["suspend"] = True
+        world.settle()
+        assert world.told()["Ready"] == ("False", "Queued")
+        assert "suspended" in world.message()
+        if len(world.made) == 1:
+            world.running()["spec"]["suspend"] = False
+            world.misses()
+
+
+# changes
+
+
+def test_another_placement_makes_nothing_anew_where_a_pod_has_run() -> None:
+    world = World().settle().stage_runs("convert")
+    before = world.job()
+    world.edit(build={"podTemplate": TEMPLATE})
+    assert world.job() == before
+    world.job_succeeds().all_available()
+    revision = world.status["revision"]
+    world.edit(build={"podTemplate": {"priorityClassName": "high"}})
+    assert world.status["revision"] == revision
+    assert len(world.all("Job")) == 1
+    assert world.told()["Ready"] == ("True", "Serving")
+
+
+def test_a_job_that_no_node_takes_is_replaced_by_one_with_the_new_placement() -> None:
+    world = World(build={"podTemplate": {"nodeSelector": {"pool": "gone"}}}).settle()
+    first = world.job()["metadata"]["name"]
+    world.job_pod(**UNSCHEDULED)
+    world.settle().later(hours=1)
+    assert world.job()["metadata"]["name"] == first
+    world.edit(build={"podTemplate": {"nodeSelector": {"pool": "builds"}}})
+    assert len(world.all("Job")) == 1
+    assert world.job()["metadata"]["name"] != first
+    assert world.job()["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "builds"}
+    world.edit(build={})
+    assert "nodeSelector" not in world.job()["spec"]["template"]["spec"]
+
+
+def test_a_suspended_job_is_moved_to_another_queue() -> None:
+    world = World(build={"podTemplate": {"labels": {"kueue.x-k8s.io/queue-name": "a"}}}).settle()
+    world.job()["spec"]["suspend"] = True
+    world.settle().edit(build={"podTemplate": {"labels": {"kueue.x-k8s.io/queue-name": "b"}}})
+    assert world.job()["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "b"
+
+
+def test_an_engine_job_that_no_node_takes_is_replaced() -> None:
+    world = EngineWorld().settle().misses()
+    world.unschedulable("0/3 nodes are available: 3 node(s) had untolerated taint {a: b}.")
+    first, key = world.running()["metadata"]["name"], world.status["buildHash"]
+    world.spec["podTemplate"] = {"tolerations": [{"key": "a", "operator": "Exists"}]}
+    world.settle()
+    assert world.running()["metadata"]["name"] != first
+    assert world.status["buildHash"] == key
+    assert {"key": "a", "operator": "Exists"} in (
+        world.running()["spec"]["template"]["spec"]["tolerations"]
+    )
+
+
+def engine_wanted(**build: Any) -> World:
+    return World(build=build).has_gpus(aheadOfTime=False).settle().job_succeeds()
+
+
+def test_the_model_that_asked_for_an_engine_moves_its_jobs_and_changes_no_build() -> None:
+    world = engine_wanted()
+    before = world.the("InferenceEngine")["spec"]["build"]
+    world.edit(build={"podTemplate": {"priorityClassName": "high"}, "timeout": "2h"})
+    spec = world.the("InferenceEngine")["spec"]
+    assert spec["podTemplate"] == {"priorityClassName": "high"}
+    assert spec["build"] == before
+
+
+def test_another_model_that_shares_the_engine_leaves_its_jobs_where_they_are() -> None:
+    world = engine_wanted()
+    engine = world.the("InferenceEngine")
+    engine["metadata"]["annotations"]["enginewright.dev/requested-by"] = "somebody-else"
+    world.edit(build={"podTemplate": {"priorityClassName": "high"}})
+    assert "podTemplate" not in world.the("InferenceEngine")["spec"]
+
+
+def test_an_engine_that_is_built_is_left_alone() -> None:
+    world = engine_wanted().engine_built().all_available()
+    world.edit(build={"podTemplate": {"priorityClassName": "high"}})
+    assert "podTemplate" not in world.the("InferenceEngine")["spec"]
+
+
+# architecture
+
+
+def of_architecture(world: World, reported: str, *nodes: str) -> World:
+    processor = Processor(architecture=reported)
+    world.images = {
+        image: held.model_copy(update={"processor": processor})
+        for image, held in world.images.items()
+    }
+    world.nodes = [node(f"node-{number}") for number, _ in enumerate(nodes)]
+    for each, name in zip(world.nodes, nodes, strict=True):
+        each["metadata"]["labels"]["kubernetes.io/arch"] = name
+    return world
+
+
+@pytest.mark.parametrize(
+    ("reported", "nodes", "wanted"),
+    [
+        ("x86_64", ("amd64", "arm64"), {"kubernetes.io/arch": "amd64"}),
+        ("aarch64", ("amd64", "arm64"), {"kubernetes.io/arch": "arm64"}),
+        ("s390x", ("s390x",), {"kubernetes.io/arch": "s390x"}),
+        ("aarch64", ("amd64",), None),  # under emulation: no node is of the image's kind
+    ],
+)
+def test_jobs_go_where_the_image_runs(
+    reported: str, nodes: tuple[str, ...], wanted: dict[str, str] | None
+) -> None:
+    world = of_architecture(World(), reported, *nodes).settle()
+    assert world.job()["spec"]["template"]["spec"].get("nodeSelector") == wanted
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        {"nodeSelector": {"kubernetes.io/arch": "arm64"}},
+        {"affinity": {"nodeAffinity": {"of": [{"key": "kubernetes.io/arch"}]}}},
+    ],
+)
+def test_the_users_word_on_the_architecture_counts(template: dict[str, Any]) -> None:
+    world = World(build={"podTemplate": template})
+    spec = of_architecture(world, "x86_64", "amd64", "arm64").settle().job()["spec"]
+    found = spec["template"]["spec"].get("nodeSelector")
+    assert found == template.get("nodeSelector")
+
+
+def test_the_look_for_an_engine_goes_where_the_image_runs_and_the_build_to_its_class() -> None:
+    world = World().has_gpus(aheadOfTime=False)
+    assert RTX_IMAGE in world.images
+    made = of_architecture(world, "x86_64", "amd64", "arm64").settle().job_succeeds()
+    assert made.the("InferenceEngine")["spec"]["architecture"] == "amd64"
+    engine = EngineWorld()
+    engine.spec["architecture"] = "amd64"
+    look = engine.settle().running()["spec"]["template"]["spec"]
+    assert look["nodeSelector"] == {"kubernetes.io/arch": "amd64"}
+    build = engine.misses().running()["spec"]["template"]["spec"]
+    assert build["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-L4"}
