@@ -92,6 +92,12 @@ BAD_MODELS: list[tuple[str, Spec, str, str]] = [
         "spec.source.refreshInterval",
         DURATION,
     ),
+    (
+        "interval of seconds",
+        {"source": {"refreshInterval": "30s"}},
+        "spec.source.refreshInterval",
+        "write 0s for never, or an interval of at least 1m",
+    ),
     ("opset of another age", {"targetOpset": 3}, "spec.targetOpset", "greater than or equal to 7"),
     (
         "unknown precision",

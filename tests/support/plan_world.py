@@ -142,6 +142,7 @@ class World:
 
     def __init__(self, **spec: Any) -> None:
         self.spec: Json = {"source": {"uri": "https://models.example/resnet.onnx"}, **spec}
+        self.annotations: dict[str, str] = {}
         self.generation = 1
         self.status: Json = {}
         self.deleted = False
@@ -176,6 +177,7 @@ class World:
             "namespace": NAMESPACE,
             "uid": "0b9e6b6e-model",
             "generation": self.generation,
+            "annotations": dict(self.annotations),
         }
         if self.deleted:
             metadata["deletionTimestamp"] = "2026-11-21T12:00:00Z"
@@ -243,6 +245,13 @@ class World:
         if changed != self.spec:
             self.spec = changed
             self.generation += 1
+        return self.settle()
+
+    def annotate(self, name: str, value: str | None) -> "World":
+        """Set an annotation of the model, which is no change of its spec; None removes it."""
+        self.annotations.pop(name, None)
+        if value is not None:
+            self.annotations[name] = value
         return self.settle()
 
     def later(self, **duration: float) -> "World":

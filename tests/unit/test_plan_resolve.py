@@ -57,10 +57,6 @@ REFUSED: Final[list[tuple[str, dict[str, Any]]]] = [
     ("spec.rollout.onFailure", {"rollout": {"onFailure": "Rollback"}}),
     ("spec.serving.batching", {"serving": {"batching": {"maxSize": 8}}}),
     ("spec.serving.autoscaling", {"serving": {"autoscaling": {"maxReplicas": 8}}}),
-    (
-        "spec.source.refreshInterval",
-        {"source": {"uri": "https://x.example/m.onnx", "refreshInterval": "10m"}},
-    ),
 ]
 
 
@@ -73,8 +69,7 @@ def test_a_field_that_nothing_acts_on_is_refused_by_name(path: str, spec: dict[s
 
 
 def test_values_that_mean_what_happens_anyway_are_taken() -> None:
-    source = {"uri": "https://x.example/m.onnx", "refreshInterval": "0s"}
-    World(source=source, build={"interim": "None"}).settle().job()
+    World(build={"interim": "None"}).settle().job()
 
 
 # classes

@@ -469,3 +469,37 @@ def test_samples_are_fetched_too(web: WebServer, place: Workplace) -> None:
     missing = place.stage("fetch", place.task(uri, samples_uri=f"{web.url}/none.npz"))
     assert missing.report.reason is Reason.SOURCE_UNREACHABLE
     assert "samples: " in missing.message
+
+
+# what was fetched before
+
+
+def npz(place: Workplace, value: float) -> Answer:
+    np.savez(place.root / "samples.npz", x=np.full((1, 4), value, np.float32))
+    return serve((place.root / "samples.npz").read_bytes())
+
+
+@pytest.mark.parametrize("part", ["model", "external data", "samples"])
+def test_other_bytes_than_those_that_are_pinned_are_refused(
+    web: WebServer, place: Workplace, part: str
+) -> None:
+    model = broken.external("w.bin")
+    uri = place.put("net.onnx", model)
+    place.put("w.bin", broken.weights())
+    web.routes["/samples.npz"] = npz(place, 1.0)
+    task = place.task(uri, samples_uri=f"{web.url}/samples.npz")
+    first = place.stage("fetch", task).full
+    assert first is not None
+    pinned = {"model": first["facts"]["digest"], "samples": first["facts"]["samples"]["sha256"]}
+    task = task.model_copy(update={"pinned": pinned})
+    assert place.stage("fetch", task).code == 0, "the same bytes"
+    if part == "model":
+        model.producer_name = "another exporter"
+        place.put("net.onnx", model)
+    elif part == "external data":
+        place.put("w.bin", broken.weights()[::-1])
+    else:
+        web.routes["/samples.npz"] = npz(place, 2.0)
+    outcome = place.stage("fetch", task)
+    assert (outcome.report.reason, outcome.code) == (Reason.SOURCE_CHANGED, ExitCode.PERMANENT)
+    assert "no longer holds what was fetched from it before" in outcome.message

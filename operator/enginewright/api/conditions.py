@@ -49,6 +49,7 @@ class StatusReason(StrEnum):
     SERVING = "Serving"
     NOTHING_SERVES = "NothingServes"
     SUSPENDED = "Suspended"
+    REFRESHED = "Refreshed"
     SCALED_TO_ZERO = "ScaledToZero"
     UNSUPPORTED_FIELD = "UnsupportedField"
     INVALID_SPEC = "InvalidSpec"

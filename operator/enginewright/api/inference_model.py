@@ -76,13 +76,20 @@ class Source(ApiModel):
     """Address of the .onnx file, or of a folder or archive (.zip, .tar, .tar.gz) with one: https, http, s3, gs, az, hf, oci or pvc://CLAIM/PATH. External data files are looked for beside it."""
 
     sha256: Sha256 | None = None
-    """Digest of the .onnx file, or of the archive, as `sha256sum` prints it. Absent: whatever lies there is served, and its digest is told in the status."""
+    """Digest of the .onnx file, or of the archive, as `sha256sum` prints it. Absent: what lies there at first is served until a refresh is asked for; status.source has its digest."""
 
     secret_ref: LocalObjectReference | None = None
     """Secret of this namespace with the credentials: token, or username and password, for https; HF_TOKEN for hf; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3; service-account.json for gs; AZURE_STORAGE_ACCOUNT_KEY for az; a docker-registry Secret for oci. Absent: the pod's own identity."""
 
-    refresh_interval: Annotated[Duration | None, NotYet(accepts="0[hms]", told="0s")] = None
-    """How often the source is looked at for a changed file, such as 10m; 0s: never."""
+    refresh_interval: Annotated[
+        Duration,
+        Rule(
+            "!self.matches('^[0-9hms]+$') || duration(self) == duration('0s')"
+            " || duration(self) >= duration('1m')",
+            "write 0s for never, or an interval of at least 1m",
+        ),
+    ] = "0s"
+    """How often all that lies at the model's addresses is fetched anew, such as 24h: what has changed is prepared, proved and rolled out. 0s: only when the annotation enginewright.dev/refresh is given another value."""
 
 
 class Extension(ApiModel):

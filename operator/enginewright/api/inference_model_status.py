@@ -4,6 +4,7 @@ What serves now and what is being brought up are separate, so that a failed upda
 the old revision serves on. Nothing here changes by itself: live figures are metrics.
 """
 
+from datetime import datetime
 from typing import Annotated, TypeAlias
 
 from pydantic import Field
@@ -69,6 +70,44 @@ class Prepared(ApiModel):
 
     golden_output_bytes: Annotated[int, INT64] | None = None
     """Size in bytes of the outputs of the largest golden sample, which the sidecar holds; absent: not known."""
+
+
+class Pin(ApiModel):
+    """What an address stands for."""
+
+    name: Annotated[str, Field(max_length=63)]
+    """What lies there: model, samples or calibration."""
+
+    uri: Annotated[str, Field(max_length=4096)]
+    """The address."""
+
+    sha256: Digest = ""
+    """Digest that the spec gives; empty: none."""
+
+    digest: Digest
+    """sha256 over what was fetched; of a model, over the model file and its external data."""
+
+
+class SourceState(ApiModel):
+    """What was fetched from where. It is what is prepared, until a refresh is asked for."""
+
+    pins: Annotated[tuple[Pin, ...], Field(max_length=8), map_list("name")] = ()
+    """What the addresses of the spec stand for."""
+
+    refresh: Text = ""
+    """Refresh that fetched it; empty: it was the first fetch."""
+
+    requested: Text = ""
+    """Last value of the annotation enginewright.dev/refresh that was acted on."""
+
+    looked_at: datetime | None = None
+    """When the addresses were last looked at."""
+
+    refreshing: Preparation | None = None
+    """The refresh that is under way, beside what serves; absent: none."""
+
+    failure: JobFailure | None = None
+    """Why the last refresh failed; what was fetched before it is kept. Absent: it did not."""
 
 
 class RejectedBackend(ApiModel):
@@ -187,6 +226,9 @@ class InferenceModelStatus(ApiModel):
 
     prepared: Prepared | None = None
     """The prepared model for the current spec; absent: not there yet."""
+
+    source: SourceState | None = None
+    """What was fetched from where; absent: nothing yet."""
 
     engines: Annotated[tuple[EngineReference, ...], Field(max_length=16), map_list("class")] = ()
     """The engines that the current spec needs; empty: its backend needs none."""

@@ -24,6 +24,7 @@ class Reason(StrEnum):
 
     SOURCE_UNREACHABLE = "SourceUnreachable"
     DIGEST_MISMATCH = "DigestMismatch"
+    SOURCE_CHANGED = "SourceChanged"  # other bytes than those that were fetched before
     INVALID_MODEL = "InvalidModel"
     OPSET_UNSUPPORTED = "OpsetUnsupported"
     IR_VERSION_UNSUPPORTED = "IRVersionUnsupported"
@@ -84,6 +85,10 @@ REMEDIES: Final[dict[Reason, str]] = {
     ),
     Reason.DIGEST_MISMATCH: (
         "set spec.source.sha256 to the digest of the file that you mean to serve, or restore that file"
+    ),
+    Reason.SOURCE_CHANGED: (
+        "restore the file, or have what lies there now fetched and proved: kubectl annotate"
+        ' inferencemodel NAME enginewright.dev/refresh="$(date)" --overwrite'
     ),
     Reason.INVALID_MODEL: "export the model again and check it with onnx.checker.check_model(path, full_check=True)",
     Reason.OPSET_UNSUPPORTED: (

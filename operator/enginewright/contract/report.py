@@ -41,6 +41,7 @@ class Published(Message):
     precision: str | None = None  # None: the source's own
     changes: str = ""  # what was done to the source, cut to a line; "": nothing
     golden_output_bytes: int | None = None  # of the largest golden sample; None: not known
+    data: dict[str, str] = Field(default_factory=dict)  # digests of samples and calibration data
 
 
 class PublishedEngine(Message):

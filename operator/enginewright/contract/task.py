@@ -6,6 +6,8 @@ what it is made from enter the artefact's key.
 
 from typing import Final, Literal, TypeAlias
 
+from pydantic import Field
+
 from enginewright.contract.base import Message
 from enginewright.contract.processors import Int8Products
 
@@ -119,6 +121,9 @@ class PrepareTask(Message):
     job: str  # name of the Job: reports go to reports/<job>/ in the store
     source_uri: str
     source_sha256: str | None = None
+    # what the addresses must still hold: digests of the model with its external data ("model"), of
+    # samples and of calibration data; of what is absent, whatever lies there is taken
+    pinned: dict[str, str] = Field(default_factory=dict)
     recipe: Recipe
 
 

@@ -13,6 +13,7 @@ IMAGE: Final = "enginewright.dev/image"
 QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"  # Kueue's, on Jobs
 PLACEMENT: Final = "enginewright.dev/placement"  # annotation of a Job: hash of its JobTemplate
 REQUESTED_BY: Final = "enginewright.dev/requested-by"  # annotation of an engine: the first model
+REFRESH: Final = "enginewright.dev/refresh"  # annotation of a model: another value fetches again
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 OPERATOR: Final = "enginewright"
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_model import InferenceModel
+from enginewright.api.inference_model_status import Pin
 from enginewright.contract.keys import content, content_hash
 from enginewright.contract.task import Promise
 from enginewright.manifests.labels import REVISION, of_model
@@ -60,6 +61,15 @@ class Snapshot(BaseModel):
         return content_hash(_VERSION, content(self))[:_REVISION_LENGTH]
 
 
+class KeptSource(BaseModel):
+    """What the addresses stood for when the revision was made."""
+
+    model_config = ConfigDict(frozen=True)
+
+    pins: tuple[Pin, ...]
+    refresh: str = ""
+
+
 class Revision(BaseModel):
     """A snapshot, the name that it was given, and the pod templates that were made from it."""
 
@@ -68,10 +78,16 @@ class Revision(BaseModel):
     name: str
     snapshot: Snapshot
     templates: Mapping[str, Mapping[str, Any]] = {}  # by class; empty: kept by an earlier version
+    source: KeptSource | None = None  # None: kept by an earlier version
 
     def data(self) -> dict[str, Any]:
         """Return what a ControllerRevision keeps."""
-        return {**self.snapshot.model_dump(mode="json"), "templates": dict(self.templates)}
+        source = {"source": self.source.model_dump(mode="json")} if self.source else {}
+        return {
+            **self.snapshot.model_dump(mode="json"),
+            "templates": dict(self.templates),
+            **source,
+        }
 
     @classmethod
     def read(cls, controller_revision: Mapping[str, Any]) -> Self:
@@ -92,6 +108,7 @@ class Revision(BaseModel):
             name=str(labels.get(REVISION) or ""),
             snapshot=snapshot,
             templates=templates if whole and templates else {},
+            source=KeptSource.model_validate(data["source"]) if data.get("source") else None,
         )
 
 

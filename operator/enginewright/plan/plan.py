@@ -9,14 +9,20 @@ from enginewright.api.conditions import (
     StatusReason,
     merge_conditions,
 )
-from enginewright.api.inference_model_status import InferenceModelStatus, RejectedBackend, Summary
+from enginewright.api.inference_model_status import (
+    InferenceModelStatus,
+    RejectedBackend,
+    SourceState,
+    Summary,
+)
 from enginewright.manifests.store_claim import store_claim
 from enginewright.plan.conditions import Standing, conditions
 from enginewright.plan.engines_wanted import Engines, wanted_engines
 from enginewright.plan.obstacle import Obstacle
-from enginewright.plan.prepare import Outcome, prepare
+from enginewright.plan.prepare import Outcome
 from enginewright.plan.proofs import Proofs
 from enginewright.plan.proven import what_is_proven
+from enginewright.plan.refresh import Preparing, prepare_and_refresh
 from enginewright.plan.rejections import rejected_backends
 from enginewright.plan.replicas import fixed, scale_selector
 from enginewright.plan.resolve import Target, resolve
@@ -44,25 +50,29 @@ def plan(facts: Facts) -> Plan:
         return Plan((), (), {}, (), None)  # owner references take down all that is the model's
     resolved = resolve(facts)
     if isinstance(resolved, Obstacle):
-        return _carry_out(facts, None, resolved, None, None, roll_out(facts, None))
-    outcome = prepare(facts, resolved)
-    engines = wanted_engines(facts, resolved, outcome.prepared) if outcome.prepared else None
+        return _carry_out(facts, None, resolved, None, roll_out(facts, None))
+    preparing = prepare_and_refresh(facts, resolved)
+    target, outcome = preparing.target, preparing.outcome
+    engines = wanted_engines(facts, target, outcome.prepared) if outcome.prepared else None
     wanted = (
-        wanted_snapshot(facts, resolved, outcome.prepared, engines.keys)
+        wanted_snapshot(facts, target, outcome.prepared, engines.keys)
         if outcome.prepared and engines and engines.complete
         else None
     )
-    return _carry_out(facts, resolved, None, outcome, engines, roll_out(facts, wanted))
+    rollout = roll_out(facts, wanted, preparing.source)
+    return _carry_out(facts, preparing, None, engines, rollout)
 
 
 def _carry_out(
     facts: Facts,
-    target: Target | None,
+    preparing: Preparing | None,
     obstacle: Obstacle | None,
-    outcome: Outcome | None,
     engines: Engines | None,
     rollout: Rollout,
 ) -> Plan:
+    target = preparing.target if preparing else None
+    outcome = preparing.outcome if preparing else None
+    jobs = [each for each in (outcome, preparing.refresh if preparing else None) if each]
     standing = Standing(
         paused=facts.model.spec.rollout.paused,
         obstacle=obstacle,
@@ -72,16 +82,17 @@ def _carry_out(
         proofs=what_is_proven(facts, rollout),
     )
     rejected = rejected_backends(facts, target, outcome, engines, rollout)
-    status = _status(facts, target, standing, rejected)
+    source = preparing.source if preparing else facts.model.status.source
+    status = _status(facts, target, source, standing, rejected)
     return Plan(
         apply=(
             *_store(facts, outcome),
-            *(outcome.apply if outcome else ()),
+            *(each for one in jobs for each in one.apply),
             *(engines.apply if engines else ()),
             *rollout.apply,
         ),
         delete=(
-            *(outcome.delete if outcome else ()),
+            *(each for one in jobs for each in one.delete),
             *(engines.delete if engines else ()),
             *rollout.delete,
         ),
@@ -89,7 +100,7 @@ def _carry_out(
             mode="json", by_alias=True, exclude_none=True, exclude_defaults=True
         ),
         events=_events(facts, status),
-        requeue_after=outcome.requeue_after if outcome else None,
+        requeue_after=min((one.requeue_after for one in jobs if one.requeue_after), default=None),
     )
 
 
@@ -116,7 +127,11 @@ def _chosen_class(facts: Facts, target: Target | None) -> str:
 
 
 def _status(
-    facts: Facts, target: Target | None, standing: Standing, rejected: tuple[RejectedBackend, ...]
+    facts: Facts,
+    target: Target | None,
+    source: SourceState | None,
+    standing: Standing,
+    rejected: tuple[RejectedBackend, ...],
 ) -> InferenceModelStatus:
     model, outcome, rollout = facts.model, standing.outcome, standing.rollout
     return InferenceModelStatus(
@@ -138,6 +153,7 @@ def _status(
         # An obstacle says nothing of the model: what was prepared, or why not, stays known.
         preparation=outcome.preparation if outcome else model.status.preparation,
         prepared=outcome.prepared if outcome else model.status.prepared,
+        source=source,
         engines=standing.engines.references if standing.engines else model.status.engines,
         rejected_backends=rejected,
         serving=rollout.serving,
@@ -169,12 +185,28 @@ def _events(facts: Facts, status: InferenceModelStatus) -> tuple[EventIntent, ..
     if ready and _changed(facts.model.status, ready):
         good = ready.status == "True" or ready.reason in _QUIET
         told.append(EventIntent("Normal" if good else "Warning", ready.reason, ready.message))
+    told += _of_refresh(facts.model.status.source, status.source)
     fallback = _condition(status, ConditionType.FALLBACK_ACTIVE)
     # of a model that is not ready for it, Ready says so already
     is_news = fallback and fallback.status == "True" and _changed(facts.model.status, fallback)
     if fallback and is_news and ready and ready.status == "True":
         told.append(EventIntent("Warning", fallback.reason, fallback.message))
     return tuple(told)
+
+
+def _of_refresh(before: SourceState | None, now: SourceState | None) -> list[EventIntent]:
+    """Say once what came of a refresh that has ended."""
+    if before is None or now is None:
+        return []
+    if now.failure and now.failure != before.failure:
+        kept = "what was fetched before is kept"
+        message = f"the refresh failed, {kept}: {now.failure.message}"
+        return [EventIntent("Warning", now.failure.reason, message)]
+    if now.refresh == before.refresh:
+        return []
+    changed = [each.name for each in now.pins if each not in before.pins]
+    found = f"{' and '.join(changed)} changed" if changed else "nothing has changed"
+    return [EventIntent("Normal", StatusReason.REFRESHED, f"fetched anew: {found}")]
 
 
 def _changed(before: InferenceModelStatus, now: Condition) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from enginewright.api.inference_model_status import Preparation, Prepared
 from enginewright.api.job_failure import JobFailure
 from enginewright.api.pods import JobTemplate
-from enginewright.contract.reasons import Reason
+from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.report import Published
 from enginewright.contract.task import PREPARE_STAGES, PrepareTask
 from enginewright.manifests.deployment import FETCH_ARTIFACT
@@ -32,6 +32,7 @@ class Outcome:
     """Where preparing stands."""
 
     prepared: Prepared | None = None
+    published: Published | None = None  # by a Job that has just completed
     preparation: Preparation | None = None
     message: str = ""  # progress, while a Job runs or waits
     waits_for: str = ""  # reason, where the Job's pod waits for what is somebody's to bring
@@ -41,30 +42,56 @@ class Outcome:
     requeue_after: float | None = None
 
 
-def prepare(facts: Facts, target: Target) -> Outcome:
-    """Return where preparing `target` stands and what is to be done for it."""
-    prepared = facts.model.status.prepared
-    current = prepared if prepared and prepared.inputs_hash == target.artifact_hash else None
-    jobs = {job.name: job for job in facts.jobs if job.label(COMPONENT) == "prepare"}
+def is_prepared(facts: Facts, target: Target) -> bool:
+    """Tell whether the model is in the store as `target` wants it."""
+    current = _current(facts, target)
+    return current is not None and not _lost(facts, current.key, _jobs(facts))
+
+
+def prepare(
+    facts: Facts, target: Target, memory: Preparation | None = None, beside: str = ""
+) -> Outcome:
+    """Return where preparing `target` stands and what is to be done for it.
+
+    Args:
+        facts: what is known.
+        target: what is wanted.
+        memory: of the attempts before, that of the status unless it is given.
+        beside: a Job that prepares the model otherwise, and goes on.
+    """
+    current = _current(facts, target)
+    jobs = _jobs(facts)
     lost = current is not None and _lost(facts, current.key, jobs)
     if current and not lost:
-        return Outcome(prepared=current, delete=_running(facts, jobs, keep=""))
+        return Outcome(prepared=current, delete=_running(facts, jobs, keep=beside))
     work = _work(facts, target)
-    known = facts.model.status.preparation
+    known = memory or facts.model.status.preparation
     known = known if known and known.inputs_hash == target.job_hash else None
     attempt = max(known.attempt, 1) if known else _first_attempt(work, jobs, lost=lost)
     observed = Observed(jobs, facts.pods, facts.now)
     state = advance(work, observed, attempt, known.failure if known else None)
     match state:
         case Succeeded():
-            done = _prepared(target, state.result)
-            return Outcome(prepared=done, delete=_running(facts, jobs, keep=state.job))
+            return Outcome(
+                prepared=_prepared(target, state.result),
+                published=state.result,
+                delete=_running(facts, jobs, keep=state.job),
+            )
         case UnderWay():
             return _under_way(facts, target, jobs, state)
         case Start():
             return _start(facts, target, work, jobs, state)
         case Failed():
             return _failed(facts, target, work, jobs, state)
+
+
+def _current(facts: Facts, target: Target) -> Prepared | None:
+    prepared = facts.model.status.prepared
+    return prepared if prepared and prepared.inputs_hash == target.artifact_hash else None
+
+
+def _jobs(facts: Facts) -> dict[str, JobView]:
+    return {job.name: job for job in facts.jobs if job.label(COMPONENT) == "prepare"}
 
 
 def _work(facts: Facts, target: Target) -> Work[Published]:
@@ -114,12 +141,19 @@ def _first_attempt(work: Work[Published], jobs: Mapping[str, JobView], *, lost: 
 
 def _running(facts: Facts, jobs: Mapping[str, JobView], keep: str) -> tuple[ObjectRef, ...]:
     """Return the Jobs that still run for inputs that nobody wants any more."""
-    done = {pod.job for pod in facts.pods if pod.phase == "Succeeded"}  # before its Job says so
+    done = {pod.job for pod in facts.pods if _is_last(pod)}  # before its Job says so
     return tuple(
         _reference(facts, name)
         for name, job in sorted(jobs.items())
         if name != keep and not job.ended and name not in done
     )
+
+
+def _is_last(pod: PodView) -> bool:
+    """Return whether the Job makes no further pod after this one."""
+    failure = pods.failure(pod) if pod.phase == "Failed" else None
+    permanent = failure is not None and failure.exit_code == ExitCode.PERMANENT
+    return permanent or pod.phase == "Succeeded"
 
 
 def _reference(facts: Facts, job: str) -> ObjectRef:
@@ -165,6 +199,7 @@ def _job(facts: Facts, target: Target, name: str) -> dict[str, Any]:
                 job=name,
                 source_uri=spec.source.uri,
                 source_sha256=spec.source.sha256,
+                pinned=dict(target.source.pinned),
                 recipe=target.recipe,
             ),
             deadline_seconds=target.deadline_seconds,

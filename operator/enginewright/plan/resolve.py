@@ -21,6 +21,7 @@ from enginewright.plan.classes import is_proposed, mixed_devices
 from enginewright.plan.obstacle import Obstacle
 from enginewright.plan.recipe import inputs as prepare_inputs
 from enginewright.plan.recipe import recipe, why_not
+from enginewright.plan.sources import Source, known_source
 from enginewright.plan.types import Facts
 
 _MANY_NODES: Final = 2
@@ -35,6 +36,7 @@ class Target:
     promise: Promise
     image: str
     recipe: Recipe
+    source: Source
     inputs: tuple[Input, ...]  # that stage `fetch` reads from
     prepare_nodes: dict[str, Any]  # of the prepare Job's pod: {}: any node will do
     account: str | None  # service account of the prepare Job
@@ -51,8 +53,9 @@ class Target:
         return (self.backend, self.candidate_hash) in rejected
 
 
-def resolve(facts: Facts) -> Target | Obstacle:
-    """Return the target, or the first obstacle."""
+def resolve(facts: Facts, source: Source | None = None) -> Target | Obstacle:
+    """Return the target, or the first obstacle; `source`: what is fetched, None: what is known."""
+    source = known_source(facts) if source is None else source
     for check in _CHECKS:
         if obstacle := check(facts):
             return obstacle
@@ -65,7 +68,7 @@ def resolve(facts: Facts) -> Target | Obstacle:
     rejected = {(each.backend, each.inputs_hash) for each in facts.model.status.rejected_backends}
     for candidate in ranked:
         last = candidate == ranked[-1]
-        target = _of_candidate(facts, classes, candidate, last=last)
+        target = _of_candidate(facts, classes, candidate, source, last=last)
         if not last and _is_about_devices(target):
             continue  # of this backend alone
         if last or isinstance(target, Obstacle) or not target.is_among(rejected):
@@ -78,7 +81,12 @@ def _is_about_devices(target: Target | Obstacle) -> bool:
 
 
 def _of_candidate(
-    facts: Facts, classes: list[AcceleratorClass], candidate: Candidate, *, last: bool
+    facts: Facts,
+    classes: list[AcceleratorClass],
+    candidate: Candidate,
+    source: Source,
+    *,
+    last: bool,
 ) -> Target | Obstacle:
     image = facts.config.images[VARIANTS[candidate.backend]]
     if failure := facts.image_failures.get(image):
@@ -99,7 +107,7 @@ def _of_candidate(
         mixed = (mixed_devices(each, facts.nodes) for each in classes)
         if message := next(filter(None, mixed), ""):
             return Obstacle(StatusReason.MIXED_DEVICES, message)
-    return _target(facts, classes, candidate, image, last=last)
+    return _target(facts, classes, candidate, image, source, last=last)
 
 
 def _unsupported_fields(facts: Facts) -> Obstacle | None:
@@ -183,6 +191,7 @@ def _target(
     classes: list[AcceleratorClass],
     candidate: Candidate,
     image: str,
+    source: Source,
     *,
     last: bool,
 ) -> Target | Obstacle:
@@ -208,6 +217,7 @@ def _target(
         "sha256": spec.source.sha256,
         "recipe": content(wanted),
         "image": image,
+        **({"refresh": source.refresh} if source.refresh else {}),
     }
     job = {
         **artifact,
@@ -229,6 +239,7 @@ def _target(
         promise=candidate.promise,
         image=image,
         recipe=wanted,
+        source=source,
         inputs=inputs,
         prepare_nodes=nodes,
         account=spec.pod_template.service_account_name,

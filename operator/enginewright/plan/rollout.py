@@ -15,6 +15,7 @@ from enginewright.api.inference_model_status import (
     Prepared,
     ServingClass,
     ServingState,
+    SourceState,
 )
 from enginewright.contract.keys import content, content_hash
 from enginewright.manifests.deployment import (
@@ -28,6 +29,7 @@ from enginewright.manifests.names import revision_name
 from enginewright.manifests.service import disruption_budget, service
 from enginewright.manifests.snapshot import (
     ClassSnapshot,
+    KeptSource,
     Revision,
     Snapshot,
     class_snapshot,
@@ -106,10 +108,10 @@ def wanted_snapshot(
     )
 
 
-def roll_out(facts: Facts, wanted: Snapshot | None) -> Rollout:
+def roll_out(facts: Facts, wanted: Snapshot | None, source: SourceState | None = None) -> Rollout:
     """Return what is to serve: `wanted` when there is one and nothing holds it, else what was."""
     known = {each.revision: each.kept for each in facts.revisions if each.kept}
-    asked_for = _revision(facts, known, wanted) if wanted else None
+    asked_for = _revision(facts, known, wanted, source) if wanted else None
     held_back = facts.model.spec.rollout.paused
     applied = (None if held_back else asked_for) or _kept(facts, known)
     deployments = {each.accelerator_class: each for each in facts.deployments}
@@ -135,10 +137,14 @@ def roll_out(facts: Facts, wanted: Snapshot | None) -> Rollout:
     )
 
 
-def _revision(facts: Facts, known: Mapping[str, Revision], wanted: Snapshot) -> Revision:
+def _revision(
+    facts: Facts, known: Mapping[str, Revision], wanted: Snapshot, source: SourceState | None
+) -> Revision:
     """Return the revision of a snapshot: as it was kept, where it was."""
     name = wanted.revision()
-    return _with_templates(facts, known.get(name) or Revision(name=name, snapshot=wanted))
+    kept = KeptSource(pins=source.pins, refresh=source.refresh) if source else None
+    new = Revision(name=name, snapshot=wanted, source=kept)
+    return _with_templates(facts, known.get(name) or new)
 
 
 def _with_templates(facts: Facts, revision: Revision) -> Revision:
@@ -155,6 +161,7 @@ def spec_hash(spec: InferenceModelSpec) -> str:
     for name in ("replicas", "rollout"):
         asked.pop(name, None)
     asked.get("build", {}).pop("pod_template", None)
+    asked["source"].pop("refresh_interval", None)
     asked["accelerators"] = [each.class_name for each in spec.accelerators]
     return content_hash(asked)
 

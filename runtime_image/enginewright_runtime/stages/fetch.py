@@ -53,19 +53,22 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     """Fetch what the task names; leaves `Fetched`.
 
     Raises:
-        StageFailure: SourceUnreachable, DigestMismatch, InvalidModel, ExternalDataMissing,
-            CalibrationInvalid or ModelTooLarge.
+        StageFailure: SourceUnreachable, DigestMismatch, SourceChanged, InvalidModel,
+            ExternalDataMissing, CalibrationInvalid or ModelTooLarge.
     """
     facts: dict[str, Any] = {}
     files = _model(task, paths, facts)
+    digest = model_digest(files)
+    _check_pin(task, "model", digest, "spec.source.uri")
     samples = task.recipe.samples_uri is not None
     if task.recipe.samples_uri is not None:
-        _samples(task.recipe.samples_uri, paths, facts)
+        found = _samples(task.recipe.samples_uri, paths, facts)
+        _check_pin(task, "samples", found, "spec.parity.samples")
     calibration = _calibration(task, paths, facts)
+    if calibration is not None:
+        _check_pin(task, "calibration", calibration, "spec.quantization.calibration")
     _extensions(task, paths, facts)
-    fetched = Fetched(
-        files=files, model_digest=model_digest(files), samples=samples, calibration=calibration
-    )
+    fetched = Fetched(files=files, model_digest=digest, samples=samples, calibration=calibration)
     fetched.leave(paths.work)
     size = sum(file.size_bytes for file in files)
     more = f" and {counted(len(files) - 1, 'external data file')}" if len(files) > 1 else ""
@@ -109,6 +112,17 @@ def _check_digest(task: PrepareTask, brought: Brought) -> None:
         raise StageFailure(
             Reason.DIGEST_MISMATCH,
             f"the source has sha256 {brought.file.sha256}{packed}, spec.source.sha256 is {expected}",
+        )
+
+
+def _check_pin(task: PrepareTask, name: str, found: str, place: str) -> None:
+    """Compare with what the address held when it was first fetched."""
+    expected = task.pinned.get(name, found)
+    if expected != found:
+        raise StageFailure(
+            Reason.SOURCE_CHANGED,
+            f"{place} no longer holds what was fetched from it before, sha256 {expected[:12]}:"
+            f" it holds {found[:12]}",
         )
 
 
@@ -174,13 +188,15 @@ def external_locations(model: str) -> list[str]:
     return sorted(locations)
 
 
-def _samples(uri: str, paths: Paths, facts: dict[str, Any]) -> None:
+def _samples(uri: str, paths: Paths, facts: dict[str, Any]) -> str:
+    """Bring the samples and return their digest."""
     target = paths.work / SAMPLES_FILE
     room = Room(paths.work, "samples", _LARGEST_SAMPLES)
     with _about("samples", "see spec.parity.samples"):
         source = open_source(uri, paths.samples, paths.samples_credentials)
         with bring_one(source, ".npz", target, room) as brought:
             facts["samples"] = _pinned(source.shown, source.pin, brought.file)
+            return brought.file.sha256
 
 
 def _calibration(task: PrepareTask, paths: Paths, facts: dict[str, Any]) -> str | None:

@@ -47,7 +47,8 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     validated = Validated.pick_up(paths.work)
     golden = Golden.pick_up(paths.work)
     quantized = Quantized.pick_up(paths.work)
-    key = prepared_key(fetched.model_digest, task.recipe, _data(fetched, paths))
+    data = _data(fetched, paths)
+    key = prepared_key(fetched.model_digest, task.recipe, data)
 
     served = paths.work / quantized.folder
     saturates: bool | None = None
@@ -108,6 +109,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             precision=manifest.precision,
             changes=_in_short(manifest.changes),
             golden_output_bytes=_largest_outputs(paths.work / _GOLDEN[1]),
+            data=data,
         ),
         facts={"manifest": manifest.model_dump(mode="json")},
     )

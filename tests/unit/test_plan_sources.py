@@ -1,0 +1,240 @@
+"""Which bytes are prepared: those that were fetched first, until a refresh is asked for."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Published
+
+from tests.support.plan_world import DIGEST, World, image_facts, published
+
+pytestmark = pytest.mark.unit
+
+REFRESH: Final = "enginewright.dev/refresh"
+FIRST: Final = {"uri": "https://models.example/resnet.onnx"}
+OTHER: Final = {"uri": "https://models.example/other.onnx"}
+LATER: Final = published("b" * 64, "e" * 64)  # other bytes at the same address
+
+
+def serving(**spec: Any) -> World:
+    return World(**spec).settle().job_succeeds().all_available()
+
+
+def task(world: World) -> dict[str, Any]:
+    """Return the task of the Job that runs."""
+    (container,) = world.job()["spec"]["template"]["spec"]["containers"]
+    (variable,) = container["env"]
+    found: dict[str, Any] = json.loads(variable["value"])
+    return found
+
+
+def running(world: World) -> int:
+    return sum(1 for job in world.all("Job") if not job.get("status", {}).get("conditions"))
+
+
+def key(world: World) -> str:
+    return str(world.status["serving"]["preparedKey"])
+
+
+def loses_artifact(world: World) -> World:
+    """Have a pod that is started find the artefact gone."""
+    world.job_is_cleaned_away()
+    world.now += timedelta(hours=1)
+    return world.new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
+
+
+# pinned
+
+
+def test_the_first_fetch_takes_what_there_is_and_pins_it() -> None:
+    world = World().settle()
+    assert task(world)["pinned"] == {}
+    world.job_succeeds()
+    assert world.status["source"]["pins"] == [{"name": "model", **FIRST, "digest": DIGEST}]
+
+
+def test_a_lost_artefact_comes_back_from_the_same_bytes_or_not_at_all() -> None:
+    world = loses_artifact(serving())
+    assert task(world)["pinned"] == {"model": DIGEST}
+    world.job_fails(Reason.SOURCE_CHANGED, stage="fetch")
+    assert world.told()["Ready"] == ("False", "SourceChanged")
+    assert world.told()["Stalled"][0] == "True"
+    assert key(world) == "a" * 64, "what serves is not touched"
+
+
+def test_a_new_runtime_image_prepares_the_same_bytes() -> None:
+    world = serving()
+    image = "registry.example/cpu:2"
+    world.config = replace(world.config, images={**world.config.images, "cpu": image})
+    world.images[image] = image_facts("cpu", "1.32.0")
+    world.settle()
+    assert task(world)["pinned"] == {"model": DIGEST}
+
+
+def test_a_return_to_an_address_returns_to_its_bytes() -> None:
+    world = serving()
+    world.edit(source=OTHER).job_succeeds(LATER).all_available()
+    world.job_is_cleaned_away()
+    world.edit(source=FIRST)
+    assert task(world)["pinned"] == {"model": DIGEST}, "the revision remembers"
+
+
+def test_another_digest_in_the_spec_is_another_model() -> None:
+    world = serving(source={**FIRST, "sha256": "1" * 64})
+    world.edit(source={**FIRST, "sha256": "2" * 64})
+    assert task(world)["pinned"] == {}
+
+
+def test_samples_and_calibration_data_are_pinned_too() -> None:
+    samples = {"samples": {"uri": "https://models.example/samples.npz"}}
+    world = World(parity=samples).settle()
+    made = published().model_copy(update={"data": {"samples": "5" * 64}})
+    world.job_succeeds(made).all_available()
+    assert task(loses_artifact(world))["pinned"] == {"model": DIGEST, "samples": "5" * 64}
+
+
+def test_what_an_earlier_version_has_prepared_is_pinned_and_not_prepared_again() -> None:
+    world = serving()
+    world.job_is_cleaned_away()
+    del world.status["source"]
+    world.settle()
+    assert world.status["source"]["pins"][0]["digest"] == DIGEST
+    assert world.all("Job") == []
+
+
+# refreshed
+
+
+def test_a_refresh_goes_on_beside_what_serves_and_takes_over() -> None:
+    world = serving().annotate(REFRESH, "1")
+    assert task(world)["pinned"] == {}
+    assert world.told()["Ready"] == ("True", "Serving")
+    world.job_succeeds(LATER)
+    assert key(world) == "a" * 64, "until the new revision is there"
+    world.all_available()
+    assert key(world) == "b" * 64
+    assert running(world) == 0
+    assert ("Normal", "Refreshed") in [(each.type, each.reason) for each in world.events]
+
+
+def test_a_refresh_that_finds_the_same_restarts_nothing() -> None:
+    world = serving()
+    before = world.the("Deployment")["metadata"]["generation"]
+    world.annotate(REFRESH, "1").job_succeeds()
+    assert world.the("Deployment")["metadata"]["generation"] == before
+    assert world.events[-1].message == "fetched anew: nothing has changed"
+
+
+def test_a_refresh_is_done_once() -> None:
+    world = serving().annotate(REFRESH, "1").job_succeeds(LATER).all_available()
+    world.job_is_cleaned_away()
+    assert world.all("Job") == []
+    world.annotate(REFRESH, "2")
+    assert running(world) == 1
+
+
+@pytest.mark.parametrize("reason", [Reason.SOURCE_UNREACHABLE, Reason.INVALID_MODEL])
+def test_a_refresh_that_fails_takes_nothing_away(reason: Reason) -> None:
+    world = serving().annotate(REFRESH, "1").job_fails(reason, stage="fetch")
+    assert world.told()["Ready"] == ("True", "Serving")
+    assert world.told()["Validated"] == ("True", "Prepared")
+    assert key(world) == "a" * 64
+
+
+def test_a_refresh_that_cannot_succeed_is_given_up_and_reported_once() -> None:
+    world = serving().annotate(REFRESH, "1").job_fails(Reason.INVALID_MODEL)
+    assert world.status["source"]["failure"]["reason"] == "InvalidModel"
+    warnings = [each for each in world.events if each.reason == "InvalidModel"]
+    assert [each.type for each in warnings] == ["Warning"]
+    world.job_is_cleaned_away()
+    assert world.all("Job") == []
+    assert task(loses_artifact(world))["pinned"] == {"model": DIGEST}
+    world.job_succeeds().all_available()
+    assert "failure" not in world.status["source"] or world.status["source"]["requested"] == "1"
+
+
+def test_another_refresh_hurries_one_that_waits() -> None:
+    world = serving().annotate(REFRESH, "1").job_fails(Reason.SOURCE_UNREACHABLE, stage="fetch")
+    assert running(world) == 0
+    assert running(world.annotate(REFRESH, "2")) == 1
+
+
+def test_a_refresh_hurries_a_first_preparation_that_waits() -> None:
+    world = World().settle().job_fails(Reason.SOURCE_UNREACHABLE, stage="fetch")
+    assert running(world) == 0
+    assert running(world.annotate(REFRESH, "1")) == 1
+    world.job_succeeds().all_available()
+    assert world.told()["Ready"] == ("True", "Serving")
+    assert running(world) == 0
+
+
+def test_a_refresh_tries_again_what_was_refused() -> None:
+    world = World().settle().job_fails(Reason.INVALID_MODEL)
+    assert running(world.annotate(REFRESH, "1")) == 1
+
+
+def test_a_refresh_brings_bytes_back_that_are_gone() -> None:
+    world = loses_artifact(serving()).job_fails(Reason.SOURCE_CHANGED, stage="fetch")
+    world.annotate(REFRESH, "1")
+    assert task(world)["pinned"] == {}
+    world.job_succeeds(LATER).all_available()
+    assert key(world) == "b" * 64
+
+
+def test_a_removed_annotation_changes_nothing() -> None:
+    world = serving().annotate(REFRESH, "1").job_succeeds(LATER).all_available()
+    world.job_is_cleaned_away()
+    world.annotate(REFRESH, None)
+    assert (world.all("Job"), key(world)) == ([], "b" * 64)
+
+
+def test_a_refresh_that_is_withdrawn_ends() -> None:
+    world = serving().annotate(REFRESH, "1")
+    assert running(world) == 1
+    world.annotate(REFRESH, None)
+    assert running(world) == 0
+    assert "refreshing" not in world.status["source"]
+
+
+def test_a_spec_that_changes_meanwhile_comes_first() -> None:
+    world = serving().annotate(REFRESH, "1")
+    world.edit(source=OTHER)
+    assert running(world) == 1
+    assert task(world)["source_uri"] == OTHER["uri"]
+    world.job_succeeds(LATER).all_available()
+    assert key(world) == "b" * 64
+    assert running(world) == 0
+
+
+# by interval
+
+
+def test_an_interval_refreshes_again_and_again() -> None:
+    world = serving(source={**FIRST, "refreshInterval": "24h"})
+    assert world.last
+    assert world.last.requeue_after == pytest.approx(24 * 3600, abs=2)
+    assert running(world.later(hours=23)) == 0
+    assert running(world.later(hours=2)) == 1
+    world.job_succeeds(LATER).all_available()
+    assert (key(world), running(world)) == ("b" * 64, 0)
+    assert running(world.later(hours=25)) == 1
+
+
+def test_an_interval_that_meets_a_failure_waits_for_the_next() -> None:
+    world = serving(source={**FIRST, "refreshInterval": "24h"})
+    world.later(hours=25).job_fails(Reason.INVALID_MODEL)
+    assert (running(world), world.told()["Ready"]) == (0, ("True", "Serving"))
+    assert running(world.later(hours=25)) == 1
+
+
+def test_an_operator_that_was_away_refreshes_once() -> None:
+    world = serving(source={**FIRST, "refreshInterval": "1m"})
+    assert running(world.later(hours=20)) == 1
+    assert running(world.later(minutes=3)) == 1, "the same one, which takes longer than a minute"
+
+
+def test_what_was_published_has_the_digests_of_its_data() -> None:
+    assert Published.model_validate(published().model_dump()).data == {}
