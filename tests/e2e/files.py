@@ -16,7 +16,9 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 class Files(SimpleHTTPRequestHandler):
     def translate_path(self, path):
-        return "/models/" + path.rpartition("/")[2]
+        name = path.rpartition("/")[2]
+        own = "/tmp/files/" + name
+        return own if os.path.exists(own) else "/models/" + name
 
     def copyfile(self, source, target):
         holder = self.path.rpartition("/")[0]
@@ -42,6 +44,11 @@ class Files:
         """Return the address of a file, of which the most is held back until `release(held_by)`."""
         path = f"{held_by}/{file}" if held_by else file
         return f"http://{NAME}.{self.namespace.name}.svc.cluster.local:{PORT}/{path}"
+
+    def put(self, file: str, *, of: str) -> None:
+        """Have a file be a copy of one of the claim, whatever it was before."""
+        copy = f"mkdir -p /tmp/files && cp /models/{of} /tmp/{file} && mv /tmp/{file} /tmp/files/"
+        self.namespace.kubectl("exec", f"deployment/{NAME}", "--", "sh", "-c", copy)
 
     def release(self, holder: str) -> None:
         """Hold back no more of what has this holder."""

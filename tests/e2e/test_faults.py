@@ -124,16 +124,17 @@ def test_a_node_agent_is_killed(namespace: Namespace, file_server: Files, proces
 
 
 @pytest.fixture(scope="module")
-def together(namespace: Namespace, model_files: Path) -> Namespace:
+def together(namespace: Namespace, model_files: Path, file_server: Files) -> Namespace:
     """The models whose faults are felt by their own pods alone, prepared side by side."""
     (library,) = model_files.glob("*.so")
     extension = {"uri": f"pvc://models/{library.name}", "sha256": library.stem}
     extension["type"] = "CustomOperators"
+    file_server.put("own.onnx", of="magika.onnx")
     limits = {"resources": {"requests": {"memory": "48Mi"}, "limits": {"memory": "48Mi"}}}
     namespace.apply(
         inference_model("device-lost", "cube.onnx", backends=["cpu"], extensions=[extension]),
         inference_model("too-small", "magika.onnx", podTemplate=limits),
-        inference_model("cache-lost", "magika.onnx"),
+        inference_model("cache-lost", "", source={"uri": file_server.url("own.onnx")}),
     )
     return namespace
 
@@ -189,13 +190,24 @@ def test_a_server_killed_for_memory_names_its_limit(together: Namespace) -> None
 def test_a_lost_artefact_is_prepared_again(together: Namespace) -> None:
     """The store is cache: deleting from it costs time, never a service."""
     together.wait_ready("cache-lost")
-    key = together.get("inferencemodel", "cache-lost")["status"]["serving"]["preparedKey"]
-    _remove_from_store(together, key)
-    # not waited for: what is to be seen begins while the old pod still ends
-    selector = ("--selector", "enginewright.dev/model=cache-lost")
-    together.kubectl("delete", "pod", *selector, "--wait=false")
+    _lose_artifact(together, "cache-lost")
     together.wait_condition("cache-lost", "Ready", "False", "Preparing", 120)
     together.wait_ready("cache-lost")
+
+
+def test_a_file_that_was_overwritten_is_served_only_when_asked_for(
+    together: Namespace, file_server: Files
+) -> None:
+    before = together.get("inferencemodel", "cache-lost")["status"]["serving"]["modelDigest"]
+    file_server.put("own.onnx", of="classify.onnx")
+    _lose_artifact(together, "cache-lost")
+    found = together.wait_condition("cache-lost", "Ready", "False", "SourceChanged", 120)
+    assert f"what was fetched from it before, sha256 {before[:12]}" in found["message"]
+    together.kubectl("annotate", "im", "cache-lost", "enginewright.dev/refresh=now")
+    together.wait_ready("cache-lost")
+    status = together.get("inferencemodel", "cache-lost")["status"]
+    assert status["serving"]["modelDigest"] != before
+    assert status["source"]["requested"] == "now"
     together.kubectl("delete", "im", "cache-lost")
 
 
@@ -209,6 +221,15 @@ def test_a_server_that_has_lost_its_device_is_restarted(lost: LosesItsDevice) ->
     lost.find()
     namespace.wait_ready("device-lost", 400)
     namespace.kubectl("delete", "im", "device-lost")
+
+
+def _lose_artifact(namespace: Namespace, model: str) -> None:
+    """Delete what serves from the store, and the pod that has a copy."""
+    key = namespace.get("inferencemodel", model)["status"]["serving"]["preparedKey"]
+    _remove_from_store(namespace, key)
+    # not waited for: what is to be seen begins while the old pod still ends
+    selector = ("--selector", f"enginewright.dev/model={model}")
+    namespace.kubectl("delete", "pod", *selector, "--wait=false")
 
 
 def _remove_from_store(namespace: Namespace, key: str) -> None:
