@@ -223,3 +223,8 @@ def test_files_of_the_profiler_go(tmp_path: Path) -> None:
     assert outcome.full is not None
     manifest = outcome.full["facts"]["manifest"]
     assert manifest["node_costs"] == [{"label": "relu (Relu)", "count": 1, "share": 1.0}]
+
+
+def test_a_run_that_lost_the_processor_does_not_count() -> None:
+    quiet = {"conv": 90.0, "add": 10.0}
+    assert costs._usual([quiet, {"conv": 90.0, "add": 4000.0}, quiet]) == quiet  # noqa: SLF001

@@ -10,9 +10,10 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median_low
 from typing import Any, Final
 
 import onnxruntime as ort
@@ -83,7 +84,7 @@ def profile(model: str, inputs: str, folder: str) -> list[dict[str, Any]]:
     counts = _placed(session)
     repeats = any(name.endswith(f"({kind})") for name in counts for kind in _REPEATING)
     runs = _run(session, feeds, _REPEATING_SECONDS if repeats else _SECONDS, cut_off=repeats)
-    spent = _spent(_events(Path(session.end_profiling()), runs), counts)
+    spent = _usual([_spent(run, counts) for run in _events(Path(session.end_profiling()), runs)])
     whole = sum(spent.values())
     if counts and not whole:
         raise StageFailure(Reason.INTERNAL_ERROR, "the profile names no node", remedy="")
@@ -176,8 +177,8 @@ class _Event:
     duration: int
 
 
-def _events(path: Path, runs: int) -> list[_Event]:
-    """Read the profile: nodes of the completed runs, without the first if there are others."""
+def _events(path: Path, runs: int) -> list[list[_Event]]:
+    """Read the profile: nodes of each completed run, without the first run if there are others."""
     found: list[_Event] = []
     periods: list[tuple[int, int]] = []
     for entry in _entries(path):
@@ -194,8 +195,15 @@ def _events(path: Path, runs: int) -> list[_Event]:
     periods = periods[:runs]
     if not periods:
         raise StageFailure(Reason.INTERNAL_ERROR, "the profile has no runs", remedy="")
-    first, last = periods[1 if len(periods) > 1 else 0][0], periods[-1][1]
-    return [event for event in found if first <= event.start <= last]
+    return [
+        [event for event in found if first <= event.start <= last]
+        for first, last in periods[1 if len(periods) > 1 else 0 :]
+    ]
+
+
+def _usual(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median of each label: a process that takes the processor meets one run of a node."""
+    return {name: median_low(run[name] for run in runs) for name in runs[0]}
 
 
 def _entries(path: Path) -> Iterator[dict[str, Any]]:
