@@ -227,4 +227,4 @@ def test_files_of_the_profiler_go(tmp_path: Path) -> None:
 
 def test_a_run_that_lost_the_processor_does_not_count() -> None:
     quiet = {"conv": 90.0, "add": 10.0}
-    assert costs._usual([quiet, {"conv": 90.0, "add": 4000.0}, quiet]) == quiet  # noqa: SLF001
+    assert costs._usual([quiet, {"conv": 90.0, "add": 4000.0}, quiet]) == quiet
