@@ -283,7 +283,7 @@ def test_a_device_that_is_not_free_is_told_and_the_build_goes_on_when_one_is(
         pod = played.start_pod(world.user, job)
         played.refuse_pod(world.user, pod, NO_DEVICE)
         message = world.wait("False", "CapacityBlocked")
-        assert "1 Insufficient nvidia.com/gpu" in message
+        assert "no nvidia.com/gpu is free: Insufficient nvidia.com/gpu" in message
         assert "free a device of this class" in message
         assert world.condition("Reconciling")["status"] == "True"
         assert world.condition("Stalled")["status"] == "False"

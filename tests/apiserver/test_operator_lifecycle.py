@@ -358,6 +358,16 @@ def test_somebodys_edit_is_undone_and_additions_are_left(world: World) -> None:
         eventually(restored, 20, interval=0.1)
         labels = world.user.get("deployment", f"{MODEL}-cpu")["metadata"]["labels"]
         assert labels["example.com/theirs"] == "yes"
+        world.user.kubectl("scale", "deployment", f"{MODEL}-cpu", "--replicas=7")
+        text = f"Deployment {MODEL}-cpu: spec.replicas was edited by kubectl and is set back"
+        eventually(
+            lambda: [
+                each for each in world.user.items("events") if each["message"].startswith(text)
+            ],
+            20,
+            interval=0.1,
+        )
+        assert world.user.get("deployment", f"{MODEL}-cpu")["spec"]["replicas"] == 1
 
 
 def test_a_deleted_model_is_let_go_and_its_name_can_be_used_again(world: World) -> None:

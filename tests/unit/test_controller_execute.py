@@ -92,6 +92,49 @@ async def test_somebodys_edit_is_undone(world: World) -> None:
     assert not await world.executor.apply(deployment())
 
 
+async def test_an_edit_that_is_undone_is_reported_with_its_author(world: World) -> None:
+    told: list[str] = []
+    await world.executor.apply(deployment(), told.append)
+    stored = world.cache.get(DEPLOYMENTS, "ns", "m-cpu")
+    assert stored is not None
+    owned = {"manager": "keda", "subresource": "scale", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
+    status = {"manager": "controller", "subresource": "status", "fieldsV1": owned["fieldsV1"]}
+    ours = {"manager": "enginewright", "fieldsV1": owned["fieldsV1"]}
+    metadata = {**stored["metadata"], "managedFields": [ours, status, owned]}
+    world.somebody_edits({**stored, "metadata": metadata}, replicas=7)
+    await world.executor.apply(deployment(), told.append)
+    await world.executor.apply(deployment(), told.append)
+    (message,) = told
+    assert message.startswith("Deployment m-cpu: spec.replicas was edited by keda and is set back")
+
+
+async def test_what_we_change_ourselves_is_no_edit_of_others(world: World) -> None:
+    told: list[str] = []
+    await world.executor.apply(deployment(), told.append)
+    await world.executor.apply(deployment(replicas=3), told.append)
+    assert told == []
+    assert world.kube.calls["get"] == 0
+
+
+async def test_a_name_that_another_model_has_is_said_and_not_waited_for(world: World) -> None:
+    """Model a-b on class c and model a on class b-c want one name."""
+    await world.executor.apply(deployment())
+    stored = world.cache.get(DEPLOYMENTS, "ns", "m-cpu")
+    assert stored is not None
+    (owner,) = stored["metadata"]["ownerReferences"]
+    model = {"name": owner["name"], "namespace": "ns", "uid": owner["uid"]}
+    world.cache.observe(
+        INFERENCE_MODELS,
+        world.kube.put(
+            {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "metadata": model}
+        ),
+    )
+    with pytest.raises(
+        NameTaken, match=f"Deployment m-cpu belongs to InferenceModel {owner['name']}"
+    ):
+        await world.executor.apply(deployment(uid="another"))
+
+
 async def test_a_lost_label_comes_back(world: World) -> None:
     await world.executor.apply(deployment())
     stored = world.cache.get(DEPLOYMENTS, "ns", "m-cpu")

@@ -81,3 +81,33 @@ def test_without_a_limit_none_is_named() -> None:
     found = pods.failure(pod_view(slim(PODS, pod)))
     assert found is not None
     assert "more memory than its limit; raise" in found.message
+
+
+@pytest.mark.parametrize(
+    ("said", "reported"),
+    [
+        (
+            (
+                "0/5 nodes are available: 3 Insufficient cpu, 2 node(s) had untolerated taint {a: b, c}."
+                " preemption: 0/5 nodes are available: 5 No preemption victims found."
+            ),
+            "Insufficient cpu, node(s) had untolerated taint {a: b, c}",
+        ),
+        (
+            "0/9 nodes are available: 1 node(s) had untolerated taint {a: b, c}, 8 Insufficient cpu.",
+            "Insufficient cpu, node(s) had untolerated taint {a: b, c}",
+        ),
+        ("no nodes available to schedule pods", "no nodes available to schedule pods"),
+    ],
+)
+def test_the_schedulers_reasons_do_not_change_with_the_number_of_nodes(
+    said: str, reported: str
+) -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    pod = pod_view(
+        {
+            "metadata": {"name": "p", "namespace": "n", "uid": "u"},
+            "status": {"phase": "Pending", "conditions": [{**condition, "message": said}]},
+        }
+    )
+    assert pods.waiting_for(pod) == f"no node takes the pod: {reported}"

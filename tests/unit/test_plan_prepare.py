@@ -85,7 +85,7 @@ def waiting(reason: str, message: str = "") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("status", "text"),
     [
-        (UNSCHEDULED, "no node takes the pod: 0/2 nodes are available: 2 Insufficient cpu."),
+        (UNSCHEDULED, "no node takes the pod: Insufficient cpu"),
         (waiting("ImagePullBackOff"), f"the image {CPU_IMAGE} cannot be pulled"),
         (waiting("ErrImagePull"), f"the image {CPU_IMAGE} cannot be pulled"),
         (waiting("CreateContainerConfigError", 'secret "s" not found'), 'secret "s" not found'),

@@ -50,6 +50,7 @@ class StatusReason(StrEnum):
     NOTHING_SERVES = "NothingServes"
     SUSPENDED = "Suspended"
     REFRESHED = "Refreshed"
+    EDIT_UNDONE = "EditUndone"
     SCALED_TO_ZERO = "ScaledToZero"
     UNSUPPORTED_FIELD = "UnsupportedField"
     INVALID_SPEC = "InvalidSpec"

@@ -25,7 +25,7 @@ async def carry_out(
     Raises KubeError, which the status and an Event tell of where waiting does not help.
     """
     try:
-        changed = await _execute(plan, executor)
+        changed = await _execute(plan, observed, executor, recorder)
     except StillLeaving as error:
         _logger.info("waiting: %s", error.message)
         await executor.write_status(observed, plan.status)
@@ -58,11 +58,17 @@ async def _report(
     await executor.write_status(observed, _blocked(plan.status, error.message))
 
 
-async def _execute(plan: Plan, executor: Executor) -> bool:
+async def _execute(
+    plan: Plan, observed: JsonObject, executor: Executor, recorder: EventRecorder
+) -> bool:
     """Write what differs; returns whether anything did."""
+
+    def undone(message: str) -> None:
+        recorder.tell(observed, EventIntent("Warning", StatusReason.EDIT_UNDONE, message))
+
     changed = False
     for wanted in plan.apply:
-        changed |= await executor.apply(wanted)
+        changed |= await executor.apply(wanted, undone)
     for ref in plan.delete:
         changed |= await executor.delete(ref)
     return changed

@@ -6,7 +6,7 @@ values (`1000m` to `1`, an empty string to nothing), which are equal here too.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -26,24 +26,33 @@ _SUFFIXES: Final = {
 
 def holds(intent: Any, observed: Any) -> bool:  # noqa: ANN401 - any JSON value
     """Return whether every field of `intent` is in `observed` with an equal value."""
+    return next(differences(intent, observed), None) is None
+
+
+def differences(intent: Any, observed: Any, path: str = "") -> Iterator[str]:  # noqa: ANN401 - likewise
+    """Yield the fields of `intent` that `observed` has otherwise or not at all, such as spec.replicas."""
     if observed is None:
-        return not intent  # empty values are left out by the API server
-    if isinstance(intent, Mapping):
-        return isinstance(observed, Mapping) and all(
-            holds(value, observed.get(key)) for key, value in intent.items()
-        )
-    if isinstance(intent, list | tuple):
-        return isinstance(observed, list | tuple) and _list_holds(intent, observed)
-    return bool(intent == observed) or _same_quantity(intent, observed)
+        if intent:  # empty values are left out by the API server
+            yield path
+    elif isinstance(intent, Mapping) and isinstance(observed, Mapping):
+        for key, value in intent.items():
+            yield from differences(value, observed.get(key), f"{path}.{key}" if path else key)
+    elif isinstance(intent, list | tuple) and isinstance(observed, list | tuple):
+        yield from _in_lists(intent, observed, path)
+    elif intent != observed and not _same_quantity(intent, observed):
+        yield path
 
 
-def _list_holds(intent: Sequence[Any], observed: Sequence[Any]) -> bool:
+def _in_lists(intent: Sequence[Any], observed: Sequence[Any], path: str) -> Iterator[str]:
     if key := _item_key(intent):
         by_key = {item.get(key): item for item in observed if isinstance(item, Mapping)}
-        return all(item[key] in by_key and holds(item, by_key[item[key]]) for item in intent)
-    return len(intent) == len(observed) and all(
-        holds(*pair) for pair in zip(intent, observed, strict=True)
-    )
+        for item in intent:
+            yield from differences(item, by_key.get(item[key]), f"{path}[{item[key]}]")
+    elif len(intent) != len(observed):
+        yield path
+    else:
+        for number, pair in enumerate(zip(intent, observed, strict=True)):
+            yield from differences(*pair, f"{path}[{number}]")
 
 
 def _item_key(items: Sequence[Any]) -> str | None:

@@ -9,20 +9,30 @@ undone, and an API server that rewrites our values cannot make us write for ever
 import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from enginewright.contract.base import canonical_json
 from enginewright.controller.cache import Cache
-from enginewright.controller.drift import holds
+from enginewright.controller.drift import differences, holds
 from enginewright.kube.api import JsonObject, KubeApi
+from enginewright.kube.client import FIELD_MANAGER
 from enginewright.kube.errors import Conflict, KubeError
-from enginewright.kube.resources import INFERENCE_MODELS, JOBS, Resource, resource_of
+from enginewright.kube.resources import (
+    INFERENCE_ENGINES,
+    INFERENCE_MODELS,
+    JOBS,
+    Resource,
+    resource_of,
+)
 from enginewright.manifests import labels
 from enginewright.plan.types import ObjectRef
 
 INTENT_ANNOTATION: Final = "enginewright.dev/intent"
 _REMEMBERED: Final = 16384
+_NAMED_FIELDS: Final = 3  # of those that somebody edited
+_OWNER_KINDS: Final = {each.kind: each for each in (INFERENCE_MODELS, INFERENCE_ENGINES)}
 
 _logger = logging.getLogger(__name__)
 
@@ -45,7 +55,7 @@ class Executor:
         *,
         written: Callable[[Resource, JsonObject], None] = lambda _resource, _obj: None,
     ) -> None:
-        """Make one; `written` is told of every object that was applied, and of its new status.
+        """Make one; `written` is called with every object that was applied, and with its new status.
 
         The event that follows a write of ours says nothing new to the cache, and wakes nobody.
         """
@@ -54,8 +64,16 @@ class Executor:
         self._written = written
         self._answered: OrderedDict[tuple[str, str], str] = OrderedDict()
 
-    async def apply(self, wanted: Mapping[str, Any]) -> bool:
+    async def apply(
+        self,
+        wanted: Mapping[str, Any],
+        undone: Callable[[str], None] = lambda _message: None,
+    ) -> bool:
         """Bring one object to what is wanted; returns whether anything was written.
+
+        Args:
+            wanted: the object.
+            undone: is called with a sentence where an edit of somebody else is undone by it.
 
         Raises KubeError; StillLeaving and NameTaken where the name belongs to another object.
         """
@@ -65,11 +83,22 @@ class Executor:
         known = self._cache.get(resource, metadata.get("namespace"), metadata["name"])
         if known is not None:
             if _leaving(known, wanted):
+                if owner := self._living_owner(known):
+                    raise NameTaken(
+                        f"{_name(wanted)} belongs to {owner}: give one of the two another name"
+                    )
                 raise StillLeaving(f"{_name(wanted)} is still being deleted")
             # A Job's template cannot change: its name is made from all that decides it.
             if resource == JOBS or self._settled(wanted, known):
                 return False
+            edited = self._edited(wanted, known)
+            editor = await self._editor(resource, known, edited) if edited else ""
             answer = await self._api.apply(wanted)
+            if edited:
+                undone(
+                    f"{_name(wanted)}: {', '.join(edited)} was edited by {editor} and is set back:"
+                    " edit or scale the InferenceModel instead"
+                )
         else:
             answer = await self._first_apply(resource, wanted)
         self._cache.wrote(resource, answer)
@@ -135,6 +164,43 @@ class Executor:
                 ) from None
             return await self._api.apply(wanted)
 
+    def _edited(self, wanted: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the fields that somebody has edited since we applied the same."""
+        if _intent(wanted) != _intent(known):
+            return ()
+        return tuple(islice(differences(wanted, known), _NAMED_FIELDS))
+
+    async def _editor(
+        self, resource: Resource, known: Mapping[str, Any], fields: Sequence[str]
+    ) -> str:
+        """Return who owns a field of `known` besides us, by the API server's bookkeeping."""
+        metadata = known["metadata"]
+        try:
+            live = await self._api.get(resource, metadata.get("namespace"), metadata["name"])
+        except KubeError:
+            return "somebody"
+        owners = [
+            str(each.get("manager") or "")
+            for each in live["metadata"].get("managedFields") or ()
+            if each.get("manager") != FIELD_MANAGER
+            and each.get("subresource") != "status"
+            and any(_owns(each.get("fieldsV1") or {}, field) for field in fields)
+        ]
+        return " and ".join(sorted(filter(None, owners))) or "somebody"
+
+    def _living_owner(self, known: Mapping[str, Any]) -> str | None:
+        """Return the owner of an object where that is there and stays."""
+        if known["metadata"].get("deletionTimestamp"):
+            return None
+        for each in known["metadata"].get("ownerReferences") or ():
+            if each["kind"] not in _OWNER_KINDS:
+                continue
+            namespace = known["metadata"].get("namespace")
+            owner = self._cache.get(_OWNER_KINDS[each["kind"]], namespace, each["name"])
+            if owner and owner["metadata"]["uid"] == each["uid"]:
+                return f"{each['kind']} {each['name']}"
+        return None
+
     def _settled(self, wanted: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
         if _intent(wanted) != _intent(known):
             return False
@@ -153,6 +219,15 @@ class Executor:
 
     def _recalls(self, key: tuple[str, str], value: str) -> bool:
         return self._answered.get(key) == hashlib.sha256(value.encode()).hexdigest()
+
+
+def _owns(fields: Mapping[str, Any], path: str) -> bool:
+    """Return whether managed fields (FieldsV1) hold a path; lists count whole."""
+    for part in path.partition("[")[0].split("."):
+        if f"f:{part}" not in fields:
+            return False
+        fields = fields[f"f:{part}"]
+    return True
 
 
 def _stamped(wanted: Mapping[str, Any]) -> JsonObject:

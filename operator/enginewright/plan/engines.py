@@ -286,11 +286,10 @@ def _percent(facts: BuildFacts, state: UnderWay) -> int | None:
 def _lacks_device(engine: InferenceEngine, pod: PodView) -> str:
     """Return what the scheduler reports where no node has a free device of the class; else nothing."""
     resource = engine.spec.build.resource_name
-    # What follows is about the preemption of others, and changes with every attempt.
-    reported = pod.unschedulable.partition(" preemption: ")[0].rstrip(". ")
+    reported = pods.scheduling_failure(pod)
     if resource and f"Insufficient {resource}" in reported:
         return f"no {resource} is free: {reported}"
-    if resource and _NO_NODE_OF_THE_CLASS.match(reported):
+    if resource and _NO_NODE_OF_THE_CLASS.match(pod.unschedulable):
         return f"no node of class {engine.spec.class_name} is there: {reported}"
     return ""
 

@@ -39,6 +39,10 @@ _IMAGE_TROUBLE: Final = frozenset(
         "RegistryUnavailable",
     }
 )
+# of the scheduler's FitError: "0/5 nodes are available: 3 Insufficient cpu, 2 node(s) had ..."
+_NO_NODE: Final = re.compile(r"0/\d+ nodes are available: (.+)", re.DOTALL)
+_NEXT_REASON: Final = re.compile(r", (?=\d)")
+_COUNT: Final = re.compile(r"^\d+ ")
 _NO_CLAIM: Final = re.compile(r'persistentvolumeclaim "[^"]*" (not found|is being deleted)')
 _NO_VOLUME: Final = re.compile(  # of the scheduler's volume binding plugin
     r"unbound immediate PersistentVolumeClaims|available persistent volumes to bind"
@@ -87,7 +91,7 @@ def running_stage(pod: PodView, stages: tuple[str, ...]) -> str:
 def waiting_for(pod: PodView) -> str:
     """Return what keeps a pod from starting, as a sentence; empty when nothing is known to be wrong."""
     if pod.unschedulable:
-        return f"no node takes the pod: {pod.unschedulable}"
+        return f"no node takes the pod: {scheduling_failure(pod)}"
     for each in pod.containers:
         if each.waiting_reason in _IMAGE_TROUBLE:
             return (
@@ -97,6 +101,16 @@ def waiting_for(pod: PodView) -> str:
         if each.waiting_reason in _CONFIG_TROUBLE:
             return f"{each.name} cannot start: {each.waiting_message or each.waiting_reason}"
     return ""
+
+
+def scheduling_failure(pod: PodView) -> str:
+    """Return the scheduler's reasons without its counts, which change with every node that comes or goes."""
+    said = pod.unschedulable.partition(" preemption: ")[0].rstrip(". ")
+    listed = _NO_NODE.match(said)
+    if listed is None:
+        return said
+    reasons = (_COUNT.sub("", each) for each in _NEXT_REASON.split(listed[1]))
+    return ", ".join(sorted(set(reasons)))
 
 
 def missing_claim(pod: PodView) -> StatusReason | None:
