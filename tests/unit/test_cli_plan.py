@@ -463,3 +463,17 @@ def test_every_field_of_the_json_is_described() -> None:
     for model in (Forecast, Forecasts, Step, ClassPlan, Refusal, Difference):
         for name, field in model.model_fields.items():
             assert field.description, f"{model.__name__}.{name}"
+
+
+def test_a_refresh_that_an_apply_would_begin_is_foreseen() -> None:
+    world = serving()
+    wanted = manifest(world.spec)
+    wanted["metadata"]["annotations"] = {"enginewright.dev/refresh": "1"}
+    known = around(world, exists=True)
+    after = facts(Applied(wanted, ()), (), known, NAMESPACE)
+    found = forecast(after, live_model(known, NAMESPACE, MODEL), nodes_known=True)
+    (job,) = steps(found, "Job")
+    assert (found.verdict, job.action) == ("changes", "make")
+    assert job.message.startswith("fetches anew, beside what serves")
+    world.annotate("enginewright.dev/refresh", "1")
+    assert world.job()["metadata"]["name"] == job.name

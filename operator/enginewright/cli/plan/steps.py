@@ -18,7 +18,8 @@ from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAG
 from enginewright.observed.deployments import DeploymentView, deployment_view
 from enginewright.plan.engines import BuildFacts, plan_engine
 from enginewright.plan.engines_wanted import Engines, wanted_engines
-from enginewright.plan.prepare import Outcome, prepare
+from enginewright.plan.prepare import Outcome
+from enginewright.plan.refresh import prepare_and_refresh
 from enginewright.plan.resolve import Target
 from enginewright.plan.rollout import roll_out, wanted_snapshot
 from enginewright.plan.types import Facts
@@ -56,11 +57,14 @@ class Steps:
         self._refusals: list[Refusal] = []
         self.revision: str | None = None
         self.differences: tuple[Difference, ...] = ()
-        outcome = prepare(facts, target)
+        preparing = prepare_and_refresh(facts, target)
+        outcome = preparing.outcome
+        self._target = preparing.target
         made = self._made(outcome)
         self.steps: tuple[Step, ...] = (
             *self._claim(),
             self._prepare(outcome, made),
+            *_refresh(preparing.refresh),
             *(
                 Step(action="delete", kind=each.kind, name=each.name, message="of earlier inputs")
                 for each in outcome.delete
@@ -279,6 +283,18 @@ class Steps:
         return {
             each.class_name: specs[each.name] for each in engines.references if each.name in specs
         }
+
+
+def _refresh(outcome: Outcome | None) -> Iterator[Step]:
+    """Yield the Job that fetches anew what lies at the addresses."""
+    if outcome is not None:
+        yield Step(
+            action="make" if outcome.apply else "wait",
+            kind="Job",
+            name=outcome.preparation.job if outcome.preparation else None,
+            stages=PREPARE_STAGES,
+            message="fetches anew, beside what serves: what has changed is then rolled out",
+        )
 
 
 def _device(engine: InferenceEngine) -> str:

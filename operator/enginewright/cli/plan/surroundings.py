@@ -199,10 +199,15 @@ def live_model(known: Surroundings, namespace: str, name: str) -> JsonObject | N
 
 
 def _metadata(applied: Applied, live: JsonObject | None, namespace: str) -> dict[str, Any]:
-    if live is None:
-        return {"name": applied.name, "namespace": namespace, "generation": 1}
-    known = live["metadata"]
-    return {**known, "generation": int(known.get("generation") or 0) + 1}
+    """Return the metadata after the apply, which adds annotations to those that are there."""
+    known: JsonObject = live["metadata"] if live else {"name": applied.name, "namespace": namespace}
+    metadata = applied.body.get("metadata")
+    added = metadata.get("annotations") if isinstance(metadata, Mapping) else None
+    return {
+        **known,
+        "generation": int(known.get("generation") or 0) + 1,
+        "annotations": {**(known.get("annotations") or {}), **(added or {})},
+    }
 
 
 def _classes(known: Surroundings, applied: tuple[Applied, ...]) -> list[AcceleratorClass]:
