@@ -41,6 +41,161 @@ def resources(**sides: Spec) -> Spec:
     return {"podTemplate": {"resources": sides}}
 
 
+def pod(**fields: object) -> Spec:
+    return {"podTemplate": fields}
+
+
+def mounted(path: str) -> Spec:
+    volume = {"name": "data", "emptyDir": {}}
+    return pod(volumes=[volume], volumeMounts=[{"name": "data", "mountPath": path}])
+
+
+NOT_YET = "this version does not act on it"
+TAKEN = "this path is the operator's or the image's own: choose another one, such as /data"
+BAD_POD_FIELDS: list[tuple[str, Spec, str, str]] = [
+    *(
+        (
+            f"a variable of ours: {name}",
+            change,
+            place,
+            "variables that begin with ENGINEWRIGHT_ belong to the operator",
+        )
+        for name, change, place in (
+            (
+                "server's",
+                pod(env=[{"name": "ENGINEWRIGHT_TASK", "value": "{}"}]),
+                "spec.podTemplate.env[0].name",
+            ),
+            (
+                "sidecar's",
+                {"serving": {"sidecar": {"env": [{"name": "ENGINEWRIGHT_ROOT", "value": "/"}]}}},
+                "spec.serving.sidecar.env[0].name",
+            ),
+        )
+    ),
+    (
+        "a variable with two values",
+        pod(env=[{"name": "A", "value": "b", "valueFrom": {}}]),
+        "spec.podTemplate.env[0]",
+        "write value or valueFrom, not both",
+    ),
+    (
+        "a variable twice",
+        pod(env=[{"name": "A", "value": "b"}, {"name": "A", "value": "c"}]),
+        "spec.podTemplate.env[1]",
+        "Duplicate value",
+    ),
+    *(
+        (
+            f"a volume of ours: {name}",
+            pod(volumes=[{"name": name, "emptyDir": {}}]),
+            "spec.podTemplate.volumes[0].name",
+            "belong to the operator: choose another name",
+        )
+        for name in ("artifact", "podinfo", "store", "tmp", "enginewright-x")
+    ),
+    (
+        "a volume of no kind",
+        pod(volumes=[{"name": "data"}]),
+        "spec.podTemplate.volumes[0]",
+        "write exactly one of configMap, csi, downwardAPI, emptyDir",
+    ),
+    (
+        "a volume of two kinds",
+        pod(volumes=[{"name": "data", "emptyDir": {}, "secret": {"secretName": "a"}}]),
+        "spec.podTemplate.volumes[0]",
+        "write exactly one of",
+    ),
+    *(
+        (f"mounted at {path}", mounted(path), "spec.podTemplate.volumeMounts[0].mountPath", TAKEN)
+        for path in ("/", "/tmp", "/tmp/", "/store", "/artifact/x", "/podinfo/", "/opt", "/dev/shm")  # noqa: S108
+    ),
+    *(
+        (
+            f"mounted at {path}",
+            mounted(path),
+            "spec.podTemplate.volumeMounts[0].mountPath",
+            "write an absolute path without ':', '.', '..' and empty parts",
+        )
+        for path in ("data", "/data/../store", "//store", "/./store", "/a:b")
+    ),
+    (
+        "a mount without its volume",
+        pod(volumeMounts=[{"name": "data", "mountPath": "/data"}]),
+        "spec.podTemplate.volumeMounts",
+        "name one of podTemplate.volumes in each volumeMount",
+    ),
+    (
+        "minDomains for a wish",
+        pod(
+            topologySpreadConstraints=[
+                {"topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "minDomains": 2}
+            ]
+        ),
+        "spec.podTemplate.topologySpreadConstraints[0]",
+        "minDomains goes with whenUnsatisfiable: DoNotSchedule",
+    ),
+    (
+        "root",
+        pod(securityContext={"runAsUser": 0}),
+        "spec.podTemplate.securityContext.runAsUser",
+        "greater than or equal to 1",
+    ),
+    (
+        "root in a Job",
+        {"build": {"podTemplate": {"securityContext": {"runAsUser": 0}}}},
+        "spec.build.podTemplate.securityContext.runAsUser",
+        "greater than or equal to 1",
+    ),
+    (
+        "a name of ours on a Job",
+        {"build": {"podTemplate": {"labels": {"enginewright.dev/model": "other"}}}},
+        "spec.build.podTemplate.labels",
+        "names below enginewright.dev/ belong to the operator",
+    ),
+    (
+        "a start without time",
+        {"serving": {"startupTimeout": "0s"}},
+        "spec.serving.startupTimeout",
+        "write a startupTimeout between 10s and 24h",
+    ),
+    (
+        "an end in words",
+        {"serving": {"terminationGracePeriod": "a minute"}},
+        "spec.serving.terminationGracePeriod",
+        DURATION,
+    ),
+    (
+        "given up before the usual start",
+        {"rollout": {"progressTimeout": "5m"}},
+        "spec.rollout.progressTimeout",
+        "write a rollout.progressTimeout of at least serving.startupTimeout",
+    ),
+    (
+        "given up before the start",
+        {"rollout": {"progressTimeout": "20m"}, "serving": {"startupTimeout": "1h"}},
+        "spec.rollout.progressTimeout",
+        "write a rollout.progressTimeout of at least serving.startupTimeout",
+    ),
+    (
+        "a precision that the backend has not",
+        {"precision": "FP16", "backends": ["cpu", "cuda"]},
+        "spec.precision",
+        "backend cpu does not run FP16: change precision or backends",
+    ),
+    *(
+        (f"not yet: {place}", change, f"spec.{place}", NOT_YET)
+        for place, change in (
+            ("build.interim", {"build": {"interim": "CUDA"}}),
+            ("rollout.canary", {"rollout": {"canary": {}}}),
+            ("rollout.analysis", {"rollout": {"analysis": {"maxErrorShare": "1%"}}}),
+            ("rollout.onFailure", {"rollout": {"onFailure": "Pause"}}),
+            ("serving.batching", {"serving": {"batching": {"maxSize": 8}}}),
+            ("serving.autoscaling", {"serving": {"autoscaling": {"maxReplicas": 8}}}),
+        )
+    ),
+]
+
 BAD_MODELS: list[tuple[str, Spec, str, str]] = [
     # what is wrong, the spec's change, the field that is named, the sentence
     (
@@ -412,7 +567,7 @@ def place(new_namespace: Callable[[], Namespace]) -> Namespace:
 
 @pytest.mark.parametrize(
     ("change", "field", "sentence"),
-    [pytest.param(*rest, id=wrong) for wrong, *rest in BAD_MODELS],
+    [pytest.param(*rest, id=wrong) for wrong, *rest in (*BAD_MODELS, *BAD_POD_FIELDS)],
 )
 def test_a_bad_model_is_refused_with_the_remedy(
     place: Namespace, change: Spec, field: str, sentence: str
@@ -459,7 +614,7 @@ def test_a_class_with_a_dot_in_its_name_is_refused(place: Namespace) -> None:
         ({"source": {"url": "pvc://models/model.onnx"}}, "spec.source.url"),
         ({"shapes": [{"input": "x", "min": [1], "opt": [1], "max": [1], "maximum": [1]}]},
          "spec.shapes[0].maximum"),
-        ({"podTemplate": {"env": []}}, "spec.podTemplate.env"),
+        ({"podTemplate": {"hostNetwork": True}}, "spec.podTemplate.hostNetwork"),
     ],
 )  # fmt: skip
 def test_a_typo_is_refused_by_kubectl(place: Namespace, change: Spec, field: str) -> None:

@@ -47,23 +47,45 @@ spec:
   accelerators:
     - {class: a100-80gb, replicas: 2}
     - {class: l4, replicas: 4}
-  build: {workspace: 4Gi, timeout: 1h, resources: {}, interim: None}
+  build:
+    workspace: 4Gi
+    timeout: 1h
+    resources: {}
+    interim: None
+    podTemplate:
+      labels: {kueue.x-k8s.io/queue-name: builds}
+      nodeSelector: {pool: builds}
+      tolerations: [{key: builds, operator: Exists}]
+      priorityClassName: low
+      securityContext: {runAsUser: 1000, fsGroup: 1000}
   fallback: {policy: Budget, maxComputeShare: "2%", maxNodeShare: "5%"}
   rollout:
     strategy: Surge
-    canary: {replicas: 1, hold: 5m, minSamples: 200, probeTraffic: true}
-    analysis: {maxLatencyRatio: "1.2", maxErrorShare: "0.1%"}
-    onFailure: Rollback
+    progressTimeout: 30m
     paused: false
   serving:
-    batching: {maxSize: 32, maxDelay: 0s}
     maxQueue: 256
-    autoscaling:
-      minReplicas: 1
-      maxReplicas: 8
-      metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 80}}}]
+    startupTimeout: 20m
+    terminationGracePeriod: 2m
+    sidecar:
+      resources: {requests: {cpu: 10m}}
+      env: [{name: LEVEL, value: debug}]
   podTemplate:
     labels: {team: vision}
+    env:
+      - {name: OMP_NUM_THREADS, value: "4"}
+      - {name: KEY, valueFrom: {secretKeyRef: {name: keys, key: a}}}
+    topologySpreadConstraints:
+      - {topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: DoNotSchedule, maxSkew: 1, minDomains: 2}
+      - {topologyKey: kubernetes.io/hostname, whenUnsatisfiable: ScheduleAnyway, maxSkew: 2}
+    volumes:
+      - {name: data, persistentVolumeClaim: {claimName: data}}
+      - {name: config, configMap: {name: config}}
+    volumeMounts:
+      - {name: data, mountPath: /data, readOnly: true}
+      - {name: config, mountPath: /etc/config, subPath: a, readOnly: false}
+    securityContext: {runAsUser: 1000, fsGroup: 2000, supplementalGroups: [3000]}
+    containerSecurityContext: {readOnlyRootFilesystem: false}
     annotations: {example.com/note: "a note, of any kind"}
     resources: {requests: {cpu: 2, memory: 4Gi}, limits: {memory: 8Gi, nvidia.com/gpu: "1"}}
     nodeSelector: {disk: ssd}

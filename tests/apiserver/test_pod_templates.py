@@ -1,6 +1,7 @@
 """Jobs and pods with all that a model may ask for are taken by the API server under Pod Security "restricted"."""
 
 import json
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -27,6 +28,38 @@ JOBS: Final[dict[str, Any]] = {
     "imagePullSecrets": [{"name": "mine"}],
     "runtimeClassName": "placed",
     "priorityClassName": "placed",
+}
+
+
+PODS: Final[dict[str, Any]] = {
+    **JOBS,
+    "labels": {"team": "vision"},
+    "resources": {"requests": {"cpu": 1}, "limits": {"cpu": 1, "memory": "1Gi"}},
+    "env": [
+        {"name": "OMP_NUM_THREADS", "value": "4"},
+        {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "a"}}},
+    ],
+    "topologySpreadConstraints": [
+        {"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "minDomains": 2},
+        {"topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"},
+    ],
+    "volumes": [
+        {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+        {"name": "config", "configMap": {"name": "config"}},
+        {"name": "node", "downwardAPI": {"items": []}},
+    ],
+    "volumeMounts": [
+        {"name": "data", "mountPath": "/data", "readOnly": True},
+        {"name": "config", "mountPath": "/etc/config", "subPath": "a"},
+        {"name": "node", "mountPath": "/tmp/node"},  # noqa: S108 - the container's own
+    ],
+    "securityContext": {"runAsUser": 1000, "fsGroup": 2000, "supplementalGroups": [3000]},
+    "containerSecurityContext": {"readOnlyRootFilesystem": False, "runAsGroup": 1000},
+}
+SERVING: Final[dict[str, Any]] = {
+    "startupTimeout": "1h",
+    "terminationGracePeriod": "5m",
+    "sidecar": {"env": [{"name": "A", "value": "b"}], "resources": {"limits": {"cpu": "1"}}},
 }
 
 
@@ -86,3 +119,29 @@ def test_jobs_are_taken_wherever_they_are_placed(restricted: Namespace) -> None:
         pod = taken(restricted, each)
         assert pod["spec"]["nodeSelector"]["pool"] == "a"
         assert pod["spec"]["priorityClassName"] == pod["spec"]["runtimeClassName"] == "placed"
+
+
+@pytest.mark.parametrize("openshift", [False, True])
+def test_serving_pods_are_taken_with_all_that_may_be_asked_for(
+    restricted: Namespace, openshift: bool
+) -> None:
+    world = World(
+        podTemplate=PODS,
+        serving=SERVING,
+        build={"podTemplate": JOBS},
+        rollout={"progressTimeout": "2h"},
+    )
+    world.config = replace(world.config, openshift=openshift)
+    model = {
+        "apiVersion": "enginewright.dev/v1alpha1",
+        "kind": "InferenceModel",
+        "metadata": {"name": "all"},
+        "spec": world.spec,
+    }
+    create = ("create", "--dry-run=server", "--validate=strict")
+    restricted.kubectl(*create, "--filename", "-", stdin=json.dumps(model))
+    taken(restricted, world.settle().job())
+    pod = taken(restricted, world.job_succeeds().the("Deployment"))
+    assert pod["spec"]["securityContext"]["runAsUser"] == 1000
+    assert pod["spec"]["terminationGracePeriodSeconds"] == 300
+    assert pod["metadata"]["labels"]["team"] == "vision"

@@ -307,7 +307,7 @@ def test_a_newer_operator_restarts_no_pods(monkeypatch: pytest.MonkeyPatch) -> N
     world = serving()
     before, revisions = templates(world), world.all("ControllerRevision")
     monkeypatch.setattr(deployment, "GRACE_SECONDS", 99)
-    monkeypatch.setattr(deployment, "POD_SECURITY", {"runAsNonRoot": True})
+    monkeypatch.setattr(deployment, "pod_security", lambda *_, **__: {"runAsNonRoot": True})
     world.settle()
     assert templates(world) == before
     assert world.all("ControllerRevision") == revisions

@@ -42,6 +42,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   "imagePullSecrets" $secrets
   "store" $store
   "jobs" .Values.jobs
+  "openshift" .Values.openshift
   "proposeClasses" .Values.accelerators.propose
   "logLevel" .Values.logLevel
 | toJson -}}

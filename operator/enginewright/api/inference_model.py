@@ -8,7 +8,13 @@ from pydantic import ConfigDict, Field
 from enginewright.api.base import ApiModel, ObjectMeta
 from enginewright.api.inference_model_status import InferenceModelStatus
 from enginewright.api.markers import ATOMIC, INT32, INT64, NotYet, Rule, map_list, rules
-from enginewright.api.pods import JobTemplate, LocalObjectReference, PodTemplate, Resources
+from enginewright.api.pods import (
+    Environment,
+    JobTemplate,
+    LocalObjectReference,
+    PodTemplate,
+    Resources,
+)
 from enginewright.api.scalars import (
     DnsLabel,
     Duration,
@@ -19,9 +25,16 @@ from enginewright.api.scalars import (
     Sha256,
     Tolerance,
     Uri,
+    between,
 )
+from enginewright.contract.precisions import RUNS
 
 MAX_REPLICAS = 1000
+
+_RUNS = " && ".join(  # in CEL
+    f"(self.backends[0] != '{backend}' || self.precision in {sorted(able)})"
+    for backend, able in RUNS.items()
+)
 
 ChannelNumbers: TypeAlias = Annotated[
     tuple[Annotated[Number, Field(description="A number in quotes.")], ...],
@@ -295,14 +308,7 @@ class Build(ApiModel):
     workspace: Quantity | None = None
     """Device memory that a TensorRT build may use, such as 4Gi; absent: all that the builder may take."""
 
-    timeout: Annotated[
-        Duration,
-        Rule(
-            "!self.matches('^[0-9hms]+$') || (duration(self) >= duration('1m')"
-            " && duration(self) <= duration('168h'))",
-            "write a timeout between 1m and 168h",
-        ),
-    ] = "1h"
+    timeout: Annotated[Duration, between("a timeout", "1m", "168h")] = "1h"
     """How long the pod of one Job may take once a node has taken it, such as 1h; waiting for a node does not count."""
 
     resources: Resources = Resources()
@@ -384,6 +390,9 @@ class Rollout(ApiModel):
     on_failure: Annotated[Literal["Rollback", "Pause"] | None, NotYet()] = None
     """What happens when a new revision fails: Rollback or Pause."""
 
+    progress_timeout: Annotated[Duration | None, between("a progressTimeout", "10s", "168h")] = None
+    """How long a rollout may go without a new pod that is available before it counts as failed, such as 10m; absent: 10m, or serving.startupTimeout where that is longer."""
+
     paused: bool = False
     """Holds what serves as it is: changes of the spec are prepared, not rolled out."""
 
@@ -440,6 +449,9 @@ class Sidecar(ApiModel):
     resources: Resources = Resources()
     """Its compute resources. Absent: a limit of memory that its largest golden sample fits into, and no limit of CPU."""
 
+    env: Environment = ()
+    """Its environment."""
+
 
 class Serving(ApiModel):
     """How the pods serve."""
@@ -452,6 +464,14 @@ class Serving(ApiModel):
 
     autoscaling: Annotated[Autoscaling | None, NotYet()] = None
     """How the number of pods follows the load."""
+
+    startup_timeout: Annotated[Duration | None, between("a startupTimeout", "10s", "24h")] = None
+    """How long the server may take to load and prove the model before it is restarted, such as 30m; absent: 10m."""
+
+    termination_grace_period: Annotated[
+        Duration | None, between("a terminationGracePeriod", "20s", "1h")
+    ] = None
+    """How long a pod may take to end, such as 5m: requests under way are cut off 15s before; absent: 40s."""
 
     sidecar: Sidecar = Sidecar()
     """What the sidecar of every pod gets."""
@@ -473,6 +493,24 @@ class InferenceModelSpec(ApiModel):
                 " || (has(self.quantization) && has(self.quantization.calibration))",
                 "precision FP8 needs data to calibrate with: write quantization.calibration.uri",
                 field_path=".precision",
+            ),
+            Rule(
+                "!has(self.precision) || !has(self.backends) || size(self.backends) == 0"
+                f" || ({_RUNS})",
+                "the preferred backend does not run this precision: change precision or backends",
+                message_expression="'backend ' + self.backends[0] + ' does not run '"
+                " + self.precision + ': change precision or backends'",
+                field_path=".precision",
+            ),
+            Rule(
+                "!has(self.rollout) || !has(self.rollout.progressTimeout)"
+                " || !self.rollout.progressTimeout.matches('^[0-9hms]+$')"
+                " || (has(self.serving) && has(self.serving.startupTimeout)"
+                " ? !self.serving.startupTimeout.matches('^[0-9hms]+$')"
+                " || duration(self.rollout.progressTimeout) >= duration(self.serving.startupTimeout)"
+                " : duration(self.rollout.progressTimeout) >= duration('10m'))",
+                "write a rollout.progressTimeout of at least serving.startupTimeout, which is 10m when absent",
+                field_path=".rollout.progressTimeout",
             ),
         )
     )

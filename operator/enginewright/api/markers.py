@@ -103,6 +103,13 @@ class NotYet:
     def __get_pydantic_json_schema__(
         self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """Leave a sentence for the field's description."""
+        """Refuse the field, and leave a sentence for its description."""
         sentence = f"This version takes only {self.told}." if self.told else NOT_YET_SENTENCE
-        return {**handler(core_schema), NOT_YET_KEYWORD: sentence}
+        remedy = f"write {self.told} or remove it" if self.told else "remove it"
+        refusal = Rule(
+            f"self.matches('^({self.accepts})$')" if self.accepts else "false",
+            f"this version does not act on it: {remedy}",
+        )
+        schema = handler(core_schema)
+        rules_ = [*schema.get(RULES_KEYWORD, ()), refusal.keyword()]
+        return {**schema, RULES_KEYWORD: rules_, NOT_YET_KEYWORD: sentence}

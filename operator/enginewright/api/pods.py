@@ -6,8 +6,23 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import ConfigDict, Field
 
 from enginewright.api.base import ApiModel
-from enginewright.api.markers import ATOMIC, INT64, Rule, rules
-from enginewright.api.scalars import FreeForm, Labels, ObjectName, Quantity
+from enginewright.api.markers import ATOMIC, INT32, INT64, Rule, map_list, rules
+from enginewright.api.scalars import DnsLabel, FreeForm, Labels, ObjectName, Quantity
+
+OUR_VOLUMES: Final = ("artifact", "podinfo", "store", "tmp")
+VOLUME_KINDS: Final = (
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+)
+# Nothing can be mounted below these either: they are read-only, or the kernel's.
+_OUR_FOLDERS: Final = ("artifact", "dev", "podinfo", "proc", "store", "sys")
+_SYSTEM_FOLDERS: Final = ("bin", "etc", "lib", "lib64", "opt", "sbin", "tmp", "usr", "var")
 
 _OURS = Rule(
     "self.all(k, !k.startsWith('enginewright.dev/'))",
@@ -93,6 +108,192 @@ _Annotations: TypeAlias = Annotated[
 _PullSecrets: TypeAlias = Annotated[tuple[LocalObjectReference, ...], Field(max_length=16), ATOMIC]
 
 
+class SecurityContext(ApiModel):
+    """Under which identity processes run. They are never root, whatever stands here."""
+
+    run_as_user: Annotated[int, Field(ge=1), INT64] | None = None
+    """Number of the user; absent: 65532, or what the cluster assigns where the chart has openshift: true."""
+
+    run_as_group: Annotated[int, Field(ge=1), INT64] | None = None
+    """Number of the group; absent: likewise."""
+
+    se_linux_options: FreeForm | None = None
+    """As in `kubectl explain pod.spec.securityContext.seLinuxOptions`."""
+
+    seccomp_profile: FreeForm | None = None
+    """As in `kubectl explain pod.spec.securityContext.seccompProfile`; absent: RuntimeDefault."""
+
+    app_armor_profile: FreeForm | None = None
+    """As in `kubectl explain pod.spec.securityContext.appArmorProfile`."""
+
+
+class PodSecurityContext(SecurityContext):
+    """Under which identity the processes of a pod run and its volumes are."""
+
+    fs_group: Annotated[int, Field(ge=1), INT64] | None = None
+    """Number of the group that volumes belong to; absent: as the group."""
+
+    fs_group_change_policy: Literal["OnRootMismatch", "Always"] | None = None
+    """When files of volumes are given to that group: OnRootMismatch (when absent) or Always."""
+
+    supplemental_groups: Annotated[
+        tuple[Annotated[int, INT64, Field(description="Number of a group.")], ...],
+        Field(max_length=32),
+        ATOMIC,
+    ] = ()
+    """Numbers of further groups, such as that of a shared file system."""
+
+
+class ContainerSecurityContext(SecurityContext):
+    """What is different for the containers of a pod; nothing here gives them privileges."""
+
+    read_only_root_filesystem: bool | None = None
+    """Whether the image's own files are read-only; absent: they are."""
+
+
+class EnvironmentVariable(ApiModel):
+    """A variable of a container's environment."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            Rule(
+                "!has(self.value) || !has(self.valueFrom)",
+                "write value or valueFrom, not both",
+            )
+        )
+    )
+
+    name: Annotated[
+        str,
+        Field(min_length=1, max_length=253),
+        Rule(
+            "self.matches('^[-._a-zA-Z][-._a-zA-Z0-9]*$')",
+            "write the name of a variable: letters, digits, '_', '-' and '.', no digit first",
+        ),
+        Rule(
+            "!self.startsWith('ENGINEWRIGHT_')",
+            "variables that begin with ENGINEWRIGHT_ belong to the operator: choose another name",
+        ),
+    ]
+    """Name of the variable."""
+
+    value: Annotated[str, Field(max_length=8192)] | None = None
+    """Its value; $(NAME) stands for a variable before it."""
+
+    value_from: FreeForm | None = None
+    """Where its value comes from, as in `kubectl explain pod.spec.containers.env.valueFrom`."""
+
+
+Environment: TypeAlias = Annotated[
+    tuple[EnvironmentVariable, ...], Field(max_length=64), map_list("name")
+]
+
+
+class TopologySpread(ApiModel):
+    """How pods spread over a part of the cluster; which pods are counted is the operator's to say."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            Rule(
+                "!has(self.minDomains) || self.whenUnsatisfiable == 'DoNotSchedule'",
+                "minDomains goes with whenUnsatisfiable: DoNotSchedule",
+            )
+        )
+    )
+
+    max_skew: Annotated[int, Field(ge=1), INT32] = 1
+    """By how many pods two parts may differ."""
+
+    topology_key: Annotated[str, Field(min_length=1, max_length=316)]
+    """Label of nodes whose values are the parts, such as topology.kubernetes.io/zone."""
+
+    when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"]
+    """What becomes of a pod for which no node is right: DoNotSchedule or ScheduleAnyway."""
+
+    min_domains: Annotated[int, Field(ge=1), INT32] | None = None
+    """How many parts there are at least, also where fewer have nodes."""
+
+    node_affinity_policy: Literal["Honor", "Ignore"] | None = None
+    """Whether nodes count that the pod's selector and affinity leave out: Honor (when absent: they do not) or Ignore."""
+
+    node_taints_policy: Literal["Honor", "Ignore"] | None = None
+    """Whether nodes count whose taints the pod does not tolerate: Ignore (when absent: they do) or Honor."""
+
+
+class Volume(ApiModel):
+    """A volume of the kinds that the restricted Pod Security Standard allows."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            Rule(
+                f"[{', '.join(f'has(self.{kind})' for kind in VOLUME_KINDS)}].exists_one(x, x)",
+                f"write exactly one of {', '.join(VOLUME_KINDS)}",
+            )
+        )
+    )
+
+    name: Annotated[
+        DnsLabel,
+        Rule(
+            f"!(self in {list(OUR_VOLUMES)}) && !self.startsWith('enginewright-')",
+            f"{', '.join(OUR_VOLUMES)} and names that begin with enginewright- belong to the operator: choose another name",
+        ),
+    ]
+    """Name of the volume."""
+
+    config_map: FreeForm | None = None
+    """As in `kubectl explain pod.spec.volumes.configMap`."""
+
+    csi: FreeForm | None = None
+    """As in `kubectl explain pod.spec.volumes.csi`."""
+
+    downward_api: Annotated[FreeForm | None, Field(alias="downwardAPI")] = None
+    """As in `kubectl explain pod.spec.volumes.downwardAPI`."""
+
+    empty_dir: FreeForm | None = None
+    """As in `kubectl explain pod.spec.volumes.emptyDir`."""
+
+    ephemeral: FreeForm | None = None
+    """As in `kubectl explain pod.spec.volumes.ephemeral`."""
+
+    persistent_volume_claim: FreeForm | None = None
+    """As in `kubectl explain pod.spec.volumes.persistentVolumeClaim`."""
+
+    projected: FreeForm | None = None
+    """As in `kubectl explain pod.spec.volumes.projected`."""
+
+    secret: FreeForm | None = None
+    """As in `kubectl explain pod.spec.volumes.secret`."""
+
+
+class VolumeMount(ApiModel):
+    """Where the server finds a volume."""
+
+    name: DnsLabel
+    """Name of one of the volumes."""
+
+    mount_path: Annotated[
+        str,
+        Field(min_length=1, max_length=1024),
+        Rule(
+            "self.matches('^/[^:]*$') && !self.matches('/[.]{1,2}(/|$)') && !self.matches('//')",
+            "write an absolute path without ':', '.', '..' and empty parts",
+        ),
+        Rule(
+            f"!self.matches('^/({'|'.join((*_OUR_FOLDERS, *_SYSTEM_FOLDERS))})?/?$')"
+            f" && !self.matches('^/({'|'.join(_OUR_FOLDERS)})/')",
+            "this path is the operator's or the image's own: choose another one, such as /data",
+        ),
+    ]
+    """Path in the container, such as /data."""
+
+    sub_path: Annotated[str, Field(max_length=1024)] = ""
+    """Path inside the volume; empty: its root."""
+
+    read_only: bool = False
+    """Whether the volume is mounted read-only."""
+
+
 class JobTemplate(ApiModel):
     """Where the Jobs run and what is added to them; it decides nothing of what they make."""
 
@@ -120,12 +321,26 @@ class JobTemplate(ApiModel):
     priority_class_name: ObjectName | None = None
     """PriorityClass of the pods."""
 
+    security_context: PodSecurityContext = PodSecurityContext()
+    """Under which identity the pods run; what the Jobs write the serving pods must be able to read."""
+
 
 ANYWHERE: Final = JobTemplate()
 
 
 class PodTemplate(ApiModel):
     """What is added to the pods that serve the model."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            Rule(
+                "!has(self.volumeMounts) || self.volumeMounts.all(m,"
+                " has(self.volumes) && self.volumes.exists(v, v.name == m.name))",
+                "name one of podTemplate.volumes in each volumeMount",
+                field_path=".volumeMounts",
+            )
+        )
+    )
 
     labels: Annotated[Labels, _OURS] = Field(default_factory=dict)
     """Labels added to the pods."""
@@ -156,3 +371,27 @@ class PodTemplate(ApiModel):
 
     priority_class_name: ObjectName | None = None
     """PriorityClass of the pods."""
+
+    env: Environment = ()
+    """Environment of the serving container."""
+
+    topology_spread_constraints: Annotated[
+        tuple[TopologySpread, ...],
+        Field(max_length=8),
+        map_list("topologyKey", "whenUnsatisfiable"),
+    ] = ()
+    """How the pods of a class spread; absent: over nodes, where that is possible."""
+
+    volumes: Annotated[tuple[Volume, ...], Field(max_length=16), map_list("name")] = ()
+    """Further volumes of the pods."""
+
+    volume_mounts: Annotated[
+        tuple[VolumeMount, ...], Field(max_length=16), map_list("mountPath")
+    ] = ()
+    """Where the serving container finds them."""
+
+    security_context: PodSecurityContext = PodSecurityContext()
+    """Under which identity the pods run."""
+
+    container_security_context: ContainerSecurityContext = ContainerSecurityContext()
+    """What is different for the containers of the pods."""

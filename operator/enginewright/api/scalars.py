@@ -26,6 +26,16 @@ DURATION_RULE: Final = Rule(
 
 Duration: TypeAlias = Annotated[str, Field(max_length=20), DURATION_RULE]
 
+
+def between(what: str, least: str, most: str) -> Rule:
+    """Return the rule that bounds a `Duration`, which must be one for that."""
+    return Rule(
+        f"!self.matches('^[0-9hms]+$') || (duration(self) >= duration('{least}')"
+        f" && duration(self) <= duration('{most}'))",
+        f"write {what} between {least} and {most}",
+    )
+
+
 Percent: TypeAlias = Annotated[
     str,
     Field(max_length=10),

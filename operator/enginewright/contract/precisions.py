@@ -21,7 +21,7 @@ _CAPABILITY: Final[dict[Precision, tuple[int, int]]] = {
     "FP8": (8, 9),
 }
 _TENSORRT: Final[frozenset[Precision]] = frozenset({"FP32", "FP16", "BF16", "FP8", "INT8"})
-_RUNS: Final[dict[str, frozenset[Precision]]] = {
+RUNS: Final[dict[str, frozenset[Precision]]] = {
     "tensorrt": _TENSORRT,
     "tensorrt-rtx": _TENSORRT,
     "cuda": frozenset({"FP32", "FP16", "BF16"}),
@@ -38,8 +38,8 @@ def supported(precision: Precision, compute_capability: str | None, backend: str
         compute_capability: of the class, such as "8.9"; None: unknown, or a CPU.
         backend: a name of `spec.backends`.
     """
-    if precision not in _RUNS[backend]:
-        able = ", ".join(sorted(_RUNS[backend]))
+    if precision not in RUNS[backend]:
+        able = ", ".join(sorted(RUNS[backend]))
         return f"backend {backend} runs {able}"
     least = _CAPABILITY.get(precision)
     if compute_capability is None or least is None:

@@ -172,3 +172,4 @@ class ServeTask(Message):
     compute_capability: str | None = None  # of the class; None: unknown, or a CPU
     max_queue: int = 256  # requests waiting; one more is refused with 503
     promise: Promise = Promise()
+    drain_seconds: float | None = None  # after SIGTERM; None: the server's own

@@ -147,6 +147,7 @@ class ImageReconciler:
             pull_policy=self._config.image_pull_policy,
             image_pull_secrets=self._config.image_pull_secrets,
             template=self._config.jobs,
+            assigned_ids=self._config.openshift,
         )
         made = await self._executor.apply(job)
         if state.replaces in observed.jobs:

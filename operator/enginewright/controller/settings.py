@@ -54,6 +54,7 @@ class _Settings(_Document):
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     image_pull_secrets: tuple[_Name, ...] = ()
     store: _Store
+    openshift: bool = False
     jobs: _Jobs = _Jobs()
     propose_classes: bool = True
     log_level: Annotated[str, AfterValidator(check_level)] = "info"
@@ -90,6 +91,7 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> Settings:
                 access_mode=read.store.access_mode,
                 storage_class=read.store.storage_class or None,
             ),
+            openshift=read.openshift,
             jobs=JobTemplate.model_validate(read.jobs.model_dump()),
             propose_classes=read.propose_classes,
         ),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from enginewright.api.inference_model import InferenceModel
+from enginewright.api.scalars import duration
 from enginewright.contract.task import (
     ARTIFACT_PATH,
     HTTP_PORT,
@@ -19,13 +20,18 @@ from enginewright.contract.verdict import RELEASE_ANNOTATION
 from enginewright.manifests.labels import CLASS, REVISION, of_model, serving_selector
 from enginewright.manifests.names import deployment_name
 from enginewright.manifests.owner import owned_metadata
-from enginewright.manifests.pods import POD_SECURITY, TMP_VOLUME, container, pull_secrets
+from enginewright.manifests.pods import TMP_VOLUME, container, pod_security, pull_secrets
 from enginewright.manifests.snapshot import ClassSnapshot, Revision, Snapshot
 
 FETCH_ARTIFACT: Final = "fetch-artifact"  # name of the init container
-PROGRESS_DEADLINE_SECONDS: Final = 600
+STARTUP_SECONDS: Final = 600
 GRACE_SECONDS: Final = 40  # the server drains for 25 s at most
+_AFTER_DRAIN_SECONDS: Final = 15  # for the sidecar, and for a drain that ends late
 _DEFAULT_RESOURCES: Final = {"requests": {"cpu": "250m", "memory": "256Mi"}}
+_OVER_NODES: Final = {
+    "topologyKey": "kubernetes.io/hostname",
+    "whenUnsatisfiable": "ScheduleAnyway",
+}
 _MIB: Final = 1 << 20
 _SIDECAR_LEAST: Final = 256 * _MIB  # of its limit of memory
 _SIDECAR_OWN: Final = 128 * _MIB  # of it: the process, and what a comparison takes piece by piece
@@ -35,19 +41,19 @@ _RELEASE: Final = {
     "path": RELEASE_FILE,
     "fieldRef": {"fieldPath": f"metadata.annotations['{RELEASE_ANNOTATION}']"},
 }
-_STARTUP_SECONDS: Final = 600
 
 
 @dataclass(frozen=True)
-class Pulling:
-    """How pods get their images; it decides nothing of what they run."""
+class Surroundings:
+    """What the chart says of all pods; it decides nothing of what they run."""
 
-    policy: str
-    secrets: tuple[str, ...]
+    pull_policy: str
+    pull_secrets: tuple[str, ...]
+    assigned_ids: bool = False  # by the cluster: user and groups
 
 
 def serving_deployment(
-    model: InferenceModel, revision: Revision, accelerator: str, *, replicas: int, strategy: str
+    model: InferenceModel, revision: Revision, accelerator: str, *, replicas: int
 ) -> dict[str, Any]:
     """Return the Deployment of `revision` for one of its classes."""
     name = model.metadata.name
@@ -59,9 +65,9 @@ def serving_deployment(
         "metadata": owned_metadata(model, deployment_name(name, accelerator), labels),
         "spec": {
             "replicas": replicas,
-            "progressDeadlineSeconds": PROGRESS_DEADLINE_SECONDS,
+            "progressDeadlineSeconds": _progress_seconds(model),
             "revisionHistoryLimit": 2,  # ControllerRevisions are the history
-            "strategy": surge if strategy == "Surge" else {"type": "Recreate"},
+            "strategy": surge if model.spec.rollout.strategy == "Surge" else {"type": "Recreate"},
             "selector": {"matchLabels": serving_selector(name, accelerator)},
             "template": revision.templates[accelerator],
         },
@@ -69,17 +75,21 @@ def serving_deployment(
 
 
 def pod_templates(
-    model: str, revision: str, snapshot: Snapshot, pulling: Pulling
+    model: str, revision: str, snapshot: Snapshot, surroundings: Surroundings
 ) -> dict[str, dict[str, Any]]:
     """Return the pod template of each class of a revision."""
     return {
-        each.name: _pod_template(model, revision, snapshot, each, pulling)
+        each.name: _pod_template(model, revision, snapshot, each, surroundings)
         for each in snapshot.classes
     }
 
 
 def _pod_template(
-    model: str, revision: str, snapshot: Snapshot, accelerator: ClassSnapshot, pulling: Pulling
+    model: str,
+    revision: str,
+    snapshot: Snapshot,
+    accelerator: ClassSnapshot,
+    surroundings: Surroundings,
 ) -> dict[str, Any]:
     selector = serving_selector(model, accelerator.name)
     labels = {**of_model(model, "serve"), CLASS: accelerator.name}
@@ -93,43 +103,56 @@ def _pod_template(
         compute_capability=accelerator.compute_capability,
         max_queue=snapshot.max_queue,
         promise=snapshot.promise,
+        drain_seconds=None
+        if snapshot.termination_seconds is None
+        else snapshot.termination_seconds - _AFTER_DRAIN_SECONDS,
     ).to_json()
     resources = _resources(template.get("resources") or _DEFAULT_RESOURCES, accelerator)
     fetch = container(
         FETCH_ARTIFACT,
         accelerator.image,
         ("enginewright-runtime", "fetch-artifact"),
-        pull_policy=pulling.policy,
+        pull_policy=surroundings.pull_policy,
         task=task,
         mounts=[
             {"name": "store", "mountPath": STORE_PATH, "readOnly": True},
             {"name": "artifact", "mountPath": ARTIFACT_PATH},
         ],
-        resources=_DEFAULT_RESOURCES,
+        resources=_without_devices(template.get("resources") or {}) or _DEFAULT_RESOURCES,
     )
     server = container(
         "server",
         accelerator.image,
         ("enginewright-runtime", "serve"),
-        pull_policy=pulling.policy,
+        pull_policy=surroundings.pull_policy,
         task=task,
-        mounts=[{"name": "artifact", "mountPath": ARTIFACT_PATH, "readOnly": True}],
+        mounts=[
+            {"name": "artifact", "mountPath": ARTIFACT_PATH, "readOnly": True},
+            *(template.get("volumeMounts") or ()),
+        ],
         resources=resources,
+        env=template.get("env") or (),
     )
     server["ports"] = [{"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"}]
-    server["startupProbe"] = _probe("/v2/health/live", period=2, failures=_STARTUP_SECONDS // 2)
+    server["startupProbe"] = _probe(
+        "/v2/health/live",
+        period=2,
+        failures=(snapshot.startup_seconds or STARTUP_SECONDS) // 2,
+    )
     server["readinessProbe"] = _probe("/v2/health/ready", period=2, failures=2)
     server["livenessProbe"] = _probe("/v2/health/live", period=10, failures=6)
-    sidecar = _sidecar(snapshot, accelerator, task, pulling)
+    sidecar = _sidecar(snapshot, accelerator, task, surroundings)
     account = template.get("serviceAccountName")
     spec: dict[str, Any] = {
         "automountServiceAccountToken": account is not None,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
-        "securityContext": POD_SECURITY,
+        "terminationGracePeriodSeconds": snapshot.termination_seconds or GRACE_SECONDS,
+        "securityContext": pod_security(
+            template.get("securityContext") or {}, assigned_ids=surroundings.assigned_ids
+        ),
         "imagePullSecrets": pull_secrets(
             [
-                *pulling.secrets,
+                *surroundings.pull_secrets,
                 *(each["name"] for each in template.get("imagePullSecrets") or ()),
             ]
         ),
@@ -138,11 +161,11 @@ def _pod_template(
         "topologySpreadConstraints": [
             {
                 "maxSkew": 1,
-                "topologyKey": "kubernetes.io/hostname",
-                "whenUnsatisfiable": "ScheduleAnyway",
+                **each,
                 "labelSelector": {"matchLabels": dict(selector)},
                 "matchLabelKeys": ["pod-template-hash"],
             }
+            for each in template.get("topologySpreadConstraints") or (_OVER_NODES,)
         ],
         "initContainers": [fetch, sidecar],
         "containers": [server],
@@ -154,8 +177,12 @@ def _pod_template(
                 "name": "store",
                 "persistentVolumeClaim": {"claimName": snapshot.store_claim, "readOnly": True},
             },
+            *(template.get("volumes") or ()),
         ],
     }
+    if own := template.get("containerSecurityContext"):
+        for each in (fetch, sidecar, server):
+            each["securityContext"] = {**each["securityContext"], **own}
     for field in ("serviceAccountName", "runtimeClassName", "priorityClassName", "affinity"):
         if template.get(field):
             spec[field] = template[field]
@@ -169,7 +196,7 @@ def _pod_template(
 
 
 def _sidecar(
-    snapshot: Snapshot, accelerator: ClassSnapshot, task: str, pulling: Pulling
+    snapshot: Snapshot, accelerator: ClassSnapshot, task: str, surroundings: Surroundings
 ) -> dict[str, Any]:
     """Return the native sidecar: it starts before the server and ends after it.
 
@@ -179,13 +206,14 @@ def _sidecar(
         SIDECAR,
         accelerator.image,
         ("enginewright-runtime", "sidecar"),
-        pull_policy=pulling.policy,
+        pull_policy=surroundings.pull_policy,
         task=task,
         mounts=[
             {"name": "artifact", "mountPath": ARTIFACT_PATH, "readOnly": True},
             {"name": "podinfo", "mountPath": POD_INFO_PATH, "readOnly": True},
         ],
         resources=dict(snapshot.sidecar_resources) or _sidecar_resources(snapshot),
+        env=snapshot.sidecar_env,
     )
     built["restartPolicy"] = "Always"
     built["ports"] = [{"name": SIDECAR, "containerPort": SIDECAR_PORT, "protocol": "TCP"}]
@@ -212,6 +240,24 @@ def _sidecar_resources(snapshot: Snapshot) -> dict[str, Any]:
         "requests": {"cpu": "10m", "memory": f"{request // _MIB}Mi"},
         "limits": {"memory": f"{limit // _MIB}Mi"},
     }
+
+
+def _progress_seconds(model: InferenceModel) -> int:
+    """Return how long Kubernetes waits for a pod before it gives up: never less than one may take."""
+    asked, startup = model.spec.rollout.progress_timeout, model.spec.serving.startup_timeout
+    least = int(duration(startup).total_seconds()) if startup else STARTUP_SECONDS
+    if asked:
+        return max(int(duration(asked).total_seconds()), least)
+    return max(STARTUP_SECONDS, least)
+
+
+def _without_devices(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the resources that every container has."""
+    sides = {
+        side: {name: each for name, each in (wanted.get(side) or {}).items() if "/" not in name}
+        for side in ("requests", "limits")
+    }
+    return {side: each for side, each in sides.items() if each}
 
 
 def _resources(wanted: Mapping[str, Any], accelerator: ClassSnapshot) -> dict[str, Any]:

@@ -7,7 +7,6 @@ InferenceEngine, and to no model.
 from dataclasses import dataclass
 from typing import Any, Final
 
-from enginewright.api.base import ApiModel
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.contract.task import (
     ENGINE_STAGES,
@@ -20,6 +19,7 @@ from enginewright.contract.task import (
 from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import of_engine
 from enginewright.manifests.owner import owned_metadata
+from enginewright.manifests.placement import dump
 from enginewright.manifests.pods import TMP_VOLUME, container
 
 ENGINE_COMPONENT: Final = "engine"
@@ -38,6 +38,7 @@ class EngineJob:
     task: EngineTask
     pull_policy: str
     store_claim: str
+    assigned_ids: bool = False
 
 
 def lookup_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
@@ -50,7 +51,7 @@ def lookup_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
 def engine_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
     """Return the Job that builds the engine, with one device of the class where it needs one."""
     build = engine.spec.build
-    resources = _dump(build.resources) or _DEFAULT_RESOURCES
+    resources = dump(build.resources) or _DEFAULT_RESOURCES
     on_device = resources
     if build.resource_name:
         limits = {**resources.get("limits", {}), build.resource_name: "1"}
@@ -65,7 +66,7 @@ def engine_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
     if build.node_selector:
         pod["nodeSelector"] = dict(build.node_selector)
     if build.tolerations:
-        pod["tolerations"] = [_dump(each) for each in build.tolerations]
+        pod["tolerations"] = [dump(each) for each in build.tolerations]
     if build.runtime_class_name:
         pod["runtimeClassName"] = build.runtime_class_name
     return _job(engine, wanted, ENGINE_COMPONENT, stages, pod)
@@ -91,6 +92,7 @@ def _job(
         volumes,
         secrets=[each.name for each in engine.spec.build.image_pull_secrets],
         template=engine.spec.pod_template,
+        assigned_ids=wanted.assigned_ids,
         architecture=engine.spec.architecture,
         pod=pod,
     )
@@ -111,7 +113,3 @@ def _stage(
         ],
         resources=resources,
     )
-
-
-def _dump(part: ApiModel) -> dict[str, Any]:
-    return part.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)

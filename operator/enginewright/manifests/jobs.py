@@ -6,8 +6,8 @@ from typing import Any, Final
 from enginewright.api.pods import JobTemplate
 from enginewright.contract.reasons import ExitCode
 from enginewright.manifests.labels import PLACEMENT
-from enginewright.manifests.placement import placement_hash, pod_metadata, pod_placement
-from enginewright.manifests.pods import POD_SECURITY, pull_secrets
+from enginewright.manifests.placement import dump, placement_hash, pod_metadata, pod_placement
+from enginewright.manifests.pods import pod_security, pull_secrets
 
 RETRIES: Final = 2  # of the pod, by the Job controller, for what can pass
 KEPT_SECONDS: Final = 24 * 3600  # for people to look at; the outcome is in a status
@@ -20,6 +20,7 @@ def stages_job(
     *,
     secrets: Iterable[str],
     template: JobTemplate,
+    assigned_ids: bool,
     architecture: str = "",
     pod: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -31,6 +32,7 @@ def stages_job(
         volumes: of the pod.
         secrets: with which images are pulled.
         template: where it runs.
+        assigned_ids: whether the cluster chooses user and groups.
         architecture: that the nodes must have, where nothing else decides it.
         pod: what is added to the pod's spec; its placement goes before the template's.
     """
@@ -66,7 +68,9 @@ def stages_job(
                     "restartPolicy": "Never",
                     "automountServiceAccountToken": False,  # `pod` may know better
                     "enableServiceLinks": False,
-                    "securityContext": POD_SECURITY,
+                    "securityContext": pod_security(
+                        dump(template.security_context), assigned_ids=assigned_ids
+                    ),
                     "imagePullSecrets": pull_secrets(
                         [*secrets, *(each.name for each in template.image_pull_secrets)]
                     ),

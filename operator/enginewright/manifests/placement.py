@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from enginewright.api.base import ApiModel
-from enginewright.api.pods import JobTemplate
+from enginewright.api.pods import JobTemplate, PodSecurityContext
 from enginewright.contract.keys import content, content_hash
 
 ARCHITECTURE: Final = "kubernetes.io/arch"  # label of every node, written by its kubelet
@@ -29,6 +29,9 @@ def merged(defaults: JobTemplate, own: JobTemplate) -> JobTemplate:
         image_pull_secrets=(*defaults.image_pull_secrets, *own.image_pull_secrets),
         runtime_class_name=own.runtime_class_name or defaults.runtime_class_name,
         priority_class_name=own.priority_class_name or defaults.priority_class_name,
+        security_context=PodSecurityContext.model_validate(
+            {**dump(defaults.security_context), **dump(own.security_context)}
+        ),
     )
 
 
@@ -67,7 +70,7 @@ def pod_placement(
         selector[ARCHITECTURE] = image_architecture
     fields = {
         "nodeSelector": selector,
-        "tolerations": [*(wanted.get("tolerations") or ()), *map(_dump, template.tolerations)],
+        "tolerations": [*(wanted.get("tolerations") or ()), *map(dump, template.tolerations)],
         "affinity": template.affinity,
         "priorityClassName": template.priority_class_name,
         "runtimeClassName": template.runtime_class_name or wanted.get("runtimeClassName"),
@@ -75,5 +78,6 @@ def pod_placement(
     return {name: each for name, each in fields.items() if each}
 
 
-def _dump(part: ApiModel) -> dict[str, Any]:
+def dump(part: ApiModel) -> dict[str, Any]:
+    """Return a part as its owner wrote it."""
     return part.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)

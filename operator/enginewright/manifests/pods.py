@@ -1,6 +1,6 @@
 """What every pod of ours has in common: the restricted Pod Security Standard, and no surprises."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from enginewright.contract.task import TASK_VARIABLE
@@ -20,8 +20,23 @@ POD_SECURITY: Final = {
     "fsGroupChangePolicy": "OnRootMismatch",
     "seccompProfile": {"type": "RuntimeDefault"},
 }
+_IDS: Final = ("runAsUser", "runAsGroup", "fsGroup")
 TMP_VOLUME: Final = {"name": "tmp", "emptyDir": {}}
 TMP_MOUNT: Final = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108 - the container's own
+
+
+def pod_security(own: Mapping[str, Any], *, assigned_ids: bool) -> dict[str, Any]:
+    """Return the securityContext of a pod.
+
+    Args:
+        own: what the user asks for, as in the spec.
+        assigned_ids: whether the cluster chooses user and groups, and refuses pods that name them.
+    """
+    left_out = _IDS if assigned_ids else ()
+    return {
+        **{name: value for name, value in POD_SECURITY.items() if name not in left_out},
+        **own,
+    }
 
 
 def container(
@@ -33,6 +48,7 @@ def container(
     task: str | None = None,
     mounts: Iterable[dict[str, Any]] = (),
     resources: dict[str, Any] | None = None,
+    env: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return a container that runs one command of the runtime image on one task (JSON)."""
     built: dict[str, Any] = {
@@ -45,7 +61,7 @@ def container(
         "terminationMessagePolicy": "File",
     }
     if task is not None:
-        built["env"] = [{"name": TASK_VARIABLE, "value": task}]
+        built["env"] = [{"name": TASK_VARIABLE, "value": task}, *env]
     if resources:
         built["resources"] = resources
     return built

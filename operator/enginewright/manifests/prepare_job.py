@@ -52,6 +52,7 @@ class PrepareJob:
     inputs: tuple[Input, ...] = ()
     nodes: Mapping[str, Any] = field(default_factory=dict)  # of the pod's spec: which ones take it
     template: JobTemplate = ANYWHERE
+    assigned_ids: bool = False
     architecture: str = ""  # of the nodes, where nothing else decides it
     account: str | None = None  # whose identity `fetch` may show to an object store
 
@@ -97,6 +98,7 @@ def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
         volumes,
         secrets=wanted.pull_secrets,
         template=wanted.template,
+        assigned_ids=wanted.assigned_ids,
         architecture=wanted.architecture,
         pod={
             "activeDeadlineSeconds": wanted.deadline_seconds,

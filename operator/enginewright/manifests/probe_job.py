@@ -31,6 +31,7 @@ def probe_job(
     pull_policy: str,
     image_pull_secrets: Iterable[str],
     template: JobTemplate = ANYWHERE,
+    assigned_ids: bool = False,
 ) -> dict[str, Any]:
     """Return the Job; its pod's termination message is `contract.images.ImageFacts`."""
     digest = image_hash(image)
@@ -51,5 +52,6 @@ def probe_job(
         [TMP_VOLUME],
         secrets=image_pull_secrets,
         template=template,
+        assigned_ids=assigned_ids,
         pod={"activeDeadlineSeconds": PROBE_SECONDS},
     )

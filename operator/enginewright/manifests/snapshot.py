@@ -52,6 +52,9 @@ class Snapshot(BaseModel):
     store_claim: str
     golden_output_bytes: int | None = None  # where the sidecar needs more memory than usual for it
     sidecar_resources: Mapping[str, Any] = {}  # as in the spec
+    sidecar_env: tuple[Mapping[str, Any], ...] = ()  # likewise
+    startup_seconds: int | None = None  # None: the usual time, as of all that follow
+    termination_seconds: int | None = None
 
     def revision(self) -> str:
         """Return a short hash: equal content gives the same revision, also when it comes back later.

@@ -208,6 +208,7 @@ def _start(
             ),
             pull_policy=facts.config.image_pull_policy,
             store_claim=facts.config.store.claim,
+            assigned_ids=facts.config.openshift,
         ),
     )
     stage = LOOKUP_STAGE if look else ENGINE_STAGES[0]

@@ -207,6 +207,7 @@ def _job(facts: Facts, target: Target, name: str) -> dict[str, Any]:
             inputs=target.inputs,
             nodes=target.prepare_nodes,
             template=_template(facts),
+            assigned_ids=facts.config.openshift,
             architecture=image_architecture(facts, target.image),
             account=target.account,
         ),

@@ -17,15 +17,19 @@ from enginewright.api.inference_model_status import (
     ServingState,
     SourceState,
 )
+from enginewright.api.scalars import duration
 from enginewright.contract.keys import content, content_hash
 from enginewright.manifests.deployment import (
-    Pulling,
+    GRACE_SECONDS,
+    STARTUP_SECONDS,
+    Surroundings,
     pod_templates,
     serving_deployment,
     sidecar_memory,
 )
 from enginewright.manifests.labels import COMPONENT, REVISION
 from enginewright.manifests.names import revision_name
+from enginewright.manifests.placement import dump
 from enginewright.manifests.service import disruption_budget, service
 from enginewright.manifests.snapshot import (
     ClassSnapshot,
@@ -105,7 +109,16 @@ def wanted_snapshot(
         # what changes nothing restarts no pods of revisions from before it was known
         golden_output_bytes=size if sidecar_memory(size) > sidecar_memory(None) else None,
         sidecar_resources=sidecar,
+        sidecar_env=tuple(dump(each) for each in spec.serving.sidecar.env),
+        startup_seconds=_unusual(spec.serving.startup_timeout, STARTUP_SECONDS),
+        termination_seconds=_unusual(spec.serving.termination_grace_period, GRACE_SECONDS),
     )
+
+
+def _unusual(asked: str | None, usual: int) -> int | None:
+    """Return seconds, where they differ from what pods have anyhow."""
+    seconds = int(duration(asked).total_seconds()) if asked else usual
+    return None if seconds == usual else seconds
 
 
 def roll_out(facts: Facts, wanted: Snapshot | None, source: SourceState | None = None) -> Rollout:
@@ -150,8 +163,9 @@ def _revision(
 def _with_templates(facts: Facts, revision: Revision) -> Revision:
     if revision.templates:
         return revision
-    pulling = Pulling(facts.config.image_pull_policy, facts.config.image_pull_secrets)
-    made = pod_templates(facts.model.metadata.name, revision.name, revision.snapshot, pulling)
+    config = facts.config
+    around = Surroundings(config.image_pull_policy, config.image_pull_secrets, config.openshift)
+    made = pod_templates(facts.model.metadata.name, revision.name, revision.snapshot, around)
     return revision.model_copy(update={"templates": made})
 
 
@@ -228,9 +242,7 @@ def _objects(
     yield service(model)
     for name, count in counts.items():
         yield disruption_budget(model, name)
-        yield serving_deployment(
-            model, revision, name, replicas=count, strategy=model.spec.rollout.strategy
-        )
+        yield serving_deployment(model, revision, name, replicas=count)
 
 
 def _removals(facts: Facts, deployments: Iterable[DeploymentView]) -> Iterable[ObjectRef]:

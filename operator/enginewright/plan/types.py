@@ -43,6 +43,7 @@ class Config:
     image_pull_secrets: tuple[str, ...]
     store: StoreConfig
     propose_classes: bool = True  # from the labels of GPU nodes
+    openshift: bool = False  # pods name no user and no groups: the cluster assigns them
     jobs: JobTemplate = ANYWHERE  # where all Jobs run, unless a model says otherwise
 
 

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+from dataclasses import replace
 from importlib import metadata
 from typing import Final
 
@@ -56,7 +57,10 @@ def run(
     Returns:
         0 after a drain; the exit code of the reason when the model must not serve.
     """
-    server = _Server(task, paths or Paths.from_environment(), port, settings or Settings())
+    chosen = settings or Settings()
+    if task.drain_seconds is not None:
+        chosen = replace(chosen, drain_seconds=task.drain_seconds)
+    server = _Server(task, paths or Paths.from_environment(), port, chosen)
     try:
         code = uvloop.run(server.run())
     except OSError as error:

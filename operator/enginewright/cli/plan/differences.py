@@ -53,6 +53,10 @@ def _parts(snapshot: Snapshot) -> dict[str, str]:
         "fallback": _words(snapshot.promise.model_dump(mode="json", exclude_none=True)),
         "queue": str(snapshot.max_queue),
         "podTemplate": _words(snapshot.pod_template),
+        "sidecar resources": _words(snapshot.sidecar_resources),
+        "sidecar environment": _words(snapshot.sidecar_env) if snapshot.sidecar_env else "",
+        "startup seconds": str(snapshot.startup_seconds or ""),
+        "termination seconds": str(snapshot.termination_seconds or ""),
     }
     for each in snapshot.classes:
         found[f"class {each.name}: image"] = each.image
