@@ -190,7 +190,7 @@ def table(text: str) -> list[dict[str, str]]:
 def test_an_address_is_enough_and_the_rest_is_filled_in(namespace: Namespace) -> None:
     namespace.apply(smallest())
     assert namespace.get("inferencemodel", "resnet50")["spec"] == {
-        "source": {"uri": "pvc://models/model.onnx"},
+        "source": {"uri": "pvc://models/model.onnx", "refreshInterval": "0s"},
         "replicas": 1,
         "build": {"timeout": "1h"},
         "fallback": {"policy": "Forbid"},
