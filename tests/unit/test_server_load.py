@@ -300,10 +300,13 @@ def test_a_drain_loses_no_answer(tmp_path: Path, second: int) -> None:
         assert "drained in" in server.log()
 
 
-def test_a_drain_ends_even_if_a_run_does_not(tmp_path: Path, second: int) -> None:
+@pytest.mark.parametrize("by_task", [False, True])
+def test_a_drain_ends_even_if_a_run_does_not(tmp_path: Path, second: int, by_task: bool) -> None:
     task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}])
+    if by_task:  # as of a model with a terminationGracePeriod
+        task = task.model_copy(update={"drain_seconds": 0.5})
     with (
-        Server(tmp_path, task, drain_linger=0.1, drain_seconds=0.5) as server,
+        Server(tmp_path, task, drain_linger=0.1, drain_seconds=20 if by_task else 0.5) as server,
         server.wire() as wire,
     ):
         wire.send(turning(server, second * 100))
