@@ -6,6 +6,7 @@ No kopf handler does IO, keeps state in objects or adds finalizers.
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from contextlib import suppress
@@ -25,6 +26,7 @@ from enginewright.kube.connection import (
 )
 
 EX_CONFIG: Final = 78  # sysexits.h
+EX_TEMPFAIL: Final = 75
 KOPF_GRACE: Final = 0.3  # seconds
 
 
@@ -42,7 +44,7 @@ def main() -> None:
 async def _run(settings: Settings) -> None:
     await load_connection()  # says at once what is wrong with it
     stop = asyncio.Event()
-    app = Application(settings)
+    app = Application(settings, _lost)
     starting = asyncio.create_task(app.start())
     stopping = asyncio.create_task(stop.wait())
     _on_signals(stop)
@@ -52,14 +54,24 @@ async def _run(settings: Settings) -> None:
             starting.cancel()
             return
         starting.result()
-        await _watch(app, stop, stopping)
+        await _watch(app, settings, stop, stopping)
     finally:
         stopping.cancel()
+        await app.stop_acting()
         await app.stop_serving()
         await app.stop()
 
 
-async def _watch(app: Application, stop: asyncio.Event, stopping: asyncio.Task[bool]) -> None:
+def _lost(why: str) -> None:
+    """End at once: whatever is under way must not reach the API server after another one has begun."""
+    logging.getLogger(__name__).error("leads no more, and ends to be started anew: %s", why)
+    logging.shutdown()
+    os._exit(EX_TEMPFAIL)
+
+
+async def _watch(
+    app: Application, settings: Settings, stop: asyncio.Event, stopping: asyncio.Task[bool]
+) -> None:
     """Run kopf until `stop`, or until it fails.
 
     At its end kopf waits 5 s for every task that began after it: for an open scrape of our
@@ -70,7 +82,8 @@ async def _watch(app: Application, stop: asyncio.Event, stopping: asyncio.Task[b
     tasks = await kopf.spawn_tasks(
         registry=_registry(app.router, app.watches),
         settings=_settings(app.watches),
-        clusterwide=True,
+        clusterwide=settings.namespaces is None,
+        namespaces=settings.namespaces or (),
         # Not for peering, which is off: else kopf asks for the user's name, and a pod's has none.
         identity=cast("Any", "enginewright"),  # kopf does not export the type
         stop_flag=unwatch,
@@ -81,6 +94,7 @@ async def _watch(app: Application, stop: asyncio.Event, stopping: asyncio.Task[b
     if stopping.done():
         for name in ("kopf", "asyncio"):  # what kopf leaves open when stopped early is no news
             logging.getLogger(name).setLevel(logging.CRITICAL)
+    await app.stop_acting()  # before all else: another replica waits to begin
     await app.stop_serving()
     unwatch.set()
     await asyncio.wait((watching,), timeout=KOPF_GRACE)

@@ -93,18 +93,26 @@ class World:
         for kind in ("acceleratorclasses", "nodes"):
             self.user.kubectl("delete", kind, "--all")
         # `plan` reads what any operator of the cluster has asked images
-        listed = ("--all-namespaces", "--field-selector", "metadata.name=enginewright-images")
-        found = self.user.kubectl("get", "configmaps", *listed, "--output", "json")
-        for each in json.loads(found)["items"]:
-            others = Namespace(each["metadata"]["namespace"], self.user.kubeconfig)
-            others.kubectl("delete", "configmap", each["metadata"]["name"])
+        self._delete_everywhere(
+            "configmaps", "--field-selector", "metadata.name=enginewright-images"
+        )
+        # of operators that were killed
+        self._delete_everywhere("leases", "--selector", "enginewright.dev/component=claim")
         for namespace in (self.system, self.user):
             namespace.kubectl("create", "serviceaccount", "default")  # nobody else does here
         played.add_node(self.user, "node-1")
         self.user.apply(accelerator_class())
 
-    def operator(self) -> OperatorProcess:
-        return OperatorProcess(self.user.kubeconfig, self.system.name, self.folder)
+    def _delete_everywhere(self, kind: str, *which: str) -> None:
+        found = self.user.kubectl("get", kind, "--all-namespaces", *which, "--output", "json")
+        for each in json.loads(found)["items"]:
+            others = Namespace(each["metadata"]["namespace"], self.user.kubeconfig)
+            others.kubectl("delete", kind, each["metadata"]["name"])
+
+    def operator(self, **settings: object) -> OperatorProcess:
+        return OperatorProcess(
+            self.user.kubeconfig, self.system.name, self.folder, settings=settings
+        )
 
     def jobs(self, component: str) -> list[dict[str, Any]]:
         namespace = self.system if component == "probe" else self.user
@@ -320,6 +328,7 @@ def test_the_operator_may_be_killed_at_any_point(world: World) -> None:
             operator.wait_ready()
             step()
             operator.kill()
+        world.system.kubectl("delete", "lease", "enginewright")  # as if it had expired
     with world.operator() as operator:
         operator.wait_ready().wait_quiet()
         assert operator.writes() == 0

@@ -28,7 +28,9 @@ class FakeKube:
 
     @property
     def writes(self) -> int:
-        return sum(self.calls[verb] for verb in ("apply", "apply_status", "delete"))
+        return sum(
+            self.calls[verb] for verb in ("apply", "apply_status", "create", "replace", "delete")
+        )
 
     def put(self, obj: Mapping[str, Any]) -> JsonObject:
         """Have somebody else write `obj` whole."""
@@ -93,6 +95,27 @@ class FakeKube:
             raise Conflict("the UID in the precondition is another one", code=409)
         changed = {**known, "status": copy.deepcopy(obj["status"])}
         return copy.deepcopy(known) if changed == known else self.put(changed)
+
+    async def create(self, obj: Mapping[str, Any]) -> JsonObject:
+        self._count("create")
+        if self._key(obj) in self.objects:
+            raise Conflict(f"{obj['metadata']['name']} already exists", code=409)
+        return self.put(obj)
+
+    async def replace(self, obj: Mapping[str, Any]) -> JsonObject:
+        self._count("replace")
+        known = self.objects.get(self._key(obj))
+        if known is None:
+            raise NotFound(f"{obj['metadata']['name']} not found", code=404)
+        if known["metadata"]["resourceVersion"] != obj["metadata"]["resourceVersion"]:
+            raise Conflict("the object has been modified", code=409)
+        return self.put(obj)
+
+    @staticmethod
+    def _key(obj: Mapping[str, Any]) -> _Key:
+        metadata = obj["metadata"]
+        resource = resource_of(obj["apiVersion"], obj["kind"])
+        return resource, metadata.get("namespace", ""), metadata["name"]
 
     async def delete(
         self, resource: Resource, namespace: str | None, name: str, *, uid: str

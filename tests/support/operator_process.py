@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -33,7 +34,15 @@ def free_port() -> int:
 class OperatorProcess:
     """Started by `with`; `log` holds what it wrote once it has ended."""
 
-    def __init__(self, kubeconfig: Path, namespace: str, folder: Path, **images: str) -> None:
+    def __init__(
+        self,
+        kubeconfig: Path,
+        namespace: str,
+        folder: Path,
+        *,
+        settings: Mapping[str, object] | None = None,
+        **images: str,
+    ) -> None:
         self.port = free_port()
         self._log_path = folder / f"operator-{self.port}.log"
         config = {
@@ -41,6 +50,7 @@ class OperatorProcess:
             "store": {"claim": STORE, "size": "1Gi", "accessMode": "ReadWriteMany"},
             "logLevel": "debug",
             "httpPort": self.port,
+            **(settings or {}),
         }
         self.environment = {
             **os.environ,
@@ -66,7 +76,7 @@ class OperatorProcess:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.kill()
+        self._end()
         if kind is not None:
             print(self.log[-20_000:])
 
@@ -75,9 +85,36 @@ class OperatorProcess:
         return self._log_path.read_text()
 
     def wait_ready(self) -> Self:
-        """Wait until everything is listed and the workers run."""
-        eventually(lambda: self.get("/readyz")[0] == 200, 30, "ready", interval=0.05)
+        """Wait until everything is listed, it leads and the workers run.
+
+        After another one was killed that takes until the Lease has expired.
+        """
+        eventually(lambda: self.leads and self._is_ready, 30, "ready", interval=0.05)
         return self
+
+    def wait_standby(self) -> Self:
+        """Wait until everything is listed and another one is known to lead."""
+        eventually(lambda: self._is_ready and "stands by" in self.log, 30, "standby", interval=0.05)
+        return self
+
+    @property
+    def leads(self) -> bool:
+        """Tell whether it acts."""
+        return self.total("enginewright_leader") == 1
+
+    @property
+    def _is_ready(self) -> bool:
+        return self.get("/readyz")[0] == 200
+
+    def _end(self) -> None:
+        """End it so that the next one need not wait for the Lease to expire."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.kill()
+            self._process = None
 
     def kill(self) -> None:
         """End it as a node that loses power does."""
@@ -95,12 +132,14 @@ class OperatorProcess:
 
     def terminate(self) -> tuple[int, float]:
         """End it as the kubelet does; exit code and seconds."""
-        assert self._process is not None
         started = time.monotonic()
+        self.tell_to_end()
+        return self.wait_exit(), time.monotonic() - started
+
+    def tell_to_end(self) -> None:
+        """Ask it to end, and do not wait."""
+        assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        code = self._process.wait(20)
-        self._process = None
-        return code, time.monotonic() - started
 
     def get(self, path: str) -> tuple[int, str]:
         """GET from its HTTP server; status 0 while nobody listens."""

@@ -35,6 +35,8 @@ FULL: Object = {
     "nodeSelector": {"disk": "ssd"},
     "tolerations": [{"operator": "Exists"}],
     "affinity": {"nodeAffinity": {}},
+    "replicas": 3,
+    "watchNamespaces": ["shop", "home"],
 }
 VARIANTS = {
     "smallest": {"images": {"operator": "operator:1", "runtime": {"cpu": "cpu:1"}}},
@@ -43,6 +45,7 @@ VARIANTS = {
         **IMAGES,
         "crds": {"install": False},
         "accelerators": {"cpu": {"create": False}, "propose": False},
+        "rbac": {"aggregate": False},
     },
 }
 
@@ -74,8 +77,14 @@ def of_kind(objects: list[Object], kind: str) -> list[Object]:
 
 
 def one(objects: list[Object], kind: str) -> Object:
-    (found,) = of_kind(objects, kind)
-    return found
+    """The only object of a kind, or the only one that is named as the release is."""
+    found = of_kind(objects, kind)
+    if len(found) > 1:
+        (deployment,) = of_kind(objects, "Deployment")
+        name = deployment["metadata"]["name"]
+        found = [each for each in found if each["metadata"]["name"] == name]
+    (only,) = found
+    return only
 
 
 @pytest.fixture(scope="module", params=sorted(VARIANTS))
@@ -110,7 +119,9 @@ def test_pods_are_restricted(objects: list[Object]) -> None:
 
 
 def rules(objects: list[Object]) -> list[Object]:
-    roles = of_kind(objects, "ClusterRole") + of_kind(objects, "Role")
+    """What the operator may do."""
+    roles = [each for kind in ("ClusterRole", "Role") for each in of_kind(objects, kind)]
+    roles = [each for each in roles if "aggregate" not in str(each["metadata"]["labels"])]
     return list(itertools.chain.from_iterable(role["rules"] for role in roles))
 
 
@@ -148,10 +159,73 @@ def test_the_store_is_the_only_claim_and_is_never_deleted(
     objects: list[Object], variant: str
 ) -> None:
     found = [rule for rule in rules(objects) if "persistentvolumeclaims" in rule["resources"]]
-    (rule,) = found
     claim = VARIANTS[variant].get("store", {}).get("claim", "enginewright-store")
-    assert rule["resourceNames"] == [claim]
-    assert "delete" not in rule["verbs"]
+    for rule in found:
+        assert rule["resourceNames"] == [claim]
+        assert "delete" not in rule["verbs"]
+    assert len(found) == (2 if variant == "full" else 1)  # one for each watched namespace
+
+
+def test_with_namespaces_only_what_has_none_is_allowed_everywhere(
+    objects: list[Object], variant: str
+) -> None:
+    everywhere = one(objects, "ClusterRole")["rules"]
+    written = {
+        resource
+        for rule in everywhere
+        for resource in rule["resources"]
+        if set(rule["verbs"]) - {"get", "list", "watch"}
+    }
+    if variant == "full":
+        assert written == {"acceleratorclasses", "acceleratorclasses/status"}
+        bound = {
+            (each["metadata"]["namespace"], each["roleRef"]["name"])
+            for each in of_kind(objects, "RoleBinding")
+        }
+        assert bound == {
+            ("home", "enginewright"),
+            ("home", "enginewright-home"),
+            ("shop", "enginewright-home"),
+        }
+    else:
+        assert {"jobs", "deployments"} <= written
+        assert len(of_kind(objects, "Role")) == 1
+
+
+def test_the_lease_is_written_at_home_and_read_everywhere(objects: list[Object]) -> None:
+    (listing,) = [r for r in one(objects, "ClusterRole")["rules"] if "leases" in r["resources"]]
+    assert listing["verbs"] == ["list"]
+    writing = [r for r in one(objects, "Role")["rules"] if "leases" in r["resources"]]
+    names = ["enginewright", "enginewright-classes"]
+    assert [(each["verbs"], each.get("resourceNames")) for each in writing] == [
+        (["update"], names),
+        (["create"], None),
+    ]
+
+
+def test_users_get_rights_on_models_and_read_classes() -> None:
+    rendered = render(IMAGES)
+    rights: dict[str, dict[str, set[str]]] = {"view": {}, "edit": {}, "admin": {}}
+    for each in of_kind(rendered, "ClusterRole"):
+        for role, found in rights.items():
+            label = f"rbac.authorization.k8s.io/aggregate-to-{role}"
+            if each["metadata"]["labels"].get(label) != "true":
+                continue
+            for rule in each["rules"]:
+                for resource in rule["resources"]:
+                    found.setdefault(resource, set()).update(rule["verbs"])
+    reading = {"get", "list", "watch"}
+    writing = reading | {"create", "update", "patch", "delete", "deletecollection"}
+    for kind in ("inferencemodels", "inferenceengines"):
+        assert rights["view"][kind] == reading
+        assert rights["edit"][kind] == rights["admin"][kind] == writing
+    for found in rights.values():
+        assert found["acceleratorclasses"] == reading
+        assert found["inferencemodels/status"] == reading  # the operator's to write
+    assert rights["edit"]["inferencemodels/scale"] == {"get", "update", "patch"}
+    assert rights["view"]["inferencemodels/scale"] == {"get"}
+    off = render({**IMAGES, "rbac": {"aggregate": False}})
+    assert len(of_kind(off, "ClusterRole")) == 1
 
 
 def test_bindings_bind_the_pods_account(objects: list[Object]) -> None:
@@ -165,10 +239,34 @@ def test_bindings_bind_the_pods_account(objects: list[Object]) -> None:
         ]
 
 
-def test_one_operator_at_a_time(objects: list[Object]) -> None:
+def test_one_replica_by_default_and_the_next_is_ready_before_it_ends(
+    objects: list[Object], variant: str
+) -> None:
     spec = one(objects, "Deployment")["spec"]
-    assert spec["replicas"] == 1
-    assert spec["strategy"] == {"type": "Recreate"}
+    assert spec["replicas"] == (3 if variant == "full" else 1)
+    assert spec["strategy"] == {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+
+
+def test_several_replicas_are_spread_and_evicted_one_by_one(
+    objects: list[Object], variant: str
+) -> None:
+    spread = pod(objects).get("topologySpreadConstraints", [])
+    if variant != "full":
+        assert not spread
+        assert not of_kind(objects, "PodDisruptionBudget")
+        return
+    labels = one(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    for each in spread:
+        assert each["whenUnsatisfiable"] == "ScheduleAnyway"
+        assert each["labelSelector"]["matchLabels"].items() <= labels.items()
+    keys = [each["topologyKey"] for each in spread]
+    assert keys == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+    budget = one(objects, "PodDisruptionBudget")["spec"]
+    assert budget["maxUnavailable"] == 1
+    assert budget["selector"]["matchLabels"].items() <= labels.items()
+    mine = [{"topologyKey": "rack", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]
+    values = {**IMAGES, "topologySpreadConstraints": mine}
+    assert pod(render(values))["topologySpreadConstraints"] == mine
 
 
 def test_service_and_probes_reach_the_port(objects: list[Object]) -> None:
@@ -198,10 +296,14 @@ def test_the_operator_reads_what_the_chart_writes() -> None:
     store = settings.config.store
     assert (store.claim, store.size) == ("models", "1Ti")
     assert (store.access_mode, store.storage_class) == ("ReadWriteOnce", "fast")
+    assert settings.deployment == "enginewright"
+    assert settings.namespaces == {"shop", "home"}
 
 
 def test_the_operator_reads_the_defaults() -> None:
-    config = load_settings(environment(render(VARIANTS["smallest"]))).config
+    settings = load_settings(environment(render(VARIANTS["smallest"])))
+    assert settings.namespaces is None
+    config = settings.config
     assert config.images == {"cpu": "cpu:1"}
     assert config.image_pull_secrets == ()
     assert config.store.storage_class is None
@@ -277,6 +379,9 @@ def test_releases_do_not_share_names() -> None:
         ({**IMAGES, "store": {"accessMode": "ReadWriteAll"}}, "'ReadWriteMany', 'ReadWriteOnce'"),
         ({**IMAGES, "store": {"size": "much"}}, "/store/size"),
         ({**IMAGES, "store": {"claim": "My Claim"}}, "/store/claim"),
+        ({**IMAGES, "replicas": -1}, "/replicas"),
+        ({**IMAGES, "watchNamespaces": ["My Shop"]}, "/watchNamespaces/0"),
+        ({**IMAGES, "watchNamespaces": "shop"}, "/watchNamespaces"),
         ({**IMAGES, "logLevel": "loud"}, "'debug', 'info', 'warning', 'error'"),
         ({**IMAGES, "crds": {"install": "no"}}, "/crds/install"),
         ({**IMAGES, "imagePullSecrets": ["registry"]}, "/imagePullSecrets/0"),

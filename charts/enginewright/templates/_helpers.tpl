@@ -44,6 +44,46 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   "jobs" .Values.jobs
   "openshift" .Values.openshift
   "proposeClasses" .Values.accelerators.propose
+  "deployment" (include "enginewright.name" .)
+  "watchNamespaces" .Values.watchNamespaces
   "logLevel" .Values.logLevel
 | toJson -}}
+{{- end -}}
+
+{{- /* What the operator does in each namespace that it watches. */ -}}
+{{- define "enginewright.rules" -}}
+- apiGroups: [enginewright.dev]
+  resources: [inferencemodels]
+  verbs: [get, list, watch]
+- apiGroups: [enginewright.dev]
+  resources: [inferenceengines] # deleted where the store has lost the engine, to have it built anew
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [enginewright.dev]
+  resources: [inferencemodels/status, inferenceengines/status]
+  verbs: [get, patch]
+- apiGroups: [enginewright.dev]
+  resources: [inferencemodels/finalizers, inferenceengines/finalizers] # to own objects where admission asks for it, as on OpenShift
+  verbs: [update]
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [apps]
+  resources: [deployments, controllerrevisions]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [pods] # patched to annotate one that may become unready, docs/sidecar.md
+  verbs: [get, list, watch, patch]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims] # the store's and no other; never deleted
+  resourceNames: [{{ .Values.store.claim | quote }}]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [get, create, patch]
 {{- end -}}

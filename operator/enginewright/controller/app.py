@@ -2,8 +2,11 @@
 
 import asyncio
 import logging
+import socket
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -15,12 +18,15 @@ from prometheus_client import (
 from enginewright.controller.cache import Cache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.classes import ClassReconciler
+from enginewright.controller.election import Claim, Election
 from enginewright.controller.engines import EngineReconciler
 from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
 from enginewright.controller.health import HealthServer
+from enginewright.controller.home import Home
 from enginewright.controller.images import ImageReconciler
-from enginewright.controller.informer import Informer, watches
+from enginewright.controller.informer import RETRY, Informer, watches
+from enginewright.controller.leader import EVERYTHING
 from enginewright.controller.loop import Controller, LoopMetrics
 from enginewright.controller.metrics import EngineMetrics, ModelCollector
 from enginewright.controller.proposals import KEY as PROPOSALS
@@ -32,35 +38,66 @@ from enginewright.controller.verdicts import VerdictPoller
 from enginewright.kube.api import JsonObject
 from enginewright.kube.client import KubeClient
 from enginewright.kube.connection import load_connection
+from enginewright.kube.errors import KubeError
 from enginewright.kube.metrics import RestMetrics
 from enginewright.kube.pod_http import pod_http
-from enginewright.kube.resources import Resource
+from enginewright.kube.resources import ACCELERATOR_CLASSES, Resource
+from enginewright.manifests.labels import OPERATOR
 from enginewright.plan.plan import plan
+from enginewright.plan.types import EventIntent
 
 MODEL_WORKERS: Final = 8  # each holds at most one request; the event loop is one
 ENGINE_WORKERS: Final = 4
-GRACE: Final = 1.0  # seconds for work under way when we are told to stop
+GRACE: Final = 0.7  # seconds for work under way when we are told to stop
+EVENTS_GRACE: Final = 0.2  # seconds for Events that are not written yet
+_CLASSES: Final = (
+    f"{ACCELERATOR_CLASSES.plural}.{ACCELERATOR_CLASSES.group}"  # no namespace has a dot
+)
 
 _logger = logging.getLogger(__name__)
 
 
 class Application:
-    """Made inside a running event loop; `router` is what the informer feeds."""
+    """Made inside a running event loop; `router` is what the informer feeds.
 
-    def __init__(self, settings: Settings) -> None:
+    `lost` is called when this process has led and may do so no more; it must end the process.
+    """
+
+    def __init__(self, settings: Settings, lost: Callable[[str], None]) -> None:
         disable_created_metrics()  # a second series for each counter that nothing reads
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         loops = LoopMetrics(registry)
-        self._client = KubeClient(load_connection, RestMetrics(registry))
+        self._client = KubeClient(load_connection, RestMetrics(registry), may_write=self._may_write)
+        # Of their own: renewals wait for no other request, and no candidate is kept from standing.
+        self._leases = KubeClient(load_connection, RestMetrics(registry, "enginewright_lease"))
+        self._notices = EventRecorder(self._leases)
+        self._home = Home(self._leases, settings.config.namespace, settings.deployment)
+        self._refusal: str | None = None
+        name = settings.deployment or OPERATOR
+        scope = settings.namespaces or frozenset({EVERYTHING})
+        self._election = self._elect(settings, name, scope, lost, self._refused)
+        # What has no namespace is kept by one release only, whatever namespaces each one watches.
+        self._classes_election = (
+            self._elect(settings, f"{name}-classes", frozenset({_CLASSES}), lost, _others_classes)
+            if settings.namespaces
+            else None
+        )
         cache = Cache()
         executor = Executor(self._client, cache, written=self._written)
         pods = PodCatchUp(self._client, cache)
         self._recorder = EventRecorder(self._client)
         self.watches = watches(settings.config.store.claim)
         self._images = ImageReconciler(
-            self._client, cache, pods, executor, settings.config, changed=self._all_models
+            self._client,
+            cache,
+            pods,
+            executor,
+            settings.config,
+            changed=self._all_models,
+            owned=self._home.owned,
+            lacks_owner=self._home.lacks_owner,
         )
         self._verdicts = VerdictPoller(
             cache,
@@ -120,7 +157,13 @@ class Application:
         )
         self._proposals: Controller[str] = Controller(
             "classproposals",
-            ProposalReconciler(self._client, cache, settings.config).reconcile,
+            ProposalReconciler(
+                self._client,
+                cache,
+                settings.config,
+                owned=self._home.owned,
+                lacks_owner=self._home.lacks_owner,
+            ).reconcile,
             loops,
             workers=1,
             describe=lambda _key: {},
@@ -135,15 +178,17 @@ class Application:
         self.router = Router(
             cache,
             Sinks(
-                model=self._models.queue.add,
-                engine=self._engines.queue.add,
-                accelerator_class=self._classes.queue.add,
-                image=self._probes.queue.add,
-                proposals=lambda: self._proposals.queue.add(PROPOSALS),
+                model=self._models.add,
+                engine=self._engines.add,
+                accelerator_class=self._classes.add,
+                image=self._probes.add,
+                proposals=lambda: self._proposals.add(PROPOSALS),
             ),
         )
-        self._informer = Informer(self._client, self.router, self.watches)
-        ModelCollector(cache, registry)
+        self._informer = Informer(
+            self._client, self.router, self.watches, namespaces=settings.namespaces
+        )
+        ModelCollector(cache, registry, leads=self._election.may_act)
         self._health = HealthServer(
             settings.http_port,
             alive=self._why_not_alive,
@@ -151,47 +196,109 @@ class Application:
             registry=registry,
         )
         self._tasks: list[asyncio.Task[None]] = []
+        self._stopped = False
 
     async def start(self) -> None:
-        """Return when everything is listed and the workers run; says what it waits for."""
+        """Return when everything is listed and this process stands for leader."""
         await self._health.start()
         await self._informer.first_listing()
-        await self._images.load()
-        for key in self._images.keys:
-            self._probes.queue.add(key)
-        for controller in self._controllers:
-            controller.start()
-        self._verdicts.start()
-        self._tasks = [
-            asyncio.create_task(self._recorder.run(), name="events"),
-            asyncio.create_task(self._informer.relist_forever(), name="relist"),
-        ]
+        await _until_answered(self._home.load)
+        self._run(self._informer.relist_forever(), "relist")
+        self._run(self._notices.run(), "notices")
+        self._run(self._election.run(), "election")
+        self._run(self._lead(), "leading")
         _logger.info("started")
+
+    async def stop_acting(self) -> None:
+        """Take nothing more, let end what is under way, tell what is to be told, hand over."""
+        if self._stopped:
+            return
+        self._stopped = True
+        for task in self._tasks:
+            if task.get_name() in ("leading", "election", "classes election"):
+                task.cancel()
+        await self._verdicts.stop()
+        ended = await asyncio.gather(*(each.stop(GRACE) for each in self._controllers))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._recorder.drain(), EVENTS_GRACE)
+        if all(ended):  # else the Lease expires: what was cut off may still be carried out
+            for election in filter(None, (self._classes_election, self._election)):
+                await election.release()
 
     async def stop_serving(self) -> None:
         """Close the probes' and Prometheus' connections."""
         await self._health.stop()
 
     async def stop(self) -> None:
-        """Take nothing more, let end what is under way, tell what is to be told, close."""
-        await self._verdicts.stop()
-        await asyncio.gather(*(controller.stop(GRACE) for controller in self._controllers))
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._recorder.drain(), GRACE / 2)
+        """End whatever is left, after `stop_acting`."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._client.close()
+        await self._leases.close()
         _logger.info("stopped")
+
+    async def _lead(self) -> None:
+        """Start what writes, once this process leads."""
+        await self._election.leading.wait()
+        await _until_answered(self._images.load)
+        self._run(self._recorder.run(), "events")
+        for controller in (self._models, self._engines, self._probes):
+            controller.start()
+        self._verdicts.start()
+        for key in self._images.keys:
+            self._probes.add(key)
+        self.router.begin()
+        if self._classes_election is not None:
+            self._run(self._classes_election.run(), "classes election")
+            await self._classes_election.leading.wait()
+        for controller in (self._classes, self._proposals):
+            controller.start()
+        self.router.begin()
+        await asyncio.Event().wait()  # a task that has ended is trouble
+
+    def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._tasks.append(asyncio.create_task(work, name=name))
+
+    def _elect(
+        self,
+        settings: Settings,
+        name: str,
+        scope: frozenset[str],
+        lost: Callable[[str], None],
+        refused: Callable[[str | None], None],
+    ) -> Election:
+        claim = Claim(
+            (settings.config.namespace, name),
+            f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}",
+            scope,
+            self._home.owned,
+        )
+        return Election(self._leases, claim, lost=lost, refused=refused)
+
+    def _refused(self, why: str | None) -> None:
+        """Say that another release is in the way, or remember that none is."""
+        if why is not None and why != self._refusal:
+            _logger.warning("does nothing: %s", why)
+            if self._home.deployment is not None:
+                intent = EventIntent("Warning", "ClaimedByAnotherRelease", why)
+                self._notices.tell(self._home.deployment, intent)
+        self._refusal = why
+
+    def _may_write(self) -> bool:
+        classes = self._classes_election
+        return self._election.may_act() and (
+            classes is None or not classes.leading.is_set() or classes.may_act()
+        )
 
     def _written(self, resource: Resource, obj: JsonObject) -> None:
         self.router.written(resource, obj)
 
     def _model_changed(self, key: ModelKey) -> None:
-        self._models.queue.add(key)
+        self._models.add(key)
 
     def _engine_changed(self, namespace: str, name: str) -> None:
-        self._engines.queue.add(EngineKey(namespace, name))
+        self._engines.add(EngineKey(namespace, name))
 
     def _all_models(self) -> None:
         self.router.all_models()
@@ -203,6 +310,26 @@ class Application:
         return "; ".join(troubles) or None
 
     def _why_not_ready(self) -> str | None:
+        """Return why not; one that stands by is ready, since the release has one that leads."""
         if not self._informer.synced:
             return "not everything is listed yet"
-        return None if self._images.loaded else "what the images hold is not loaded yet"
+        if self._refusal is not None:
+            return self._refusal
+        if self._election.leading.is_set() and not self._images.loaded:
+            return "what the images hold is not loaded yet"
+        return None
+
+
+async def _until_answered(call: Callable[[], Awaitable[None]]) -> None:
+    """Repeat a request until the API server answers it."""
+    while True:
+        try:
+            return await call()
+        except KubeError as error:
+            _logger.warning("%s; tried again", error.message)
+            await asyncio.sleep(RETRY)
+
+
+def _others_classes(why: str | None) -> None:
+    if why is not None:
+        _logger.debug("AcceleratorClasses are left to another release: %s", why)

@@ -20,7 +20,7 @@ from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.execute import Executor
 from enginewright.controller.loop import Outcome
 from enginewright.controller.observe import JOB, POD
-from enginewright.kube.api import KubeApi
+from enginewright.kube.api import JsonObject, KubeApi
 from enginewright.kube.errors import NotFound
 from enginewright.kube.resources import CONFIG_MAPS, JOBS, PODS, Resource
 from enginewright.manifests.labels import IMAGE, MANAGED_BY, OPERATOR
@@ -63,6 +63,8 @@ class ImageReconciler:
         config: Config,
         *,
         changed: Callable[[], None],
+        owned: Callable[[JsonObject], JsonObject] = lambda obj: obj,
+        lacks_owner: Callable[[JsonObject], bool] = lambda _stored: False,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._api = api
@@ -71,6 +73,8 @@ class ImageReconciler:
         self._executor = executor
         self._config = config
         self._changed = changed
+        self._owned = owned
+        self._lacks_owner = lacks_owner
         self._now = now
         self._images = {image_hash(image): image for image in config.images.values()}
         self._memory: dict[str, _Memory] = {}
@@ -92,6 +96,8 @@ class ImageReconciler:
         for key, text in (stored.get("data") or {}).items():
             if key in self._images and (facts := _read_entry(text, self._images[key])):
                 self.facts[self._images[key]] = facts
+        if self._lacks_owner(stored):
+            await self._keep(self.facts)
         self.loaded = True
 
     async def reconcile(self, key: str) -> Outcome:
@@ -149,7 +155,7 @@ class ImageReconciler:
             template=self._config.jobs,
             assigned_ids=self._config.openshift,
         )
-        made = await self._executor.apply(job)
+        made = await self._executor.apply(self._owned(job))
         if state.replaces in observed.jobs:
             await self._delete(state.replaces)
         return Outcome(again=made)
@@ -160,28 +166,30 @@ class ImageReconciler:
 
     async def _learn(self, image: str, facts: ImageFacts) -> None:
         known = {**self.facts, image: facts}
-        await self._api.apply(
-            {
-                "apiVersion": CONFIG_MAPS.api_version,
-                "kind": CONFIG_MAPS.kind,
-                "metadata": {
-                    "name": CONFIG_MAP,
-                    "namespace": self._config.namespace,
-                    "labels": {MANAGED_BY: OPERATOR},
-                },
-                # Whole: what an apply leaves out is removed.
-                "data": {
-                    image_hash(one): json.dumps(
-                        {"image": one, "facts": known[one].model_dump(mode="json")}, sort_keys=True
-                    )
-                    for one in known
-                },
-            }
-        )
+        await self._keep(known)
         self.facts = known
         self.failures = {one: why for one, why in self.failures.items() if one != image}
         _logger.info("image %s: %s", image, facts.to_json())
         self._changed()
+
+    async def _keep(self, known: dict[str, ImageFacts]) -> None:
+        config_map: JsonObject = {
+            "apiVersion": CONFIG_MAPS.api_version,
+            "kind": CONFIG_MAPS.kind,
+            "metadata": {
+                "name": CONFIG_MAP,
+                "namespace": self._config.namespace,
+                "labels": {MANAGED_BY: OPERATOR},
+            },
+            # Whole: what an apply leaves out is removed.
+            "data": {
+                image_hash(one): json.dumps(
+                    {"image": one, "facts": known[one].model_dump(mode="json")}, sort_keys=True
+                )
+                for one in known
+            },
+        }
+        await self._api.apply(self._owned(config_map))
 
     def _report(self, image: str, failure: str) -> None:
         if failure != self.failures.get(image):

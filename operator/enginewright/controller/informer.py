@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from enginewright.controller.routing import Router
-from enginewright.kube.api import KubeApi
+from enginewright.kube.api import KubeApi, Listing
 from enginewright.kube.errors import KubeError, NotFound
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
@@ -68,7 +68,7 @@ def watches(claim: str) -> tuple[Watch, ...]:
 
 
 class Informer:
-    """Lists everything that is watched into the cache."""
+    """Lists everything that is watched into the cache; of `namespaces`, or of all where it is None."""
 
     def __init__(
         self,
@@ -76,11 +76,13 @@ class Informer:
         router: Router,
         watched: tuple[Watch, ...],
         *,
+        namespaces: frozenset[str] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._api = api
         self._router = router
         self._watched = watched
+        self._namespaces = namespaces
         self._sleep = sleep
         self.synced = False
 
@@ -107,7 +109,7 @@ class Informer:
         """List one kind; returns what is in the way."""
         resource = watch.resource
         try:
-            listing = await self._api.list(resource, labels=watch.labels, fields=watch.fields)
+            listing = await self._list(watch)
         except NotFound:
             return (
                 f"the API server does not know {resource.plural}.{resource.group}:"
@@ -120,3 +122,17 @@ class Informer:
             "listed %s: %d objects, %d changed", resource.plural, len(listing.items), changed
         )
         return None
+
+    async def _list(self, watch: Watch) -> Listing:
+        """List one kind, namespace by namespace where not all are watched. Raises KubeError."""
+
+        async def listed(namespace: str | None) -> Listing:
+            return await self._api.list(
+                watch.resource, namespace, labels=watch.labels, fields=watch.fields
+            )
+
+        if self._namespaces is None or not watch.resource.namespaced:
+            return await listed(None)
+        listings = [await listed(namespace) for namespace in sorted(self._namespaces)]
+        items = tuple(item for listing in listings for item in listing.items)
+        return Listing(items, listings[0].resource_version)  # the oldest: what is newer stays

@@ -87,15 +87,24 @@ class Controller(Generic[Key]):
             for number in range(self._workers)
         ]
 
-    async def stop(self, grace: float) -> None:
-        """Take nothing more, let what is under way end within `grace` seconds, then cut it off."""
+    def add(self, key: Key) -> None:
+        """Queue a key; before the start nobody would take it, and what starts looks at everything."""
+        if self._tasks:
+            self.queue.add(key)
+
+    async def stop(self, grace: float) -> bool:
+        """Take nothing more, let what is under way end within `grace` seconds, then cut it off.
+
+        Returns whether all has ended by itself: a request that was cut off may still be carried out.
+        """
         self.queue.shut_down()
         if not self._tasks:
-            return
+            return True
         _, late = await asyncio.wait(self._tasks, timeout=grace)
         for task in late:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        return not late
 
     def trouble(self) -> str | None:
         """Return why this controller does not work as it should; None when it does."""

@@ -5,7 +5,7 @@ label names an object only for models that are not ready, and only for so many o
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -56,13 +56,28 @@ class _NotReady:
 class ModelCollector(Collector):
     """What the conditions of models say, in all and by name where they are not ready."""
 
-    def __init__(self, cache: Cache, registry: CollectorRegistry) -> None:
+    def __init__(
+        self,
+        cache: Cache,
+        registry: CollectorRegistry,
+        *,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._cache = cache
+        self._leads = leads
         registry.register(self)
 
     @override
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the metrics of all models."""
+        """Yield whether this process leads, and if so the metrics of all models."""
+        leads = self._leads()
+        yield GaugeMetricFamily(
+            "enginewright_leader",
+            "1 for the process that acts, 0 for one that stands by.",
+            value=leads,
+        )
+        if not leads:
+            return  # what models are is said once
         models = list(self._cache.all(INFERENCE_MODELS))
         yield self._counts(models)
         yield from self._not_ready(models)

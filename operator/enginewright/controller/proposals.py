@@ -5,6 +5,7 @@ proposed is kept in a ConfigMap. It is written when something was proposed, and 
 """
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from enginewright.api.accelerator_class import AcceleratorClass
@@ -12,7 +13,7 @@ from enginewright.controller.cache import Cache
 from enginewright.controller.loop import Outcome
 from enginewright.controller.observe import NODE
 from enginewright.controller.parse import parsed
-from enginewright.kube.api import KubeApi
+from enginewright.kube.api import JsonObject, KubeApi
 from enginewright.kube.errors import NotFound
 from enginewright.kube.resources import ACCELERATOR_CLASSES, CONFIG_MAPS, NODES
 from enginewright.manifests.labels import MANAGED_BY, OPERATOR
@@ -28,8 +29,18 @@ _logger = logging.getLogger(__name__)
 class ProposalReconciler:
     """Compares nodes with classes; wake it when either changes."""
 
-    def __init__(self, api: KubeApi, cache: Cache, config: Config) -> None:
+    def __init__(
+        self,
+        api: KubeApi,
+        cache: Cache,
+        config: Config,
+        *,
+        owned: Callable[[JsonObject], JsonObject] = lambda obj: obj,
+        lacks_owner: Callable[[JsonObject], bool] = lambda _stored: False,
+    ) -> None:
         self._api = api
+        self._owned = owned
+        self._lacks_owner = lacks_owner
         self._cache = cache
         self._config = config
         self._kept: dict[str, str] | None = None  # as the ConfigMap has it; None: not read yet
@@ -68,18 +79,20 @@ class ProposalReconciler:
             stored = await self._api.get(CONFIG_MAPS, self._config.namespace, CONFIG_MAP)
         except NotFound:
             return {}
-        return dict(stored.get("data") or {})
+        made = dict(stored.get("data") or {})
+        if self._lacks_owner(stored):
+            await self._keep(made)
+        return made
 
     async def _keep(self, made: dict[str, str]) -> None:
-        await self._api.apply(
-            {
-                "apiVersion": CONFIG_MAPS.api_version,
-                "kind": CONFIG_MAPS.kind,
-                "metadata": {
-                    "name": CONFIG_MAP,
-                    "namespace": self._config.namespace,
-                    "labels": {MANAGED_BY: OPERATOR},
-                },
-                "data": made,  # whole: what an apply leaves out is removed
-            }
-        )
+        config_map: JsonObject = {
+            "apiVersion": CONFIG_MAPS.api_version,
+            "kind": CONFIG_MAPS.kind,
+            "metadata": {
+                "name": CONFIG_MAP,
+                "namespace": self._config.namespace,
+                "labels": {MANAGED_BY: OPERATOR},
+            },
+            "data": made,  # whole: what an apply leaves out is removed
+        }
+        await self._api.apply(self._owned(config_map))

@@ -77,6 +77,14 @@ class Router:
             self._sinks.accelerator_class(accelerator_class["metadata"]["name"])
         self.all_models()
 
+    def begin(self) -> None:
+        """Queue every key there is, once somebody works on them."""
+        self._sinks.proposals()
+        self.everything()
+        for engine in self._cache.all(INFERENCE_ENGINES):
+            metadata = engine["metadata"]
+            self._sinks.engine(EngineKey(metadata["namespace"], metadata["name"]))
+
     def all_models(self) -> None:
         """Queue every model."""
         self._models(self._cache.all(INFERENCE_MODELS))

@@ -30,6 +30,8 @@ class Settings:
     config: Config
     log_level: str
     http_port: int
+    deployment: str | None = None  # the operator's own, which owns what is made in its namespace
+    namespaces: frozenset[str] | None = None  # watched, with the operator's own; None: all
 
 
 class _Document(BaseModel):
@@ -57,6 +59,8 @@ class _Settings(_Document):
     openshift: bool = False
     jobs: _Jobs = _Jobs()
     propose_classes: bool = True
+    deployment: _Name | None = None
+    watch_namespaces: tuple[_Name, ...] = ()
     log_level: Annotated[str, AfterValidator(check_level)] = "info"
     http_port: Annotated[int, Field(ge=1, le=65535)] = 8080
 
@@ -97,4 +101,9 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> Settings:
         ),
         log_level=read.log_level,
         http_port=read.http_port,
+        deployment=read.deployment,
+        # Its own too: Jobs that ask the images run there.
+        namespaces=frozenset({*read.watch_namespaces, namespace})
+        if read.watch_namespaces
+        else None,
     )

@@ -41,7 +41,8 @@ _logger = logging.getLogger(__name__)
 class KubeClient:
     """`KubeApi` over one connection pool to one API server.
 
-    `load` is asked for the connection at first use and again after a 401.
+    `load` is asked for the connection at first use and again after a 401, `may_write` right before each
+    writing request is sent.
     """
 
     def __init__(
@@ -49,9 +50,11 @@ class KubeClient:
         load: Callable[[], Awaitable[Configuration]],
         metrics: RestMetrics,
         *,
+        may_write: Callable[[], bool] = lambda: True,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._load = load
+        self._may_write = may_write
         self._metrics = metrics
         self._sleep = sleep
         self._transport: RESTClientObject | None = None
@@ -107,6 +110,19 @@ class KubeClient:
     async def apply_status(self, obj: Mapping[str, Any]) -> JsonObject:
         """Server-side apply the status of `obj`; NotFound when the object does not exist."""
         return await self._apply(obj, "status", force=True)
+
+    async def create(self, obj: Mapping[str, Any]) -> JsonObject:
+        """Make `obj`; Conflict where there is one of its name."""
+        resource = resource_of(obj["apiVersion"], obj["kind"])
+        path = resource.path(obj["metadata"].get("namespace"))
+        return await self._request("POST", path, body=obj)
+
+    async def replace(self, obj: Mapping[str, Any]) -> JsonObject:
+        """Write `obj` whole; Conflict where it is not of its resource version any more."""
+        resource = resource_of(obj["apiVersion"], obj["kind"])
+        metadata = obj["metadata"]
+        path = resource.path(metadata.get("namespace"), metadata["name"])
+        return await self._request("PUT", path, body=obj)
 
     async def delete(
         self, resource: Resource, namespace: str | None, name: str, *, uid: str
@@ -186,11 +202,13 @@ class KubeClient:
         content_type: str,
     ) -> JsonObject:
         headers = {"Accept": _JSON, "Content-Type": content_type, "User-Agent": USER_AGENT}
+        if authorization := await authorization_of(self._configuration):
+            headers["Authorization"] = authorization
+        if method != "GET" and not self._may_write():
+            raise KubeError("not sent: this process does not lead")
         started = time.monotonic()
         code = FAILED
         try:
-            if authorization := await authorization_of(self._configuration):
-                headers["Authorization"] = authorization
             response = await transport.request(
                 method,
                 f"{self._configuration.host}{target}",

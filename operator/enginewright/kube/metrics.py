@@ -10,15 +10,15 @@ FAILED: Final = "<error>"  # client-go's code of a request without an answer
 class RestMetrics:
     """Counts and times requests; each attempt is one request."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, client: str = "rest_client") -> None:
         self.requests = Counter(
-            "rest_client_requests",
+            f"{client}_requests",
             "Requests to the API server, by method and status code.",
             ("method", "code"),
             registry=registry,
         )
         self.duration = Histogram(
-            "rest_client_request_duration_seconds",
+            f"{client}_request_duration_seconds",
             "Time until the API server's answer was read, by method.",
             ("method",),
             registry=registry,

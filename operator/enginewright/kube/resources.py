@@ -59,6 +59,7 @@ CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeCl
 NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap")
 EVENTS: Final = Resource("", "v1", "events", "Event")
+LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
 _BY_KIND: Final = {
     (resource.api_version, resource.kind): resource
@@ -76,6 +77,7 @@ _BY_KIND: Final = {
         NODES,
         CONFIG_MAPS,
         EVENTS,
+        LEASES,
     )
 }
 

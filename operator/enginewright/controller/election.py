@@ -1,0 +1,299 @@
+"""Leader election and claim over the API server; the decisions are leader.py's.
+
+Runs for as long as the process does. One that has led and does so no more must end: `lost` is
+called, and until then `may_act` keeps every request from being sent.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from enginewright.controller.leader import (
+    EVERYTHING,
+    WITHDRAWN,
+    Candidate,
+    Lead,
+    LeaseKey,
+    Record,
+    Refused,
+    StandBy,
+    Take,
+    Timing,
+    Withdraw,
+)
+from enginewright.kube.api import JsonObject, Listing
+from enginewright.kube.errors import Conflict, KubeError, NotFound
+from enginewright.kube.resources import LEASES, Resource
+from enginewright.manifests.labels import COMPONENT, MANAGED_BY, OPERATOR
+
+SCOPE_ANNOTATION: Final = "enginewright.dev/claims"
+CLAIM: Final = "claim"  # component of the Leases
+SELECTOR: Final = f"{MANAGED_BY}={OPERATOR},{COMPONENT}={CLAIM}"
+_CALL: Final = 3.0  # seconds for a request, so that the deadline leaves time for a second one
+
+_logger = logging.getLogger(__name__)
+
+
+class LeaseApi(Protocol):
+    """What an election needs of the API server. All of them raise `KubeError`."""
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+    ) -> Listing:
+        """Return all objects that match, as they are now."""
+        ...
+
+    async def create(self, obj: Mapping[str, Any]) -> JsonObject:
+        """Make an object; Conflict where there is one."""
+        ...
+
+    async def replace(self, obj: Mapping[str, Any]) -> JsonObject:
+        """Write an object whole; Conflict where it is not of this resource version any more."""
+        ...
+
+
+def steady_clock() -> float:
+    """Return seconds that never go back, and that go on while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is claimed, by whom."""
+
+    key: LeaseKey
+    identity: str
+    scope: frozenset[str]
+    owned: Callable[[JsonObject], JsonObject] = lambda obj: obj  # ties the Lease to the release
+
+
+class Election:
+    """One Lease: waits for it, holds it, hands it over.
+
+    `refused` is told why another release keeps this one from acting, and None when it does no more.
+    """
+
+    def __init__(
+        self,
+        api: LeaseApi,
+        claim: Claim,
+        *,
+        lost: Callable[[str], None],
+        refused: Callable[[str | None], None],
+        timing: Timing | None = None,
+        clock: Callable[[], float] = steady_clock,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._api = api
+        self._claim = claim
+        self._lost = lost
+        self._refused = refused
+        self._timing = timing or Timing()
+        self._candidate = Candidate(claim.key, claim.identity, claim.scope, self._timing)
+        self._clock = clock
+        self._jitter = jitter
+        self._lease: JsonObject | None = None  # as last read or written
+        self._told = ""
+        self.leading = asyncio.Event()
+
+    def may_act(self) -> bool:
+        """Tell whether this process leads at this moment."""
+        return self._candidate.may_act(self._clock())
+
+    async def run(self) -> None:
+        """Wait to lead, then lead; returns when that is over, after `lost` was called."""
+        while True:
+            if await self._campaign():
+                break
+            await asyncio.sleep(self._timing.retry * (0.75 + 0.5 * self._jitter()))
+        _logger.info("leads: holds Lease %s/%s", *self._claim.key)
+        self.leading.set()
+        why = await self._hold()
+        self._candidate.step_down()
+        self._lost(why)
+
+    async def release(self) -> None:
+        """Hand over: another replica need not wait until the Lease expires. `run` has been ended."""
+        self._candidate.step_down()
+        if not self._candidate.has_written:
+            return
+        try:
+            async with asyncio.timeout(1):
+                own = (await self._list()).get(self._claim.key)
+                if own is not None and own.holder == self._claim.identity:
+                    await self._write("", self._timing.lease)
+        except (KubeError, TimeoutError) as error:
+            _logger.warning("the Lease is not handed over, and expires: %s", _text(error))
+
+    async def _campaign(self) -> bool:
+        """Try once; returns whether this process leads now."""
+        try:
+            async with asyncio.timeout(self._timing.deadline):
+                return await self._try()
+        except Conflict:
+            return False  # another replica was quicker
+        except (KubeError, TimeoutError) as error:
+            self._tell(logging.WARNING, f"cannot stand for leader: {_text(error)}")
+            return False
+
+    async def _try(self) -> bool:
+        sent = self._clock()
+        records = await self._list()
+        step = self._candidate.look(records.values(), sent=sent, answered=self._clock())
+        if isinstance(step, Take):
+            await self._take()
+            sent = self._clock()
+            records = await self._list()
+            confirmed = self._candidate.confirm(records.values(), sent=sent, answered=self._clock())
+            if isinstance(confirmed, Lead):
+                self._refused(None)
+                return True
+            if confirmed is None:
+                return False
+            step = confirmed
+        await self._wait(step)
+        return False
+
+    async def _take(self) -> None:
+        sent = self._clock()
+        await self._write(self._claim.identity, self._timing.lease)
+        self._candidate.wrote(sent=sent)
+
+    async def _wait(self, step: Withdraw | StandBy | Refused) -> None:
+        if isinstance(step, StandBy):
+            self._refused(None)
+            self._tell(logging.INFO, f"stands by: {step.holder} leads")
+            return
+        self._refused(_why(step.rival))
+        if isinstance(step, Withdraw):
+            await self._write("", WITHDRAWN)
+            # Two that withdrew from one another must not meet again.
+            await asyncio.sleep(3 * self._timing.retry * self._jitter())
+
+    async def _hold(self) -> str:
+        """Renew until that fails for too long; returns why."""
+        pause, trouble = self._timing.renew, "the process did not run"
+        while True:
+            left = self._candidate.acts_until - self._clock()
+            if left <= 0:
+                return f"the Lease could not be renewed for {self._timing.deadline:g} s: {trouble}"
+            await asyncio.sleep(min(pause, left))
+            pause = self._timing.retry
+            if (left := self._candidate.acts_until - self._clock()) <= 0:
+                continue
+            try:
+                async with asyncio.timeout(min(_CALL, left)):
+                    if taken := await self._renew():
+                        return taken
+                pause, trouble = self._timing.renew, "the process did not run"
+            except (KubeError, TimeoutError) as error:
+                trouble = _text(error)
+                _logger.warning("the Lease is not renewed: %s", trouble)
+
+    async def _renew(self) -> str | None:
+        """Renew once; returns why this is over for good. Raises KubeError."""
+        try:
+            await self._take()
+        except NotFound:
+            return "the Lease has been deleted"
+        except Conflict:  # somebody has annotated it, or an answer to our own write was lost
+            own = (await self._list()).get(self._claim.key)
+            if own is None:
+                return "the Lease has been deleted"
+            if own.holder != self._claim.identity:
+                return f"the Lease has been taken by {own.holder or 'nobody'}"
+            raise
+        return None
+
+    async def _list(self) -> dict[LeaseKey, Record]:
+        """Return all claims in the cluster, and keep the own Lease as it is."""
+        listing = await self._api.list(LEASES, labels=SELECTOR)
+        leases = {_key(lease): lease for lease in listing.items}
+        self._lease = leases.get(self._claim.key)
+        return {key: _record(lease) for key, lease in leases.items()}
+
+    async def _write(self, holder: str, duration: float) -> None:
+        """Write the own Lease where nobody else has since it was read. Raises KubeError."""
+        known = self._lease
+        body = self._body(holder, duration, known)
+        self._lease = (
+            await self._api.create(body) if known is None else await self._api.replace(body)
+        )
+
+    def _body(self, holder: str, duration: float, known: JsonObject | None) -> JsonObject:
+        """Return the Lease; its times are for people: nobody decides by them."""
+        before = (known or {}).get("spec") or {}
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        same = before.get("holderIdentity") == holder
+        namespace, name = self._claim.key
+        metadata: JsonObject = {
+            "name": name,
+            "namespace": namespace,
+            "labels": {MANAGED_BY: OPERATOR, COMPONENT: CLAIM},
+            "annotations": {SCOPE_ANNOTATION: ",".join(sorted(self._claim.scope))},
+        }
+        if known is not None:
+            for field in ("uid", "resourceVersion"):
+                metadata[field] = known["metadata"][field]
+        spec = {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": int(duration),
+            "acquireTime": before.get("acquireTime") if same else now,
+            "renewTime": now,
+            "leaseTransitions": (before.get("leaseTransitions") or 0) + (not same and bool(holder)),
+        }
+        return self._claim.owned(
+            {
+                "apiVersion": LEASES.api_version,
+                "kind": LEASES.kind,
+                "metadata": metadata,
+                "spec": spec,
+            }
+        )
+
+    def _tell(self, level: int, text: str) -> None:
+        """Log what keeps this process waiting, once."""
+        if text != self._told:
+            self._told = text
+            _logger.log(level, "%s", text)
+
+
+def _key(lease: Mapping[str, Any]) -> LeaseKey:
+    return lease["metadata"]["namespace"], lease["metadata"]["name"]
+
+
+def _record(lease: Mapping[str, Any]) -> Record:
+    spec = lease.get("spec") or {}
+    annotations = lease["metadata"].get("annotations") or {}
+    return Record(
+        key=_key(lease),
+        version=lease["metadata"]["resourceVersion"],
+        holder=spec.get("holderIdentity") or "",
+        duration=float(spec.get("leaseDurationSeconds") or 0),
+        scope=frozenset((annotations.get(SCOPE_ANNOTATION) or EVERYTHING).split(",")),
+    )
+
+
+def _why(rival: Record) -> str:
+    """Return the sentence for those who have installed a second release."""
+    namespace, name = rival.key
+    scope = "all namespaces" if EVERYTHING in rival.scope else ", ".join(sorted(rival.scope))
+    return (
+        f"another release watches {scope}: Lease {namespace}/{name}, held by"
+        f" {rival.holder or 'a replica that has just ended'}; uninstall one of them, or give each its own"
+        " namespaces in the chart's value watchNamespaces"
+    )
+
+
+def _text(error: KubeError | TimeoutError) -> str:
+    return error.message if isinstance(error, KubeError) else "no answer in time"

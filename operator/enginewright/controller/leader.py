@@ -1,0 +1,190 @@
+"""Who may act: the decision, without IO and without a clock of its own.
+
+Each release has one Lease, in its own namespace. It elects the leader among the release's replicas, as
+client-go's does, and while it has a holder it claims what the release watches. No object is common to all
+releases, so before it acts a new leader does as in Dekker's algorithm: it writes its own claim, then
+reads all others, and withdraws where one of them overlaps. Of two that write at once at least one sees the other.
+
+Clocks of different machines are never compared: a Lease has expired when this process has seen it unchanged
+for the time that the Lease itself names, and a leader counts from before it sent its last renewal. Between the two
+lies what a request may take that was sent at the last moment.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+EVERYTHING: Final = "*"  # claims every namespace, and all that is cluster-scoped
+WITHDRAWN: Final = 1.0  # seconds: the duration of a Lease that claims nothing any more
+RESERVED: Final = 5.0  # seconds that a release's own replicas have before another one takes over
+
+LeaseKey: TypeAlias = tuple[str, str]  # namespace and name
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds. `deadline` must be less than `lease`: the old leader stops before another begins."""
+
+    lease: float = 10.0  # unchanged for so long, a Lease has expired
+    deadline: float = 7.0  # a leader acts for so long after a renewal
+    renew: float = 2.0  # between renewals
+    retry: float = 0.8  # between looks of those who wait, and after an error
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a Lease says."""
+
+    key: LeaseKey
+    version: str  # changes with every write
+    holder: str  # empty: nobody
+    duration: float
+    scope: frozenset[str]  # names of namespaces, or EVERYTHING
+
+    @property
+    def withdrawn(self) -> bool:
+        """Tell whether it claims nothing; one that was handed over stays claimed for a while."""
+        return not self.holder and self.duration <= WITHDRAWN
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """How this process knows a Lease."""
+
+    version: str
+    since: float
+    was_held: bool  # else it was given up before this process began
+
+
+@dataclass(frozen=True)
+class Take:
+    """Write the own Lease with this process as its holder, where it is still the one that was read."""
+
+    known: Record | None  # None: make it
+
+
+@dataclass(frozen=True)
+class Withdraw:
+    """Give up the own claim: another release has been there before."""
+
+    known: Record
+    rival: Record
+
+
+@dataclass(frozen=True)
+class StandBy:
+    """Another replica of this release leads, or is about to."""
+
+    holder: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Another release has claimed some of the scope."""
+
+    rival: Record
+
+
+@dataclass(frozen=True)
+class Lead:
+    """Act."""
+
+
+def overlap(one: frozenset[str], other: frozenset[str]) -> bool:
+    """Tell whether two scopes have something in common."""
+    return bool(one & other) or EVERYTHING in one | other
+
+
+class Candidate:
+    """One process that wants to lead. Times are seconds of one clock that never goes back."""
+
+    def __init__(self, key: LeaseKey, identity: str, scope: frozenset[str], timing: Timing) -> None:
+        if timing.deadline >= timing.lease:
+            raise ValueError("a leader must stop before its Lease expires")
+        self.key = key
+        self.identity = identity
+        self.scope = scope
+        self.timing = timing
+        self._seen: dict[LeaseKey, _Seen] = {}
+        self._written: float | None = None  # when the last write that succeeded was sent
+        self._leads = False
+
+    def look(
+        self, records: Iterable[Record], *, sent: float, answered: float
+    ) -> Take | Withdraw | StandBy | Refused:
+        """Decide what to do while not leading, from all Leases as listed just now."""
+        found = self._take_in(records, answered)
+        own = found.get(self.key)
+        rival = self._rival(found.values(), sent)
+        if rival is not None:
+            holds = own is not None and own.holder == self.identity
+            return Withdraw(own, rival) if own is not None and holds else Refused(rival)
+        free = own is None or own.holder in ("", self.identity) or self._expired(own, sent)
+        return Take(own) if own is None or free else StandBy(own.holder)
+
+    def wrote(self, *, sent: float) -> None:
+        """Take in that the own Lease was written with this process as its holder."""
+        self._written = sent
+
+    def confirm(
+        self, records: Iterable[Record], *, sent: float, answered: float
+    ) -> Lead | Withdraw | None:
+        """Decide once `Take` has been done and all Leases were listed after it; None: too late."""
+        found = self._take_in(records, answered)
+        own = found.get(self.key)
+        if own is None or own.holder != self.identity or not self._in_time(answered):
+            return None
+        if rival := self._rival(found.values(), sent):
+            return Withdraw(own, rival)
+        self._leads = True
+        return Lead()
+
+    def may_act(self, now: float) -> bool:
+        """Tell whether this process leads, by its own clock."""
+        return self._leads and self._in_time(now)
+
+    @property
+    def has_written(self) -> bool:
+        """Tell whether the own Lease may still name this process."""
+        return self._written is not None
+
+    @property
+    def acts_until(self) -> float:
+        """Return when it must have stopped unless it renews."""
+        return (self._written or 0.0) + self.timing.deadline
+
+    def step_down(self) -> None:
+        """Lead no more, for good or until the next `confirm`."""
+        self._leads = False
+
+    def _in_time(self, now: float) -> bool:
+        return self._written is not None and now < self.acts_until
+
+    def _take_in(self, records: Iterable[Record], now: float) -> dict[LeaseKey, Record]:
+        found = {record.key: record for record in records}
+        self._seen = {key: self._sight(record, now) for key, record in found.items()}
+        return found
+
+    def _sight(self, record: Record, now: float) -> _Seen:
+        before = self._seen.get(record.key)
+        if before is not None and before.version == record.version:
+            return before
+        was_held = before is not None and before.was_held
+        return _Seen(record.version, now, was_held=was_held or bool(record.holder))
+
+    def _rival(self, records: Iterable[Record], now: float) -> Record | None:
+        """Return another release's claim; the same one each time where there are several."""
+        rivals = [
+            record
+            for record in records
+            if record.key != self.key
+            and not record.withdrawn
+            and self._seen[record.key].was_held
+            and overlap(self.scope, record.scope)
+            and not self._expired(record, now, RESERVED)
+        ]
+        return min(rivals, key=lambda record: record.key, default=None)
+
+    def _expired(self, record: Record, now: float, more: float = 0.0) -> bool:
+        """Tell whether nobody has written it for its time; `now` is when the listing was sent."""
+        return now - self._seen[record.key].since >= record.duration + more

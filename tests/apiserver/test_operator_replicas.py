@@ -1,0 +1,246 @@
+"""Several operators at one API server: replicas of a release, and releases beside each other."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.apiserver.test_operator_lifecycle import GOOD, MODEL, World, model
+from tests.e2e.harness import Namespace, eventually
+from tests.support.operator_process import OperatorProcess
+
+pytestmark = pytest.mark.apiserver
+
+FAIL_OVER = 15.0  # seconds
+HAND_OVER = 2.0
+
+
+@pytest.fixture
+def world(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[World]:
+    world = World(new_namespace(), new_namespace(), tmp_path)
+    world.furnish()
+    yield world
+    world.user.kubectl("delete", "inferencemodels", "--all")
+
+
+def lease(namespace: Namespace, name: str = "enginewright") -> dict[str, Any]:
+    return dict(namespace.get("lease", name)["spec"])
+
+
+@contextmanager
+def two(world: World) -> Iterator[tuple[OperatorProcess, OperatorProcess]]:
+    """A leader with a model that serves, and a follower."""
+    with world.operator() as leader:
+        world.bring_up(leader)
+        with world.operator() as follower:
+            follower.wait_standby()
+            yield leader, follower
+
+
+def wait_until_it_acts(world: World, uri: str, started: float) -> float:
+    """Change the model, and return how long after `started` that was acted upon."""
+    before = {job["metadata"]["name"] for job in world.jobs("prepare")}
+    world.user.apply(model(uri=uri))
+    generation = world.user.get("im", MODEL)["metadata"]["generation"]
+
+    def acted() -> bool:
+        status = world.user.get("im", MODEL).get("status", {})
+        return bool(status.get("observedGeneration") == generation)
+
+    eventually(acted, 30, "the next leader", interval=0.05)
+    assert len({job["metadata"]["name"] for job in world.jobs("prepare")} - before) == 1
+    return time.monotonic() - started
+
+
+def test_a_follower_takes_over_from_a_leader_that_is_killed(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with two(world) as (leader, follower):
+        world.user.apply(model(uri="https://example.com/second.onnx"))
+        world.job("prepare", 2)
+        leader.wait_quiet()
+        assert follower.writes() == 0
+        assert follower.total("enginewright_models") == 0
+        assert leader.total("enginewright_models", condition="Ready", status="True") == 0
+        assert leader.total("enginewright_models", condition="Available", status="True") == 1
+        assert follower.total("workqueue_depth") == 0
+        assert follower.passes() == 0
+
+        listed = follower.reads()
+        started = time.monotonic()
+        leader.kill()
+        seconds = wait_until_it_acts(world, "https://example.com/third.onnx", started)
+        assert seconds < FAIL_OVER
+        assert follower.leads
+        assert follower.reads() - listed <= 3  # its cache was warm
+        assert len(world.jobs("probe")) == 1
+    with capsys.disabled():
+        print(f"\nfail-over after SIGKILL: acted upon after {seconds:.1f} s")
+
+
+def test_a_leader_that_is_told_to_end_hands_over(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    took = []
+    with two(world) as (first, second):
+        for old, uri in ((first, "second"), (second, "third")):
+            with world.operator() if old is second else nullcontext(second) as new:
+                new.wait_standby()
+                started = time.monotonic()
+                code, _ = old.terminate()
+                took.append(wait_until_it_acts(world, f"https://example.com/{uri}.onnx", started))
+                assert code == 0
+                assert new.leads
+                assert "level=error" not in old.log
+    assert max(took) < HAND_OVER
+    assert lease(world.system)["holderIdentity"] == ""
+    with capsys.disabled():
+        print(
+            f"\nhand-over on SIGTERM: acted upon after {', '.join(f'{each:.2f} s' for each in took)}"
+        )
+
+
+def test_a_leader_that_loses_its_lease_ends(world: World) -> None:
+    with world.operator() as operator:
+        operator.wait_ready()
+        stolen = {"spec": {"holderIdentity": "somebody"}}
+        world.system.kubectl(
+            "patch", "lease", "enginewright", "--type=merge", "--patch", json.dumps(stolen)
+        )
+        assert operator.wait_exit() == 75
+        assert "the Lease has been taken by somebody" in operator.log
+    with world.operator() as operator:
+        operator.wait_ready()  # nobody renews it
+
+
+def test_what_leading_and_standing_by_cost(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def requests(operator: OperatorProcess) -> float:
+        return operator.total("enginewright_lease_requests_total")
+
+    with two(world) as (leader, follower):
+        leader.wait_quiet()
+        before = [requests(leader), requests(follower), leader.writes(), leader.reads()]
+        time.sleep(20)
+        now = [requests(leader), requests(follower), leader.writes(), leader.reads()]
+    leading, standing_by, writes, reads = (b - a for a, b in zip(before, now, strict=True))
+    assert leading <= 11
+    assert standing_by <= 35
+    assert (writes, reads) == (0, 0)
+    with capsys.disabled():
+        print(f"\n20 s: {leading:.0f} requests of the leader, {standing_by:.0f} of the follower")
+
+
+def test_a_second_release_does_nothing_says_why_and_takes_over(
+    world: World, new_namespace: Callable[[], Namespace]
+) -> None:
+    elsewhere = new_namespace()
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "staging"},
+        "spec": {
+            "selector": {"matchLabels": {"a": "b"}},
+            "template": {
+                "metadata": {"labels": {"a": "b"}},
+                "spec": {"containers": [{"name": "c", "image": "i"}]},
+            },
+        },
+    }
+    elsewhere.apply(deployment)
+    second = OperatorProcess(
+        world.user.kubeconfig, elsewhere.name, world.folder, settings={"deployment": "staging"}
+    )
+    with world.operator() as first:
+        world.bring_up(first)
+        first.wait_quiet()
+        writes = first.writes()
+        with second:
+            eventually(
+                lambda: "another release watches" in second.get("/readyz")[1], 20, interval=0.1
+            )
+            code, text = second.get("/readyz")
+            assert code == 503
+            assert "another release watches all namespaces" in text
+            assert f"Lease {world.system.name}/enginewright" in text
+            assert "watchNamespaces" in text
+            told = elsewhere.kubectl("describe", "deployment", "staging")
+            assert "ClaimedByAnotherRelease" in told
+            assert "does nothing: another release watches" in second.log
+            assert second.get("/healthz")[0] == 200
+            world.user.apply(model(uri="https://example.com/second.onnx"))
+            world.job("prepare", 2)
+            first.wait_quiet()
+            assert first.writes() > writes
+            assert second.writes() == 0
+            assert elsewhere.items("leases") == []
+            assert elsewhere.items("jobs") == []
+
+            assert first.terminate()[0] == 0
+            second.wait_ready()
+            (owner,) = elsewhere.get("lease", "staging")["metadata"]["ownerReferences"]
+            assert (owner["kind"], owner["name"]) == ("Deployment", "staging")
+            eventually(lambda: elsewhere.items("jobs"), 20, "its own probe of the image")
+            (job,) = elsewhere.items("jobs")
+            assert job["metadata"]["ownerReferences"][0]["uid"] == owner["uid"]
+
+
+def test_releases_with_namespaces_of_their_own_work_side_by_side(
+    world: World, new_namespace: Callable[[], Namespace]
+) -> None:
+    """And one that wants a namespace of another does nothing, nor does one that wants them all."""
+    other = World(new_namespace(), new_namespace(), world.folder)
+    for namespace in (other.system, other.user):
+        namespace.kubectl("create", "serviceaccount", "default")
+    third = World(new_namespace(), other.user, world.folder)
+    everywhere = World(new_namespace(), world.user, world.folder)
+    with (
+        world.operator(watchNamespaces=[world.user.name]) as first,
+        other.operator(watchNamespaces=[other.user.name]) as second,
+    ):
+        world.bring_up(first)
+        other.bring_up(second)
+        for operator in (first, second):
+            operator.wait_quiet()
+            assert "level=error" not in operator.log
+            assert operator.total("enginewright_models", condition="Ready", status="True") == 1
+        assert world.user.get("aclass", "cpu")["status"]["nodes"] == 1
+        keepers = [
+            each
+            for each in (world, other)
+            if each.system.items("leases") and len(each.system.items("leases")) == 2
+        ]
+        assert len(keepers) == 1  # one of them keeps the classes
+        with (
+            third.operator(watchNamespaces=[third.user.name]) as overlapping,
+            everywhere.operator() as all_of_them,
+        ):
+            for operator in (overlapping, all_of_them):
+                eventually(lambda o=operator: "another release" in o.get("/readyz")[1], 20)
+                assert operator.writes() == 0
+        keeper, follower = (first, second) if keepers[0] is world else (second, first)
+        keeper.terminate()
+        left = other if keepers[0] is world else world
+        eventually(lambda: len(left.system.items("leases")) == 2, 30, "the classes' next keeper")
+        assert follower.leads
+
+
+def test_a_namespace_that_is_not_watched_is_left_alone(
+    world: World, new_namespace: Callable[[], Namespace]
+) -> None:
+    elsewhere = new_namespace()
+    with world.operator(watchNamespaces=[world.user.name]) as operator:
+        operator.wait_ready()
+        elsewhere.apply(model("ignored"))
+        world.user.apply(model())
+        world.know_image()
+        world.prepare(GOOD)
+        world.serve()
+        assert "status" not in elsewhere.get("im", "ignored")
+        assert operator.total("enginewright_models", condition="Ready") == 1
+    elsewhere.kubectl("delete", "im", "ignored")

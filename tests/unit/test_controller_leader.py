@@ -1,0 +1,458 @@
+"""Leader election and claims: who may act, step by step and under every pause, error and schedule."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import pytest
+from enginewright.controller.election import Claim, Election
+from enginewright.controller.leader import (
+    Candidate,
+    Lead,
+    Record,
+    Refused,
+    StandBy,
+    Take,
+    Timing,
+    Withdraw,
+    overlap,
+)
+from enginewright.kube.api import JsonObject, Listing
+from enginewright.kube.errors import Transient
+from enginewright.kube.resources import LEASES
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.support.fake_kube import FakeKube
+from tests.support.virtual_time import run
+
+pytestmark = pytest.mark.unit
+
+T = TypeVar("T")
+KEY = ("home", "enginewright")
+ELSEWHERE = ("staging", "enginewright")
+ALL = frozenset({"*"})
+TIMING = Timing()
+
+
+def record(
+    holder: str,
+    version: str = "1",
+    key: tuple[str, str] = KEY,
+    scope: frozenset[str] = ALL,
+    duration: float = TIMING.lease,
+) -> Record:
+    return Record(key, version, holder, duration, scope)
+
+
+class Machine:
+    """A candidate, and a clock that tests turn."""
+
+    def __init__(self, scope: frozenset[str] = ALL) -> None:
+        self.now = 100.0
+        self.candidate = Candidate(KEY, "me", scope, TIMING)
+
+    def look(self, *records: Record, after: float = 0.0) -> object:
+        self.now += after
+        return self.candidate.look(records, sent=self.now, answered=self.now)
+
+    def confirm(self, *records: Record, after: float = 0.0) -> object:
+        self.now += after
+        return self.candidate.confirm(records, sent=self.now, answered=self.now)
+
+
+def test_a_free_lease_is_taken_and_confirmed_before_anything_is_done() -> None:
+    machine = Machine()
+    assert machine.look() == Take(None)
+    machine.candidate.wrote(sent=machine.now)
+    assert not machine.candidate.may_act(machine.now)
+    assert machine.confirm(record("me")) == Lead()
+    assert machine.candidate.may_act(machine.now + TIMING.deadline - 0.01)
+    assert not machine.candidate.may_act(machine.now + TIMING.deadline)
+
+
+def test_a_lease_is_left_to_its_holder_until_it_was_unchanged_for_its_time() -> None:
+    machine = Machine()
+    assert machine.look(record("other", "1")) == StandBy("other")
+    assert machine.look(record("other", "2"), after=9) == StandBy("other")
+    assert machine.look(record("other", "2"), after=9.9) == StandBy("other")
+    assert machine.look(record("other", "2"), after=0.1) == Take(record("other", "2"))
+
+
+def test_a_lease_that_was_handed_over_is_taken_at_once_and_not_by_another_release() -> None:
+    assert Machine().look(record("")) == Take(record(""))
+    held, others = record("they", key=ELSEWHERE), record("", "2", key=ELSEWHERE)
+    assert Machine().look(others) == Take(None)  # nobody has held it for as long as it is known
+    machine = Machine()
+    assert machine.look(held) == Refused(held)
+    assert machine.look(others) == Refused(others)
+    assert machine.look(others, after=14.9) == Refused(others)
+    assert machine.look(others, after=0.1) == Take(None)
+
+
+def test_replicas_of_a_release_come_before_another_release_when_their_leader_dies() -> None:
+    dead = record("dead", key=ELSEWHERE)
+    replica = Candidate(ELSEWHERE, "replica", ALL, TIMING)
+    other = Machine()
+    other.look(dead)
+    replica.look([dead], sent=100, answered=100)
+    assert replica.look([dead], sent=110, answered=110) == Take(dead)
+    assert other.look(dead, after=10) == Refused(dead)
+
+
+def test_what_was_withdrawn_is_no_claim() -> None:
+    assert Machine().look(record("", key=ELSEWHERE, duration=1)) == Take(None)
+
+
+def test_of_two_that_write_at_once_the_one_that_sees_the_other_withdraws() -> None:
+    machine = Machine()
+    machine.look()
+    machine.candidate.wrote(sent=machine.now)
+    mine, theirs = record("me"), record("they", key=ELSEWHERE)
+    assert machine.confirm(mine, theirs) == Withdraw(mine, theirs)
+    assert not machine.candidate.may_act(machine.now)
+
+
+def test_one_that_was_paused_before_its_confirmation_does_not_lead() -> None:
+    machine = Machine()
+    machine.look()
+    machine.candidate.wrote(sent=machine.now)
+    assert machine.confirm(record("me"), after=TIMING.deadline) is None
+    assert Machine().confirm(record("other")) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "common"),
+    [
+        ("*", "*", True),
+        ("*", "a", True),
+        ("a,b", "b,c", True),
+        ("a,b", "c", False),
+        ("acceleratorclasses.enginewright.dev", "a", False),
+    ],
+)
+def test_scopes(one: str, other: str, *, common: bool) -> None:
+    scopes = frozenset(one.split(",")), frozenset(other.split(","))
+    assert overlap(*scopes) is common
+    assert overlap(*reversed(scopes)) is common
+
+
+def test_a_deadline_beyond_the_lease_is_a_bug() -> None:
+    with pytest.raises(ValueError, match="must stop before"):
+        Candidate(KEY, "me", ALL, Timing(lease=5, deadline=5))
+
+
+@dataclass
+class Replica:
+    """One process: an election whose requests and clock go as the test wants."""
+
+    election: Election
+    task: asyncio.Task[None]
+    lost: list[str] = field(default_factory=list)
+    refused: list[str | None] = field(default_factory=list)
+
+
+class World:
+    def __init__(self) -> None:
+        self.kube = FakeKube()
+        self.replicas: list[Replica] = []
+
+    def start(
+        self,
+        name: str,
+        key: tuple[str, str] = KEY,
+        scope: frozenset[str] = ALL,
+        *,
+        api: Any = None,
+        clock: Callable[[], float] | None = None,
+    ) -> Replica:
+        lost: list[str] = []
+        refused: list[str | None] = []
+        election = Election(
+            api or self.kube,
+            Claim(key, name, scope),
+            lost=lost.append,
+            refused=refused.append,
+            clock=clock or asyncio.get_running_loop().time,
+        )
+        replica = Replica(election, asyncio.create_task(election.run()), lost, refused)
+        self.replicas.append(replica)
+        return replica
+
+    async def kill(self, replica: Replica) -> None:
+        replica.task.cancel()
+        await asyncio.gather(replica.task, return_exceptions=True)
+
+    async def end(self) -> None:
+        for replica in self.replicas:
+            await self.kill(replica)
+
+    def lease(self, key: tuple[str, str] = KEY) -> JsonObject:
+        return self.kube.objects[(LEASES, *key)]
+
+
+def play(scenario: Callable[[World], Awaitable[T]]) -> T:
+    async def inside() -> T:
+        world = World()
+        try:
+            return await scenario(world)
+        finally:
+            await world.end()
+
+    return run(inside())
+
+
+def test_a_follower_takes_over_from_one_that_was_killed_within_15_seconds() -> None:
+    async def scenario(world: World) -> None:
+        first = world.start("first")
+        await asyncio.sleep(1)
+        second = world.start("second")
+        await asyncio.sleep(60)
+        assert (first.election.may_act(), second.election.may_act()) == (True, False)
+        await world.kill(first)
+        started = asyncio.get_running_loop().time()
+        await second.election.leading.wait()
+        assert 7 < asyncio.get_running_loop().time() - started < 13
+        assert world.lease()["spec"]["leaseTransitions"] == 2
+
+    play(scenario)
+
+
+def test_a_lease_that_is_handed_over_is_taken_within_a_second() -> None:
+    async def scenario(world: World) -> None:
+        first = world.start("first")
+        await asyncio.sleep(1)
+        second = world.start("second")
+        await asyncio.sleep(5)
+        await world.kill(first)
+        await first.election.release()
+        assert not first.election.may_act()
+        started = asyncio.get_running_loop().time()
+        await second.election.leading.wait()
+        assert asyncio.get_running_loop().time() - started <= 1
+
+    play(scenario)
+
+
+def test_what_an_hour_of_leading_and_of_standing_by_costs() -> None:
+    async def scenario(world: World) -> None:
+        world.start("first")
+        await asyncio.sleep(3600)
+        assert world.kube.calls["replace"] <= 1801
+        assert world.kube.calls["list"] <= 3
+        world.kube.calls.clear()
+        world.start("second")
+        await asyncio.sleep(3600)
+        assert world.kube.calls["list"] <= 3600 / (0.75 * TIMING.retry) + 1
+        assert world.kube.calls["replace"] <= 1801
+        assert world.kube.calls["create"] == 0
+
+    play(scenario)
+
+
+def test_errors_are_outlasted_until_the_deadline_and_no_longer() -> None:
+    async def scenario(world: World) -> None:
+        first = world.start("first")
+        await asyncio.sleep(1)
+        world.kube.fail["replace"] = [Transient("no")] * 3
+        await asyncio.sleep(60)
+        assert first.election.may_act()
+        world.kube.fail["replace"] = [Transient("no route")] * 100
+        await first.task
+        assert not first.election.may_act()
+        (why,) = first.lost
+        assert "could not be renewed for 7 s: no route" in why
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("event", ["deleted", "taken", "annotated"])
+def test_what_others_do_to_the_lease(event: str) -> None:
+    async def scenario(world: World) -> None:
+        first = world.start("first")
+        await asyncio.sleep(1)
+        if event == "deleted":
+            del world.kube.objects[(LEASES, *KEY)]
+        else:
+            lease = world.lease()
+            lease["metadata"]["annotations"]["example.com/note"] = "1"
+            if event == "taken":
+                lease["spec"]["holderIdentity"] = "thief"
+            world.kube.put(lease)
+        await asyncio.sleep(30)
+        assert first.election.may_act() is (event == "annotated")
+        assert bool(first.lost) is (event != "annotated")
+
+    play(scenario)
+
+
+def test_a_second_release_waits_says_why_and_takes_over_when_the_first_is_gone() -> None:
+    async def scenario(world: World) -> None:
+        first = world.start("first")
+        await asyncio.sleep(1)
+        second = world.start("second", ELSEWHERE)
+        await asyncio.sleep(100)
+        assert not second.election.may_act()
+        why = second.refused[-1]
+        assert why is not None
+        assert "another release watches all namespaces: Lease home/enginewright" in why
+        assert "watchNamespaces" in why
+        assert ELSEWHERE not in {key[1:] for key in world.kube.objects}  # it has written nothing
+        await world.kill(first)
+        await asyncio.sleep(17)
+        assert second.election.may_act()
+        assert second.refused[-1] is None
+
+    play(scenario)
+
+
+def test_releases_with_nothing_in_common_lead_side_by_side() -> None:
+    async def scenario(world: World) -> None:
+        first = world.start("first", KEY, frozenset({"home", "a"}))
+        second = world.start("second", ELSEWHERE, frozenset({"staging", "b"}))
+        third = world.start("third", ("third", "enginewright"), frozenset({"third", "b"}))
+        await asyncio.sleep(30)
+        acting = [each.election.may_act() for each in (first, second, third)]
+        assert acting[0]
+        assert sorted(acting[1:]) == [False, True]
+
+    play(scenario)
+
+
+def test_releases_that_start_at_once_agree_on_one() -> None:
+    async def scenario(world: World) -> None:
+        releases = [world.start(str(n), (str(n), "enginewright")) for n in range(4)]
+        await asyncio.sleep(60)
+        assert sum(each.election.may_act() for each in releases) == 1
+
+    play(scenario)
+
+
+def test_an_api_server_that_cannot_be_reached_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(world: World) -> None:
+        world.kube.fail["list"] = [Transient("no route")] * 5
+        with caplog.at_level(logging.WARNING):
+            world.start("first")
+            await asyncio.sleep(30)
+        assert [each.getMessage() for each in caplog.records] == [
+            "cannot stand for leader: no route"
+        ]
+
+    play(scenario)
+
+
+class Hostile:
+    """The same API server by a network that delays, loses and pauses, and executes what it has lost."""
+
+    def __init__(self, kube: FakeKube, chance: random.Random, worst: float) -> None:
+        self._kube = kube
+        self._chance = chance
+        self._worst = worst
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self.cut_until = 0.0
+
+    async def _over_the_wire(self, call: Callable[[], Awaitable[T]]) -> T:
+        await asyncio.sleep(self._delay())
+        if self._chance.random() < 0.1 or asyncio.get_running_loop().time() < self.cut_until:
+            raise Transient("lost on the way there")
+        # Once it has arrived it is carried out, also where the client has given up: within two seconds.
+        done = asyncio.ensure_future(self._carried_out(call))
+        self._under_way.add(done)
+        done.add_done_callback(self._under_way.discard)
+        answer = await asyncio.shield(done)
+        await asyncio.sleep(self._delay())
+        if self._chance.random() < 0.1:
+            raise Transient("lost on the way back")
+        return answer
+
+    async def _carried_out(self, call: Callable[[], Awaitable[T]]) -> T:
+        await asyncio.sleep(self._chance.choice((0, 2)) * self._chance.random())
+        return await call()
+
+    def _delay(self) -> float:
+        return self._chance.choice((0, 0.01, 0.5, self._worst)) * self._chance.random()
+
+    async def list(self, resource: Any, *_: Any, labels: str | None = None, **__: Any) -> Listing:
+        return await self._over_the_wire(lambda: self._kube.list(resource, labels=labels))
+
+    async def create(self, obj: Any) -> JsonObject:
+        return await self._over_the_wire(lambda: self._kube.create(obj))
+
+    async def replace(self, obj: Any) -> JsonObject:
+        return await self._over_the_wire(lambda: self._kube.replace(obj))
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    places=st.lists(
+        st.tuples(
+            st.sampled_from(["home", "staging", "third"]), st.sampled_from(["*", "a", "a,b"])
+        ),
+        min_size=2,
+        max_size=4,
+    ),
+    worst=st.sampled_from([0.1, 3.0, 20.0]),
+)
+@example(seed=1, places=[("home", "*"), ("home", "*")], worst=0.1)
+@example(seed=3, places=[("home", "*"), ("home", "*"), ("home", "*")], worst=0.1)
+@example(seed=4, places=[("home", "*"), ("home", "*")], worst=20.0)
+@example(seed=2, places=[("home", "*"), ("staging", "a"), ("staging", "a")], worst=20.0)
+@settings(max_examples=60, deadline=None)
+def test_no_two_of_overlapping_scopes_ever_act_at_once(
+    seed: int, places: list[tuple[str, str]], worst: float
+) -> None:
+    """Replicas are delayed, cut off, killed, paused and started anew; their clocks have nothing in common."""
+
+    async def scenario(world: World) -> int:
+        chance = random.Random(seed)  # noqa: S311 - reproducible
+        loop = asyncio.get_running_loop()
+        led = 0
+
+        def start(number: int) -> Replica:
+            namespace, scope = places[number]
+            skew = chance.uniform(-1e6, 1e6)
+            networks[number] = Hostile(world.kube, chance, worst)
+            return world.start(
+                f"{namespace}-{chance.random()}",
+                (namespace, "enginewright"),
+                frozenset(scope.split(",")) | ({namespace} if scope != "*" else set()),
+                api=networks[number],
+                clock=lambda: loop.time() + skew,
+            )
+
+        networks: dict[int, Hostile] = {}
+        replicas = [start(number) for number in range(len(places))]
+        for _ in range(1500):
+            await asyncio.sleep(chance.uniform(0.01, 0.2))
+            acting = [
+                (replica.election, places[number])
+                for number, replica in enumerate(replicas)
+                if replica.election.may_act()
+            ]
+            led += bool(acting)
+            for one, (here, mine) in acting:
+                for other, (there, theirs) in acting:
+                    assert one is other or (
+                        here != there and "*" not in (mine, theirs) and not set(mine) & set(theirs)
+                    ), f"{here} {mine} and {there} {theirs} act at once"
+            for number, replica in enumerate(replicas):
+                if replica.task.done() or chance.random() < 0.003:
+                    await world.kill(replica)
+                    replicas[number] = start(number)
+                elif (
+                    chance.random() < 0.003
+                ):  # SIGTERM: its work has ended, the Lease is handed over
+                    await world.kill(replica)
+                    await replica.election.release()
+                    replicas[number] = start(number)
+                elif chance.random() < 0.005:
+                    networks[number].cut_until = loop.time() + chance.uniform(3, 30)
+        return led
+
+    led = play(scenario)
+    assert led or worst > 3, "somebody leads where the network lets them"
