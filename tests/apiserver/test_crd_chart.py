@@ -132,6 +132,9 @@ def test_the_operator_sees_its_claim_in_every_namespace_and_no_other(home: Names
         ("create", "pods/exec", False),
         ("patch", "events", True),
         ("delete", "persistentvolumeclaims", False),
+        ("list", "leases.coordination.k8s.io", True),
+        ("update", "leases.coordination.k8s.io", False),
+        ("create", "leases.coordination.k8s.io", False),
         ("get", "secrets", False),
         ("get", "configmaps", False),
         ("create", "clusterroles.rbac.authorization.k8s.io", False),
@@ -176,5 +179,6 @@ def test_uninstall_keeps_the_definitions_and_the_models(home: Namespace, helm: H
     assert "inferencemodels.enginewright.dev" in told
     assert home.get("im", "kept")["spec"]["replicas"] == 1
     assert home.items("deployments") == []
+    assert home.items("roles,rolebindings") == []
     helm("install", "enginewright", str(CHART), *IMAGES)  # takes over what was kept
     assert home.get("im", "kept")["spec"]["replicas"] == 1

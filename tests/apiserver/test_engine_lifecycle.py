@@ -63,7 +63,7 @@ class World:
     name: str = ENGINE
 
     def operator(self, **images: str) -> OperatorProcess:
-        return OperatorProcess(self.user.kubeconfig, self.system.name, self.folder, **images)
+        return OperatorProcess(self.user.kubeconfig, self.system.name, self.folder, images=images)
 
     @property
     def key(self) -> str:

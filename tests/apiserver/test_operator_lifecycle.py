@@ -490,20 +490,28 @@ def test_it_ends_at_once_and_in_order_also_under_an_open_scrape(world: World) ->
         assert "level=error" not in operator.log
 
 
-def test_the_charts_rights_are_enough(world: World) -> None:
+@pytest.mark.parametrize("everywhere", [True, False], ids=["everywhere", "watchNamespaces"])
+def test_the_charts_rights_are_enough(world: World, *, everywhere: bool) -> None:
     program = str(world.system.kubeconfig.parent / "bin/helm")
     chart = str(REPOSITORY / "charts/enginewright")
     images = ["--set=images.operator=o:1", "--set=images.runtime.cpu=c:1"]
+    if not everywhere:
+        images.append(f"--set=watchNamespaces={{{world.user.name}}}")
     template = ["template", "enginewright", chart, "--namespace", world.system.name]
     rendered = list(yaml.safe_load_all(run([program, *template, *images])))
     kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-    world.system.apply(*(each for each in rendered if each and each["kind"] in kinds))
+    for each in rendered:
+        if each and each["kind"] in kinds:
+            place = Namespace(each["metadata"].get("namespace", "default"), world.user.kubeconfig)
+            place.apply(each)
     token = world.system.kubectl("create", "token", "enginewright").strip()
     document = yaml.safe_load(world.system.kubeconfig.read_text())
     document["users"][0]["user"] = {"token": token}
     limited = world.folder / "kubeconfig"
     limited.write_text(yaml.safe_dump(document))
-    with OperatorProcess(limited, world.system.name, world.folder) as operator:
+    settings = {} if everywhere else {"watchNamespaces": [world.user.name]}
+    process = OperatorProcess(limited, world.system.name, world.folder, settings=settings)
+    with process as operator:
         world.bring_up(operator)
         world.user.apply(model(uri="https://example.com/second.onnx"))
         world.job("prepare", 2)
@@ -512,8 +520,10 @@ def test_the_charts_rights_are_enough(world: World) -> None:
         world.told("Serving")
         operator.wait_quiet()
         assert operator.total("rest_client_requests_total", method="DELETE") == 1
-        assert operator.total("rest_client_requests_total", code="403") == 0
+        for client in ("rest_client", "enginewright_lease"):
+            assert operator.total(f"{client}_requests_total", code="403") == 0
         assert "level=error" not in operator.log
+        assert "orbidden" not in operator.log  # nor of kopf's watches
 
 
 def test_missing_definitions_are_waited_for(

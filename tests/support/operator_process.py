@@ -41,12 +41,12 @@ class OperatorProcess:
         folder: Path,
         *,
         settings: Mapping[str, object] | None = None,
-        **images: str,
+        images: Mapping[str, str] | None = None,
     ) -> None:
         self.port = free_port()
         self._log_path = folder / f"operator-{self.port}.log"
         config = {
-            "images": {"cpu": CPU_IMAGE, **images},
+            "images": {"cpu": CPU_IMAGE, **(images or {})},
             "store": {"claim": STORE, "size": "1Gi", "accessMode": "ReadWriteMany"},
             "logLevel": "debug",
             "httpPort": self.port,

@@ -297,7 +297,7 @@ def test_the_operator_reads_what_the_chart_writes() -> None:
     assert (store.claim, store.size) == ("models", "1Ti")
     assert (store.access_mode, store.storage_class) == ("ReadWriteOnce", "fast")
     assert settings.deployment == "enginewright"
-    assert settings.namespaces == {"shop", "home"}
+    assert settings.namespaces == frozenset({"shop", "home"})
 
 
 def test_the_operator_reads_the_defaults() -> None:

@@ -46,6 +46,13 @@ def test_little_is_needed() -> None:
     assert settings.log_level == "info"
 
 
+def test_the_own_namespace_is_watched_with_those_that_are_named() -> None:
+    assert load(DOCUMENT).namespaces is None
+    assert load({**DOCUMENT, "watchNamespaces": []}).namespaces is None
+    named = load({**DOCUMENT, "watchNamespaces": ["shop"]})
+    assert named.namespaces == frozenset({"shop", "system"})
+
+
 @pytest.mark.parametrize(
     ("document", "told"),
     [

@@ -28,7 +28,7 @@ class Timing:
     lease: float = 10.0  # unchanged for so long, a Lease has expired
     deadline: float = 7.0  # a leader acts for so long after a renewal
     renew: float = 2.0  # between renewals
-    retry: float = 0.8  # between looks of those who wait, and after an error
+    retry: float = 0.5  # between looks of those who wait, and after an error
 
 
 @dataclass(frozen=True)
