@@ -98,7 +98,7 @@ def test_alerts_name_jobs_that_the_pod_monitors_make(objects: list[Object]) -> N
         if relabeling.get("targetLabel") == "job"
     }
     assert jobs == {"enginewright-sidecar", "enginewright-operator"}
-    assert all(f'up{{job="{job}"}}' in RULES.read_text() for job in jobs)
+    assert all(f'{{job="{job}"}}' in RULES.read_text() for job in jobs)
 
 
 def test_the_converter_makes_what_the_prometheus_operator_makes() -> None:
