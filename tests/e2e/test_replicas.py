@@ -1,0 +1,111 @@
+"""Two replicas of the operator as the chart installs them: fail-over, rights for users, uninstalling."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e import harness
+from tests.e2e.harness import CLUSTER_NAME, REPOSITORY, Namespace, eventually, inference_model, run
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+FAIL_OVER = 15.0  # seconds
+NAME = "replicas"
+
+
+def _scale(count: int) -> None:
+    chart = str(REPOSITORY / "charts/enginewright")
+    where = ("--namespace", harness.OPERATOR_NAMESPACE)
+    harness.cluster(
+        "helm", "upgrade", "enginewright", chart, *where,
+        "--reuse-values", "--set", f"replicas={count}", "--wait", "--timeout", "2m",
+    )  # fmt: skip
+
+
+def _leader(installed: Namespace) -> str:
+    """Return the name of the pod that leads; empty for none."""
+    holder = installed.get("lease", "enginewright")["spec"]["holderIdentity"]
+    return str(holder.rpartition("_")[0])
+
+
+@pytest.fixture(scope="module")
+def two(installed: Namespace) -> Iterator[Namespace]:
+    """The operator's namespace, with two replicas."""
+    _scale(2)
+    yield installed
+    _scale(1)
+
+
+def test_another_replica_acts_within_15_seconds_of_the_leaders_end(
+    two: Namespace, namespace: Namespace
+) -> None:
+    pods = {
+        pod["metadata"]["name"]: pod["spec"]["nodeName"]
+        for pod in two.items("pods", "app.kubernetes.io/component=operator")
+        if not pod["metadata"].get("deletionTimestamp")
+    }
+    assert len(set(pods.values())) == 2  # a node each
+    assert two.get("pdb", "enginewright")["status"]["disruptionsAllowed"] == 1
+    namespace.apply(inference_model(NAME, "magika.onnx"))
+    namespace.wait_ready(NAME)
+    leader = eventually(lambda: _leader(two), 30, "a leader")
+    assert leader in pods
+
+    started = time.monotonic()
+    at_once = ("--grace-period=0", "--force", "--wait=false")
+    two.kubectl("delete", "pod", leader, *at_once)
+    namespace.kubectl("patch", "im", NAME, "--type=merge", "--patch", '{"spec":{"replicas":2}}')
+    generation = namespace.get("im", NAME)["metadata"]["generation"]
+    namespace.watch(
+        "im",
+        NAME,
+        lambda model: model["status"].get("observedGeneration") == generation,
+        FAIL_OVER - (time.monotonic() - started),
+        "the other replica's work",
+    )
+    assert _leader(two) in pods.keys() - {leader}
+    namespace.kubectl("delete", "im", NAME)
+
+
+def test_who_may_edit_a_namespace_may_serve_models_there(
+    two: Namespace, namespace: Namespace
+) -> None:
+    for role in ("view", "edit"):
+        namespace.kubectl("create", "rolebinding", role, f"--clusterrole={role}", f"--user={role}")
+
+    def may(user: str, verb: str, kind: str) -> bool:
+        """Ask as kubectl does, which fails where the answer is no."""
+        try:
+            namespace.kubectl("auth", "can-i", verb, kind, f"--as={user}")
+        except harness.CommandError:
+            return False
+        return True
+
+    models, classes = "inferencemodels.enginewright.dev", "acceleratorclasses.enginewright.dev"
+    eventually(lambda: may("edit", "create", models), 30, "the aggregation of roles")
+    assert may("view", "list", models)
+    assert not may("view", "create", models)
+    assert not may("edit", "patch", f"{models}/status")
+    assert not may("edit", "create", classes)
+    namespace.kubectl("delete", "rolebinding", "view", "edit")
+    assert two.name
+
+
+def test_uninstalling_leaves_nothing_of_ours_in_the_operators_namespace(
+    two: Namespace, namespace: Namespace
+) -> None:
+    """And takes nothing away that serves."""
+    ours = "app.kubernetes.io/managed-by=enginewright"
+    kinds = "jobs,configmaps,leases"
+    namespace.apply(inference_model(NAME, "magika.onnx"))
+    namespace.wait_ready(NAME)
+    assert two.items(kinds, ours)
+    harness.cluster("helm", "uninstall", "enginewright", "--namespace", two.name)
+    try:
+        eventually(lambda: not two.items(kinds, ours), 60, "the end of what the operator made")
+        assert namespace.get("deployment", f"{NAME}-cpu")["status"]["availableReplicas"] == 1
+    finally:
+        run([str(REPOSITORY / "hack/install"), CLUSTER_NAME], timeout=600)
+    namespace.wait_ready(NAME)
+    namespace.kubectl("delete", "im", NAME)
