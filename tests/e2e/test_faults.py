@@ -134,7 +134,9 @@ def together(namespace: Namespace, model_files: Path, file_server: Files) -> Nam
     namespace.apply(
         inference_model("device-lost", "cube.onnx", backends=["cpu"], extensions=[extension]),
         inference_model("too-small", "magika.onnx", podTemplate=limits),
-        inference_model("cache-lost", "", source={"uri": file_server.url("own.onnx")}),
+        inference_model(
+            "cache-lost", "", source={"uri": file_server.url("own.onnx")}, backends=["cpu"]
+        ),
     )
     return namespace
 

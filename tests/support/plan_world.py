@@ -306,8 +306,9 @@ class World:
 
     def job_fails(self, reason: Reason, stage: str = "validate", message: str = "") -> "World":
         """End the running Job for a reason that a stage tells."""
+        job = self.job()
         self.pod_fails(reason, stage, message)
-        self._end(self.job(), "Failed", reason="PodFailurePolicy")
+        self._end(job, "Failed", reason="PodFailurePolicy")
         return self.settle()
 
     def pod_fails(self, reason: Reason, stage: str = "validate", message: str = "") -> "World":

@@ -108,6 +108,21 @@ async def test_an_edit_that_is_undone_is_reported_with_its_author(world: World) 
     assert message.startswith("Deployment m-cpu: spec.replicas was edited by keda and is set back")
 
 
+async def test_what_a_webhook_rewrites_is_nobodys_edit(world: World) -> None:
+    told: list[str] = []
+    stored = world.kube.put(deployment(strange="as rewritten"))
+
+    async def rewriting(obj: Mapping[str, Any], *, force: bool = True) -> dict[str, Any]:
+        stored["metadata"]["annotations"] = obj["metadata"]["annotations"]
+        return world.kube.put(stored)
+
+    world.kube.apply = rewriting  # type: ignore[method-assign] # a webhook, in short
+    await world.executor.apply(deployment(strange="as sent"), told.append)
+    world.restart()
+    assert await world.executor.apply(deployment(strange="as sent"), told.append)
+    assert told == []
+
+
 async def test_what_we_change_ourselves_is_no_edit_of_others(world: World) -> None:
     told: list[str] = []
     await world.executor.apply(deployment(), told.append)

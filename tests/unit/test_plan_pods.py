@@ -97,6 +97,13 @@ def test_without_a_limit_none_is_named() -> None:
             "0/9 nodes are available: 1 node(s) had untolerated taint {a: b, c}, 8 Insufficient cpu.",
             "Insufficient cpu, node(s) had untolerated taint {a: b, c}",
         ),
+        (
+            (
+                "0/2 nodes are available: 2 Insufficient cpu. no new claims to deallocate, preemption: 0/2"
+                " nodes are available: 2 Preemption is not helpful for scheduling."
+            ),
+            "Insufficient cpu",
+        ),
         ("no nodes available to schedule pods", "no nodes available to schedule pods"),
     ],
 )

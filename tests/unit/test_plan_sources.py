@@ -238,3 +238,89 @@ def test_an_operator_that_was_away_refreshes_once() -> None:
 
 def test_what_was_published_has_the_digests_of_its_data() -> None:
     assert Published.model_validate(published().model_dump()).data == {}
+
+
+# sequences
+
+
+def test_a_value_that_comes_back_is_another_refresh() -> None:
+    world = serving().annotate(REFRESH, "1").job_succeeds(LATER).all_available()
+    world.annotate(REFRESH, "2").job_fails(Reason.INVALID_MODEL)
+    world.annotate(REFRESH, "1")
+    assert task(world)["pinned"] == {}
+    world.job_succeeds(published("c" * 64, "f" * 64)).all_available()
+    assert key(world) == "c" * 64
+
+
+def test_a_backend_that_was_rejected_is_not_asked_again_by_a_refresh() -> None:
+    world = World(fallback={"policy": "Allow"}).has_gpus().settle()
+    world.job_fails(Reason.OPSET_UNSUPPORTED).job_succeeds().all_available()
+    assert world.status["serving"]["backend"] == "cuda"
+    world.annotate(REFRESH, "1")
+    assert task(world)["recipe"]["backend"] == "cuda"
+    world.job_succeeds().all_available()
+    assert (key(world), world.told()["Ready"][0]) == ("a" * 64, "True")
+
+
+def test_an_address_stands_for_what_it_stood_for_last() -> None:
+    world = serving().annotate(REFRESH, "1").job_succeeds(LATER).all_available()
+    world.annotate(REFRESH, "2").job_succeeds().all_available()
+    assert key(world) == "a" * 64
+    world.edit(source=OTHER).job_succeeds(LATER).all_available()
+    world.job_is_cleaned_away()
+    world.edit(source=FIRST)
+    assert task(world)["pinned"] == {"model": DIGEST}
+    assert [each.reason for each in world.events].count("Refreshed") == 2, "an edit is none"
+
+
+def test_what_an_earlier_version_has_prepared_is_pinned_while_it_is_refreshed() -> None:
+    world = serving()
+    world.job_is_cleaned_away()
+    del world.status["source"]
+    world.annotate(REFRESH, "1").job_fails(Reason.INVALID_MODEL)
+    assert task(loses_artifact(world))["pinned"] == {"model": DIGEST}
+
+
+def test_samples_that_are_named_again_are_those_of_before() -> None:
+    first, second = ({"samples": {"uri": f"https://models.example/{n}.npz"}} for n in "12")
+    made = published().model_copy(update={"data": {"samples": "5" * 64}})
+    world = World(parity=first).settle().job_succeeds(made).all_available()
+    other = published("b" * 64).model_copy(update={"data": {"samples": "6" * 64}})
+    world.edit(parity=second).job_succeeds(other).all_available()
+    world.job_is_cleaned_away()
+    world.edit(parity=first)
+    assert task(world)["pinned"] == {"model": DIGEST, "samples": "5" * 64}
+
+
+def test_an_interval_goes_on_where_the_pinned_bytes_are_gone() -> None:
+    world = loses_artifact(serving(source={**FIRST, "refreshInterval": "6h"}))
+    world.job_fails(Reason.SOURCE_CHANGED, stage="fetch")
+    world.later(hours=6)
+    assert task(world)["pinned"] == {}
+    world.job_fails(Reason.INVALID_MODEL)
+    assert world.told()["Ready"] == ("False", "SourceChanged"), "what is pinned is still gone"
+    assert world.last
+    assert world.last.requeue_after == pytest.approx(6 * 3600, abs=2)
+    world.later(hours=7).job_succeeds(LATER).all_available()
+    assert key(world) == "b" * 64
+
+
+def test_long_values_that_differ_at_their_end_are_two_refreshes() -> None:
+    world = serving().annotate(REFRESH, "x" * 400 + "1").job_succeeds(LATER).all_available()
+    assert running(world) == 0
+    assert running(world.annotate(REFRESH, "x" * 400 + "2")) == 1
+
+
+def test_a_clock_that_was_ahead_puts_off_nothing() -> None:
+    world = serving(source={**FIRST, "refreshInterval": "1h"})
+    world.status["source"]["lookedAt"] = "2028-01-01T00:00:00Z"
+    assert running(world.later(minutes=30)) == 0
+    assert world.last
+    assert world.last.requeue_after == pytest.approx(3600, abs=2)
+
+
+def test_a_refresh_that_a_new_spec_has_ended_leaves_no_trace() -> None:
+    world = serving().annotate(REFRESH, "1")
+    assert "refreshing" in world.status["source"]
+    world.edit(source=OTHER)
+    assert "refreshing" not in world.status["source"]

@@ -12,7 +12,7 @@ from pydantic import Field
 from enginewright.api.base import ApiModel
 from enginewright.api.conditions import Condition
 from enginewright.api.job_failure import JobFailure
-from enginewright.api.markers import INT32, INT64, map_list
+from enginewright.api.markers import ATOMIC, INT32, INT64, map_list
 
 Text: TypeAlias = Annotated[str, Field(max_length=256)]
 Digest: TypeAlias = Annotated[str, Field(max_length=128)]
@@ -88,14 +88,24 @@ class Pin(ApiModel):
     """sha256 over what was fetched; of a model, over the model file and its external data."""
 
 
-class SourceState(ApiModel):
-    """What was fetched from where. It is what is prepared, until a refresh is asked for."""
+class FetchedSource(ApiModel):
+    """What the addresses of one spec stand for."""
 
     pins: Annotated[tuple[Pin, ...], Field(max_length=8), map_list("name")] = ()
     """What the addresses of the spec stand for."""
 
     refresh: Text = ""
     """Refresh that fetched it; empty: it was the first fetch."""
+
+
+class SourceState(FetchedSource):
+    """What was fetched from where. It is what is prepared, until a refresh is asked for."""
+
+    refreshes: Count = 0
+    """How many refreshes have ended."""
+
+    earlier: Annotated[tuple[FetchedSource, ...], Field(max_length=8), ATOMIC] = ()
+    """What other addresses stood for that the spec had before, the last ones first."""
 
     requested: Text = ""
     """Last value of the annotation enginewright.dev/refresh that was acted on."""

@@ -8,7 +8,7 @@ values (`1000m` to `1`, an empty string to nothing), which are equal here too.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 # What associative lists of built-in kinds are keyed by; other lists are compared item by item.
 _ITEM_KEYS: Final = ("name", "uid", "containerPort", "port", "mountPath", "type")
@@ -24,35 +24,38 @@ _SUFFIXES: Final = {
 }
 
 
+Path: TypeAlias = tuple[str, ...]  # of a field; an item of a list in brackets
+
+
 def holds(intent: Any, observed: Any) -> bool:  # noqa: ANN401 - any JSON value
     """Return whether every field of `intent` is in `observed` with an equal value."""
     return next(differences(intent, observed), None) is None
 
 
-def differences(intent: Any, observed: Any, path: str = "") -> Iterator[str]:  # noqa: ANN401 - likewise
-    """Yield the fields of `intent` that `observed` has otherwise or not at all, such as spec.replicas."""
+def differences(intent: Any, observed: Any, path: Path = ()) -> Iterator[Path]:  # noqa: ANN401 - likewise
+    """Yield the fields of `intent` that `observed` has otherwise or not at all, such as (spec, replicas)."""
     if observed is None:
         if intent:  # empty values are left out by the API server
             yield path
     elif isinstance(intent, Mapping) and isinstance(observed, Mapping):
         for key, value in intent.items():
-            yield from differences(value, observed.get(key), f"{path}.{key}" if path else key)
+            yield from differences(value, observed.get(key), (*path, key))
     elif isinstance(intent, list | tuple) and isinstance(observed, list | tuple):
         yield from _in_lists(intent, observed, path)
     elif intent != observed and not _same_quantity(intent, observed):
         yield path
 
 
-def _in_lists(intent: Sequence[Any], observed: Sequence[Any], path: str) -> Iterator[str]:
+def _in_lists(intent: Sequence[Any], observed: Sequence[Any], path: Path) -> Iterator[Path]:
     if key := _item_key(intent):
         by_key = {item.get(key): item for item in observed if isinstance(item, Mapping)}
         for item in intent:
-            yield from differences(item, by_key.get(item[key]), f"{path}[{item[key]}]")
+            yield from differences(item, by_key.get(item[key]), (*path, f"[{item[key]}]"))
     elif len(intent) != len(observed):
         yield path
     else:
         for number, pair in enumerate(zip(intent, observed, strict=True)):
-            yield from differences(*pair, f"{path}[{number}]")
+            yield from differences(*pair, (*path, f"[{number}]"))
 
 
 def _item_key(items: Sequence[Any]) -> str | None:

@@ -10,12 +10,11 @@ import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from typing import Any, Final
 
 from enginewright.contract.base import canonical_json
 from enginewright.controller.cache import Cache
-from enginewright.controller.drift import differences, holds
+from enginewright.controller.drift import Path, differences, holds
 from enginewright.kube.api import JsonObject, KubeApi
 from enginewright.kube.client import FIELD_MANAGER
 from enginewright.kube.errors import Conflict, KubeError
@@ -94,9 +93,11 @@ class Executor:
             edited = self._edited(wanted, known)
             editor = await self._editor(resource, known, edited) if edited else ""
             answer = await self._api.apply(wanted)
-            if edited:
+            # what the API server or a webhook rewrites each time, nobody has edited
+            rewritten = set(differences(wanted, answer))
+            if edited := [each for each in edited if each not in rewritten]:
                 undone(
-                    f"{_name(wanted)}: {', '.join(edited)} was edited by {editor} and is set back:"
+                    f"{_name(wanted)}: {_shown(edited)} was edited by {editor} and is set back:"
                     " edit or scale the InferenceModel instead"
                 )
         else:
@@ -164,14 +165,14 @@ class Executor:
                 ) from None
             return await self._api.apply(wanted)
 
-    def _edited(self, wanted: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[str, ...]:
+    def _edited(self, wanted: Mapping[str, Any], known: Mapping[str, Any]) -> list[Path]:
         """Return the fields that somebody has edited since we applied the same."""
         if _intent(wanted) != _intent(known):
-            return ()
-        return tuple(islice(differences(wanted, known), _NAMED_FIELDS))
+            return []
+        return list(differences(wanted, known))
 
     async def _editor(
-        self, resource: Resource, known: Mapping[str, Any], fields: Sequence[str]
+        self, resource: Resource, known: Mapping[str, Any], fields: Sequence[Path]
     ) -> str:
         """Return who owns a field of `known` besides us, by the API server's bookkeeping."""
         metadata = known["metadata"]
@@ -221,9 +222,17 @@ class Executor:
         return self._answered.get(key) == hashlib.sha256(value.encode()).hexdigest()
 
 
-def _owns(fields: Mapping[str, Any], path: str) -> bool:
+def _shown(fields: Sequence[Path]) -> str:
+    """Return the first fields as kubectl explain writes them."""
+    shown = [".".join(each).replace(".[", "[") for each in fields[:_NAMED_FIELDS]]
+    return ", ".join(shown)
+
+
+def _owns(fields: Mapping[str, Any], path: Path) -> bool:
     """Return whether managed fields (FieldsV1) hold a path; lists count whole."""
-    for part in path.partition("[")[0].split("."):
+    for part in path:
+        if part.startswith("["):
+            return True
         if f"f:{part}" not in fields:
             return False
         fields = fields[f"f:{part}"]

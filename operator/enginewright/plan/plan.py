@@ -202,7 +202,8 @@ def _of_refresh(before: SourceState | None, now: SourceState | None) -> list[Eve
         kept = "what was fetched before is kept"
         message = f"the refresh failed, {kept}: {now.failure.message}"
         return [EventIntent("Warning", now.failure.reason, message)]
-    if now.refresh == before.refresh:
+    places = [{(each.name, each.uri) for each in one.pins} for one in (before, now)]
+    if not now.refresh or now.refresh == before.refresh or places[0] != places[1]:
         return []
     changed = [each.name for each in now.pins if each not in before.pins]
     found = f"{' and '.join(changed)} changed" if changed else "nothing has changed"

@@ -41,6 +41,7 @@ _IMAGE_TROUBLE: Final = frozenset(
 )
 # of the scheduler's FitError: "0/5 nodes are available: 3 Insufficient cpu, 2 node(s) had ..."
 _NO_NODE: Final = re.compile(r"0/\d+ nodes are available: (.+)", re.DOTALL)
+_AFTERWARDS: Final = re.compile(r"\.? (?:no new claims to deallocate|preemption: )")
 _NEXT_REASON: Final = re.compile(r", (?=\d)")
 _COUNT: Final = re.compile(r"^\d+ ")
 _NO_CLAIM: Final = re.compile(r'persistentvolumeclaim "[^"]*" (not found|is being deleted)')
@@ -105,7 +106,7 @@ def waiting_for(pod: PodView) -> str:
 
 def scheduling_failure(pod: PodView) -> str:
     """Return the scheduler's reasons without its counts, which change with every node that comes or goes."""
-    said = pod.unschedulable.partition(" preemption: ")[0].rstrip(". ")
+    said = _AFTERWARDS.split(pod.unschedulable)[0].rstrip(". ")
     listed = _NO_NODE.match(said)
     if listed is None:
         return said

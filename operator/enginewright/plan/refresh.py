@@ -3,16 +3,14 @@
 from dataclasses import dataclass, replace
 
 from enginewright.api.inference_model_status import SourceState
-from enginewright.plan.obstacle import Obstacle
 from enginewright.plan.prepare import Outcome, is_prepared, prepare
 from enginewright.plan.resolve import Target, resolve
 from enginewright.plan.sources import (
     Source,
-    asked_refresh,
-    due_refresh,
     fetched,
     given_up,
     seconds_to_refresh,
+    wanted_refresh,
 )
 from enginewright.plan.types import Facts
 
@@ -29,35 +27,46 @@ class Preparing:
 
 def prepare_and_refresh(facts: Facts, target: Target) -> Preparing:
     """Return where preparing stands, with what is pinned or with what a refresh brings."""
-    if is_prepared(facts, target):
-        return _beside(facts, target)
-    if asked := asked_refresh(facts):
-        again = resolve(facts, Source(refresh=asked))
-        target = target if isinstance(again, Obstacle) else again
-    outcome = prepare(facts, target)
-    return Preparing(target, outcome, _source(facts, target, outcome))
-
-
-def _beside(facts: Facts, target: Target) -> Preparing:
-    """Go on with what is prepared, and look at the addresses again where that is wanted."""
-    wanted = asked_refresh(facts) or due_refresh(facts)
+    wanted = wanted_refresh(facts)
     again = resolve(facts, Source(refresh=wanted)) if wanted else None
-    if not isinstance(again, Target):
-        outcome = prepare(facts, target)
-        source = _source(facts, target, outcome)
-        if source and source.refreshing:
-            source = source.model_copy(update={"refreshing": None})
-        return Preparing(target, replace(outcome, requeue_after=seconds_to_refresh(facts)), source)
-    source = facts.model.status.source or SourceState()
-    refresh = prepare(facts, again, source.refreshing)
+    refreshed = again if isinstance(again, Target) else None
+    if is_prepared(facts, target):
+        return _beside(facts, target, refreshed)
+    target = refreshed or target
+    outcome = prepare(facts, target)
+    source = _source(facts, target, outcome)
+    failure = outcome.failure
+    if refreshed and source and failure and failure.lasting:
+        source = given_up(facts, source, failure)  # what is pinned is tried again
+    return Preparing(target, _no_later(outcome, facts), _idle(source))
+
+
+def _beside(facts: Facts, target: Target, refreshed: Target | None) -> Preparing:
+    """Go on with what is prepared, and look at the addresses again where that is wanted."""
+    current = prepare(facts, target)
+    source = _source(facts, target, current)
+    if refreshed is None or source is None:
+        return Preparing(target, _no_later(current, facts), _idle(source))
+    refresh = prepare(facts, refreshed, source.refreshing)
     if refresh.prepared:
-        return Preparing(again, refresh, _source(facts, again, refresh))
+        return Preparing(refreshed, refresh, _source(facts, refreshed, refresh))
     running = refresh.preparation.job if refresh.preparation else ""
     outcome = prepare(facts, target, beside=running)
     if refresh.failure and refresh.failure.lasting:
         return Preparing(target, outcome, given_up(facts, source, refresh.failure))
     source = source.model_copy(update={"refreshing": refresh.preparation})
     return Preparing(target, outcome, source, refresh)
+
+
+def _no_later(outcome: Outcome, facts: Facts) -> Outcome:
+    """Look again when a refresh is due, at the latest."""
+    waits = [each for each in (outcome.requeue_after, seconds_to_refresh(facts)) if each]
+    return replace(outcome, requeue_after=min((each for each in waits if each > 0), default=None))
+
+
+def _idle(source: SourceState | None) -> SourceState | None:
+    """Return the state without a refresh beside what serves."""
+    return source.model_copy(update={"refreshing": None}) if source else None
 
 
 def _source(facts: Facts, target: Target, outcome: Outcome) -> SourceState | None:

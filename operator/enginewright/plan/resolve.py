@@ -229,7 +229,8 @@ def _target(
         **nodes,
     }
     rollout = {
-        **job,
+        # what a backend was rejected for is not asked again by each refresh
+        **{name: value for name, value in job.items() if name != "refresh"},
         "promise": content(candidate.promise),
         "classes": [content(each.spec) for each in classes],
     }

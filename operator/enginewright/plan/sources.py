@@ -5,20 +5,23 @@ image or a revert would then serve a model that nobody has asked for, so digests
 are known: in the status for the spec of now, in the revisions for those that it may return to.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from enginewright.api.inference_model import InferenceModelSpec
-from enginewright.api.inference_model_status import Pin, Prepared, SourceState
+from enginewright.api.inference_model_status import FetchedSource, Pin, Prepared, SourceState
 from enginewright.api.job_failure import JobFailure
 from enginewright.api.scalars import duration
+from enginewright.contract.keys import sha256_text
 from enginewright.manifests.labels import REFRESH
+from enginewright.manifests.snapshot import KeptSource
 from enginewright.plan.types import Facts
 
 MODEL: Final = "model"
-_LONGEST: Final = 256  # characters of an annotation that are kept
+_LONGEST: Final = 64  # characters of an annotation that are kept as they are
+_EARLIER: Final = 8  # sets of addresses
 
 
 @dataclass(frozen=True)
@@ -32,33 +35,44 @@ class Source:
 def known_source(facts: Facts) -> Source:
     """Return what was fetched from the spec's addresses, by this spec or one that it returns to."""
     wanted = _addresses(facts.model.spec)
-    status = facts.model.status
-    kept = [
-        each.kept.source
-        for each in sorted(facts.revisions, key=lambda each: -each.number)
-        if each.kept and each.kept.source
-    ]
-    for each in (*([status.source] if status.source else ()), *kept):
+    pinned: dict[str, str] = {}
+    refresh = ""
+    for each in _known(facts):
         pins = {pin.name: pin.digest for pin in each.pins if _address(pin) == wanted.get(pin.name)}
-        if MODEL in pins:
-            return Source(pins, each.refresh)
-    return Source()
+        if MODEL not in pins or pins[MODEL] != pinned.get(MODEL, pins[MODEL]):
+            continue
+        refresh = refresh if pinned else each.refresh
+        pinned = pins | pinned  # samples and the like may be known from before
+    return Source(pinned, refresh)
 
 
-def asked_refresh(facts: Facts) -> str | None:
-    """Return the refresh that the annotation asks for; None: none that was not acted on."""
-    asked = facts.model.metadata.annotations.get(REFRESH, "")[:_LONGEST]
-    acted_on = facts.model.status.source.requested if facts.model.status.source else ""
-    return asked if asked and asked != acted_on else None
+def _known(facts: Facts) -> Iterator[FetchedSource | KeptSource]:
+    """Yield what is known of addresses, the latest first."""
+    if source := facts.model.status.source:
+        yield source
+        yield from source.earlier
+    for each in sorted(facts.revisions, key=lambda each: -each.number):
+        if each.kept and each.kept.source:
+            yield each.kept.source
 
 
-def due_refresh(facts: Facts) -> str | None:
-    """Return the refresh that spec.source.refreshInterval asks for now; None: none."""
+def wanted_refresh(facts: Facts) -> str | None:
+    """Return the refresh that is to be done now, with a name that no other one has; None: none."""
+    source = facts.model.status.source
+    count = source.refreshes if source else 0
+    if asked := _asked(facts):
+        return f"{count} {asked}"
     wait = seconds_to_refresh(facts)
-    if wait is None or wait > 0:
-        return None
-    looked_at = facts.model.status.source.looked_at if facts.model.status.source else None
-    return f"due {looked_at.isoformat()}" if looked_at else None
+    return f"{count} due" if wait is not None and wait <= 0 else None
+
+
+def _asked(facts: Facts) -> str:
+    """Return the annotation's value where it was not acted on; empty: there is nothing to do."""
+    asked = facts.model.metadata.annotations.get(REFRESH, "")
+    if len(asked) > _LONGEST:
+        asked = sha256_text(asked)
+    source = facts.model.status.source
+    return "" if source and asked == source.requested else asked
 
 
 def seconds_to_refresh(facts: Facts) -> float | None:
@@ -67,21 +81,31 @@ def seconds_to_refresh(facts: Facts) -> float | None:
     source = facts.model.status.source
     if not interval or source is None or source.looked_at is None:
         return None
-    return (source.looked_at + interval - facts.now) / timedelta(seconds=1)
+    due = min(source.looked_at, facts.now) + interval  # a clock may have been ahead
+    return (due - facts.now) / timedelta(seconds=1)
 
 
 def fetched(facts: Facts, prepared: Prepared, data: Mapping[str, str], refresh: str) -> SourceState:
     """Return what is known once a model was prepared; `data`: digests of samples and the like."""
-    before = facts.model.status.source
+    before = facts.model.status.source or SourceState()
     digests = {MODEL: prepared.model_digest, **data}
+    pins = tuple(
+        Pin(name=name, uri=uri, sha256=sha256, digest=digests[name])
+        for name, (uri, sha256) in _addresses(facts.model.spec).items()
+        if name in digests
+    )
+    places = [_places(pins)]
+    earlier: list[FetchedSource] = []
+    for each in (before, *before.earlier):
+        if each.pins and _places(each.pins) not in places:
+            places.append(_places(each.pins))
+            earlier.append(FetchedSource(pins=each.pins, refresh=each.refresh))
     return SourceState(
-        pins=tuple(
-            Pin(name=name, uri=uri, sha256=sha256, digest=digests[name])
-            for name, (uri, sha256) in _addresses(facts.model.spec).items()
-            if name in digests
-        ),
+        pins=pins,
         refresh=refresh,
-        requested=asked_refresh(facts) or (before.requested if before else ""),
+        earlier=tuple(earlier[:_EARLIER]),
+        refreshes=before.refreshes + (refresh != before.refresh),
+        requested=_asked(facts) or before.requested if refresh else before.requested,
         looked_at=_second(facts.now),
     )
 
@@ -90,12 +114,17 @@ def given_up(facts: Facts, source: SourceState, failure: JobFailure) -> SourceSt
     """Return what is known once a refresh has failed: what was fetched before it stays."""
     return source.model_copy(
         update={
-            "requested": asked_refresh(facts) or source.requested,
+            "requested": _asked(facts) or source.requested,
+            "refreshes": source.refreshes + 1,
             "looked_at": _second(facts.now),
             "refreshing": None,
             "failure": failure,
         }
     )
+
+
+def _places(pins: Iterable[Pin]) -> tuple[tuple[str, str, str], ...]:
+    return tuple((pin.name, *_address(pin)) for pin in pins)
 
 
 def _second(moment: datetime) -> datetime:
