@@ -316,7 +316,7 @@ def test_in_service_no_sample_is_asked_that_costs_more_than_requests_do(tmp_path
             assert wire.receive().status == 200
             return len(proxy.asked) > asked + 20
 
-        sidecar.until(in_service, "golden inferences in service", 60)
+        sidecar.until(in_service, "golden inferences in service", 200)
         assert set(proxy.asked[asked + 1 :]) == {turns["small"].tobytes()}
         assert sidecar.check(Check.GOLDEN).state == "ok"
 
