@@ -257,10 +257,11 @@ def test_several_replicas_are_spread_and_evicted_one_by_one(
         return
     labels = one(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
     for each in spread:
-        assert each["whenUnsatisfiable"] == "ScheduleAnyway"
         assert each["labelSelector"]["matchLabels"].items() <= labels.items()
-    keys = [each["topologyKey"] for each in spread]
-    assert keys == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+    assert {each["topologyKey"]: each["whenUnsatisfiable"] for each in spread} == {
+        "kubernetes.io/hostname": "DoNotSchedule",
+        "topology.kubernetes.io/zone": "ScheduleAnyway",
+    }
     budget = one(objects, "PodDisruptionBudget")["spec"]
     assert budget["maxUnavailable"] == 1
     assert budget["selector"]["matchLabels"].items() <= labels.items()
