@@ -122,7 +122,7 @@ def missing_claim(pod: PodView) -> StatusReason | None:
 
 
 def is_evicted(pod: PodView) -> bool:
-    """Return whether the kubelet has ended the pod for want of disk or memory."""
+    """Return whether the kubelet has ended the pod because disk or memory ran short."""
     return pod.phase == "Failed" and pod.reason == "Evicted"
 
 

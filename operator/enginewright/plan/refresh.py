@@ -43,15 +43,17 @@ def prepare_and_refresh(facts: Facts, target: Target) -> Preparing:
 
 def _beside(facts: Facts, target: Target, refreshed: Target | None) -> Preparing:
     """Go on with what is prepared, and look at the addresses again where that is wanted."""
-    current = prepare(facts, target)
-    source = _source(facts, target, current)
-    if refreshed is None or source is None:
-        return Preparing(target, _no_later(current, facts), _idle(source))
-    refresh = prepare(facts, refreshed, source.refreshing)
-    if refresh.prepared:
+    before = facts.model.status.source
+    refresh = (
+        prepare(facts, refreshed, before.refreshing if before else None) if refreshed else None
+    )
+    if refresh and refreshed and refresh.prepared:
         return Preparing(refreshed, refresh, _source(facts, refreshed, refresh))
-    running = refresh.preparation.job if refresh.preparation else ""
+    running = refresh.preparation.job if refresh and refresh.preparation else ""
     outcome = prepare(facts, target, beside=running)
+    source = _source(facts, target, outcome)
+    if refresh is None or source is None:
+        return Preparing(target, _no_later(outcome, facts), _idle(source))
     if refresh.failure and refresh.failure.lasting:
         return Preparing(target, outcome, given_up(facts, source, refresh.failure))
     source = source.model_copy(update={"refreshing": refresh.preparation})
@@ -60,8 +62,9 @@ def _beside(facts: Facts, target: Target, refreshed: Target | None) -> Preparing
 
 def _no_later(outcome: Outcome, facts: Facts) -> Outcome:
     """Look again when a refresh is due, at the latest."""
-    waits = [each for each in (outcome.requeue_after, seconds_to_refresh(facts)) if each]
-    return replace(outcome, requeue_after=min((each for each in waits if each > 0), default=None))
+    waits = (outcome.requeue_after, seconds_to_refresh(facts))
+    soonest = min((each for each in waits if each is not None and each > 0), default=None)
+    return replace(outcome, requeue_after=soonest)
 
 
 def _idle(source: SourceState | None) -> SourceState | None:
