@@ -17,7 +17,6 @@ import kopf
 from enginewright.controller.app import Application
 from enginewright.controller.informer import Watch
 from enginewright.controller.logs import configure_logging
-from enginewright.controller.routing import Router
 from enginewright.controller.settings import BadSettings, Settings, load_settings
 from enginewright.kube.connection import (
     ConnectionNotConfigured,
@@ -80,7 +79,7 @@ async def _watch(
     unwatch = asyncio.Event()
     known = asyncio.all_tasks()
     tasks = await kopf.spawn_tasks(
-        registry=_registry(app.router, app.watches),
+        registry=_registry(app),
         settings=_settings(app.watches),
         clusterwide=settings.namespaces is None,
         namespaces=settings.namespaces or (),
@@ -109,15 +108,17 @@ def _on_signals(stop: asyncio.Event) -> None:
         loop.add_signal_handler(number, stop.set)
 
 
-def _registry(router: Router, watched: tuple[Watch, ...]) -> kopf.OperatorRegistry:
+def _registry(app: Application) -> kopf.OperatorRegistry:
     """One handler for all kinds: hand the event to the router."""
 
     async def handle(event: Any, param: Any = None, **_kwargs: Any) -> None:  # noqa: ANN401 - kopf's
-        router.event(param, event["object"], deleted=event["type"] == "DELETED")
+        if event["type"] is None:  # of a listing, with which each watch begins
+            app.informer.watch_restarted()
+        app.router.event(param, event["object"], deleted=event["type"] == "DELETED")
 
     registry = kopf.OperatorRegistry()
     kopf.on.login(registry=registry)(_login)
-    for resource in (watch.resource for watch in watched):
+    for resource in (watch.resource for watch in app.watches):
         place = (resource.group, resource.version, resource.plural)
         kopf.on.event(*place, id=resource.plural, param=resource, registry=registry)(handle)
     return registry

@@ -210,7 +210,7 @@ def test_what_has_not_changed_costs_nothing_also_after_a_restart(world: World) -
     with world.operator() as operator:
         operator.wait_ready()
         world.build()
-        operator.wait_quiet()
+        operator.wait_relisted().wait_quiet()
         writes, reads, passes = operator.writes(), operator.reads(), operator.engine_passes()
         # A condition of its own each look, status and Job; each stage is not a write here.
         assert writes <= 16

@@ -1,18 +1,20 @@
 """Several operators at one API server: replicas of a release, and releases beside each other."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.apiserver.test_operator_lifecycle import GOOD, MODEL, World, model
-from tests.e2e.harness import Namespace, eventually
+from tests.apiserver.test_operator_lifecycle import GOOD, MODEL, World, accelerator_class, model
+from tests.e2e.harness import REPOSITORY, Namespace, eventually, run
 from tests.support.operator_process import OperatorProcess
+from tests.support.source_cutter import Cutter
 
 pytestmark = pytest.mark.apiserver
 
@@ -85,7 +87,7 @@ def test_a_follower_takes_over_from_a_leader_that_is_killed(
         assert follower.total("workqueue_depth") == 0
         assert follower.passes() == 0
 
-        listed = follower.reads()
+        listed = follower.wait_relisted().reads()
         started = time.monotonic()
         leader.kill()
         seconds = wait_until_it_acts(world, "https://example.com/third.onnx", started)
@@ -131,6 +133,39 @@ def test_a_leader_that_loses_its_lease_ends(world: World) -> None:
         operator.wait_ready()  # nobody renews it
 
 
+def test_what_vanished_while_a_watch_was_broken_is_gone_for_the_next_leader(world: World) -> None:
+    """An API server that begins anew answers an old watch with 410, and sends no deletion again."""
+    direct = world.user.kubeconfig.read_text()
+    (server,) = re.findall(r"https://127.0.0.1:(\d+)", direct)
+    url = f"http://127.0.0.1:{server}"
+    with ExitStack() as running:
+        leader = running.enter_context(world.operator())
+        world.bring_up(leader)
+        world.user.apply(accelerator_class("second"))
+        with Cutter(url) as tunnel:
+            port = tunnel.port
+            through = world.folder / "through"
+            through.write_text(direct.replace(f":{server}", f":{port}"))
+            follower = OperatorProcess(through, world.system.name, world.folder)
+            running.enter_context(follower)
+            follower.wait_standby().wait_relisted()
+        world.user.kubectl("delete", "aclass", "second")
+        restart_api_server(world.user.kubeconfig)
+        leader.kill()
+        with Cutter(url, port=port):
+            moved = model()
+            moved["spec"]["accelerators"] = [{"class": "second"}]
+            world.user.apply(moved)
+            world.user.wait_condition(MODEL, "Ready", "False", "UnknownAcceleratorClass", 60)
+            assert follower.leads
+
+
+def restart_api_server(kubeconfig: Path) -> None:
+    cluster = [str(REPOSITORY / "hack/cluster/cluster"), "--name", kubeconfig.parent.name]
+    run([*cluster, "kill", "kube-apiserver"])
+    run([*cluster, "up", "--control-plane-only"])
+
+
 def test_what_leading_and_standing_by_cost(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,7 +173,8 @@ def test_what_leading_and_standing_by_cost(
         return operator.total("enginewright_lease_requests_total")
 
     with two(world) as (leader, follower):
-        leader.wait_quiet()
+        follower.wait_relisted()
+        leader.wait_relisted().wait_quiet()
         before = [requests(leader), requests(follower), leader.writes(), leader.reads()]
         time.sleep(20)
         now = [requests(leader), requests(follower), leader.writes(), leader.reads()]

@@ -97,6 +97,13 @@ class OperatorProcess:
         eventually(lambda: self._is_ready and "stands by" in self.log, 30, "standby", interval=0.05)
         return self
 
+    def wait_relisted(self) -> Self:
+        """Wait until it has listed everything again, as it does once kopf's watches have begun."""
+        eventually(
+            lambda: self.log.count("listed inferencemodels: ") > 1, 30, "relisted", interval=0.1
+        )
+        return self
+
     @property
     def leads(self) -> bool:
         """Tell whether it acts."""

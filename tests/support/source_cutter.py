@@ -14,7 +14,13 @@ class Cutter:
     """Forwards to a server; each connection ends after `after` bytes of answers, `times` times."""
 
     def __init__(
-        self, url: str, after: int, times: int, on_cut: Callable[[], None] = lambda: None
+        self,
+        url: str,
+        after: int = 0,
+        times: int = 0,
+        on_cut: Callable[[], None] = lambda: None,
+        *,
+        port: int = 0,
     ) -> None:
         parts = urlsplit(url)
         self._to = (parts.hostname or "", parts.port or 80)
@@ -23,7 +29,7 @@ class Cutter:
         self._left = times
         self._on_cut = on_cut
         self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._open: list[socket.socket] = []
         self.cuts = 0
@@ -31,7 +37,13 @@ class Cutter:
     @property
     def url(self) -> str:
         """Return the address that stands for the server's."""
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}{self._path}"
+        return f"http://127.0.0.1:{self.port}{self._path}"
+
+    @property
+    def port(self) -> int:
+        """Return the port of loopback that stands for the server's."""
+        port: int = self._listener.getsockname()[1]
+        return port
 
     def __enter__(self) -> Self:
         self._threads[0].start()

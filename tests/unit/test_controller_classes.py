@@ -7,6 +7,7 @@ import pytest
 from enginewright.controller.cache import Cache
 from enginewright.controller.classes import ClassReconciler
 from enginewright.controller.execute import Executor
+from enginewright.controller.home import Home
 from enginewright.controller.loop import Outcome
 from enginewright.controller.proposals import CONFIG_MAP, KEY, ProposalReconciler
 from enginewright.kube.errors import Conflict, Transient
@@ -58,7 +59,7 @@ class World:
         """Return what a new process starts with."""
         store = StoreConfig("store", "1Gi", "ReadWriteMany", None)
         config = Config("system", images or {"rtx": "rtx:1"}, "Always", (), store, on)
-        return ProposalReconciler(self.kube, self.cache, config)
+        return ProposalReconciler(self.kube, self.cache, config, Home(self.kube, "system", None))
 
     async def ready(self, name: str) -> tuple[int, str, str, str]:
         await self.reconciler.reconcile(name)

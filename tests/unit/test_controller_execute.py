@@ -132,7 +132,6 @@ async def test_what_we_change_ourselves_is_no_edit_of_others(world: World) -> No
 
 
 async def test_a_name_that_another_model_has_is_said_and_not_waited_for(world: World) -> None:
-    """Model a-b on class c and model a on class b-c want one name."""
     await world.executor.apply(deployment())
     stored = world.cache.get(DEPLOYMENTS, "ns", "m-cpu")
     assert stored is not None

@@ -49,9 +49,8 @@ class World:
             PodCatchUp(self.kube, cache),
             Executor(self.kube, cache),
             CONFIG,
+            self.home,
             changed=lambda: None,
-            owned=self.home.owned,
-            lacks_owner=self.home.lacks_owner,
         )
 
     def proposals(self) -> ProposalReconciler:
@@ -59,8 +58,7 @@ class World:
             self.kube,
             Cache(),
             CONFIG,
-            owned=self.home.owned,
-            lacks_owner=self.home.lacks_owner,
+            self.home,
         )
 
     def put_config_map(self, name: str) -> None:

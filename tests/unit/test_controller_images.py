@@ -9,6 +9,7 @@ from enginewright.contract.images import ImageFacts
 from enginewright.controller.cache import Cache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.execute import Executor
+from enginewright.controller.home import Home
 from enginewright.controller.images import CONFIG_MAP, ImageReconciler
 from enginewright.controller.loop import Outcome
 from enginewright.kube.errors import Forbidden
@@ -60,6 +61,7 @@ class World:
                 image_pull_secrets=("pull",),
                 store=StoreConfig("store", "1Gi", "ReadWriteMany", None),
             ),
+            Home(self.kube, "system", None),
             changed=self.changed,
             now=lambda: self.now,
         )

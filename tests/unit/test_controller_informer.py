@@ -97,6 +97,29 @@ def test_what_vanished_unseen_is_found_within_an_hour_or_so() -> None:
     run(scenario())
 
 
+def test_what_vanished_before_a_watch_began_anew_is_found_in_seconds() -> None:
+    """Also where no object of the kind is left, which kopf could report."""
+
+    async def scenario() -> None:
+        world = World()
+        world.add("InferenceModel", "m")
+        await world.informer.first_listing()
+        relisting = asyncio.create_task(world.informer.relist_forever())
+        await asyncio.sleep(100)
+        world.models.clear()
+        del world.kube.objects[(INFERENCE_MODELS, "ns", "m")]
+        listed = world.kube.calls["list"]
+        for _ in range(50):
+            world.informer.watch_restarted()
+        await asyncio.sleep(10)
+        assert world.models == [ModelKey("ns", "m")]
+        await asyncio.sleep(600)
+        assert world.kube.calls["list"] - listed == 3, "one listing for each kind"
+        relisting.cancel()
+
+    run(scenario())
+
+
 def test_models_are_listed_last_and_the_claim_by_name() -> None:
     watched = watches("store")
     assert watched[-1].resource == INFERENCE_MODELS

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.unit
 
 LABELS: Final = st.from_regex(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", fullmatch=True)
 CLASSES: Final = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
+DASHED: Final = st.from_regex(r"[ab](-{0,3}[ab]){0,3}", fullmatch=True)
 NAME: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 
 
@@ -42,6 +43,35 @@ def test_a_name_that_was_cut_differs_from_others_that_were_cut() -> None:
     names = {deployment_name("m" * 40, "c" * 30 + end) for end in "ab"}
     assert len(names) == 2
     assert child_name("short", "name") == "short-name"
+
+
+@given(model=DASHED, accelerator=DASHED, other=DASHED, other_class=DASHED)
+def test_no_two_deployments_want_one_name(
+    model: str, accelerator: str, other: str, other_class: str
+) -> None:
+    pairs = {(model, accelerator), (other, other_class)}
+    assert len({deployment_name(*pair) for pair in pairs}) == len(pairs)
+
+
+def test_a_dash_in_a_name_joins_no_others() -> None:
+    names = [
+        deployment_name(*pair)
+        for pair in (("a-b", "c"), ("a", "b-c"), ("a--b", "c"), ("a", "b--c"), ("a-", "b-c"))
+    ]
+    assert names[:2] == ["a-b-c", "a--b-c"]
+    assert len(set(names)) == len(names)
+
+
+def test_a_deployment_that_is_there_keeps_the_name_that_an_earlier_version_gave_it() -> None:
+    made = world()
+    for kind in ("Deployment", "PodDisruptionBudget"):
+        obj = made.objects.pop((kind, f"{MODEL}-cpu"))
+        obj["metadata"]["name"] = "older"
+        made.objects[kind, "older"] = obj
+    made.edit(replicas=3)
+    assert made.the("Deployment")["metadata"]["name"] == "older"
+    assert made.the("Deployment")["spec"]["replicas"] == 3
+    assert made.the("PodDisruptionBudget")["metadata"]["name"] == "older"
 
 
 def test_all_that_is_the_models_goes_with_it_and_the_store_stays() -> None:

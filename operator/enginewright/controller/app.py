@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import socket
-import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
@@ -18,15 +16,13 @@ from prometheus_client import (
 from enginewright.controller.cache import Cache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.classes import ClassReconciler
-from enginewright.controller.election import Claim, Election
 from enginewright.controller.engines import EngineReconciler
 from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
 from enginewright.controller.health import HealthServer
-from enginewright.controller.home import Home
 from enginewright.controller.images import ImageReconciler
 from enginewright.controller.informer import RETRY, Informer, watches
-from enginewright.controller.leader import EVERYTHING
+from enginewright.controller.leadership import Leadership
 from enginewright.controller.loop import Controller, LoopMetrics
 from enginewright.controller.metrics import EngineMetrics, ModelCollector
 from enginewright.controller.proposals import KEY as PROPOSALS
@@ -41,18 +37,13 @@ from enginewright.kube.connection import load_connection
 from enginewright.kube.errors import KubeError
 from enginewright.kube.metrics import RestMetrics
 from enginewright.kube.pod_http import pod_http
-from enginewright.kube.resources import ACCELERATOR_CLASSES, Resource
-from enginewright.manifests.labels import OPERATOR
+from enginewright.kube.resources import Resource
 from enginewright.plan.plan import plan
-from enginewright.plan.types import EventIntent
 
 MODEL_WORKERS: Final = 8  # each holds at most one request; the event loop is one
 ENGINE_WORKERS: Final = 4
 GRACE: Final = 0.7  # seconds for work under way when we are told to stop
 EVENTS_GRACE: Final = 0.2  # seconds for Events that are not written yet
-_CLASSES: Final = (
-    f"{ACCELERATOR_CLASSES.plural}.{ACCELERATOR_CLASSES.group}"  # no namespace has a dot
-)
 
 _logger = logging.getLogger(__name__)
 
@@ -69,20 +60,9 @@ class Application:
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         loops = LoopMetrics(registry)
-        self._client = KubeClient(load_connection, RestMetrics(registry), may_write=self._may_write)
-        # Of their own: renewals wait for no other request, and no candidate is kept from standing.
-        self._leases = KubeClient(load_connection, RestMetrics(registry, "enginewright_lease"))
-        self._notices = EventRecorder(self._leases)
-        self._home = Home(self._leases, settings.config.namespace, settings.deployment)
-        self._refusal: str | None = None
-        name = settings.deployment or OPERATOR
-        scope = settings.namespaces or frozenset({EVERYTHING})
-        self._election = self._elect(settings, name, scope, lost, self._refused)
-        # What has no namespace is kept by one release only, whatever namespaces each one watches.
-        self._classes_election = (
-            self._elect(settings, f"{name}-classes", frozenset({_CLASSES}), lost, _others_classes)
-            if settings.namespaces
-            else None
+        self._leadership = Leadership(settings, registry, lost)
+        self._client = KubeClient(
+            load_connection, RestMetrics(registry), may_write=self._leadership.may_write
         )
         cache = Cache()
         executor = Executor(self._client, cache, written=self._written)
@@ -95,9 +75,8 @@ class Application:
             pods,
             executor,
             settings.config,
+            self._leadership.home,
             changed=self._all_models,
-            owned=self._home.owned,
-            lacks_owner=self._home.lacks_owner,
         )
         self._verdicts = VerdictPoller(
             cache,
@@ -158,11 +137,7 @@ class Application:
         self._proposals: Controller[str] = Controller(
             "classproposals",
             ProposalReconciler(
-                self._client,
-                cache,
-                settings.config,
-                owned=self._home.owned,
-                lacks_owner=self._home.lacks_owner,
+                self._client, cache, settings.config, self._leadership.home
             ).reconcile,
             loops,
             workers=1,
@@ -185,10 +160,10 @@ class Application:
                 proposals=lambda: self._proposals.add(PROPOSALS),
             ),
         )
-        self._informer = Informer(
+        self.informer = Informer(
             self._client, self.router, self.watches, namespaces=settings.namespaces
         )
-        ModelCollector(cache, registry, leads=self._election.may_act)
+        ModelCollector(cache, registry, leads=self._leadership.release.may_act)
         self._health = HealthServer(
             settings.http_port,
             alive=self._why_not_alive,
@@ -201,11 +176,11 @@ class Application:
     async def start(self) -> None:
         """Return when everything is listed and this process stands for leader."""
         await self._health.start()
-        await self._informer.first_listing()
-        await _until_answered(self._home.load)
-        self._run(self._informer.relist_forever(), "relist")
-        self._run(self._notices.run(), "notices")
-        self._run(self._election.run(), "election")
+        await self.informer.first_listing()
+        await _until_answered(self._leadership.home.load)
+        self._run(self.informer.relist_forever(), "relist")
+        self._run(self._leadership.notices.run(), "notices")
+        self._run(self._leadership.release.run(), "election")
         self._run(self._lead(), "leading")
         _logger.info("started")
 
@@ -222,8 +197,7 @@ class Application:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._recorder.drain(), EVENTS_GRACE)
         if all(ended):  # else the Lease expires: what was cut off may still be carried out
-            for election in filter(None, (self._classes_election, self._election)):
-                await election.release()
+            await self._leadership.hand_over()
 
     async def stop_serving(self) -> None:
         """Close the probes' and Prometheus' connections."""
@@ -235,12 +209,12 @@ class Application:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._client.close()
-        await self._leases.close()
+        await self._leadership.close()
         _logger.info("stopped")
 
     async def _lead(self) -> None:
         """Start what writes, once this process leads."""
-        await self._election.leading.wait()
+        await self._leadership.release.leading.wait()
         await _until_answered(self._images.load)
         self._run(self._recorder.run(), "events")
         for controller in (self._models, self._engines, self._probes):
@@ -249,9 +223,9 @@ class Application:
         for key in self._images.keys:
             self._probes.add(key)
         self.router.begin()
-        if self._classes_election is not None:
-            self._run(self._classes_election.run(), "classes election")
-            await self._classes_election.leading.wait()
+        if classes := self._leadership.classes:
+            self._run(classes.run(), "classes election")
+            await classes.leading.wait()
         for controller in (self._classes, self._proposals):
             controller.start()
         self.router.begin()
@@ -259,37 +233,6 @@ class Application:
 
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))
-
-    def _elect(
-        self,
-        settings: Settings,
-        name: str,
-        scope: frozenset[str],
-        lost: Callable[[str], None],
-        refused: Callable[[str | None], None],
-    ) -> Election:
-        claim = Claim(
-            (settings.config.namespace, name),
-            f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}",
-            scope,
-            self._home.owned,
-        )
-        return Election(self._leases, claim, lost=lost, refused=refused)
-
-    def _refused(self, why: str | None) -> None:
-        """Say that another release is in the way, or remember that none is."""
-        if why is not None and why != self._refusal:
-            _logger.warning("does nothing: %s", why)
-            if self._home.deployment is not None:
-                intent = EventIntent("Warning", "ClaimedByAnotherRelease", why)
-                self._notices.tell(self._home.deployment, intent)
-        self._refusal = why
-
-    def _may_write(self) -> bool:
-        classes = self._classes_election
-        return self._election.may_act() and (
-            classes is None or not classes.leading.is_set() or classes.may_act()
-        )
 
     def _written(self, resource: Resource, obj: JsonObject) -> None:
         self.router.written(resource, obj)
@@ -311,11 +254,11 @@ class Application:
 
     def _why_not_ready(self) -> str | None:
         """Return why not; one that stands by is ready, since the release has one that leads."""
-        if not self._informer.synced:
+        if not self.informer.synced:
             return "not everything is listed yet"
-        if self._refusal is not None:
-            return self._refusal
-        if self._election.leading.is_set() and not self._images.loaded:
+        if self._leadership.refusal is not None:
+            return self._leadership.refusal
+        if self._leadership.release.leading.is_set() and not self._images.loaded:
             return "what the images hold is not loaded yet"
         return None
 
@@ -328,8 +271,3 @@ async def _until_answered(call: Callable[[], Awaitable[None]]) -> None:
         except KubeError as error:
             _logger.warning("%s; tried again", error.message)
             await asyncio.sleep(RETRY)
-
-
-def _others_classes(why: str | None) -> None:
-    if why is not None:
-        _logger.debug("AcceleratorClasses are left to another release: %s", why)

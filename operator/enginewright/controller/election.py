@@ -26,9 +26,9 @@ from enginewright.controller.leader import (
     Timing,
     Withdraw,
 )
-from enginewright.kube.api import JsonObject, Listing
+from enginewright.kube.api import JsonObject, Lists
 from enginewright.kube.errors import Conflict, KubeError, NotFound
-from enginewright.kube.resources import LEASES, Resource
+from enginewright.kube.resources import LEASES
 from enginewright.manifests.labels import COMPONENT, MANAGED_BY, OPERATOR
 
 SCOPE_ANNOTATION: Final = "enginewright.dev/claims"
@@ -39,19 +39,8 @@ _CALL: Final = 3.0  # seconds for a request, so that the deadline leaves time fo
 _logger = logging.getLogger(__name__)
 
 
-class LeaseApi(Protocol):
+class LeaseApi(Lists, Protocol):
     """What an election needs of the API server. All of them raise `KubeError`."""
-
-    async def list(
-        self,
-        resource: Resource,
-        namespace: str | None = None,
-        *,
-        labels: str | None = None,
-        fields: str | None = None,
-    ) -> Listing:
-        """Return all objects that match, as they are now."""
-        ...
 
     async def create(self, obj: Mapping[str, Any]) -> JsonObject:
         """Make an object; Conflict where there is one."""

@@ -1,4 +1,4 @@
-"""The operator's own Deployment: it owns what the operator makes in its own namespace.
+"""What the operator keeps in its own namespace; its Deployment owns all of it.
 
 So Kubernetes' garbage collector deletes that when the release is uninstalled, and the operator,
 which is gone by then, has nothing to clean up.
@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 from enginewright.kube.api import JsonObject, KubeApi
 from enginewright.kube.errors import NotFound
-from enginewright.kube.resources import DEPLOYMENTS
+from enginewright.kube.resources import CONFIG_MAPS, DEPLOYMENTS
+from enginewright.manifests.labels import MANAGED_BY, OPERATOR
 
 _logger = logging.getLogger(__name__)
 
@@ -19,8 +20,8 @@ class Home:
 
     def __init__(self, api: KubeApi, namespace: str, deployment: str | None) -> None:
         self.deployment: JsonObject | None = None
+        self.namespace = namespace
         self._api = api
-        self._namespace = namespace
         self._name = deployment
 
     async def load(self) -> None:
@@ -28,11 +29,11 @@ class Home:
         if self._name is None:
             return
         try:
-            self.deployment = await self._api.get(DEPLOYMENTS, self._namespace, self._name)
+            self.deployment = await self._api.get(DEPLOYMENTS, self.namespace, self._name)
         except NotFound:
             _logger.warning(
                 "there is no Deployment %s/%s: what is made there stays when it is uninstalled",
-                self._namespace,
+                self.namespace,
                 self._name,
             )
 
@@ -49,10 +50,44 @@ class Home:
         return {**obj, "metadata": {**obj["metadata"], "ownerReferences": [reference]}}
 
     def lacks_owner(self, stored: Mapping[str, object]) -> bool:
-        """Tell whether an object that is there is to be written anew, for the owner alone."""
+        """Return whether an object that is there is to be written anew, for the owner alone."""
         if self.deployment is None or "metadata" not in stored:
             return False
         metadata = stored["metadata"]
         owners = metadata.get("ownerReferences") if isinstance(metadata, Mapping) else None
         uid = self.deployment["metadata"]["uid"]
         return uid not in [each["uid"] for each in owners or ()]
+
+
+class Memory:
+    """A ConfigMap of the operator's namespace, for what a restart must not forget."""
+
+    def __init__(self, api: KubeApi, home: Home, name: str) -> None:
+        self._api = api
+        self._home = home
+        self._name = name
+
+    async def load(self) -> dict[str, str]:
+        """Return what is kept; empty where nothing is. Raises KubeError."""
+        try:
+            stored = await self._api.get(CONFIG_MAPS, self._home.namespace, self._name)
+        except NotFound:
+            return {}
+        data = dict(stored.get("data") or {})
+        if self._home.lacks_owner(stored):
+            await self.keep(data)
+        return data
+
+    async def keep(self, data: Mapping[str, str]) -> None:
+        """Keep `data` and nothing else. Raises KubeError."""
+        config_map: JsonObject = {
+            "apiVersion": CONFIG_MAPS.api_version,
+            "kind": CONFIG_MAPS.kind,
+            "metadata": {
+                "name": self._name,
+                "namespace": self._home.namespace,
+                "labels": {MANAGED_BY: OPERATOR},
+            },
+            "data": dict(data),  # whole: what an apply leaves out is removed
+        }
+        await self._api.apply(self._home.owned(config_map))

@@ -18,12 +18,12 @@ from enginewright.contract.images import ImageFacts
 from enginewright.controller.cache import Cache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.execute import Executor
+from enginewright.controller.home import Home, Memory
 from enginewright.controller.loop import Outcome
 from enginewright.controller.observe import JOB, POD
-from enginewright.kube.api import JsonObject, KubeApi
-from enginewright.kube.errors import NotFound
-from enginewright.kube.resources import CONFIG_MAPS, JOBS, PODS, Resource
-from enginewright.manifests.labels import IMAGE, MANAGED_BY, OPERATOR
+from enginewright.kube.api import KubeApi
+from enginewright.kube.resources import JOBS, PODS, Resource
+from enginewright.manifests.labels import IMAGE
 from enginewright.manifests.placement import placement_hash
 from enginewright.manifests.probe_job import image_hash, probe_job, probe_job_name
 from enginewright.plan.attempts import (
@@ -44,7 +44,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Memory:
+class _Attempts:
     """What is remembered of an image that is not known yet."""
 
     attempt: int = 1
@@ -61,23 +61,21 @@ class ImageReconciler:
         pods: PodCatchUp,
         executor: Executor,
         config: Config,
+        home: Home,
         *,
         changed: Callable[[], None],
-        owned: Callable[[JsonObject], JsonObject] = lambda obj: obj,
-        lacks_owner: Callable[[JsonObject], bool] = lambda _stored: False,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._api = api
+        self._kept = Memory(api, home, CONFIG_MAP)
         self._cache = cache
         self._pods = pods
         self._executor = executor
         self._config = config
         self._changed = changed
-        self._owned = owned
-        self._lacks_owner = lacks_owner
+        self._home = home
         self._now = now
         self._images = {image_hash(image): image for image in config.images.values()}
-        self._memory: dict[str, _Memory] = {}
+        self._memory: dict[str, _Attempts] = {}
         self.facts: dict[str, ImageFacts] = {}
         self.failures: dict[str, str] = {}
         self.loaded = False
@@ -89,15 +87,9 @@ class ImageReconciler:
 
     async def load(self) -> None:
         """Read what an earlier run learnt. Raises KubeError."""
-        try:
-            stored = await self._api.get(CONFIG_MAPS, self._config.namespace, CONFIG_MAP)
-        except NotFound:
-            stored = {}
-        for key, text in (stored.get("data") or {}).items():
+        for key, text in (await self._kept.load()).items():
             if key in self._images and (facts := _read_entry(text, self._images[key])):
                 self.facts[self._images[key]] = facts
-        if self._lacks_owner(stored):
-            await self._keep(self.facts)
         self.loaded = True
 
     async def reconcile(self, key: str) -> Outcome:
@@ -107,7 +99,7 @@ class ImageReconciler:
             return Outcome(exists=False)  # a probe of an image that is configured no more, or done
         await self._pods.catch_up(self._cache.views(JOB, self._ours(JOBS, key)))
         observed = self._observed(key)
-        known = self._memory.get(key, _Memory())
+        known = self._memory.get(key, _Attempts())
         attempt = max(known.attempt, _newest(key, observed))
         state = advance(self._probing(key), observed, attempt, known.failure)
         match state:
@@ -121,7 +113,7 @@ class ImageReconciler:
                     self._report(image, why)
                 return Outcome(requeue_after=state.requeue_after)
             case Failed():
-                self._memory[key] = _Memory(state.attempt, state.failure)
+                self._memory[key] = _Attempts(state.attempt, state.failure)
                 self._report(image, state.failure.message)
                 if state.ends:
                     await self._delete(state.ends)
@@ -145,7 +137,7 @@ class ImageReconciler:
         ]
 
     async def _start(self, key: str, image: str, state: Start, observed: Observed) -> Outcome:
-        self._memory[key] = _Memory(state.attempt, state.failure)
+        self._memory[key] = _Attempts(state.attempt, state.failure)
         job = probe_job(
             self._config.namespace,
             image,
@@ -155,7 +147,7 @@ class ImageReconciler:
             template=self._config.jobs,
             assigned_ids=self._config.openshift,
         )
-        made = await self._executor.apply(self._owned(job))
+        made = await self._executor.apply(self._home.owned(job))
         if state.replaces in observed.jobs:
             await self._delete(state.replaces)
         return Outcome(again=made)
@@ -166,30 +158,17 @@ class ImageReconciler:
 
     async def _learn(self, image: str, facts: ImageFacts) -> None:
         known = {**self.facts, image: facts}
-        await self._keep(known)
+        entries = {
+            image_hash(one): json.dumps(
+                {"image": one, "facts": held.model_dump(mode="json")}, sort_keys=True
+            )
+            for one, held in known.items()
+        }
+        await self._kept.keep(entries)
         self.facts = known
         self.failures = {one: why for one, why in self.failures.items() if one != image}
         _logger.info("image %s: %s", image, facts.to_json())
         self._changed()
-
-    async def _keep(self, known: dict[str, ImageFacts]) -> None:
-        config_map: JsonObject = {
-            "apiVersion": CONFIG_MAPS.api_version,
-            "kind": CONFIG_MAPS.kind,
-            "metadata": {
-                "name": CONFIG_MAP,
-                "namespace": self._config.namespace,
-                "labels": {MANAGED_BY: OPERATOR},
-            },
-            # Whole: what an apply leaves out is removed.
-            "data": {
-                image_hash(one): json.dumps(
-                    {"image": one, "facts": known[one].model_dump(mode="json")}, sort_keys=True
-                )
-                for one in known
-            },
-        }
-        await self._api.apply(self._owned(config_map))
 
     def _report(self, image: str, failure: str) -> None:
         if failure != self.failures.get(image):

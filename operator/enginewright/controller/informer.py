@@ -1,13 +1,15 @@
 """What is watched, and the listings that kopf does not do for us.
 
-The first listing comes before any reconcile, so that nothing is decided on half a picture. The
-hourly one drops what vanished while a watch was broken: kopf tells of no deletion that it missed.
+The first listing comes before any reconcile, so that nothing is decided on half a picture. Later
+ones drop what vanished while a watch was broken, of which kopf reports nothing: whenever kopf has
+begun a watch anew, and hourly.
 """
 
 import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,6 +33,7 @@ from enginewright.kube.resources import (
 from enginewright.manifests import labels
 
 RELIST: Final = 3600.0  # seconds
+SETTLE: Final = 5.0  # seconds from kopf's first listed object to our listing of everything
 RETRY: Final = 5.0  # seconds between looks for a CRD, an API server or a permission
 MANAGED: Final = f"{labels.MANAGED_BY}={labels.OPERATOR}"
 
@@ -84,6 +87,7 @@ class Informer:
         self._watched = watched
         self._namespaces = namespaces
         self._sleep = sleep
+        self._watch_restarted = asyncio.Event()
         self.synced = False
 
     async def first_listing(self) -> None:
@@ -97,10 +101,21 @@ class Informer:
                 await self._sleep(RETRY)
         self.synced = True
 
+    def watch_restarted(self) -> None:
+        """Take in that kopf has listed a kind: what vanished before that it reports to nobody.
+
+        All kinds are listed then, since one of which nothing is left has no object to tell by.
+        """
+        self._watch_restarted.set()
+
     async def relist_forever(self) -> None:
-        """List everything again about once an hour."""
+        """List everything again when a watch has been restarted, and about once an hour."""
         while True:
-            await self._sleep(RELIST * random.uniform(0.9, 1.1))  # noqa: S311 - spreads load
+            hour = RELIST * random.uniform(0.9, 1.1)  # noqa: S311 - spreads load
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._watch_restarted.wait(), hour)
+                await self._sleep(SETTLE)
+            self._watch_restarted.clear()
             for watch in self._watched:
                 if trouble := await self._try(watch):
                     _logger.warning("%s; listed again in an hour", trouble)

@@ -5,18 +5,16 @@ proposed is kept in a ConfigMap. It is written when something was proposed, and 
 """
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.controller.cache import Cache
+from enginewright.controller.home import Home, Memory
 from enginewright.controller.loop import Outcome
 from enginewright.controller.observe import NODE
 from enginewright.controller.parse import parsed
-from enginewright.kube.api import JsonObject, KubeApi
-from enginewright.kube.errors import NotFound
-from enginewright.kube.resources import ACCELERATOR_CLASSES, CONFIG_MAPS, NODES
-from enginewright.manifests.labels import MANAGED_BY, OPERATOR
+from enginewright.kube.api import KubeApi
+from enginewright.kube.resources import ACCELERATOR_CLASSES, NODES
 from enginewright.plan.classes import propose
 from enginewright.plan.types import Config
 
@@ -34,13 +32,10 @@ class ProposalReconciler:
         api: KubeApi,
         cache: Cache,
         config: Config,
-        *,
-        owned: Callable[[JsonObject], JsonObject] = lambda obj: obj,
-        lacks_owner: Callable[[JsonObject], bool] = lambda _stored: False,
+        home: Home,
     ) -> None:
         self._api = api
-        self._owned = owned
-        self._lacks_owner = lacks_owner
+        self._memory = Memory(api, home, CONFIG_MAP)
         self._cache = cache
         self._config = config
         self._kept: dict[str, str] | None = None  # as the ConfigMap has it; None: not read yet
@@ -50,7 +45,7 @@ class ProposalReconciler:
         if not self._config.propose_classes:
             return Outcome()
         if self._kept is None:
-            self._kept = await self._load()
+            self._kept = await self._memory.load()
         proposals = propose(
             self._cache.views(NODE, self._cache.all(NODES)),
             parsed(AcceleratorClass, self._cache.all(ACCELERATOR_CLASSES)),
@@ -70,29 +65,6 @@ class ProposalReconciler:
                 ", ".join(spec["backends"]),
             )
         if proposals.made != self._kept:
-            await self._keep(proposals.made)
+            await self._memory.keep(proposals.made)
             self._kept = proposals.made
         return Outcome()
-
-    async def _load(self) -> dict[str, str]:
-        try:
-            stored = await self._api.get(CONFIG_MAPS, self._config.namespace, CONFIG_MAP)
-        except NotFound:
-            return {}
-        made = dict(stored.get("data") or {})
-        if self._lacks_owner(stored):
-            await self._keep(made)
-        return made
-
-    async def _keep(self, made: dict[str, str]) -> None:
-        config_map: JsonObject = {
-            "apiVersion": CONFIG_MAPS.api_version,
-            "kind": CONFIG_MAPS.kind,
-            "metadata": {
-                "name": CONFIG_MAP,
-                "namespace": self._config.namespace,
-                "labels": {MANAGED_BY: OPERATOR},
-            },
-            "data": made,  # whole: what an apply leaves out is removed
-        }
-        await self._api.apply(self._owned(config_map))

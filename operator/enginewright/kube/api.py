@@ -20,12 +20,8 @@ class Listing:
     resource_version: str
 
 
-class KubeApi(Protocol):
-    """Verbs in the API server's sense. All of them raise `KubeError`."""
-
-    async def get(self, resource: Resource, namespace: str | None, name: str) -> JsonObject:
-        """Return one object; NotFound when there is none."""
-        ...
+class Lists(Protocol):
+    """Verb list. Raises `KubeError`."""
 
     async def list(
         self,
@@ -36,6 +32,14 @@ class KubeApi(Protocol):
         fields: str | None = None,
     ) -> Listing:
         """Return all objects that match the selectors; without a namespace, of all namespaces."""
+        ...
+
+
+class KubeApi(Lists, Protocol):
+    """Verbs in the API server's sense. All of them raise `KubeError`."""
+
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> JsonObject:
+        """Return one object; NotFound when there is none."""
         ...
 
     async def apply(self, obj: Mapping[str, Any], *, force: bool = True) -> JsonObject:

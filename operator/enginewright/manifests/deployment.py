@@ -18,7 +18,6 @@ from enginewright.contract.task import (
 )
 from enginewright.contract.verdict import RELEASE_ANNOTATION
 from enginewright.manifests.labels import CLASS, REVISION, of_model, serving_selector
-from enginewright.manifests.names import deployment_name
 from enginewright.manifests.owner import owned_metadata
 from enginewright.manifests.pods import TMP_VOLUME, container, pod_security, pull_secrets
 from enginewright.manifests.snapshot import ClassSnapshot, Revision, Snapshot
@@ -53,22 +52,22 @@ class Surroundings:
 
 
 def serving_deployment(
-    model: InferenceModel, revision: Revision, accelerator: str, *, replicas: int
+    model: InferenceModel, revision: Revision, accelerator: str, *, name: str, replicas: int
 ) -> dict[str, Any]:
     """Return the Deployment of `revision` for one of its classes."""
-    name = model.metadata.name
-    labels = {**of_model(name, "serve"), CLASS: accelerator, REVISION: revision.name}
+    served = model.metadata.name
+    labels = {**of_model(served, "serve"), CLASS: accelerator, REVISION: revision.name}
     surge = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0}}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": owned_metadata(model, deployment_name(name, accelerator), labels),
+        "metadata": owned_metadata(model, name, labels),
         "spec": {
             "replicas": replicas,
             "progressDeadlineSeconds": _progress_seconds(model),
             "revisionHistoryLimit": 2,  # ControllerRevisions are the history
             "strategy": surge if model.spec.rollout.strategy == "Surge" else {"type": "Recreate"},
-            "selector": {"matchLabels": serving_selector(name, accelerator)},
+            "selector": {"matchLabels": serving_selector(served, accelerator)},
             "template": revision.templates[accelerator],
         },
     }

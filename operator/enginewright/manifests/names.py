@@ -4,6 +4,7 @@ import hashlib
 from typing import Final
 
 MAX_LABEL: Final = 63
+_DEPLOYMENT: Final = 46  # characters
 _HASH_LENGTH: Final = 8
 
 
@@ -39,11 +40,17 @@ def lookup_job_name(engine: str, build_hash: str, attempt: int) -> str:
 
 
 def deployment_name(model: str, accelerator_class: str) -> str:
-    """Return the name of a model's Deployment for one accelerator class.
+    """Return the name of a model's new Deployment for one accelerator class; no two pairs share one.
 
+    One dash before a class that has none, else two: a-b on c is a-b-c, a on b-c is a--b-c.
     46 characters leave room for the 17 that a pod's name adds, so that it is a host name, whole.
     """
-    return child_name(model, accelerator_class, limit=46)
+    whole = f"{model}{'--' if '-' in accelerator_class else '-'}{accelerator_class}"
+    if len(whole) <= _DEPLOYMENT and "--" not in model and "--" not in accelerator_class:
+        return whole
+    pair = f"{model}/{accelerator_class}".encode()
+    digest = hashlib.sha256(pair).hexdigest()[:_HASH_LENGTH]
+    return child_name(f"{model}-{digest}", accelerator_class, limit=_DEPLOYMENT)
 
 
 def revision_name(model: str, revision: str) -> str:

@@ -4,7 +4,6 @@ from typing import Any
 
 from enginewright.api.inference_model import InferenceModel
 from enginewright.manifests.labels import CLASS, of_model, serving_selector
-from enginewright.manifests.names import deployment_name
 from enginewright.manifests.owner import owned_metadata
 
 
@@ -30,20 +29,23 @@ def service(model: InferenceModel) -> dict[str, Any]:
     }
 
 
-def disruption_budget(model: InferenceModel, accelerator_class: str) -> dict[str, Any]:
-    """Return the budget of one class: one pod at a time, and a broken pod blocks no drain."""
-    name = model.metadata.name
+def disruption_budget(
+    model: InferenceModel, accelerator_class: str, *, name: str
+) -> dict[str, Any]:
+    """Return the budget of one class: one pod at a time, and a broken pod blocks no drain.
+
+    `name` is that of the class's Deployment.
+    """
+    served = model.metadata.name
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": owned_metadata(
-            model,
-            deployment_name(name, accelerator_class),
-            {**of_model(name, "serve"), CLASS: accelerator_class},
+            model, name, {**of_model(served, "serve"), CLASS: accelerator_class}
         ),
         "spec": {
             "maxUnavailable": 1,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
-            "selector": {"matchLabels": serving_selector(name, accelerator_class)},
+            "selector": {"matchLabels": serving_selector(served, accelerator_class)},
         },
     }

@@ -28,7 +28,7 @@ from enginewright.manifests.deployment import (
     sidecar_memory,
 )
 from enginewright.manifests.labels import COMPONENT, REVISION
-from enginewright.manifests.names import revision_name
+from enginewright.manifests.names import deployment_name, revision_name
 from enginewright.manifests.placement import dump
 from enginewright.manifests.service import disruption_budget, service
 from enginewright.manifests.snapshot import (
@@ -142,7 +142,7 @@ def roll_out(facts: Facts, wanted: Snapshot | None, source: SourceState | None =
         ready_replicas=ready,
         serving=_serving(facts, applied, progress, known, deployments, counts),
         progress=progress,
-        apply=tuple(_objects(facts, applied, counts)),
+        apply=tuple(_objects(facts, applied, deployments, counts)),
         delete=(
             *(_removals(facts, gone) if progress.complete else ()),
             *_old_revisions(facts, keep=applied.name),
@@ -232,7 +232,10 @@ def _counts(
 
 
 def _objects(
-    facts: Facts, revision: Revision, counts: Mapping[str, int]
+    facts: Facts,
+    revision: Revision,
+    deployments: Mapping[str, DeploymentView],
+    counts: Mapping[str, int],
 ) -> Iterable[dict[str, Any]]:
     """Yield in the order of dependence: the revision first, so that it is never missing."""
     model = facts.model
@@ -240,9 +243,12 @@ def _objects(
     if revision.name not in numbers:  # one that exists never changes
         yield controller_revision(model, revision, max(numbers.values(), default=0) + 1)
     yield service(model)
-    for name, count in counts.items():
-        yield disruption_budget(model, name)
-        yield serving_deployment(model, revision, name, replicas=count)
+    for accelerator, count in counts.items():
+        # one that is there keeps the name that an earlier version gave it
+        there = deployments.get(accelerator)
+        name = there.name if there else deployment_name(model.metadata.name, accelerator)
+        yield disruption_budget(model, accelerator, name=name)
+        yield serving_deployment(model, revision, accelerator, name=name, replicas=count)
 
 
 def _removals(facts: Facts, deployments: Iterable[DeploymentView]) -> Iterable[ObjectRef]:

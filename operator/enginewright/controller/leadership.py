@@ -1,0 +1,91 @@
+"""What this process may do now: the elections of a release, and what they cost nothing else.
+
+One Lease for the release; where it does not watch all namespaces, a second one for what has no
+namespace, which one release only keeps. Both have connections of their own: a renewal waits for
+no other request, and no candidate is kept from standing.
+"""
+
+import logging
+import socket
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+
+from enginewright.controller.election import Claim, Election
+from enginewright.controller.events import EventRecorder
+from enginewright.controller.home import Home
+from enginewright.controller.leader import EVERYTHING
+from enginewright.controller.settings import Settings
+from enginewright.kube.client import KubeClient
+from enginewright.kube.connection import load_connection
+from enginewright.kube.metrics import RestMetrics
+from enginewright.kube.resources import ACCELERATOR_CLASSES
+from enginewright.manifests.labels import OPERATOR
+from enginewright.plan.types import EventIntent
+
+_CLASSES: Final = (
+    f"{ACCELERATOR_CLASSES.plural}.{ACCELERATOR_CLASSES.group}"  # no namespace has a dot
+)
+
+_logger = logging.getLogger(__name__)
+
+
+class Leadership:
+    """`lost` is called when this process has led and may do so no more; it must end the process."""
+
+    def __init__(
+        self, settings: Settings, registry: CollectorRegistry, lost: Callable[[str], None]
+    ) -> None:
+        self._client = KubeClient(load_connection, RestMetrics(registry, "enginewright_lease"))
+        self._lost = lost
+        self._namespace = settings.config.namespace
+        self.notices = EventRecorder(self._client)
+        self.home = Home(self._client, self._namespace, settings.deployment)
+        self.refusal: str | None = None  # why another release keeps this one from acting
+        name = settings.deployment or OPERATOR
+        scope = settings.namespaces or frozenset({EVERYTHING})
+        self.release = self._elect(name, scope, self._refused)
+        self.classes = (
+            self._elect(f"{name}-classes", frozenset({_CLASSES}), _others_classes)
+            if settings.namespaces
+            else None
+        )
+
+    def may_write(self) -> bool:
+        """Return whether a request that changes something may be sent now."""
+        classes = self.classes
+        return self.release.may_act() and (
+            classes is None or not classes.leading.is_set() or classes.may_act()
+        )
+
+    async def hand_over(self) -> None:
+        """Let another replica lead at once."""
+        for election in filter(None, (self.classes, self.release)):
+            await election.release()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    def _elect(
+        self, name: str, scope: frozenset[str], refused: Callable[[str | None], None]
+    ) -> Election:
+        identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+        claim = Claim((self._namespace, name), identity, scope, self.home.owned)
+        return Election(self._client, claim, lost=self._lost, refused=refused)
+
+    def _refused(self, why: str | None) -> None:
+        """Report that another release is in the way, or remember that none is."""
+        if why is not None and why != self.refusal:
+            _logger.warning("does nothing: %s", why)
+            if self.home.deployment is not None:
+                intent = EventIntent("Warning", "ClaimedByAnotherRelease", why)
+                self.notices.tell(self.home.deployment, intent)
+        self.refusal = why
+
+
+def _others_classes(why: str | None) -> None:
+    if why is not None:
+        _logger.debug("AcceleratorClasses are left to another release: %s", why)
