@@ -135,6 +135,12 @@ class RejectedBackend(ApiModel):
     message: Annotated[str, Field(max_length=32768)] = ""
     """Why, as a sentence for people."""
 
+    time: datetime | None = None
+    """When it failed last; absent where it is not tried again after a while."""
+
+    attempts: Annotated[int, INT32] = 1
+    """How many times it has failed like this."""
+
 
 class EngineReference(ApiModel):
     """The engine of one class."""
