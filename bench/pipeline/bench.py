@@ -28,7 +28,7 @@ from enginewright.contract.task import (  # noqa: E402
     EngineRecipe,
     EngineTask,
 )
-from enginewright_runtime.stages.engine.handoff import EngineBuilt  # noqa: E402
+from enginewright_runtime.engine.handoff import EngineBuilt  # noqa: E402
 
 from tests.support.preparing import Workplace  # noqa: E402
 

@@ -118,8 +118,8 @@ def load(port: int, request: tuple[str, bytes, dict[str, str]], stop: threading.
 def request_of(root: Path) -> tuple[str, bytes, dict[str, str]]:
     """Return the first golden sample as a request."""
     from enginewright.contract.manifest import Manifest  # noqa: PLC0415 - the sidecar's own parts,
-    from enginewright_runtime.sidecar.protocol import encode  # noqa: PLC0415 - used as a client
-    from enginewright_runtime.sidecar.samples import Samples  # noqa: PLC0415
+    from enginewright_runtime.serve.sidecar.protocol import encode  # noqa: PLC0415 - used as a client
+    from enginewright_runtime.serve.sidecar.samples import Samples  # noqa: PLC0415
 
     artifact = root / "artifact"
     manifest = Manifest.model_validate_json((artifact / "manifest.json").read_bytes())

@@ -49,9 +49,9 @@ PROCESSOR: Final = min(os.sched_getaffinity(0))  # of the model
 _GROWS: Final = f"""
 import os, signal
 os.sched_setaffinity(0, {{{PROCESSOR}}})
-import enginewright_runtime.limits
-from enginewright_runtime.server.runner import Runner
-enginewright_runtime.limits.threads = lambda: 1
+import enginewright_runtime.core.limits
+from enginewright_runtime.session.runner import Runner
+enginewright_runtime.core.limits.threads = lambda: 1
 once, times = Runner.run, [1]
 def grown(self, *arguments, **options):
     for _ in range(times[0] - 1):

@@ -1,7 +1,6 @@
 """The command of the runtime image: `enginewright-runtime`."""
 
 import argparse
-import importlib
 import logging
 import os
 import signal
@@ -13,7 +12,6 @@ from typing import Final, TypeVar
 
 from enginewright.contract.base import Message
 from enginewright.contract.reasons import Reason, exit_code
-from enginewright.contract.report import StageReport
 from enginewright.contract.task import (
     ENGINE_STAGES,
     LOOKUP_STAGE,
@@ -25,10 +23,12 @@ from enginewright.contract.task import (
 )
 from pydantic import ValidationError
 
-from enginewright_runtime import logs
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.paths import ROOT_VARIABLE, Paths
-from enginewright_runtime.runner import failed, run_stage, write_herald
+from enginewright_runtime.core import logs
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.paths import ROOT_VARIABLE, Paths
+from enginewright_runtime.core.reporting import failed, write_herald
+from enginewright_runtime.runner import run_stage
+from enginewright_runtime.stages import engine_stage, prepare_stage
 
 _log: Final = logging.getLogger(__name__)
 _TERMINATED: Final = 128 + signal.SIGTERM
@@ -44,11 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     paths = Paths.from_environment()
     logs.configure(options.command)
     if options.command == "serve":
-        from enginewright_runtime.server.main import run  # noqa: PLC0415 - stages need no server
+        from enginewright_runtime.serve.server.main import run  # noqa: PLC0415 - stages need no server
 
         return _with_task("serve", ServeTask, paths, run)
     if options.command == "sidecar":
-        from enginewright_runtime.sidecar.main import run as watch  # noqa: PLC0415 - likewise
+        from enginewright_runtime.serve.sidecar.main import run as watch  # noqa: PLC0415 - likewise
 
         return _with_task("sidecar", ServeTask, paths, watch)
     # as PID 1 of a container this process would ignore the signal
@@ -112,29 +112,29 @@ def _run_stages(stages: Sequence[str], paths: Paths) -> int:
     for stage in stages:
         logs.configure(stage)
         if stage in _BUILDING:
-            name = f"enginewright_runtime.stages.engine.{stage.replace('-', '_')}"
-            code = _with_task(stage, EngineTask, paths, partial(_run_module, name, stage, paths))
+            code = _with_task(stage, EngineTask, paths, partial(_build, stage, paths))
         else:
-            name = f"enginewright_runtime.stages.{stage}"
-            code = _with_task(stage, PrepareTask, paths, partial(_run_module, name, stage, paths))
+            code = _with_task(stage, PrepareTask, paths, partial(_prepare, stage, paths))
         if code:
             break
     return code
 
 
-def _run_module(name: str, stage: str, paths: Paths, task: PrepareTask | EngineTask) -> int:
-    def run() -> StageReport:
-        # each stage imports what it alone needs, inside the boundary that reports failures
-        report: StageReport = importlib.import_module(name).run(task, paths)
-        return report
+# each stage is loaded inside the boundary that reports failures
 
-    return run_stage(stage, run, paths, task.job)
+
+def _prepare(stage: str, paths: Paths, task: PrepareTask) -> int:
+    return run_stage(stage, lambda: prepare_stage(stage)(task, paths), paths, task.job)
+
+
+def _build(stage: str, paths: Paths, task: EngineTask) -> int:
+    return run_stage(stage, lambda: engine_stage(stage)(task, paths), paths, task.job)
 
 
 def _fetch_artifact(task: ServeTask, paths: Paths) -> int:
-    from enginewright_runtime import artifact  # noqa: PLC0415 - as the stages
+    from enginewright_runtime.serve import fetch_artifact  # noqa: PLC0415 - as the stages
 
-    return run_stage("fetch-artifact", lambda: artifact.run(task, paths), paths, None)
+    return run_stage("fetch-artifact", lambda: fetch_artifact.run(task, paths), paths, None)
 
 
 def _probe(paths: Paths) -> int:

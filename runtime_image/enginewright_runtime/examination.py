@@ -13,10 +13,10 @@ from enginewright.contract.manifest import MANIFEST_NAME, Manifest
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import TASK_VARIABLE, ServeTask
 
-from enginewright_runtime import logs
-from enginewright_runtime.benchmark import measure
-from enginewright_runtime.paths import Paths
-from enginewright_runtime.promise import judge
+from enginewright_runtime.core import logs
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.proof.latency import measure
+from enginewright_runtime.proof.promise import judge
 from enginewright_runtime.runner import run_stage
 
 STAGE: Final = "examine"

@@ -10,10 +10,10 @@ from enginewright.contract.images import ImageFacts
 from enginewright.contract.reasons import Reason
 from onnx import TensorProto, helper
 
-from enginewright_runtime import processor
-from enginewright_runtime.backends.base import CPU_PROVIDER, distribution
-from enginewright_runtime.backends.loading import available
-from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.session import processor
+from enginewright_runtime.session.base import CPU_PROVIDER, distribution
+from enginewright_runtime.session.loading import available
 
 _KNOWN_OPSET: Final = 13  # loads in every ONNX Runtime that we support
 _KNOWN_IR: Final = 7

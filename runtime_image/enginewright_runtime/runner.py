@@ -4,7 +4,6 @@ Three readers: the operator takes the herald from the termination message at onc
 full report in the store, and the Job controller acts on the exit code.
 """
 
-import errno
 import logging
 import shutil
 import time
@@ -14,13 +13,13 @@ from typing import Final
 from enginewright.contract.reasons import Reason, exit_code
 from enginewright.contract.report import StageReport
 
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.paths import Paths
-from enginewright_runtime.sources.base import no_room
+from enginewright_runtime.core.disk import FULL, no_room
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.core.reporting import failed, write_herald
 from enginewright_runtime.store import Store
 
 _log: Final = logging.getLogger(__name__)
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def run_stage(stage: str, run: Callable[[], StageReport], paths: Paths, job: str | None) -> int:
@@ -55,23 +54,11 @@ def _outcome(stage: str, run: Callable[[], StageReport], paths: Paths) -> StageR
     except MemoryError:
         return failed(stage, StageFailure(Reason.OUT_OF_MEMORY, f"{stage} ran out of memory"))
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in FULL:
             return failed(stage, no_room(stage, None, shutil.disk_usage(paths.work).free))
         return failed(stage, _internal(stage, error))
     except Exception as error:  # noqa: BLE001 - the boundary: everything becomes a report
         return failed(stage, _internal(stage, error))
-
-
-def failed(stage: str, failure: StageFailure) -> StageReport:
-    """Return the report of a failure."""
-    return StageReport(
-        stage=stage,
-        ok=False,
-        reason=failure.reason,
-        message=failure.message,
-        findings=failure.findings,
-        facts={"nodes": list(failure.nodes)} if failure.nodes else {},
-    )
 
 
 def _internal(stage: str, error: Exception) -> StageFailure:
@@ -80,14 +67,6 @@ def _internal(stage: str, error: Exception) -> StageFailure:
     return StageFailure(
         Reason.INTERNAL_ERROR, f"{stage} failed unexpectedly with {type(error).__name__}: {cause}"
     )
-
-
-def write_herald(paths: Paths, text: str) -> None:
-    """Write the termination message; outside a pod there may be nobody who reads one."""
-    try:
-        paths.termination_log.write_text(text)
-    except OSError as error:
-        _log.warning("no termination message: %s", error.strerror)
 
 
 def _upload(paths: Paths, job: str, report: StageReport) -> None:

@@ -1,8 +1,8 @@
 """A device is asked for before anything else; where there is none, every test says so and is skipped."""
 
 import pytest
-from enginewright_runtime import driver
-from enginewright_runtime.driver import Device
+from enginewright_runtime.session import driver
+from enginewright_runtime.session.driver import Device
 
 
 @pytest.fixture(scope="session", autouse=True)

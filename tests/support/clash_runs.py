@@ -14,15 +14,15 @@ import onnx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from enginewright_runtime import limits
-from enginewright_runtime.backends import loading
-from enginewright_runtime.backends.words import plain
-from enginewright_runtime.failure import SessionError
-from enginewright_runtime.server.diagnosis import Diagnosis
-from enginewright_runtime.server.golden import Sample
-from enginewright_runtime.server.plan import Plan
-from enginewright_runtime.server.runner import Runner
-from enginewright_runtime.server.signature import read_signature
+from enginewright_runtime.core import limits
+from enginewright_runtime.core.failure import SessionError
+from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.serve.server.diagnosis import Diagnosis
+from enginewright_runtime.serve.server.plan import Plan
+from enginewright_runtime.session import loading
+from enginewright_runtime.session.runner import Runner
+from enginewright_runtime.session.samples import Sample
+from enginewright_runtime.session.signature import read_signature
 
 from tests.support.clashing import Clash, Feeds, clashes
 

@@ -10,12 +10,12 @@ import onnx
 import onnxruntime as ort
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import PrepareTask, Recipe, ShapeProfile
-from enginewright_runtime import graphs
-from enginewright_runtime.digests import MODEL_NAME
-from enginewright_runtime.handoff import MODEL_FOLDER, Converted, Validated
-from enginewright_runtime.paths import Paths
-from enginewright_runtime.shapes import resolve
-from enginewright_runtime.stages import convert
+from enginewright_runtime.core.digests import MODEL_NAME
+from enginewright_runtime.core.handoff import MODEL_FOLDER, Converted, Validated
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.shapes import resolve
+from enginewright_runtime.prepare.convert import stage as convert
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator

@@ -17,11 +17,11 @@ from enginewright.contract.task import (
     Recipe,
     ShapeProfile,
 )
-from enginewright_runtime import graphs, shapes
-from enginewright_runtime.paths import Paths
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.engine.builder import Order
+from enginewright_runtime.graph import graphs, shapes
+from enginewright_runtime.proof.golden_inputs import generate
 from enginewright_runtime.runner import run_stage
-from enginewright_runtime.stages.golden_inputs import generate
-from enginewright_runtime.tensorrt.builder import Order
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tests.support.broken_models import build, value
@@ -143,9 +143,7 @@ class EnginePlace(Workplace):
             return self._run(["stage", name], task.to_json())
         self._termination_log().unlink(missing_ok=True)
         paths = Paths.under(self.root)
-        module = importlib.import_module(
-            f"enginewright_runtime.stages.engine.{name.replace('-', '_')}"
-        )
+        module = importlib.import_module(f"enginewright_runtime.engine.{name.replace('-', '_')}")
         code = run_stage(name, lambda: module.run(task, paths), paths, task.job)
         return self._outcome(code, "")
 

@@ -21,11 +21,11 @@ from enginewright.controller.metrics import EngineMetrics, ModelCollector
 from enginewright.kube.metrics import RestMetrics
 from enginewright.kube.resources import INFERENCE_MODELS
 from enginewright.plan.engines import Ended
-from enginewright_runtime.server.metrics import Metrics
-from enginewright_runtime.sidecar.findings import OF_EXECUTION, Findings
-from enginewright_runtime.sidecar.golden import Finding
-from enginewright_runtime.sidecar.metrics import expose
-from enginewright_runtime.sidecar.settings import Settings
+from enginewright_runtime.serve.server.metrics import Metrics
+from enginewright_runtime.serve.sidecar.findings import OF_EXECUTION, Findings
+from enginewright_runtime.serve.sidecar.golden import Finding
+from enginewright_runtime.serve.sidecar.metrics import expose
+from enginewright_runtime.serve.sidecar.settings import Settings
 from prometheus_client import CollectorRegistry, generate_latest
 
 GPU, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"

@@ -1,6 +1,5 @@
 """Runs the stages of a prepare Job through the real command, on folders that stand for volumes."""
 
-import importlib
 import json
 import os
 import subprocess
@@ -20,8 +19,9 @@ from enginewright.contract.task import (
     ServeTask,
     ShapeProfile,
 )
-from enginewright_runtime.paths import Paths
+from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.runner import run_stage
+from enginewright_runtime.stages import prepare_stage
 
 STAGE_SECONDS = 200.0
 LIMITS = {"1.31.1": (26, 13), "1.24.1": (25, 13)}
@@ -102,8 +102,7 @@ class Workplace:
             return self._run(["stage", name], task.to_json())
         self._termination_log().unlink(missing_ok=True)
         paths = Paths.under(self.root)
-        module = importlib.import_module(f"enginewright_runtime.stages.{name}")
-        code = run_stage(name, lambda: module.run(task, paths), paths, task.job)
+        code = run_stage(name, lambda: prepare_stage(name)(task, paths), paths, task.job)
         return self._outcome(code, "")
 
     def prepare(self, task: PrepareTask) -> tuple[str, Outcome]:

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from enginewright_runtime import processor
+from enginewright_runtime.session import processor
 
 WITHOUT_VNNI = "Haswell"  # AVX2 and no more, as qemu's TCG implements it
 PATIENCE = 900.0  # seconds; emulation is 10 to 30 times slower, and other load may slow it more

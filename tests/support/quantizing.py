@@ -10,10 +10,8 @@ import onnx
 import onnxruntime as ort
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import Calibration, PrepareTask, Quantization, Recipe
-from enginewright_runtime import graphs
-from enginewright_runtime.arrays import write_arrays
-from enginewright_runtime.digests import MODEL_NAME
-from enginewright_runtime.handoff import (
+from enginewright_runtime.core.digests import MODEL_NAME
+from enginewright_runtime.core.handoff import (
     CALIBRATION_FOLDER,
     GOLDEN_FOLDER,
     MODEL_FOLDER,
@@ -21,16 +19,18 @@ from enginewright_runtime.handoff import (
     Golden,
     Quantized,
 )
-from enginewright_runtime.paths import Paths
-from enginewright_runtime.precision import dynamic, observing, static
-from enginewright_runtime.precision.forms import Form, dynamic_form
-from enginewright_runtime.precision.making import Made, Order, make
-from enginewright_runtime.precision.subject import Subject
-from enginewright_runtime.precision.tensors import Sink
-from enginewright_runtime.stages import quantize
-from enginewright_runtime.stages.golden_run import INPUTS, OUTPUTS
-from enginewright_runtime.tensorrt import builder
-from enginewright_runtime.tensorrt.builder import Built
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.engine import builder
+from enginewright_runtime.engine.builder import Built
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.prepare.quantize import dynamic, observing, static
+from enginewright_runtime.prepare.quantize import stage as quantize
+from enginewright_runtime.prepare.quantize.forms import Form, dynamic_form
+from enginewright_runtime.prepare.quantize.making import Made, Order, make
+from enginewright_runtime.prepare.quantize.subject import Subject
+from enginewright_runtime.prepare.quantize.tensors import Sink
+from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS
+from enginewright_runtime.session.arrays import write_arrays
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 

@@ -18,10 +18,10 @@ import onnx
 import onnxruntime as ort
 from enginewright.contract.manifest import MANIFEST_NAME, ArtifactFile, Manifest, TensorSpec
 from enginewright.contract.task import Recipe, ServeTask, ShapeProfile
-from enginewright_runtime import graphs
-from enginewright_runtime.parity.observing import is_random, observe
-from enginewright_runtime.paths import Paths
-from enginewright_runtime.probe_token import HEADER, read_or_create
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.proof.parity.observing import is_random, observe
+from enginewright_runtime.serve.probe_token import HEADER, read_or_create
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
@@ -37,9 +37,9 @@ arguments = json.loads(sys.argv[1])
 exec(arguments["before"])
 from enginewright.contract.task import ServeTask
 from enginewright_runtime import logs
-from enginewright_runtime.paths import Paths
-from enginewright_runtime.server.main import run
-from enginewright_runtime.server.settings import Settings
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.serve.server.main import run
+from enginewright_runtime.serve.server.settings import Settings
 logs.configure("serve")
 sys.exit(run(
     ServeTask.model_validate(arguments["task"]),
@@ -72,7 +72,7 @@ threading.Thread(target=replace, daemon=True).start()
 def asks_openvino_for(**options: str) -> str:
     """Return what makes OpenVINO be asked for other options, for `Server(before=...)`."""
     return f"""
-from enginewright_runtime.backends.openvino import OpenVinoBackend
+from enginewright_runtime.session.openvino import OpenVinoBackend
 OpenVinoBackend.provider_options = lambda self, request: {options!r}
 """
 

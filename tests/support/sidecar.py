@@ -18,7 +18,7 @@ import onnx
 from enginewright.contract.manifest import MANIFEST_NAME, Manifest, TensorSpec
 from enginewright.contract.task import Promise, ServeTask, ShapeProfile
 from enginewright.contract.verdict import Check, CheckVerdict, Verdict
-from enginewright_runtime.sidecar.settings import INTERVALS
+from enginewright_runtime.serve.sidecar.settings import INTERVALS
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from typing_extensions import override
@@ -32,9 +32,9 @@ import json, sys
 from pathlib import Path
 from enginewright.contract.task import ServeTask
 from enginewright_runtime import logs
-from enginewright_runtime.paths import Paths
-from enginewright_runtime.sidecar.main import run
-from enginewright_runtime.sidecar.settings import Settings
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.serve.sidecar.main import run
+from enginewright_runtime.serve.sidecar.settings import Settings
 logs.configure("sidecar")
 arguments = json.loads(sys.argv[1])
 sys.exit(run(

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from enginewright.contract.manifest import ArtifactFile
 from enginewright.contract.task import Extension, Recipe
-from enginewright_runtime import answers
-from enginewright_runtime.answers import Question, ask
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.handoff import Fetched
+from enginewright_runtime.core import answers
+from enginewright_runtime.core.answers import Question, ask
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.handoff import Fetched
 
 from tests.support.placements import RECIPE
 

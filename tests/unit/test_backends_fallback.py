@@ -12,8 +12,7 @@ import onnx
 import pytest
 from enginewright.contract.causes import Cause
 from enginewright.contract.reasons import Reason
-from enginewright_runtime import driver, libcuda
-from enginewright_runtime.backends import evidence
+from enginewright_runtime.session import driver, evidence, libcuda
 
 from tests.support import broken_models as broken
 from tests.support.serving import run_json
@@ -25,10 +24,10 @@ CUDA_LIBRARIES = ("libcublasLt.so.13", "libcublas.so.13", "libcurand.so.10", "li
 _LOAD = """
 import json, sys
 from pathlib import Path
-from enginewright_runtime.backends import loading
-from enginewright_runtime.backends.openvino import OpenVinoBackend
-from enginewright_runtime.driver import NOT_NEEDED
-from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.session import loading
+from enginewright_runtime.session.openvino import OpenVinoBackend
+from enginewright_runtime.session.driver import NOT_NEEDED
+from enginewright_runtime.core.failure import StageFailure
 asked = json.loads(sys.argv[1])
 if asked["options"]:
     OpenVinoBackend.provider_options = lambda self, request: asked["options"]
@@ -308,7 +307,7 @@ def test_a_driver_that_breaks_its_asker_is_missing(program: str, message: str) -
 
 _CAPTURES = """
 import os
-from enginewright_runtime.backends import native_log
+from enginewright_runtime.session import native_log
 with native_log.capture() as log:
     os.write(2, b'to error, ')
     print('to output')
@@ -319,7 +318,7 @@ print('after')
 
 _CRASHES = """
 import os
-from enginewright_runtime.backends import native_log
+from enginewright_runtime.session import native_log
 with native_log.capture():
     os.write(2, b'terminate called')
     os.abort()

@@ -7,10 +7,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from enginewright_runtime.backends import loading
-from enginewright_runtime.backends.base import Backend, Request
-from enginewright_runtime.backends.optimization import HIGHEST, LEVELS, LOWEST, below
-from enginewright_runtime.failure import SessionError
+from enginewright_runtime.core.failure import SessionError
+from enginewright_runtime.session import loading
+from enginewright_runtime.session.base import Backend, Request
+from enginewright_runtime.session.optimization import HIGHEST, LEVELS, LOWEST, below
 from onnx import ModelProto, helper, numpy_helper
 
 from tests.support import broken_models as broken

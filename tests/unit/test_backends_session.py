@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 import pytest
 from enginewright.contract.reasons import Reason
-from enginewright_runtime import limits
-from enginewright_runtime.backends import base, loading
-from enginewright_runtime.backends.words import plain, status
-from enginewright_runtime.failure import SessionError, StageFailure
+from enginewright_runtime.core import limits
+from enginewright_runtime.core.failure import SessionError, StageFailure
+from enginewright_runtime.core.ort_messages import plain, status
+from enginewright_runtime.session import base, loading
 from onnx import helper
 
 from tests.support import broken_models as broken
@@ -100,7 +100,7 @@ def test_partial_placement_is_told_node_by_node(openvino_python: Path, tmp_path:
         """
         import json, sys
         from pathlib import Path
-        from enginewright_runtime.backends import loading
+        from enginewright_runtime.session import loading
         loaded = loading.create("openvino", Path(sys.argv[1]), threads=1)
         placement = loaded.placement
         print(json.dumps([loaded.session.get_providers()[0], placement.nodes, placement.elsewhere]))

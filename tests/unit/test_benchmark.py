@@ -14,11 +14,11 @@ import onnx
 import pytest
 from enginewright.contract.manifest import Latency
 from enginewright.contract.reasons import Reason
-from enginewright_runtime.benchmark import Candidate, compare, comparing, measure
-from enginewright_runtime.benchmark.figures import chosen, is_warm, latency, rows
-from enginewright_runtime.benchmark.process import WorkerProcess
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.memory import device_bytes, peak_bytes
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.memory import device_bytes, peak_bytes
+from enginewright_runtime.proof.latency import Candidate, compare, comparing, measure
+from enginewright_runtime.proof.latency.figures import chosen, is_warm, latency, rows
+from enginewright_runtime.proof.latency.process import WorkerProcess
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.support import broken_models as broken
@@ -186,7 +186,7 @@ def hangs(descriptor: int) -> int:
 
 def test_a_worker_that_dies_or_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Native code may end its process at any time."""
-    kind = "enginewright_runtime.benchmark.process"
+    kind = "enginewright_runtime.proof.latency.process"
     monkeypatch.setattr(f"{kind}._WORKER", "tests.unit.test_benchmark:dies")
     with WorkerProcess("measuring", 60) as process, pytest.raises(StageFailure) as told:
         process.ask("load")

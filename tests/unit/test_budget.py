@@ -10,7 +10,7 @@ from enginewright.contract.report import PublishedEngine
 from enginewright.contract.task import Promise
 from enginewright.plan.engine_status import engine_facts
 from enginewright.plan.engines_wanted import _judge
-from enginewright_runtime.promise import coverage, judge
+from enginewright_runtime.proof.promise import coverage, judge
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 from enginewright.contract.reasons import Reason
-from enginewright_runtime import graphs
-from enginewright_runtime.conversion import Action, plan
-from enginewright_runtime.conversion.element_types import types_of
-from enginewright_runtime.conversion.ir_versions import newer_than
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.element_types import types_of
+from enginewright_runtime.prepare.convert import Action, plan
+from enginewright_runtime.prepare.convert.ir_versions import newer_than
 from onnx import TensorProto, helper
 
 from tests.support.broken_models import build, external, relu, value

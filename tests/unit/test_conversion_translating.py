@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from enginewright_runtime import graphs
-from enginewright_runtime.conversion.splicing import Names
-from enginewright_runtime.conversion.translating import TranslationError, expand, translate
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.splicing import Names
+from enginewright_runtime.prepare.convert.translating import TranslationError, expand, translate
 from onnx import ModelProto, TensorProto, helper
 
 from tests.support.broken_models import build, value

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from enginewright_runtime.conversion import simplifying, verification
-from enginewright_runtime.conversion.verification import (
+from enginewright_runtime.core.failure import SessionError
+from enginewright_runtime.prepare.convert import simplifying, verification
+from enginewright_runtime.prepare.convert.verification import (
     INPUTS,
     OUTPUTS,
     compare,
@@ -14,7 +15,6 @@ from enginewright_runtime.conversion.verification import (
     run_source,
     run_source_by_definition,
 )
-from enginewright_runtime.failure import SessionError
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tests.support.broken_models import build, random_output, relu, unsorted, value

@@ -12,10 +12,10 @@ from enginewright.contract.images import COMPILED_BACKENDS
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import ShapeProfile
-from enginewright_runtime import graphs, shapes
-from enginewright_runtime.discovery.discover import discover
-from enginewright_runtime.stages.golden_inputs import Filling, generate
-from enginewright_runtime.stages.trial_build import Tried, buildable
+from enginewright_runtime.graph import graphs, shapes
+from enginewright_runtime.prepare.sizes.discovery.discover import discover
+from enginewright_runtime.prepare.sizes.trial_build import Tried, buildable
+from enginewright_runtime.proof.golden_inputs import Filling, generate
 from onnx import ModelProto, parser
 
 from tests.support.open_models import OPEN

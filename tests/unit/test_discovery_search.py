@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from enginewright.contract.manifest import TensorSpec
-from enginewright_runtime.discovery import graph
-from enginewright_runtime.discovery.graph import Clues
-from enginewright_runtime.discovery.hints import changes, failed_node
-from enginewright_runtime.discovery.problem import Problem, is_switched, pose
-from enginewright_runtime.discovery.ranges import Caps, explore
-from enginewright_runtime.discovery.search import ExhaustedError, Outcome, search
+from enginewright_runtime.prepare.sizes.discovery import graph
+from enginewright_runtime.prepare.sizes.discovery.graph import Clues
+from enginewright_runtime.prepare.sizes.discovery.hints import changes, failed_node
+from enginewright_runtime.prepare.sizes.discovery.problem import Problem, is_switched, pose
+from enginewright_runtime.prepare.sizes.discovery.ranges import Caps, explore
+from enginewright_runtime.prepare.sizes.discovery.search import ExhaustedError, Outcome, search
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.open_models import OPEN

@@ -11,12 +11,12 @@ import onnxruntime as ort
 import pytest
 from enginewright.contract.manifest import MANIFEST_NAME, EngineInfo, Manifest
 from enginewright.contract.task import ServeTask, ShapeProfile
-from enginewright_runtime.server.decode import Decoder, Feeds
-from enginewright_runtime.server.errors import OutOfProfileError
-from enginewright_runtime.server.message import Body
-from enginewright_runtime.server.profiles import served_profiles
-from enginewright_runtime.server.signature import Signature, read_signature
-from enginewright_runtime.tensorrt import builder
+from enginewright_runtime.engine import builder
+from enginewright_runtime.serve.server.decode import Decoder, Feeds
+from enginewright_runtime.serve.server.message import Body
+from enginewright_runtime.serve.server.profiles import served_profiles
+from enginewright_runtime.session.request_errors import OutOfProfileError
+from enginewright_runtime.session.signature import Signature, read_signature
 from onnx import ModelProto
 
 from tests.support.engines import EnginePlace, matmul, order, sizes

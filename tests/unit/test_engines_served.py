@@ -20,17 +20,16 @@ from enginewright.contract.execution import Driver
 from enginewright.contract.images import COMPILED_BACKENDS, DEVICE_BACKENDS
 from enginewright.contract.manifest import TensorSpec
 from enginewright.contract.reasons import Reason
-from enginewright_runtime import graphs
-from enginewright_runtime.backends import tensorrt_rtx
-from enginewright_runtime.backends.cuda import CudaBackend
-from enginewright_runtime.backends.loading import create
-from enginewright_runtime.conversion.planning import is_function
-from enginewright_runtime.driver import Device
-from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.engine import builder, verify
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.prepare.convert.planning import is_function
 from enginewright_runtime.probe import probe
 from enginewright_runtime.rules.serving import UNKNOWN_TO_TENSORRT
-from enginewright_runtime.stages.engine import verify
-from enginewright_runtime.tensorrt import builder
+from enginewright_runtime.session import tensorrt_rtx
+from enginewright_runtime.session.cuda import CudaBackend
+from enginewright_runtime.session.driver import Device
+from enginewright_runtime.session.loading import create
 from onnx import TensorProto, defs, helper
 
 from tests.support import rtx_devices

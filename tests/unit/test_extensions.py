@@ -14,10 +14,10 @@ from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.report import read_herald
 from enginewright.contract.task import Extension, PrepareTask, ServeTask
-from enginewright_runtime.backends import loading
-from enginewright_runtime.extensions import elf, libraries, proving
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.isolation import Limits
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.isolation import Limits
+from enginewright_runtime.session import loading
+from enginewright_runtime.session.extensions import elf, libraries, proving
 
 from tests.support.extensions import compile_library, cube, listed, place
 from tests.support.preparing import Outcome, Workplace

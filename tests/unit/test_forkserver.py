@@ -14,9 +14,9 @@ import onnxruntime as ort
 import pytest
 from enginewright.cli.preflight.stages import _PRELOAD
 from enginewright.contract.reasons import Reason
-from enginewright_runtime import children
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.isolation import Limits, run_isolated
+from enginewright_runtime.core import children
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.isolation import Limits, run_isolated
 
 from tests.support import broken_models as broken
 from tests.support.preflight_runs import until
@@ -108,7 +108,7 @@ def test_who_ends_takes_children_along(tmp_path: Path) -> None:
     with tempfile.TemporaryFile() as output:
         arguments = (f"{HERE}:wait_in_a_child", {"file": str(file)})
         with children.Child(
-            "enginewright_runtime.isolated:main",
+            "enginewright_runtime.core.isolated:main",
             *arguments,
             output=output.fileno(),
             descriptors=(output.fileno(),),
@@ -126,8 +126,8 @@ def test_a_server_that_is_killed_is_replaced(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys, threading\n"
         "from enginewright_runtime import children\n"
-        "from enginewright_runtime.failure import StageFailure\n"
-        "from enginewright_runtime.isolation import run_isolated\n"
+        "from enginewright_runtime.core.failure import StageFailure\n"
+        "from enginewright_runtime.core.isolation import run_isolated\n"
         f"run_isolated('{HERE}:surroundings', 'looking')\n"
         "server = children._processes[0]\n"
         "threading.Timer(0.5, server.kill).start()\n"
@@ -157,14 +157,10 @@ def test_a_child_costs_little_beside_a_python(tmp_path: Path) -> None:
     (server,) = children._processes
     before = _seconds(server.pid)
     for _ in range(5):
-        run_isolated(
-            "enginewright_runtime.stages.engine.verify:check_model", "checking", path=str(path)
-        )
+        run_isolated("enginewright_runtime.engine.verify:check_model", "checking", path=str(path))
     forked = (_seconds(server.pid) - before) / 5
     began = os.times()
-    subprocess.run(
-        [sys.executable, "-c", "import enginewright_runtime.stages.engine.verify"], check=True
-    )
+    subprocess.run([sys.executable, "-c", "import enginewright_runtime.engine.verify"], check=True)
     ended = os.times()
     started = ended.children_user + ended.children_system
     started -= began.children_user + began.children_system

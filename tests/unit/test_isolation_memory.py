@@ -6,8 +6,8 @@ import sys
 
 import pytest
 from enginewright.contract.reasons import Reason
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.isolation import UNLIMITED, Limits, run_isolated
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.isolation import UNLIMITED, Limits, run_isolated
 
 LIMIT = 800 << 20  # of which what the fork server has imported is a part
 

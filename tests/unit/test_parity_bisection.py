@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
-from enginewright_runtime.parity.bisection import Ancestry, Drifting, first_drifting
+from enginewright_runtime.proof.parity.bisection import Ancestry, Drifting, first_drifting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import GraphProto, TensorProto, helper

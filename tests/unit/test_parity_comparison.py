@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from enginewright.contract.manifest import OutputParity
 from enginewright.contract.task import OutputTolerance, Recipe
-from enginewright_runtime import parity
-from enginewright_runtime.parity import DEFAULTS, Tolerances, Verdict
+from enginewright_runtime.proof import parity
+from enginewright_runtime.proof.parity import DEFAULTS, Tolerances, Verdict
 
 LIMITS: dict[str, Any] = {
     "backend": "cpu",
@@ -383,7 +383,7 @@ def test_outputs_that_vary() -> None:
 def test_no_native_library_is_needed() -> None:
     """The sidecar compares too, and has little memory."""
     told = (
-        "import sys, enginewright_runtime.parity;"
+        "import sys, enginewright_runtime.proof.parity;"
         "print([name for name in ('onnx', 'onnxruntime', 'ml_dtypes') if name in sys.modules])"
     )
     done = subprocess.run(

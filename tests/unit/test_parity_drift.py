@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from enginewright_runtime.parity import Tolerances
-from enginewright_runtime.parity.drift import Drift, Side, find_drift, search
+from enginewright_runtime.proof.parity import Tolerances
+from enginewright_runtime.proof.parity.drift import Drift, Side, find_drift, search
 from onnx import (
     AttributeProto,
     GraphProto,

@@ -9,15 +9,15 @@ import pytest
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import OutputTolerance, Recipe
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.server.buckets import ComputeBuckets
-from enginewright_runtime.server.golden import Sample
-from enginewright_runtime.server.proofs import Prover
-from enginewright_runtime.server.runner import Runner
-from enginewright_runtime.server.signature import read_signature
-from enginewright_runtime.sidecar.client import Client
-from enginewright_runtime.sidecar.golden import GoldenProbe
-from enginewright_runtime.sidecar.samples import Samples
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.serve.server.buckets import ComputeBuckets
+from enginewright_runtime.serve.server.proofs import Prover
+from enginewright_runtime.serve.sidecar.client import Client
+from enginewright_runtime.serve.sidecar.golden import GoldenProbe
+from enginewright_runtime.serve.sidecar.samples import Samples
+from enginewright_runtime.session.runner import Runner
+from enginewright_runtime.session.samples import Sample
+from enginewright_runtime.session.signature import read_signature
 from onnx import helper, numpy_helper
 
 from tests.support import broken_models as broken

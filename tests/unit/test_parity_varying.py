@@ -12,14 +12,14 @@ import onnxruntime as ort
 import pytest
 from enginewright.contract.manifest import Manifest, Spread, VaryingOutput
 from enginewright.contract.reasons import Reason
-from enginewright_runtime.arrays import Arrays
-from enginewright_runtime.parity import Comparison, Tolerances, Trial, Verdict
-from enginewright_runtime.parity.observing import is_random, observe
-from enginewright_runtime.parity.spread import (
+from enginewright_runtime.proof.parity import Comparison, Tolerances, Trial, Verdict
+from enginewright_runtime.proof.parity.observing import is_random, observe
+from enginewright_runtime.proof.parity.spread import (
     FEWEST_RUNS,
     REFERENCE_RUNS,
     confirmations,
 )
+from enginewright_runtime.session.arrays import Arrays
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 

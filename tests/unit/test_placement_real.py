@@ -13,8 +13,9 @@ from enginewright.contract.execution import PlacementFacts
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import PrepareTask, Promise, ShapeProfile
-from enginewright_runtime.graphs import walk_nodes
-from enginewright_runtime.promise import coverage, judge, label
+from enginewright_runtime.core.labels import label
+from enginewright_runtime.graph.graphs import walk_nodes
+from enginewright_runtime.proof.promise import coverage, judge
 from onnx import ModelProto, helper, numpy_helper
 
 from tests.support import broken_models as broken
@@ -29,7 +30,7 @@ SIZE = 64
 PROGRAM = """
     import json, sys
     from pathlib import Path
-    from enginewright_runtime.backends import loading
+    from enginewright_runtime.session import loading
     placement = loading.create("openvino", Path(sys.argv[1])).placement
     print(json.dumps({"nodes": placement.nodes, "elsewhere": placement.elsewhere}))
 """

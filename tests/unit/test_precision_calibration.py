@@ -10,9 +10,9 @@ import pytest
 from enginewright.contract.manifest import TensorSpec
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Preprocessing
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.precision import calibration
-from enginewright_runtime.precision.calibration import CalibrationData
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.prepare.quantize import calibration
+from enginewright_runtime.prepare.quantize.calibration import CalibrationData
 from PIL import Image
 from typing_extensions import override
 

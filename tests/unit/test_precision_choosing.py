@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import pytest
 from enginewright.contract.task import Precision
-from enginewright_runtime.precision.choosing import Candidate, Times, choose
-from enginewright_runtime.precision.existing import existing
+from enginewright_runtime.prepare.quantize.choosing import Candidate, Times, choose
+from enginewright_runtime.prepare.quantize.existing import existing
 from onnx import ModelProto, TensorProto, helper
 
 from tests.support.broken_models import one_node

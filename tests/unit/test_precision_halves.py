@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from enginewright_runtime import graphs
-from enginewright_runtime.precision import half_rules, halves
-from enginewright_runtime.precision.half_rules import HALVES
-from enginewright_runtime.precision.halves import Lowered
-from enginewright_runtime.precision.subject import Subject
-from enginewright_runtime.precision.tensors import Sink
-from enginewright_runtime.precision.widening import widen
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.prepare.quantize import half_rules, halves
+from enginewright_runtime.prepare.quantize.half_rules import HALVES
+from enginewright_runtime.prepare.quantize.halves import Lowered
+from enginewright_runtime.prepare.quantize.subject import Subject
+from enginewright_runtime.prepare.quantize.tensors import Sink
+from enginewright_runtime.prepare.quantize.widening import widen
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.transformers.float16 import convert_float_to_float16

@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from enginewright_runtime import graphs
-from enginewright_runtime.precision import dynamic, observing, scales, static
-from enginewright_runtime.precision.forms import (
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.prepare.quantize import dynamic, observing, scales, static
+from enginewright_runtime.prepare.quantize.forms import (
     FP8,
     INT8,
     REDUCED_INT8,
@@ -19,8 +19,8 @@ from enginewright_runtime.precision.forms import (
     dynamic_form,
     form_of,
 )
-from enginewright_runtime.precision.subject import Subject
-from enginewright_runtime.precision.tensors import Sink
+from enginewright_runtime.prepare.quantize.subject import Subject
+from enginewright_runtime.prepare.quantize.tensors import Sink
 from onnx import ModelProto, helper
 
 from tests.support.broken_models import build, value

@@ -7,10 +7,10 @@ import numpy as np
 import onnx
 import pytest
 from enginewright.contract.manifest import TensorSpec
-from enginewright_runtime.failure import SessionError
-from enginewright_runtime.precision import calibration, observing, ranges, scales
-from enginewright_runtime.precision.calibration import CalibrationData
-from enginewright_runtime.precision.observing import Limits
+from enginewright_runtime.core.failure import SessionError
+from enginewright_runtime.prepare.quantize import calibration, observing, ranges, scales
+from enginewright_runtime.prepare.quantize.calibration import CalibrationData
+from enginewright_runtime.prepare.quantize.observing import Limits
 from onnx import TensorProto, helper
 
 from tests.support.broken_models import build, value

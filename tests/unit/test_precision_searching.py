@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
-from enginewright_runtime.precision.searching import Budget, Found, search
+from enginewright_runtime.prepare.quantize.searching import Budget, Found, search
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from enginewright.contract.precisions import supported
 from enginewright.contract.task import Precision
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.precision import halves
-from enginewright_runtime.precision.forms import form_of
-from enginewright_runtime.precision.half_rules import HALVES
-from enginewright_runtime.precision.static import find_layers, write
-from enginewright_runtime.precision.tensors import Sink
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.prepare.quantize import halves
+from enginewright_runtime.prepare.quantize.forms import form_of
+from enginewright_runtime.prepare.quantize.half_rules import HALVES
+from enginewright_runtime.prepare.quantize.static import find_layers, write
+from enginewright_runtime.prepare.quantize.tensors import Sink
 
 from tests.support.quantizing import build_engine, convolutions, subject
 

@@ -13,7 +13,7 @@ import pytest
 from enginewright.cli.preflight import options, targets
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.processors import Feature, unlike
-from enginewright_runtime import processor
+from enginewright_runtime.session import processor
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Workplace

@@ -14,7 +14,7 @@ from enginewright.cli.preflight.cache import Cache
 from enginewright.cli.preflight.request import Request
 from enginewright.cli.preflight.result import Found, ModelFacts, Result, TargetResult
 from enginewright.contract.images import ImageFacts
-from enginewright_runtime.stages.fetch import external_locations
+from enginewright_runtime.prepare.fetch.stage import external_locations
 
 from tests.support import broken_models as broken
 from tests.support.preflight_runs import Desk

@@ -23,7 +23,7 @@ from enginewright.cli.preflight.suggestions import option, suggested
 from enginewright.contract.manifest import ArtifactFile, Change, Manifest, TensorSpec
 from enginewright.contract.report import Finding
 from enginewright.contract.task import Recipe, ShapeProfile
-from enginewright_runtime import shapes
+from enginewright_runtime.graph import shapes
 
 from tests.support import broken_models as broken
 from tests.support.preflighting import Preflighted

@@ -5,7 +5,7 @@ from enginewright.cli.preflight.placement import of_engine, of_session
 from enginewright.cli.preflight.result import Placement
 from enginewright.contract.manifest import EngineInfo, Manifest, NodeCost, Partition
 from enginewright.contract.task import EngineRecipe, Recipe
-from enginewright_runtime.promise import coverage
+from enginewright_runtime.proof.promise import coverage
 
 pytestmark = pytest.mark.unit
 

@@ -21,9 +21,10 @@ from enginewright.contract.processors import (
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.report import StageReport, read_herald
 from enginewright.contract.task import PrepareTask, Recipe, ServeTask
-from enginewright_runtime import graphs, processor
-from enginewright_runtime.precision.forms import dynamic_form, form_of
-from enginewright_runtime.precision.saturation import saturable
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.prepare.quantize.forms import dynamic_form, form_of
+from enginewright_runtime.prepare.quantize.saturation import saturable
+from enginewright_runtime.session import processor
 
 from tests.support.preparing import Workplace
 from tests.support.processors import (
@@ -229,13 +230,13 @@ _QUANTIZE = """
 import sys
 from pathlib import Path
 from enginewright.contract.task import PrepareTask
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.paths import Paths
-from enginewright_runtime.stages import quantize
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.prepare.quantize.stage import run
 for root in sys.argv[1:]:
     task = PrepareTask.model_validate_json((Path(root) / "task.json").read_bytes())
     try:
-        report = quantize.run(task, Paths.under(Path(root))).to_json()
+        report = run(task, Paths.under(Path(root))).to_json()
     except StageFailure as failure:
         report = f"{failure.reason}: {failure.message}"
     (Path(root) / "report").write_text(report)

@@ -7,7 +7,8 @@ import pytest
 from enginewright.contract.execution import PlacementFacts
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Promise
-from enginewright_runtime.promise import coverage, judge, label
+from enginewright_runtime.core.labels import label
+from enginewright_runtime.proof.promise import coverage, judge
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -211,7 +212,7 @@ def test_labels_are_those_of_placements() -> None:
 
 def test_the_sidecar_can_afford_it() -> None:
     program = (
-        "import sys; import enginewright_runtime.promise;"
+        "import sys; import enginewright_runtime.proof.promise;"
         "print(sorted({'numpy', 'onnx', 'onnxruntime', 'aiohttp'} & set(sys.modules)))"
     )
     done = subprocess.run(

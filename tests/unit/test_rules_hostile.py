@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from enginewright.contract.manifest import ArtifactFile
 from enginewright.contract.reasons import Reason, exit_code
-from enginewright_runtime import limits
-from enginewright_runtime.handoff import Fetched
-from enginewright_runtime.stages import inspection
+from enginewright_runtime.core import limits
+from enginewright_runtime.core.handoff import Fetched
+from enginewright_runtime.prepare.validate import inspection
 from onnx import ModelProto
 
 from tests.support import broken_models as broken

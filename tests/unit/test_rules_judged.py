@@ -6,9 +6,9 @@ from typing import Any
 import onnxruntime as ort
 import pytest
 from enginewright.contract.task import Recipe
+from enginewright_runtime.prepare.validate.inspection import inspect_here
 from enginewright_runtime.rules import table
 from enginewright_runtime.rules.text import printable
-from enginewright_runtime.stages.inspection import inspect_here
 from onnx import ModelProto
 
 from tests.support.broken_rules import BROKEN, GOOD, Broken

@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 from enginewright.contract.task import Recipe
-from enginewright_runtime.stages.inspection import inspect_here
+from enginewright_runtime.prepare.validate.inspection import inspect_here
 
 BACKENDS: Final = ("cpu", "cuda", "openvino", "tensorrt", "tensorrt-rtx")
 SHAPES: Final = {"shapes-missing"}  # asked for by design: most of them have open sizes

@@ -15,18 +15,18 @@ import onnxruntime as ort
 import pytest
 import uvloop
 from enginewright.contract.task import ServeTask
-from enginewright_runtime.server.app import App
-from enginewright_runtime.server.chunked import ChunkedDecoder, ChunkedError
-from enginewright_runtime.server.connection import RECEIVE_BYTES, Connection
-from enginewright_runtime.server.datatypes import BF16, BY_ONNX
-from enginewright_runtime.server.decode import Decoder
-from enginewright_runtime.server.errors import RequestError
-from enginewright_runtime.server.head import HeadError, HeadParser
-from enginewright_runtime.server.message import ALIGNMENT, Body, Request, Response
-from enginewright_runtime.server.runner import Runner
-from enginewright_runtime.server.settings import Settings
-from enginewright_runtime.server.signature import Signature, Tensor
-from enginewright_runtime.server.startup import prepare
+from enginewright_runtime.serve.server.app import App
+from enginewright_runtime.serve.server.chunked import ChunkedDecoder, ChunkedError
+from enginewright_runtime.serve.server.connection import RECEIVE_BYTES, Connection
+from enginewright_runtime.serve.server.decode import Decoder
+from enginewright_runtime.serve.server.head import HeadError, HeadParser
+from enginewright_runtime.serve.server.message import ALIGNMENT, Body, Request, Response
+from enginewright_runtime.serve.server.settings import Settings
+from enginewright_runtime.serve.server.startup import prepare
+from enginewright_runtime.session.datatypes import BF16, BY_ONNX
+from enginewright_runtime.session.request_errors import RequestError
+from enginewright_runtime.session.runner import Runner
+from enginewright_runtime.session.signature import Signature, Tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override

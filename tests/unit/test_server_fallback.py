@@ -17,10 +17,10 @@ from enginewright.contract.manifest import EngineInfo, Manifest
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.report import StageReport, read_herald
 from enginewright.contract.task import Promise, ServeTask
-from enginewright_runtime.backends import loading
-from enginewright_runtime.backends.placement import LiveSession, Running
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.server.startup import prepare
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.serve.server.startup import prepare
+from enginewright_runtime.session import loading
+from enginewright_runtime.session.placement import LiveSession, Running
 
 from tests.support.engines import EnginePlace, matmul, sizes
 from tests.support.serving import (

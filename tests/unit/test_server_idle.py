@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright_runtime.server.idle import Pauses
+from enginewright_runtime.serve.server.idle import Pauses
 
 from tests.support.serving import Answer, Server, Wire, slow_model, write_artifact
 

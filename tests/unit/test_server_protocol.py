@@ -10,7 +10,7 @@ import pytest
 import tritonclient.http as triton
 from enginewright.contract.execution import ComputeBucket, Execution
 from enginewright.contract.task import ShapeProfile
-from enginewright_runtime.server.buckets import ComputeBuckets
+from enginewright_runtime.serve.server.buckets import ComputeBuckets
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException

@@ -11,10 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from enginewright_runtime.server.diagnosis import Diagnosis
-from enginewright_runtime.server.golden import Sample
-from enginewright_runtime.server.plan import Plan
-from enginewright_runtime.server.run_errors import Fault, Trial, at_once, by_trial, fingerprint
+from enginewright_runtime.serve.server.diagnosis import Diagnosis
+from enginewright_runtime.serve.server.plan import Plan
+from enginewright_runtime.serve.server.run_errors import (
+    Fault,
+    Trial,
+    at_once,
+    by_trial,
+    fingerprint,
+)
+from enginewright_runtime.session.samples import Sample
 from onnx import TensorProto, helper
 
 from tests.support.serving import Feeds, Server, model, tensor, write_artifact

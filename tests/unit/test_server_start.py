@@ -18,10 +18,10 @@ from enginewright.contract.manifest import Manifest, VaryingOutput
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.report import StageReport, read_herald
 from enginewright.contract.task import ServeTask, ShapeProfile
-from enginewright_runtime import processor
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.server.startup import prepare
-from enginewright_runtime.server.usual import measure
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.serve.server.startup import prepare
+from enginewright_runtime.serve.server.usual import measure
+from enginewright_runtime.session import processor
 from onnx import TensorProto, helper
 
 from tests.support.serving import (

@@ -10,7 +10,7 @@ import pytest
 from enginewright.cli.preflight import options
 from enginewright.contract.task import ShapeProfile
 from enginewright.contract.verdict import Check
-from enginewright_runtime.tensorrt.builder import build
+from enginewright_runtime.engine.builder import build
 from onnx import TensorProto, helper
 
 from tests.support.engines import order

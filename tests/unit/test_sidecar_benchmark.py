@@ -9,9 +9,9 @@ from enginewright.contract.manifest import EngineInfo, Latency, Manifest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import EngineRecipe, Recipe
 from enginewright.contract.verdict import Check
-from enginewright_runtime.sidecar.benchmark import compared, outcome
-from enginewright_runtime.sidecar.board import Outcome
-from enginewright_runtime.sidecar.settings import Settings
+from enginewright_runtime.serve.sidecar.benchmark import compared, outcome
+from enginewright_runtime.serve.sidecar.board import Outcome
+from enginewright_runtime.serve.sidecar.settings import Settings
 
 from tests.support.serving import Feeds, Server, slow_model
 from tests.support.sidecar import Sidecar, artifact, change_manifest, value

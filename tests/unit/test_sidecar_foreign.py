@@ -15,7 +15,7 @@ import pytest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import ServeTask
 from enginewright.contract.verdict import Check
-from enginewright_runtime.sidecar.client import Client, UnreachableError
+from enginewright_runtime.serve.sidecar.client import Client, UnreachableError
 from typing_extensions import override
 
 from tests.support.serving import Feeds, free_port, linear_model

@@ -8,12 +8,12 @@ import pytest
 from enginewright.contract.execution import ComputeBucket, size_class
 from enginewright.contract.reasons import Reason
 from enginewright.contract.verdict import CheckState
-from enginewright_runtime.sidecar.golden import Finding
-from enginewright_runtime.sidecar.latency import LiveLatency, ProbeLatency
-from enginewright_runtime.sidecar.settings import Settings
-from enginewright_runtime.sidecar.traffic import Traffic
-from enginewright_runtime.sidecar.trend import Trend
-from enginewright_runtime.sidecar.turns import Known, Turns
+from enginewright_runtime.serve.sidecar.golden import Finding
+from enginewright_runtime.serve.sidecar.latency import LiveLatency, ProbeLatency
+from enginewright_runtime.serve.sidecar.settings import Settings
+from enginewright_runtime.serve.sidecar.traffic import Traffic
+from enginewright_runtime.serve.sidecar.trend import Trend
+from enginewright_runtime.serve.sidecar.turns import Known, Turns
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ import pytest
 from enginewright.contract.task import ServeTask
 from enginewright.contract.verdict import Check
 from enginewright.manifests.deployment import sidecar_memory
-from enginewright_runtime.arrays import map_arrays, read_arrays, write_arrays
+from enginewright_runtime.session.arrays import map_arrays, read_arrays, write_arrays
 from onnx import TensorProto, helper
 
 from tests.support.serving import Server, free_port, model, tensor

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from enginewright.contract.verdict import Check
-from enginewright_runtime.sidecar.exposition import Exposition
-from enginewright_runtime.sidecar.settings import INTERVALS
+from enginewright_runtime.serve.sidecar.exposition import Exposition
+from enginewright_runtime.serve.sidecar.settings import INTERVALS
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 

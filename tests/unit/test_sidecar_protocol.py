@@ -9,17 +9,17 @@ import orjson
 import pytest
 from enginewright.contract.manifest import Manifest, TensorSpec
 from enginewright.contract.task import Recipe
-from enginewright_runtime.server.datatypes import BF16, BY_ONNX
-from enginewright_runtime.server.golden import GoldenError, Sample
-from enginewright_runtime.sidecar.client import Answer
-from enginewright_runtime.sidecar.protocol import (
+from enginewright_runtime.serve.sidecar.client import Answer
+from enginewright_runtime.serve.sidecar.protocol import (
     AnswerError,
     UnaskableError,
     decode,
     encode,
     timing,
 )
-from enginewright_runtime.sidecar.samples import Samples, Types
+from enginewright_runtime.serve.sidecar.samples import Samples, Types
+from enginewright_runtime.session.datatypes import BF16, BY_ONNX
+from enginewright_runtime.session.samples import GoldenError, Sample
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray

@@ -10,14 +10,14 @@ from enginewright.contract.processors import Feature, Processor
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import EngineRecipe, Promise, Recipe, ServeTask
 from enginewright.contract.verdict import RELEASE_SECONDS, Check, CheckState, CheckVerdict
-from enginewright_runtime.sidecar import told
-from enginewright_runtime.sidecar.board import Board, Outcome
-from enginewright_runtime.sidecar.errors import ErrorShare, answers
-from enginewright_runtime.sidecar.findings import OF_EXECUTION, Findings
-from enginewright_runtime.sidecar.golden import Finding
-from enginewright_runtime.sidecar.readiness import Gate, Policy
-from enginewright_runtime.sidecar.release import seconds_left
-from enginewright_runtime.sidecar.settings import INTERVALS, Settings
+from enginewright_runtime.serve.sidecar import told
+from enginewright_runtime.serve.sidecar.board import Board, Outcome
+from enginewright_runtime.serve.sidecar.errors import ErrorShare, answers
+from enginewright_runtime.serve.sidecar.findings import OF_EXECUTION, Findings
+from enginewright_runtime.serve.sidecar.golden import Finding
+from enginewright_runtime.serve.sidecar.readiness import Gate, Policy
+from enginewright_runtime.serve.sidecar.release import seconds_left
+from enginewright_runtime.serve.sidecar.settings import INTERVALS, Settings
 
 SETTINGS = Settings()
 CPU = "CPUExecutionProvider"

@@ -436,7 +436,7 @@ def test_live_requests_are_compared_with_earlier_ones(tmp_path: Path, task: Serv
 # load on the machine, which may spoil the baseline, is no matter.
 GROWS = """
 import signal
-from enginewright_runtime.server.runner import Runner
+from enginewright_runtime.session.runner import Runner
 once, times = Runner.run, [1]
 def grown(self, *arguments, **options):
     for _ in range(times[0] - 1):

@@ -2,10 +2,10 @@
 
 import pytest
 from enginewright.contract.execution import ComputeBucket
-from enginewright_runtime.sidecar.golden import Finding
-from enginewright_runtime.sidecar.settings import Settings
-from enginewright_runtime.sidecar.traffic import Traffic
-from enginewright_runtime.sidecar.turns import Known, Turns
+from enginewright_runtime.serve.sidecar.golden import Finding
+from enginewright_runtime.serve.sidecar.settings import Settings
+from enginewright_runtime.serve.sidecar.traffic import Traffic
+from enginewright_runtime.serve.sidecar.turns import Known, Turns
 
 SETTINGS = Settings()
 NAMES = ["min", "opt", "max"]

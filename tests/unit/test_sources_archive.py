@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from enginewright.contract.reasons import ExitCode, Reason
-from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.sources import archive
 from enginewright_runtime.sources.archive import ArchiveError, kind_of, unpack
 from enginewright_runtime.sources.room import Room

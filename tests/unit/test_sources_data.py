@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.task import Calibration, Extension, PrepareTask, Quantization
-from enginewright_runtime.handoff import Fetched
+from enginewright_runtime.core.handoff import Fetched
+from enginewright_runtime.prepare.fetch import stage as fetch
 from enginewright_runtime.sources import patience
-from enginewright_runtime.stages import fetch
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Workplace

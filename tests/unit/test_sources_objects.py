@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from enginewright.contract.reasons import ExitCode, Reason
+from enginewright_runtime.prepare.fetch import stage as fetch
 from enginewright_runtime.sources import objects, patience
 from enginewright_runtime.sources.credentials import Secret
 from enginewright_runtime.sources.objects import ObjectSource
 from enginewright_runtime.sources.room import Room
-from enginewright_runtime.stages import fetch
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Outcome, Workplace

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from enginewright.contract.manifest import Manifest, TensorSpec
 from enginewright.contract.task import ShapeProfile
-from enginewright_runtime import shapes
+from enginewright_runtime.engine import builder
+from enginewright_runtime.graph import shapes
+from enginewright_runtime.graph.shapes import DEFAULT_BATCH
+from enginewright_runtime.prepare.sizes import batch
+from enginewright_runtime.prepare.sizes.batch import Cost, most
 from enginewright_runtime.rules import table
-from enginewright_runtime.shapes import DEFAULT_BATCH
-from enginewright_runtime.stages import batch
-from enginewright_runtime.stages.batch import Cost, most
-from enginewright_runtime.tensorrt import builder
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto, helper, numpy_helper

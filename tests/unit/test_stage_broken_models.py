@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from enginewright.contract.reasons import Reason, exit_code
 from enginewright.contract.task import Recipe, ShapeProfile
-from enginewright_runtime.handoff import Validated
-from enginewright_runtime.stages import validate
-from enginewright_runtime.stages.inspection import inspect_here
+from enginewright_runtime.core.handoff import Validated
+from enginewright_runtime.prepare.validate import stage as validate
+from enginewright_runtime.prepare.validate.inspection import inspect_here
 from onnx import ModelProto
 
 from tests.support import broken_models as broken

@@ -10,11 +10,11 @@ import onnx
 import pytest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import PrepareTask, Recipe, ShapeProfile
-from enginewright_runtime import graphs
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.handoff import CONVERTED_FOLDER, MODEL_FOLDER, Converted
-from enginewright_runtime.paths import Paths
-from enginewright_runtime.stages import convert
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.handoff import CONVERTED_FOLDER, MODEL_FOLDER, Converted
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.prepare.convert import stage as convert
 from enginewright_runtime.tensorrt import native
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 

@@ -10,9 +10,9 @@ import pytest
 from enginewright.contract.manifest import NodeCost
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import ShapeProfile
-from enginewright_runtime.backends import loading
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.stages import costs
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.proof import costs
+from enginewright_runtime.session import loading
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tests.support import broken_models as broken

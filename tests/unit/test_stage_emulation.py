@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 from enginewright.contract.task import ShapeProfile
-from enginewright_runtime.arrays import read_arrays
-from enginewright_runtime.stages import golden_reference
+from enginewright_runtime.prepare.golden import reference as golden_reference
+from enginewright_runtime.session.arrays import read_arrays
 from onnx import ModelProto, TensorProto, helper, parser
 
 from tests.support.preparing import Workplace

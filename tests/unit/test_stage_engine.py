@@ -21,11 +21,11 @@ from enginewright.contract.manifest import EngineInfo, Manifest
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.report import Progress
 from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, ServeTask
-from enginewright_runtime.benchmark import measure
-from enginewright_runtime.paths import Paths
-from enginewright_runtime.stages import golden_run
-from enginewright_runtime.stages.engine import build, verify
-from enginewright_runtime.stages.engine.handoff import EngineBuilt, shortened
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.engine import build, verify
+from enginewright_runtime.engine.handoff import EngineBuilt, shortened
+from enginewright_runtime.proof import golden_run
+from enginewright_runtime.proof.latency import measure
 from enginewright_runtime.store import ENGINE, Store
 
 from tests.support import broken_models as broken

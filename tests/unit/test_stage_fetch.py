@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from enginewright.contract.reasons import ExitCode, Reason
-from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.prepare.fetch import stage as fetch
 from enginewright_runtime.sources import open_source, patience
 from enginewright_runtime.sources import web as web_source
 from enginewright_runtime.sources.credentials import Secret
 from enginewright_runtime.sources.http import HttpSource
 from enginewright_runtime.sources.room import Room
-from enginewright_runtime.stages import fetch
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Workplace

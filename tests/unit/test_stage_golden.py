@@ -12,10 +12,10 @@ import pytest
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.task import PrepareTask, ShapeProfile
-from enginewright_runtime import graphs
-from enginewright_runtime.handoff import Converted, Golden, Validated
-from enginewright_runtime.shapes import resolve
-from enginewright_runtime.stages.golden import own_precision
+from enginewright_runtime.core.handoff import Converted, Golden, Validated
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.precisions import own_precision
+from enginewright_runtime.graph.shapes import resolve
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.support import broken_models as broken

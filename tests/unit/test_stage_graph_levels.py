@@ -9,9 +9,9 @@ import pytest
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import OutputTolerance, PrepareTask, ServeTask
-from enginewright_runtime.backends import loading
-from enginewright_runtime.server.startup import prepare
-from enginewright_runtime.stages import golden_run
+from enginewright_runtime.proof import golden_run
+from enginewright_runtime.serve.server.startup import prepare
+from enginewright_runtime.session import loading
 
 from tests.support.preparing import Outcome, Workplace
 from tests.unit.test_tensorrt_precisions import model

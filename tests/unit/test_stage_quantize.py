@@ -14,11 +14,12 @@ from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import PREPARE_STAGES, PrepareTask
-from enginewright_runtime import answers, graphs
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.handoff import Converted, Golden, Quantized
-from enginewright_runtime.precision.choosing import Choice, Times, is_faster
-from enginewright_runtime.stages import quantize
+from enginewright_runtime.core import answers
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.handoff import Converted, Golden, Quantized
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.prepare.quantize import stage as quantize
+from enginewright_runtime.prepare.quantize.choosing import Choice, Times, is_faster
 from onnx import ModelProto, TensorProto, helper
 
 from tests.support import extensions

@@ -12,9 +12,10 @@ from enginewright.contract.manifest import ArtifactFile, TensorSpec
 from enginewright.contract.reasons import REMEDIES, SELDOM_PASSES, ExitCode, Reason, exit_code
 from enginewright.contract.report import StageReport, read_herald
 from enginewright.contract.task import ShapeProfile
-from enginewright_runtime import digests, isolation, shapes
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.paths import Paths
+from enginewright_runtime.core import digests, isolation
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.graph import shapes
 from enginewright_runtime.runner import run_stage
 from hypothesis import given
 from hypothesis import strategies as st

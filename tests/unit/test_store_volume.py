@@ -13,7 +13,7 @@ import pytest
 from enginewright.contract.manifest import ArtifactFile, EngineInfo, Manifest
 from enginewright.contract.reasons import Reason, exit_code
 from enginewright.contract.task import EngineRecipe
-from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.store import ENGINE, Store
 
 from tests.support.preparing import Workplace

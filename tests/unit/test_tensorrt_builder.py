@@ -14,11 +14,12 @@ import pytest
 from enginewright.contract.manifest import NodeCost
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import EngineRecipe, ShapeProfile
-from enginewright_runtime import isolation, limits
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.tensorrt import attempts, builder, flavor, native, words
+from enginewright_runtime.core import isolation, limits
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.engine import builder
+from enginewright_runtime.engine.builder import Built, Order
+from enginewright_runtime.tensorrt import attempts, flavor, native, words
 from enginewright_runtime.tensorrt.attempts import Attempts
-from enginewright_runtime.tensorrt.builder import Built, Order
 from enginewright_runtime.tensorrt.header import check_engine
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 

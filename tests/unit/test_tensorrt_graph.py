@@ -6,10 +6,11 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from enginewright_runtime.graphs import outputs_of
-from enginewright_runtime.tensorrt import context, graph
+from enginewright_runtime.graph import parts as graph
+from enginewright_runtime.graph.graphs import outputs_of
+from enginewright_runtime.graph.parts import Part, TensorType
+from enginewright_runtime.tensorrt import context
 from enginewright_runtime.tensorrt.flavor import FLAVORS
-from enginewright_runtime.tensorrt.graph import Part, TensorType
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tests.support.broken_models import build, value

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from enginewright.contract.manifest import EngineInfo
 from enginewright.contract.reasons import Reason
-from enginewright_runtime.digests import file_sha256
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.tensorrt import builder
+from enginewright_runtime.core.digests import file_sha256
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.engine import builder
 from enginewright_runtime.tensorrt.header import EngineHeader, check_engine, read_header
 
 from tests.support.engines import VERSION, matmul, order, recipe

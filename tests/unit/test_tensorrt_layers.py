@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enginewright_runtime.tensorrt import builder, layers, native
+from enginewright_runtime.engine import builder
+from enginewright_runtime.tensorrt import layers, native
 from enginewright_runtime.tensorrt.layers import kernels, origins
 
 from tests.support.engines import VERSION, matmul, mixed, order

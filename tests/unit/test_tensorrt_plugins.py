@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from enginewright.contract.reasons import Reason
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.tensorrt import builder
-from enginewright_runtime.tensorrt.builder import Order
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.engine import builder
+from enginewright_runtime.engine.builder import Order
 
 from tests.support.engines import matmul, mixed, order
 from tests.support.extensions import compile_library, compile_plugin, cube

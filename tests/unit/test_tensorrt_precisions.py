@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from enginewright.contract.reasons import Reason
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.tensorrt import builder
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.engine import builder
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from tests.support.broken_models import build, value

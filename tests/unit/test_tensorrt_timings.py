@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from enginewright_runtime.stages.engine import timings
-from enginewright_runtime.stages.engine.timings import Timings
+from enginewright_runtime.engine import timings
+from enginewright_runtime.engine.timings import Timings
 from enginewright_runtime.store import Store
 from enginewright_runtime.tensorrt import flavor
 

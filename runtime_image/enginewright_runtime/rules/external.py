@@ -12,8 +12,8 @@ from typing import Final
 from enginewright.contract.report import name_nodes
 from onnx import TensorProto
 
-from enginewright_runtime import graphs
-from enginewright_runtime.logs import counted
+from enginewright_runtime.core.logs import counted
+from enginewright_runtime.graph import graphs
 from enginewright_runtime.rules import contents
 from enginewright_runtime.rules.base import Hit, Subject
 from enginewright_runtime.rules.text import quoted, shown

@@ -13,7 +13,7 @@ from typing import Final
 from enginewright.contract.report import name_nodes
 from onnx import ValueInfoProto
 
-from enginewright_runtime.logs import counted
+from enginewright_runtime.core.logs import counted
 from enginewright_runtime.rules.base import Hit, Subject, labels
 from enginewright_runtime.rules.view import Node, bodies
 

@@ -6,7 +6,7 @@ import numpy as np
 from enginewright.contract.report import name_nodes
 from onnx import TensorProto, numpy_helper
 
-from enginewright_runtime.logs import counted
+from enginewright_runtime.core.logs import counted
 from enginewright_runtime.rules.base import Hit, Subject, labels
 from enginewright_runtime.rules.view import Node
 

@@ -20,7 +20,7 @@ from typing import BinaryIO, Final, Literal, Protocol, TypeAlias
 
 from typing_extensions import override
 
-from enginewright_runtime.digests import CHUNK
+from enginewright_runtime.core.digests import CHUNK
 from enginewright_runtime.sources.base import MOST_FILES, unsafe
 from enginewright_runtime.sources.room import Room
 

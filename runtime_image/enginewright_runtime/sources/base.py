@@ -6,9 +6,10 @@ from typing import Final, Protocol
 
 from enginewright.contract.reasons import Reason
 
-from enginewright_runtime.digests import Copied
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.sources.room import Room, no_room
+from enginewright_runtime.core.digests import Copied
+from enginewright_runtime.core.disk import no_room
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.sources.room import Room
 
 __all__ = [
     "MOST_FILES",

@@ -16,9 +16,9 @@ from typing import Final
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import name_nodes
 
-from enginewright_runtime.digests import Copied
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.logs import counted, in_words
+from enginewright_runtime.core.digests import Copied
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.logs import counted, in_words
 from enginewright_runtime.sources import archive
 from enginewright_runtime.sources.base import Entry, Missing, Source, unreachable, unsafe
 from enginewright_runtime.sources.room import Room

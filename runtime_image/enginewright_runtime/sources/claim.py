@@ -8,10 +8,11 @@ from typing import Final
 
 from enginewright.contract.report import name_nodes
 
-from enginewright_runtime import digests
-from enginewright_runtime.digests import Copied
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.logs import Progress
+from enginewright_runtime.core import digests
+from enginewright_runtime.core.digests import Copied
+from enginewright_runtime.core.disk import FULL
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.logs import Progress
 from enginewright_runtime.sources.base import (
     MOST_FILES,
     Entry,
@@ -19,7 +20,7 @@ from enginewright_runtime.sources.base import (
     too_many_files,
     unreachable,
 )
-from enginewright_runtime.sources.room import FULL, Room
+from enginewright_runtime.sources.room import Room
 
 _log: Final = logging.getLogger(__name__)
 

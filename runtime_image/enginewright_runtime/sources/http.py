@@ -5,7 +5,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 import aiohttp
 
-from enginewright_runtime.digests import Copied
+from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.sources.base import Entry, unreachable
 from enginewright_runtime.sources.credentials import Secret
 from enginewright_runtime.sources.room import Room

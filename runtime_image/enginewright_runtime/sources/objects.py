@@ -9,8 +9,8 @@ import aiohttp
 import obstore
 from obstore.exceptions import BaseError
 
-from enginewright_runtime.digests import CHUNK, Copied
-from enginewright_runtime.logs import in_words
+from enginewright_runtime.core.digests import CHUNK, Copied
+from enginewright_runtime.core.logs import in_words
 from enginewright_runtime.sources.base import (
     MOST_FILES,
     Entry,

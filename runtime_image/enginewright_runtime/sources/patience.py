@@ -10,7 +10,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from enginewright_runtime.logs import in_words
+from enginewright_runtime.core.logs import in_words
 from enginewright_runtime.sources.base import unreachable
 
 _log: Final = logging.getLogger(__name__)

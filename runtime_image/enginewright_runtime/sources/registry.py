@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from enginewright.contract.reasons import Reason
 
-from enginewright_runtime.digests import Copied
-from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.core.digests import Copied
+from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.sources.base import (
     MOST_FILES,
     Entry,

@@ -1,6 +1,5 @@
 """How much may be written: what the disk has, and bounds of our own against what never ends."""
 
-import errno
 import shutil
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -8,10 +7,10 @@ from typing import Final
 
 from enginewright.contract.reasons import Reason
 
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.logs import in_words
+from enginewright_runtime.core.disk import no_room
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.logs import in_words
 
-FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _RESERVE_BYTES: Final = 1 << 30  # a node whose disk fills up evicts pods, ours and others'
 _RESERVE_SHARE: Final = 0.05
 
@@ -73,13 +72,3 @@ class Room:
     def _free(self) -> int:
         disk = shutil.disk_usage(self._folder)
         return max(0, disk.free - int(min(_RESERVE_BYTES, disk.total * _RESERVE_SHARE)))
-
-
-def no_room(what: str, size: int | None, free: int) -> StageFailure:
-    """Return the failure for a file that the work folder cannot hold."""
-    has = f"has {in_words(size)}" if size else "is larger than that"
-    return StageFailure(
-        Reason.MODEL_TOO_LARGE,
-        f"the work folder has {in_words(free)} free and {what} {has}",
-        remedy="give the node more ephemeral storage, or the pod a higher limit for it",
-    )

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from enginewright_runtime.digests import Copied
-from enginewright_runtime.logs import Progress, in_words
+from enginewright_runtime.core.digests import Copied
+from enginewright_runtime.core.logs import Progress, in_words
 from enginewright_runtime.sources.patience import Unavailable, patiently
 from enginewright_runtime.sources.room import Room
 

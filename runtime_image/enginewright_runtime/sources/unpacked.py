@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from enginewright_runtime.digests import Copied, file_sha256
+from enginewright_runtime.core.digests import Copied, file_sha256
 from enginewright_runtime.sources.base import Entry, Missing
 from enginewright_runtime.sources.room import Room
 

@@ -12,9 +12,9 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 import aiohttp
 from yarl import URL
 
-from enginewright_runtime.digests import CHUNK, Copied
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.logs import in_words
+from enginewright_runtime.core.digests import CHUNK, Copied
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.logs import in_words
 from enginewright_runtime.sources.base import Missing, unreachable
 from enginewright_runtime.sources.credentials import AUTHORITY, Secret
 from enginewright_runtime.sources.patience import Unavailable, patiently

@@ -24,9 +24,9 @@ from enginewright.contract.manifest import MANIFEST_NAME, MANIFEST_VERSION, Arti
 from enginewright.contract.reasons import Reason
 from pydantic import ValidationError
 
-from enginewright_runtime import digests
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.logs import Progress
+from enginewright_runtime.core import digests
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.logs import Progress
 from enginewright_runtime.store.earlier import lacks_distributions
 
 _log: Final = logging.getLogger(__name__)

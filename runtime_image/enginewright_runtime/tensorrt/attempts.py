@@ -10,10 +10,11 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.task import EngineRecipe
 from onnx import ModelProto
 
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.isolation import Limits, run_isolated
-from enginewright_runtime.logs import in_words
-from enginewright_runtime.tensorrt import graph, layers, words, workspace
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.isolation import Limits, run_isolated
+from enginewright_runtime.core.logs import in_words
+from enginewright_runtime.graph import parts as graph
+from enginewright_runtime.tensorrt import layers, words, workspace
 from enginewright_runtime.tensorrt.flavor import Flavor
 
 _log: Final = logging.getLogger(__name__)

@@ -14,10 +14,10 @@ import onnx
 from onnx import ModelProto, NodeProto, helper
 from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 
-from enginewright_runtime import graphs
-from enginewright_runtime.digests import MODEL_NAME
+from enginewright_runtime.core.digests import MODEL_NAME
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.parts import CONSTANT, TensorType, order, uses
 from enginewright_runtime.tensorrt.flavor import Flavor
-from enginewright_runtime.tensorrt.graph import CONSTANT, TensorType, order, uses
 
 CONTEXT_OP: Final = "EPContext"
 CONTEXT_DOMAIN: Final = "com.microsoft"

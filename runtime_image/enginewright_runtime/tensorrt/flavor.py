@@ -7,7 +7,7 @@ from typing import Any, Final
 from enginewright.contract.images import PROVIDERS
 from enginewright.contract.reasons import Reason
 
-from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.core.failure import StageFailure
 
 
 @dataclass(frozen=True)

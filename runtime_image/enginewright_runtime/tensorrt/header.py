@@ -14,8 +14,8 @@ from typing import Final
 from enginewright.contract.manifest import EngineInfo
 from enginewright.contract.reasons import Reason
 
-from enginewright_runtime.digests import file_sha256
-from enginewright_runtime.failure import StageFailure
+from enginewright_runtime.core.digests import file_sha256
+from enginewright_runtime.core.failure import StageFailure
 
 _log: Final = logging.getLogger(__name__)
 _MAGIC: Final = b"vtrt"

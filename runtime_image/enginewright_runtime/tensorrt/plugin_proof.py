@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from enginewright_runtime.extensions.proving import alone
+from enginewright_runtime.session.extensions.proving import alone
 from enginewright_runtime.tensorrt.flavor import Flavor
 
 

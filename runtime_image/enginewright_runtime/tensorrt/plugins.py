@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from enginewright_runtime.extensions import elf
-from enginewright_runtime.extensions.libraries import Libraries, failed, load_plugins, short
+from enginewright_runtime.session.extensions import elf
+from enginewright_runtime.session.extensions.libraries import Libraries, failed, load_plugins, short
 from enginewright_runtime.tensorrt.words import sentence
 
 # what IPluginRegistry::loadLibrary looks for, in TensorRT-RTX 1.7 and TensorRT 10; a library

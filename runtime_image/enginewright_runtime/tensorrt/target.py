@@ -4,9 +4,10 @@ from enginewright.contract.engines import PROVIDERS, why_unusable
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import EngineRecipe
 
-from enginewright_runtime import driver, limits
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.isolation import UNLIMITED, Limits
+from enginewright_runtime.core import limits
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.isolation import UNLIMITED, Limits
+from enginewright_runtime.session import driver
 from enginewright_runtime.tensorrt.flavor import Flavor, find
 
 

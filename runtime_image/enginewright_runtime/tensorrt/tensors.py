@@ -14,12 +14,12 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
-from enginewright_runtime.backends.base import CPU_PROVIDER
-from enginewright_runtime.backends.words import plain
-from enginewright_runtime.extensions.libraries import of_model, register
-from enginewright_runtime.failure import SessionError
-from enginewright_runtime.shapes import CORNERS
-from enginewright_runtime.tensorrt.graph import CONSTANT
+from enginewright_runtime.core.failure import SessionError
+from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.graph.parts import CONSTANT
+from enginewright_runtime.graph.shapes import CORNERS
+from enginewright_runtime.session.base import CPU_PROVIDER
+from enginewright_runtime.session.extensions.libraries import of_model, register
 
 _TEMPORARY: Final = ".outputs.onnx"  # beside the model, for its external data
 _FATAL_ONLY: Final = 4

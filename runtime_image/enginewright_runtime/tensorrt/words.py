@@ -8,8 +8,8 @@ from typing import Any, Final, Self
 from enginewright.contract.reasons import REMEDIES, Reason
 from enginewright.contract.report import name_nodes
 
-from enginewright_runtime.failure import StageFailure
-from enginewright_runtime.logs import in_words
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.logs import in_words
 from enginewright_runtime.tensorrt import workspace
 
 _PLACE: Final = re.compile(r" ?In \S+ at /[^\s)]+")

@@ -256,7 +256,7 @@ def _context_model(path: Path) -> Inspection:
 
 def _context_nodes(path: Path) -> list["NodeProto"]:
     try:
-        from enginewright_runtime import graphs  # noqa: PLC0415 - lazily
+        from enginewright_runtime.graph import graphs  # noqa: PLC0415 - lazily
     except ImportError as error:
         raise InspectionError(
             f"reading {path} needs {error.name}, which is not installed;"

@@ -237,7 +237,7 @@ def _model_digest(seen: Seen, beside: tuple[str, ...]) -> str | None:
     """Return the digest as stage `fetch` makes it; None: a file is not there."""
     if not beside:
         return seen.sha256
-    from enginewright_runtime.digests import MODEL_NAME  # noqa: PLC0415 - loaded lazily
+    from enginewright_runtime.core.digests import MODEL_NAME  # noqa: PLC0415 - loaded lazily
 
     folder = seen.file.resolve().parent
     digests = [[MODEL_NAME, seen.sha256]]

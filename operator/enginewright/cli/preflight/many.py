@@ -158,6 +158,6 @@ def _in_words(error: OSError) -> str:
 
 
 def _cpus() -> int:
-    from enginewright_runtime.limits import threads  # noqa: PLC0415 - loaded lazily
+    from enginewright_runtime.core.limits import threads  # noqa: PLC0415 - loaded lazily
 
     return threads()

@@ -97,7 +97,7 @@ def _named(path: Path, names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _free_memory() -> int:
     """Return the bytes that this machine, and the container that we may be in, have left."""
-    from enginewright_runtime.limits import memory_limit  # noqa: PLC0415 - loaded lazily
+    from enginewright_runtime.core.limits import memory_limit  # noqa: PLC0415 - loaded lazily
 
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for line in _lines(Path("/proc/meminfo")):

@@ -14,7 +14,7 @@ _DIGITS: Final = 6  # of a share
 
 def of_engine(manifest: Manifest) -> Placement | None:
     """Return what is in the engine and what is outside; None where nothing was profiled."""
-    from enginewright_runtime.promise import fused_name  # noqa: PLC0415 - loaded lazily
+    from enginewright_runtime.core.labels import fused_name  # noqa: PLC0415 - loaded lazily
 
     parts = manifest.engine.partitions if manifest.engine else ()
     inside = Counter(label for part in parts for label in part.nodes)
@@ -36,7 +36,7 @@ def of_session(manifest: Manifest, elsewhere: Iterable[str]) -> Placement | None
         manifest: of the model that it serves.
         elsewhere: labels of all nodes that run on another provider.
     """
-    from enginewright_runtime.promise import fused_name  # noqa: PLC0415 - loaded lazily
+    from enginewright_runtime.core.labels import fused_name  # noqa: PLC0415 - loaded lazily
 
     outside = Counter(elsewhere)
     names = {_name(label) for label in outside}

@@ -170,8 +170,8 @@ class Room:
 
     def fetched_model(self) -> Path:
         """Return the source's file, once stage `fetch` has brought it."""
-        from enginewright_runtime.digests import MODEL_NAME  # noqa: PLC0415 - loaded lazily
-        from enginewright_runtime.handoff import MODEL_FOLDER  # noqa: PLC0415 - loaded lazily
+        from enginewright_runtime.core.digests import MODEL_NAME  # noqa: PLC0415 - loaded lazily
+        from enginewright_runtime.core.handoff import MODEL_FOLDER  # noqa: PLC0415 - loaded lazily
 
         return self._place(contract.WORK_PATH) / MODEL_FOLDER / MODEL_NAME
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import subprocess
 
-    from enginewright_runtime.children import Server
+    from enginewright_runtime.core.children import Server
 
 JOB_SECONDS: Final = 3600  # that the stages of one Job may take, as in a cluster
 _STOP_SECONDS: Final = 10.0  # that a stage has to end its children
@@ -25,20 +25,20 @@ _PRELOAD: Final = tuple(
     f"enginewright_runtime.{name}"
     for name in (
         "__main__",
-        "benchmark.worker",
-        "stages.fetch",
-        "stages.validate",
-        "stages.convert",
-        "stages.golden",
-        "stages.quantize",
-        "stages.publish",
-        "stages.inspection",
-        "stages.trial",
-        "stages.costs",
-        "stages.engine.build",
-        "stages.engine.verify",
-        "stages.engine.benchmark",
-        "stages.engine.publish_engine",
+        "proof.latency.worker",
+        "proof.costs",
+        "prepare.fetch.stage",
+        "prepare.validate.stage",
+        "prepare.validate.inspection",
+        "prepare.validate.trial",
+        "prepare.convert.stage",
+        "prepare.golden.stage",
+        "prepare.quantize.stage",
+        "prepare.publish",
+        "engine.build",
+        "engine.verify",
+        "engine.benchmark",
+        "engine.publish_engine",
     )
 )
 
@@ -77,7 +77,7 @@ class Stages:
         Returns:
             Its exit code; negative: the signal that ended it.
         """
-        from enginewright_runtime.children import Child, ServerEndedError  # noqa: PLC0415 - lazily
+        from enginewright_runtime.core.children import Child, ServerEndedError  # noqa: PLC0415 - lazily
 
         try:
             child = Child(
@@ -116,7 +116,7 @@ class Stages:
         os.close(self._errors)
 
     def _server(self) -> "Server":
-        from enginewright_runtime.children import start  # noqa: PLC0415 - loaded lazily
+        from enginewright_runtime.core.children import start  # noqa: PLC0415 - loaded lazily
 
         with self._lock:
             if self._begun is None:

@@ -15,7 +15,7 @@ from enginewright.cli.preflight.stopping import Stop
 from enginewright.contract import task as contract
 from enginewright.contract.manifest import MANIFEST_NAME, Manifest
 
-# where stages leave answers that Jobs have in common: enginewright_runtime.answers
+# where stages leave answers that Jobs have in common: enginewright_runtime.core.answers
 _ANSWERS_VARIABLE: Final = "ENGINEWRIGHT_ANSWERS"
 
 

@@ -1,5 +1,0 @@
-"""How long a run of a model takes, how many rows a second it gives, and what memory that needs."""
-
-from enginewright_runtime.benchmark.comparing import Candidate, Result, compare, measure
-
-__all__ = ["Candidate", "Result", "compare", "measure"]

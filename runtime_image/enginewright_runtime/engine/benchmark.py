@@ -1,0 +1,65 @@
+"""Measures the engine on the device that it was built for, where there is one."""
+
+from typing import Final
+
+from enginewright.contract.manifest import Latency
+from enginewright.contract.report import StageReport
+from enginewright.contract.task import EngineTask
+
+from enginewright_runtime.core.digests import MODEL_NAME
+from enginewright_runtime.core.handoff import MODEL_FOLDER
+from enginewright_runtime.core.logs import in_words
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.engine import handoff
+from enginewright_runtime.engine.handoff import (
+    ENGINE_FOLDER,
+    PREPARED_FOLDER,
+    EngineBenchmarked,
+    EngineBuilt,
+)
+from enginewright_runtime.engine.verify import read_manifest
+from enginewright_runtime.proof.latency import measure
+
+STAGE: Final = "benchmark"
+
+
+def run(task: EngineTask, paths: Paths) -> StageReport:
+    """Measure every shape profile after a warm-up; leaves `EngineBenchmarked`.
+
+    Raises:
+        StageFailure: as `benchmark.measure`.
+    """
+    built = EngineBuilt.pick_up(paths.work)
+    if built.engine is None or task.recipe.ahead_of_time:
+        EngineBenchmarked().leave(paths.work)
+        if built.engine is None:
+            return handoff.cached(STAGE)
+        return StageReport(
+            stage=STAGE,
+            ok=True,
+            message="not measured: the engine was built without a device, so there is nothing here"
+            " to measure on",
+        )
+    manifest = read_manifest(paths.work)
+    model = paths.work / ENGINE_FOLDER / MODEL_FOLDER / MODEL_NAME
+    inputs = paths.work / PREPARED_FOLDER / manifest.golden_inputs
+    result = measure(model, task.recipe.backend, inputs)
+    EngineBenchmarked(latency=result.usual, latencies=result.latencies).leave(paths.work)
+    return StageReport(
+        stage=STAGE,
+        ok=True,
+        message="; ".join(_told(each) for each in result.latencies),
+        facts={"latencies": [each.model_dump(mode="json") for each in result.latencies]},
+    )
+
+
+def _told(latency: Latency) -> str:
+    told = (
+        f"{latency.shapes}: p50 {latency.p50 * 1000:.2f} ms, p90 {latency.p90 * 1000:.2f} ms,"
+        f" p99 {latency.p99 * 1000:.2f} ms over {latency.samples} runs"
+    )
+    if latency.throughput is not None:
+        told += f", {latency.throughput:.4g} rows/s"
+    if latency.peak_device_memory_bytes is not None:
+        told += f", {in_words(latency.peak_device_memory_bytes)} of device memory"
+    return told

@@ -1,0 +1,71 @@
+"""Builds the engine, unless the store has it, and tells how far it is while it does."""
+
+import shutil
+from typing import Final
+
+from enginewright.contract.report import StageReport
+from enginewright.contract.task import SIDECAR_PORT, EngineTask
+
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.engine import builder
+from enginewright_runtime.engine.handoff import (
+    ENGINE_FOLDER,
+    PREPARED_FOLDER,
+    EngineBuilt,
+    published,
+    summary,
+)
+from enginewright_runtime.engine.timings import Timings
+from enginewright_runtime.store import ENGINE, Store
+from enginewright_runtime.tensorrt import progress
+from enginewright_runtime.tensorrt.target import refuse_unserved
+
+_PROGRESS: Final = "progress.json"
+STAGE: Final = "build"
+
+
+def run(task: EngineTask, paths: Paths, port: int = SIDECAR_PORT) -> StageReport:
+    """Fetch the prepared model, checked, and build; leaves `EngineBuilt`.
+
+    While it runs, GET /progress on `port` tells how far it is.
+
+    Raises:
+        StageFailure: EngineIncompatible, where the engine could be built and not be served;
+            ArtifactMissing, ArtifactCorrupt or StoreUnavailable of the prepared model; as
+            `builder.build`.
+    """
+    manifest = Store(paths.store, ENGINE).whole(task.engine_key)
+    if manifest is not None:
+        EngineBuilt().leave(paths.work)
+        return StageReport(
+            stage=STAGE,
+            ok=True,
+            message=f"cached: the store has engine {task.engine_key[:12]}",
+            engine=published(manifest, is_cached=True),
+        )
+    refuse_unserved(task.recipe)
+    with progress.served(paths.work / _PROGRESS, port):
+        prepared = paths.work / PREPARED_FOLDER
+        shutil.rmtree(prepared, ignore_errors=True)
+        progress.tell(paths.work / _PROGRESS, 0, "Fetching the prepared model")
+        timings = Timings(Store(paths.store), task.recipe, paths.work)
+        timings.take()
+        order = builder.Order(
+            manifest=Store(paths.store).read(task.prepared_key, prepared),
+            prepared=prepared,
+            recipe=task.recipe,
+            out=paths.work / ENGINE_FOLDER,
+            progress=paths.work / _PROGRESS,
+            timing_cache=timings.path,
+        )
+        built = builder.build(order)
+        timings.give_back(order.out / builder.BUILD_LOG)
+    EngineBuilt(engine=built.engine, files=built.files).leave(paths.work)
+    told = f"; {built.findings[0].message}" if built.findings else ""
+    return StageReport(
+        stage=STAGE,
+        ok=True,
+        message=f"built in {built.engine.build_seconds:.1f} s: {summary(built.engine)}{told}",
+        findings=built.findings,
+        facts={"engine": built.engine.model_dump(mode="json")},
+    )

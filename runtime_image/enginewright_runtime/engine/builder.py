@@ -1,0 +1,514 @@
+"""Builds the engines of one model and wraps them: the same for both libraries.
+
+The library gets the whole model first. Where its parser refuses nodes, the parts that it takes
+become an engine each and the rest stays as nodes, if the provider that is to serve them loads such
+engines; if not, nothing is built. Every build is a process of its own: for equal
+bytes, and because a crash in native code must have somebody to tell of it.
+"""
+
+import logging
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from enginewright.contract.engines import whole_only
+from enginewright.contract.manifest import EngineInfo, EngineProfile, Manifest, Partition
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding, name_nodes
+from enginewright.contract.task import EngineRecipe, ShapeProfile
+from onnx import ModelProto
+
+from enginewright_runtime.core.digests import file_sha256
+from enginewright_runtime.core.failure import SessionError, StageFailure
+from enginewright_runtime.core.handoff import MODEL_FOLDER
+from enginewright_runtime.core.isolation import Limits, run_isolated
+from enginewright_runtime.core.labels import label
+from enginewright_runtime.core.logs import counted
+from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.engine import expansion
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph import parts as graph
+from enginewright_runtime.graph.parts import Part, TensorType
+from enginewright_runtime.graph.shapes import CORNERS, missing, resolve
+from enginewright_runtime.proof.promise import coverage
+from enginewright_runtime.session.extensions.libraries import files_of, of_model
+from enginewright_runtime.tensorrt import context, layers, plugin_proof, words
+from enginewright_runtime.tensorrt.attempts import Attempts, file_name, target_words
+from enginewright_runtime.tensorrt.flavor import Flavor, find
+from enginewright_runtime.tensorrt.layers import LAYERS
+from enginewright_runtime.tensorrt.progress import tell
+from enginewright_runtime.tensorrt.target import memory, target
+
+_log: Final = logging.getLogger(__name__)
+BUILD_LOG: Final = "build.log"
+_NATIVE: Final = "enginewright_runtime.tensorrt.native"
+_PARTITION: Final = "enginewright_runtime.tensorrt.partition"
+_TENSORS: Final = "enginewright_runtime.tensorrt.tensors"
+_WHOLE: Final = "model"
+_ANALYSIS_SECONDS: Final = 900.0  # of what reads a model; a build may take all of the Job's time
+_FEW: Final = 3  # an engine of fewer compute nodes costs more in copies than it gains
+_MUCH: Final = 0.2  # unless they take this share of the time
+_SHOWN: Final = 100  # nodes in a finding
+# what the bodies of operators may mend
+_REFUSALS: Final = frozenset({Reason.BUILD_FAILED, Reason.UNSUPPORTED_OPERATOR})
+# what may befall one part of a model and leave the others worth building
+_PARTIAL: Final = frozenset(
+    {
+        Reason.BUILD_FAILED,
+        Reason.BACKEND_CRASHED,
+        Reason.PRECISION_UNSUPPORTED,
+        Reason.UNSUPPORTED_OPERATOR,
+        Reason.SHAPE_PROFILE_MISSING,
+        Reason.SHAPE_PROFILE_INVALID,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to build, and where."""
+
+    manifest: Manifest  # of the prepared model
+    prepared: Path  # its artefact
+    recipe: EngineRecipe
+    out: Path  # a folder of this build alone
+    progress: Path  # the progress file
+    timing_cache: Path  # kernels' timings, if there are any; those of this build are added
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build has made, below `Order.out`."""
+
+    engine: EngineInfo
+    files: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class _Engine:
+    """One engine of the model."""
+
+    context: context.Context
+    path: Path
+    workspace_bytes: int
+    peak_memory_bytes: int
+    shape_inputs: tuple[str, ...]  # whose values are sizes
+
+
+def build(order: Order) -> Built:
+    """Build a model's engines.
+
+    Raises:
+        StageFailure: DriverMissing, DriverTooOld, ProviderMissing, EngineVersionMismatch,
+            EngineIncompatible, UnsupportedOperator, PrecisionUnsupported, ShapeProfileMissing,
+            ShapeProfileInvalid, ExternalDataMissing, BuildOutOfMemory, OutOfMemory, BackendCrashed
+            or BuildFailed.
+    """
+    return _Build(order).run()
+
+
+class _Build:
+    """One build, with what all its steps need."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._recipe = order.recipe
+        self._flavor: Flavor = find(order.recipe.backend)
+        self._capability = target(self._flavor, order.recipe)
+        self._folder = order.out / MODEL_FOLDER
+        self._log = order.out / BUILD_LOG
+        self._source = order.prepared / order.manifest.model
+        self._libraries = of_model(self._source)
+        self._model: ModelProto = graphs.parse(self._source)
+        self._profiles = _profiles(order.manifest, self._model)
+        self._attempts = Attempts(
+            flavor=self._flavor,
+            recipe=order.recipe,
+            capability=self._capability,
+            prepared=self._model,
+            source=self._source,
+            folder=self._folder,
+            log=self._log,
+            progress=order.progress,
+            timing_cache=order.timing_cache,
+            plugins=self._libraries.plugins,
+            limits=memory(order.recipe),
+        )
+        self._findings: list[Finding] = []
+
+    def run(self) -> Built:
+        shutil.rmtree(self._order.out, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        self._log.touch()
+        plugin_proof.prove(
+            self._flavor, self._recipe.backend_version, self._libraries.plugins, self._log
+        )
+        began = time.monotonic()
+        types: dict[str, TensorType] = {}
+        answer = self._attempts.build(self._model, _WHOLE, self._sizes(), (0, 90))
+        if not answer.built:
+            answer = self._from_bodies(answer)
+        if answer.built:
+            engines = [self._engine(answer, context.whole(self._model, _WHOLE, file_name(_WHOLE)))]
+        else:
+            why = words.failure(answer, self._about())
+            if answer.parsed or why.reason not in _PARTIAL or not answer.parser:
+                raise why
+            if limit := whole_only(self._recipe.backend):
+                raise words.not_in_parts(why, limit)
+            _log.info("%s does not take the whole model: %s", self._flavor.title, why.message)
+            types = self._types(why)
+            engines = self._parts(types, why)
+        seconds = time.monotonic() - began
+        tell(self._order.progress, 95, "Wrapping the engines")
+        names = self._wrap(engines, types)
+        info = self._describe(engines, seconds)
+        self._report_layers(engines)
+        return Built(
+            info,
+            (
+                *(f"{MODEL_FOLDER}/{name}" for name in names),
+                *(f"{MODEL_FOLDER}/{engine.context.file}" for engine in engines),
+                *self._extensions(),
+                BUILD_LOG,
+                LAYERS,
+            ),
+            tuple(self._findings),
+        )
+
+    def _from_bodies(self, refused: words.Answer) -> words.Answer:
+        """Build again with bodies in the place of the operators that the library refuses.
+
+        The engine holds the same nodes, so what is around it is the same. Returns the first answer
+        where that is of no use.
+        """
+        why = words.failure(refused, self._about())
+        if why.reason not in _REFUSALS or not (
+            operators := expansion.refused(self._model, refused)
+        ):
+            return refused
+        _log.info("building again with the bodies of %s: %s", ", ".join(operators), why.message)
+        path = self._source.with_name(".expanded.onnx")
+        try:
+            nodes = expansion.expand(self._source, operators, path)
+            if not nodes:
+                return refused
+            answer = self._attempts.build(graphs.parse(path), _WHOLE, self._sizes(), (45, 90))
+        except StageFailure as failure:
+            _log.info("%s", failure.message)
+            return refused
+        finally:
+            path.unlink(missing_ok=True)
+        if not answer.built:
+            return refused
+        self._findings.append(
+            Finding(
+                severity="warning",
+                reason=Reason.UNSUPPORTED_OPERATOR,
+                message=f"{self._flavor.title} has no kernel of its own for {name_nodes(list(nodes))}:"
+                " built from the operators that ONNX defines it by",
+                nodes=nodes,
+                node_count=len(nodes),
+            )
+        )
+        return answer
+
+    def _report_layers(self, engines: Sequence[_Engine]) -> None:
+        """Write what layers the engines have, with their kernels where a device can tell."""
+        kernels: dict[str, list[str]] = {}
+        for engine in engines:
+            if self._recipe.ahead_of_time:
+                break
+            try:
+                inspected = run_isolated(
+                    f"{_NATIVE}:inspect",
+                    "inspecting the engine",
+                    limits=Limits(seconds=_ANALYSIS_SECONDS),
+                    backend=self._flavor.backend,
+                    version=self._recipe.backend_version,
+                    engine=str(engine.path),
+                    log=str(self._log),
+                    plugins=[str(path) for path in self._libraries.plugins],
+                )
+            except StageFailure as failure:
+                # the engine is built: whether it runs is proven by the next stage
+                _log.warning("the engine's kernels are not known: %s", failure.message)
+                break
+            kernels[engine.path.name] = layers.kernels(inspected)
+        library = f"{self._flavor.title} {self._recipe.backend_version}"
+        paths = [engine.path for engine in engines]
+        layers.write(self._order.out / LAYERS, library, paths, kernels)
+
+    def _extensions(self) -> list[str]:
+        """Copy the model's libraries into the engine's artefact, which is whole in itself."""
+        found = files_of(self._source)
+        for name, path in found.items():
+            target = self._order.out / name
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, target)
+        return list(found)
+
+    def _types(self, why: StageFailure) -> dict[str, TensorType]:
+        """Return the types of all tensors; without them no part can be cut out."""
+        try:
+            found = run_isolated(
+                f"{_TENSORS}:types",
+                "reading the types of the model's tensors",
+                limits=Limits(seconds=_ANALYSIS_SECONDS),
+                model=str(self._source),
+            )
+        except SessionError as error:
+            _log.warning("the model cannot be cut into parts: %s", plain(str(error)))
+            raise why from error
+        return {name: TensorType.parse(each) for name, each in found.items()}
+
+    def _parts(self, types: Mapping[str, TensorType], why: StageFailure) -> list[_Engine]:
+        """Build an engine of every part that the parser takes and that is worth one."""
+        tell(self._order.progress, 5, "Looking for parts")
+        answer = run_isolated(
+            f"{_PARTITION}:partition",
+            f"asking {self._flavor.title} which nodes it takes",
+            limits=Limits(seconds=_ANALYSIS_SECONDS),
+            backend=self._flavor.backend,
+            version=self._recipe.backend_version,
+            model=str(self._source),
+            types={name: (each.element, each.dimensions) for name, each in types.items()},
+            log=str(self._log),
+            plugins=[str(path) for path in self._libraries.plugins],
+        )
+        refused = words.unsupported(words.parser_errors(answer["parser"]), self._about())
+        parts = [
+            part
+            for nodes in answer["parts"]
+            if self._is_worth(nodes) and (part := graph.extract(self._model, nodes, types))
+        ]
+        if not parts:
+            raise refused if why.reason is Reason.UNSUPPORTED_OPERATOR and refused.nodes else why
+        sizes = self._inner_sizes(parts)
+        engines: list[_Engine] = []
+        failures: list[StageFailure] = []
+        for index, part in enumerate(parts):
+            span = (10 + 80 * index / len(parts), 10 + 80 * (index + 1) / len(parts))
+            try:
+                engines.append(self._part(part, f"part-{index}", sizes, span))
+            except StageFailure as failure:
+                if failure.reason not in _PARTIAL:
+                    raise
+                failures.append(failure)
+                self._findings.append(
+                    Finding(
+                        severity="warning",
+                        reason=failure.reason,
+                        message=f"part {index} of the model gets no engine: {failure.message}",
+                    )
+                )
+        if not engines:
+            raise failures[0]
+        return self._acyclic(engines, types)
+
+    def _part(
+        self,
+        part: Part,
+        name: str,
+        sizes: Mapping[str, Mapping[str, Any]],
+        span: tuple[float, float],
+    ) -> _Engine:
+        profiles = [sizes[each] for each in part.inputs]
+        answer = self._attempts.build(part.model, name, profiles, span)
+        if not answer.built:
+            raise words.failure(answer, self._about(part))
+        nodes = tuple(part.origins)
+        return self._engine(
+            answer, context.Context(name, file_name(name), nodes, part.inputs, part.outputs)
+        )
+
+    def _engine(self, answer: words.Answer, about: context.Context) -> _Engine:
+        return _Engine(
+            about,
+            self._folder / about.file,
+            answer.workspace_bytes or 0,
+            answer.peak_memory_bytes or 0,
+            answer.shape_inputs,
+        )
+
+    def _is_worth(self, nodes: Sequence[int]) -> bool:
+        """Tell whether an engine of these nodes is worth the copies to it and back."""
+        found = [name for index in nodes for name in graph.labels(self._model.graph.node[index])]
+        _, count, share = coverage(found, self._order.manifest)
+        return count >= _FEW or (share or 0.0) >= _MUCH
+
+    def _inner_sizes(self, parts: Sequence[Part]) -> dict[str, dict[str, Any]]:
+        """Return the profiles of all tensors that enter a part, found by running the model."""
+        known = {profile["input"]: profile for profile in self._sizes()}
+        names = sorted({name for part in parts for name in part.inputs} - known.keys())
+        if not names:
+            return known
+        corners = [
+            {profile.input: getattr(profile, corner) for profile in self._profiles}
+            for corner in CORNERS
+        ]
+        try:
+            found = run_isolated(
+                f"{_TENSORS}:sizes",
+                "running the model to see the sizes of its tensors",
+                limits=Limits(seconds=_ANALYSIS_SECONDS),
+                model=str(self._source),
+                golden=str(self._order.prepared / self._order.manifest.golden_inputs),
+                names=names,
+                corners=corners,
+            )
+        except SessionError as error:
+            raise StageFailure(
+                Reason.SHAPE_PROFILE_INVALID,
+                f"the model fails with the sizes that it is to be built for: {plain(str(error))}",
+            ) from error
+        return known | {profile["input"]: profile for profile in found}
+
+    def _acyclic(self, engines: list[_Engine], types: Mapping[str, TensorType]) -> list[_Engine]:
+        """Leave out the smallest engines until none waits for another that waits for it."""
+        kept = sorted(engines, key=lambda engine: len(engine.context.nodes))
+        while len(kept) > 1 and self._composed(kept, types) is None:
+            kept[0].path.unlink()
+            kept = kept[1:]
+        return sorted(kept, key=lambda engine: engine.context.nodes)
+
+    def _composed(
+        self, engines: Sequence[_Engine], types: Mapping[str, TensorType]
+    ) -> ModelProto | None:
+        contexts = [engine.context for engine in engines]
+        capability = self._capability or ""
+        version = self._recipe.backend_version
+        nodes = [context.node(each, self._flavor, version, capability) for each in contexts]
+        return context.compose(self._model, contexts, nodes, types)
+
+    def _wrap(self, engines: Sequence[_Engine], types: Mapping[str, TensorType]) -> list[str]:
+        composed = self._composed(engines, types)
+        if composed is None:
+            raise StageFailure(
+                Reason.INTERNAL_ERROR, "the nodes around the engine wait for it and it for them"
+            )
+        return context.save(composed, self._source.parent, self._folder)
+
+    def _describe(self, engines: Sequence[_Engine], seconds: float) -> EngineInfo:
+        nodes = self._model.graph.node
+        inside = {index for engine in engines for index in engine.context.nodes}
+        outside = [
+            name
+            for index, node in enumerate(nodes)
+            if index not in inside
+            for name in graph.labels(node)
+        ]
+        total, elsewhere, share = coverage(outside, self._order.manifest)
+        if elsewhere:
+            self._findings.insert(0, self._left_outside(outside, elsewhere, total))
+        largest = max(engines, key=lambda engine: engine.path.stat().st_size)
+        content = file_sha256(largest.path)
+        return EngineInfo(
+            recipe=self._recipe,
+            prepared_key=self._order.manifest.key,
+            file=f"{MODEL_FOLDER}/{largest.context.file}",
+            sha256=content.sha256,
+            size_bytes=content.size_bytes,
+            compute_capabilities=(self._capability,) if self._capability else (),
+            partitions=tuple(
+                Partition(
+                    context_node=engine.context.name,
+                    nodes=tuple(
+                        name
+                        for index in engine.context.nodes
+                        for name in graph.labels(nodes[index])
+                    ),
+                )
+                for engine in engines
+            ),
+            profiles=(self._built_with(engines),),
+            nodes_total=total,
+            nodes_accelerated=total - elsewhere,
+            compute_share_elsewhere=share,
+            workspace_bytes=max(engine.workspace_bytes for engine in engines),
+            build_seconds=round(seconds, 3),
+            peak_memory_bytes=max(engine.peak_memory_bytes for engine in engines),
+        )
+
+    def _built_with(self, engines: Sequence[_Engine]) -> EngineProfile:
+        """Return what the engines take: sizes of every input, and values where these are sizes."""
+        valued = {name for engine in engines for name in engine.shape_inputs}
+        no_values = {"low": None, "high": None}
+        return EngineProfile(
+            inputs=tuple(
+                each if each.input in valued else each.model_copy(update=no_values)
+                for each in self._profiles
+            )
+        )
+
+    def _left_outside(self, outside: Sequence[str], elsewhere: int, total: int) -> Finding:
+        names = [name for name in outside if not name.endswith(f"({graph.CONSTANT})")]
+        names = [name for name in names if name not in self._order.manifest.shape_nodes]
+        return Finding(
+            severity="warning",
+            reason=Reason.UNSUPPORTED_OPERATOR,
+            message=f"not in the engine: {elsewhere} of {counted(total, 'compute node')},"
+            f" {name_nodes(names)}",
+            nodes=tuple(names[:_SHOWN]),
+            node_count=len(names),
+        )
+
+    def _sizes(self) -> list[dict[str, Any]]:
+        """Return the inputs' profiles as the child takes them."""
+        return [
+            profile.model_dump(mode="json", include={"input", "min", "opt", "max"})
+            | _values(profile)
+            for profile in self._profiles
+        ]
+
+    def _about(self, part: Part | None = None) -> words.Circumstances:
+        nodes = part.model.graph.node if part else self._model.graph.node
+
+        def name(error: words.ParserError) -> str:
+            index = error.node
+            if index is not None and 0 <= index < len(nodes):
+                node = nodes[index]
+                if (node.name, node.op_type) == (error.name, error.operator):
+                    return graphs.label(node)
+            return label(error.name, error.operator)
+
+        return words.Circumstances(
+            title=self._flavor.title,
+            target=target_words(self._capability),
+            label=name,
+            operations={node.name: graphs.label(node) for node in nodes if node.name},
+            inputs=tuple(
+                f"{profile.input} {list(profile.opt)}"
+                for profile, spec in zip(self._profiles, self._order.manifest.inputs, strict=True)
+                if any(not isinstance(size, int) for size in spec.shape)
+            ),
+            workspace_bytes=self._recipe.workspace_bytes,
+        )
+
+
+def _profiles(manifest: Manifest, model: ModelProto) -> tuple[ShapeProfile, ...]:
+    """Return sizes of every input: those that `validate` found, else by its rule."""
+    if manifest.profiles:
+        return manifest.profiles
+    unranked = frozenset(
+        spec.name for spec in manifest.inputs if not graphs.has_rank(model, spec.name)
+    )
+    resolved = resolve(manifest.inputs, manifest.recipe.shapes, unranked)
+    if resolved.unsized:
+        found = missing(manifest.inputs, resolved.unsized, tuple(unranked))
+        raise StageFailure(found.reason, found.message, remedy="")
+    for finding in resolved.findings:
+        raise StageFailure(finding.reason, finding.message, remedy="")
+    return resolved.profiles
+
+
+def _values(profile: ShapeProfile) -> dict[str, list[list[int]]]:
+    """Return values for an input that is a shape, where the user gave a range of whole numbers."""
+    if profile.low is None or profile.high is None or len(profile.opt) > 1:
+        return {}
+    count = profile.opt[0] if profile.opt else 1
+    return {"values": [[int(value)] * count for value in (profile.low, profile.high, profile.high)]}

@@ -1,0 +1,104 @@
+"""What one stage of an engine Job leaves in the work folder for the next, and what all of them tell."""
+
+from typing import Final
+
+from enginewright.contract.manifest import EngineInfo, Latency, Manifest, OutputParity
+from enginewright.contract.report import NAMED_NODES, PublishedEngine, StageReport
+
+from enginewright_runtime.core.handoff import Handoff
+from enginewright_runtime.core.labels import fused_name
+from enginewright_runtime.core.logs import in_words
+from enginewright_runtime.proof.promise import coverage
+
+PREPARED_FOLDER: Final = "prepared"  # the prepared model, with its golden samples
+ENGINE_FOLDER: Final = "engine"  # what `build` has made
+_LONGEST_LABEL: Final = 60  # characters, in a herald
+
+
+class EngineBuilt(Handoff):
+    """Left by `build`."""
+
+    engine: EngineInfo | None = None  # None: the store has it already, so there is nothing to do
+    files: tuple[str, ...] = ()  # relative to the engine folder
+
+
+class EngineVerified(Handoff):
+    """Left by `verify`."""
+
+    parity_max_abs_error: float | None = None  # None: not run
+    parity: tuple[OutputParity, ...] = ()  # against the prepared model and the expected outputs
+
+
+class EngineBenchmarked(Handoff):
+    """Left by `benchmark`."""
+
+    latency: Latency | None = None  # of the usual shapes; None: not measured
+    latencies: tuple[Latency, ...] = ()  # of all
+
+
+def cached(stage: str) -> StageReport:
+    """Return the report of a stage that has nothing to do."""
+    return StageReport(stage=stage, ok=True, message="cached: the store has this engine already")
+
+
+def published(manifest: Manifest, *, is_cached: bool) -> PublishedEngine:
+    """Return what the operator is told of an engine's manifest.
+
+    Raises:
+        ValueError: it is none of an engine.
+    """
+    engine = manifest.engine
+    if engine is None:
+        raise ValueError("a prepared model's manifest")
+    return PublishedEngine(
+        key=manifest.key,
+        sha256=engine.sha256,
+        size_bytes=engine.size_bytes,
+        build_seconds=engine.build_seconds,
+        compute_capabilities=engine.compute_capabilities,
+        nodes_total=engine.nodes_total,
+        nodes_accelerated=engine.nodes_accelerated,
+        compute_share_elsewhere=engine.compute_share_elsewhere,
+        workspace_bytes=engine.workspace_bytes,
+        latency_p99=engine.latency.p99 if engine.latency else None,
+        parity_max_abs_error=engine.parity_max_abs_error,
+        cached=is_cached,
+        elsewhere=tuple(_elsewhere(manifest)),
+    )
+
+
+def summary(engine: EngineInfo) -> str:
+    """Return one line about an engine."""
+    parts = len(engine.partitions)
+    whole = "" if parts == 1 else f" in {parts} engines"
+    return (
+        f"{engine.nodes_accelerated} of {engine.nodes_total} compute nodes{whole},"
+        f" {in_words(engine.size_bytes)}, for compute capability"
+        f" {', '.join(engine.compute_capabilities) or 'unknown'}"
+    )
+
+
+def _elsewhere(manifest: Manifest) -> list[str]:
+    """Return the first profiled compute nodes that no engine of the artefact holds."""
+    engine = manifest.engine
+    if engine is None or engine.nodes_accelerated == engine.nodes_total:
+        return []
+    inside = {name for part in engine.partitions for name in part.nodes}
+    bare = {name.rpartition(" (")[0] for name in inside}
+    names = [
+        cost.label
+        for cost in manifest.node_costs
+        if cost.label not in inside
+        and fused_name(cost.label) not in bare
+        and coverage([cost.label], manifest)[1]
+    ]
+    return [shortened(name) for name in names[:NAMED_NODES]]
+
+
+def shortened(label: str) -> str:
+    """Return a node's label in the characters that a herald has for it, its operator included."""
+    if len(label) <= _LONGEST_LABEL:
+        return label
+    name, bracket, operator = label.rpartition(" (")
+    end = f"…{bracket}{operator}"
+    return name[: max(0, _LONGEST_LABEL - len(end))] + end[-_LONGEST_LABEL:]

@@ -1,0 +1,29 @@
+"""Finds out whether an engine has to be built at all, before a device is asked for."""
+
+from enginewright.contract.report import StageReport
+from enginewright.contract.task import LOOKUP_STAGE, EngineTask
+
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.engine.handoff import published, summary
+from enginewright_runtime.store import ENGINE, Store
+
+
+def run(task: EngineTask, paths: Paths) -> StageReport:
+    """Look for the engine in the store, every file checked; it is no failure that there is none.
+
+    Raises:
+        StageFailure: StoreUnavailable.
+    """
+    manifest = Store(paths.store, ENGINE).whole(task.engine_key)
+    if manifest is None or manifest.engine is None:
+        return StageReport(
+            stage=LOOKUP_STAGE,
+            ok=True,
+            message=f"the store has no whole engine {task.engine_key[:12]}: it is to be built",
+        )
+    return StageReport(
+        stage=LOOKUP_STAGE,
+        ok=True,
+        message=f"the store has engine {task.engine_key[:12]}: {summary(manifest.engine)}",
+        engine=published(manifest, is_cached=True),
+    )

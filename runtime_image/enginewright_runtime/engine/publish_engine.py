@@ -1,0 +1,88 @@
+"""Puts the engine into the store, whole in itself, and says what it made."""
+
+from typing import Final
+
+from enginewright.contract.manifest import ArtifactFile, EngineInfo, Manifest
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import StageReport
+from enginewright.contract.task import EngineTask
+
+from enginewright_runtime.core.digests import MODEL_NAME
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.handoff import MODEL_FOLDER
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.engine.handoff import (
+    ENGINE_FOLDER,
+    PREPARED_FOLDER,
+    EngineBenchmarked,
+    EngineBuilt,
+    EngineVerified,
+    published,
+    summary,
+)
+from enginewright_runtime.engine.verify import read_manifest
+from enginewright_runtime.store import ENGINE, Store
+
+STAGE: Final = "publish-engine"
+
+
+def run(task: EngineTask, paths: Paths) -> StageReport:
+    """Publish what the stages before have left; idempotent.
+
+    Raises:
+        StageFailure: StoreUnavailable; ArtifactMissing if a cached engine has gone meanwhile.
+    """
+    built = EngineBuilt.pick_up(paths.work)
+    store = Store(paths.store, ENGINE)
+    if built.engine is None:
+        manifest, cached = store.find(task.engine_key), True
+    else:
+        manifest, cached = _publish(task, paths, built.engine, built.files)
+    if manifest is None or manifest.engine is None:
+        raise StageFailure(
+            Reason.ARTIFACT_MISSING,
+            f"engine {task.engine_key[:12]} has gone from the store meanwhile",
+            remedy="nothing to do: it is built again",
+        )
+    did = "the store had" if cached else "published"
+    return StageReport(
+        stage=STAGE,
+        ok=True,
+        message=f"{did} engine {task.engine_key[:12]}: {summary(manifest.engine)}",
+        engine=published(manifest, is_cached=cached),
+        facts={"manifest": manifest.model_dump(mode="json")},
+    )
+
+
+def _publish(
+    task: EngineTask, paths: Paths, engine: EngineInfo, made: tuple[str, ...]
+) -> tuple[Manifest, bool]:
+    verified = EngineVerified.pick_up(paths.work)
+    benchmarked = EngineBenchmarked.pick_up(paths.work)
+    prepared = read_manifest(paths.work)
+    info = engine.model_copy(
+        update={
+            "latency": benchmarked.latency,
+            "latencies": benchmarked.latencies,
+            "parity_max_abs_error": verified.parity_max_abs_error,
+            "parity": verified.parity,
+        }
+    )
+
+    def describe(files: tuple[ArtifactFile, ...]) -> Manifest:
+        versions = prepared.versions | {task.recipe.backend: task.recipe.backend_version}
+        return prepared.model_copy(
+            update={
+                "key": task.engine_key,
+                "model": f"{MODEL_FOLDER}/{MODEL_NAME}",
+                "files": files,
+                "versions": versions,
+                "engine": info,
+            }
+        )
+
+    golden = [prepared.golden_inputs, prepared.golden_outputs]
+    golden += [prepared.golden_expected] if prepared.golden_expected else []
+    files = {name: paths.work / ENGINE_FOLDER / name for name in made}
+    files |= {name: paths.work / PREPARED_FOLDER / name for name in golden}
+    return Store(paths.store, ENGINE).publish(task.engine_key, files, describe)

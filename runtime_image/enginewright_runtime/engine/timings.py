@@ -1,0 +1,81 @@
+"""Kernels' timings, which TensorRT takes on the device and which make the next build quicker.
+
+Kept in the store for each version and class. They decide nothing but time: lost, damaged or of
+another device, the build takes its own. So nothing that goes wrong here is a failure.
+"""
+
+import logging
+import re
+from pathlib import Path
+from typing import Final
+
+from enginewright.contract.task import EngineRecipe
+
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.isolation import Limits, run_isolated
+from enginewright_runtime.store import Store
+from enginewright_runtime.tensorrt.flavor import find
+
+_log: Final = logging.getLogger(__name__)
+_LIMITS: Final = Limits(seconds=120.0)
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9.]+")  # in a file name
+
+
+class Timings:
+    """The timings of one class, in a file for one build."""
+
+    def __init__(self, store: Store, recipe: EngineRecipe, folder: Path) -> None:
+        self._store = store
+        self._recipe = recipe
+        self._folder = folder
+        self.path: Final = folder / "timing.cache"
+        device = _UNSAFE.sub("-", recipe.device or recipe.accelerator_class)
+        self._name: Final = f"timings-{recipe.backend}-{recipe.backend_version}-{device}"
+        self._taken: bytes | None = None
+
+    def take(self) -> None:
+        """Put what the store has into the file; without any there is no file."""
+        self.path.unlink(missing_ok=True)
+        if not find(self._recipe.backend).timing_cache:
+            return
+        try:
+            self._taken = self._store.get_cache(self._name)
+        except StageFailure as failure:
+            _log.warning("building without earlier timings: %s", failure.message)
+        if self._taken is not None:
+            self.path.write_bytes(self._taken)
+
+    def give_back(self, log: Path) -> None:
+        """Put the file into the store, with what another build has put there meanwhile.
+
+        Args:
+            log: file that the library's messages are appended to.
+        """
+        if not self.path.is_file():
+            return
+        try:
+            meanwhile = self._store.get_cache(self._name)
+            if meanwhile is not None and meanwhile != self._taken:
+                self._merge(meanwhile, log)
+            content = self.path.read_bytes()
+            if content != meanwhile:
+                self._store.put_cache(self._name, content)
+        except StageFailure as failure:
+            _log.warning("the timings of this build are not kept: %s", failure.message)
+
+    def _merge(self, other: bytes, log: Path) -> None:
+        theirs = self._folder / "timing.other"
+        theirs.write_bytes(other)
+        try:
+            run_isolated(
+                "enginewright_runtime.tensorrt.native:merge_timings",
+                "merging timings",
+                limits=_LIMITS,
+                backend=self._recipe.backend,
+                version=self._recipe.backend_version,
+                timings=[str(self.path), str(theirs)],
+                target=str(self.path),
+                log=str(log),
+            )
+        finally:
+            theirs.unlink()

@@ -1,0 +1,175 @@
+"""Proves the engine: that it is what was built, and, where there is a device, that it is right."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import onnx
+from enginewright.contract.engines import whole_only
+from enginewright.contract.manifest import MANIFEST_NAME, EngineInfo, Manifest, OutputParity
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding, StageReport
+from enginewright.contract.task import EngineTask
+
+from enginewright_runtime.core.digests import MODEL_NAME
+from enginewright_runtime.core.failure import SessionError, StageFailure
+from enginewright_runtime.core.handoff import MODEL_FOLDER
+from enginewright_runtime.core.isolation import run_isolated
+from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.engine import handoff
+from enginewright_runtime.engine.handoff import (
+    ENGINE_FOLDER,
+    PREPARED_FOLDER,
+    EngineBuilt,
+    EngineVerified,
+)
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.tensorrt.context import CONTEXT_OP
+from enginewright_runtime.tensorrt.header import check_engine
+
+STAGE: Final = "verify"
+_JUDGE: Final = "enginewright_runtime.proof.golden_run:run_judged"
+_LOWERING: Final = frozenset({"precision", "quantize"})
+_AGAINST: Final = {
+    "source": "the source",
+    "prepared": "the prepared model",
+    "expected": "the expected outputs in spec.parity.samples",
+}
+
+
+def run(task: EngineTask, paths: Paths) -> StageReport:
+    """Check the engine and its wrapper, and its answers on a device; leaves `EngineVerified`.
+
+    Raises:
+        StageFailure: EngineCorrupt, EngineVersionMismatch, EngineIncompatible, BuildFailed,
+            ParityFailed; with a device also as `loading.create`.
+    """
+    built = EngineBuilt.pick_up(paths.work)
+    if built.engine is None:
+        EngineVerified().leave(paths.work)
+        return handoff.cached(STAGE)
+    recipe = task.recipe
+    manifest = read_manifest(paths.work)
+    engine = paths.work / ENGINE_FOLDER / built.engine.file
+    check_engine(engine, built.engine, recipe.compute_capability, recipe.backend_version)
+    check_wrapper(paths.work / ENGINE_FOLDER / MODEL_FOLDER, built.engine, manifest)
+    if recipe.ahead_of_time:
+        EngineVerified().leave(paths.work)
+        return StageReport(
+            stage=STAGE,
+            ok=True,
+            message="digest, version, compute capability and wrapper agree; built without a device,"
+            " so its answers are proven by the serving pods",
+        )
+    answer = prove(task, paths, manifest)
+    EngineVerified(
+        parity_max_abs_error=answer["max_abs_error"],
+        parity=tuple(OutputParity.model_validate(each) for each in answer["parity"]),
+    ).leave(paths.work)
+    worst = answer["max_abs_error"]
+    told = f", largest absolute error {worst:.3g}" if worst is not None else ""
+    return StageReport(
+        stage=STAGE,
+        ok=True,
+        message="digest, version, compute capability and wrapper agree; golden samples agree:"
+        f" {answer['samples']}{told}",
+        findings=tuple(_warning(text) for text in answer["warnings"]),
+        facts={"parity": answer["parity"]},
+    )
+
+
+def prove(task: EngineTask, paths: Paths, manifest: Manifest) -> dict[str, Any]:
+    """Compare the engine's outputs with the golden ones and with those that are expected.
+
+    Returns:
+        What `golden_run.run_judged` tells.
+
+    Raises:
+        StageFailure: ParityFailed, naming output and sample; BuildFailed when ONNX Runtime refuses the
+            engine or a sample; as `run_isolated`.
+    """
+    backend = task.recipe.backend
+    folder = paths.work / PREPARED_FOLDER
+    expected = manifest.golden_expected
+    # golden outputs stay the source's: of a prepared model of another precision they are not its own
+    lowered = any(change.kind in _LOWERING for change in manifest.changes)
+    try:
+        answer: dict[str, Any] = run_isolated(
+            _JUDGE,
+            f"running the golden samples on backend {backend}",
+            model=str(paths.work / ENGINE_FOLDER / MODEL_FOLDER / MODEL_NAME),
+            backend=backend,
+            inputs=str(folder / manifest.golden_inputs),
+            outputs=str(folder / manifest.golden_outputs),
+            expected=str(folder / expected) if expected else None,
+            recipe=manifest.recipe.model_dump(mode="json"),
+            compared_with="source" if lowered else "prepared",
+            precision=manifest.precision,
+            varying=[each.model_dump(mode="json") for each in manifest.varying or ()],
+        )
+    except SessionError as error:
+        raise StageFailure(
+            Reason.BUILD_FAILED,
+            f"backend {backend} refuses the engine that was built for it: {plain(str(error))}",
+        ) from error
+    if refused := answer["refused"]:
+        name, words = next(iter(refused.items()))
+        raise StageFailure(
+            Reason.BUILD_FAILED, f"backend {backend} fails on golden sample {name!r}: {words}"
+        )
+    if failed := answer["failed"]:
+        against = _AGAINST[failed["against"]]
+        raise StageFailure(
+            Reason.PARITY_FAILED, f"on backend {backend}, {failed['words']} against {against}"
+        )
+    return answer
+
+
+def _warning(message: str) -> Finding:
+    return Finding(severity="warning", reason=Reason.PARITY_FAILED, message=message)
+
+
+def read_manifest(work: Path) -> Manifest:
+    """Return the prepared model's manifest, which `build` has fetched."""
+    return Manifest.model_validate_json((work / PREPARED_FOLDER / MANIFEST_NAME).read_bytes())
+
+
+def check_wrapper(folder: Path, engine: EngineInfo, manifest: Manifest) -> None:
+    """Check the model around the engines: valid, with the prepared model's inputs and outputs.
+
+    Raises:
+        StageFailure: BuildFailed.
+    """
+    path = folder / MODEL_NAME
+    complaint = run_isolated(
+        f"{__name__}:check_model", "checking the model around the engine", path=str(path)
+    )
+    model = graphs.parse(path)
+    nodes = [node for node in model.graph.node if node.op_type == CONTEXT_OP]
+    names = {node.name for node in nodes}
+    files = {
+        attribute.s.decode()
+        for node in nodes
+        for attribute in node.attribute
+        if attribute.name == "ep_cache_context"
+    }
+    wrong = complaint
+    if len(model.graph.node) > 1 and (limit := whole_only(engine.recipe.backend)):
+        wrong = limit
+    elif names != {part.context_node for part in engine.partitions}:
+        wrong = "its EPContext nodes are not those of the partitions"
+    elif lost := [name for name in sorted(files) if not (folder / name).is_file()]:
+        wrong = f"engine file {lost[0]} is not beside it"
+    elif graphs.inputs_of(model) != manifest.inputs or graphs.outputs_of(model) != manifest.outputs:
+        wrong = "its inputs and outputs are not the prepared model's"
+    if wrong:
+        raise StageFailure(Reason.BUILD_FAILED, f"the model around the engine is unusable: {wrong}")
+
+
+def check_model(path: str) -> str | None:
+    """Return what onnx.checker has against a model. Called in a child process."""
+    try:
+        onnx.checker.check_model(path)
+    except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
+        return plain(str(error))
+    return None

@@ -1,0 +1,153 @@
+"""Which element type every value of a model has, found without native code and without weights.
+
+ONNX's shape inference finds more (shapes) and costs more: a copy of the model, a child process. To
+tell whether an older version of an operator takes a node, the element type is enough, and an
+operator's schema says how types pass from its inputs to its outputs.
+
+Types are ONNX's type strings: "tensor(float16)". What cannot be told is left out.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import onnx
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
+
+from enginewright_runtime.graph.schemas import (
+    STANDARD,
+    Schema,
+    attribute,
+    parameter,
+    schema_of,
+)
+
+Types = Mapping[str, str]
+
+# attributes that name the element type of the first output
+_NAMING: Final = ("to", "dtype", "output_dtype")
+_VALUES: Final = {
+    "value_float": "tensor(float)",
+    "value_floats": "tensor(float)",
+    "value_int": "tensor(int64)",
+    "value_ints": "tensor(int64)",
+    "value_string": "tensor(string)",
+    "value_strings": "tensor(string)",
+}
+
+
+def type_string(element: int) -> str | None:
+    """Return the type string of tensors of an element type of TensorProto; None for none."""
+    try:
+        return f"tensor({TensorProto.DataType.Name(element).lower()})"
+    except ValueError:
+        return None
+
+
+def types_of(model: ModelProto) -> dict[str, str]:
+    """Return the types of all values of the graph and of its subgraphs, by name.
+
+    Values of model-local functions have no types of their own and are left out. No two scopes may share a
+    name: see `scopes.rename_apart`.
+    """
+    opset = max((each.version for each in model.opset_import if each.domain in STANDARD), default=1)
+    found: dict[str, str] = {}
+    _graph(model.graph, opset, found)
+    return found
+
+
+def _graph(graph: GraphProto, opset: int, found: dict[str, str]) -> None:
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        _note(found, value.name, declared(value.type))
+    for tensor in graph.initializer:
+        _note(found, tensor.name, type_string(tensor.data_type))
+    for node in graph.node:
+        for body in _bodies(node):
+            _graph(body, opset, found)
+        for name, kind in zip(node.output, _outputs(node, opset, found), strict=False):
+            _note(found, name, kind)
+
+
+def _note(found: dict[str, str], name: str, kind: str | None) -> None:
+    if name and kind:
+        found.setdefault(name, kind)
+
+
+def declared(kind: TypeProto) -> str | None:
+    """Return the type string of a declared type; None for one that has none here."""
+    match kind.WhichOneof("value"):
+        case "tensor_type":
+            return type_string(kind.tensor_type.elem_type)
+        case "sequence_type":
+            inner = declared(kind.sequence_type.elem_type)
+            return f"seq({inner})" if inner else None
+        case "optional_type":
+            inner = declared(kind.optional_type.elem_type)
+            return f"optional({inner})" if inner else None
+        case _:
+            return None
+
+
+def _outputs(node: NodeProto, opset: int, types: Types) -> Sequence[str | None]:
+    """Return the types of a node's outputs, None for those that cannot be told."""
+    unknown: list[str | None] = [None] * len(node.output)
+    if node.domain not in STANDARD or not node.output:
+        return unknown
+    for name in _NAMING:
+        entry = attribute(node, name)
+        if entry is not None and entry.i:
+            return [type_string(entry.i), *unknown[1:]]
+    match node.op_type:
+        case "Constant":
+            return [_constant(node)]
+        case "ConstantOfShape":
+            entry = attribute(node, "value")
+            return [type_string(entry.t.data_type) if entry else "tensor(float)"]
+        case "If":
+            first = next(_bodies(node), None)
+            return [types.get(value.name) for value in first.output] if first else unknown
+        case _:
+            pass
+    return _by_schema(node, opset, types)
+
+
+def _by_schema(node: NodeProto, opset: int, types: Types) -> Sequence[str | None]:
+    unknown: list[str | None] = [None] * len(node.output)
+    schema = schema_of(node, opset)
+    if schema is None or any(True for _ in _bodies(node)):
+        return unknown
+    bound = _bound(node, schema, types)
+    found: list[str | None] = []
+    for index in range(len(node.output)):
+        formal = parameter(schema.outputs, index)
+        kind = formal.type_str if formal else ""
+        found.append(kind if "(" in kind else bound.get(kind))
+    return found
+
+
+def _bound(node: NodeProto, schema: Schema, types: Types) -> dict[str, str]:
+    """Return what the schema's type variables stand for in a node."""
+    bound: dict[str, str] = {}
+    for index, name in enumerate(node.input):
+        formal = parameter(schema.inputs, index)
+        if formal and name in types:
+            bound.setdefault(formal.type_str, types[name])
+    return bound
+
+
+def _constant(node: NodeProto) -> str | None:
+    for entry in node.attribute:
+        if entry.type == AttributeProto.TENSOR:
+            return type_string(entry.t.data_type)
+        if entry.type == AttributeProto.SPARSE_TENSOR:
+            return type_string(entry.sparse_tensor.values.data_type)
+        if entry.name in _VALUES:
+            return _VALUES[entry.name]
+    return None
+
+
+def _bodies(node: NodeProto) -> Iterator[onnx.GraphProto]:
+    for entry in node.attribute:
+        if entry.type == AttributeProto.GRAPH:
+            yield entry.g
+        elif entry.type == AttributeProto.GRAPHS:
+            yield from entry.graphs

@@ -1,0 +1,1 @@
+"""The stages of a prepare Job, in their order: fetch, validate, convert, golden, quantize, publish."""

@@ -1,0 +1,202 @@
+"""Folds batch normalisations into the convolutions before them, ahead of a lower precision.
+
+A variance may be larger than a half holds (97,903,600 in a text detector, against 65,504): a cast truncates
+it, in silence, and the outputs are wrong. Folded, only the product of scale and 1/sqrt(variance) is
+left, which is of the size of weights. What no convolution takes in becomes a multiplication and an
+addition, if a half cannot hold its parameters. All else keeps its bytes and its name.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
+
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.branches import remove_unused
+from enginewright_runtime.graph.constants import Array, Constants
+from enginewright_runtime.graph.inference import infer, sort
+from enginewright_runtime.graph.parts import uses
+from enginewright_runtime.graph.schemas import attribute
+from enginewright_runtime.graph.scopes import apart
+from enginewright_runtime.graph.splicing import Names
+
+_EPSILON: Final = 1e-5  # of the operator, where the node says none
+_HALF: Final = np.finfo(np.float16)
+
+
+@dataclass
+class Folded:
+    """Labels of the normalisations that are gone."""
+
+    into_convolutions: list[str] = field(default_factory=list)
+    into_arithmetic: list[str] = field(default_factory=list)
+
+
+def fold(model: ModelProto, folder: Path) -> Folded:
+    """Fold what can be folded, in place.
+
+    Args:
+        model: of opset 7 or later; parsed without external data.
+        folder: where its external data is.
+    """
+    folded = Folded()
+    graph = model.graph
+    if not any(node.op_type == "BatchNormalization" for node in graph.node):
+        return folded
+    sort(graph)
+    names, values = Names(model), Constants(graph, folder)
+    types = infer(apart(model))
+    readers: Counter[str] = Counter(name for node in graph.node for name in uses(node))
+    readers.update(value.name for value in graph.output)
+    makers = {name: node for node in graph.node for name in node.output if name}
+    nodes: list[NodeProto] = []
+    for node in graph.node:
+        scale = _scale_and_shift(node, values)
+        if scale is None:
+            nodes.append(node)
+            continue
+        before = makers.get(node.input[0])
+        if (
+            before is not None
+            and readers[node.input[0]] == 1
+            and _into_convolution(graph, before, *scale, values, names)
+        ):
+            before.output[0] = node.output[0]
+            makers[node.output[0]] = before
+            folded.into_convolutions.append(graphs.label(node))
+        elif not _fits_half(node, values) and (
+            pair := _as_arithmetic(graph, node, *scale, types, names)
+        ):
+            nodes += pair
+            folded.into_arithmetic.append(graphs.label(node))
+        else:
+            nodes.append(node)
+    if folded.into_convolutions or folded.into_arithmetic:
+        copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del graph.node[:]
+        graph.node.extend(copies)
+        remove_unused(graph)
+    return folded
+
+
+def constants_to_initializers(model: ModelProto) -> int:
+    """Turn the graph's Constant nodes of floats into initializers, in place; return how many.
+
+    Quantisers look for weights among the initializers only.
+    """
+    graph = model.graph
+    kept: list[NodeProto] = []
+    made = 0
+    outputs = {value.name for value in graph.output}
+    for node in graph.node:
+        value = attribute(node, "value") if node.op_type == "Constant" else None
+        if (
+            value is not None
+            and node.output[0] not in outputs
+            and value.t.data_type in {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
+        ):
+            tensor = TensorProto()
+            tensor.CopyFrom(value.t)
+            tensor.name = node.output[0]
+            graph.initializer.append(tensor)
+            made += 1
+        else:
+            kept.append(node)
+    if made:
+        copies = [NodeProto.FromString(node.SerializeToString()) for node in kept]
+        del graph.node[:]
+        graph.node.extend(copies)
+    return made
+
+
+def _scale_and_shift(node: NodeProto, values: Constants) -> tuple[Array, Array] | None:
+    """Return what the node multiplies by and adds, one a channel, as float64; None: not constant."""
+    training = attribute(node, "training_mode")
+    if (
+        node.op_type != "BatchNormalization"
+        or node.domain not in {"", "ai.onnx"}
+        or (training is not None and training.i)
+        or any(node.output[1:])
+    ):
+        return None
+    found = [values.array(name) for name in node.input[1:5]]
+    parameters = [each.astype(np.float64) for each in found if each is not None]
+    if len(parameters) < 4 or any(each.ndim != 1 for each in parameters):
+        return None
+    scale, shift, mean, variance = parameters
+    epsilon = attribute(node, "epsilon")
+    factor = scale / np.sqrt(variance + (epsilon.f if epsilon else _EPSILON))
+    return factor, shift - mean * factor
+
+
+def _into_convolution(
+    graph: GraphProto, node: NodeProto, factor: Array, shift: Array, values: Constants, names: Names
+) -> bool:
+    """Give the convolution weights and a bias that do the normalisation too, if it can have them."""
+    group = attribute(node, "group")
+    if node.op_type not in {"Conv", "ConvTranspose"} or node.domain not in {"", "ai.onnx"}:
+        return False
+    if node.op_type == "ConvTranspose" and group is not None and group.i != 1:
+        return False
+    weight = values.array(node.input[1])
+    has_bias = len(node.input) > 2 and bool(node.input[2])
+    bias = values.array(node.input[2]) if has_bias else np.zeros_like(shift)
+    axis = 0 if node.op_type == "Conv" else 1
+    if weight is None or bias is None or weight.shape[axis] != factor.size:
+        return False
+    shape = [factor.size if index == axis else 1 for index in range(weight.ndim)]
+    new_weight = (weight.astype(np.float64) * factor.reshape(shape)).astype(weight.dtype)
+    new_bias = (bias.astype(np.float64) * factor + shift).astype(weight.dtype)
+    if not (np.isfinite(new_weight).all() and np.isfinite(new_bias).all()):
+        return False
+    inputs = [node.input[0]]
+    for kind, name, array in (
+        ("weight", node.input[1], new_weight),
+        ("bias", node.input[2] if has_bias else "", new_bias),
+    ):
+        fresh = names.fresh(f"{name or f'{node.name or node.output[0]}/{kind}'}_folded")
+        graph.initializer.append(numpy_helper.from_array(array, fresh))
+        inputs.append(fresh)
+    node.input[:] = inputs
+    values.add(graph.initializer[-2], graph.initializer[-1])
+    return True
+
+
+def _fits_half(node: NodeProto, values: Constants) -> bool:
+    """Tell whether the parameters keep their values as halves: none overflows, no variance is lost."""
+    arrays = [array for name in node.input[1:5] if (array := values.array(name)) is not None]
+    largest = max((float(np.abs(array).max(initial=0)) for array in arrays), default=0.0)
+    variance = arrays[3] if len(arrays) == 4 else np.ones(1)
+    return largest <= float(_HALF.max) and float(variance.min(initial=1)) >= float(_HALF.tiny)
+
+
+def _as_arithmetic(
+    graph: GraphProto,
+    node: NodeProto,
+    factor: Array,
+    shift: Array,
+    types: Mapping[str, TypeProto],
+    names: Names,
+) -> list[NodeProto]:
+    """Return the node as a multiplication and an addition; nothing where the rank is not known."""
+    tensor = types[node.input[0]].tensor_type if node.input[0] in types else None
+    if tensor is None or not tensor.HasField("shape") or len(tensor.shape.dim) < 2:
+        return []
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    shape = [factor.size] + [1] * (len(tensor.shape.dim) - 2)
+    prefix = node.name or node.output[0]
+    inner = names.fresh(f"{prefix}/scaled")
+    made = []
+    for kind, array, source, output in (
+        ("Mul", factor, node.input[0], inner),
+        ("Add", shift, inner, node.output[0]),
+    ):
+        name = names.fresh(f"{prefix}/{kind}")
+        value = names.fresh(f"{name}_value")
+        graph.initializer.append(numpy_helper.from_array(array.astype(dtype).reshape(shape), value))
+        made.append(helper.make_node(kind, [source, value], [output], name=name))
+    return made

@@ -1,0 +1,65 @@
+"""Makes numbers of biases that are stored as 32-bit integers behind a DequantizeLinear.
+
+ONNX Runtime's quantiser writes them so, and TensorRT takes no 32-bit integers there
+(docs/operators.md of onnx-tensorrt, DequantizeLinear): every layer with a bias would be cut in two.
+The numbers are those that the node gives. Reads weights: for child processes.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.branches import remove_unused
+from enginewright_runtime.graph.constants import Constants
+from enginewright_runtime.graph.schemas import STANDARD
+
+
+def fold_biases(model: ModelProto, folder: Path) -> list[str]:
+    """Replace, in place, every such node of the main graph by what it gives.
+
+    Args:
+        model: parsed without external data.
+        folder: where that lies.
+
+    Returns:
+        The labels of the nodes.
+    """
+    graph = model.graph
+    constants = Constants(graph, folder)
+    kinds = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    folded: list[str] = []
+    kept: list[NodeProto] = []
+    for node in graph.node:
+        if (bias := _bias(node, constants, kinds)) is None:
+            kept.append(node)
+            continue
+        graph.initializer.append(numpy_helper.from_array(bias, node.output[0]))
+        folded.append(graphs.label(node))
+    if folded:
+        copies = [NodeProto.FromString(node.SerializeToString()) for node in kept]
+        del graph.node[:]
+        graph.node.extend(copies)
+        remove_unused(graph)
+    return folded
+
+
+def _bias(
+    node: NodeProto, constants: Constants, kinds: dict[str, int]
+) -> NDArray[np.floating] | None:
+    """Return (x - zero point) * scale, as ONNX defines DequantizeLinear; None: another node."""
+    if node.op_type != "DequantizeLinear" or node.domain not in STANDARD:
+        return None
+    if kinds.get(node.input[0]) != TensorProto.INT32:
+        return None
+    named = [name for name in node.input if name]
+    found = [each for name in named if (each := constants.array(name)) is not None]
+    if len(found) < len(named):
+        return None
+    values, scale, *zero_point = found
+    if values.ndim > 1 or scale.dtype not in (np.float32, np.float16):
+        return None  # no bias
+    shifted = values - zero_point[0] if zero_point else values
+    return (shifted.astype(scale.dtype) * scale).astype(scale.dtype)

@@ -1,0 +1,149 @@
+"""What each IR version of ONNX brought, and whether a model uses it.
+
+From the comments at `enum Version` in onnx.proto and docs/IR.md of onnx 1.23. A model that uses
+nothing of its newer versions is, byte by byte, one of an older version but for the number.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, TypeProto
+
+from enginewright_runtime.graph import graphs
+
+_TYPES: Final[dict[int, tuple[str, ...]]] = {
+    4: ("BFLOAT16",),
+    9: ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ"),
+    10: ("UINT4", "INT4"),
+    11: ("FLOAT4E2M1",),
+    12: ("FLOAT8E8M0",),
+    13: ("UINT2", "INT2"),
+    14: ("FLOAT6E2M3", "FLOAT6E3M2"),
+}
+_NAMING: Final = frozenset({"to", "dtype", "output_dtype"})  # attributes that name an element type
+_SPEAKS_OF_TYPES: Final = frozenset(
+    {"Cast", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "EyeLike"}
+    | {"Multinomial", "Bernoulli", "QuantizeLinear", "DequantizeLinear", "SequenceEmpty"}
+)
+
+
+def newer_than(model: ModelProto, version: int) -> list[str]:
+    """Return what the model uses of IR versions above `version`, in words, oldest first.
+
+    Annotations that change no value (metadata, device configurations, training information) are
+    not among them: `forget_annotations` takes them away.
+    """
+    used = _element_types(model)
+    found = [
+        (at, f"element type {name}")
+        for at, names in _TYPES.items()
+        if at > version
+        for name in names
+        if TensorProto.DataType.Value(name) in used
+    ]
+    found += [
+        (at, words) for at, (words, is_used) in _FEATURES.items() if at > version and is_used(model)
+    ]
+    return [words for _, words in sorted(found)]
+
+
+def forget_annotations(model: ModelProto, version: int) -> None:
+    """Take away, in place, annotations of newer IR versions, which no runtime computes with."""
+    if version < 11:
+        del model.configuration[:]
+        for node in graphs.walk_nodes(model):
+            del node.device_configurations[:]
+    if version < 10:
+        for graph in _graphs(model):
+            del graph.metadata_props[:]
+            for value in (*graph.input, *graph.output, *graph.value_info):
+                del value.metadata_props[:]
+        for tensor in graphs.walk_tensors(model):
+            del tensor.metadata_props[:]
+        for node in graphs.walk_nodes(model):
+            del node.metadata_props[:]
+        for function in model.functions:
+            del function.metadata_props[:]
+    if version < 7:
+        del model.training_info[:]
+
+
+def _element_types(model: ModelProto) -> set[int]:
+    used = {tensor.data_type for tensor in graphs.walk_tensors(model)}
+    for kind in _types(model):
+        used |= {tensor.elem_type for tensor in _tensors_in(kind)}
+    for node in graphs.walk_nodes(model):
+        if node.op_type in _SPEAKS_OF_TYPES:
+            used |= {entry.i for entry in node.attribute if entry.name in _NAMING}
+    return used
+
+
+def _graphs(model: ModelProto) -> Iterator[GraphProto]:
+    yield model.graph
+    for node in graphs.walk_nodes(model):
+        for entry in node.attribute:
+            if entry.type == AttributeProto.GRAPH:
+                yield entry.g
+            yield from entry.graphs
+
+
+def _types(model: ModelProto) -> Iterator[TypeProto]:
+    for graph in _graphs(model):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            yield value.type
+    for node in graphs.walk_nodes(model):
+        for entry in node.attribute:
+            if entry.type == AttributeProto.TYPE_PROTO:
+                yield entry.tp
+
+
+def _tensors_in(kind: TypeProto) -> Iterator[TypeProto.Tensor]:
+    match kind.WhichOneof("value"):
+        case "tensor_type":
+            yield kind.tensor_type
+        case "sequence_type":
+            yield from _tensors_in(kind.sequence_type.elem_type)
+        case "optional_type":
+            yield from _tensors_in(kind.optional_type.elem_type)
+        case "map_type":
+            yield from _tensors_in(kind.map_type.value_type)
+        case _:
+            return
+
+
+def _uses_kind(*kinds: str) -> Callable[[ModelProto], bool]:
+    return lambda model: any(kind.WhichOneof("value") in kinds for kind in _types(model))
+
+
+def _has_free_initializers(model: ModelProto) -> bool:
+    inputs = {value.name for value in model.graph.input}
+    return any(tensor.name not in inputs for tensor in model.graph.initializer)
+
+
+def _has_sparse(model: ModelProto) -> bool:
+    return any(graph.sparse_initializer for graph in _graphs(model)) or any(
+        entry.type in {AttributeProto.SPARSE_TENSOR, AttributeProto.SPARSE_TENSORS}
+        for node in graphs.walk_nodes(model)
+        for entry in node.attribute
+    )
+
+
+_FEATURES: Final[dict[int, tuple[str, Callable[[ModelProto], bool]]]] = {
+    4: ("initializers that are no inputs", _has_free_initializers),
+    6: ("sparse tensors", _has_sparse),
+    8: (
+        "model-local functions or optional values",
+        lambda model: (
+            bool(model.functions) or _uses_kind("optional_type", "sparse_tensor_type")(model)
+        ),
+    ),
+    9: (
+        "default attributes of functions",
+        lambda model: any(function.attribute_proto for function in model.functions),
+    ),
+    10: (
+        "overloaded functions",
+        lambda model: any(function.overload for function in model.functions),
+    ),
+    14: ("opaque types", _uses_kind("opaque_type")),
+}

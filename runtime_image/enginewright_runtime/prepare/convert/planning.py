@@ -1,0 +1,250 @@
+"""What has to change in a model so that a runtime loads it: pure, quick, and without weights.
+
+`validate` asks whether there is a way at all; `convert` goes it, and proves every step.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import onnx
+from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.contract.report import Finding, name_nodes
+from enginewright.contract.task import Recipe
+from onnx import ModelProto, NodeProto, helper
+
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.element_types import types_of
+from enginewright_runtime.graph.schemas import (
+    STANDARD,
+    Fit,
+    fit,
+    is_control_flow,
+    is_kept,
+    schema_of,
+)
+from enginewright_runtime.graph.scopes import apart
+from enginewright_runtime.prepare.convert.ir_versions import newer_than
+
+_MOST_NODES: Final = 100  # kept in a step and in a finding
+# The oldest opset that a runtime says it runs. ONNX Runtime: 7 (docs/Versioning.md and
+# docs/OperatorKernels.md of onnxruntime). TensorRT's parser: 9 (docs/operators.md of onnx-tensorrt).
+_OLDEST: Final[Mapping[str, int]] = {"tensorrt": 9, "tensorrt-rtx": 9}
+_OLDEST_OF_ORT: Final = 7
+
+
+class Action(StrEnum):
+    """What a step does."""
+
+    EXPAND = "expand"  # nodes replaced by the function bodies of their operators
+    REWRITE = "rewrite"  # nodes written as the older version of their operators
+    RELABEL = "relabel"  # the opset's number alone: no node means anything else under it
+    CONVERT = "convert"  # ONNX's version converter, upwards
+    IR_VERSION = "ir-version"  # the IR version's number, and annotations of newer ones
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to do."""
+
+    action: Action
+    opset: int | None = None  # that the model has after the step, if that changes
+    ir_version: int | None = None  # likewise
+    operators: tuple[str, ...] = ()  # to be expanded, every node of them
+    nodes: tuple[str, ...] = ()  # labels of the nodes concerned, at most 100
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do, or why nothing can be done."""
+
+    steps: tuple[Step, ...] = ()  # (): the runtime takes the model's versions as they are
+    refusal: Finding | None = None
+
+
+def plan(model: ModelProto, recipe: Recipe) -> Plan:
+    """Return what has to be done so that the model's opset and IR version suit the recipe.
+
+    Args:
+        model: parsed without external data; left unchanged.
+        recipe: `target_opset`, if set, is what the model must have; else nothing changes that is
+            within the runtime's limits.
+
+    An expansion is planned by what operators' schemas say; whether the operators in the bodies suit
+    as well is seen when they are there, so a plan may fail where it is carried out.
+    """
+    opset = graphs.default_opset(model)
+    steps: list[Step] = []
+    target = opset
+    if opset is not None:
+        target = _target(model, opset, recipe)
+        refusal = _out_of_range(opset, target, recipe)
+        if refusal is None and target < opset:
+            refusal = _lower(model, opset, target, recipe, steps)
+        elif refusal is None and target > opset:
+            steps.append(_raise(model, opset, target))
+        if refusal is not None:
+            return Plan(refusal=refusal)
+    version, refusal = _ir_version(model, opset, target, recipe)
+    if refusal is not None:
+        return Plan(refusal=refusal)
+    if version != model.ir_version:
+        steps.append(Step(Action.IR_VERSION, ir_version=version))
+    return Plan(tuple(steps))
+
+
+def _target(model: ModelProto, opset: int, recipe: Recipe) -> int:
+    if recipe.target_opset is not None:
+        return recipe.target_opset
+    if opset > recipe.max_opset:
+        return recipe.max_opset
+    oldest = _OLDEST.get(recipe.backend, _OLDEST_OF_ORT)
+    if opset < oldest and changed_nodes(model, opset, oldest):
+        return oldest
+    return opset
+
+
+def changed_nodes(model: ModelProto, opset: int, target: int) -> list[NodeProto]:
+    """Return the nodes whose operator has another version in the higher opset `target`."""
+    found = []
+    for node in standard_nodes(model):
+        older, newer = schema_of(node, opset), schema_of(node, target)
+        if older is None or newer is None or older.since_version != newer.since_version:
+            found.append(node)
+    return found
+
+
+def standard_nodes(model: ModelProto) -> list[NodeProto]:
+    """Return the nodes of ai.onnx, in subgraphs and functions too, that no function replaces."""
+    functions = {(function.domain, function.name) for function in model.functions}
+    return [
+        node
+        for node in graphs.walk_nodes(model)
+        if node.domain in STANDARD and (node.domain, node.op_type) not in functions
+    ]
+
+
+def _out_of_range(opset: int, target: int, recipe: Recipe) -> Finding | None:
+    newest = onnx.defs.onnx_opset_version()
+    if target > recipe.max_opset:
+        return _finding(
+            Reason.OPSET_UNSUPPORTED,
+            f"spec.targetOpset is {target} and ONNX Runtime {recipe.ort_version} loads at most opset"
+            f" {recipe.max_opset}",
+            remedy=f"set spec.targetOpset to {recipe.max_opset} or less, or leave it out",
+        )
+    if opset > newest and opset != target:
+        return _finding(
+            Reason.OPSET_UNSUPPORTED,
+            f"the model has opset {opset} and ONNX Runtime {recipe.ort_version} loads at most"
+            f" {recipe.max_opset}; no released onnx knows opset {opset}, so it cannot be converted",
+            remedy=f"export with opset {recipe.max_opset}",
+        )
+    return None
+
+
+def _raise(model: ModelProto, opset: int, target: int) -> Step:
+    model = apart(model)
+    types = types_of(model)
+    changed = [
+        node
+        for node in standard_nodes(model)
+        if not is_kept(node, opset, target, types) and not is_control_flow(node)
+    ]
+    action = Action.CONVERT if changed else Action.RELABEL
+    return Step(action, opset=target, nodes=_labels(changed))
+
+
+def _lower(
+    model: ModelProto, opset: int, target: int, recipe: Recipe, steps: list[Step]
+) -> Finding | None:
+    model = apart(model)
+    types = types_of(model)
+    expanded: list[NodeProto] = []
+    rewritten: list[NodeProto] = []
+    stuck: list[NodeProto] = []
+    for node in standard_nodes(model):
+        match fit(node, opset, target, types):
+            case Fit.SAME:
+                continue
+            case Fit.REWRITE:
+                rewritten.append(node)
+            case Fit.NONE:
+                (expanded if is_function(node, opset) else stuck).append(node)
+    if stuck:
+        return _stuck(stuck, opset, target, recipe)
+    if expanded:
+        operators = tuple(sorted({node.op_type for node in expanded}))
+        steps.append(Step(Action.EXPAND, operators=operators, nodes=_labels(expanded)))
+    if rewritten:
+        steps.append(Step(Action.REWRITE, opset=target, nodes=_labels(rewritten)))
+    steps.append(Step(Action.RELABEL, opset=target))
+    return None
+
+
+def is_function(node: NodeProto, opset: int) -> bool:
+    """Tell whether ONNX defines the node's operator by a body of other operators."""
+    schema = schema_of(node, opset)
+    # onnx's stubs lack both
+    return schema is not None and any(
+        getattr(schema, f"has_{kind}function") for kind in ("", "context_dependent_")
+    )
+
+
+def operators_with_bodies(model: ModelProto) -> set[str]:
+    """Return the operators of the model's nodes that ONNX defines by others."""
+    opset = graphs.default_opset(model) or 1
+    return {node.op_type for node in standard_nodes(model) if is_function(node, opset)}
+
+
+def _stuck(nodes: Sequence[NodeProto], opset: int, target: int, recipe: Recipe) -> Finding:
+    labels = name_nodes([graphs.label(node) for node in nodes])
+    if recipe.target_opset is not None:
+        told = f"spec.targetOpset is {target}"
+        remedy = "raise spec.targetOpset or leave it out"
+    else:
+        told = f"ONNX Runtime {recipe.ort_version} loads at most {target}"
+        remedy = f"export with opset {target}"
+    return _finding(
+        Reason.OPSET_UNSUPPORTED,
+        f"the model has opset {opset} and {told}; these nodes have no equivalent in opset {target}: {labels}",
+        nodes,
+        remedy=remedy,
+    )
+
+
+def _ir_version(
+    model: ModelProto, opset: int | None, target: int | None, recipe: Recipe
+) -> tuple[int, Finding | None]:
+    """Return the IR version to have: raised only where the opset was, lowered only where it must."""
+    version = int(model.ir_version)
+    if target is not None and opset is not None and target > opset:
+        needed = helper.find_min_ir_version_for([helper.make_opsetid("", target)])
+        version = max(version, min(needed, recipe.max_ir_version))
+    if version <= recipe.max_ir_version:
+        return version, None
+    if used := newer_than(model, recipe.max_ir_version):
+        return version, _finding(
+            Reason.IR_VERSION_UNSUPPORTED,
+            f"the model has IR version {version}, the runtime image loads at most"
+            f" {recipe.max_ir_version}, and the model uses what came later: {', '.join(used)}",
+            remedy=f"export it without, or use a runtime image that loads IR version {version}",
+        )
+    return recipe.max_ir_version, None
+
+
+def _labels(nodes: Iterable[NodeProto]) -> tuple[str, ...]:
+    return tuple(graphs.label(node) for node in nodes)[:_MOST_NODES]
+
+
+def _finding(
+    reason: Reason, message: str, nodes: Sequence[NodeProto] = (), *, remedy: str | None = None
+) -> Finding:
+    return Finding(
+        severity="error",
+        reason=reason,
+        message=f"{message}; {remedy or REMEDIES[reason]}",
+        nodes=_labels(nodes),
+        node_count=len(nodes),
+    )

@@ -1,0 +1,132 @@
+"""Writes a node as an older version of its operator, where that can say the same. Pure."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import onnx
+from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
+
+from enginewright_runtime.graph.schemas import (
+    Schema,
+    attribute,
+    is_last_axis,
+    is_valid,
+    moved_inputs,
+    schema_of,
+)
+
+_VARIADIC: Final = onnx.defs.OpSchema.FormalParameterOption.Variadic
+
+
+class InexpressibleError(ValueError):
+    """The older operator cannot say what the node does; the text says what, for people."""
+
+
+def older_form(
+    node: NodeProto,
+    opset: int,
+    target: int,
+    constants: Mapping[str, TensorProto],
+    types: Mapping[str, TypeProto],
+) -> NodeProto:
+    """Return the node of `opset` as one of the lower opset `target`.
+
+    Args:
+        node: for which `schemas.fit` gives REWRITE; left unchanged.
+        opset: that it is written for.
+        target: that it is to be written for.
+        constants: small constants by name, for inputs that were attributes.
+        types: of values, by name, where known.
+
+    Raises:
+        InexpressibleError: what it says depends on a value that is no constant, or on unknown sizes.
+    """
+    newer, older = schema_of(node, opset), schema_of(node, target)
+    if newer is None or older is None:
+        raise InexpressibleError(f"opset {target} has no {node.op_type}")
+    found = NodeProto()
+    found.CopyFrom(node)
+    del found.attribute[:]
+    found.attribute.extend(_attributes(node, newer, older, target, types))
+    moved = moved_inputs(newer, older)
+    for index, name in moved.items():
+        if index < len(node.input) and node.input[index]:
+            _move(found, name, older, node.input[index], constants)
+    if moved and not any(formal.option == _VARIADIC for formal in newer.inputs):
+        given = {
+            newer.inputs[index].name: value
+            for index, value in enumerate(node.input)
+            if index not in moved
+        }
+        inputs = [given.get(formal.name, "") for formal in older.inputs]
+        while inputs and not inputs[-1]:
+            inputs.pop()
+        found.input[:] = inputs
+    if not is_valid(found, newer, older):
+        raise InexpressibleError(f"{node.op_type} of opset {target} does not have all that it uses")
+    return found
+
+
+def _attributes(
+    node: NodeProto, newer: Schema, older: Schema, target: int, types: Mapping[str, TypeProto]
+) -> list[AttributeProto]:
+    kept = [entry for entry in node.attribute if entry.name in older.attributes]
+    if attribute(node, "num_outputs") is not None and node.op_type == "Split":
+        _refuse_unequal_parts(node, types)
+    if is_last_axis(node, newer, target):
+        kept = [
+            *(entry for entry in kept if entry.name != "axis"),
+            helper.make_attribute("axis", -1),
+        ]
+    names = {entry.name for entry in kept}
+    # a default that differs is said in words
+    kept += [
+        newer.attributes[name].default_value
+        for name in older.attributes
+        if name not in names
+        and name in newer.attributes
+        and newer.attributes[name].default_value.name
+        and newer.attributes[name].default_value != older.attributes[name].default_value
+    ]
+    return kept
+
+
+def _move(
+    node: NodeProto,
+    name: str,
+    older: Schema,
+    value: str,
+    constants: Mapping[str, TensorProto],
+) -> None:
+    if value not in constants:
+        raise InexpressibleError(f"its input {name!r} is no constant")
+    array = numpy_helper.to_array(constants[value])
+    kind = older.attributes[name].type
+    if not array.size and name == "axes":
+        if (noop := attribute(node, "noop_with_empty_axes")) is not None and noop.i:
+            raise InexpressibleError("it has no axes and does nothing")
+        return
+    match kind:
+        case onnx.defs.OpSchema.AttrType.INTS:
+            node.attribute.append(helper.make_attribute(name, [int(each) for each in array.flat]))
+        case onnx.defs.OpSchema.AttrType.INT if array.size == 1:
+            node.attribute.append(helper.make_attribute(name, int(array.flat[0])))
+        case onnx.defs.OpSchema.AttrType.FLOAT if array.size == 1:
+            node.attribute.append(helper.make_attribute(name, float(array.flat[0])))
+        case onnx.defs.OpSchema.AttrType.FLOATS:
+            node.attribute.append(helper.make_attribute(name, [float(each) for each in array.flat]))
+        case _:
+            raise InexpressibleError(f"its input {name!r} fits no attribute")
+
+
+def _refuse_unequal_parts(node: NodeProto, types: Mapping[str, TypeProto]) -> None:
+    axis = attribute(node, "axis")
+    dimensions = types[node.input[0]].tensor_type.shape.dim if node.input[0] in types else []
+    try:
+        size = dimensions[axis.i if axis else 0].dim_value
+    except IndexError:
+        size = 0
+    if not size:
+        raise InexpressibleError("the size of what it splits is not known")
+    if size % len(node.output):
+        raise InexpressibleError(f"it splits {size} elements into {len(node.output)} unequal parts")

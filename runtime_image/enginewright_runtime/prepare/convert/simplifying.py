@@ -1,0 +1,63 @@
+"""Folds what is constant, with ONNX Runtime's own optimiser: see docs/conversion.md for why that one.
+
+Native code: to be called in a child process.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import onnxruntime as ort
+from onnx import ModelProto
+
+from enginewright_runtime.core.failure import SessionError
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.schemas import STANDARD
+from enginewright_runtime.graph.storage import locations
+from enginewright_runtime.session.base import CPU_PROVIDER
+from enginewright_runtime.session.extensions.libraries import of_model, register
+
+_ERRORS: Final = 3
+_EXTERNAL: Final = "session.optimized_model_external_initializers_file_name"
+_WEIGHTS: Final = "weights.bin"
+
+
+def simplify(source: Path, out: Path) -> ModelProto:
+    """Return the model as ONNX Runtime has it after its basic optimisations.
+
+    Those are the ones that it does for every provider: constants folded, nothing fused into operators
+    of its own domain.
+
+    Args:
+        source: the .onnx file.
+        out: a file for ONNX Runtime to write to, in an empty folder.
+
+    Raises:
+        SessionError: ONNX Runtime refuses the model.
+        StageFailure: ExtensionFailed.
+    """
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(out)
+    options.log_severity_level = _ERRORS
+    if locations(graphs.parse(source)):
+        options.add_session_config_entry(_EXTERNAL, _WEIGHTS)
+    register(options, of_model(source))
+    try:
+        ort.InferenceSession(str(source), options, providers=[CPU_PROVIDER])
+    except Exception as error:
+        # exceptions of ONNX Runtime share no base class but Exception
+        raise SessionError(str(error)) from error
+    model = graphs.parse(out)
+    _forget_domains(model)
+    return model
+
+
+def _forget_domains(model: ModelProto) -> None:
+    """Take away the imports of domains that no node is of: ONNX Runtime writes all that it knows."""
+    used = {node.domain for node in graphs.walk_nodes(model)} | STANDARD
+    used |= {function.domain for function in model.functions}
+    kept = [each for each in model.opset_import if each.domain in used]
+    imports = [(each.domain, each.version) for each in kept]
+    del model.opset_import[:]
+    for domain, version in imports:
+        model.opset_import.add(domain=domain, version=version)

@@ -1,0 +1,483 @@
+"""Brings the model into the form that the runtime takes; what works is left as it is.
+
+Three things change a model here: versions that the runtime does not load or that the owner asked for,
+a lower precision that is to come, and nodes that the backend does not take. The first must succeed or
+the stage fails; the others are kept where they are proven to help and to change no output.
+"""
+
+import logging
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from enginewright.contract.images import COMPILED_BACKENDS
+from enginewright.contract.manifest import Change
+from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.contract.report import Finding, StageReport, name_nodes
+from enginewright.contract.task import PrepareTask, Recipe
+
+from enginewright_runtime.core.digests import MODEL_NAME
+from enginewright_runtime.core.failure import SessionError, StageFailure
+from enginewright_runtime.core.handoff import (
+    CONVERTED_FOLDER,
+    MODEL_FOLDER,
+    SAMPLES_FILE,
+    Converted,
+    Validated,
+)
+from enginewright_runtime.core.isolation import Limits, run_isolated
+from enginewright_runtime.core.logs import counted
+from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.shapes import resolve
+from enginewright_runtime.graph.storage import save, settle, size_bytes
+from enginewright_runtime.prepare.convert import plan
+from enginewright_runtime.prepare.convert.planning import operators_with_bodies
+from enginewright_runtime.prepare.convert.support import Support, ask
+from enginewright_runtime.prepare.convert.verification import INPUTS, OUTPUTS, form_differs
+from enginewright_runtime.prepare.sizes.batch import fit
+from enginewright_runtime.prepare.sizes.sizing import find_sizes, unsized
+from enginewright_runtime.proof.golden_inputs import Filling, Sample, generate, read_samples
+from enginewright_runtime.rules import table
+from enginewright_runtime.session.arrays import write_arrays
+
+_log: Final = logging.getLogger(__name__)
+_PREFIX: Final = "convert-"  # of the names of what is tried
+_CHANGING: Final = "enginewright_runtime.prepare.convert.changing"
+_VERIFICATION: Final = "enginewright_runtime.prepare.convert.verification"
+_WITH_WEIGHTS: Final = "simplify"  # the change that writes external data of its own
+_SECONDS: Final = 900.0  # of one child process
+_DEFINITION_SECONDS: Final = 60.0  # of ONNX's reference implementation, which is plain Python
+_SAMPLES: Final = 2  # that are compared
+_LARGEST: Final = 64 << 20  # bytes of inputs
+_LARGEST_BY_DEFINITION: Final = 512 << 20  # bytes of weights
+_LARGEST_TO_SIMPLIFY: Final = 1 << 30  # bytes: ONNX Runtime writes all weights again
+_HALVES: Final = frozenset({"FP16", "BF16"})
+_QUANTIZED: Final = frozenset({"INT8", "FP8"})
+
+
+def run(task: PrepareTask, paths: Paths) -> StageReport:
+    """Convert what `validate` found; leaves `Converted`.
+
+    Raises:
+        StageFailure: OpsetUnsupported, IRVersionUnsupported or ConversionFailed, when the runtime
+            cannot be given a model that it loads, with the nodes at fault; ModelTooLarge;
+            UnsupportedOperator, OutOfMemory or BackendCrashed, when the backend refuses the model.
+    """
+    validated = Validated.pick_up(paths.work)
+    with _workbench(paths.work):
+        return _Conversion(task.recipe, paths.work, validated).run()
+
+
+@contextmanager
+def _workbench(work: Path) -> Iterator[None]:
+    """Remove what is tried, and what an earlier try that was ended has left."""
+    _clear(work)
+    try:
+        yield
+    finally:
+        _clear(work)
+
+
+def _clear(work: Path) -> None:
+    for path in (*work.glob(f"{_PREFIX}*"), *(work / MODEL_FOLDER).glob(f"{_PREFIX}*")):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A changed model."""
+
+    path: Path
+    changes: tuple[Change, ...]
+    shape_nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    """What the source gives for the samples in `folder`."""
+
+    folder: Path
+    proven: bool  # False: the source could not be run here
+
+
+class _Conversion:
+    """One run of the stage."""
+
+    def __init__(self, recipe: Recipe, work: Path, validated: Validated) -> None:
+        self._recipe = recipe
+        self._work = work
+        self._validated = validated
+        self._source = work / MODEL_FOLDER / MODEL_NAME
+        self._model = graphs.parse(self._source)
+        self._current = self._source
+        self._shape_nodes = validated.shape_nodes
+        self._changes: list[Change] = []
+        self._warnings: list[Finding] = []
+        self._expected: _Outputs | None = None
+        self._count = 0
+
+    def run(self) -> StageReport:
+        self._change_versions()
+        self._prepare_precision()
+        if (support := self._serve_backend()) is not None:
+            self._settle(support)
+        return self._leave()
+
+    def _leave(self) -> StageReport:
+        folder = MODEL_FOLDER
+        model = self._model
+        if self._changes:
+            folder = CONVERTED_FOLDER
+            model = graphs.parse(self._current)
+            settle(self._current, self._source.parent, self._work / folder)
+        opset = graphs.default_opset(model) or 0
+        nodes = sum(1 for _ in graphs.walk_nodes(model))
+        Converted(
+            folder=folder,
+            opset=opset,
+            ir_version=model.ir_version,
+            nodes=nodes,
+            inputs=self._validated.inputs,
+            outputs=self._validated.outputs,
+            shape_nodes=self._shape_nodes,
+            changes=tuple(self._changes),
+            warnings=tuple(self._warnings),
+        ).leave(self._work)
+        told = "; ".join(change.message for change in self._changes)
+        message = told or "the model is served as it is"
+        if self._warnings:
+            message += f"; {self._warnings[0].message}"
+        return StageReport(
+            stage="convert",
+            ok=True,
+            message=message,
+            findings=tuple(self._warnings),
+            facts={
+                "changes": [change.model_dump(mode="json") for change in self._changes],
+                "opset": opset,
+                "ir_version": model.ir_version,
+                "nodes": nodes,
+            },
+        )
+
+    # versions: what the runtime needs, or the owner asked for
+
+    def _change_versions(self) -> None:
+        planned = plan(self._model, self._recipe)
+        if planned.refusal is not None:
+            refusal = planned.refusal
+            raise StageFailure(
+                refusal.reason,
+                refusal.message,
+                nodes=refusal.nodes,
+                remedy="",
+                findings=(refusal,),
+            )
+        if not planned.steps:
+            return
+        candidate = self._make(
+            "change_versions",
+            "converting the model",
+            recipe=self._recipe.model_dump(mode="json"),
+        )
+        if candidate is None:
+            raise StageFailure(Reason.INTERNAL_ERROR, "a planned conversion changed nothing")
+        self._find_sizes(candidate.path)
+        self._fit(candidate.path)
+        if differs := self._differs(candidate):
+            raise StageFailure(
+                Reason.CONVERSION_FAILED,
+                f"the model converted from opset {self._validated.opset} is not the same: {differs}",
+            )
+        self._keep(candidate)
+
+    def _find_sizes(self, path: Path) -> None:
+        """Find sizes of what is open: the first model that the runtime loads is this one."""
+        inputs = self._validated.inputs
+        unranked = [each.name for each in inputs if not graphs.has_rank(self._model, each.name)]
+        known = resolve(inputs, self._recipe.shapes, frozenset(unranked))
+        if not known.unsized:
+            return
+        samples = self._work / SAMPLES_FILE
+        sized = find_sizes(path, self._recipe, inputs, known.profiles, unranked, samples)
+        for finding in unsized(inputs, known.unsized, unranked, self._recipe, sized):
+            raise StageFailure(finding.reason, finding.message, remedy="", findings=(finding,))
+        if sized.profiles:
+            self._validated = self._validated.model_copy(update={"profiles": sized.profiles})
+            self._validated.leave(self._work)
+
+    def _fit(self, path: Path) -> None:
+        """Fit the default batch sizes: the first model that the runtime loads is this one."""
+        known = self._validated
+        fitted = fit(path, self._recipe, known.inputs, known.profiles)
+        self._warnings += fitted.findings
+        if fitted.profiles != known.profiles:
+            self._validated = known.model_copy(update={"profiles": fitted.profiles})
+            self._validated.leave(self._work)
+
+    # a lower precision that is to come
+
+    def _prepare_precision(self) -> None:
+        wanted = {self._recipe.precision} if self._recipe.precision else set()
+        wanted |= set(self._recipe.allowed_precisions) if not wanted else set()
+        if wanted & (_HALVES | _QUANTIZED):
+            self._improve(
+                "prepare_precision",
+                "folding batch normalisations",
+                quantized=bool(wanted & _QUANTIZED),
+            )
+
+    def _improve(self, function: str, doing: str, **arguments: Any) -> bool:  # noqa: ANN401 - JSON
+        """Make a change, and keep it if nothing is against it; else warn."""
+        candidate = self._try(function, doing, **arguments)
+        if candidate is None:
+            return False
+        if differs := self._differs(candidate):
+            self._warn(f"{candidate.changes[0].message}: not kept, since {differs}")
+            return False
+        self._keep(candidate)
+        return True
+
+    # nodes that the backend does not take
+
+    def _serve_backend(self) -> Support | None:
+        """Have the backend take more of the model; return what it makes of it in the end.
+
+        None where it cannot be asked here.
+        """
+        backend = self._recipe.backend
+        now = ask(backend, self._current, self._shape_nodes, self._log_file())
+        if backend in COMPILED_BACKENDS and self._has_ifs():
+            # that the parser takes an If does not mean that it can be built: see docs/conversion.md
+            if self._improve("take_branches", "taking constant branches", sizes=self._sizes()):
+                now = ask(backend, self._current, self._shape_nodes, self._log_file())
+        elif self._has_ifs() and now is not None:
+            now = self._better(
+                now, "take_branches", "taking constant branches", sizes=self._sizes()
+            )
+        if now is None or now.whole:
+            return now
+        if backend in COMPILED_BACKENDS:
+            now = self._better(now, "dequantize_biases", "making numbers of quantised biases")
+            if now.whole:
+                return now
+        for operators in self._expandable(now):
+            now = self._better(now, "expand", "expanding operators", operators=operators)
+            if now.whole:
+                return now
+        if size_bytes(graphs.parse(self._current)) <= _LARGEST_TO_SIMPLIFY:
+            now = self._better(now, _WITH_WEIGHTS, "folding what is constant")
+        return now
+
+    def _settle(self, support: Support) -> None:
+        """Refuse what the backend refuses after all, and warn of nodes that it leaves."""
+        backend = self._recipe.backend
+        if support.refused is not None and support.reason is not None:
+            words = support.refused
+            if support.reason is Reason.UNSUPPORTED_OPERATOR:
+                words = f"backend {backend} cannot run the model: {words}"
+            raise StageFailure(support.reason, words, nodes=self._named(support.refused))
+        if support.elsewhere and support.nodes is not None:
+            left = support.elsewhere
+            message = (
+                f"{len(left)} of {counted(support.nodes, 'node')} do not run on backend {backend}:"
+                f" {name_nodes(list(left))}"
+            )
+            self._warnings.append(table.tell(table.ELSEWHERE, message, left))
+
+    def _named(self, words: str) -> tuple[str, ...]:
+        """Return the nodes that the library names."""
+        return tuple(
+            graphs.label(node)
+            for node in graphs.walk_nodes(graphs.parse(self._current))
+            if node.name and f"'{node.name}'" in words
+        )
+
+    def _better(self, now: Support, function: str, doing: str, **arguments: Any) -> Support:  # noqa: ANN401 - JSON
+        """Make a change, and keep it if the backend then takes more; return what it makes of the model."""
+        candidate = self._try(function, doing, **arguments)
+        if candidate is None:
+            return now
+        then = ask(self._recipe.backend, candidate.path, candidate.shape_nodes, self._log_file())
+        if then is None or not then.better_than(now) or self._differs(candidate):
+            return now
+        self._keep(candidate)
+        return then
+
+    def _expandable(self, now: Support) -> list[list[str]]:
+        """Return sets of operators that have bodies, to be tried in turn.
+
+        First those that are refused; then the others one by one, for ONNX Runtime itself puts the
+        body in the place of a node that nobody takes, and then says what became of the body.
+        """
+        bodied = operators_with_bodies(graphs.parse(self._current))
+        named = sorted(bodied & now.operators)
+        return [*([named] if named else []), *([each] for each in sorted(bodied - set(named)))]
+
+    def _has_ifs(self) -> bool:
+        return any(node.op_type == "If" for node in graphs.walk_nodes(graphs.parse(self._current)))
+
+    def _sizes(self) -> dict[str, list[int | None]]:
+        """Return the dimensions that are the same for all requests: others the server refuses."""
+        declared = {each.input: each for each in self._recipe.shapes}
+        return {
+            spec.name: [
+                low if low == high else None
+                for low, high in zip(declared[spec.name].min, declared[spec.name].max, strict=True)
+            ]
+            if spec.name in declared
+            else [size if isinstance(size, int) else None for size in spec.shape]
+            for spec in self._validated.inputs
+        }
+
+    # candidates
+
+    def _try(self, function: str, doing: str, **arguments: Any) -> _Candidate | None:  # noqa: ANN401 - JSON
+        """Make an optional change; None, with a warning if it failed, where there is nothing."""
+        try:
+            return self._make(function, doing, **arguments)
+        except (StageFailure, SessionError) as error:
+            words = error.message if isinstance(error, StageFailure) else plain(str(error))
+            self._warn(f"{doing} failed, so the model stays as it is: {words}")
+            return None
+
+    def _make(self, function: str, doing: str, **arguments: Any) -> _Candidate | None:  # noqa: ANN401 - JSON
+        _log.info("%s", doing)
+        self._count += 1
+        path = self._current.with_name(f"{_PREFIX}{self._count}.onnx")
+        if function == _WITH_WEIGHTS:
+            path = self._work / f"{_PREFIX}{self._count}" / MODEL_NAME
+            path.parent.mkdir()
+        answer = self._isolated(
+            f"{_CHANGING}:{function}", doing, source=str(self._current), out=str(path), **arguments
+        )
+        if answer is None:
+            return None
+        changes = tuple(Change.model_validate(change) for change in answer["changes"])
+        return _Candidate(path, changes, tuple(answer["shape_nodes"]))
+
+    def _keep(self, candidate: _Candidate) -> None:
+        self._current = candidate.path
+        self._shape_nodes = candidate.shape_nodes
+        self._changes += candidate.changes
+
+    def _warn(self, message: str) -> None:
+        self._warnings.append(
+            Finding(severity="warning", reason=Reason.CONVERSION_FAILED, message=message)
+        )
+
+    def _isolated(self, function: str, doing: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON
+        return run_isolated(function, doing, limits=Limits(seconds=_SECONDS), **arguments)
+
+    def _log_file(self) -> Path:
+        folder = self._work / f"{_PREFIX}log"
+        folder.mkdir(exist_ok=True)
+        return folder / "parser.log"
+
+    # proof
+
+    def _differs(self, candidate: _Candidate) -> str | None:
+        """Return what tells a candidate from the source, in words; None: nothing."""
+        changed = graphs.parse(candidate.path)
+        if words := form_differs(self._model, changed, self._recipe):
+            return words
+        doing = "comparing the converted model with the source"
+        _log.info("%s", doing)
+        expected = self._source_outputs()
+        arguments = {"model": str(candidate.path), "source": str(self._runnable())}
+        if expected.proven:
+            arguments["folder"] = str(expected.folder)
+        function = "compare" if expected.proven else "check"
+        try:
+            answer = self._isolated(f"{_VERIFICATION}:{function}", doing, **arguments)
+        except SessionError as error:
+            return f"ONNX Runtime refuses it: {plain(str(error))}"
+        except StageFailure as failure:
+            if failure.reason is Reason.OUT_OF_MEMORY:
+                raise  # which says nothing about the model, and may pass
+            return failure.message.removesuffix(f"; {REMEDIES[failure.reason]}")
+        words = answer["differs"]
+        return str(words) if words else None
+
+    def _source_outputs(self) -> _Outputs:
+        """Run the source once, for all candidates."""
+        if self._expected is None:
+            folder = self._work / f"{_PREFIX}outputs"
+            folder.mkdir()
+            proven = False
+            for samples in self._samples():
+                if (taken := self._run_source(folder, samples)) is None:
+                    break
+                if taken:
+                    proven = True
+                    break
+            self._expected = _Outputs(folder, proven)
+            if not proven:
+                self._warn(
+                    "the source takes no inputs that could be drawn, or cannot be run here: the"
+                    " converted model is checked and loaded, its outputs are not compared"
+                )
+        return self._expected
+
+    def _runnable(self) -> Path:
+        """Return the source, under an IR version that ONNX Runtime loads: only the number differs."""
+        if self._model.ir_version <= self._recipe.max_ir_version:
+            return self._source
+        path = self._source.with_name(f"{_PREFIX}source.onnx")
+        if not path.exists():
+            model = graphs.parse(self._source)
+            model.ir_version = self._recipe.max_ir_version
+            save(model, path)
+        return path
+
+    def _run_source(self, folder: Path, samples: Sequence[Sample]) -> bool | None:
+        """Write inputs, and what the source makes of them.
+
+        False: it takes none of them; None: it cannot be run at all.
+        """
+        write_arrays(folder / INPUTS, {each.name: each.inputs for each in samples})
+        arguments = {"model": str(self._runnable()), "folder": str(folder)}
+        doing = "running the source"
+        _log.info("%s", doing)
+        try:
+            self._isolated(f"{_VERIFICATION}:run_source", doing, **arguments)
+        except (SessionError, StageFailure) as error:
+            _log.info("ONNX Runtime cannot run the source: %s", plain(str(error)))
+            if size_bytes(self._model) > _LARGEST_BY_DEFINITION:
+                return None
+            write_arrays(folder / INPUTS, {samples[0].name: samples[0].inputs})
+            doing = "running the source by ONNX's reference implementation"
+            limits = Limits(seconds=_DEFINITION_SECONDS)
+            try:
+                answer = run_isolated(
+                    f"{_VERIFICATION}:run_source_by_definition", doing, limits=limits, **arguments
+                )
+            except StageFailure as failure:
+                _log.info("%s", failure.message)
+                return None
+            if refused := answer["refused"]:
+                _log.info("%s fails: %s", doing, refused)
+                return None
+        with np.load(folder / OUTPUTS) as outputs:
+            return bool(outputs.files)
+
+    def _samples(self) -> Iterator[list[Sample]]:
+        """Yield the user's samples, or drawn ones until the source takes some."""
+        inputs, outputs = self._validated.inputs, self._validated.outputs
+        if self._recipe.samples_uri is not None:
+            yield read_samples(self._work / SAMPLES_FILE, inputs, outputs)[:_SAMPLES]
+            return
+        for filling in Filling:
+            drawn = generate(inputs, self._validated.profiles, filling)
+            sizes = [sum(array.nbytes for array in sample.inputs.values()) for sample in drawn]
+            small = [sample for sample, size in zip(drawn, sizes, strict=True) if size <= _LARGEST]
+            yield (small or drawn[:1])[:_SAMPLES]

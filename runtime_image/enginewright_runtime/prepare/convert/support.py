@@ -1,0 +1,136 @@
+"""What the backend that is to serve makes of a model: what it refuses, and what it leaves elsewhere.
+
+Only the real library is asked; where it is not in the image, or needs a device, nothing is known.
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from enginewright.contract.reasons import Reason
+
+from enginewright_runtime.core.failure import SessionError, StageFailure
+from enginewright_runtime.core.isolation import Limits, run_isolated
+from enginewright_runtime.core.labels import label
+from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.parts import computing
+from enginewright_runtime.session import loading
+from enginewright_runtime.session.extensions.libraries import of_model
+from enginewright_runtime.tensorrt.flavor import FLAVORS
+
+_log: Final = logging.getLogger(__name__)
+_SECONDS: Final = 600.0
+_PLACED: Final = frozenset({"openvino"})  # backends that need no device and may leave nodes
+
+
+@dataclass(frozen=True)
+class Support:
+    """What a backend makes of a model."""
+
+    refused: str | None  # in the library's words; None: it loads
+    elsewhere: tuple[str, ...] = ()  # labels of the nodes that it does not take
+    reason: Reason | None = None  # with `refused`
+    nodes: int | None = None  # that were placed; None: not known
+
+    @property
+    def whole(self) -> bool:
+        """Tell whether there is nothing to improve."""
+        return self.refused is None and not self.elsewhere
+
+    @property
+    def operators(self) -> frozenset[str]:
+        """Return the operators that are elsewhere."""
+        return frozenset(name.rpartition(" (")[2].removesuffix(")") for name in self.elsewhere)
+
+    def better_than(self, other: "Support") -> bool:
+        """Tell whether more of the model runs."""
+        mine, its = ((each.refused is not None, len(each.elsewhere)) for each in (self, other))
+        return mine < its
+
+
+def ask(backend: str, model: Path, shape_nodes: Iterable[str], log: Path) -> Support | None:
+    """Ask the backend; None when it cannot be asked here.
+
+    Args:
+        backend: that is to serve.
+        model: the .onnx file.
+        shape_nodes: labels of nodes that may run anywhere.
+        log: a file for what the library says.
+    """
+    if backend in FLAVORS:
+        elsewhere = _parser(backend, model, log)
+        return None if elsewhere is None else Support(None, _compute(elsewhere, shape_nodes))
+    if backend not in _PLACED:
+        return None
+    doing = f"loading the converted model on backend {backend}"
+    try:
+        answer = run_isolated(
+            f"{__name__}:placement",
+            doing,
+            limits=Limits(seconds=_SECONDS),
+            backend=backend,
+            model=str(model),
+        )
+    except StageFailure as failure:
+        return Support(failure.message, reason=failure.reason)
+    if (words := answer["refused"]) is not None:
+        short = is_out_of_memory(words)
+        return Support(words, reason=Reason.OUT_OF_MEMORY if short else Reason.UNSUPPORTED_OPERATOR)
+    left = _compute(answer["elsewhere"], shape_nodes)
+    return Support(None, left, nodes=answer["nodes"])
+
+
+def placement(*, backend: str, model: str) -> dict[str, Any]:
+    """Return `refused` and the nodes `elsewhere`. Called in a child process."""
+    try:
+        loaded = loading.create(backend, Path(model))
+    except SessionError as error:
+        return {"refused": plain(str(error))}
+    placement = loaded.placement
+    return {
+        "refused": None,
+        "elsewhere": list(placement.elsewhere),
+        "nodes": placement.total,
+    }
+
+
+def _parser(backend: str, model: Path, log: Path) -> list[str] | None:
+    """Return the labels of the nodes that TensorRT's parser does not take, None without a parser."""
+    try:
+        version = loading.find(backend).version()
+        types = run_isolated(
+            "enginewright_runtime.tensorrt.tensors:types",
+            "reading the types of the model's tensors",
+            limits=Limits(seconds=_SECONDS),
+            model=str(model),
+        )
+        answer = run_isolated(
+            "enginewright_runtime.tensorrt.partition:partition",
+            f"asking {FLAVORS[backend].title} which nodes it takes",
+            limits=Limits(seconds=_SECONDS),
+            backend=backend,
+            version=version,
+            model=str(model),
+            types=types,
+            log=str(log),
+            plugins=[str(path) for path in of_model(model).plugins],
+        )
+    except (StageFailure, SessionError) as error:
+        _log.info("what backend %s takes cannot be asked here: %s", backend, plain(str(error)))
+        return None
+    proto = graphs.parse(model)
+    taken = {index for part in answer["parts"] for index in part}
+    nodes = [
+        proto.graph.node[i]
+        for i in computing(proto, range(len(proto.graph.node)))
+        if i not in taken
+    ]
+    return [label(node.name, node.op_type) for node in nodes]
+
+
+def _compute(elsewhere: Iterable[str], shape_nodes: Iterable[str]) -> tuple[str, ...]:
+    anywhere = set(shape_nodes)
+    return tuple(name for name in elsewhere if name not in anywhere)

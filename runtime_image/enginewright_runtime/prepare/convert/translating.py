@@ -1,0 +1,280 @@
+"""Brings the nodes of a model from one opset to another, or expands operators into others.
+
+Downwards every node is kept as it is, written as the older version of its operator, or replaced by
+the body that ONNX defines its operator by, until nothing newer is left. Upwards the nodes whose
+operator has changed go through ONNX's version converter. Native code: for child processes.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from onnx import (
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    helper,
+    inliner,
+    numpy_helper,
+    version_converter,
+)
+
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.branches import remove_unused
+from enginewright_runtime.graph.element_types import declared
+from enginewright_runtime.graph.inference import bodies, constants, infer, sort
+from enginewright_runtime.graph.propagation import Array, as_tensors, infer_fully, known_values
+from enginewright_runtime.graph.schemas import (
+    STANDARD,
+    Fit,
+    Schema,
+    fit,
+    has_required,
+    is_control_flow,
+    is_kept,
+    schema_of,
+)
+from enginewright_runtime.graph.scopes import rename_apart
+from enginewright_runtime.graph.splicing import (
+    Names,
+    ReplacementError,
+    alone,
+    replacement,
+)
+from enginewright_runtime.prepare.convert.planning import is_function
+from enginewright_runtime.prepare.convert.rewriting import InexpressibleError, older_form
+
+_DEEPEST: Final = 8  # bodies inside bodies: ONNX's own go three deep
+
+
+class TranslationError(ValueError):
+    """Nodes that could not be brought over: label to reason, in words."""
+
+    def __init__(self, refused: Mapping[str, str]) -> None:
+        self.refused = dict(refused)
+        super().__init__("; ".join(f"{label}: {words}" for label, words in refused.items()))
+
+
+@dataclass
+class Done:
+    """What was done, by the labels of the source's nodes."""
+
+    expanded: dict[str, str] = field(default_factory=dict)  # to the operator's name
+    rewritten: list[str] = field(default_factory=list)
+    converted: list[str] = field(default_factory=list)
+
+
+def translate(model: ModelProto, target: int) -> Done:
+    """Bring a model to the opset `target`, in place.
+
+    Raises:
+        TranslationError: naming every node that cannot be.
+    """
+    opset = graphs.default_opset(model) or target
+    if target < opset and any(_newest(function) > target for function in model.functions):
+        # what is inside a function has no types, and older ones are lawful
+        model.CopyFrom(inliner.inline_local_functions(model))
+    return _Translator(model, opset, target, frozenset()).run()
+
+
+def expand(model: ModelProto, operators: Collection[str]) -> Done:
+    """Replace every node of these operators by its operator's body, in place; the opset stays.
+
+    Raises:
+        TranslationError: naming every node that cannot be.
+    """
+    opset = graphs.default_opset(model) or 1
+    return _Translator(model, opset, opset, frozenset(operators)).run()
+
+
+def _newest(function: FunctionProto) -> int:
+    return max(
+        (each.version for each in function.opset_import if each.domain in STANDARD), default=0
+    )
+
+
+class _Translator:
+    def __init__(
+        self, model: ModelProto, opset: int, target: int, operators: frozenset[str]
+    ) -> None:
+        rename_apart(model)
+        self._model = model
+        self._opset = opset
+        self._target = target
+        self._operators = operators
+        self._functions = {(function.domain, function.name) for function in model.functions}
+        self._types: dict[str, TypeProto] = {}
+        self._kinds: dict[str, str] = {}
+        self._names = Names(model)
+        self._done = Done()
+        self._refused: dict[str, str] = {}
+
+    def run(self) -> Done:
+        sort(self._model.graph)
+        self._types = infer(self._model)
+        self._kinds = _kinds(self._types)
+        self._graph(self._model.graph, {})
+        if self._refused:
+            raise TranslationError(self._refused)
+        for entry in self._model.opset_import:
+            if entry.domain in STANDARD:
+                entry.version = self._target
+        return self._done
+
+    def _graph(self, graph: GraphProto, outer: Mapping[str, TensorProto]) -> None:
+        known = constants(graph, outer)
+        nodes: list[NodeProto] = []
+        for node in graph.node:
+            for body in bodies(node):
+                self._graph(body, known)
+            nodes += self._node(node, known)
+        copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del graph.node[:]
+        graph.node.extend(copies)
+
+    def _node(self, node: NodeProto, known: Mapping[str, TensorProto]) -> list[NodeProto]:
+        if node.domain not in STANDARD or (node.domain, node.op_type) in self._functions:
+            return [node]
+        try:
+            if node.op_type in self._operators:
+                found = self._body(node, self._opset, known, _DEEPEST)
+                self._done.expanded[graphs.label(node)] = node.op_type
+                return found
+            if self._target > self._opset:
+                return self._newer(node, known)
+            return self._older(node, self._opset, known, _DEEPEST, source=node)
+        except (InexpressibleError, ReplacementError) as error:
+            self._refused[graphs.label(node)] = str(error)
+            return [node]
+
+    def _newer(self, node: NodeProto, known: Mapping[str, TensorProto]) -> list[NodeProto]:
+        if is_control_flow(node) or is_kept(node, self._opset, self._target, self._kinds):
+            return [node]
+        model = alone(node, {"": self._opset}, self._types, _needed(node, known))
+        nodes = replacement(
+            node,
+            model,
+            lambda small: version_converter.convert_version(small, self._target),
+            self._names,
+        )
+        self._done.converted.append(graphs.label(node))
+        return nodes
+
+    def _older(
+        self,
+        node: NodeProto,
+        opset: int,
+        known: Mapping[str, TensorProto],
+        depth: int,
+        *,
+        source: NodeProto,
+    ) -> list[NodeProto]:
+        """Return a node of `opset` in the target's words; `source` is what it came from."""
+        match fit(node, opset, self._target, self._kinds):
+            case Fit.SAME:
+                return [node]
+            case Fit.REWRITE:
+                found = older_form(node, opset, self._target, known, self._types)
+                if node is source:
+                    self._done.rewritten.append(graphs.label(source))
+                return [found]
+            case Fit.NONE:
+                if not is_function(node, opset):
+                    body = "" if node is source else "its operator's body has "
+                    raise InexpressibleError(
+                        f"{body}{node.op_type}, which opset {self._target} has no equivalent of"
+                    )
+                nodes = self._body(node, opset, known, depth)
+                self._done.expanded[graphs.label(source)] = source.op_type
+                return nodes
+
+    def _body(
+        self, node: NodeProto, opset: int, known: Mapping[str, TensorProto], depth: int
+    ) -> list[NodeProto]:
+        """Return the body of a node's operator, each node of it in the target's words."""
+        schema = schema_of(node, opset)
+        if depth == 0 or schema is None:
+            raise InexpressibleError(f"{node.op_type} has no end of bodies")
+        # the oldest form of the body, which is the closest to an older target
+        version = schema.since_version if self._target < opset else opset
+        explicit = _with_defaults(node, schema)
+        # for the inliner without constants: it asks for the types of inputs, not for values
+        small = alone(explicit, {"": version}, self._types, {})
+        nodes = replacement(explicit, small, lambda model: _inlined(model, version), self._names)
+        small = alone(node, {"": version}, self._types, _needed(node, known))
+        del small.graph.node[:]
+        small.graph.node.extend(nodes)
+        sort(small.graph)
+        inner = infer_fully(small, {})
+        within = known_values(small.graph, inner, version)
+        _fold(small.graph, within, set(node.output))
+        if self._target >= opset:
+            return list(small.graph.node)
+        self._types |= {name: kind for name, kind in inner.items() if name not in self._types}
+        self._kinds |= _kinds(inner)
+        found: list[NodeProto] = []
+        for each in small.graph.node:
+            found += self._older(each, version, as_tensors(within), depth - 1, source=node)
+        return found
+
+
+def _inlined(model: ModelProto, version: int) -> ModelProto:
+    """Return a model of one node with the body of its operator in its place."""
+    operator = model.graph.node[0].op_type
+    inlined = inliner.inline_selected_functions(
+        model, [("", operator)], inline_schema_functions=True
+    )
+    for node in inlined.graph.node:
+        if node.op_type == operator:
+            raise ReplacementError(f"ONNX gives no body of {operator} for inputs of these types")
+        schema = schema_of(node, version)
+        if schema is not None and not has_required(node, schema):
+            raise ReplacementError(
+                f"ONNX's body of {operator} needs an input that the node leaves out"
+            )
+    return inlined
+
+
+def _with_defaults(node: NodeProto, schema: Schema) -> NodeProto:
+    """Return a copy that says its defaults: the inliner leaves bodies without them (onnx 1.23)."""
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    given = {entry.name for entry in node.attribute}
+    copy.attribute.extend(
+        formal.default_value
+        for name, formal in schema.attributes.items()
+        if name not in given and formal.default_value.name
+    )
+    return copy
+
+
+def _fold(graph: GraphProto, known: Mapping[str, Array], outputs: set[str]) -> None:
+    """Make constants of what is known in a body, in place: backends refuse axes that are computed."""
+    nodes = [
+        helper.make_node(
+            "Constant",
+            [],
+            [node.output[0]],
+            name=node.name,
+            value=numpy_helper.from_array(known[node.output[0]]),
+        )
+        if len(node.output) == 1 and node.output[0] in known and node.output[0] not in outputs
+        else node
+        for node in graph.node
+    ]
+    copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
+    remove_unused(graph)
+
+
+def _needed(node: NodeProto, known: Mapping[str, TensorProto]) -> dict[str, TensorProto]:
+    return {name: known[name] for name in node.input if name in known}
+
+
+def _kinds(types: Mapping[str, TypeProto]) -> dict[str, str]:
+    found = {name: declared(kind) for name, kind in types.items()}
+    return {name: kind for name, kind in found.items() if kind}

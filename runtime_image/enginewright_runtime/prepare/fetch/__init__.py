@@ -1,0 +1,1 @@
+"""Brings the model and what belongs to it into the work folder."""

@@ -1,0 +1,160 @@
+"""Puts the prepared model into the store and says what it made."""
+
+from collections import Counter
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from enginewright.contract.images import DEVICE_BACKENDS
+from enginewright.contract.keys import prepared_key
+from enginewright.contract.manifest import ArtifactFile, Change, Manifest
+from enginewright.contract.report import Published, StageReport
+from enginewright.contract.task import PrepareTask, Recipe, ShapeProfile
+
+from enginewright_runtime.core.digests import MODEL_NAME, file_sha256
+from enginewright_runtime.core.handoff import (
+    GOLDEN_FOLDER,
+    MODEL_FOLDER,
+    QUANTIZED_FOLDER,
+    SAMPLES_FILE,
+    Fetched,
+    Golden,
+    Quantized,
+    Validated,
+)
+from enginewright_runtime.core.logs import in_words
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.prepare.quantize.saturation import saturable
+from enginewright_runtime.proof.golden_run import EXPECTED, INPUTS, OUTPUTS
+from enginewright_runtime.session import processor
+from enginewright_runtime.session.arrays import map_arrays
+from enginewright_runtime.session.base import distribution
+from enginewright_runtime.session.extensions.libraries import files_of
+from enginewright_runtime.store import Store
+
+_SHORT: Final = 256  # characters
+_GOLDEN: Final = (f"{GOLDEN_FOLDER}/{INPUTS}", f"{GOLDEN_FOLDER}/{OUTPUTS}")
+_EXPECTED: Final = f"{GOLDEN_FOLDER}/{EXPECTED}"
+
+
+def run(task: PrepareTask, paths: Paths) -> StageReport:
+    """Publish what the stages before have left; idempotent.
+
+    Raises:
+        StageFailure: StoreUnavailable.
+    """
+    fetched = Fetched.pick_up(paths.work)
+    validated = Validated.pick_up(paths.work)
+    golden = Golden.pick_up(paths.work)
+    quantized = Quantized.pick_up(paths.work)
+    data = _data(fetched, paths)
+    key = prepared_key(fetched.model_digest, task.recipe, data)
+
+    served = paths.work / quantized.folder
+    saturates: bool | None = None
+    if task.recipe.backend not in DEVICE_BACKENDS:
+        model = graphs.parse(served / MODEL_NAME)
+        saturates = saturable(model, served, task.recipe.backend)
+
+    def describe(files: tuple[ArtifactFile, ...]) -> Manifest:
+        return Manifest(
+            key=key,
+            model_digest=fetched.model_digest,
+            recipe=task.recipe,
+            model=f"{MODEL_FOLDER}/{MODEL_NAME}",
+            files=files,
+            opset=quantized.opset,
+            ir_version=quantized.ir_version,
+            nodes=quantized.nodes,
+            inputs=validated.inputs,
+            outputs=validated.outputs,
+            golden_inputs=_GOLDEN[0],
+            golden_outputs=_GOLDEN[1],
+            golden_expected=_EXPECTED if golden.expected else None,
+            golden_source=golden.source,
+            versions=_versions(),
+            node_costs=quantized.node_costs,
+            shape_nodes=quantized.shape_nodes,
+            profiles=_profiles(validated, task.recipe),
+            source_opset=validated.opset,
+            precision=quantized.precision,
+            graph_optimization=(
+                golden.graph_optimization if quantized.folder != QUANTIZED_FOLDER else None
+            ),
+            changes=quantized.changes,
+            parity=quantized.parity,
+            varying=golden.varying,
+            processor=processor.read(),
+            saturable=saturates,
+        )
+
+    files = {f"{MODEL_FOLDER}/{path.relative_to(served)}": path for path in _files(served)}
+    proofs = (*_GOLDEN, _EXPECTED) if golden.expected else _GOLDEN
+    files |= {name: paths.work / name for name in proofs} | files_of(served / MODEL_NAME)
+    manifest, cached = Store(paths.store).publish(key, files, describe)
+    size = sum(file.size_bytes for file in manifest.files)
+    did = "the store had" if cached else "published"
+    return StageReport(
+        stage="publish",
+        ok=True,
+        message=f"{did} prepared model {key[:12]}, {in_words(size)}",
+        published=Published(
+            key=key,
+            model_digest=manifest.model_digest,
+            opset=manifest.opset,
+            ir_version=manifest.ir_version,
+            nodes=manifest.nodes,
+            size_bytes=size,
+            cached=cached,
+            precision=manifest.precision,
+            changes=_in_short(manifest.changes),
+            golden_output_bytes=_largest_outputs(paths.work / _GOLDEN[1]),
+            data=data,
+        ),
+        facts={"manifest": manifest.model_dump(mode="json")},
+    )
+
+
+def _data(fetched: Fetched, paths: Paths) -> dict[str, str]:
+    """Return the digests of samples and calibration data."""
+    data = {"calibration": fetched.calibration} if fetched.calibration else {}
+    if fetched.samples:
+        data["samples"] = file_sha256(paths.work / SAMPLES_FILE).sha256
+    return data
+
+
+def _largest_outputs(path: Path) -> int:
+    """Return the bytes of the outputs of the golden sample that has most of them."""
+    sizes: Counter[str] = Counter()
+    for key, array in map_arrays(path).items():
+        sizes[key.partition("/")[0]] += array.nbytes
+    return max(sizes.values(), default=0)
+
+
+def _in_short(changes: tuple[Change, ...]) -> str:
+    """Return what was done, in one line that fits into the herald; the manifest has it whole."""
+    told = "; ".join(change.message for change in changes)
+    return told if len(told) <= _SHORT else told[: _SHORT - 2].rstrip() + " …"
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _profiles(validated: Validated, recipe: Recipe) -> tuple[ShapeProfile, ...]:
+    """Return the sizes without ranges that only golden inputs have: an engine takes any values."""
+    declared = {each.input for each in recipe.shapes}
+    values = {"low": None, "high": None}
+    return tuple(
+        each if each.input in declared else each.model_copy(update=values)
+        for each in validated.profiles
+    )
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "onnx": metadata.version("onnx"),
+        "onnxruntime": metadata.version(distribution()),
+        "enginewright": metadata.version("enginewright"),
+    }

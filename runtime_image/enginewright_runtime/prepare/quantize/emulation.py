@@ -1,0 +1,59 @@
+"""A model of BF16 for ONNX Runtime's CPU provider, which has next to no kernels for it.
+
+Every node computes in single precision and each of its results is rounded to BF16, so what comes out
+is what a device computes but for the order of sums: `precision/widening`.
+"""
+
+import logging
+from pathlib import Path
+from typing import Final
+
+from onnx import ModelProto, TensorProto
+
+from enginewright_runtime.core.isolation import Limits, run_isolated
+from enginewright_runtime.core.limits import memory_of_child
+from enginewright_runtime.graph import graphs
+
+_log: Final = logging.getLogger(__name__)
+_WIDEN: Final = "enginewright_runtime.prepare.quantize.making:write_widened"
+_SECONDS: Final = 900.0
+
+
+def is_bfloat16(model: ModelProto) -> bool:
+    """Tell whether a model has weights, inputs or outputs of BF16, or casts to it."""
+    return (
+        any(tensor.data_type == TensorProto.BFLOAT16 for tensor in graphs.walk_tensors(model))
+        or any(
+            value.type.tensor_type.elem_type == TensorProto.BFLOAT16
+            for value in (*model.graph.input, *model.graph.output)
+        )
+        or any(
+            attribute.name == "to" and attribute.i == TensorProto.BFLOAT16
+            for node in graphs.walk_nodes(model)
+            for attribute in node.attribute
+        )
+    )
+
+
+def emulated(model: Path, name: str) -> Path | None:
+    """Write the model so that the CPU provider runs it, as `name` beside it; None: it has no BF16.
+
+    Args:
+        model: of an IR version that ONNX Runtime loads; its external data is referred to.
+        name: of the file, which is the caller's to remove.
+
+    Raises:
+        StageFailure: as `run_isolated`; ModelTooLarge.
+    """
+    if not is_bfloat16(graphs.parse(model)):
+        return None
+    out = model.with_name(name)
+    _log.info("widening BF16, which ONNX Runtime's CPU provider has no kernels for")
+    run_isolated(
+        _WIDEN,
+        "widening the model",
+        limits=Limits(seconds=_SECONDS, memory_bytes=memory_of_child()),
+        model=str(model),
+        out=str(out),
+    )
+    return out

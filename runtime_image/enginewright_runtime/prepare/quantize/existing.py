@@ -1,0 +1,68 @@
+"""What precision a model has before anything is done, and whether it can be given another. Pure."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from enginewright.contract.report import name_nodes
+from enginewright.contract.task import Precision
+from onnx import ModelProto, TensorProto
+
+from enginewright_runtime.core.logs import counted
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.precisions import own_precision
+
+# Of ai.onnx, and of com.microsoft, whose own begin with Q, as QAttention does.
+_QUANTIZED: Final = frozenset(
+    {
+        *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"),
+        *("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"),
+        *("MatMulIntegerToFloat", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"),
+        *("MatMulNBits", "GatherBlockQuantized", "QuantizeBFP", "DequantizeBFP"),
+    }
+)
+_MICROSOFT: Final = frozenset({"com.microsoft"})
+_FP8: Final = frozenset(
+    {
+        *(TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E4M3FNUZ),
+        *(TensorProto.FLOAT8E5M2, TensorProto.FLOAT8E5M2FNUZ),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Existing:
+    """A model's precision as it is."""
+
+    precision: str  # FP32 | FP16 | BF16 | FP8 | INT8
+    quantized: tuple[str, ...] = ()  # labels of nodes that quantise or compute in integers
+
+    def refuses(self, wanted: Precision) -> str | None:
+        """Return why the model cannot be given another precision, in words; None: it can."""
+        if wanted == self.precision:
+            return None
+        if self.quantized:
+            return (
+                f"the model is {self.precision} already, by {counted(len(self.quantized), 'node')}:"
+                f" {name_nodes(list(self.quantized))}"
+            )
+        if self.precision != "FP32":
+            # What was rounded stays so: more bits bring nothing back, fewer round a second time.
+            return f"most weights of the model are {self.precision} already"
+        return None
+
+
+def existing(model: ModelProto) -> Existing:
+    """Return the precision of a model that is parsed without its external data."""
+    quantized = [
+        graphs.label(node)
+        for node in graphs.walk_nodes(model)
+        if node.op_type in _QUANTIZED
+        or (
+            node.domain in _MICROSOFT
+            and node.op_type.startswith(("QLinear", "QAttention", "QGemm"))
+        )
+    ]
+    if quantized:
+        kinds = {tensor.data_type for tensor in graphs.walk_tensors(model)}
+        return Existing("FP8" if kinds & _FP8 else "INT8", tuple(quantized))
+    return Existing(own_precision(model) or "FP32")

@@ -1,0 +1,176 @@
+"""Formats of 16 bits, and which nodes must not compute in them. Pure.
+
+A short list of operators, from the documents named below; all else is judged by the weights and values
+of the model at hand.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto
+
+from enginewright_runtime.graph.constants import Constants
+
+
+@dataclass(frozen=True)
+class Half:
+    """A format of 16 bits."""
+
+    name: str
+    element: int
+    kind: str  # ONNX's type string
+    dtype: Any  # NumPy's
+    largest: float
+    # operators that runtimes lack in this format
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+HALVES: Final = {
+    each.name: each
+    for each in (
+        Half(
+            name="FP16",
+            element=TensorProto.FLOAT16,
+            kind="tensor(float16)",
+            dtype=np.float16,
+            largest=65504.0,
+        ),
+        Half(
+            name="BF16",
+            element=TensorProto.BFLOAT16,
+            kind="tensor(bfloat16)",
+            dtype=ml_dtypes.bfloat16,
+            largest=3.3895e38,
+            # TensorRT-RTX 1.7.1: "Could not infer output types for operation: deconv"
+            refused={"ConvTranspose": "TensorRT has no deconvolution in BF16"},
+        ),
+    )
+}
+# Operators that stay in single precision whatever their values are.
+# - PyTorch, "Automatic Mixed Precision package", CUDA ops that can autocast to float32: exp, pow, sum,
+#   prod, cumsum, norm and the like. (softmax and layer_norm are on that list too; ONNX Runtime and
+#   TensorRT compute those in single precision inside, and ONNX's LayerNormalization says so by
+#   stash_type.)
+# - NVIDIA TensorRT, "Working with Quantized Types", strongly typed networks: Pow and Reduce of a layer
+#   normalisation made of single operators overflow in FP16.
+# - ONNX Runtime, transformers/float16.py, DEFAULT_OP_BLOCK_LIST: indices and counts go through these.
+_UNSAFE: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("Exp", "Pow"), "its results leave the range of halves for common inputs"),
+    **dict.fromkeys(
+        (
+            *("ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSum"),
+            *("ReduceLogSumExp", "ReduceProd", "ReduceMean", "CumSum", "CumProd"),
+        ),
+        "it sums or multiplies many elements",
+    ),
+    **dict.fromkeys(
+        ("Range", "NonMaxSuppression", "TopK", "ArgMax", "ArgMin", "RoiAlign", "GridSample"),
+        "it makes indices or coordinates, which have to be exact",
+    ),
+    **dict.fromkeys(
+        ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial"),
+        "its numbers would be other ones",
+    ),
+}
+# Of the format's largest value that a value may have been seen at: golden samples are few.
+_HEADROOM: Final = 0.25
+# Relative error of a weight as a whole, its root mean square: rounding to FP16 costs 2e-4, to BF16
+# 2e-3; one half of the elements lost to zero costs more than this.
+_LOST: Final = 1e-2
+_PIECE: Final = 1 << 20  # elements that are widened at a time
+# Operators of the list whose results may be far beyond what they read, and those that pass that on; what
+# else computes with such values stays single as well, and its results are common again (x / sum(x)).
+_WIDENING: Final = frozenset(
+    {
+        *("Exp", "Pow", "ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceProd"),
+        *("CumSum", "CumProd"),
+    }
+)
+_PASSING: Final = frozenset({"Add", "Sub", "Mul", "Neg", "Abs", "Max", "Min", "ReduceMean"})
+_NARROWING: Final = frozenset({"Div", "Reciprocal", "Log", "Sqrt", "Softmax", "LogSoftmax"})
+_UNDERFLOW: Final = "to underflow"
+# What makes infinity of a small constant that became zero, as in x / max(norm, 1e-12).
+_DIVIDING: Final = frozenset({"Div", "Reciprocal", "Log", "Sqrt"})
+
+
+class Judge:
+    """Tells why a node has to stay in single precision, for nodes in the order of the graph."""
+
+    def __init__(self, half: Half, largest: Mapping[str, float]) -> None:
+        """Begin.
+
+        Args:
+            half: the format.
+            largest: greatest absolute value that was seen of values of the main graph, by name.
+        """
+        self._half = half
+        limit = half.largest * _HEADROOM
+        self._far = {name for name, value in largest.items() if not value <= limit}
+        self._losses: dict[str, str | None] = {}  # constants that were looked at
+        self._wide: set[str] = set()  # values that may be beyond the range for other inputs
+        self._tiny: set[str] = set()  # values of nodes that stay single for a constant's underflow
+
+    def why_not(
+        self, node: NodeProto, halved: list[str], constants: Constants, *, main: bool
+    ) -> str | None:
+        """Return why the node has to stay in single precision, in words; None: it need not.
+
+        Args:
+            node: that could be of halves.
+            halved: its inputs that would be halves.
+            constants: of the graph that it is in.
+            main: whether that is the main graph, of which values were seen.
+        """
+        listed = _UNSAFE.get(node.op_type) or self._half.refused.get(node.op_type)
+        reads_wide = bool(self._wide & {*node.input})
+        if node.op_type in _WIDENING or (node.op_type in _PASSING and reads_wide):
+            self._wide.update(node.output)
+        if listed is not None:
+            return listed
+        if reads_wide and node.op_type in _PASSING | _NARROWING:
+            return "it reads values that leave the range of halves for common inputs"
+        if main and (far := self._far & {*node.input, *node.output}):
+            return f"values of {min(far)} come near the limit of {self._half.name}"
+        if node.op_type in _DIVIDING and self._tiny & {*node.input}:
+            self._tiny.update(node.output)
+            return "it divides by a value that vanishes in halves"
+        for name in halved:
+            if (loss := self._loss_of(name, constants)) is not None:
+                if _UNDERFLOW in loss:
+                    self._tiny.update(node.output)
+                return loss
+        return None
+
+    def _loss_of(self, name: str, constants: Constants) -> str | None:
+        if constants.tensor(name) is None:
+            return None
+        if name not in self._losses:
+            array = constants.array(name)
+            self._losses[name] = None if array is None else loss(name, array, self._half)
+        return self._losses[name]
+
+
+def loss(name: str, array: NDArray[Any], half: Half) -> str | None:
+    """Return what a weight loses as halves, in words; None: no more than by rounding."""
+    finite = array[np.isfinite(array)]
+    largest = float(np.abs(finite).max(initial=0.0))
+    if largest > half.largest:
+        return f"weight {name} has {largest:.4g}, beyond {half.name}'s {half.largest:.4g}"
+    if not largest:
+        return None
+    lost = 0.0
+    whole = 0.0
+    flat = finite.reshape(-1)
+    for start in range(0, flat.size, _PIECE):
+        exact = flat[start : start + _PIECE].astype(np.float64)
+        lost += float(np.square(exact.astype(half.dtype).astype(np.float64) - exact).sum())
+        whole += float(np.square(exact).sum())
+    error = math.sqrt(lost / whole) if whole else 0.0
+    if error > _LOST:
+        return f"weight {name}, at most {largest:.3g}, loses {error:.0%} {_UNDERFLOW}"
+    return None

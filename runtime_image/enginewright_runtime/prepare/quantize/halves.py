@@ -1,0 +1,350 @@
+"""Makes a model compute in half precision: FP16 or BF16, with single precision where a half will not do.
+
+Inputs and outputs keep their types: casts stand at the borders. Tools for this exist and were tried
+(docs/precision.md says what they break); none tells a weight that a half cannot hold. Here a node stays
+in single precision, and is told of, when
+- `half_rules` says so: of its operator, its weights, or the values that were seen;
+- it computes sizes (shape arithmetic), which have to be exact;
+- it is excluded because it costs too much accuracy (`searching`).
+"""
+
+from collections import ChainMap, Counter
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+from enginewright_runtime.core.labels import label
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.branches import remove_unused
+from enginewright_runtime.graph.constants import Constants
+from enginewright_runtime.graph.element_types import declared
+from enginewright_runtime.graph.inference import bodies
+from enginewright_runtime.graph.splicing import Names
+from enginewright_runtime.prepare.quantize.half_rules import Half, Judge
+from enginewright_runtime.prepare.quantize.signatures import (
+    Signature,
+    Signatures,
+    bindings,
+    element_types,
+)
+from enginewright_runtime.prepare.quantize.static import EXCLUDED
+from enginewright_runtime.prepare.quantize.subject import Subject
+from enginewright_runtime.prepare.quantize.tensors import Sink
+
+_FLOAT: Final = "tensor(float)"
+
+
+@dataclass
+class Lowered:
+    """A model in half precision."""
+
+    model: ModelProto
+    kept: dict[str, str] = field(default_factory=dict)  # label to why it stayed in single precision
+    nodes: list[str] = field(default_factory=list)  # labels of those that are lowered
+    units: frozenset[int] = frozenset()  # indices of nodes that are, or hold, lowered ones
+
+
+def lower(
+    subject: Subject,
+    half: Half,
+    sink: Sink,
+    *,
+    excluded: frozenset[int] = frozenset(),
+    largest: Mapping[str, float] | None = None,
+) -> Lowered:
+    """Return a copy of the model in half precision; what it adds is written to `sink`.
+
+    Args:
+        subject: the model.
+        half: the format.
+        sink: of the model to be written.
+        excluded: indices of nodes that stay as they are, with all that is in their bodies.
+        largest: greatest absolute value that was seen of values of the main graph, by name.
+    """
+    return _Lowering(subject, half, sink, excluded, largest or {}).run()
+
+
+_Forms = dict[str, str]  # a value's names by type string
+
+
+class _Scope:
+    """What a graph sees: the names that values have in each type, and constants."""
+
+    def __init__(
+        self,
+        graph: GraphProto,
+        constants: Constants,
+        forms: MutableMapping[str, _Forms | None],
+        parent: "_Scope | None" = None,
+    ) -> None:
+        self.graph = graph
+        self.constants = constants
+        self.forms = forms  # None: the value is of another type, and is left alone
+        self.parent = parent
+        self.nodes: list[NodeProto] = []
+
+    def add_form(self, value: str, kind: str, name: str) -> None:
+        """Note that a value is there in another type, for this graph and its bodies."""
+        self.forms[value] = {**(self.forms.get(value) or {}), kind: name}
+
+
+class _Lowering:
+    def __init__(
+        self,
+        subject: Subject,
+        half: Half,
+        sink: Sink,
+        excluded: frozenset[int],
+        largest: Mapping[str, float],
+    ) -> None:
+        self._subject = subject
+        self._half = half
+        self._sink = sink
+        self._excluded = excluded
+        self._model = subject.copy()
+        self._signatures = Signatures(self._model)
+        self._types = element_types(self._model)
+        self._names = Names(self._model)
+        self._judge = Judge(half, largest)
+        self._pinned = set(_outputs(self._model.graph))  # must keep name and type
+        self._result = Lowered(self._model)
+        self._units: set[int] = set()
+
+    def run(self) -> Lowered:
+        graph = self._model.graph
+        forms: ChainMap[str, _Forms | None] = ChainMap()
+        for value in graph.input:
+            forms[value.name] = self._given(value)
+        scope = _Scope(graph, self._subject.constants, forms)
+        for index, node in enumerate([*graph.node]):
+            before = len(self._result.nodes)
+            self._node(node, scope, excluded=index in self._excluded)
+            if len(self._result.nodes) > before:
+                self._units.add(index)
+        self._finish(scope)
+        self._result.units = frozenset(self._units)
+        return self._result
+
+    def _given(self, value: ValueInfoProto) -> _Forms | None:
+        return {_FLOAT: value.name} if declared(value.type) == _FLOAT else None
+
+    def _finish(self, scope: _Scope) -> None:
+        graph = scope.graph
+        # copies, since what is taken out of a protobuf's list is no longer its own
+        nodes = [NodeProto.FromString(node.SerializeToString()) for node in scope.nodes]
+        del graph.node[:]
+        graph.node.extend(nodes)
+        for value in graph.value_info:
+            if (scope.forms.get(value.name) or {}).get(self._half.kind) == value.name:
+                value.type.tensor_type.elem_type = self._half.element
+        remove_unused(graph)
+
+    def _node(self, node: NodeProto, scope: _Scope, *, excluded: bool) -> None:
+        if node.op_type == "Constant":
+            self._constant(node, scope)
+            return
+        inner = [*bodies(node)]
+        signature = self._signatures.of(node)
+        variables: set[str] = set()
+        if not inner and signature is not None:
+            variables = self._variables(node, signature)
+        if signature is not None and not self._makes(node, signature, variables):
+            variables = self._as_they_are(node, signature, variables, scope)
+        elif signature is not None and variables:
+            halved = self._halved(node, signature, variables)
+            why = self._why_not(node, halved, scope, excluded=excluded)
+            if why is not None:
+                self._result.kept[graphs.label(node)] = why
+                variables = set()
+        self._read(node, signature, variables, scope)
+        for body in inner:
+            if excluded:
+                self._leave_alone(body, scope)
+            else:
+                self._body(body, scope)
+        self._make(node, signature, variables, scope)
+
+    def _constant(self, node: NodeProto, scope: _Scope) -> None:
+        name = node.output[0]
+        scope.forms[name] = {_FLOAT: name} if self._types.get(name) == _FLOAT else None
+        scope.nodes.append(node)
+
+    def _body(self, body: GraphProto, outer: _Scope) -> None:
+        """Lower what is in a body; its inputs and outputs keep their types."""
+        forms = ChainMap[str, "_Forms | None"]({}, *_maps(outer.forms))
+        for value in body.input:
+            forms[value.name] = (
+                {_FLOAT: value.name} if self._types.get(value.name) == _FLOAT else None
+            )
+        constants = Constants(body, self._subject.folder, outer.constants)
+        scope = _Scope(body, constants, forms, outer)
+        for node in [*body.node]:
+            self._node(node, scope, excluded=False)
+        self._finish(scope)
+
+    def _leave_alone(self, body: GraphProto, outer: _Scope) -> None:
+        """Give a body that stays as it is the values around it in the type that it knows."""
+        own = {value.name for value in body.input} | {each.name for each in body.initializer}
+        own |= {name for node in body.node for name in node.output}
+        for node in body.node:
+            for index, name in enumerate(node.input):
+                if name and name not in own:
+                    node.input[index] = self._form(name, _FLOAT, outer)
+            for inner in bodies(node):
+                self._leave_alone(inner, outer)
+
+    # what can be lowered
+
+    def _variables(self, node: NodeProto, signature: Signature) -> set[str]:
+        """Return the type variables of a node that are bound to float and may be half instead."""
+        kinds = [self._types.get(name) for name in (*node.input, *node.output) if name]
+        if not all(kind is not None and kind.startswith("tensor(") for kind in kinds):
+            return set()  # sequences, and what is not known, are left alone
+        bound = bindings(node, signature, self._types)
+        formals = [signature.input(index) for index, name in enumerate(node.input) if name]
+        return {
+            formal.kind
+            for formal in formals
+            if formal is not None
+            and formal.is_variable
+            and bound.get(formal.kind) == _FLOAT
+            and self._half.kind in formal.allowed
+            and (not formal.variadic or formal.homogeneous)
+        }
+
+    @staticmethod
+    def _makes(node: NodeProto, signature: Signature, variables: set[str]) -> bool:
+        """Tell whether the node makes values of these types, so that something is won by halves."""
+        formals = [signature.output(index) for index, name in enumerate(node.output) if name]
+        return any(formal is not None and formal.kind in variables for formal in formals)
+
+    def _as_they_are(
+        self, node: NodeProto, signature: Signature, variables: set[str], scope: _Scope
+    ) -> set[str]:
+        """Return which variables of a node that only looks at values are best halves: those of halves."""
+        singles = set()
+        for index, name in enumerate(node.input):
+            formal = signature.input(index)
+            forms = self._kind_of(name, scope) if name else None
+            if formal is not None and forms is not None and _FLOAT in forms:
+                singles.add(formal.kind)
+        return variables - singles
+
+    @staticmethod
+    def _halved(node: NodeProto, signature: Signature, variables: set[str]) -> list[str]:
+        """Return the inputs of these types."""
+        formals = [(name, signature.input(index)) for index, name in enumerate(node.input)]
+        return [name for name, formal in formals if formal is not None and formal.kind in variables]
+
+    def _why_not(
+        self, node: NodeProto, halved: list[str], scope: _Scope, *, excluded: bool
+    ) -> str | None:
+        if excluded:
+            return EXCLUDED
+        if label(node.name, node.op_type) in self._subject.shape_nodes:
+            return "it computes sizes"
+        return self._judge.why_not(node, halved, scope.constants, main=scope.parent is None)
+
+    # values and their forms
+
+    def _read(
+        self, node: NodeProto, signature: Signature | None, variables: set[str], scope: _Scope
+    ) -> None:
+        for index, name in enumerate(node.input):
+            if not name or self._kind_of(name, scope) is None:
+                continue
+            formal = signature.input(index) if signature is not None else None
+            wanted = self._half.kind if formal is not None and formal.kind in variables else _FLOAT
+            node.input[index] = self._form(name, wanted, scope)
+
+    def _kind_of(self, name: str, scope: _Scope) -> _Forms | None:
+        if name in scope.forms:
+            return scope.forms[name]
+        tensor = scope.constants.tensor(name)
+        if tensor is not None and tensor.data_type == TensorProto.FLOAT:
+            return {_FLOAT: name}
+        return None
+
+    def _form(self, name: str, kind: str, scope: _Scope) -> str:
+        """Return the name that a value has in a type, after making it where there is none."""
+        forms = self._kind_of(name, scope)
+        if forms is None:
+            return name
+        if kind in forms:
+            return forms[kind]
+        tensor = scope.constants.tensor(name)
+        if tensor is not None and kind == self._half.kind:
+            return self._constant_form(name, scope)
+        fresh = self._names.fresh(f"{name}_{_short(kind)}")
+        element = TensorProto.FLOAT if kind == _FLOAT else self._half.element
+        source = next(iter(forms.values()))
+        cast = self._names.fresh(f"{fresh}/Cast")
+        scope.nodes.append(helper.make_node("Cast", [source], [fresh], name=cast, to=element))
+        scope.add_form(name, kind, fresh)
+        return fresh
+
+    def _constant_form(self, name: str, scope: _Scope) -> str:
+        """Add a constant's half to the graph that it is in."""
+        owner = scope
+        while owner.parent is not None and name not in set(owner.constants.names()):
+            owner = owner.parent
+        array = owner.constants.array(name)
+        assert array is not None  # noqa: S101 - it is a constant there
+        fresh = self._names.fresh(f"{name}_{_short(self._half.kind)}")
+        with np.errstate(over="ignore"):
+            halves = array.astype(self._half.dtype)
+        owner.graph.initializer.append(self._sink.tensor(fresh, self._half.element, halves))
+        owner.add_form(name, _FLOAT, name)
+        owner.add_form(name, self._half.kind, fresh)
+        return fresh
+
+    def _make(
+        self, node: NodeProto, signature: Signature | None, variables: set[str], scope: _Scope
+    ) -> None:
+        casts = []
+        for index, name in enumerate(node.output):
+            if not name:
+                continue
+            formal = signature.output(index) if signature is not None else None
+            if formal is None or formal.kind not in variables:
+                kind = self._types.get(name)
+                scope.forms[name] = {_FLOAT: name} if kind == _FLOAT else None
+            elif name in self._pinned:
+                fresh = self._names.fresh(f"{name}_{_short(self._half.kind)}")
+                node.output[index] = fresh
+                cast = self._names.fresh(f"{name}/Cast")
+                casts.append(
+                    helper.make_node("Cast", [fresh], [name], name=cast, to=TensorProto.FLOAT)
+                )
+                scope.forms[name] = {_FLOAT: name, self._half.kind: fresh}
+            else:
+                scope.forms[name] = {self._half.kind: name}
+        scope.nodes += [node, *casts]
+        if variables:
+            self._result.nodes.append(graphs.label(node))
+
+
+def _maps(forms: MutableMapping[str, _Forms | None]) -> list[MutableMapping[str, _Forms | None]]:
+    return [*forms.maps] if isinstance(forms, ChainMap) else [forms]
+
+
+def _short(kind: str) -> str:
+    return kind.removeprefix("tensor(").removesuffix(")")
+
+
+def _outputs(graph: GraphProto) -> list[str]:
+    """Return the names of a graph's outputs and of those of all bodies in it."""
+    found = [value.name for value in graph.output]
+    for node in graph.node:
+        for body in bodies(node):
+            found += _outputs(body)
+    return found
+
+
+def told(kept: Mapping[str, str]) -> str:
+    """Return why nodes stayed in single precision, most frequent reasons first, for people."""
+    reasons = Counter(kept.values())
+    return "; ".join(f"{count} because {why}" for why, count in reasons.most_common())

@@ -1,0 +1,260 @@
+"""Runs a model and looks at the values inside it: their limits, and how they are distributed.
+
+ONNX Runtime's own calibrators keep every activation of every sample until the end (3 to 3.5 GB for a
+text detector). Here limits are reduced inside the graph, and histograms are made of one sample at a
+time, of as many values at once as fit into a fixed share of memory.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
+
+from enginewright_runtime.core.failure import SessionError
+from enginewright_runtime.core.limits import threads
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.inference import sort
+from enginewright_runtime.graph.splicing import Names
+from enginewright_runtime.prepare.quantize.signatures import element_types
+from enginewright_runtime.session.base import CPU_PROVIDER
+from enginewright_runtime.session.extensions.libraries import of_model, register
+
+Array = NDArray[Any]
+Feeds = Mapping[str, Array]
+BINS: Final = 2048  # as TensorRT's entropy calibrator has
+_BESIDE: Final = "quantize-observed.onnx"  # beside the model, for its external data
+_AT_ONCE: Final = 256 << 20  # bytes of activations that are outputs of one run
+_ERRORS: Final = 3
+
+
+@dataclass
+class Limits:
+    """Least and greatest finite value that was seen; of nothing at all before the first."""
+
+    low: float = float("inf")
+    high: float = float("-inf")
+    elements: int = 0  # of the largest sample
+
+    @property
+    def seen(self) -> bool:
+        """Tell whether there was a value."""
+        return self.low <= self.high
+
+    @property
+    def largest(self) -> float:
+        """Return the greatest absolute value."""
+        return max(abs(self.low), abs(self.high)) if self.seen else 0.0
+
+    def add(self, low: float, high: float, elements: int) -> None:
+        """Widen the limits by those of a sample."""
+        self.elements = max(self.elements, elements)
+        if np.isfinite(low) and np.isfinite(high):
+            self.low, self.high = min(self.low, low), max(self.high, high)
+
+
+def single_values(model: ModelProto) -> list[str]:
+    """Return the names of all single-precision values that inputs and nodes of the main graph make."""
+    types = element_types(model)
+    made = [value.name for value in model.graph.input]
+    made += [
+        name for node in model.graph.node if node.op_type != "Constant" for name in node.output
+    ]
+    constant = {tensor.name for tensor in model.graph.initializer}
+    return [name for name in made if types.get(name) == "tensor(float)" and name not in constant]
+
+
+def value_types(path: Path) -> dict[str, str]:
+    """Return the type strings of what nodes of the main graph make, as ONNX Runtime finds them.
+
+    It knows the operators of a library of the user's, which no schema of ONNX's describes.
+
+    Raises:
+        SessionError: ONNX Runtime refuses the model.
+    """
+
+    def expose_all(model: ModelProto) -> None:
+        declared = {value.name for value in model.graph.output}
+        model.graph.output.extend(
+            ValueInfoProto(name=name)
+            for node in model.graph.node
+            if node.op_type != "Constant"
+            for name in node.output
+            if name and name not in declared
+        )
+
+    with _Session(path, expose_all) as session:
+        return session.types()
+
+
+def limits(
+    path: Path,
+    names: Sequence[str],
+    samples: Iterable[Feeds],
+    told: Callable[[], None] = lambda: None,
+) -> dict[str, Limits]:
+    """Return the limits of values over all samples.
+
+    Args:
+        path: of the model; its folder must be writable.
+        names: of single-precision values of the main graph.
+        samples: inputs by name.
+        told: called after every sample.
+
+    Raises:
+        SessionError: ONNX Runtime refuses the model or a sample.
+    """
+    found = {name: Limits() for name in names}
+    if not found:
+        return found
+    with _Session(path, lambda model: _reduce(model, names)) as session:
+        for feeds in samples:
+            values = session.run(feeds)
+            for index, name in enumerate(names):
+                low, high, size = values[3 * index : 3 * index + 3]
+                found[name].add(float(low), float(high), int(size))
+            told()
+    return found
+
+
+@dataclass
+class Histogram:
+    """How often values lie in each of `BINS` equal parts between two limits."""
+
+    low: float
+    high: float
+    counts: NDArray[np.int64]
+
+
+def histograms(
+    path: Path,
+    ranges: Mapping[str, Limits],
+    samples: Callable[[], Iterable[Feeds]],
+    told: Callable[[], None] = lambda: None,
+) -> dict[str, Histogram]:
+    """Return histograms of values between their limits.
+
+    Memory is bounded by the number of values looked at in one pass; there are as many passes over
+    the samples as that takes.
+
+    Args:
+        path: of the model.
+        ranges: what `limits` found for these samples.
+        samples: gives the samples, for every pass.
+        told: called after every sample of every pass.
+    """
+    found = {
+        name: Histogram(each.low, each.high, np.zeros(BINS, np.int64))
+        for name, each in ranges.items()
+        if each.seen and each.high > each.low
+    }
+    for group in groups({name: ranges[name].elements for name in found}):
+        with _Session(path, lambda model, group=group: _expose(model, group)) as session:  # type: ignore[misc]  # mypy cannot infer a default's type
+            for feeds in samples():
+                for name, array in zip(group, session.run(feeds), strict=True):
+                    histogram = found[name]
+                    finite = array[np.isfinite(array)]
+                    span = (histogram.low, histogram.high)
+                    histogram.counts += np.histogram(finite, BINS, span)[0]
+                told()
+    return found
+
+
+def groups(elements: Mapping[str, int]) -> list[list[str]]:
+    """Split values into groups whose arrays fit into memory at once; a large one is alone. Pure."""
+    found: list[list[str]] = []
+    room = 0
+    for name, count in elements.items():
+        size = 4 * count
+        if not found or size > room:
+            found.append([])
+            room = _AT_ONCE
+        found[-1].append(name)
+        room -= size
+    return found
+
+
+class _Session:
+    """A session of a model with more outputs, whose file lies beside the model's weights meanwhile."""
+
+    def __init__(self, path: Path, change: Callable[[ModelProto], None]) -> None:
+        self._source = path
+        self._changed = path.with_name(_BESIDE)
+        self._change = change
+
+    def __enter__(self) -> Self:
+        model = graphs.parse(self._source)
+        sort(model.graph)
+        self._change(model)
+        self._changed.write_bytes(model.SerializeToString())
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads()
+        options.inter_op_num_threads = 1
+        options.log_severity_level = _ERRORS
+        # what is exposed is what the graph of the file computes, fused kernels apart
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.enable_cpu_mem_arena = False  # which never gives back what one sample needed
+        register(options, of_model(self._source))
+        try:
+            self._session = ort.InferenceSession(
+                str(self._changed), options, providers=[CPU_PROVIDER]
+            )
+        except Exception as error:
+            # exceptions of ONNX Runtime share no base class but Exception
+            self._changed.unlink()
+            raise SessionError(str(error)) from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._changed.unlink()
+
+    def types(self) -> dict[str, str]:
+        """Return the type strings of the outputs."""
+        return {output.name: output.type for output in self._session.get_outputs()}
+
+    def run(self, feeds: Feeds) -> list[Array]:
+        """Return the outputs in their order."""
+        try:
+            results: list[Array] = self._session.run(None, dict(feeds))
+        except Exception as error:
+            raise SessionError(str(error)) from error
+        return results
+
+
+def _reduce(model: ModelProto, names: Sequence[str]) -> None:
+    """Make the limits and sizes of values the model's only outputs."""
+    graph = model.graph
+    fresh = Names(model)
+    del graph.output[:]
+    for name in names:
+        for operator, element in (
+            ("ReduceMin", TensorProto.FLOAT),
+            ("ReduceMax", TensorProto.FLOAT),
+            ("Size", TensorProto.INT64),
+        ):
+            output = fresh.fresh(f"{name}/{operator}")
+            attributes: dict[str, Any] = {} if operator == "Size" else {"keepdims": 0}
+            graph.node.append(
+                helper.make_node(operator, [name], [output], name=output, **attributes)
+            )
+            graph.output.append(helper.make_tensor_value_info(output, element, []))
+
+
+def _expose(model: ModelProto, names: Sequence[str]) -> None:
+    """Make these values the model's only outputs."""
+    graph = model.graph
+    del graph.output[:]
+    inputs = {value.name for value in graph.input}
+    for name in names:
+        if name in inputs:  # ONNX Runtime takes no input for an output
+            graph.node.append(helper.make_node("Identity", [name], [f"{name}/observed"]))
+        output = f"{name}/observed" if name in inputs else name
+        graph.output.append(ValueInfoProto(name=output, type=_float()))
+
+
+def _float() -> TypeProto:
+    return helper.make_tensor_type_proto(TensorProto.FLOAT, None)

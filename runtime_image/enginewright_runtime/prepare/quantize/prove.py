@@ -1,0 +1,173 @@
+"""Compares models of another precision with the golden outputs: every proof here goes through this.
+
+The samples are the golden ones, with the source's outputs, and some of the calibration data, with the
+outputs of the model before: golden inputs may be drawn at random, which says little of a detector.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from enginewright.contract.manifest import OutputParity, VaryingOutput
+from numpy.typing import NDArray
+
+from enginewright_runtime.core.failure import SessionError
+from enginewright_runtime.proof.golden_run import EXPECTED, INPUTS, OUTPUTS, run_sample, types_of
+from enginewright_runtime.proof.parity import (
+    ComparedWith,
+    Comparison,
+    Tolerances,
+    Verdict,
+    scales_of,
+)
+from enginewright_runtime.session import loading
+from enginewright_runtime.session.arrays import read_arrays
+from enginewright_runtime.session.runner import Runner
+from enginewright_runtime.session.samples import in_memory, read_samples
+from enginewright_runtime.session.signature import Signature, read_signature
+
+Array = NDArray[Any]
+MOST_OF_CALIBRATION: Final = 8  # samples that take part in proofs
+_REFERENCE: Final = "cpu"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Inputs, and the outputs that are wanted for them."""
+
+    name: str
+    feeds: Mapping[str, Array]
+    wanted: Mapping[str, Array]
+    expected: Mapping[str, Array]  # of the exporting framework; {}: not known
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How a model compares."""
+
+    agrees: bool
+    error: float  # see `error_of`; to compare proofs of one model with each other
+    words: str | None  # the first thing that does not agree
+    outputs: tuple[OutputParity, ...]
+
+
+class Model:
+    """A session on ONNX Runtime's CPU provider, run as the server does."""
+
+    def __init__(self, path: Path, level: str | None = None) -> None:
+        """Load the model; `level`: of graph optimisations, a key of `optimization.LEVELS`."""
+        session = loading.create(_REFERENCE, path, level=level).session
+        self.signature: Signature = read_signature(session.get_inputs(), session.get_outputs(), ())
+        self._runner = Runner(session, self.signature)
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Return all outputs; raises SessionError in ONNX Runtime's words."""
+        try:
+            return run_sample(self._runner, self.signature, dict(feeds))
+        except Exception as error:
+            # exceptions of ONNX Runtime share no base class but Exception
+            raise SessionError(str(error)) from error
+
+
+@dataclass
+class Prover:
+    """Samples and tolerances; each model is held against them."""
+
+    tolerances: Tolerances
+    samples: list[Sample] = field(default_factory=list)
+    dtypes: dict[str, str] = field(default_factory=dict)
+    varying: Sequence[VaryingOutput] = ()
+
+    @classmethod
+    def of(
+        cls,
+        source: Path,
+        golden: Path,
+        tolerances: Tolerances,
+        further: Iterable[Mapping[str, Array]] = (),
+        varying: Sequence[VaryingOutput] = (),
+    ) -> "Prover":
+        """Read the golden samples, and run the model before on further ones.
+
+        Args:
+            source: the model before, in single precision.
+            golden: folder of the golden inputs and outputs.
+            tolerances: for the models to be proven.
+            further: inputs beyond the golden ones.
+            varying: outputs that differ from run to run of the source.
+
+        Raises:
+            SessionError: ONNX Runtime's CPU provider cannot run the model before.
+        """
+        model = Model(source)
+        prover = cls(tolerances, dtypes=types_of(model.signature), varying=varying)
+        signature = model.signature
+        path = golden / EXPECTED
+        expected = read_arrays(path) if path.exists() else {}
+        prover.samples = [
+            Sample(
+                each.name,
+                each.feeds,
+                each.expected,
+                {
+                    name: in_memory(array, signature.outputs[name].datatype)
+                    for name, array in expected.get(each.name, {}).items()
+                    if name in signature.outputs
+                },
+            )
+            for each in read_samples(golden / INPUTS, golden / OUTPUTS, signature)
+        ]
+        prover.samples += [
+            Sample(f"calibration {index}", feeds, model.run(feeds), {})
+            for index, feeds in enumerate(further)
+        ]
+        return prover
+
+    def prove(self, path: Path, level: str | None = None) -> Proof:
+        """Run a model on all samples; raises SessionError where ONNX Runtime refuses it."""
+        model = Model(path, level)
+        sides: tuple[tuple[ComparedWith, dict[str, Mapping[str, Array]]], ...] = (
+            ("source", {each.name: each.wanted for each in self.samples}),
+            ("expected", {each.name: each.expected for each in self.samples if each.expected}),
+        )
+        comparisons = [(self._comparison(name, wanted), wanted) for name, wanted in sides if wanted]
+        for sample in self.samples:
+            found = model.run(sample.feeds)
+            for comparison, wanted in comparisons:
+                again = partial(model.run, sample.feeds)
+                comparison.add(sample.name, wanted.get(sample.name, {}), found, again)
+        verdicts = [comparison.verdict() for comparison, _ in comparisons]
+        return Proof(
+            agrees=all(verdict.agrees for verdict in verdicts),
+            error=error_of(verdicts[0]),
+            words=next((verdict.words for verdict in verdicts if not verdict.agrees), None),
+            outputs=tuple(output for verdict in verdicts for output in verdict.outputs),
+        )
+
+    def _comparison(
+        self, name: ComparedWith, wanted: Mapping[str, Mapping[str, Array]]
+    ) -> Comparison:
+        scales = scales_of(wanted, self.dtypes)
+        return Comparison(name, self.tolerances, self.dtypes, scales, self.varying)
+
+
+def error_of(verdict: Verdict) -> float:
+    """Return one figure: 1 - cosine of the worst output, infinite where there is NaN.
+
+    With independent rounding in each node, what nodes cost adds up in this figure (cosine = 1 / sqrt(1 +
+    e^2), and squares of errors add up); so a share of it is a share of the cost.
+    """
+    errors = [_error(output) for output in verdict.outputs]
+    return max(errors, default=0.0)
+
+
+def _error(output: OutputParity) -> float:
+    if output.nan or output.inf:
+        return math.inf
+    if output.cosine is not None:
+        return max(0.0, 1.0 - output.cosine)
+    return float(np.square(output.max_rel_error or 0.0) / 2)

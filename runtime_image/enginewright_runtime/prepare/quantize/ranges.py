@@ -1,0 +1,78 @@
+"""Learns the ranges of values from calibration data, by the method that is asked for."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+
+from enginewright_runtime.prepare.quantize.calibration import CalibrationData
+from enginewright_runtime.prepare.quantize.observing import Histogram, Limits, histograms, limits
+from enginewright_runtime.prepare.quantize.scales import entropy_limit, percentile_limits
+
+Method: TypeAlias = Literal["MinMax", "Entropy", "Percentile"]
+Ranges: TypeAlias = dict[str, tuple[float, float]]
+_PERCENTILE: Final = 0.9999  # of the values; what TensorRT's calibrators and toolkits take
+
+
+def learn(
+    model: Path,
+    names: Sequence[str],
+    data: CalibrationData,
+    method: Method,
+    told: Callable[[float], None] = lambda _: None,
+) -> Ranges:
+    """Return least and greatest value to keep, by name; values that were never finite are left out.
+
+    Args:
+        model: in single precision; its folder must be writable.
+        names: of its values.
+        data: the samples.
+        method: MinMax keeps all; Percentile all but the farthest; Entropy loses least information.
+        told: called with the share that is done, 0 to 1.
+
+    Raises:
+        SessionError: ONNX Runtime refuses a sample.
+        StageFailure: CalibrationInvalid.
+    """
+    passes = 1 if method == "MinMax" else 2
+    count = _Count(data.samples * passes, told)
+    found = {
+        name: each for name, each in limits(model, names, data, count.one).items() if each.seen
+    }
+    if method == "MinMax":
+        return {name: (each.low, each.high) for name, each in found.items()}
+    counted = histograms(model, found, lambda: data, count.one)
+    return {name: _range(each, counted.get(name), method) for name, each in found.items()}
+
+
+class _Count:
+    """Counts runs; of how many passes the memory allows is known late, so the share stops short of 1."""
+
+    def __init__(self, runs: int, told: Callable[[float], None]) -> None:
+        self._runs = max(1, runs)
+        self._told = told
+        self._done = 0
+
+    def one(self) -> None:
+        self._done += 1
+        self._told(min(0.99, self._done / self._runs))
+
+
+def _range(limits_: Limits, histogram: Histogram | None, method: Method) -> tuple[float, float]:
+    if histogram is None:  # one value
+        return limits_.low, limits_.high
+    if method == "Percentile":
+        return percentile_limits(histogram.counts, histogram.low, histogram.high, _PERCENTILE)
+    largest = entropy_limit(folded(histogram), limits_.largest)
+    return max(limits_.low, -largest), min(limits_.high, largest)
+
+
+def folded(histogram: Histogram) -> Sequence[int]:
+    """Return a histogram of absolute values out of one of values: what entropy is measured on."""
+    counts = histogram.counts
+    edges = np.linspace(histogram.low, histogram.high, len(counts) + 1)
+    centres = np.abs((edges[:-1] + edges[1:]) / 2)
+    largest = max(abs(histogram.low), abs(histogram.high))
+    result, _ = np.histogram(centres, len(counts), (0.0, largest), weights=counts)
+    return [int(each) for each in result]

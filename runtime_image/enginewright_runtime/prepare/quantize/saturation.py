@@ -1,0 +1,53 @@
+"""Whether a model's INT8 products saturate on processors whose kernels sum them in 16 bits. Pure but for weights.
+
+ONNX Runtime sums products of UINT8 and INT8 so where there is no VNNI; of equal types it never does. OpenVINO
+makes UINT8 of INT8 activations, so both saturate there (both measured with kernels without VNNI).
+"""
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.prepare.quantize.existing import existing
+from enginewright_runtime.prepare.quantize.forms import REDUCED_INT8
+
+_MATRIX: Final = 2
+_ZERO_POINT: Final = 2  # input of QuantizeLinear
+
+
+def saturable(model: ModelProto, folder: Path, backend: str) -> bool:
+    """Tell whether a quantised model has products that 16 bits do not hold.
+
+    Args:
+        model: parsed without its external data.
+        folder: of its external data; weights are read one at a time.
+        backend: that runs it: cpu or openvino.
+    """
+    if not existing(model).quantized:
+        return False
+    if backend == "cpu" and not any(map(_makes_unsigned, graphs.walk_nodes(model))):
+        tensors = graphs.walk_tensors(model)
+        if not any(each.data_type == TensorProto.UINT8 for each in tensors):
+            return False
+    return any(
+        tensor.data_type == TensorProto.INT8
+        and len(tensor.dims) >= _MATRIX
+        and _exceeds(tensor, folder)
+        for tensor in graphs.walk_tensors(model)
+    )
+
+
+def _makes_unsigned(node: NodeProto) -> bool:
+    """Tell whether a node makes UINT8 where no tensor says so."""
+    if node.op_type == "QuantizeLinear":
+        return len(node.input) <= _ZERO_POINT or not node.input[_ZERO_POINT]
+    return "Dynamic" in node.op_type or node.op_type == "MatMulIntegerToFloat"
+
+
+def _exceeds(tensor: TensorProto, folder: Path) -> bool:
+    array = numpy_helper.to_array(tensor, str(folder))
+    least, greatest = array.min(initial=0), array.max(initial=0)
+    return bool(greatest > REDUCED_INT8.high or int(least) < np.int64(REDUCED_INT8.low))

@@ -1,0 +1,140 @@
+"""Scales and zero points, and what they make of values. Pure arithmetic, on NumPy."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginewright_runtime.prepare.quantize.forms import Grid
+
+Array = NDArray[Any]
+# A scale of subnormal size is flushed to zero by kernels, and then divided by.
+_SMALLEST: Final = float(np.finfo(np.float32).tiny)
+
+
+@dataclass(frozen=True)
+class Quantizer:
+    """One scale and zero point for all elements."""
+
+    scale: float
+    zero_point: int
+
+
+@dataclass(frozen=True)
+class QuantizedWeight:
+    """A weight on a grid, `values * scales` along the axis; `axis` None: one scale for all."""
+
+    values: Array
+    scales: NDArray[np.float32]  # [] or [channels]
+    axis: int | None
+
+
+def quantizer(low: float, high: float, grid: Grid, *, symmetric: bool) -> Quantizer:
+    """Return the scale and zero point for values between two limits; zero always lies on the grid."""
+    low, high = min(low, 0.0), max(high, 0.0)
+    if symmetric:
+        return Quantizer(max(max(-low, high) / grid.high, _SMALLEST), 0)
+    scale = max((high - low) / (grid.high - grid.low), _SMALLEST)
+    zero_point = round(grid.low - low / scale)
+    return Quantizer(scale, int(min(max(zero_point, grid.low), grid.high)))
+
+
+def quantize_weight(array: Array, grid: Grid, axis: int | None) -> QuantizedWeight:
+    """Quantise a weight symmetrically, a scale for each index along `axis` or one for all."""
+    exact = array.astype(np.float32)
+    others = tuple(each for each in range(exact.ndim) if each != axis)
+    largest = np.abs(exact).max(axis=others if axis is not None else None, initial=0.0)
+    # a channel of zeros has any scale
+    scales = np.where(largest > 0, largest / np.float32(grid.high), 1.0).astype(np.float32)
+    scales = np.maximum(scales, np.float32(_SMALLEST))
+    shape = [1] * exact.ndim
+    if axis is not None:
+        shape[axis] = -1
+    scaled = exact / scales.reshape(shape)
+    if np.issubdtype(np.dtype(grid.dtype), np.integer):
+        scaled = np.rint(scaled)
+    values = np.clip(scaled, grid.low, grid.high).astype(grid.dtype)
+    return QuantizedWeight(values, scales, axis)
+
+
+def quantize_bias(array: Array, scales: NDArray[np.float64]) -> NDArray[np.int32] | None:
+    """Return a bias as 32-bit integers; None where it does not fit."""
+    scaled = np.rint(array.astype(np.float64) / scales)
+    limits = np.iinfo(np.int32)
+    if not np.isfinite(scaled).all() or (np.abs(scaled) > limits.max).any():
+        return None
+    return scaled.astype(np.int32)
+
+
+def channel_axis(operator: str, rank: int, *, transposed: bool = False) -> int | None:
+    """Return the axis of a weight that has an index for each output channel; None: none has."""
+    if operator == "Conv":
+        return 0
+    if operator == "Gemm":
+        return 0 if transposed else 1
+    return 1 if rank == 2 else None  # a stack of matrices has no axis that they share
+
+
+def entropy_limit(counts: Sequence[int] | NDArray[np.int64], largest: float) -> float:
+    """Return the limit beyond which values are best cut off, by the divergence of the distributions.
+
+    The calibration of S. Migacz, "8-bit Inference with TensorRT" (GTC 2017): of all limits that one for
+    which the distribution in 128 levels has the least Kullback-Leibler divergence from the true one.
+
+    Args:
+        counts: histogram of absolute values from 0 to `largest`.
+        largest: the limit if nothing is cut off.
+    """
+    histogram = np.asarray(counts, np.float64).copy()
+    # Zeros, half of all values behind a Relu, lose nothing whatever the limit is: they must not count
+    # (NVIDIA's pytorch-quantization, calib/histogram.py, does the same).
+    histogram[0] = histogram[1]
+    if histogram.sum() == 0:
+        return largest
+    best, found = float("inf"), len(histogram)
+    for edge in range(_LEVELS, len(histogram) + 1, _STEP):
+        inside = histogram[:edge]
+        true = inside.copy()
+        true[-1] += histogram[edge:].sum()
+        starts = np.arange(_LEVELS) * edge // _LEVELS
+        sums = np.add.reduceat(inside, starts)
+        filled = np.add.reduceat((inside > 0).astype(np.float64), starts)
+        sizes = np.diff(np.append(starts, edge))
+        means = np.divide(sums, filled, out=np.zeros_like(sums), where=filled > 0)
+        coarse = np.where(inside > 0, np.repeat(means, sizes), 0.0)
+        divergence = _divergence(true, coarse)
+        if divergence < best:
+            best, found = divergence, edge
+    return largest * found / len(histogram)
+
+
+_LEVELS: Final = 128
+_STEP: Final = 8  # bins; each candidate costs a pass over the histogram
+
+
+def _divergence(true: NDArray[np.float64], coarse: NDArray[np.float64]) -> float:
+    if not coarse.sum():
+        return float("inf")
+    p = true / true.sum()
+    q = coarse / coarse.sum()
+    there = p > 0
+    # what the coarse distribution has lost altogether counts as much as its least
+    q = np.where(there & (q <= 0), 1e-9, q)
+    return float((p[there] * np.log(p[there] / q[there])).sum())
+
+
+def percentile_limits(
+    counts: Sequence[int] | NDArray[np.int64], low: float, high: float, share: float
+) -> tuple[float, float]:
+    """Return the limits between which this share of the values lies, as much cut off at both ends."""
+    cumulated = np.cumsum(np.asarray(counts, np.float64))
+    if not cumulated[-1]:
+        return low, high
+    cumulated /= cumulated[-1]
+    outside = (1.0 - share) / 2
+    edges = np.linspace(low, high, len(cumulated) + 1)
+    first = int(np.searchsorted(cumulated, outside, side="right"))
+    last = int(np.searchsorted(cumulated, 1.0 - outside, side="left"))
+    return float(edges[first]), float(edges[min(last, len(cumulated) - 1) + 1])

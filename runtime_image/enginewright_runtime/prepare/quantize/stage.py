@@ -1,0 +1,518 @@
+"""Gives the model the precision that is asked for, or the fastest one that keeps parity: docs/precision.md.
+
+What is made is proven before it is kept: on ONNX Runtime's CPU provider, and on the backend that is to
+serve where that needs no device.
+"""
+
+import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from enginewright.contract.images import DEVICE_BACKENDS
+from enginewright.contract.manifest import Change, NodeCost, OutputParity
+from enginewright.contract.precisions import supported
+from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.contract.report import Finding, StageReport, name_nodes
+from enginewright.contract.task import Precision, PrepareTask, Recipe
+
+from enginewright_runtime.core.digests import MODEL_NAME
+from enginewright_runtime.core.failure import SessionError, StageFailure
+from enginewright_runtime.core.handoff import (
+    CALIBRATION_FOLDER,
+    GOLDEN_FOLDER,
+    QUANTIZED_FOLDER,
+    Converted,
+    Golden,
+    Quantized,
+)
+from enginewright_runtime.core.isolation import Limits, run_isolated
+from enginewright_runtime.core.limits import memory_of_child
+from enginewright_runtime.core.logs import counted
+from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.prepare.quantize.calibration import ENOUGH
+from enginewright_runtime.prepare.quantize.choosing import Candidate, Choice, Times, choose
+from enginewright_runtime.prepare.quantize.existing import existing
+from enginewright_runtime.prepare.quantize.making import PREFIX, ROUNDING, Made, Order
+from enginewright_runtime.prepare.quantize.saturation import saturable
+from enginewright_runtime.prepare.quantize.telling import followed
+from enginewright_runtime.proof import costs
+from enginewright_runtime.proof.golden_run import EXPECTED, INPUTS, OUTPUTS
+from enginewright_runtime.proof.latency import comparing
+from enginewright_runtime.session import processor
+
+_log: Final = logging.getLogger(__name__)
+_MAKE: Final = "enginewright_runtime.prepare.quantize.making:make"
+_WIDEN: Final = "enginewright_runtime.prepare.quantize.making:write_widened"
+_JUDGE: Final = "enginewright_runtime.proof.golden_run:run_judged"
+_CALIBRATED: Final = frozenset({"INT8", "FP8"})
+_OWN: Final = "own"
+_SECONDS: Final = 4 * 3600.0  # calibrating with very much data; a hang ends some time
+_MOST_NODES: Final = 100  # kept in a change and in a finding
+_TOLD: Final = 3  # groups of nodes that a failure names
+
+
+def run(task: PrepareTask, paths: Paths) -> StageReport:
+    """Make the model that serves; leaves `Quantized`.
+
+    Raises:
+        StageFailure: PrecisionUnsupported, CalibrationInvalid; QuantizationFailed, naming the nodes
+            that cost most accuracy; BackendCrashed, OutOfMemory, ModelTooLarge.
+    """
+    with _workbench(paths.work):
+        return _Quantization(task.recipe, paths.work).run()
+
+
+@contextmanager
+def _workbench(work: Path) -> Iterator[None]:
+    """Remove what is tried, and what an earlier try that was ended has left."""
+    _clear(work)
+    try:
+        yield
+    finally:
+        _clear(work)
+
+
+def _clear(work: Path) -> None:
+    for path in (*work.glob(f"{PREFIX}*"), *work.glob(f"*/{PREFIX}*")):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+
+
+@dataclass
+class _Told:
+    """What the report will say."""
+
+    warnings: list[Finding] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def warn(self, reason: Reason, message: str, nodes: tuple[str, ...] = ()) -> None:
+        self.warnings.append(
+            Finding(
+                severity="warning",
+                reason=reason,
+                message=message,
+                nodes=nodes[:_MOST_NODES],
+                node_count=len(nodes),
+            )
+        )
+
+
+class _Quantization:
+    """One run of the stage."""
+
+    def __init__(self, recipe: Recipe, work: Path) -> None:
+        self._recipe = recipe
+        self._work = work
+        self._converted = Converted.pick_up(work)
+        self._golden = Golden.pick_up(work)
+        self._source = work / self._converted.folder / MODEL_NAME
+        self._told = _Told()
+
+    def run(self) -> StageReport:
+        wanted = self._recipe.precision
+        if wanted is not None:
+            return self._asked(wanted)
+        if not self._recipe.allowed_precisions:
+            return self._keep(None, "the model keeps its own precision")
+        return self._automatic()
+
+    # a precision that is asked for
+
+    def _asked(self, wanted: Precision) -> StageReport:
+        have = existing(graphs.parse(self._source))
+        if refused := have.refuses(wanted):
+            raise StageFailure(
+                Reason.PRECISION_UNSUPPORTED,
+                f"spec.precision is {wanted}, and {refused}",
+                nodes=have.quantized[:_MOST_NODES],
+                remedy="export the model in FP32, or leave spec.precision out to serve it as it is",
+            )
+        if have.precision == wanted:
+            return self._keep(wanted, f"the model is {wanted} already and is served as it is")
+        if refused := supported(wanted, None, self._recipe.backend):
+            raise StageFailure(
+                Reason.PRECISION_UNSUPPORTED, f"spec.precision is {wanted}, and {refused}"
+            )
+        if refused := self._lacks_data(wanted):
+            raise StageFailure(
+                Reason.CALIBRATION_INVALID,
+                f"spec.precision is {wanted}, and {refused}",
+                remedy="add spec.quantization.calibration",
+            )
+        made = self._make(wanted)
+        if not made.agrees:
+            raise self._failed(wanted, made)
+        if refused := self._fails_on_backend(wanted):
+            raise StageFailure(Reason.QUANTIZATION_FAILED, f"the {wanted} model {refused}")
+        return self._leave(wanted, made, "")
+
+    def _lacks_data(self, wanted: Precision) -> str | None:
+        """Return what the precision needs and is not there, in words; None: nothing."""
+        if wanted not in _CALIBRATED or self._calibration() is not None:
+            return None
+        if wanted == "INT8" and self._recipe.backend == "cpu":
+            return None  # ranges are found while it runs
+        return f"on backend {self._recipe.backend} it needs data to learn ranges from"
+
+    def _failed(self, wanted: Precision, made: Made) -> StageFailure:
+        """Return the refusal, naming what costs most."""
+        told = [f"{name_nodes(list(cost.nodes))} ({cost.error:.2g})" for cost in made.costs]
+        units = len(made.changed) + len(made.excluded)
+        message = (
+            f"the {wanted} model does not keep parity: {made.words}; its error, 1 - cosine, is"
+            f" {made.first_error:.2g}, and leaving out as many of its {counted(units, 'node')} as"
+            " spec.quantization.maxExcludedShare allows does not suffice"
+        )
+        dearest = "; alone these cost most: "
+        remedy = REMEDIES[Reason.QUANTIZATION_FAILED]
+        if wanted not in _CALIBRATED:
+            remedy = (
+                "choose another spec.precision, or widen spec.parity if the drift is acceptable"
+            )
+            if self._recipe.samples_uri is None:
+                # what is drawn may drive a model where real data never does
+                remedy = f"give real data in spec.parity.samples, {remedy}"
+        nodes = tuple(dict.fromkeys(label for cost in made.costs for label in cost.nodes))
+        finding = Finding(
+            severity="error",
+            reason=Reason.QUANTIZATION_FAILED,
+            message=f"{message}{dearest if told else ''}{', '.join(told)}; {remedy}",
+            nodes=nodes[:_MOST_NODES],
+            node_count=len(nodes),
+        )
+        return StageFailure(
+            Reason.QUANTIZATION_FAILED,
+            f"{message}{dearest if told else ''}{', '.join(told[:_TOLD])}",
+            nodes=nodes[:_MOST_NODES],
+            remedy=remedy,
+            findings=(finding, *self._told.warnings),
+        )
+
+    # automatic
+
+    def _automatic(self) -> StageReport:
+        allowed = self._recipe.allowed_precisions
+        names = ", ".join(allowed)
+        have = existing(graphs.parse(self._source))
+        if have.precision != "FP32":
+            return self._keep(None, f"the model is {have.precision} already and keeps that")
+        if self._recipe.backend in DEVICE_BACKENDS:
+            return self._keep(
+                None,
+                f"the model keeps its own precision: {names} would do, and which is fastest can be"
+                " measured on a device alone; set spec.precision to have one",
+            )
+        made: dict[Precision, Made] = {}
+        candidates: dict[Precision, Candidate] = {}
+        for precision in allowed:
+            refused = self._try(precision, made)
+            candidates[precision] = Candidate(precision, refused)
+        times = self._measure([each for each in made if self._out(each).exists()])
+        choice = choose(
+            times.get(_OWN),
+            [
+                Candidate(each.precision, each.refused, times.get(each.precision))
+                for each in candidates.values()
+            ],
+        )
+        return self._settle(choice, made, times)
+
+    def _try(self, precision: Precision, made: dict[Precision, Made]) -> str | None:
+        """Make and prove a candidate; return why it cannot serve, in words; None: it can."""
+        if refused := supported(precision, None, self._recipe.backend):
+            return refused
+        if precision in _CALIBRATED and self._calibration() is None:
+            return "there is no spec.quantization.calibration to learn ranges from"
+        try:
+            made[precision] = self._make(precision)
+        except StageFailure as failure:
+            if failure.reason not in {Reason.QUANTIZATION_FAILED, Reason.PRECISION_UNSUPPORTED}:
+                raise
+            return failure.message
+        if not made[precision].agrees:
+            return f"parity fails: {made[precision].words}"
+        return self._fails_on_backend(precision)
+
+    def _measure(self, precisions: list[Precision]) -> dict[str, Times]:
+        """Return the times of the model as it is and of those in other precisions."""
+        if not precisions:
+            return {}
+        models = {_OWN: self._source} | {each: self._out(each) / MODEL_NAME for each in precisions}
+        _log.info("timing %s on backend %s", ", ".join(models), self._recipe.backend)
+        results = comparing.compare(
+            [
+                comparing.Candidate(name, path, self._recipe.backend)
+                for name, path in models.items()
+            ],
+            self._work / GOLDEN_FOLDER / INPUTS,
+            usual_only=True,
+        )
+        times: dict[str, Times] = {}
+        for result in results:
+            if result.failure is not None:
+                why = f"precisions could not be timed: {result.failure.message}"
+                self._told.warn(Reason.QUANTIZATION_FAILED, why)
+            else:
+                times[result.candidate.name] = Times(result.usual_rounds)
+        # a fast one is done sooner, and only rounds of the same load compare
+        least = min((len(each.rounds) for each in times.values()), default=0)
+        return {name: Times(each.rounds[:least]) for name, each in times.items()}
+
+    def _settle(
+        self, choice: Choice, made: dict[Precision, Made], times: dict[str, Times]
+    ) -> StageReport:
+        self._told.facts["chosen"] = choice.precision or _OWN
+        self._told.facts["reasons"] = dict(choice.reasons)
+        self._told.facts["seconds"] = {name: list(each.rounds) for name, each in times.items()}
+        told = "; ".join(f"{name}: {why}" for name, why in choice.reasons.items())
+        for precision, each in made.items():
+            if precision == choice.precision:
+                return self._leave(precision, each, f"chosen of {len(choice.reasons) + 1}; {told}")
+        return self._keep(None, f"the model keeps its own precision; {told}")
+
+    # what both do
+
+    def _make(self, precision: Precision) -> Made:
+        """Make and prove a model.
+
+        Raises:
+            StageFailure: QuantizationFailed, PrecisionUnsupported, CalibrationInvalid and the like;
+                ProcessorMismatch where this machine's processor cannot prove the form.
+        """
+        self._check_processor(precision)
+        _log.info("making the model %s", precision)
+        progress = self._work / f"{PREFIX}progress"
+        order = Order(
+            precision=precision,
+            source=str(self._source),
+            golden=str(self._work / GOLDEN_FOLDER),
+            calibration=self._calibration(),
+            inputs=self._converted.inputs,
+            recipe=self._recipe,
+            out=str(self._out(precision)),
+            progress=str(progress),
+            varying=self._golden.varying,
+        )
+        try:
+            with followed(progress):
+                answer = run_isolated(
+                    _MAKE,
+                    f"making the model {precision}",
+                    limits=Limits(_SECONDS, memory_of_child()),
+                    order=order.model_dump(mode="json"),
+                )
+        except SessionError as error:
+            raise StageFailure(
+                Reason.QUANTIZATION_FAILED,
+                f"whether a model of {precision} keeps parity cannot be found out: ONNX Runtime's CPU"
+                f" provider refuses it: {plain(str(error))}",
+                remedy="leave spec.precision out, or export the model in it",
+            ) from error
+        made = Made.model_validate(answer)
+        self._told.facts[precision] = made.model_dump(mode="json")
+        self._warn_of(precision, made)
+        return made
+
+    def _check_processor(self, precision: Precision) -> None:
+        """Refuse to prove a form that needs exact products where they saturate: the proof would speak of those."""
+        here = processor.read()
+        relies = precision == "INT8" and self._recipe.int8_products == "exact"
+        if relies and here.exact_products is False:
+            raise StageFailure(
+                Reason.PROCESSOR_MISMATCH,
+                "the INT8 form is for processors whose INT8 products are exact (VNNI, AMX, ARM), and they"
+                f" saturate on this one: {here.described}",
+                remedy="correct spec.cpuFeatures of the AcceleratorClass, or keep processors without VNNI out of it",
+            )
+
+    def _warn_of(self, precision: Precision, made: Made) -> None:
+        if 0 < made.samples < ENOUGH and precision in _CALIBRATED:
+            self._told.warn(
+                Reason.CALIBRATION_TOO_SMALL,
+                f"ranges were learnt from {counted(made.samples, 'sample')}: what requests have beyond"
+                f" what these show is cut off; {REMEDIES[Reason.CALIBRATION_TOO_SMALL]}",
+            )
+        if made.excluded and made.agrees:
+            self._told.warn(
+                Reason.QUANTIZATION_FAILED,
+                f"{counted(len(made.excluded), 'node')} cost too much accuracy and stay as they were:"
+                f" {name_nodes(list(made.excluded))}; the error, 1 - cosine, was {made.first_error:.2g}"
+                f" and is {made.error:.2g}",
+                made.excluded,
+            )
+
+    def _fails_on_backend(self, precision: Precision) -> str | None:
+        """Return what is wrong on the backend that is to serve, in words; None: nothing, or not known.
+
+        Backend cpu is what every proof runs on; those with a device are proven there.
+        """
+        backend = self._recipe.backend
+        if backend == "cpu" or backend in DEVICE_BACKENDS:
+            return None
+        expected = self._work / GOLDEN_FOLDER / EXPECTED
+        try:
+            answer = run_isolated(
+                _JUDGE,
+                f"running the golden inputs on backend {backend}",
+                model=str(self._out(precision) / MODEL_NAME),
+                backend=backend,
+                inputs=str(self._work / GOLDEN_FOLDER / INPUTS),
+                outputs=str(self._work / GOLDEN_FOLDER / OUTPUTS),
+                expected=str(expected) if expected.exists() else None,
+                recipe=self._recipe.model_dump(mode="json"),
+                compared_with="source",
+                precision=precision,
+                varying=[each.model_dump(mode="json") for each in self._golden.varying],
+            )
+        except SessionError as error:
+            return f"is refused by backend {backend}: {plain(str(error))}"
+        if refused := answer["refused"]:
+            name, words = next(iter(refused.items()))
+            return f"fails on backend {backend} with golden sample {name!r}: {words}"
+        failed = answer["failed"]
+        return f"does not keep parity on backend {backend}: {failed['words']}" if failed else None
+
+    def _calibration(self) -> str | None:
+        quantization = self._recipe.quantization
+        if quantization is None or quantization.calibration is None:
+            return None
+        return str(self._work / CALIBRATION_FOLDER)
+
+    def _out(self, precision: Precision) -> Path:
+        return self._work / f"{PREFIX}{precision.lower()}"
+
+    # what is left
+
+    def _keep(self, precision: Precision | None, message: str) -> StageReport:
+        """Leave the converted model as the one that serves."""
+        self._warn_of_saturation()
+        Quantized(
+            folder=self._converted.folder,
+            precision=precision,
+            opset=self._converted.opset,
+            ir_version=self._converted.ir_version,
+            nodes=self._converted.nodes,
+            node_costs=self._golden.node_costs,
+            shape_nodes=self._converted.shape_nodes,
+            changes=self._converted.changes,
+            parity=self._golden.parity,
+            warnings=tuple(self._told.warnings),
+        ).leave(self._work)
+        return self._report(message)
+
+    def _warn_of_saturation(self) -> None:
+        """Say that what was quantised elsewhere gives other outputs on this kind of processor."""
+        here = processor.read()
+        if here.exact_products is not False or self._recipe.backend in DEVICE_BACKENDS:
+            return
+        if saturable(graphs.parse(self._source), self._source.parent, self._recipe.backend):
+            self._told.warn(
+                Reason.PROCESSOR_MISMATCH,
+                f"the model's INT8 products saturate on this processor, {here.described}: outputs differ from"
+                " those on processors with VNNI; quantise it with weights of 7 bits (reduce_range)",
+            )
+
+    def _leave(self, precision: Precision, made: Made, chosen: str) -> StageReport:
+        """Leave a model that was made as the one that serves."""
+        folder = self._work / QUANTIZED_FOLDER
+        shutil.rmtree(folder, ignore_errors=True)  # of an earlier try
+        self._out(precision).rename(folder)
+        changes = self._changes(precision, made)
+        Quantized(
+            folder=QUANTIZED_FOLDER,
+            precision=precision,
+            opset=made.opset,
+            ir_version=made.ir_version,
+            nodes=made.nodes,
+            node_costs=self._costs(folder / MODEL_NAME),
+            shape_nodes=made.shape_nodes,
+            changes=(*self._converted.changes, *changes),
+            parity=made.outputs,
+            warnings=tuple(self._told.warnings),
+        ).leave(self._work)
+        told = "; ".join(change.message for change in changes)
+        error = f"; {_worst(made.outputs)}" if made.outputs else ""
+        return self._report(f"{told}{error}{f'; {chosen}' if chosen else ''}")
+
+    def _changes(self, precision: Precision, made: Made) -> list[Change]:
+        found = []
+        if made.opset != made.source_opset:
+            found.append(
+                Change(
+                    kind="opset",
+                    message=f"converted opset {made.source_opset} to {made.opset}, for {precision}",
+                )
+            )
+        count = len(made.changed)
+        if precision not in _CALIBRATED:
+            message = f"{counted(count, 'node')} in {precision}"
+            kind = "precision"
+        else:
+            kind = "quantize"
+            message = f"quantised {counted(count, 'node')} to {precision}{self._how(made)}"
+        if made.excluded:
+            message += f", left out {len(made.excluded)} for accuracy"
+        if others := len(made.left) - len(made.excluded):
+            why = "cannot be quantised" if precision in _CALIBRATED else "stay in FP32"
+            message += f"; {others} more {why}"
+        found.append(Change(kind=kind, message=message, nodes=made.changed[:_MOST_NODES]))
+        return found
+
+    def _how(self, made: Made) -> str:
+        quantization = self._recipe.quantization
+        if quantization is None or quantization.calibration is None:
+            return ", with ranges found while it runs"
+        return f", with ranges of {counted(made.samples, 'sample')} ({quantization.calibration.method})"
+
+    def _costs(self, model: Path) -> tuple[NodeCost, ...]:
+        """Return what the nodes cost; where the model cannot be profiled, what they did before."""
+        _log.info("profiling the model on backend cpu")
+        inputs = self._work / GOLDEN_FOLDER / INPUTS
+        try:
+            if existing(graphs.parse(model)).precision != "BF16":
+                return costs.measure(model, inputs, self._recipe)
+            # ONNX Runtime's CPU provider has no such kernels
+            out = model.with_name(f"{PREFIX}widened.onnx")
+            run_isolated(_WIDEN, "widening the model", model=str(model), out=str(out))
+            return without_rounding(costs.measure(out, inputs, self._recipe))
+        except (StageFailure, SessionError) as error:
+            self._told.warn(
+                Reason.QUANTIZATION_FAILED,
+                f"node costs are those before the change, since the model cannot be profiled: {error}",
+            )
+            return self._golden.node_costs
+
+    def _report(self, message: str) -> StageReport:
+        if self._told.warnings:
+            message += f"; {self._told.warnings[0].message}"
+        return StageReport(
+            stage="quantize",
+            ok=True,
+            message=message,
+            findings=tuple(self._told.warnings),
+            facts=self._told.facts,
+        )
+
+
+def without_rounding(measured: tuple[NodeCost, ...]) -> tuple[NodeCost, ...]:
+    """Return costs without those of nodes that only the widened model has."""
+    kept = [cost for cost in measured if ROUNDING not in cost.label]
+    whole = sum(cost.share for cost in kept) or 1.0
+    return tuple(cost.model_copy(update={"share": cost.share / whole}) for cost in kept)
+
+
+def _worst(outputs: tuple[OutputParity, ...]) -> str:
+    """Return the least agreement of all outputs, for people."""
+    cosines = [output.cosine for output in outputs if output.cosine is not None]
+    if cosines:
+        return f"cosine to the source {min(cosines):.6f}"
+    errors = [output.max_abs_error for output in outputs if output.max_abs_error is not None]
+    return f"largest absolute error {max(errors):.3g}" if errors else "outputs agree"

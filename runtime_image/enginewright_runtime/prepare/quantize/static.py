@@ -1,0 +1,319 @@
+"""Writes a model with quantised nodes: QuantizeLinear and DequantizeLinear around them (QDQ). Pure.
+
+Which values and weights, in which types, the form says. What is not quantised is told, with the reason.
+Only nodes of the main graph are: those in bodies of If, Loop and Scan have no ranges.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper
+
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.branches import remove_unused
+from enginewright_runtime.graph.constants import Constants
+from enginewright_runtime.graph.inference import bodies
+from enginewright_runtime.graph.parts import uses
+from enginewright_runtime.graph.schemas import STANDARD, attribute
+from enginewright_runtime.graph.splicing import Names
+from enginewright_runtime.prepare.quantize.forms import Form, Grid
+from enginewright_runtime.prepare.quantize.scales import (
+    QuantizedWeight,
+    Quantizer,
+    channel_axis,
+    quantize_bias,
+    quantize_weight,
+    quantizer,
+)
+from enginewright_runtime.prepare.quantize.subject import Subject
+from enginewright_runtime.prepare.quantize.tensors import Sink
+
+Array = NDArray[Any]
+_ACTIVATION: Final = 0  # input of a weighted node
+_WEIGHT: Final = 1
+_BIAS: Final = 2
+EXCLUDED: Final = "excluded for accuracy"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A node that can be quantised."""
+
+    index: int  # in the main graph
+    activation: str
+    weight: str
+    bias: str  # "": none
+    axis: int | None  # of the weight's channels
+    result: str  # what is quantised behind it, where the form asks for that
+
+
+@dataclass
+class Layers:
+    """What can be quantised, and why the rest cannot."""
+
+    layers: list[Layer] = field(default_factory=list)
+    left: dict[str, str] = field(default_factory=dict)  # label to reason
+
+
+def find_layers(subject: Subject, form: Form, *, per_channel: bool) -> Layers:
+    """Return the nodes of the main graph that the form quantises."""
+    found = Layers()
+    readers = _readers(subject.model)
+    for index, node in enumerate(subject.model.graph.node):
+        if node.domain not in STANDARD or node.op_type not in form.operators:
+            continue
+        layer = _layer(subject, index, node, per_channel)
+        if isinstance(layer, str):
+            found.left[graphs.label(node)] = layer
+            continue
+        result = _result(node, readers, subject.constants) if form.integers else ""
+        found.layers.append(Layer(*layer, result))
+    inner = _inside(subject.model, form)
+    found.left |= dict.fromkeys(inner, "it is in the body of an If, Loop or Scan")
+    return found
+
+
+def _layer(
+    subject: Subject, index: int, node: NodeProto, per_channel: bool
+) -> tuple[int, str, str, str, int | None] | str:
+    """Return what a node is quantised by, or why it is not, in words."""
+    activation, weight = str(node.input[_ACTIVATION]), str(node.input[_WEIGHT])
+    tensor = subject.constants.tensor(weight)
+    constant = subject.constants.tensor(activation) is not None
+    if tensor is None:
+        return "its weight is its first input" if constant else "both of its inputs are computed"
+    if tensor.data_type != TensorProto.FLOAT:
+        return "its weight is not of single precision"
+    if constant:
+        return "it has no input that is computed"
+    rank = len(tensor.dims)
+    if rank < 2:
+        return "its weight is no matrix"
+    transposed = attribute(node, "transB")
+    axis = channel_axis(node.op_type, rank, transposed=bool(transposed and transposed.i))
+    bias = str(node.input[_BIAS]) if len(node.input) > _BIAS else ""
+    if bias and subject.constants.tensor(bias) is None:
+        return "its bias is computed"
+    return index, activation, weight, bias, axis if per_channel else None
+
+
+def _inside(model: ModelProto, form: Form) -> list[str]:
+    """Return the labels of nodes in bodies that the form would quantise."""
+    found = []
+    pending = [body for node in model.graph.node for body in bodies(node)]
+    while pending:
+        for node in pending.pop().node:
+            pending += bodies(node)
+            if node.domain in STANDARD and node.op_type in form.operators:
+                found.append(graphs.label(node))
+    return found
+
+
+def _readers(model: ModelProto) -> dict[str, list[NodeProto | None]]:
+    """Return who reads each value; None stands for the caller, who gets the outputs."""
+    found: dict[str, list[NodeProto | None]] = {}
+    for node in model.graph.node:
+        for name in uses(node):
+            found.setdefault(name, []).append(node)
+    for value in model.graph.output:
+        found.setdefault(value.name, []).append(None)
+    return found
+
+
+def _result(
+    node: NodeProto, readers: Mapping[str, list[NodeProto | None]], constants: Constants
+) -> str:
+    """Return the value to quantise behind a node; "": none, since it leaves the integers by itself."""
+    made: str = node.output[0]
+    match node.op_type, readers.get(made, []):
+        case "Conv", [NodeProto(op_type="Relu" | "Clip") as follower]:
+            return str(follower.output[0])  # the activation is then for free
+        case "Conv", _:
+            return made
+        # ONNX Runtime makes a Gemm of single precision of the two before it looks for integers
+        case "MatMul", [NodeProto(op_type="Add") as follower] if any(
+            constants.tensor(name) is not None for name in follower.input
+        ):
+            return made
+        case _:
+            return ""
+
+
+@dataclass
+class Written:
+    """A model with quantised nodes."""
+
+    model: ModelProto
+    quantized: list[str] = field(default_factory=list)  # labels
+    left: dict[str, str] = field(default_factory=dict)  # label to reason
+
+
+def write(
+    subject: Subject,
+    layers: Layers,
+    ranges: Mapping[str, tuple[float, float]],
+    form: Form,
+    sink: Sink,
+    *,
+    excluded: frozenset[int] = frozenset(),
+) -> Written:
+    """Return a copy of the model in which layers are quantised; weights are written to `sink`.
+
+    Args:
+        subject: the model, of the form's opset or later.
+        layers: what can be quantised.
+        ranges: least and greatest value of activations and results, as calibration found.
+        form: how it is done.
+        sink: of the model to be written.
+        excluded: indices of nodes that stay as they are.
+    """
+    return _Writer(subject, ranges, form, sink).run(layers, excluded)
+
+
+class _Writer:
+    def __init__(
+        self,
+        subject: Subject,
+        ranges: Mapping[str, tuple[float, float]],
+        form: Form,
+        sink: Sink,
+    ) -> None:
+        self._subject = subject
+        self._form = form
+        self._sink = sink
+        self._model = subject.copy()
+        self._names = Names(self._model)
+        self._quantizers = {
+            name: quantizer(low, high, form.activations, symmetric=form.symmetric)
+            for name, (low, high) in ranges.items()
+        }
+        self._weights: dict[tuple[str, int | None], tuple[str, QuantizedWeight]] = {}
+        self._pairs: dict[str, str] = {}  # value to what stands behind its pair
+        self._nodes: list[NodeProto] = []
+
+    def run(self, layers: Layers, excluded: frozenset[int]) -> Written:
+        written = Written(self._model, left=dict(layers.left))
+        chosen: dict[int, Layer] = {}
+        for layer in layers.layers:
+            label = self._subject.label(layer.index)
+            if layer.index in excluded:
+                written.left[label] = EXCLUDED
+            elif missing := self._missing(layer):
+                written.left[label] = f"calibration saw no values of {missing}"
+            elif not self._takes_bias(layer):
+                written.left[label] = "its bias does not fit into 32-bit integers"
+            else:
+                chosen[layer.index] = layer
+                written.quantized.append(label)
+        results = {layer.result for layer in chosen.values() if layer.result}
+        for index, node in enumerate([*self._model.graph.node]):
+            if index in chosen:
+                self._quantize(node, chosen[index])
+            self._nodes.append(node)
+            for position, name in enumerate(node.output):
+                if name in results:
+                    raw = self._names.fresh(f"{name}_raw")
+                    node.output[position] = raw
+                    self._pairs[name] = name
+                    self._pair(raw, name, self._quantizers[name])
+        graph = self._model.graph
+        copies = [NodeProto.FromString(node.SerializeToString()) for node in self._nodes]
+        del graph.node[:]
+        graph.node.extend(copies)
+        remove_unused(graph)
+        return written
+
+    def _missing(self, layer: Layer) -> str | None:
+        names = (layer.activation, layer.result)
+        return next((name for name in names if name and name not in self._quantizers), None)
+
+    def _takes_bias(self, layer: Layer) -> bool:
+        return not (self._form.integers and layer.bias) or self._integer_bias(layer) is not None
+
+    def _integer_bias(self, layer: Layer) -> tuple[Array, NDArray[np.float32]] | None:
+        """Return the bias as integers, and what one of them is worth."""
+        bias = self._subject.constants.array(layer.bias)
+        if bias is None:
+            return None
+        _, weight = self._weight(layer)
+        worth = self._quantizers[layer.activation].scale * weight.scales.astype(np.float64)
+        values = quantize_bias(bias, worth)
+        return None if values is None else (values, worth.astype(np.float32))
+
+    def _quantize(self, node: NodeProto, layer: Layer) -> None:
+        node.input[_ACTIVATION] = self._activation(layer.activation)
+        name, weight = self._weight(layer)
+        if name not in self._pairs:
+            self._pairs[name] = self._names.fresh(f"{layer.weight}_dequantized")
+            self._dequantize(
+                name, self._pairs[name], weight.scales, 0, self._form.weights, weight.axis
+            )
+        node.input[_WEIGHT] = self._pairs[name]
+        if self._form.integers and layer.bias:
+            found = self._integer_bias(layer)
+            assert found is not None  # noqa: S101 - looked at before
+            values, worth = found
+            quantized = self._add(f"{layer.bias}_quantized", TensorProto.INT32, values)
+            target = self._names.fresh(f"{layer.bias}_dequantized")
+            self._dequantize(quantized, target, worth, None, None, 0 if worth.ndim else None)
+            node.input[_BIAS] = target
+
+    def _activation(self, name: str) -> str:
+        """Return what stands behind the value's quantisation, made in front of its first reader."""
+        if name not in self._pairs:
+            self._pairs[name] = self._names.fresh(f"{name}_dequantized")
+            self._pair(name, self._pairs[name], self._quantizers[name])
+        return self._pairs[name]
+
+    def _pair(self, source: str, target: str, how: Quantizer) -> None:
+        quantized = self._names.fresh(f"{source}_quantized")
+        grid = self._form.activations
+        scale = self._add(f"{source}_scale", TensorProto.FLOAT, np.array(how.scale, np.float32))
+        zero = self._zero(source, grid, how.zero_point, ())
+        for operator, inputs, output in (
+            ("QuantizeLinear", [source, scale, zero], quantized),
+            ("DequantizeLinear", [quantized, scale, zero], target),
+        ):
+            name = self._names.fresh(f"{source}/{operator}")
+            self._nodes.append(helper.make_node(operator, inputs, [output], name=name))
+
+    def _dequantize(
+        self,
+        source: str,
+        target: str,
+        scales: NDArray[np.float32],
+        zero_point: int | None,
+        grid: Grid | None,
+        axis: int | None,
+    ) -> None:
+        inputs = [source, self._add(f"{source}_scale", TensorProto.FLOAT, scales)]
+        if grid is not None and zero_point is not None:
+            inputs.append(self._zero(source, grid, zero_point, scales.shape))
+        attributes: dict[str, Any] = {} if axis is None else {"axis": axis}
+        name = self._names.fresh(f"{source}/DequantizeLinear")
+        self._nodes.append(
+            helper.make_node("DequantizeLinear", inputs, [target], name=name, **attributes)
+        )
+
+    def _weight(self, layer: Layer) -> tuple[str, QuantizedWeight]:
+        """Return a weight's quantised initializer, made once for all nodes that share it."""
+        key = (layer.weight, layer.axis)
+        if key not in self._weights:
+            array = self._subject.constants.array(layer.weight)
+            assert array is not None  # noqa: S101 - layers have weights
+            weight = quantize_weight(array, self._form.weights, layer.axis)
+            name = self._add(f"{layer.weight}_quantized", self._form.weights.element, weight.values)
+            self._weights[key] = (name, weight)
+        return self._weights[key]
+
+    def _zero(self, name: str, grid: Grid, value: int, shape: tuple[int, ...]) -> str:
+        array = np.full(shape, value).astype(grid.dtype)
+        return self._add(f"{name}_zero_point", grid.element, array)
+
+    def _add(self, wanted: str, element: int, array: Array) -> str:
+        name = self._names.fresh(wanted)
+        self._model.graph.initializer.append(self._sink.tensor(name, element, array))
+        return name

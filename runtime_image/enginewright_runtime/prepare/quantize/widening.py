@@ -1,0 +1,86 @@
+"""Computes what a device computes in half precision, on a processor that has no such kernels. Pure.
+
+ONNX Runtime's CPU provider runs FP16 nodes in single precision between casts of its own, and takes
+away the casts that follow each other (onnxruntime/core/optimizer/insert_cast_transformer.cc): what overflows on a device is right there, so that
+a comparison on it proves nothing. BF16 it does not run at all. Here every node of half precision is
+widened instead, and each of its results is rounded to the format by casts that stay.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+
+from enginewright_runtime.graph.inference import bodies, sort
+from enginewright_runtime.graph.scopes import rename_apart
+from enginewright_runtime.graph.splicing import Names
+from enginewright_runtime.prepare.quantize.signatures import Signatures, element_types
+
+_HALVES: Final[Mapping[str, int]] = {
+    "tensor(float16)": TensorProto.FLOAT16,
+    "tensor(bfloat16)": TensorProto.BFLOAT16,
+}
+_LEFT_ALONE: Final = frozenset({"Cast", "Constant"})  # the CPU provider has them for halves
+ROUNDING: Final = "/rounding"  # in the names of nodes that the model does not have
+
+
+def widen(model: ModelProto) -> int:
+    """Widen every node of half precision, in place; return how many.
+
+    Args:
+        model: external data need not be loaded; it is referred to as before.
+    """
+    rename_apart(model)
+    sort(model.graph)
+    widener = _Widener(model)
+    widener.graph(model.graph, {})
+    return widener.count
+
+
+class _Widener:
+    def __init__(self, model: ModelProto) -> None:
+        self._types = element_types(model)
+        self._signatures = Signatures(model)
+        self._names = Names(model)
+        self.count = 0
+
+    def graph(self, graph: GraphProto, outer: Mapping[str, str]) -> None:
+        own = {value.name for value in graph.input} | {each.name for each in graph.initializer}
+        own |= {name for node in graph.node for name in node.output}
+        wide = {name: single for name, single in outer.items() if name not in own}
+        nodes: list[NodeProto] = []
+        for node in graph.node:
+            inner = [*bodies(node)]
+            for body in inner:
+                self.graph(body, wide)
+            # a function of the model has nodes of its own, and gets what it is written for
+            if inner or node.op_type in _LEFT_ALONE or self._signatures.of(node) is None:
+                nodes.append(node)
+            else:
+                nodes += self._widened(node, wide)
+        copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del graph.node[:]
+        graph.node.extend(copies)
+
+    def _widened(self, node: NodeProto, wide: dict[str, str]) -> list[NodeProto]:
+        before: list[NodeProto] = []
+        after: list[NodeProto] = []
+        for index, name in enumerate(node.input):
+            if self._types.get(name) not in _HALVES:
+                continue
+            if name not in wide:
+                wide[name] = self._names.fresh(f"{name}_single")
+                before.append(self._cast(name, wide[name], TensorProto.FLOAT))
+            node.input[index] = wide[name]
+        for index, name in enumerate(node.output):
+            kind = self._types.get(name)
+            if kind is not None and kind in _HALVES:
+                exact = self._names.fresh(f"{name}_exact")
+                node.output[index] = exact
+                after.append(self._cast(exact, name, _HALVES[kind]))
+        self.count += bool(before or after)
+        return [*before, node, *after]
+
+    def _cast(self, source: str, target: str, element: int) -> NodeProto:
+        name = self._names.fresh(f"{target}{ROUNDING}")
+        return helper.make_node("Cast", [source], [target], name=name, to=element)

@@ -1,0 +1,1 @@
+"""Which sizes a model's open dimensions may have, found by running it."""

@@ -1,0 +1,174 @@
+"""Runs one session at many points, within bounds; the only part of discovery that runs anything.
+
+What becomes of every run is written to a journal before the next begins: native code may end the
+process in the midst of one, and who begins again knows which point not to run, and runs none twice.
+"""
+
+import json
+import resource
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.prepare.sizes.discovery.hints import failed_node
+from enginewright_runtime.prepare.sizes.discovery.problem import Point, Problem
+from enginewright_runtime.prepare.sizes.discovery.search import ExhaustedError, Outcome
+from enginewright_runtime.proof.golden_inputs import Sample, draw
+
+RUNS: Final = 400
+SECONDS: Final = 60.0  # of all runs
+_RUN_SECONDS: Final = 10.0
+_INPUT_BYTES: Final = 256 << 20
+_GROWTH_BYTES: Final = 1 << 30  # of resident memory by one run: larger points are not run
+_CRASHED: Final = "the process ended"
+_STRING_BYTES: Final = 64  # about: strings come as Python objects
+
+
+class Attempts:
+    """Runs of one session."""
+
+    def __init__(
+        self,
+        session: ort.InferenceSession,
+        problem: Problem,
+        order: Mapping[str, int],
+        journal: Path,
+    ) -> None:
+        """Take up what the journal tells.
+
+        Args:
+            session: on the reference.
+            problem: what is unknown of its inputs.
+            order: of the graph's nodes, by name.
+            journal: a file; what an earlier process has written is not run again.
+        """
+        self._session = session
+        self._problem = problem
+        self._order = order
+        self._outputs = [each.name for each in session.get_outputs()]
+        self._half = {
+            each.name
+            for each in (*session.get_inputs(), *session.get_outputs())
+            if each.type == "tensor(bfloat16)"
+        }
+        self._ranges = {each.input: (each.low, each.high) for each in problem.known}
+        self._outcomes = _read(journal)
+        self._journal = journal.open("a")
+        self._end = time.monotonic() + SECONDS
+        self._too_large: int | None = None  # bytes of inputs
+        self.runs = len(self._outcomes)
+
+    def __call__(self, point: Point, corner: str) -> Outcome:
+        """Run a point, once.
+
+        Raises:
+            ExhaustedError: the runs or the time are used up.
+        """
+        key = json.dumps([corner, sorted(point.items())])
+        if (known := self._outcomes.get(key)) is not None:
+            return known
+        if self.runs >= RUNS or time.monotonic() > self._end:
+            raise ExhaustedError
+        self.runs += 1
+        self._write([key])
+        outcome = self._run(point, corner)
+        self._outcomes[key] = outcome
+        self._write([key, outcome.ran, outcome.words, outcome.progress])
+        return outcome
+
+    def _run(self, point: Point, corner: str) -> Outcome:
+        shapes = self._problem.shapes_at(point, corner)
+        if any(size < 0 for shape in shapes.values() for size in shape):
+            return Outcome(ran=False, words="its sizes contradict each other")
+        size = sum(_bytes(spec.dtype, shapes[spec.name]) for spec in self._problem.inputs)
+        if size > _INPUT_BYTES or (self._too_large is not None and size >= self._too_large):
+            return Outcome(ran=False, words="it would take too much memory")
+        sample = self._sample(point, shapes, corner)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        began = time.monotonic()
+        try:
+            arrays = self._outputs_of(sample)
+        except Exception as error:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
+            words = str(error)
+            progress = self._order.get(failed_node(words) or "", -1)
+            outcome = Outcome(ran=False, words=plain(words), progress=progress)
+        else:
+            outcome = Outcome(ran=True)
+            # an empty past is one thing, outputs of nothing another
+            nothing = any(point[each.name] == 0 for each in self._problem.unknowns)
+            if nothing and any(map(_is_empty, arrays)):
+                outcome = Outcome(ran=False, words="its outputs are empty, or not finite")
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+        if grown > _GROWTH_BYTES or time.monotonic() - began > _RUN_SECONDS:
+            self._too_large = size
+        return outcome
+
+    def _sample(self, point: Point, shapes: Mapping[str, tuple[int, ...]], corner: str) -> Sample:
+        ranges: dict[str, tuple[float | None, float | None]] = dict(self._ranges)
+        for spec in self._problem.inputs:
+            if (span := self._problem.span(spec.name, point)) is not None:
+                ranges[spec.name] = span
+        return draw(self._problem.inputs, shapes, ranges, self._problem.filling(point), corner)
+
+    def _outputs_of(self, sample: Sample) -> list[NDArray[Any] | ort.OrtValue]:
+        options = ort.RunOptions()
+        options.log_severity_level = 4  # what fails is returned
+        clock = threading.Timer(_RUN_SECONDS, setattr, (options, "terminate", True))
+        clock.daemon = True
+        clock.start()
+        try:
+            if self._half:
+                values = {name: self._value(name, each) for name, each in sample.inputs.items()}
+                return list(self._session.run_with_ort_values(self._outputs, values, options))
+            feeds = {
+                name: array.astype(object) if array.dtype.kind == "U" else array
+                for name, array in sample.inputs.items()
+            }
+            return list(self._session.run(self._outputs, feeds, options))
+        finally:
+            clock.cancel()
+
+    def _value(self, name: str, array: NDArray[Any]) -> ort.OrtValue:
+        if name in self._half:
+            return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, TensorProto.BFLOAT16)
+        return ort.OrtValue.ortvalue_from_numpy(array)
+
+    def _write(self, entry: list[Any]) -> None:
+        self._journal.write(json.dumps(entry) + "\n")
+        self._journal.flush()
+
+
+def _read(journal: Path) -> dict[str, Outcome]:
+    """Return outcomes by key; of a run that ended the process, its failure."""
+    found: dict[str, Outcome] = {}
+    if journal.exists():
+        for line in journal.read_text().splitlines():
+            key, *told = json.loads(line)
+            found[key] = Outcome(*told) if told else Outcome(ran=False, words=_CRASHED)
+    return found
+
+
+def _bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    if dtype in {"string", "bfloat16"}:
+        return count * (_STRING_BYTES if dtype == "string" else 2)
+    return count * int(np.dtype(dtype).itemsize)
+
+
+def _is_empty(array: NDArray[Any] | ort.OrtValue) -> bool:
+    """Tell whether an output has no elements, or is not finite."""
+    if not isinstance(array, np.ndarray):
+        return False
+    if not array.size:
+        return True
+    return array.dtype.kind == "f" and not bool(np.isfinite(array).all())

@@ -1,0 +1,119 @@
+"""What ONNX Runtime's words say of the sizes that it wants instead. Pure.
+
+Its messages have no common form (`Got: 2 Expected: 3`, `3 by 4`, `must have shape {1,3,8}.
+Actual:{1,2,8}`), but the size that it has and the one that it wants are among their numbers.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, permutations
+from typing import Final
+
+from enginewright_runtime.prepare.sizes.discovery.problem import Point, Problem, rank_of
+from enginewright_runtime.prepare.sizes.discovery.roles import Role
+
+Change = dict[str, int]
+_RANK: Final = re.compile(r"Invalid rank for input: (?P<name>.+?) Got: \d+ Expected: (?P<rank>\d+)")
+_DIMENSIONS: Final = re.compile(r"invalid dimensions for input: (?P<name>.+?) for the following")
+_WANTED: Final = re.compile(r"index: (?P<axis>\d+) Got: \d+ Expected: (?P<size>\d+)")
+# numbers that are no sizes: source lines, names, axes, status codes
+_NOISE: Final = re.compile(
+    r"\S+\.(?:h|cc|cpp):\d+|Name: ?'[^']*'|(?:[Aa]xis|index:|input|operand|dimension)[ =]\d+"
+    r"|\[ONNXRuntimeError\] : \d+ :|axis == 1|other than 1"
+)
+_NODE: Final = re.compile(r"while running \w+ node\. Name: ?'(?P<name>[^']*)'")
+_NUMBER: Final = re.compile(r"(?<![\w.])\d+(?![\w.]*[A-Za-z_])")
+_MOST_NUMBERS: Final = 16
+_MOST: Final = 24  # changes
+_LARGEST: Final = 1 << 20
+_LARGEST_PRODUCT: Final = 1 << 28
+_STRIDE: Final = 16
+_SIDES: Final = 2
+_LEAST_SIDE: Final = 8
+
+
+def failed_node(words: str) -> str | None:
+    """Return the name of the node that failed, the innermost where it is in a body."""
+    names = [found["name"] for found in _NODE.finditer(words) if found["name"]]
+    return names[-1] if names else None
+
+
+def changes(words: str, point: Point, problem: Problem) -> list[Change]:
+    """Return changes of `point` that the words of a failed run make plausible, the likeliest first."""
+    found = [*_named(words, problem), *_by_numbers(_numbers(words), point, problem)]
+    kept: list[Change] = []
+    for change in found:
+        if change not in kept and any(point[name] != size for name, size in change.items()):
+            kept.append(change)
+    batches = [each.name for each in problem.unknowns if each.role is Role.BATCH]
+    usual = {point[name] for name in batches}
+    # what a layer wants is seldom mended by more samples, unless another input has as many
+    kept.sort(key=lambda change: any(change.get(name, 1) not in {1, *usual} for name in batches))
+    return kept[:_MOST]
+
+
+def _named(words: str, problem: Problem) -> Iterator[Change]:
+    """Yield what a message about an input says outright."""
+    if (told := _RANK.search(words)) and (name := rank_of(told["name"])) in problem.choices:
+        options = problem.choices[name]
+        if int(told["rank"]) in options:
+            yield {name: options.index(int(told["rank"]))}
+    if (told := _DIMENSIONS.search(words)) and (shape := problem.shapes.get(told["name"])):
+        change: Change = {}
+        for wanted in _WANTED.finditer(words):
+            axis, size = int(wanted["axis"]), int(wanted["size"])
+            if axis < len(shape) and len(shape[axis].terms) == 1:
+                change[shape[axis].terms[0]] = size - shape[axis].number
+        if change:
+            yield change
+
+
+def _numbers(words: str) -> list[int]:
+    text = _NOISE.sub(" ", words)
+    numbers = (int(each) for each in _NUMBER.findall(text))
+    return list(dict.fromkeys(each for each in numbers if each <= _LARGEST_PRODUCT))[:_MOST_NUMBERS]
+
+
+def _by_numbers(numbers: Sequence[int], point: Point, problem: Problem) -> Iterator[Change]:
+    """Yield what becomes of the unknowns if one of the numbers is what another should be."""
+    sizes = {each.name: point[each.name] for each in problem.unknowns}
+    for got in numbers:
+        same = [name for name, size in sizes.items() if size == got]
+        for wanted in numbers:
+            if wanted == got or wanted > _LARGEST:
+                continue
+            if len(same) > 1:
+                yield dict.fromkeys(same, wanted)
+            for name in same:
+                yield {name: wanted}
+    yield from _areas(numbers, point, problem)
+    yield from _derived(numbers, sizes)
+
+
+def _areas(numbers: Sequence[int], point: Point, problem: Problem) -> Iterator[Change]:
+    """Yield images of which as much is left as is wanted, where the numbers are of areas."""
+    pixels = [each.name for each in problem.unknowns if each.role is Role.PIXELS]
+    if len(pixels) < _SIDES:
+        return
+    for got, wanted in permutations(numbers, 2):
+        if min(got, wanted) > 1:
+            side = round(point[pixels[0]] * math.sqrt(wanted / got))
+            if _LEAST_SIDE <= side < point[pixels[0]]:
+                yield dict.fromkeys(pixels, side)
+
+
+def _derived(numbers: Sequence[int], sizes: Point) -> Iterator[Change]:
+    """Yield changes where the numbers are what layers made of the sizes."""
+    pairs = [*pairwise(numbers)]
+    # which is had and which is wanted no message says; smaller sizes are tried sooner
+    for got, wanted in sorted([*pairs, *(pair[::-1] for pair in pairs)], key=lambda pair: -pair[0]):
+        for name, size in sizes.items():
+            for change in (wanted - got, got - wanted):
+                if 0 < size + change <= _LARGEST:
+                    yield {name: size + change}
+            if got and wanted and 0 < (scaled := size * wanted // got) <= _LARGEST:
+                # strides make sizes multiples of powers of two
+                if scaled > _STRIDE:
+                    yield {name: scaled // _STRIDE * _STRIDE}
+                yield {name: scaled}

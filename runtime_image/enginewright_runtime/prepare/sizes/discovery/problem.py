@@ -1,0 +1,248 @@
+"""What is not known of a model's inputs: open sizes and values that it branches on. Pure."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from enginewright.contract.manifest import TensorSpec
+from enginewright.contract.task import ShapeProfile
+from onnx import ModelProto
+
+from enginewright_runtime.graph.shapes import CORNERS
+from enginewright_runtime.prepare.sizes.discovery import graph
+from enginewright_runtime.prepare.sizes.discovery.graph import Clues
+from enginewright_runtime.prepare.sizes.discovery.roles import LEAST_PIXELS, SIZES, Role, role_of
+from enginewright_runtime.proof.golden_inputs import Filling
+
+Point = Mapping[str, int]  # a size of every unknown, and an index of every choice
+# of a choice: ranks, ranges of values, or names of fillings; "drawn" is no range at all
+Options: TypeAlias = tuple[str | tuple[float, float] | int, ...]
+
+
+_SUM: Final = re.compile(r"\s*[A-Za-z_][\w.]*(?:\s*\+\s*(?:[A-Za-z_][\w.]*|\d+))+\s*")
+# names that exporters give to every open dimension, whatever its size
+_MEANINGLESS: Final = frozenset({"?", "unknown", "None"})
+_RANKS: Final = (2, 1, 3, 4, 0)  # of an input that declares none
+_NUMBERED: Final = re.compile(r"\d+")
+DRAWN: Final = "drawn"
+INTEGERS: Final = "integers"  # the choice of a filling
+
+
+@dataclass(frozen=True)
+class Size:
+    """One dimension: a sum of unknowns and a number."""
+
+    terms: tuple[str, ...] = ()
+    number: int = 0
+
+    def at(self, point: Point) -> int:
+        """Return the size."""
+        return self.number + sum(point[term] for term in self.terms)
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """An open size."""
+
+    name: str
+    role: Role
+    sizes: tuple[int, ...]  # to be tried, the likeliest first
+
+    @property
+    def least(self) -> int:
+        """Return the least size that is worth trying, where an empty one is not."""
+        return LEAST_PIXELS if self.role is Role.PIXELS else 1
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A model's inputs, and what of them is unknown."""
+
+    inputs: tuple[TensorSpec, ...]
+    known: tuple[ShapeProfile, ...]  # of inputs whose sizes are given
+    shapes: Mapping[str, tuple[Size, ...]]  # of the others; as many as the highest rank
+    unknowns: tuple[Unknown, ...]
+    choices: Mapping[str, Options] = field(default_factory=dict)
+    # by corner, sizes of the dimensions that known profiles name
+    given: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @property
+    def start(self) -> dict[str, int]:
+        """Return the likeliest point."""
+        return {each.name: each.sizes[0] for each in self.unknowns} | dict.fromkeys(self.choices, 0)
+
+    def shapes_at(self, point: Point, corner: str) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of all inputs, those that are known at `corner`."""
+        known: dict[str, tuple[int, ...]] = {
+            each.input: getattr(each, corner) for each in self.known
+        }
+        whole = {**point, **self.given.get(corner, {})}
+        return known | {name: self.shape(name, whole) for name in self.shapes}
+
+    def shape(self, name: str, point: Point) -> tuple[int, ...]:
+        """Return the shape of an input of open size."""
+        dimensions = self.shapes[name]
+        rank = self.choices.get(rank_of(name))
+        if rank is not None:
+            picked = rank[point[rank_of(name)]]
+            dimensions = dimensions[: int(picked)] if isinstance(picked, int) else dimensions
+        return tuple(each.at(point) for each in dimensions)
+
+    def profiles(self, corners: Mapping[str, Point]) -> tuple[ShapeProfile, ...]:
+        """Return profiles of all inputs, in their order.
+
+        Args:
+            corners: points by min, opt and max; the values are those of opt.
+        """
+        given = {each.input: each for each in self.known}
+        shapes = {corner: self.shapes_at(point, corner) for corner, point in corners.items()}
+        found = []
+        for spec in self.inputs:
+            profile = given.get(spec.name) or ShapeProfile(
+                input=spec.name, **{corner: sizes[spec.name] for corner, sizes in shapes.items()}
+            )
+            span = self.span(spec.name, corners["opt"])
+            if span is not None:
+                profile = profile.model_copy(update={"low": span[0], "high": span[1]})
+            found.append(profile)
+        return tuple(found)
+
+    def span(self, name: str, point: Point) -> tuple[float, float] | None:
+        """Return the range of an input's values; None: whatever the filling says."""
+        options = self.choices.get(values_of(name))
+        picked = None if options is None else options[point[values_of(name)]]
+        return picked if isinstance(picked, tuple) else None
+
+    def filling(self, point: Point) -> Filling:
+        """Return what integers without a range are drawn from."""
+        options = self.choices.get(INTEGERS)
+        return Filling.DIGITS if options is None else Filling(str(options[point[INTEGERS]]))
+
+    def peers(self) -> dict[str, list[str]]:
+        """Return unknowns that most likely go together, by what they have in common."""
+        found: dict[str, list[str]] = {}
+        for each in self.unknowns:
+            found.setdefault(each.role.value, []).append(each.name)
+        return {role: names for role, names in found.items() if len(names) > 1}
+
+
+def rank_of(name: str) -> str:
+    """Return the name of the choice of an input's rank."""
+    return f"rank of {name}"
+
+
+def values_of(name: str) -> str:
+    """Return the name of the choice of an input's values."""
+    return f"values of {name}"
+
+
+def pose(
+    inputs: Sequence[TensorSpec],
+    known: Sequence[ShapeProfile],
+    unranked: frozenset[str],
+    clues: Clues,
+) -> Problem:
+    """Return what is unknown of a model's inputs.
+
+    Args:
+        inputs: of the model.
+        known: profiles of inputs that are given, or have no open dimension.
+        unranked: inputs that declare no rank.
+        clues: what the graph says of them.
+    """
+    sized = {each.input for each in known}
+    open_inputs = [spec for spec in inputs if spec.name not in sized]
+    symbols = _symbols(inputs)
+    given = {corner: _named(inputs, known, corner) for corner in CORNERS}
+    shapes: dict[str, tuple[Size, ...]] = {}
+    places: dict[str, tuple[TensorSpec, int]] = {}
+    choices: dict[str, Options] = {}
+    for spec in open_inputs:
+        dimensions = spec.shape
+        if spec.name in unranked:
+            dimensions = (None,) * max(_RANKS)
+            choices[rank_of(spec.name)] = _RANKS
+        row = []
+        for axis, dimension in enumerate(dimensions):
+            size = _size(spec.name, axis, dimension, symbols)
+            row.append(size)
+            for term in size.terms:
+                if term not in given["opt"]:
+                    places.setdefault(term, (spec, axis))
+        shapes[spec.name] = tuple(row)
+    ranged = {each.input for each in known if each.low is not None}
+    free = [spec for spec in inputs if spec.name not in ranged]
+    if any(_is_integer(spec) for spec in free):
+        choices[INTEGERS] = tuple(Filling)
+    for spec in free:
+        if options := _values(spec, clues):
+            choices[values_of(spec.name)] = options
+    unknowns = [
+        _unknown(name, spec, axis, clues, alone=len(inputs) == 1)
+        for name, (spec, axis) in places.items()
+    ]
+    unknowns.sort(key=lambda each: each.role is not Role.BATCH)
+    return Problem(tuple(inputs), tuple(known), shapes, tuple(unknowns), choices, given)
+
+
+def is_switched(model: ModelProto, inputs: Sequence[TensorSpec]) -> bool:
+    """Tell whether the graph compares the value of a single integer among the inputs."""
+    clues = graph.read(model, [spec.name for spec in inputs])
+    options = (_values(spec, clues) for spec in inputs if spec.name in clues.compared)
+    return any(each[0] != DRAWN for each in options if each)
+
+
+def _is_integer(spec: TensorSpec) -> bool:
+    return spec.dtype.startswith(("int", "uint"))
+
+
+def _values(spec: TensorSpec, clues: Clues) -> Options:
+    """Return ranges of values to be tried for an input that is compared with constants."""
+    constants: Options = tuple((value, value) for value in clues.compared.get(spec.name, ()))
+    if spec.dtype == "bool":
+        return (DRAWN, (0.0, 0.0), (1.0, 1.0))
+    if not constants or len(spec.shape) > 1:
+        return ()
+    # a number on its own is a switch; of several, one is padding more often than all are it
+    alone = all(size == 1 for size in spec.shape)
+    return (*constants, DRAWN) if alone and _is_integer(spec) else (DRAWN, *constants)
+
+
+def _named(
+    inputs: Sequence[TensorSpec], known: Sequence[ShapeProfile], corner: str
+) -> dict[str, int]:
+    """Return the sizes of dimensions that known profiles name."""
+    shapes = {spec.name: spec.shape for spec in inputs}
+    found: dict[str, int] = {}
+    for profile in known:
+        sizes: tuple[int, ...] = getattr(profile, corner)
+        for dimension, size in zip(shapes.get(profile.input, ()), sizes, strict=False):
+            if isinstance(dimension, str) and dimension not in _MEANINGLESS:
+                found.setdefault(dimension, size)
+    return found
+
+
+def _symbols(inputs: Iterable[TensorSpec]) -> frozenset[str]:
+    return frozenset(each for spec in inputs for each in spec.shape if isinstance(each, str))
+
+
+def _size(name: str, axis: int, dimension: int | str | None, symbols: frozenset[str]) -> Size:
+    if isinstance(dimension, int):
+        return Size(number=dimension)
+    if dimension is None or dimension in _MEANINGLESS:
+        # layers of one kind have states of one shape: past.0.key, past.1.key
+        return Size((f"{_NUMBERED.sub('#', name)}[{axis}]",))
+    if _SUM.fullmatch(dimension):
+        parts = [part.strip() for part in dimension.split("+")]
+        words = [part for part in parts if not part.isdigit()]
+        if symbols.issuperset(words):
+            return Size(tuple(words), sum(int(part) for part in parts if part.isdigit()))
+    return Size((dimension,))
+
+
+def _unknown(name: str, spec: TensorSpec, axis: int, clues: Clues, *, alone: bool) -> Unknown:
+    role = role_of(name, spec, axis, alone=alone)
+    usual = SIZES[role]
+    clue = tuple(clues.sizes.get(spec.name, ())) if role is not Role.BATCH else ()
+    return Unknown(name, role, tuple(dict.fromkeys((usual[0], *clue, *usual))))

@@ -1,0 +1,124 @@
+"""Looks for one set of sizes with which the model runs: the best first. Pure.
+
+Of the points that failed, the one whose run came furthest in the graph is varied first: by what the
+message says, then by what is usual.
+"""
+
+import heapq
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import combinations, count, islice, zip_longest
+from typing import Final
+
+from enginewright_runtime.prepare.sizes.discovery.hints import Change, changes
+from enginewright_runtime.prepare.sizes.discovery.problem import INTEGERS, Point, Problem
+from enginewright_runtime.prepare.sizes.discovery.roles import Role
+
+_MOST_PAIRS: Final = 15
+_SAID_FIRST: Final = 10  # changes by what was said, before usual ones
+_USUAL_FIRST: Final = 6
+_BEFORE_VALUES: Final = 12  # usual sizes that are tried before other values
+_OF_VALUES: Final = re.compile(r"out of (?:data )?bounds|out of range|[Ii]nvalid ind|index")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one run."""
+
+    ran: bool
+    words: str = ""  # of what failed
+    progress: int = -1  # how far in the graph it came; -1: not known
+
+
+class ExhaustedError(Exception):
+    """No more runs may be made."""
+
+
+Attempt = Callable[[Point, str], Outcome]  # of a point, with the values of the corner of that name
+
+
+@dataclass(frozen=True)
+class Found:
+    """A point that runs, or why none was found."""
+
+    point: dict[str, int] | None
+    words: str = ""  # of the run that came furthest
+
+
+def search(problem: Problem, attempt: Attempt, begin: Point | None = None) -> Found:
+    """Return a point that runs.
+
+    Args:
+        problem: what is unknown.
+        attempt: runs a point; raises ExhaustedError when no more may be run.
+        begin: the first point; None: the likeliest.
+    """
+    first = dict(begin or problem.start)
+    order = count()
+    # of the run that it comes from, how far that came; the moves to it, each by its rank
+    queue = [(0, 0, next(order), first)]
+    seen = {_key(first)}
+    furthest = (-2, "")
+    try:
+        while queue:
+            came, cost, _, point = heapq.heappop(queue)
+            outcome = attempt(point, "opt")
+            if outcome.ran:
+                return Found(point)
+            if outcome.progress > furthest[0]:
+                furthest = (outcome.progress, outcome.words)
+            cost = 0 if outcome.progress > -came else cost + 1
+            for rank, change in enumerate(_moves(outcome.words, point, problem)):
+                moved = point | change
+                if _key(moved) not in seen:
+                    seen.add(_key(moved))
+                    heapq.heappush(queue, (-outcome.progress, cost + rank, next(order), moved))
+    except ExhaustedError:
+        pass
+    return Found(None, furthest[1])
+
+
+def _key(point: Point) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(point.items()))
+
+
+def _moves(words: str, point: Point, problem: Problem) -> Iterator[Change]:
+    """Yield changes of a point that failed, the likeliest first."""
+    if _OF_VALUES.search(words):
+        yield from _values(problem, point)
+    said = changes(words, point, problem)
+    usual = list(_usual(problem, point))
+    yield from said[:_SAID_FIRST]
+    yield from usual[:_USUAL_FIRST]
+    yield from said[_SAID_FIRST:]
+    names = [each.name for each in problem.unknowns if each.role is not Role.BATCH]
+    for one, other in islice(combinations(names, 2), _MOST_PAIRS):
+        if point[one] != point[other]:
+            yield {one: point[other]}
+            yield {other: point[one]}
+    yield from usual[_USUAL_FIRST:]
+
+
+def _usual(problem: Problem, point: Point) -> Iterator[Change]:
+    """Yield usual sizes and values: the next likeliest of each, then those after them."""
+    by_name = {each.name: each for each in problem.unknowns}
+    rows: dict[bool, list[list[Change]]] = {False: [], True: []}
+    groups = [*problem.peers().values(), *([name] for name in by_name)]
+    for names in groups:
+        sizes = dict.fromkeys(size for name in names for size in by_name[name].sizes)
+        batch = by_name[names[0]].role is Role.BATCH
+        rows[batch].append([dict.fromkeys(names, size) for size in sizes])
+    sizes_first = [change for turn in zip_longest(*rows[False]) for change in turn if change]
+    yield from sizes_first[:_BEFORE_VALUES]
+    yield from _values(problem, point)
+    yield from sizes_first[_BEFORE_VALUES:]
+    for turn in zip_longest(*rows[True]):
+        yield from (change for change in turn if change)
+
+
+def _values(problem: Problem, point: Point) -> Iterator[Change]:
+    """Yield other values: those that the graph speaks of first, then other integers."""
+    for name in sorted(problem.choices, key=lambda name: name == INTEGERS):
+        options = problem.choices[name]
+        yield from ({name: index} for index in range(len(options)) if index != point[name])

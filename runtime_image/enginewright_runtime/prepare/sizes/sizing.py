@@ -1,0 +1,149 @@
+"""Has sizes found for what a model leaves open, in a child process that may crash and be slow."""
+
+import logging
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from enginewright.contract.images import COMPILED_BACKENDS
+from enginewright.contract.manifest import TensorSpec
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding
+from enginewright.contract.task import Recipe, ShapeProfile
+
+from enginewright_runtime.core import answers
+from enginewright_runtime.core.failure import SessionError, StageFailure
+from enginewright_runtime.core.isolation import Limits
+from enginewright_runtime.core.limits import memory_of_child
+from enginewright_runtime.core.logs import counted
+from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.graph.shapes import defaulted, missing
+from enginewright_runtime.prepare.sizes.discovery.discover import sample_shapes
+from enginewright_runtime.prepare.sizes.trial_build import buildable
+from enginewright_runtime.rules import table
+from enginewright_runtime.rules.text import printable
+
+_log: Final = logging.getLogger(__name__)
+_DISCOVER: Final = "enginewright_runtime.prepare.sizes.discovery.discover:discover"
+_SECONDS: Final = 900.0  # of loading and all runs, which have their own limit
+_GIVE_SIZES: Final = (
+    "add the inputs to spec.shapes with min, opt and max, or give inputs in spec.parity.samples"
+)
+_CRASHES: Final = 3  # that are begun again after
+
+
+@dataclass(frozen=True)
+class Sized:
+    """What was found by running the model."""
+
+    profiles: tuple[ShapeProfile, ...] = ()  # of every input; (): none was found
+    fixed: tuple[str, ...] = ()  # dimensions that are open and run at one size alone
+    seen: dict[str, Any] | None = None  # of a run at the least sizes
+    words: str = ""  # why nothing was found
+    refused: str = ""  # why no engine is built for what was found; "": one is, or none was tried
+
+
+def find_sizes(
+    path: Path,
+    recipe: Recipe,
+    inputs: Sequence[TensorSpec],
+    known: Sequence[ShapeProfile],
+    unranked: Sequence[str],
+    samples: Path,
+) -> Sized:
+    """Run the model at `path` on the reference until sizes are found that it takes.
+
+    Args:
+        path: of the .onnx file.
+        recipe: with the backend that is to serve, and the user's shapes.
+        inputs: of the model.
+        known: profiles of the inputs whose sizes are known.
+        unranked: names of inputs that declare no rank.
+        samples: the user's, whose sizes are tried first; need not exist.
+    """
+    _log.info("running the model to find sizes that it takes")
+    backend = recipe.backend
+    open_sizes = len(known) < len(inputs)
+    if open_sizes:  # a default batch is a guess as well: it has to go with what is found
+        guessed = defaulted(inputs, known, recipe.shapes)
+        known = [each for each in known if each.input not in guessed]
+    answer: dict[str, Any] = {}
+    about = {
+        "engines": backend in COMPILED_BACKENDS,
+        "inputs": [each.model_dump(mode="json") for each in inputs],
+        "known": [each.model_dump(mode="json") for each in known],
+        "unranked": list(unranked),
+        "samples": sample_shapes(samples),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for attempt in range(_CRASHES + 1):
+            try:
+                answer = answers.ask(
+                    _DISCOVER,
+                    "running the model to find sizes that it takes",
+                    answers.Question(path, recipe, about),
+                    limits=Limits(seconds=_SECONDS, memory_bytes=memory_of_child()),
+                    path=str(path),
+                    **about,
+                    journal=str(Path(folder) / "runs.jsonl"),
+                )
+            except SessionError as error:
+                return Sized(words=plain(str(error)))
+            except StageFailure as failure:
+                ended = {Reason.BACKEND_CRASHED, Reason.OUT_OF_MEMORY}
+                if failure.reason not in ended or attempt == _CRASHES:
+                    return Sized(words=failure.message)
+                _log.info("%s; going on without what was run then", failure.message)
+                continue
+            break
+    _log.info("%s made", counted(answer["runs"], "run"))
+    profiles = tuple(ShapeProfile.model_validate(each) for each in answer["profiles"] or ())
+    refused = ""
+    if profiles and open_sizes and backend in COMPILED_BACKENDS:
+        tried = buildable(path, backend, profiles)
+        profiles, refused = tried.profiles, tried.refused
+    return Sized(
+        profiles=profiles,
+        refused=refused,
+        fixed=tuple(answer["fixed"]),
+        seen=answer["seen"],
+        words=answer["words"],
+    )
+
+
+def unsized(
+    inputs: Sequence[TensorSpec],
+    names: Sequence[str],
+    unranked: Sequence[str],
+    recipe: Recipe,
+    sized: Sized,
+) -> list[Finding]:
+    """Return what is wrong with open dimensions, by the backend that is to serve.
+
+    Engines are built for sizes that their owner has chosen. Elsewhere every size is served, and
+    sizes are needed for golden inputs alone, which the user's samples have.
+
+    Args:
+        inputs: of the model.
+        names: of those with open dimensions.
+        unranked: names of those that declare no rank.
+        recipe: with the backend.
+        sized: what was found by running the model.
+    """
+    if not names:
+        return []
+    if recipe.backend in COMPILED_BACKENDS:
+        found = missing(inputs, names, unranked, sized.profiles, sized.refused)
+    elif sized.profiles or recipe.samples_uri is not None or not sized.words:
+        return []
+    else:
+        found = Finding(
+            severity="error",
+            reason=Reason.SHAPE_PROFILE_MISSING,
+            message="no sizes were found with which the model runs, so there are no golden inputs:"
+            f" {sized.words}; {_GIVE_SIZES}",
+        )
+    told = {"rule": table.NO_SHAPES.name, "message": printable(found.message)}
+    return [found.model_copy(update=told)]

@@ -1,0 +1,128 @@
+"""Builds an engine for sizes before they are proposed, where the library is there and needs no device.
+
+That a model runs at some sizes does not say that an engine can be built for the range between them:
+TensorRT-RTX refuses some models unless every size is fixed. What is proposed then is what it builds.
+"""
+
+import logging
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import onnxruntime as ort
+from enginewright.contract.task import EngineRecipe, ShapeProfile
+
+from enginewright_runtime.core.failure import SessionError, StageFailure
+from enginewright_runtime.core.isolation import Limits
+from enginewright_runtime.core.labels import label
+from enginewright_runtime.core.limits import memory_of_child
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.storage import size_bytes
+from enginewright_runtime.session import loading
+from enginewright_runtime.session.extensions.libraries import of_model
+from enginewright_runtime.tensorrt import words
+from enginewright_runtime.tensorrt.attempts import Attempts, target_words
+from enginewright_runtime.tensorrt.flavor import FLAVORS
+
+_log: Final = logging.getLogger(__name__)
+_LARGEST: Final = 256 << 20  # bytes of a model that is built only to find sizes
+_SECONDS: Final = 60.0  # of one build
+_CAPABILITY: Final = "8.9"  # no class is known yet; what sizes are taken does not depend on it
+_NAME: Final = "trial"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a build has shown about sizes that the model runs with."""
+
+    profiles: tuple[
+        ShapeProfile, ...
+    ]  # to be proposed; (): nothing is built for any that were tried
+    refused: str = ""  # why, by the library; "": something is built, or it could not be tried
+
+
+def buildable(model: Path, backend: str, profiles: tuple[ShapeProfile, ...]) -> Tried:
+    """Return profiles that an engine can be built for, of those found by running the model.
+
+    Args:
+        model: the .onnx file.
+        backend: that is to serve.
+        profiles: of every input; all their corners have run.
+
+    Returns:
+        The profiles; or, where only that is built, without empty sizes, or fixed at the usual ones;
+        the profiles as well where the library is not here, or cannot read the model as it is.
+    """
+    refused = ""
+    flavor = FLAVORS.get(backend)
+    proto = graphs.parse(model)
+    if flavor is None or not flavor.targets or size_bytes(proto) > _LARGEST:
+        return Tried(profiles)
+    try:
+        version = loading.find(backend).version()
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            attempts = Attempts(
+                flavor=flavor,
+                recipe=EngineRecipe(
+                    backend=backend,
+                    backend_version=version,
+                    ort_version=ort.__version__,
+                    accelerator_class="",
+                    compute_capability=_CAPABILITY,
+                    ahead_of_time=True,
+                ),
+                capability=_CAPABILITY,
+                prepared=proto,
+                source=model,
+                folder=folder,
+                log=folder / "build.log",
+                progress=folder / "progress.json",
+                timing_cache=folder / "timing.cache",
+                plugins=of_model(model).plugins,
+                limits=Limits(seconds=_SECONDS, memory_bytes=memory_of_child()),
+            )
+            for candidate in _narrower(profiles):
+                sizes = [
+                    each.model_dump(mode="json", include={"input", "min", "opt", "max"})
+                    for each in candidate
+                ]
+                answer = attempts.build(proto, _NAME, sizes, (0, 100))
+                if answer.built:
+                    return Tried(candidate)
+                if not answer.parsed:  # conversion may mend that; it says nothing of sizes
+                    return Tried(profiles)
+                refused = _why(answer, flavor.title, candidate)
+    except (StageFailure, SessionError) as error:
+        _log.info("what engines are built for cannot be tried here: %s", error)
+        return Tried(profiles)
+    return Tried((), refused)
+
+
+def _why(answer: words.Answer, title: str, profiles: Sequence[ShapeProfile]) -> str:
+    about = words.Circumstances(
+        title=title,
+        target=target_words(_CAPABILITY),
+        label=lambda error: label(error.name, error.operator),
+        inputs=tuple(f"{each.input} {list(each.opt)}" for each in profiles),
+    )
+    return words.failure(answer, about).cause
+
+
+def _narrower(profiles: Sequence[ShapeProfile]) -> Iterator[tuple[ShapeProfile, ...]]:
+    """Yield the profiles, then the same without empty sizes, then with the usual sizes alone."""
+    yield tuple(profiles)
+    if any(0 in each.min for each in profiles):
+        yield tuple(
+            each.model_copy(
+                update={
+                    "min": tuple(
+                        low or min(1, most) for low, most in zip(each.min, each.max, strict=True)
+                    )
+                }
+            )
+            for each in profiles
+        )
+    yield tuple(each.model_copy(update={"min": each.opt, "max": each.opt}) for each in profiles)

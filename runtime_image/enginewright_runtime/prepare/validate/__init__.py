@@ -1,0 +1,1 @@
+"""Whether the runtime image can run the model, before anything is made of it."""

@@ -1,0 +1,205 @@
+"""Reads a model and judges it by the rules, in a child process: its writer chose every byte of it.
+
+A parser needs hundreds of bytes for two of the file, and a rule looks at every node and weight, so
+memory and time are the child's, and what it may use of them is limited.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from enginewright.contract.base import Message
+from enginewright.contract.manifest import TensorSpec
+from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.contract.report import NAMED_NODES, Finding
+from enginewright.contract.task import Recipe, ShapeProfile
+from onnx import ModelProto, ValueInfoProto
+
+from enginewright_runtime.core import limits
+from enginewright_runtime.core.isolation import Limits, run_isolated
+from enginewright_runtime.core.logs import in_words
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.shapes import resolve
+from enginewright_runtime.prepare import convert as conversion
+from enginewright_runtime.prepare.sizes.discovery.problem import is_switched
+from enginewright_runtime.rules import encoding, registry, structure, table
+from enginewright_runtime.rules.base import Subject
+from enginewright_runtime.rules.text import printable, shown
+from enginewright_runtime.rules.view import View
+
+_LARGEST_PROTOBUF: Final = 2**31 - 1
+_SECONDS: Final = 900.0  # weights of a terabyte are read at some gigabytes a second
+_TOO_DEEP: Final = ("MaxDepth", "recursion", "too deep")  # in protobuf's words
+_NO_MEMORY: Final = "alloc"  # likewise: "Arena alloc failed"
+_BY_REASON: Final = {
+    Reason.OPSET_UNSUPPORTED: table.OPSET_TOO_NEW,
+    Reason.IR_VERSION_UNSUPPORTED: table.IR_TOO_NEW,
+    Reason.SHAPE_PROFILE_MISSING: table.NO_SHAPES,
+    Reason.SHAPE_PROFILE_INVALID: table.BAD_SHAPES,
+}
+
+
+class Inspection(Message):
+    """What was found without loading the model."""
+
+    findings: tuple[Finding, ...]
+    opset: int = 0
+    ir_version: int = 0
+    nodes: int = 0
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    ranked_outputs: tuple[str, ...] = ()  # that declare a shape
+    profiles: tuple[ShapeProfile, ...] = ()  # of the inputs whose sizes are known
+    unsized: tuple[str, ...] = ()  # inputs with open dimensions
+    unranked: tuple[str, ...] = ()  # inputs that declare no rank
+    switched: bool = False  # whether the graph compares an input's value with constants
+    converted: bool = False  # the runtime does not take the model as it is: `convert` changes it
+
+    @property
+    def fit_to_load(self) -> bool:
+        """Tell whether loading the model can teach more: no error but in spec.shapes."""
+        shapes = {Reason.SHAPE_PROFILE_INVALID, Reason.SHAPE_PROFILE_MISSING}
+        return all(each.severity != "error" or each.reason in shapes for each in self.findings)
+
+
+def inspect(path: Path, recipe: Recipe) -> Inspection:
+    """Read and judge the model at `path`.
+
+    Raises:
+        StageFailure: OutOfMemory, Timeout or BackendCrashed, when the model cannot be read at all.
+    """
+    answer = run_isolated(
+        f"{__name__}:inspect_here",
+        "reading the model",
+        limits=Limits(seconds=_SECONDS, memory_bytes=limits.memory_of_child()),
+        path=str(path),
+        recipe=recipe.model_dump(mode="json"),
+    )
+    return Inspection.model_validate(answer)
+
+
+def inspect_here(path: str, recipe: dict[str, Any]) -> dict[str, Any]:
+    """Read and judge the model. Called in a child process; returns an `Inspection` as JSON."""
+    model, finding = read(Path(path))
+    if model is None or finding is not None:
+        return Inspection(findings=() if finding is None else (finding,)).model_dump(mode="json")
+    found = _judge(model, Path(path).parent, Recipe.model_validate(recipe))
+    return found.model_dump(mode="json")
+
+
+def read(path: Path) -> tuple[ModelProto | None, Finding | None]:
+    """Parse a model without its external data; a finding says why it cannot be judged further.
+
+    Raises:
+        MemoryError: the parser wants more than the process may have.
+    """
+    if not path.is_file():  # a pipe would be waited for
+        return None, table.tell(table.NOT_A_MODEL, "what is to be read is no plain file")
+    size = path.stat().st_size
+    if size > _LARGEST_PROTOBUF:
+        message = f"the .onnx file has {in_words(size)}; a protobuf ends at 2 GiB"
+        return None, table.tell(table.FILE_TOO_LARGE, message)
+    try:
+        model = graphs.parse(path)
+    except graphs.UnparsableError as error:
+        return None, _unparsable(size, str(error.__cause__))
+    finding = _unfit(model, size)
+    return (None, finding) if finding is not None else (model, None)
+
+
+def _unfit(model: ModelProto, size: int) -> Finding | None:
+    """Return why the rules cannot be asked about what was parsed."""
+    if not model.ir_version or not model.HasField("graph") or not model.graph.node:
+        lacks = "IR version" if not model.ir_version else "nodes"
+        message = f"the file of {in_words(size)} is no ONNX model: it has no {lacks}"
+        return table.tell(table.NOT_A_MODEL, message)
+    if (hit := structure.oversize(model)) is not None:
+        return table.TOO_MANY_NODES.finding(hit)
+    if (hit := encoding.undecodable(model)) is not None:
+        return table.NOT_TEXT.finding(hit)
+    return None
+
+
+def _unparsable(size: int, words: str) -> Finding:
+    if _NO_MEMORY in words:
+        raise MemoryError
+    if any(each in words for each in _TOO_DEEP):
+        message = "bodies of nodes lie inside each other deeper than protobuf parsers follow"
+        return table.tell(table.NESTED_TOO_DEEP, message)
+    return table.tell(
+        table.NOT_A_MODEL,
+        f"the file of {in_words(size)} is no ONNX model, or is cut off: its protobuf cannot be"
+        " parsed",
+    )
+
+
+def _judge(model: ModelProto, folder: Path, recipe: Recipe) -> Inspection:
+    inputs, outputs = graphs.inputs_of(model), graphs.outputs_of(model)
+    tensors = {value.name for value in model.graph.input if value.type.HasField("tensor_type")}
+    unranked = frozenset(tensors) - _ranked(model.graph.input)
+    resolved = resolve(inputs, recipe.shapes, unranked)
+    refusal, converted = _conversion(model, recipe)
+    view = View(model)
+    subject = Subject(
+        view=view,
+        folder=folder,
+        recipe=recipe,
+        registry=registry.of_runtime(),
+        inputs=inputs,
+        outputs=outputs,
+        profiles=resolved.profiles,
+        converted=converted,
+    )
+    found = [*refusal, *table.judge(subject), *_of_shapes(resolved.findings)]
+    return Inspection(
+        findings=tuple(found),
+        opset=graphs.default_opset(model) or 0,
+        ir_version=model.ir_version,
+        nodes=len(view.nodes),
+        inputs=inputs,
+        outputs=outputs,
+        ranked_outputs=tuple(_ranked(model.graph.output)),
+        profiles=resolved.profiles,
+        unsized=resolved.unsized,
+        unranked=tuple(sorted(unranked)),
+        switched=is_switched(model, inputs),
+        converted=converted,
+    )
+
+
+def _conversion(model: ModelProto, recipe: Recipe) -> tuple[list[Finding], bool]:
+    """Return why the model cannot be converted, and whether the runtime needs it converted.
+
+    What is asked for by spec.targetOpset alone keeps nobody from loading the source.
+    """
+    refusal = conversion.plan(model, recipe).refusal
+    needed = conversion.plan(model, recipe.model_copy(update={"target_opset": None}))
+    return ([] if refusal is None else [_named(refusal)]), bool(needed.steps or needed.refusal)
+
+
+def _of_shapes(findings: Sequence[Finding]) -> list[Finding]:
+    """Return what is wrong with spec.shapes as one finding a reason: several inputs may be."""
+    merged = []
+    for reason in dict.fromkeys(finding.reason for finding in findings):
+        messages = [finding.message for finding in findings if finding.reason is reason]
+        ending = f"; {REMEDIES[reason]}"
+        told = "; ".join(message.removesuffix(ending) for message in messages[:NAMED_NODES])
+        told += ending if messages[0].endswith(ending) else ""
+        first = next(finding for finding in findings if finding.reason is reason)
+        merged.append(_named(first.model_copy(update={"message": told})))
+    return merged
+
+
+def _ranked(values: Iterable[ValueInfoProto]) -> frozenset[str]:
+    """Return the names of those that declare how many dimensions they have."""
+    return frozenset(value.name for value in values if value.type.tensor_type.HasField("shape"))
+
+
+def _named(finding: Finding) -> Finding:
+    """Give a finding of another module the name of its rule, and make it plain text."""
+    told = {
+        "rule": _BY_REASON[finding.reason].name,
+        "message": printable(finding.message),
+        "nodes": tuple(map(shown, finding.nodes)),
+    }
+    return finding.model_copy(update=told)

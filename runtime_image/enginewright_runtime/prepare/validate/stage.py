@@ -1,0 +1,285 @@
+"""Finds out whether the runtime image can serve the model, and why not, before anything serves.
+
+Everything wrong is collected, not only the first thing: an owner fixes an export once. The rules
+judge the model as it lies (`rules`, docs/rules.md); then it is loaded, and run once.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any, Final
+
+from enginewright.contract.images import DEVICE_BACKENDS
+from enginewright.contract.manifest import TensorSpec
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding, StageReport
+from enginewright.contract.task import PrepareTask, Recipe, ShapeProfile
+
+from enginewright_runtime.core import answers
+from enginewright_runtime.core.digests import MODEL_NAME
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.handoff import MODEL_FOLDER, SAMPLES_FILE, Fetched, Validated
+from enginewright_runtime.core.isolation import Limits
+from enginewright_runtime.core.logs import counted, in_words
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.graph.shapes import defaulted, with_batch
+from enginewright_runtime.prepare.quantize.emulation import emulated
+from enginewright_runtime.prepare.sizes.batch import Fitted, fit
+from enginewright_runtime.prepare.sizes.sizing import Sized, find_sizes, unsized
+from enginewright_runtime.prepare.validate.inspection import Inspection, inspect
+from enginewright_runtime.prepare.validate.trial import REFERENCE
+from enginewright_runtime.rules import table
+from enginewright_runtime.rules.behaviour import Seen, declared_shapes, nan_answers
+from enginewright_runtime.rules.text import printable, quoted
+from enginewright_runtime.session.extensions.proving import prove
+
+_log: Final = logging.getLogger(__name__)
+_EMULATED: Final = "validate-emulated.onnx"  # beside the model
+_SECONDS: Final = 1800.0  # of one load: what takes longer serves from no pod that comes and goes
+# the reason that is told when there are several: what must be mended first
+_ORDER: Final = (
+    Reason.MODEL_TOO_LARGE,
+    Reason.INVALID_MODEL,
+    Reason.EXTERNAL_DATA_MISSING,
+    Reason.IR_VERSION_UNSUPPORTED,
+    Reason.OPSET_UNSUPPORTED,
+    Reason.CUSTOM_DOMAIN_UNSUPPORTED,
+    Reason.UNSUPPORTED_OPERATOR,
+    Reason.BACKEND_CRASHED,
+    Reason.PROVIDER_MISSING,
+    Reason.SHAPE_PROFILE_INVALID,
+    Reason.SHAPE_PROFILE_MISSING,
+)
+_PLACES: Final = {rule.name: place for place, rule in enumerate(table.RULES)}
+
+
+def run(task: PrepareTask, paths: Paths) -> StageReport:
+    """Validate what `fetch` left; leaves `Validated`.
+
+    Raises:
+        StageFailure: the most important of the errors found, with all findings; OutOfMemory or
+            Timeout, when the model ran out of either while it was read or loaded.
+    """
+    fetched = Fetched.pick_up(paths.work)
+    path = paths.work / MODEL_FOLDER / MODEL_NAME
+    recipe = task.recipe
+    size = sum(file.size_bytes for file in fetched.files)
+    _log.info("reading the model and its weights, %s", in_words(size))
+    inspected = inspect(path, recipe)
+    found = list(inspected.findings)
+    facts: dict[str, Any] = {}
+    sized = Sized()
+    if inspected.fit_to_load:
+        prove(path, recipe.extensions)
+        if not inspected.converted:  # else `convert` loads what becomes of it
+            found += _load_sessions(path, recipe, inspected, facts)
+            sized = _find_sizes(paths.work, recipe, inspected, facts)
+            found += _judge_runs(sized, inspected, recipe, facts)
+    if not inspected.converted or not inspected.fit_to_load:
+        found += unsized(inspected.inputs, inspected.unsized, inspected.unranked, recipe, sized)
+    found = _one_a_rule(found)
+    _refuse_errors(found)
+    fitted = Fitted(_profiles(sized, inspected, recipe, facts))
+    if not inspected.converted:
+        fitted = fit(path, recipe, inspected.inputs, fitted.profiles)
+    warnings = tuple(_one_a_rule([*found, *fitted.findings]))
+    Validated(
+        opset=inspected.opset,
+        ir_version=inspected.ir_version,
+        nodes=inspected.nodes,
+        inputs=inspected.inputs,
+        outputs=inspected.outputs,
+        profiles=fitted.profiles,
+        warnings=warnings,
+        shape_nodes=tuple(facts.get("shape_nodes", ())),
+    ).leave(paths.work)
+    told = f"; {warnings[0].message}" if warnings else ""
+    return StageReport(
+        stage="validate",
+        ok=True,
+        message=f"{counted(inspected.nodes, 'node')}, opset {inspected.opset}, IR version"
+        f" {inspected.ir_version}{told}",
+        findings=warnings,
+        facts=facts | _described(inspected.inputs, inspected.outputs),
+    )
+
+
+def _load_sessions(
+    path: Path, recipe: Recipe, inspected: Inspection, facts: dict[str, Any]
+) -> list[Finding]:
+    """Load on the reference, in a process of its own.
+
+    What the backend that is to serve makes of the model `convert` finds out, since it can mend it.
+    No device is lent to a prepare Job, so a backend that needs one is proven in the engine Job and
+    the pods, and may run operators that the reference does not have.
+    """
+    found = _try_session(path, recipe, inspected, facts)
+    if recipe.backend in DEVICE_BACKENDS:
+        return [_left_to_device(each, recipe.backend) for each in found]
+    return found
+
+
+def _left_to_device(found: Finding, backend: str) -> Finding:
+    """Make of an operator that only the reference lacks a warning."""
+    lacks = {Reason.UNSUPPORTED_OPERATOR, Reason.CUSTOM_DOMAIN_UNSUPPORTED}
+    if found.severity != "error" or found.reason not in lacks:
+        return found
+    told, _, _ = found.message.rpartition("; ")
+    message = f"{told}; whether backend {backend} can is found out on its device"
+    return found.model_copy(update={"severity": "warning", "message": message})
+
+
+def _try_session(
+    path: Path, recipe: Recipe, inspected: Inspection, facts: dict[str, Any]
+) -> list[Finding]:
+    doing = f"loading the model on backend {REFERENCE}"
+    _log.info("%s", doing)
+    try:
+        about = {
+            "inputs": [spec.model_dump(mode="json") for spec in inspected.inputs],
+            "profiles": [profile.model_dump(mode="json") for profile in inspected.profiles],
+            "batched": sorted(_batched(inspected, recipe)),
+        }
+        answer = answers.ask(
+            "enginewright_runtime.prepare.validate.trial:load_and_run",
+            doing,
+            answers.Question(path, recipe, about),
+            limits=Limits(seconds=_SECONDS),
+            path=str(path),
+            **about,
+        )
+    except StageFailure as failure:
+        if failure.reason not in _ORDER:
+            raise
+        return [
+            Finding(
+                severity="error",
+                reason=failure.reason,
+                rule=table.BACKEND_CRASHED.name,
+                message=printable(failure.message),
+                nodes=failure.nodes,
+                node_count=len(failure.nodes),
+            )
+        ]
+    facts[f"placement_{REFERENCE}"] = answer["placement"]
+    told = ("shape_nodes", "run", "one_batch")
+    facts |= {name: answer[name] for name in told if answer[name] is not None}
+    return [Finding.model_validate(each) for each in answer["findings"]]
+
+
+def _find_sizes(work: Path, recipe: Recipe, inspected: Inspection, facts: dict[str, Any]) -> Sized:
+    """Find what the model leaves open, where it loads and nothing is wrong with what is given."""
+    wrong = any(each.reason is Reason.SHAPE_PROFILE_INVALID for each in inspected.findings)
+    if wrong or not (inspected.unsized or inspected.switched):
+        return Sized()
+    path: Path | None = work / MODEL_FOLDER / MODEL_NAME
+    if path is not None and facts.get(f"placement_{REFERENCE}") is None:
+        path = emulated(path, _EMULATED)
+    if path is None:
+        return Sized(words=f"backend {REFERENCE} does not load the model")
+    sized = find_sizes(
+        path,
+        recipe,
+        inspected.inputs,
+        inspected.profiles,
+        inspected.unranked,
+        work / SAMPLES_FILE,
+    )
+    (work / MODEL_FOLDER / _EMULATED).unlink(missing_ok=True)
+    if sized.seen is not None:
+        facts["run"] = sized.seen
+    return sized
+
+
+def _profiles(
+    sized: Sized, inspected: Inspection, recipe: Recipe, facts: dict[str, Any]
+) -> tuple[ShapeProfile, ...]:
+    profiles = sized.profiles or inspected.profiles
+    if facts.get("one_batch"):
+        return with_batch(profiles, _batched(inspected, recipe), 1)
+    return profiles
+
+
+def _batched(inspected: Inspection, recipe: Recipe) -> frozenset[str]:
+    return defaulted(inspected.inputs, inspected.profiles, recipe.shapes)
+
+
+def _judge_runs(
+    sized: Sized, inspected: Inspection, recipe: Recipe, facts: dict[str, Any]
+) -> list[Finding]:
+    """Judge what the model did when it ran, at which sizes too."""
+    found = [] if (seen := facts.get("run")) is None else _judge_run(seen, inspected)
+    fixed = sized.fixed
+    if facts.get("one_batch"):
+        fixed += tuple(f"{name}[0]" for name in sorted(_batched(inspected, recipe)))
+    if fixed:
+        sizes = {each.input: each.min for each in sized.profiles or inspected.profiles}
+        ran = ", ".join(f"{name} {list(shape)}" for name, shape in sizes.items())
+        message = (
+            f"the model runs with {ran}, and with no other size that was tried of {quoted(fixed)}"
+        )
+        found.append(table.tell(table.ONE_SIZE, message))
+    return found
+
+
+def _judge_run(answer: dict[str, Any], inspected: Inspection) -> list[Finding]:
+    seen = Seen(
+        inputs={name: tuple(shape) for name, shape in answer["inputs"].items()},
+        outputs={name: tuple(shape) for name, shape in answer["outputs"].items()},
+        nan=frozenset(answer["nan"]),
+        numeric=frozenset(answer["numeric"]),
+    )
+    weights = next(
+        (each.message for each in inspected.findings if each.rule == table.NAN_IN_WEIGHTS.name),
+        None,
+    )
+    cause = None if weights is None else weights.partition(";")[0]
+    hits = (
+        (table.NAN_ANSWERS, nan_answers(seen, cause)),
+        (
+            table.DECLARED_SHAPES,
+            declared_shapes(
+                inspected.inputs, inspected.outputs, frozenset(inspected.ranked_outputs), seen
+            ),
+        ),
+    )
+    return [rule.finding(hit) for rule, hit in hits if hit is not None]
+
+
+def _one_a_rule(found: list[Finding]) -> list[Finding]:
+    """Return the findings in the table's order; what a rule and the session both tell, once."""
+    kept: dict[str, Finding] = {}
+    for each in sorted(found, key=lambda each: each.severity != "error"):
+        kept.setdefault(each.rule, each)
+    return sorted(kept.values(), key=lambda each: _PLACES[each.rule])
+
+
+def _refuse_errors(found: list[Finding]) -> None:
+    errors = sorted(
+        (entry for entry in found if entry.severity == "error"),
+        key=lambda entry: _ORDER.index(entry.reason) if entry.reason in _ORDER else len(_ORDER),
+    )
+    if not errors:
+        return
+    first = errors[0]
+    more = (
+        f" (and {counted(len(errors) - 1, 'more finding')} in the report)"
+        if len(errors) > 1
+        else ""
+    )
+    warnings = [entry for entry in found if entry.severity != "error"]
+    raise StageFailure(
+        first.reason,
+        first.message + more,
+        nodes=first.nodes,
+        remedy="",
+        findings=(*errors, *warnings),
+    )
+
+
+def _described(
+    inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
+) -> dict[str, list[dict[str, Any]]]:
+    return {
+        "inputs": [spec.model_dump(mode="json") for spec in inputs],
+        "outputs": [spec.model_dump(mode="json") for spec in outputs],
+    }

@@ -1,0 +1,264 @@
+"""What each node costs, as ONNX Runtime's own profiler measures it on the CPU provider.
+
+2% of the nodes can be 90% of the work, so fallback is weighted by time. The graph is profiled as
+ONNX Runtime shows it in placements, before it fuses nodes for the CPU: only then do the labels of
+both agree. Times are the CPU's, and of one sample: a measure of work, not of another device's time.
+"""
+
+import json
+import tempfile
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median_low
+from typing import Any, Final
+
+import onnxruntime as ort
+from enginewright.contract.manifest import NodeCost
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import Recipe
+
+from enginewright_runtime.core import answers
+from enginewright_runtime.core.digests import file_sha256
+from enginewright_runtime.core.failure import SessionError, StageFailure
+from enginewright_runtime.core.labels import fused_name, label
+from enginewright_runtime.core.limits import threads
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.shape_nodes import function_calls
+from enginewright_runtime.graph.shapes import usual
+from enginewright_runtime.proof.golden_run import run_sample
+from enginewright_runtime.session.arrays import Arrays, read_arrays
+from enginewright_runtime.session.base import CPU_PROVIDER
+from enginewright_runtime.session.extensions.libraries import of_model, register
+from enginewright_runtime.session.runner import Runner
+from enginewright_runtime.session.signature import read_signature
+
+_SECONDS: Final = 1.0  # of runs; the first one always ends
+_MOST_RUNS: Final = 6  # the first is a warm-up
+# The profiler keeps 2 kB of memory for every execution of a node until the end, and a body is
+# executed thousands of times: such runs are cut off.
+_REPEATING: Final = frozenset({"Loop", "Scan"})
+_REPEATING_SECONDS: Final = 1.0
+_KERNEL: Final = "_kernel_time"  # ends the name of a node's event
+_GRAPH: Final = "SequentialExecutor::Execute"  # a body, with what the profiler spends in it
+_CUT: Final = 0.5  # us: durations are cut to whole ones
+_DIGITS: Final = 7
+
+
+def measure(model: Path, inputs: Path, recipe: Recipe) -> tuple[NodeCost, ...]:
+    """Profile a model in a child process.
+
+    Args:
+        model: the .onnx file.
+        inputs: golden inputs, an .npz file of arrays SAMPLE/INPUT.
+        recipe: of the Job.
+
+    Returns:
+        One entry a label, shares with the sum 1. `count` is of nodes as placements show them; it
+        is 0 for what the file has and ONNX Runtime folds away or fuses into another node.
+
+    Raises:
+        StageFailure: as `run_isolated`, or Timeout when the model's loops run too long.
+        SessionError: ONNX Runtime refused the model or the sample.
+    """
+    # made here, so that it goes even when the child dies
+    with tempfile.TemporaryDirectory(prefix="profile-") as folder:
+        costs: list[dict[str, Any]] = answers.ask(
+            f"{__name__}:profile",
+            "profiling the model on backend cpu",
+            answers.Question(model, recipe, {"inputs": file_sha256(inputs).sha256}),
+            model=str(model),
+            inputs=str(inputs),
+            folder=folder,
+        )
+    return tuple(NodeCost.model_validate(each) for each in costs)
+
+
+def profile(model: str, inputs: str, folder: str) -> list[dict[str, Any]]:
+    """Profile; returns `NodeCost` as JSON. Called in a child process."""
+    samples = read_arrays(Path(inputs))
+    feeds = samples[usual(list(samples))]
+    session = _session(model, folder)
+    counts = _placed(session)
+    repeats = any(name.endswith(f"({kind})") for name in counts for kind in _REPEATING)
+    runs = _run(session, feeds, _REPEATING_SECONDS if repeats else _SECONDS, cut_off=repeats)
+    spent = _usual([_spent(run, counts) for run in _events(Path(session.end_profiling()), runs)])
+    whole = sum(spent.values())
+    if counts and not whole:
+        raise StageFailure(Reason.INTERNAL_ERROR, "the profile names no node", remedy="")
+    costs = [
+        NodeCost(label=name, count=count, share=round(spent[name] / whole, _DIGITS))
+        for name, count in counts.items()
+    ]
+    gone = [NodeCost(label=name, count=0, share=0.0) for name in _gone(Path(model), counts)]
+    return [each.model_dump(mode="json") for each in (*costs, *gone)]
+
+
+def _session(model: str, folder: str) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.enable_profiling = True
+    options.profile_file_prefix = f"{folder}/run"
+    options.intra_op_num_threads = threads()
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # of a run that is cut off nothing needs to be said
+    register(options, of_model(Path(model)))
+    try:
+        return ort.InferenceSession(model, options, providers=[CPU_PROVIDER])
+    except Exception as error:
+        # pybind11 exceptions of ONNX Runtime share no base class but Exception
+        raise SessionError(str(error)) from error
+
+
+def _placed(session: ort.InferenceSession) -> Counter[str]:
+    return Counter(
+        label(node.name, node.op_type)
+        for subgraph in session.get_provider_graph_assignment_info()
+        for node in subgraph.get_nodes()
+    )
+
+
+@dataclass
+class _Stoppable:
+    """A session as `Runner` wants one, whose run can be ended from another thread."""
+
+    session: ort.InferenceSession
+    options: ort.RunOptions
+
+    def run(self, outputs: list[str], feeds: Any) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
+        return self.session.run(outputs, feeds, self.options)
+
+    def run_with_ort_values(self, outputs: list[str], feeds: Any) -> Any:  # noqa: ANN401 - likewise
+        return self.session.run_with_ort_values(outputs, feeds, self.options)
+
+
+def _run(session: ort.InferenceSession, feeds: Arrays, seconds: float, *, cut_off: bool) -> int:
+    """Run for some time; return how many runs were completed."""
+    options = ort.RunOptions()
+    signature = read_signature(session.get_inputs(), session.get_outputs(), ())
+    runner = Runner(_Stoppable(session, options), signature)
+    stop = threading.Timer(seconds, lambda: setattr(options, "terminate", True))
+    stop.daemon = True
+    if cut_off:
+        stop.start()
+    began = time.monotonic()
+    runs = 0
+    try:
+        while runs < _MOST_RUNS and (runs == 0 or time.monotonic() - began < seconds):
+            run_sample(runner, signature, feeds)
+            runs += 1
+    except Exception as error:
+        # of ONNX Runtime, which has no class of its own
+        if not options.terminate:
+            raise SessionError(str(error)) from error
+        if runs == 0:
+            raise StageFailure(
+                Reason.TIMEOUT,
+                f"its loops run for more than {seconds:.0f} s",
+                remedy="",
+            ) from error
+    finally:
+        stop.cancel()
+    return runs
+
+
+@dataclass(frozen=True)
+class _Event:
+    """One execution of a node, or of a graph: around the executions of its nodes or its bodies."""
+
+    name: str  # of the node, as the profiler calls it
+    operator: str  # "" of a graph
+    index: str
+    start: int  # us
+    duration: int
+
+
+def _events(path: Path, runs: int) -> list[list[_Event]]:
+    """Read the profile: nodes of each completed run, without the first run if there are others."""
+    found: list[_Event] = []
+    periods: list[tuple[int, int]] = []
+    for entry in _entries(path):
+        if entry["name"] == "model_run":
+            periods.append((entry["ts"], entry["ts"] + entry["dur"]))
+        elif entry["cat"] == "Node" and entry["name"].endswith(_KERNEL):
+            about = entry["args"]
+            name = entry["name"].removesuffix(_KERNEL)
+            found.append(
+                _Event(name, about["op_name"], about["node_index"], entry["ts"], entry["dur"])
+            )
+        elif entry["name"] == _GRAPH:
+            found.append(_Event(_GRAPH, "", "", entry["ts"], entry["dur"]))
+    periods = periods[:runs]
+    if not periods:
+        raise StageFailure(Reason.INTERNAL_ERROR, "the profile has no runs", remedy="")
+    return [
+        [event for event in found if first <= event.start <= last]
+        for first, last in periods[1 if len(periods) > 1 else 0 :]
+    ]
+
+
+def _usual(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median of each label: a process that takes the processor meets one run of a node."""
+    return {name: median_low(run[name] for run in runs) for name in runs[0]}
+
+
+def _entries(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield what ONNX Runtime wrote, one entry a line: a profile may be too large to be read whole."""
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if line.startswith("{"):
+                yield json.loads(line.rstrip().removesuffix(","))
+
+
+def _spent(events: Iterable[_Event], counts: Counter[str]) -> dict[str, float]:
+    """Return the time of each label, in us: of a node with a body without that body.
+
+    What ONNX Runtime has added for the CPU alone, such as casts of half precision, has no label in
+    `counts` and is left out.
+    """
+    spent: dict[str, float] = defaultdict(float)
+    around: list[tuple[_Event, str]] = []
+    # an event is written when it ends, so of two that look alike the later one is around the other
+    order = sorted(enumerate(events), key=lambda each: (each[1].start, -each[1].duration, -each[0]))
+    for _, event in order:
+        while around and event.start >= around[-1][0].start + around[-1][0].duration:
+            around.pop()
+        name = _label(event, counts)
+        spent[name] += event.duration + (_CUT if event.operator else 0)
+        if around:
+            spent[around[-1][1]] -= event.duration
+        around.append((event, name))
+    return defaultdict(float, {name: max(0.0, spent[name]) for name in counts})
+
+
+def _label(event: _Event, counts: Counter[str]) -> str:
+    name = label(event.name, event.operator)
+    if name not in counts and event.name == f"{event.operator}_{event.index}":
+        return label("", event.operator)  # what the profiler calls a node without a name
+    return name
+
+
+def _gone(path: Path, counts: Counter[str]) -> list[str]:
+    """Return labels of the file that placements do not show, because nothing is left of the node.
+
+    Where ONNX Runtime has put other nodes in its place, as it does for functions, its cost is theirs
+    and not known by its label: it is not among these.
+    """
+    model = graphs.parse(path)
+    there = Counter(label(node.name, node.op_type) for node in graphs.walk_nodes(model))
+    kept = {name for each in counts if (name := fused_name(each))}
+    added = [each for each in counts if each not in there and not fused_name(each)]
+    functions = {label(node.name, node.op_type) for node in function_calls(model)}
+    return [
+        name
+        for name in there
+        if name not in counts
+        and not name.endswith("(Constant)")
+        and name.rpartition(" (")[0] not in kept
+        and not (added and name in functions)
+    ]

@@ -1,0 +1,211 @@
+"""Golden inputs: the user's samples, or values drawn from a seeded generator.
+
+What is drawn must be the same on every machine and every run, and must be something that the model
+accepts: integers are most often indices, so they are drawn small.
+"""
+
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from enginewright.contract.manifest import TensorSpec
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import ShapeProfile
+from numpy.typing import NDArray
+
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.graph.shapes import points
+
+Array = NDArray[Any]
+_SEED: Final = 20240229
+LARGEST_INPUTS: Final = 256 << 20  # bytes that one sample may store
+_ONE_SAMPLE: Final = "sample"  # its name when the samples file has bare input names
+_MOST_SAMPLES: Final = 64
+_WHERE: Final = "spec.parity.samples"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One set of inputs, and what they are expected to give where that is known."""
+
+    name: str  # no "/"
+    inputs: Mapping[str, Array]
+    expected: Mapping[str, Array]
+
+
+class Filling(StrEnum):
+    """Range of undeclared integers, tried in this order until the model accepts one."""
+
+    DIGITS = "0 to 9"
+    BITS = "0 to 1"
+    ZEROS = "0 to 0"
+    ONES = "1 to 1"
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Return the least and the greatest value."""
+        least, _, most = self.partition(" to ")
+        return int(least), int(most)
+
+
+def generate(
+    inputs: Sequence[TensorSpec],
+    profiles: Sequence[ShapeProfile],
+    integers: Filling = Filling.DIGITS,
+) -> list[Sample]:
+    """Return one sample for every corner of the profiles, named min, opt and max.
+
+    Floats are drawn from [0, 1) or the profile's range, integers from `integers` or that
+    range (inclusive), booleans evenly or from that range.
+    """
+    ranges = {profile.input: (profile.low, profile.high) for profile in profiles}
+    return [
+        draw(inputs, shapes, ranges, integers, corner)
+        for corner, shapes in points(profiles).items()
+    ]
+
+
+def draw(
+    inputs: Sequence[TensorSpec],
+    shapes: Mapping[str, tuple[int, ...]],
+    ranges: Mapping[str, tuple[float | None, float | None]],
+    integers: Filling,
+    corner: str,
+) -> Sample:
+    """Return the sample of these shapes that is named `corner`; values as `generate` draws them."""
+    return Sample(
+        name=corner,
+        inputs={
+            spec.name: _draw(spec, shapes[spec.name], ranges.get(spec.name), integers, corner)
+            for spec in inputs
+        },
+        expected={},
+    )
+
+
+def _draw(
+    spec: TensorSpec,
+    shape: tuple[int, ...],
+    span: tuple[float | None, float | None] | None,
+    integers: Filling,
+    corner: str,
+) -> Array:
+    seed = [_SEED, *spec.name.encode(), *corner.encode()]
+    generator = np.random.default_rng(seed)
+    low, high = span or (None, None)
+    if spec.dtype == "string":
+        return np.full(shape, "enginewright", dtype=np.str_)
+    if spec.dtype == "bool":
+        least, most = (int(bool(low)), int(bool(high))) if low is not None else (0, 1)
+        return generator.integers(least, most + 1, shape).astype(np.bool_)
+    if spec.dtype == "bfloat16":
+        return _bfloat16_bits(_floats(generator, shape, low, high))
+    dtype = np.dtype(spec.dtype)
+    if dtype.kind == "f":
+        return _floats(generator, shape, low, high).astype(dtype)
+    least, most = integers.span
+    if low is not None:
+        least = int(np.ceil(low))
+        most = max(least, most)
+    if high is not None:
+        most = int(np.floor(high))
+    limits = np.iinfo(dtype)
+    least, most = max(least, int(limits.min)), min(most, int(limits.max))
+    return generator.integers(least, max(least, most), shape, dtype=np.int64, endpoint=True).astype(
+        dtype
+    )
+
+
+def _floats(
+    generator: np.random.Generator, shape: tuple[int, ...], low: float | None, high: float | None
+) -> NDArray[np.float64]:
+    least = 0.0 if low is None else low
+    most = max(least, 1.0) if high is None else high
+    return generator.uniform(least, most, shape)
+
+
+def _bfloat16_bits(values: NDArray[np.float64]) -> NDArray[np.uint16]:
+    """Return the upper half of float32's bits: what a bfloat16 is, which NumPy does not have."""
+    return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def read_samples(
+    path: Path, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> list[Sample]:
+    """Read the user's samples.
+
+    The file is an .npz with arrays named SAMPLE/INPUT and, for expected outputs, SAMPLE/OUTPUT.
+    Bare names of inputs and outputs make one sample. Nothing pickled is read.
+
+    Raises:
+        StageFailure: ParityFailed, naming the array at fault.
+    """
+    known = {spec.name: spec for spec in (*inputs, *outputs)}
+    groups: dict[str, dict[str, Array]] = {}
+    for key, array in _arrays(path):
+        sample, name = (_ONE_SAMPLE, key) if key in known else key.partition("/")[::2]
+        if name not in known:
+            raise _bad(
+                f"array {key!r} is named after no input or output; the model has"
+                f" {', '.join(known)}, so write for example SAMPLE/{next(iter(known))}"
+            )
+        groups.setdefault(sample, {})[name] = _fitting(key, array, known[name])
+    if not groups:
+        raise _bad("it holds no arrays")
+    if len(groups) > _MOST_SAMPLES:
+        raise _bad(f"it holds {len(groups)} samples, more than {_MOST_SAMPLES}")
+    input_names = {spec.name for spec in inputs}
+    return [_sample(name, arrays, input_names) for name, arrays in groups.items()]
+
+
+def _sample(name: str, arrays: dict[str, Array], input_names: set[str]) -> Sample:
+    if missing := sorted(input_names - arrays.keys()):
+        raise _bad(f"sample {name!r} lacks input {missing[0]!r}")
+    return Sample(
+        name,
+        {key: array for key, array in arrays.items() if key in input_names},
+        {key: array for key, array in arrays.items() if key not in input_names},
+    )
+
+
+def _arrays(path: Path) -> Iterator[tuple[str, Array]]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise _bad("it is a single .npy array; save it with numpy.savez, by input name")
+            for key in file.files:
+                yield key, file[key]
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        cause = "it holds Python objects" if "pickle" in str(error) else str(error)
+        raise _bad(f"it is no .npz file of plain arrays: {cause}") from error
+
+
+def _fitting(key: str, array: Array, spec: TensorSpec) -> Array:
+    """Return the array if its type and shape fit the model."""
+    if spec.dtype == "string":
+        fits = array.dtype.kind in "US"
+    elif spec.dtype == "bfloat16":
+        fits = array.dtype.itemsize == 2
+    else:
+        fits = array.dtype == np.dtype(spec.dtype)
+    if not fits:
+        raise _bad(f"array {key!r} has type {array.dtype}, the model takes {spec.dtype}")
+    wrong_rank = bool(spec.shape) and len(spec.shape) != array.ndim
+    if wrong_rank or any(
+        isinstance(size, int) and size != have
+        for size, have in zip(spec.shape, array.shape, strict=False)
+    ):
+        raise _bad(f"array {key!r} has shape {list(array.shape)}, the model has {list(spec.shape)}")
+    return array
+
+
+def _bad(cause: str) -> StageFailure:
+    return StageFailure(
+        Reason.PARITY_FAILED,
+        f"the samples of {_WHERE} cannot be used: {cause}",
+        remedy="write them with numpy.savez, arrays named SAMPLE/INPUT and SAMPLE/OUTPUT",
+    )

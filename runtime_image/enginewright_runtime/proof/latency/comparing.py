@@ -1,0 +1,226 @@
+"""Measures candidates against each other: each in a process of its own, and all of them in turn.
+
+Rounds are interleaved, so that a neighbour's load does not decide which is the faster one; a candidate
+that crashes, hangs or wants too much memory loses only itself.
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from enginewright.contract.execution import PlacementFacts
+from enginewright.contract.manifest import Latency
+
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.graph.shapes import usual
+from enginewright_runtime.proof.latency.figures import latency
+from enginewright_runtime.proof.latency.process import WorkerProcess
+
+_log: Final = logging.getLogger(__name__)
+_ORDER_SECONDS: Final = 600.0  # that a load, or a few runs, may take beside what they are given
+_ROUND_SECONDS: Final = 0.05  # of one candidate with one sample: short runs are repeated
+_MOST_REPEATS: Final = 100  # in one round
+_MOST_RUNS: Final = 500  # of one candidate with one sample
+_LEAST_ROUNDS: Final = 3
+_NOWHERE: Final = PlacementFacts(nodes={})
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model on a backend."""
+
+    name: str
+    model: Path
+    backend: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was measured of one candidate."""
+
+    candidate: Candidate
+    latencies: tuple[Latency, ...] = ()  # one for each sample, smallest first
+    rounds: Mapping[str, tuple[float, ...]] = field(
+        default_factory=dict
+    )  # median seconds, by sample
+    failure: StageFailure | None = None  # why there are none
+    provider: str = ""  # that the backend asks ONNX Runtime for
+    placement: PlacementFacts = _NOWHERE  # where the nodes ran
+
+    @property
+    def usual(self) -> Latency | None:
+        """Return the figures of the usual shapes; None: it failed."""
+        found = dict(zip(self.rounds, self.latencies, strict=True))
+        return found[usual(list(found))] if found else None
+
+    @property
+    def usual_rounds(self) -> tuple[float, ...]:
+        """Return the median seconds of each round of the usual shapes; none: it failed."""
+        return self.rounds[usual(list(self.rounds))] if self.rounds else ()
+
+
+def measure(
+    model: Path, backend: str, inputs: Path, *, seconds: float = 10.0, usual_only: bool = False
+) -> Result:
+    """Measure one model; arguments as `compare` has them.
+
+    Raises:
+        StageFailure: as `loading.create`; UnsupportedOperator when ONNX Runtime refuses the model or
+            a sample; BackendCrashed, OutOfMemory or Timeout.
+    """
+    candidate = Candidate(model.stem, model, backend)
+    (result,) = compare([candidate], inputs, seconds=seconds, usual_only=usual_only)
+    if result.failure is not None:
+        raise result.failure
+    return result
+
+
+def compare(
+    candidates: Sequence[Candidate],
+    inputs: Path,
+    *,
+    seconds: float = 10.0,
+    usual_only: bool = False,
+) -> tuple[Result, ...]:
+    """Measure all candidates on the same inputs.
+
+    Of samples named min, opt and max each is run; of others at most three, by their sizes.
+
+    Args:
+        candidates: to be measured, each with its own failure.
+        inputs: an .npz file of arrays SAMPLE/INPUT.
+        seconds: that each candidate runs each sample, at most and about; the warm-up takes as long
+            again at most.
+        usual_only: run no other sample than that with the usual shapes.
+    """
+    with ExitStack() as stack:
+        runs = [
+            _Measured(candidate, stack, inputs, seconds, usual_only=usual_only)
+            for candidate in candidates
+        ]
+        for run in runs:
+            run.prepare()
+        _take_turns(runs, seconds)
+        return tuple(run.result() for run in runs)
+
+
+def _take_turns(runs: Sequence["_Measured"], seconds: float) -> None:
+    """Give every candidate a round of every sample, again and again, until the time is up."""
+    samples = list(dict.fromkeys(name for run in runs for name in run.rows))
+    for sample in samples:
+        taking = [run for run in runs if sample in run.rows]
+        end = time.monotonic() + seconds * len(taking)
+        number = 0
+        while any(run.wants_more(sample) for run in taking):
+            if number >= _LEAST_ROUNDS and time.monotonic() >= end:
+                break
+            for run in taking:
+                run.round(sample)
+            number += 1
+
+
+class _Measured:
+    """One candidate, while it is measured."""
+
+    def __init__(
+        self,
+        candidate: Candidate,
+        stack: ExitStack,
+        inputs: Path,
+        seconds: float,
+        *,
+        usual_only: bool,
+    ) -> None:
+        self._candidate = candidate
+        self._stack = stack
+        self._inputs = inputs
+        self._seconds = seconds
+        self._usual_only = usual_only
+        self._failure: StageFailure | None = None
+        self._process: WorkerProcess | None = None
+        self._times: dict[str, list[list[float]]] = {}
+        self._warm: dict[str, dict[str, int | None]] = {}
+        self._repeats: dict[str, int] = {}
+        self._facts: dict[str, Any] = {}  # as the worker tells
+        self.rows: dict[str, int] = {}  # of each sample; {}: it has failed
+
+    def prepare(self) -> None:
+        """Load and warm up; a failure is kept."""
+        candidate = self._candidate
+        _log.info("measuring %s on backend %s", candidate.name, candidate.backend)
+        doing = f"measuring {candidate.name} on backend {candidate.backend}"
+        try:
+            self._process = self._stack.enter_context(
+                WorkerProcess(doing, _ORDER_SECONDS + self._seconds)
+            )
+            self._facts = self._process.ask(
+                "load",
+                model=str(candidate.model),
+                backend=candidate.backend,
+                inputs=str(self._inputs),
+            )
+            self.rows = self._facts["samples"]
+            if self._usual_only:
+                only = usual(list(self.rows))
+                self.rows = {only: self.rows[only]}
+            for sample in self.rows:
+                found = self._process.ask("warm_up", sample=sample, seconds=self._seconds)
+                self._warm[sample] = found
+                fitting = int(
+                    _ROUND_SECONDS / max(found["seconds"], _ROUND_SECONDS / _MOST_REPEATS)
+                )
+                self._repeats[sample] = max(1, fitting)
+                self._times[sample] = []
+        except StageFailure as failure:
+            self._fail(failure)
+
+    def wants_more(self, sample: str) -> bool:
+        """Tell whether more runs would say more."""
+        count = sum(len(times) for times in self._times.get(sample, []))
+        return sample in self.rows and count < _MOST_RUNS
+
+    def round(self, sample: str) -> None:
+        """Run a sample for a moment; a failure is kept."""
+        if self._process is None or not self.wants_more(sample):
+            return
+        try:
+            times = self._process.ask("run", sample=sample, runs=self._repeats[sample])
+        except StageFailure as failure:
+            self._fail(failure)
+        else:
+            self._times[sample].append(times)
+
+    def _fail(self, failure: StageFailure) -> None:
+        _log.warning("%s", failure.message)
+        self._failure = failure
+        self.rows = {}
+
+    def result(self) -> Result:
+        """Return what was measured."""
+        if self._failure is not None:
+            return Result(self._candidate, failure=self._failure)
+        return Result(
+            self._candidate,
+            tuple(self._latency(sample) for sample in self.rows),
+            {
+                sample: tuple(sorted(times)[len(times) // 2] for times in rounds)
+                for sample, rounds in self._times.items()
+            },
+            provider=self._facts["provider"],
+            placement=PlacementFacts.model_validate(self._facts["placement"]),
+        )
+
+    def _latency(self, sample: str) -> Latency:
+        times = [each for part in self._times[sample] for each in part]
+        warm = self._warm[sample]
+        return latency(times, sample, self.rows[sample]).model_copy(
+            update={
+                "warm_up_runs": warm["runs"],
+                "peak_memory_bytes": warm["memory"],
+                "peak_device_memory_bytes": warm["device_memory"],
+            }
+        )

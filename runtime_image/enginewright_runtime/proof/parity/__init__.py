@@ -1,0 +1,37 @@
+"""Whether two models, or one model on two backends, give the same outputs, and by how much they do not.
+
+One comparison for every proof: the stages', the server's at start and the sidecar's in production.
+This package's face is NumPy alone: neither ONNX nor ONNX Runtime is imported, for a sidecar has no
+memory for them. What runs models lies in `parity.drift`, which is imported by name.
+"""
+
+from enginewright_runtime.proof.parity.comparison import (
+    ComparedWith,
+    Comparison,
+    Failure,
+    Verdict,
+    compare,
+    difference,
+    scales_of,
+    varying,
+)
+from enginewright_runtime.proof.parity.measuring import form_fault
+from enginewright_runtime.proof.parity.spread import Repetition, Trial
+from enginewright_runtime.proof.parity.tolerances import DEFAULTS, Tolerance, Tolerances
+
+__all__ = [
+    "DEFAULTS",
+    "ComparedWith",
+    "Comparison",
+    "Failure",
+    "Repetition",
+    "Tolerance",
+    "Tolerances",
+    "Trial",
+    "Verdict",
+    "compare",
+    "difference",
+    "form_fault",
+    "scales_of",
+    "varying",
+]

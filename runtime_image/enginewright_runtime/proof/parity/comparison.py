@@ -1,0 +1,375 @@
+"""Compares the outputs of two models over all samples, and says in words what does not agree. Pure.
+
+Each output of each sample must keep its tolerance by itself: over all samples together a wrong one
+would drown among right ones.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import numpy as np
+from enginewright.contract.manifest import OutputParity, Spread, VaryingOutput
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from enginewright_runtime.proof.parity.measuring import (
+    Fault,
+    Figures,
+    fault,
+    form_fault,
+    largest_of,
+    measure,
+)
+from enginewright_runtime.proof.parity.spread import Trial
+from enginewright_runtime.proof.parity.tolerances import ROUNDING, Tolerance, Tolerances
+from enginewright_runtime.proof.parity.values import dtype_of
+
+Array = NDArray[Any]
+Outputs = Mapping[str, Array]
+ComparedWith = Literal["source", "expected", "prepared"]
+# What two runs of one session may differ by: less than any artefact, so that values which are compared
+# are not near what they may differ by.
+_SAME: Final = replace(ROUNDING, outliers=0.0, unequal=0.0, cosine=None, top1=None)
+_UNSTABLE: Final = ", and other values in every run, though the source is stable there"
+_NOT_RECORDED: Final = (
+    ", and other values in every run; whether the source's vary too was not recorded by the version that"
+    " prepared it: delete the artefact from the store, and it is prepared again"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One output of one sample that does not agree."""
+
+    output: str
+    sample: str
+    figure: str  # missing | distribution | and those of `measuring.Fault`
+    words: str  # that follow the output's name
+    severity: float  # for finding the worst one: errors in units of what is allowed
+
+    @override
+    def __str__(self) -> str:
+        return f"output {self.output!r} of golden sample {self.sample!r} {self.words}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a comparison has shown."""
+
+    compared_with: ComparedWith
+    outputs: tuple[OutputParity, ...]  # of what was compared, in the order of the outputs
+    failures: tuple[Failure, ...]  # in the order of the samples
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every output of every sample keeps its tolerance."""
+        return not self.failures
+
+    @property
+    def compared(self) -> bool:
+        """Whether any output was compared, in values or in distribution."""
+        return bool(self.outputs)
+
+    @property
+    def words(self) -> str | None:
+        """Return the worst failure in words, and how many more there are; None: there is none."""
+        if self.worst is None:
+            return None
+        more = len(self.failures) - 1
+        return f"{self.worst}{f' (and {more} more)' if more else ''}"
+
+    @property
+    def worst(self) -> Failure | None:
+        """Return the failure with the largest errors, the first of several; None: there is none."""
+        return max(self.failures, key=lambda each: each.severity, default=None)
+
+    @property
+    def max_abs_error(self) -> float | None:
+        """Return the largest absolute error of any output; None: there were no numbers."""
+        known = (each.max_abs_error for each in self.outputs)
+        return max((error for error in known if error is not None), default=None)
+
+
+class Comparison:
+    """Takes samples one at a time, so that no two of them have to be in memory."""
+
+    def __init__(
+        self,
+        compared_with: ComparedWith,
+        tolerances: Tolerances,
+        dtypes: Mapping[str, str] | None = None,
+        scales: Mapping[str, float] | None = None,
+        varying: Iterable[VaryingOutput] | None = (),
+    ) -> None:
+        """Begin.
+
+        Args:
+            compared_with: what the wanted outputs come from.
+            tolerances: of the model whose outputs are judged.
+            dtypes: of the outputs as the model declares them (`TensorSpec.dtype`), by name; needed
+                for types whose bits NumPy holds as integers: bfloat16 and float8.
+            scales: the largest magnitude that is wanted of each output over all samples, where
+                known: what INT8 and FP8 errors are measured by (see `scales_of`).
+            varying: outputs that differ from run to run of the source: compared in distribution
+                where that is known. Expected outputs of the framework, one run, say nothing of them.
+                None: not recorded.
+        """
+        self._compared_with = compared_with
+        self._tolerances = tolerances
+        self._dtypes = dtypes or {}
+        self._scales = scales or {}
+        self._spreads = {
+            each.name: {spread.sample: spread for spread in each.spreads} for each in varying or ()
+        }
+        self._unstable = _NOT_RECORDED if varying is None else _UNSTABLE
+        self._totals: dict[str, _Total] = {}
+        self._failures: list[Failure] = []
+
+    def add(
+        self,
+        sample: str,
+        wanted: Outputs,
+        found: Outputs,
+        again: Callable[[], Outputs] | None = None,
+    ) -> None:
+        """Compare what one sample gave; outputs that `wanted` has not are not compared.
+
+        Args:
+            sample: its name.
+            wanted: by output.
+            found: of the model that is judged.
+            again: runs that model once more: to judge what varies, and to say of what differs
+                whether it differs from itself too. None: of what varies only the form is compared.
+        """
+        failures: list[Failure] = []
+        trials: dict[str, Trial] = {}
+        for output, want in wanted.items():
+            total = self._totals.setdefault(output, _Total())
+            have = found.get(output)
+            if have is not None and output in self._spreads:
+                failed = self._compare_form(output, sample, want, have)
+                spread = self._spreads[output].get(sample)
+                if failed is None and spread is not None and self._judges_spread(spread, again):
+                    trials[output] = self._trial(output, spread, want)
+            else:
+                failed = self._compare(total, output, want, have)
+            if failed is not None:
+                wrong, severity = failed
+                failures.append(Failure(output, sample, wrong.figure, wrong.in_full, severity))
+        if again is not None:
+            failures = self._say_unstable(failures, found, again)
+            failures += self._try(trials, sample, found, again)
+        self._failures += failures
+
+    def verdict(self) -> Verdict:
+        """Return what was found until now."""
+        return Verdict(
+            self._compared_with,
+            tuple(
+                total.parity(name, self._compared_with)
+                for name, total in self._totals.items()
+                if total.compared
+            ),
+            tuple(self._failures),
+        )
+
+    def _judges_spread(self, spread: Spread, again: object) -> bool:
+        known = bool(spread.ranges) and again is not None
+        return known and self._compared_with != "expected"
+
+    def _compare_form(
+        self, output: str, sample: str, want: Array, have: Array
+    ) -> tuple[Fault, float] | None:
+        spread = self._spreads[output].get(sample)
+        shape = spread.shape if spread else (None,) * want.ndim
+        wrong = form_fault(want, have, self._dtypes.get(output), shape)
+        return (wrong, np.inf) if wrong else None
+
+    def _trial(self, output: str, spread: Spread, want: Array) -> Trial:
+        dtype = self._dtypes.get(output)
+        allowed = self._tolerances.of_output(output, dtype_of(want, dtype))
+        return Trial(spread, want, allowed, dtype)
+
+    def _try(
+        self,
+        trials: Mapping[str, Trial],
+        sample: str,
+        found: Outputs,
+        again: Callable[[], Outputs],
+    ) -> list[Failure]:
+        """Run the model until every output that varies is judged."""
+        waiting = {name for name, trial in trials.items() if trial.take(found[name])}
+        while waiting:
+            run = again()
+            waiting = {name for name in waiting if trials[name].take(run[name])}
+        for name, trial in trials.items():
+            self._totals[name].add_runs(trial.runs)
+        return [
+            Failure(name, sample, "distribution", trial.wrong, np.inf)
+            for name, trial in trials.items()
+            if trial.wrong is not None
+        ]
+
+    def _say_unstable(
+        self, failures: list[Failure], found: Outputs, again: Callable[[], Outputs]
+    ) -> list[Failure]:
+        """Say of outputs that differ whether the judged model's own runs agree."""
+        suspects = {
+            each.output: found[each.output]
+            for each in failures
+            if each.output in found and each.output not in self._spreads
+        }
+        unstable = varying(suspects, again(), self._dtypes) if suspects else ()
+        return [
+            replace(each, words=each.words + self._unstable) if each.output in unstable else each
+            for each in failures
+        ]
+
+    def _compare(
+        self, total: "_Total", output: str, want: Array, have: Array | None
+    ) -> tuple[Fault, float] | None:
+        if have is None:
+            return Fault("missing", "is missing"), np.inf
+        dtype = self._dtypes.get(output)
+        total.by_values = True
+        if differs := form_fault(want, have, dtype):
+            return differs, np.inf
+        allowed = self._tolerances.of_output(output, dtype_of(want, dtype))
+        figures = measure(want, have, allowed, dtype, self._scales.get(output, 0.0))
+        total.add(figures)
+        wrong = fault(figures, allowed)
+        return (wrong, _severity(wrong, figures)) if wrong else None
+
+
+def compare(
+    wanted: Mapping[str, Outputs],
+    found: Mapping[str, Outputs],
+    *,
+    compared_with: ComparedWith,
+    tolerances: Tolerances,
+    dtypes: Mapping[str, str] | None = None,
+) -> Verdict:
+    """Compare all outputs of all samples.
+
+    Args:
+        wanted: arrays by sample and output.
+        found: likewise, of the model that is judged. A sample that it lacks fails.
+        compared_with: what `wanted` comes from.
+        tolerances: of the model that is judged.
+        dtypes: as `Comparison` takes them.
+    """
+    scales = scales_of(wanted, dtypes)
+    comparison = Comparison(compared_with, tolerances, dtypes, scales)
+    for sample, outputs in wanted.items():
+        comparison.add(sample, outputs, found.get(sample, {}))
+    return comparison.verdict()
+
+
+def scales_of(
+    wanted: Mapping[str, Outputs], dtypes: Mapping[str, str] | None = None
+) -> dict[str, float]:
+    """Return the largest magnitude of each output over all samples."""
+    kinds = dtypes or {}
+    scales: dict[str, float] = {}
+    for outputs in wanted.values():
+        for name, array in outputs.items():
+            scales[name] = max(scales.get(name, 0.0), largest_of(array, kinds.get(name)))
+    return scales
+
+
+def difference(
+    want: Array,
+    have: Array,
+    allowed: Tolerance,
+    dtype: str | None = None,
+    largest: float = 0.0,
+) -> str | None:
+    """Return how one output differs, in words that follow its name; None: it agrees.
+
+    Args:
+        want: the array that is wanted.
+        have: the array that is judged.
+        allowed: its tolerance.
+        dtype: as the model declares it.
+        largest: as `scales_of` tells of all samples.
+    """
+    wrong = form_fault(want, have, dtype)
+    if wrong is None:
+        wrong = fault(measure(want, have, allowed, dtype, largest), allowed)
+    return wrong.in_full if wrong else None
+
+
+def varying(
+    once: Outputs, again: Outputs, dtypes: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
+    """Return the outputs that two runs of one session on the same inputs do not agree on."""
+    kinds = dtypes or {}
+    return tuple(
+        name
+        for name, array in once.items()
+        if difference(array, again[name], _SAME, kinds.get(name)) is not None
+    )
+
+
+class _Total:
+    """Figures of one output over all samples."""
+
+    def __init__(self) -> None:
+        self._numeric = False
+        self._max_abs_error = 0.0
+        self._max_rel_error = 0.0
+        self._cosine: float | None = None
+        self._rows = 0
+        self._rows_agreeing = 0
+        self._nan = 0
+        self._inf = 0
+        self._runs = 0
+        self.by_values = False  # whether values were compared
+
+    @property
+    def compared(self) -> bool:
+        """Whether anything was."""
+        return self.by_values or self._runs > 0
+
+    def add_runs(self, count: int) -> None:
+        """Count runs of an output that varies."""
+        self._runs += count
+
+    def add(self, figures: Figures) -> None:
+        if not figures.numeric:
+            return
+        self._numeric = True
+        self._max_abs_error = max(self._max_abs_error, figures.max_abs_error)
+        self._max_rel_error = max(self._max_rel_error, figures.max_rel_error)
+        if figures.cosine is not None:
+            self._cosine = min(figures.cosine, 1.0 if self._cosine is None else self._cosine)
+        self._rows += figures.rows
+        self._rows_agreeing += figures.rows_agreeing
+        self._nan += figures.nan
+        self._inf += figures.inf
+
+    def parity(self, name: str, compared_with: str) -> OutputParity:
+        return OutputParity(
+            name=name,
+            compared_with=compared_with,
+            max_abs_error=_finite(self._max_abs_error) if self._numeric else None,
+            max_rel_error=_finite(self._max_rel_error) if self._numeric else None,
+            cosine=self._cosine,
+            top1_agreement=self._rows_agreeing / self._rows if self._rows else None,
+            nan=self._nan,
+            inf=self._inf,
+            runs=self._runs or None,
+        )
+
+
+def _finite(value: float) -> float:
+    """Return a number that JSON can hold."""
+    return min(value, float(np.finfo(np.float64).max))
+
+
+def _severity(wrong: Fault, figures: Figures) -> float:
+    if wrong.figure == "finite":
+        return np.inf
+    share = figures.outside / figures.elements
+    return figures.max_abs_error / (figures.largest or 1.0) if figures.numeric else share

@@ -1,0 +1,250 @@
+"""Names the first node at which two models that should agree part, for the message of a refusal.
+
+Tensors inside the models are made outputs of copies that share the external data: no weights are read
+here. Whatever goes wrong, crash, time or memory, the refusal merely lacks the name.
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, ValueInfoProto
+from typing_extensions import override
+
+from enginewright_runtime.core.failure import SessionError, StageFailure
+from enginewright_runtime.core.isolation import Limits, run_isolated
+from enginewright_runtime.core.limits import memory_limit
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.opsets import allow_unreleased
+from enginewright_runtime.graph.parts import CONSTANT
+from enginewright_runtime.proof.parity.bisection import first_drifting
+from enginewright_runtime.proof.parity.measuring import fault, measure
+from enginewright_runtime.proof.parity.tolerances import DEFAULTS, ROUNDING, Tolerance, Tolerances
+from enginewright_runtime.proof.parity.values import kind_of, wide
+from enginewright_runtime.session import loading
+from enginewright_runtime.session.runner import Runner
+from enginewright_runtime.session.samples import type_name
+from enginewright_runtime.session.signature import SignatureError, read_signature
+
+_log: Final = logging.getLogger(__name__)
+_SECONDS: Final = 120.0
+_PREFIX: Final = "drift-"  # of copies of the models, which lie beside their external data
+_AT_ONCE: Final = 8  # tensors that are kept in memory
+# Inside an FP32 model only rounding may differ, at its outputs also algorithms; of a lower precision
+# every node drifts, and the first that drifts too far is looked for.
+_INSIDE: Final[Mapping[str, Tolerance]] = DEFAULTS | {"FP32": ROUNDING}
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Side:
+    """A model and the backend that it runs on."""
+
+    model: Path
+    backend: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Drift:
+    """The first node whose output drifts."""
+
+    label: str  # of the node, in the model that is right
+    tensor: str
+    words: str
+
+    @override
+    def __str__(self) -> str:
+        return (
+            f"the first node that drifts is {self.label}: its output {self.tensor!r} {self.words}"
+        )
+
+
+def find_drift(
+    right: Side,
+    judged: Side,
+    inputs: Path,
+    sample: str,
+    output: str,
+    *,
+    tolerances: Tolerances,
+    seconds: float = _SECONDS,
+) -> Drift | None:
+    """Return the first node whose output drifts; None: it cannot be told in time.
+
+    Args:
+        right: the model to which the other is compared; its nodes are named.
+        judged: the other one, or the same on another backend.
+        inputs: an .npz file of arrays SAMPLE/INPUT.
+        sample: that is run, best the worst one.
+        output: of the models, which differs.
+        tolerances: of the judged model.
+        seconds: that it may take.
+    """
+    limit = memory_limit()
+    try:
+        found: dict[str, Any] | None = run_isolated(
+            f"{__name__}:search",
+            "looking for the first node that drifts",
+            limits=Limits(seconds=seconds, memory_bytes=limit // 2 if limit else None),
+            right=[str(right.model), right.backend],
+            judged=[str(judged.model), judged.backend],
+            inputs=str(inputs),
+            sample=sample,
+            output=output,
+            precision=tolerances.precision,
+            rtol=tolerances.of_output(output, "float32").rtol,
+        )
+    except (StageFailure, SessionError) as error:
+        _log.info("the first node that drifts cannot be told: %s", error)
+        return None
+    finally:
+        for folder in {right.model.parent, judged.model.parent}:
+            for path in folder.glob(f"{_PREFIX}*"):
+                path.unlink(missing_ok=True)
+    return Drift(**found) if found else None
+
+
+def search(
+    *,
+    right: tuple[str, str],
+    judged: tuple[str, str],
+    inputs: str,
+    sample: str,
+    output: str,
+    precision: str,
+    rtol: float,
+) -> dict[str, Any] | None:
+    """Search; returns `Drift` as JSON. Called in a child process."""
+    allow_unreleased()  # the source may have one
+    feeds = _feeds(Path(inputs), sample)
+    first, second = _Exposed(*right, feeds), _Exposed(*judged, feeds)
+    observable = frozenset(first.tensors() & second.tensors())
+    usual = _INSIDE[precision]
+    strict = min(usual.rtol, rtol or usual.rtol)  # whoever asks for more is told of less
+    allowed = replace(usual, rtol=strict, scale=strict)
+
+    def probe(names: Sequence[str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for start in range(0, len(names), _AT_ONCE):
+            some = names[start : start + _AT_ONCE]
+            _log.info("comparing %s", ", ".join(some))
+            wanted, had = first.run(some), second.run(some)
+            for name in wanted.keys() & had.keys():
+                if words := _drifts(wanted[name], had[name], allowed):
+                    found[name] = words
+            for name in first.varying(list(found)):
+                del found[name]  # it drifts from itself too
+            if found:
+                break
+        return found
+
+    graph = first.model.graph
+    drifting = first_drifting(graph, output, observable, probe)
+    if drifting is None:
+        return None
+    return {
+        "label": graphs.label(graph.node[drifting.node]),
+        "tensor": drifting.tensor,
+        "words": drifting.words,
+    }
+
+
+def _feeds(inputs: Path, sample: str) -> dict[str, Array]:
+    with np.load(inputs, allow_pickle=False) as file:
+        keys = {key: key.partition("/") for key in file.files}
+        return {name: file[key] for key, (owner, _, name) in keys.items() if owner == sample}
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A tensor as it came, and its type."""
+
+    array: Array
+    dtype: str
+
+
+class _Exposed:
+    """A model whose inner tensors can be asked for."""
+
+    def __init__(self, model: str, backend: str, feeds: Mapping[str, Array]) -> None:
+        self._path = Path(model)
+        self._backend = backend
+        self._feeds = feeds
+        self.model: ModelProto = graphs.parse(self._path)
+        self._outputs = [value.SerializeToString() for value in self.model.graph.output]
+        self._known = {value.name for value in self.model.graph.output}
+
+    def tensors(self) -> set[str]:
+        """Return the tensors that top-level nodes compute: of a wrong weight its reader is told."""
+        nodes = (node for node in self.model.graph.node if node.op_type != CONSTANT)
+        return {name for node in nodes for name in node.output if name}
+
+    def run(self, names: Sequence[str]) -> dict[str, _Value]:
+        """Return those of the tensors that are arrays."""
+        return self._runs(names, 1)[0]
+
+    def varying(self, names: Sequence[str]) -> list[str]:
+        """Return those of the tensors that differ between two runs of one session."""
+        if not names:
+            return []
+        once, again = self._runs(names, 2)
+        return [name for name, value in once.items() if _drifts(value, again[name], ROUNDING)]
+
+    def _runs(self, names: Sequence[str], count: int) -> list[dict[str, _Value]]:
+        copy = self._path.with_name(f"{_PREFIX}{time.monotonic_ns()}-{self._path.name}")
+        try:
+            copy.write_bytes(self._with_outputs(names))
+            session = loading.create(self._backend, copy, strict=False).session
+        finally:
+            copy.unlink(missing_ok=True)
+        try:
+            signature = read_signature(session.get_inputs(), session.get_outputs(), ())
+        except SignatureError:
+            return [{}] * count  # sequences and the like
+        wanted = [name for name in names if name in signature.outputs]
+        ready = {
+            name: array.astype(object) if signature.inputs[name].datatype.is_string else array
+            for name, array in self._feeds.items()
+        }
+        runner = Runner(session, signature)
+        return [
+            {
+                name: _Value(array, type_name(signature.outputs[name].datatype))
+                for name, array in zip(
+                    wanted, runner.run(wanted, ready) if wanted else (), strict=True
+                )
+            }
+            for _ in range(count)
+        ]
+
+    def _with_outputs(self, names: Sequence[str]) -> bytes:
+        """Return the model with only these outputs, so that nothing else is kept or computed."""
+        graph = self.model.graph
+        del graph.output[:]
+        for content in self._outputs:
+            value = ValueInfoProto.FromString(content)
+            if value.name in names:
+                graph.output.append(value)
+        graph.output.extend(ValueInfoProto(name=name) for name in names if name not in self._known)
+        whole: bytes = self.model.SerializeToString()
+        return whole
+
+
+def _drifts(want: _Value, have: _Value, allowed: Tolerance) -> str | None:
+    """Return how a tensor drifts; None also for one that cannot be compared."""
+    if want.array.shape != have.array.shape:
+        return None  # a tensor of the same name and another meaning
+    first, second, dtype = want.array, have.array, want.dtype
+    if want.dtype != have.dtype:
+        kinds = {kind_of(each.array, each.dtype) for each in (want, have)}
+        if kinds != {"float"}:
+            return None
+        first, second, dtype = wide(first, want.dtype), wide(second, have.dtype), "float64"
+    wrong = fault(measure(first, second, allowed, dtype), allowed)
+    return wrong.words if wrong else None

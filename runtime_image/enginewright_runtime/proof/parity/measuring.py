@@ -1,0 +1,305 @@
+"""How one array differs from another: figures, and a judgement of them. Pure.
+
+Numbers are widened piece by piece, so that comparing a quarter of a gigabyte takes no gigabytes.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginewright_runtime.proof.parity.tolerances import Tolerance
+from enginewright_runtime.proof.parity.values import Array, dtype_of, kind_of, wide
+
+_PIECE: Final = 1 << 18  # elements that are widened at a time
+_NUMERICALLY_ZERO: Final = 1e-6  # an output whose largest value is not above this should be zero
+_SIGNIFICANT: Final = 0.01  # of the largest: relative errors of smaller values are rounding
+_MOST_AXES: Final = 3  # of scores: [classes], [batch, classes] or [batch, steps, classes]
+
+_Floats = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class Figures:
+    """How one output of one sample differs from what is wanted."""
+
+    elements: int
+    numeric: bool = True  # whether elements were measured; else they were equal or not
+    largest: float = 0.0  # magnitude of the finite values that are wanted, for the tolerance
+    max_abs_error: float = 0.0
+    max_rel_error: float = 0.0  # of values that are at least 1% of the largest
+    cosine: float | None = None  # None: the wanted output has no direction, or is one number
+    rows: int = 0  # of scores over classes; 0: it does not look like scores
+    rows_agreeing: int = 0
+    nan: int = 0  # NaN where the wanted value is not
+    inf: int = 0  # infinite where the wanted value is not, or has the other sign
+    finite: int = 0  # finite where the wanted value is not
+    outside: int = 0  # elements outside the tolerance, or unequal
+    beyond: int = 0  # of those, elements too far out to be allowed as outliers
+
+
+class Fault(NamedTuple):
+    """Which figure is not as it is allowed."""
+
+    figure: str  # type | shape | elements | outliers | equal | cosine | top1 | finite
+    words: str  # that follow an output's name
+    allowed: str = ""  # what would have been right, where the words do not say it
+
+    @property
+    def in_full(self) -> str:
+        """Return the words, and what would have been right."""
+        return f"{self.words}; allowed: {self.allowed}" if self.allowed else self.words
+
+
+def measure(
+    want: Array,
+    have: Array,
+    allowed: Tolerance,
+    dtype: str | None = None,
+    largest: float = 0.0,
+) -> Figures:
+    """Return how `have` differs from `want`, of the same shape and type.
+
+    `largest` is the magnitude that other samples reach, which counts if `allowed.across_samples`.
+
+    Scores over classes are floats of one to three axes with two or more elements along the last
+    one. A row agrees if the class that is best in `have` is wanted as high as the best one, but for
+    `allowed.scale` of that one's magnitude, `allowed.atol` at least: a tie is nobody's fault.
+    """
+    kind = kind_of(want, dtype)
+    if kind == "float" or (kind == "integer" and allowed.all_numbers):
+        figures = Figures(elements=want.size)
+        figures.largest = largest if allowed.across_samples else 0.0
+        _measure_numbers(figures, want, have, allowed, dtype_of(want, dtype))
+        if kind == "float" and 1 <= want.ndim <= _MOST_AXES and want.shape[-1] > 1:
+            _add_rows(figures, want, have, allowed, dtype_of(want, dtype))
+        return figures
+    different = (
+        _unequal_strings(want, have) if kind == "string" else int(np.count_nonzero(want != have))
+    )
+    return Figures(elements=want.size, numeric=False, outside=different)
+
+
+def _unequal_strings(want: Array, have: Array) -> int:
+    """Count them without arrays of NumPy's strings: each element has the longest one's size there.
+
+    NUL at the end counts for nothing, since .npz files do not keep it.
+    """
+    return sum(
+        _text(first) != _text(second)
+        for first, second in zip(want.reshape(-1), have.reshape(-1), strict=True)
+    )
+
+
+def _text(element: object) -> str:
+    text = element.decode(errors="backslashreplace") if isinstance(element, bytes) else str(element)
+    return text.rstrip("\0")
+
+
+def form_fault(
+    want: Array, have: Array, dtype: str | None, shape: tuple[int | None, ...] | None = None
+) -> Fault | None:
+    """Return how type or shape differ; None: they do not.
+
+    Args:
+        want: the array that is wanted.
+        have: the array that is judged.
+        dtype: as the model declares it.
+        shape: that is wanted, None where a size may be any; by default that of `want`.
+    """
+    types = dtype_of(want, dtype), dtype_of(have, dtype)
+    if types[0] != types[1]:
+        return Fault("type", f"has type {types[1]}, expected {types[0]}")
+    sizes = want.shape if shape is None else shape
+    told = "[" + ", ".join("?" if size is None else str(size) for size in sizes) + "]"
+    if len(sizes) != have.ndim:
+        return Fault(
+            "shape",
+            f"has {have.ndim} dimensions, shape {list(have.shape)}, expected {len(sizes)},"
+            f" shape {told}",
+        )
+    if any(size not in {None, found} for size, found in zip(sizes, have.shape, strict=True)):
+        return Fault("shape", f"has shape {list(have.shape)}, expected {told}")
+    return None
+
+
+def largest_of(array: Array, dtype: str | None = None) -> float:
+    """Return the largest finite magnitude; 0 of what has no numbers."""
+    if kind_of(array, dtype) not in {"float", "integer"}:
+        return 0.0
+    name = dtype_of(array, dtype)
+    return max((_largest(piece) for piece in pieces(array, name)), default=0.0)
+
+
+def fault(figures: Figures, allowed: Tolerance) -> Fault | None:
+    """Return the first figure that is not as `allowed`; None: all are."""
+    if not figures.elements:
+        return None
+    if figures.numeric:
+        return _of_elements(figures, allowed) or _of_the_whole(figures, allowed)
+    share = figures.outside / figures.elements
+    if share <= allowed.unequal:
+        return None
+    return Fault("equal", f"differs in {share:.1%} of its elements")
+
+
+def _of_elements(figures: Figures, allowed: Tolerance) -> Fault | None:
+    if figures.nan or figures.inf or figures.finite:
+        return Fault("finite", _misplaced(figures))
+    about = (
+        f"(largest absolute error {figures.max_abs_error:.3g}, largest value {figures.largest:.3g})"
+    )
+    share = figures.outside / figures.elements
+    if share > allowed.outliers:
+        words = f"is outside the tolerance in {share:.1%} of its elements {about}"
+        return Fault("elements", words, _allowed(allowed))
+    if figures.beyond:
+        words = f"is far outside the tolerance in {figures.beyond} of its elements {about}"
+        return Fault("outliers", words, _allowed(allowed))
+    return None
+
+
+def _of_the_whole(figures: Figures, allowed: Tolerance) -> Fault | None:
+    cosine, least = figures.cosine, allowed.cosine
+    if cosine is not None and least is not None and cosine < least:
+        words = f"has cosine similarity {cosine:.4f}, {least:g} is the least for {allowed.label}"
+        return Fault("cosine", words)
+    if allowed.top1 is None or not figures.rows:
+        return None
+    agreement = figures.rows_agreeing / figures.rows
+    if agreement >= allowed.top1:
+        return None
+    return Fault(
+        "top1",
+        f"has the same best class in {agreement:.1%} of {figures.rows} rows, {allowed.top1:.0%} is"
+        f" the least for {allowed.label}",
+    )
+
+
+def _misplaced(figures: Figures) -> str:
+    counts = [
+        f"{count} {what}"
+        for count, what in (
+            (figures.nan, "NaN"),
+            (figures.inf, "infinite"),
+            (figures.finite, "finite"),
+        )
+        if count
+    ]
+    return (
+        "has NaN or infinity in other places than expected:"
+        f" {' and '.join(counts)} of {figures.elements} values"
+    )
+
+
+def _allowed(allowed: Tolerance) -> str:
+    if not allowed.scale:
+        return f"{allowed.rtol:g} of the value plus {allowed.atol:g}, by {allowed.label}"
+    return (
+        f"{_percent(1 - allowed.outliers)} within {_percent(allowed.rtol)} of the value plus"
+        f" {_percent(allowed.scale)} of the largest, the rest within"
+        f" {_percent(allowed.outlier_size)} of the largest, by {allowed.label}"
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"
+
+
+def _measure_numbers(
+    figures: Figures, want: Array, have: Array, allowed: Tolerance, dtype: str
+) -> None:
+    own = max((_largest(piece) for piece in pieces(want, dtype)), default=0.0)
+    figures.largest = max(figures.largest, own)
+    dot = wanted = had = 0.0
+    for first, second in zip(pieces(want, dtype), pieces(have, dtype), strict=True):
+        _count_misplaced(figures, first, second)
+        both = np.isfinite(first) & np.isfinite(second)
+        _add_errors(figures, first[both], second[both], allowed)
+        # in units of the largest, so that squares do not overflow
+        one, other = first[both] / (own or 1.0), second[both] / (own or 1.0)
+        dot += float(one @ other)
+        wanted += float(one @ one)
+        had += float(other @ other)
+    without_direction = max(
+        allowed.directed, allowed.scale * figures.largest if allowed.across_samples else 0.0
+    )
+    if own > without_direction and want.size > 1:
+        figures.cosine = _cosine(dot, wanted, had)
+
+
+def pieces(array: Array, dtype: str) -> Iterator[_Floats]:
+    """Yield the numbers as float64, one dimension, some at a time."""
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, _PIECE):
+        yield wide(flat[start : start + _PIECE], dtype)
+
+
+def _largest(values: _Floats) -> float:
+    return float(np.max(np.abs(values), where=np.isfinite(values), initial=0.0))
+
+
+def _count_misplaced(figures: Figures, want: _Floats, have: _Floats) -> None:
+    finite = np.isfinite(have)
+    if finite.all() and np.isfinite(want).all():
+        return
+    figures.nan += int(np.count_nonzero(np.isnan(have) & ~np.isnan(want)))
+    figures.inf += int(np.count_nonzero(np.isinf(have) & (have != want)))
+    figures.finite += int(np.count_nonzero(finite & ~np.isfinite(want)))
+
+
+def _add_errors(figures: Figures, want: _Floats, have: _Floats, allowed: Tolerance) -> None:
+    if not want.size:
+        return
+    size = np.abs(want)
+    with np.errstate(over="ignore"):  # of float64: an infinite error is one
+        error = np.abs(have - want)
+    floor = allowed.atol if figures.largest > _NUMERICALLY_ZERO else max(allowed.atol, allowed.zero)
+    tolerance = allowed.rtol * size + max(allowed.scale * figures.largest, floor)
+    outside = error > tolerance
+    figures.outside += int(np.count_nonzero(outside))
+    limit = tolerance + allowed.outlier_size * figures.largest
+    figures.beyond += int(np.count_nonzero(error > limit))
+    figures.max_abs_error = max(figures.max_abs_error, float(error.max()))
+    significant = (size > 0) & (size >= _SIGNIFICANT * figures.largest)
+    relative = np.divide(error, size, out=np.zeros_like(error), where=significant)
+    figures.max_rel_error = max(figures.max_rel_error, float(relative.max()))
+
+
+def _cosine(dot: float, want: float, have: float) -> float:
+    """Return the cosine; 0 where `have` is zero, since `want` is not."""
+    length = math.sqrt(want * have)
+    return max(-1.0, min(1.0, dot / length)) if length else 0.0
+
+
+def _add_rows(figures: Figures, want: Array, have: Array, allowed: Tolerance, dtype: str) -> None:
+    classes = want.shape[-1]
+    first, second = want.reshape(-1, classes), have.reshape(-1, classes)
+    step = max(1, _PIECE // classes)
+    for start in range(0, len(first), step):
+        rows = slice(start, start + step)
+        wanted, chosen = _best(first[rows], dtype), _best(second[rows], dtype)
+        best = _scores(first[rows], wanted, dtype)
+        taken = _scores(first[rows], chosen, dtype)
+        margin = np.maximum(allowed.scale * np.abs(best), allowed.atol)
+        with np.errstate(invalid="ignore"):  # of rows that are not finite
+            agreeing = (taken >= best - margin) | (chosen == wanted)
+        figures.rows += len(chosen)
+        figures.rows_agreeing += int(np.count_nonzero(agreeing))
+
+
+def _best(rows: Array, dtype: str) -> NDArray[np.intp]:
+    """Return the best class of each row; a row of millions of scores is widened piece by piece."""
+    best = np.zeros(len(rows), np.intp)
+    for start in range(0, rows.shape[1], _PIECE):
+        piece = start + wide(rows[:, start : start + _PIECE], dtype).argmax(axis=1)
+        then, now = _scores(rows, best, dtype), _scores(rows, piece, dtype)
+        best = np.where((now > then) | (np.isnan(now) & ~np.isnan(then)), piece, best)
+    return best
+
+
+def _scores(rows: Array, classes: NDArray[np.intp], dtype: str) -> _Floats:
+    return wide(rows[np.arange(len(rows)), classes], dtype)

@@ -1,0 +1,143 @@
+"""Finds which outputs of the source differ from run to run, and how their values are distributed.
+
+Looked for in several runs on several samples and in a fresh session; where the model holds random
+operators, in more runs, since their results may agree by chance. Called in child processes.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from enginewright.contract.manifest import Spread, VaryingOutput
+from onnx import ModelProto
+
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.proof.parity import varying
+from enginewright_runtime.proof.parity.spread import FEWEST_RUNS, REFERENCE_RUNS, Spreading
+from enginewright_runtime.session.arrays import Arrays
+
+_RANDOM: Final = frozenset(
+    {
+        *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"),
+        *("RandomUniform", "RandomUniformLike"),
+    }
+)
+_TRAINING_MODE: Final = 2  # input of Dropout, which is random with it only
+_LOOKS: Final = 2  # further runs of the first sample
+_RANDOM_LOOKS: Final = 16  # likewise, of a model with random operators
+_LOOK_SECONDS: Final = 5.0  # for looking at further samples
+_SPREAD_SECONDS: Final = 30.0  # for all runs that show a distribution; the first sample's are made
+
+Run = Callable[[Arrays], Arrays]
+
+
+def is_random(model: ModelProto) -> bool:
+    """Return whether a node of the model, its bodies and functions included, draws numbers."""
+    return any(
+        node.op_type in _RANDOM or (node.op_type == "Dropout" and len(node.input) > _TRAINING_MODE)
+        for node in graphs.walk_nodes(model)
+    )
+
+
+def merged(
+    source: Sequence[VaryingOutput], converted: Sequence[VaryingOutput]
+) -> tuple[VaryingOutput, ...]:
+    """Return the source's varying outputs, with the converted model's spreads of other samples.
+
+    Args:
+        source: by definition, which gives the first golden sample.
+        converted: of the model that gives the other ones.
+    """
+    others = {each.name: each.spreads for each in converted}
+    return tuple(
+        each.model_copy(
+            update={"spreads": (*each.spreads, *_without(others.get(each.name, ()), each.spreads))}
+        )
+        for each in source
+    )
+
+
+def _without(spreads: Sequence[Spread], known: Sequence[Spread]) -> list[Spread]:
+    samples = {each.sample for each in known}
+    return [each for each in spreads if each.sample not in samples]
+
+
+def observe(
+    run: Run,
+    inputs: Mapping[str, Arrays],
+    outputs: Mapping[str, Arrays],
+    dtypes: Mapping[str, str],
+    *,
+    random: bool,
+    fresh: Run | None = None,
+) -> tuple[VaryingOutput, ...]:
+    """Return the outputs that vary, in the order of the outputs.
+
+    Args:
+        run: runs the source in the session that gave `outputs`.
+        inputs: by sample; the first sample is looked at most.
+        outputs: likewise, of one run each: the golden ones.
+        dtypes: of the outputs as the model declares them.
+        random: whether the model holds random operators.
+        fresh: runs the source in a session of its own; None: that is too dear.
+    """
+    found = _unstable(run, inputs, outputs, dtypes, random=random)
+    first = next(iter(outputs), None)
+    if first is None:
+        return ()
+    others = varying(outputs[first], fresh(inputs[first]), dtypes) if fresh else ()
+    spreads = _spreads(run, inputs, outputs, dtypes, found) if found else {}
+    # what differs between sessions only cannot be judged by runs of one session
+    return tuple(
+        VaryingOutput(name=name, spreads=tuple(spreads.get(name, ())))
+        for name in outputs[first]
+        if name in found or name in others
+    )
+
+
+def _unstable(
+    run: Run,
+    inputs: Mapping[str, Arrays],
+    outputs: Mapping[str, Arrays],
+    dtypes: Mapping[str, str],
+    *,
+    random: bool,
+) -> set[str]:
+    found: set[str] = set()
+    began = time.monotonic()
+    for number, (sample, once) in enumerate(outputs.items()):
+        if number and time.monotonic() - began > _LOOK_SECONDS:
+            break
+        looks = (_RANDOM_LOOKS if random else _LOOKS) if not number else 1
+        for _ in range(looks):
+            stable = {name: array for name, array in once.items() if name not in found}
+            found |= set(varying(stable, run(inputs[sample]), dtypes))
+    return found
+
+
+def _spreads(
+    run: Run,
+    inputs: Mapping[str, Arrays],
+    outputs: Mapping[str, Arrays],
+    dtypes: Mapping[str, str],
+    names: set[str],
+) -> dict[str, list[Spread]]:
+    """Run the samples as often as time allows, the first one as often as is needed."""
+    spreads: dict[str, list[Spread]] = {}
+    deadline = time.monotonic() + _SPREAD_SECONDS
+    for number, (sample, once) in enumerate(outputs.items()):
+        known = {name: Spreading(sample, once[name], dtypes.get(name)) for name in names}
+        for results in _runs(run, inputs[sample], deadline, fewest=0 if number else FEWEST_RUNS):
+            for name, spreading in known.items():
+                spreading.add(results[name])
+        for name, spreading in known.items():
+            if spread := spreading.spread():
+                spreads.setdefault(name, []).append(spread)
+    return spreads
+
+
+def _runs(run: Run, feeds: Arrays, deadline: float, fewest: int) -> Iterator[Arrays]:
+    for count in range(REFERENCE_RUNS):
+        if count >= fewest and time.monotonic() > deadline:
+            return
+        yield run(feeds)

@@ -1,0 +1,292 @@
+"""Outputs that differ from run to run, as dropout or sampling make them: compared in distribution. Pure.
+
+Which outputs vary is a fact of the source on ONNX Runtime's CPU provider. Of R runs of it the lowest
+and highest value of some statistics are kept. A run of the served model is accepted if all its
+statistics lie in these ranges, widened by their own width and by what the precision is allowed. If
+not, the model is run again, and it is refused only if the same statistic lies beyond the same end in
+all of m runs. For equal distributions the chance of that is at most 1 / C(R + m, m) for each end of
+each statistic, whatever the distribution and however the values of one run depend on each other: it
+is the chance that the m largest of R + m exchangeable numbers are those of the served model. With
+R = 32, m = 8, 15 statistics of two ends and the test for repetition: 31 / C(40, 8) = 4.1e-7.
+
+Not found: another distribution whose statistics all lie in the widened ranges; where the source itself
+repeats values (a single Bernoulli number), a constant that is one of them; and of a single number,
+values that are beyond its range in some runs only.
+"""
+
+import hashlib
+import math
+from typing import Any, Final
+
+import numpy as np
+from enginewright.contract.manifest import Spread
+from numpy.typing import NDArray
+
+from enginewright_runtime.proof.parity.measuring import form_fault, pieces
+from enginewright_runtime.proof.parity.tolerances import Tolerance
+from enginewright_runtime.proof.parity.values import Array, dtype_of, kind_of, wide
+
+REFERENCE_RUNS: Final = 32
+FEWEST_RUNS: Final = 8  # of the reference: of fewer nothing can be concluded in few runs
+_FALSE_ALARMS: Final = 1e-6  # a check, at most
+_MOST_VALUES: Final = 1 << 18  # of an output that statistics are taken of, at equal distances
+_QUANTILES: Final = {"q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
+_SHARES: Final = {
+    "nan": "share of NaN",
+    "positive-infinity": "share of +infinity",
+    "negative-infinity": "share of -infinity",
+    "zero": "share of zeros",
+}
+_VALUES: Final = {
+    "mean": "mean",
+    "deviation": "standard deviation",
+    "min": "least value",
+    "max": "largest value",
+    "magnitude": "largest magnitude",
+    **{name: f"{share:.0%} quantile" for name, share in _QUANTILES.items()},
+}
+_COSINE: Final = "cosine"
+_NAMES: Final = _SHARES | _VALUES | {_COSINE: "cosine similarity with the golden run"}
+_TESTS: Final = 2 * len(_NAMES) + 1  # ends of the ranges, and repetition
+
+_Floats = NDArray[np.float64]
+_End = tuple[str, int]  # a statistic, and the end of its range beyond which a run lies
+
+
+def confirmations(runs: int) -> int:
+    """Return in how many runs an output must be beyond the ranges of `runs` reference runs."""
+    count = 1
+    while _TESTS / math.comb(runs + count, count) >= _FALSE_ALARMS:
+        count += 1
+    return count
+
+
+def statistics(array: Array, golden: Array, dtype: str | None) -> dict[str, float]:
+    """Return what is compared of one run; {}: there are no numbers.
+
+    Args:
+        array: any shape; bool counts as 0 and 1.
+        golden: the run of the reference that is stored; of another shape, there is no cosine.
+        dtype: as the model declares it.
+    """
+    kind = kind_of(array, dtype)
+    if kind in {"string", "other"} or not array.size:
+        return {}
+    named = dtype_of(array, dtype)
+    found = _shares(array, named)
+    values = wide(_some(array), named)
+    finite = values[np.isfinite(values)]
+    if finite.size:
+        low, high = float(finite.min()), float(finite.max())
+        scale = max(abs(low), abs(high)) or 1.0  # so that squares do not overflow
+        found |= {
+            "mean": scale * float((finite / scale).mean()),
+            "deviation": scale * float((finite / scale).std()),
+            "min": low,
+            "max": high,
+            "magnitude": max(abs(low), abs(high)),
+        }
+        quantiles = np.quantile(finite, list(_QUANTILES.values()))
+        found |= dict(zip(_QUANTILES, map(float, quantiles), strict=True))
+    if array.shape == golden.shape:
+        cosine = _cosine(wide(_some(golden), named), values)
+        found |= {} if cosine is None else {_COSINE: cosine}
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+class Spreading:
+    """Takes in runs of the reference, one at a time."""
+
+    def __init__(self, sample: str, golden: Array, dtype: str | None) -> None:
+        """Begin; `golden` is the stored run, which is not one of those that are counted."""
+        self._sample = sample
+        self._golden = golden
+        self._dtype = dtype
+        self._shapes = {golden.shape}
+        self._digests: list[bytes] = []
+        self._runs: list[dict[str, float]] = []
+
+    def add(self, array: Array) -> None:
+        """Take in one more run."""
+        self._shapes.add(array.shape)
+        self._digests.append(_digest(array))
+        self._runs.append(statistics(array, self._golden, self._dtype))
+
+    def spread(self) -> Spread | None:
+        """Return what was found; None: there were too few runs, or not of one rank."""
+        ranks = {len(shape) for shape in self._shapes}
+        if len(self._runs) < FEWEST_RUNS or len(ranks) > 1:
+            return None
+        common = set.intersection(*(set(each) for each in self._runs))
+        return Spread(
+            sample=self._sample,
+            runs=len(self._runs),
+            shape=tuple(
+                sizes[0] if len(set(sizes)) == 1 else None
+                for sizes in zip(*self._shapes, strict=True)
+            ),
+            distinct=len(set(self._digests)) == len(self._digests),
+            ranges={
+                name: (
+                    min(each[name] for each in self._runs),
+                    max(each[name] for each in self._runs),
+                )
+                for name in _NAMES
+                if name in common
+            },
+        )
+
+
+class Repetition:
+    """Counts how many runs in a row gave the same values."""
+
+    def __init__(self) -> None:
+        self._last: bytes | None = None
+        self.streak = 0
+
+    def take(self, array: Array) -> None:
+        """Take in one more run."""
+        digest = _digest(array)
+        self.streak = self.streak + 1 if digest == self._last else 1
+        self._last = digest
+
+
+class Trial:
+    """Judges runs of the served model on one golden sample, for one output that varies."""
+
+    def __init__(
+        self,
+        spread: Spread,
+        golden: Array,
+        allowed: Tolerance,
+        dtype: str | None,
+        repetition: Repetition | None = None,
+    ) -> None:
+        """Begin.
+
+        Args:
+            spread: of the reference.
+            golden: the stored run of the reference.
+            allowed: what the output is allowed at the precision that serves.
+            dtype: as the model declares it.
+            repetition: of earlier trials, where the runs of one trial need not show that they
+                differ; None: they must, so there are two at least.
+        """
+        self._spread = spread
+        self._golden = golden
+        self._dtype = dtype
+        self._bounds = _bounds(spread, golden, allowed, dtype)
+        self._eager = repetition is None
+        self._repetition = repetition or Repetition()
+        self._beyond: set[_End] | None = None
+        self._needed = confirmations(spread.runs)
+        self.runs = 0
+        self.wrong: str | None = None  # that follows the output's name
+
+    def take(self, array: Array) -> bool:
+        """Take in one run; return whether another one is needed."""
+        self.runs += 1
+        shape = self._spread.shape
+        if fault := form_fault(self._golden, array, self._dtype, shape):
+            self.wrong = fault.in_full
+            return False
+        self._repetition.take(array)
+        found = statistics(array, self._golden, self._dtype)
+        beyond = {
+            end
+            for name, bounds in self._bounds.items()
+            if (end := _beyond(name, found.get(name), bounds))
+        }
+        self._beyond = beyond if self._beyond is None else self._beyond & beyond
+        if self._beyond:
+            if self.runs < self._needed:
+                return True
+            self.wrong = self._outside(min(self._beyond), found)
+            return False
+        return self._repeats()
+
+    def _repeats(self) -> bool:
+        if not self._spread.distinct:
+            return False
+        streak = self._repetition.streak
+        if streak > self._needed:
+            self.wrong = (
+                f"has the same values in {streak} runs; the source has other ones in every run"
+            )
+            return False
+        return self._eager and streak == self.runs
+
+    def _outside(self, end: _End, found: dict[str, float]) -> str:
+        name = end[0]
+        low, high = self._spread.ranges[name]
+        return (
+            f"varies otherwise than the source's: in each of {self.runs} runs its {_NAMES[name]} is"
+            f" {'above' if end[1] > 0 else 'below'} what it may be, in the last one"
+            f" {_number(found.get(name))}; over {self._spread.runs} runs of the source it is"
+            f" {low:.4g} to {high:.4g}"
+        )
+
+
+def _number(value: float | None) -> str:
+    return "not a number" if value is None else f"{value:.4g}"
+
+
+def _bounds(
+    spread: Spread, golden: Array, allowed: Tolerance, dtype: str | None
+) -> dict[str, tuple[float, float]]:
+    """Return the ranges, widened by their width and by what the precision is allowed."""
+    values = statistics(golden, golden, dtype)
+    largest = values.get("magnitude", 0.0)
+    bounds = {}
+    for name, (low, high) in spread.ranges.items():
+        slack = high - low
+        if name in _VALUES:
+            slack += allowed.rtol * max(abs(low), abs(high))
+            slack += max(allowed.atol, allowed.scale * largest)
+        elif name == "zero":  # small values round to zero in a lower precision
+            slack += allowed.outliers
+        elif name == _COSINE:
+            slack += 1 - (allowed.cosine or 1.0)
+        if name in _NAMES:  # a later version may know more of them
+            bounds[name] = (low - slack, high + slack)
+    return bounds
+
+
+def _beyond(name: str, value: float | None, bounds: tuple[float, float]) -> _End | None:
+    if value is None:
+        return name, -1  # there is no finite value, as the source always has
+    if value < bounds[0]:
+        return name, -1
+    return (name, 1) if value > bounds[1] else None
+
+
+def _shares(array: Array, dtype: str) -> dict[str, float]:
+    counts = dict.fromkeys(_SHARES, 0)
+    for piece in pieces(array, dtype):
+        counts["zero"] += int(np.count_nonzero(piece == 0))
+        if not np.isfinite(piece).all():
+            counts["nan"] += int(np.count_nonzero(np.isnan(piece)))
+            counts["positive-infinity"] += int(np.count_nonzero(np.isposinf(piece)))
+            counts["negative-infinity"] += int(np.count_nonzero(np.isneginf(piece)))
+    return {name: count / array.size for name, count in counts.items()}
+
+
+def _some(array: Array) -> Array:
+    flat = array.reshape(-1)
+    return flat[:: -(-flat.size // _MOST_VALUES)]
+
+
+def _cosine(one: _Floats, other: _Floats) -> float | None:
+    both = np.isfinite(one) & np.isfinite(other)
+    first, second = one[both], other[both]
+    if first.size <= 1:
+        return None
+    first, second = (each / (np.abs(each).max() or 1.0) for each in (first, second))
+    length = math.sqrt(float(first @ first) * float(second @ second))
+    return float(first @ second) / length if length else 0.0
+
+
+def _digest(array: NDArray[Any]) -> bytes:
+    if array.dtype.kind == "O":
+        return hashlib.blake2b(repr(array.tolist()).encode()).digest()
+    return hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).data).digest()

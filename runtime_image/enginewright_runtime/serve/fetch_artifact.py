@@ -1,0 +1,24 @@
+"""Brings what is to be served from the store into a serving pod, every file checked."""
+
+from enginewright.contract.report import StageReport
+from enginewright.contract.task import ServeTask
+
+from enginewright_runtime.core.logs import in_words
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.store import ENGINE, PREPARED, Store
+
+
+def run(task: ServeTask, paths: Paths) -> StageReport:
+    """Copy the artefact that the task names, an engine or a prepared model, to its folder.
+
+    Raises:
+        StageFailure: ArtifactMissing, ArtifactCorrupt, EngineCorrupt or StoreUnavailable.
+    """
+    kind = PREPARED if task.engine_key is None else ENGINE
+    manifest = Store(paths.store, kind).read(task.engine_key or task.prepared_key, paths.artifact)
+    size = sum(file.size_bytes for file in manifest.files)
+    return StageReport(
+        stage="fetch-artifact",
+        ok=True,
+        message=f"{kind.title} {manifest.key[:12]}, {in_words(size)}, all digests match",
+    )

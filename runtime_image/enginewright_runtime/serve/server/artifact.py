@@ -1,0 +1,123 @@
+"""The artefact that is to be served, checked as far as files tell, before anything loads it."""
+
+from pathlib import Path
+
+from enginewright.contract.manifest import MANIFEST_NAME, EngineInfo, Manifest
+from enginewright.contract.processors import Processor, mismatch
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import ServeTask
+from pydantic import ValidationError
+
+from enginewright_runtime.core.digests import file_sha256
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.session.base import Backend
+from enginewright_runtime.session.driver import Device
+from enginewright_runtime.tensorrt.header import check_engine
+
+
+def read_manifest(task: ServeTask, artifact: Path) -> Manifest:
+    """Return the manifest of the artefact that the task names.
+
+    Raises:
+        StageFailure: ArtifactMissing or ArtifactCorrupt.
+    """
+    path = artifact / MANIFEST_NAME
+    try:
+        manifest = Manifest.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise StageFailure(
+            Reason.ARTIFACT_MISSING, f"there is no {path}: nothing was fetched"
+        ) from None
+    except (OSError, ValidationError) as error:
+        raise StageFailure(Reason.ARTIFACT_CORRUPT, f"cannot read {path}: {error}") from error
+    _compare_keys("artefact", manifest.key, task.engine_key or task.prepared_key)
+    if task.engine_key is not None:
+        if manifest.engine is None:
+            raise StageFailure(Reason.ARTIFACT_CORRUPT, "the artefact holds no engine")
+        _compare_keys("engine's prepared model", manifest.engine.prepared_key, task.prepared_key)
+    return manifest
+
+
+def check_kind(backend: Backend, manifest: Manifest) -> None:
+    """Refuse an engine on a backend that runs none, and a model on one that runs engines only.
+
+    Raises:
+        StageFailure: EngineIncompatible.
+    """
+    engine = manifest.engine
+    if backend.compiled and engine is None:
+        what = "serves engines only, and the artefact is a prepared model"
+    elif engine is not None and engine.recipe.backend != backend.name:
+        what = f"cannot run this engine, which is one of backend {engine.recipe.backend}"
+    else:
+        return
+    raise StageFailure(Reason.ENGINE_INCOMPATIBLE, f"backend {backend.name} {what}")
+
+
+def check_engine_files(
+    task: ServeTask, artifact: Path, manifest: Manifest, engine: EngineInfo, backend: Backend
+) -> None:
+    """Refuse an engine that cannot run here, by its files alone: an engine is code.
+
+    Raises:
+        StageFailure: EngineCorrupt, EngineVersionMismatch or EngineIncompatible.
+    """
+    known = backend.version() if backend.complete() else None
+    check_engine(artifact / engine.file, engine, task.compute_capability, known)
+    if damaged := damaged_file(artifact, manifest, but=engine.file):
+        raise StageFailure(
+            Reason.ENGINE_CORRUPT, f"{damaged} is not the file that the engine's manifest lists"
+        )
+
+
+def check_device(engine: EngineInfo, device: Device) -> None:
+    """Refuse an engine for another device than the one that is here.
+
+    Raises:
+        StageFailure: EngineIncompatible.
+    """
+    found, runs_on = device.compute_capability, engine.compute_capabilities
+    if found is not None and found not in runs_on:
+        raise StageFailure(
+            Reason.ENGINE_INCOMPATIBLE,
+            f"the engine runs on compute capability {', '.join(runs_on) or 'unknown'}, and the"
+            f" device at hand has {found}",
+        )
+
+
+def check_processor(manifest: Manifest, processor: Processor) -> str | None:
+    """Return why INT8 products are other ones here than where the model was proved; None: they are not.
+
+    What relies on exact products is refused. Of a model that came quantised the golden samples decide.
+
+    Raises:
+        StageFailure: ProcessorMismatch.
+    """
+    different = mismatch(
+        saturable=manifest.saturable, proved_on=manifest.processor, serving=processor
+    )
+    if different and manifest.recipe.int8_products == "exact":
+        raise StageFailure(Reason.PROCESSOR_MISMATCH, different)
+    return different
+
+
+def damaged_file(artifact: Path, manifest: Manifest, but: str | None = None) -> str | None:
+    """Return the first file that differs from the manifest, `but` one; None: all are right."""
+    for file in manifest.files:
+        if file.path == but:
+            continue
+        try:
+            digest = file_sha256(artifact / file.path).sha256
+        except OSError:
+            return file.path
+        if digest != file.sha256:
+            return file.path
+    return None
+
+
+def _compare_keys(what: str, found: str, wanted: str) -> None:
+    if found != wanted:
+        raise StageFailure(
+            Reason.ARTIFACT_CORRUPT,
+            f"the {what} has key {found[:12]}, the task asks for {wanted[:12]}",
+        )

@@ -1,0 +1,73 @@
+"""Time in the model by size of request, so that live figures compare with earlier ones like with like.
+
+A mean over all requests moves when clients send larger ones; by size it moves when the model got
+slower. Touched by one thread at a time: the loading one, then the event loop's.
+"""
+
+from typing import Final
+
+from enginewright.contract.execution import ComputeBucket, size_class
+
+from enginewright_runtime.serve.server.decode import Feeds
+
+_MOST_SHAPES: Final = 10_000  # that are remembered as run before
+
+
+class ComputeBuckets:
+    """Counts and times by size."""
+
+    __slots__ = ("_counts", "_seconds", "_shapes", "_untimed", "_warmup")
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self._seconds: dict[int, float] = {}
+        self._untimed: dict[int, int] = {}
+        self._warmup: dict[int, float] = {}
+        self._shapes: set[tuple[tuple[int, ...], ...]] = set()
+
+    def warmed_up(self, feeds: Feeds, seconds: float) -> None:
+        """Count a run at warm-up; the best of a size is what the model can do."""
+        size = _size(feeds)
+        self._warmup[size] = min(seconds, self._warmup.get(size, seconds))
+        self._shapes.add(_shapes(feeds))
+
+    def add(self, feeds: Feeds, seconds: float) -> None:
+        """Count a request that the model has answered.
+
+        Not the first of its shape: a backend that compiles for each shape does so in that run.
+        """
+        shapes = _shapes(feeds)
+        if shapes not in self._shapes:
+            if len(self._shapes) < _MOST_SHAPES:
+                self._shapes.add(shapes)
+            self.add_untimed(feeds)
+            return
+        size = _size(feeds)
+        self._counts[size] = self._counts.get(size, 0) + 1
+        self._seconds[size] = self._seconds.get(size, 0.0) + seconds
+
+    def add_untimed(self, feeds: Feeds) -> None:
+        """Count a run whose time says nothing of later ones: clients ask all the same."""
+        size = _size(feeds)
+        self._untimed[size] = self._untimed.get(size, 0) + 1
+
+    def told(self) -> tuple[ComputeBucket, ...]:
+        """Return the sizes that anything was counted of."""
+        return tuple(
+            ComputeBucket(
+                elements=size,
+                warmup_seconds=self._warmup.get(size),
+                count=self._counts.get(size, 0),
+                seconds=self._seconds.get(size, 0.0),
+                untimed=self._untimed.get(size, 0),
+            )
+            for size in sorted({*self._counts, *self._warmup, *self._untimed})
+        )
+
+
+def _size(feeds: Feeds) -> int:
+    return size_class(sum([array.size for array in feeds.values()]))
+
+
+def _shapes(feeds: Feeds) -> tuple[tuple[int, ...], ...]:
+    return tuple([array.shape for array in feeds.values()])

@@ -1,0 +1,486 @@
+"""HTTP/1.1 on a socket: framing, limits and times, and nothing of what is asked or answered.
+
+A body goes from the socket straight into the memory that the session will read: when a request's
+headers are complete, the buffer that the event loop reads into *is* the body, placed so that the
+first tensor starts on a 64-byte boundary. Requests of one connection are answered one at a time and
+in order; what a pipelining client sends meanwhile waits, and its socket is no longer read.
+"""
+
+import asyncio
+import enum
+import time
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Final, Protocol, cast
+
+from typing_extensions import override
+
+from enginewright_runtime.serve.server.chunked import ChunkedDecoder, ChunkedError
+from enginewright_runtime.serve.server.head import HeadError, HeadParser
+from enginewright_runtime.serve.server.message import JOINED_BYTES, Body, Request, Response
+from enginewright_runtime.serve.server.settings import Settings
+
+RECEIVE_BYTES: Final = 256 * 1024
+DRAINED_BODY_BYTES: Final = 64 * 1024  # a refused body of at most this is read, not cut off
+
+_HEAD_END: Final = b"\r\n\r\n"
+_STATUS_LINES: Final = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_NEVER: Final = float("inf")
+
+
+class Application(Protocol):
+    """What answers requests."""
+
+    settings: Settings
+    draining: bool
+    date: bytes  # header line, renewed by the application
+
+    def connected(self, connection: "Connection") -> bool:
+        """Take in a new connection; False: there is no room at all."""
+
+    def disconnected(self, connection: "Connection") -> None:
+        """Forget a connection and whatever it still waits for."""
+
+    def admit(self, request: Request) -> Response | None:
+        """Look at a request's head; a response refuses it before its body is read."""
+
+    def account(self, request: Request, size: int) -> Response | None:
+        """Take `size` more bytes of body into the account; a response refuses them."""
+
+    def release(self, request: Request) -> None:
+        """Give back what `admit` and `account` took, once however often it is called."""
+
+    def serve(self, connection: "Connection", request: Request) -> Response | None:
+        """Answer; None: `connection.respond` will be called later, and `release` before it."""
+
+    def refuse(self, status: int, message: str) -> Response:
+        """Build the answer to something that is no request."""
+
+
+class _State(enum.Enum):
+    HEAD = enum.auto()  # between requests or inside a head
+    BODY = enum.auto()  # a body of known length
+    CHUNKED = enum.auto()
+    BUSY = enum.auto()  # the application owes a response
+    CLOSING = enum.auto()  # answered for the last time; what still comes is thrown away
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client's connection."""
+
+    __slots__ = (
+        "_app",
+        "_body_view",
+        "_buffer",
+        "_chunked",
+        "_deadline",
+        "_filled",
+        "_heads",
+        "_opened",
+        "_pending",
+        "_reading_paused",
+        "_request",
+        "_settings",
+        "_started",
+        "_state",
+        "_transport",
+        "_view",
+        "_writing_paused",
+    )
+
+    def __init__(self, app: Application, heads: HeadParser, buffer: bytearray) -> None:
+        """Serve `app`; parser and receive buffer are shared: no callback leaves anything in them."""
+        self._app = app
+        self._heads = heads
+        self._settings = app.settings
+        self._buffer = buffer
+        self._view = memoryview(buffer)
+        self._state = _State.HEAD
+        self._pending = b""  # part of a head, or requests that came while one is being answered
+        self._deadline = _NEVER
+        self._filled = 0
+        self._started = 0.0
+        self._opened = 0.0
+        self._reading_paused = False
+        self._writing_paused = False
+        self._request: Request | None = None
+        self._body_view: memoryview | None = None
+        self._chunked: ChunkedDecoder | None = None
+        self._transport: asyncio.Transport | None = None
+
+    # The event loop calls these.
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = stream = cast("asyncio.Transport", transport)
+        stream.set_write_buffer_limits(high=0)  # any byte not taken by the kernel pauses us
+        self._opened = time.monotonic()
+        self._deadline = self._opened + self._settings.idle_seconds
+        if not self._app.connected(self):
+            self._finish(self._app.refuse(503, "too many connections; try again later"))
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        request = self._request
+        if request is not None:
+            request.abandoned = True
+            if self._state is not _State.BUSY:
+                self._app.release(request)
+        self._state = _State.CLOSING
+        self._transport = None
+        self._request = None
+        self._body_view = None
+        self._chunked = None
+        self._pending = b""
+        self._app.disconnected(self)
+
+    @override
+    def eof_received(self) -> bool:
+        return False  # a client that closes its side has gone: its request is not worth computing
+
+    @override
+    def get_buffer(self, sizehint: int) -> memoryview:
+        body = self._body_view
+        return self._view if body is None else body[self._filled :]
+
+    @override
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._body_view is not None and self._request is not None:
+            self._filled += nbytes
+            if self._filled == len(self._body_view):
+                self._complete(self._request)
+        elif self._state is _State.CLOSING:
+            pass
+        elif self._held_up():
+            self._stash(self._view[:nbytes])
+        elif self._pending:
+            data = self._pending + self._view[:nbytes]
+            self._pending = b""
+            self._consume(data, memoryview(data), len(data))
+        else:
+            self._consume(self._buffer, self._view, nbytes)
+
+    @override
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+
+    @override
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        if self._state is _State.HEAD:
+            self._deadline = time.monotonic() + self._settings.idle_seconds
+            self._continue()
+
+    # The application calls these.
+
+    def respond(self, response: Response) -> None:
+        """Answer the request that `Application.serve` took; nothing happens if the client is gone."""
+        if self._state is _State.BUSY:
+            self._write(response)
+            self._continue()
+
+    def check(self, now: float) -> None:
+        """Cut the connection off when its time is up; `now` is `time.monotonic()`."""
+        state = self._state
+        if state is _State.BUSY or self._transport is None:
+            return
+        if state in (_State.BODY, _State.CHUNKED):
+            limit = self._started + self._transfer_seconds(self._filled)
+        else:
+            limit = self._deadline
+        if now <= limit:
+            return
+        if state is _State.CLOSING or self._writing_paused:
+            self._transport.abort()
+        elif state is _State.HEAD and not self._pending:
+            self._transport.close()
+        else:
+            self._finish(self._app.refuse(408, "the request took too long to arrive"))
+
+    def close_idle(self) -> None:
+        """Close if nothing is under way; otherwise the next response is the last."""
+        if (
+            self._state is _State.HEAD
+            and not self._pending
+            and not self._writing_paused
+            and self._transport is not None
+        ):
+            self._transport.close()
+
+    @property
+    def waiting(self) -> tuple[bool, float] | None:
+        """By which the one is found that waits longest for a request; None: one is under way.
+
+        Those that have sent no byte of it come first.
+        """
+        stream = self._transport
+        waits = self._state is _State.HEAD and not self._writing_paused
+        if not waits or stream is None or stream.is_closing():
+            return None
+        return bool(self._pending), self._deadline
+
+    def abort(self) -> None:
+        """Cut the connection off now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Reading.
+
+    def _consume(self, data: bytes | bytearray, view: memoryview, end: int) -> None:
+        """Take `data[:end]`, which begins where the last byte taken left off."""
+        at = 0
+        while at < end:
+            if self._state is _State.HEAD and not self._writing_paused:
+                stop = data.find(_HEAD_END, at, end) + len(_HEAD_END)
+                if stop < len(_HEAD_END):
+                    self._keep_partial_head(view[at:end])
+                    return
+                self._take_head(view[at:stop], followed=stop < end)
+                at = stop
+            elif self._state is _State.BODY:
+                at += self._take_body(view[at:end])
+            elif self._state is _State.CHUNKED:
+                at += self._take_chunks(view[at:end])
+            elif self._state is _State.CLOSING:
+                return
+            else:
+                self._stash(view[at:end])
+                return
+
+    def _keep_partial_head(self, part: memoryview) -> None:
+        if len(part) > self._settings.head_bytes:
+            self._finish(self._head_too_large())
+            return
+        if not self._pending:
+            self._deadline = min(self._deadline, time.monotonic() + self._settings.head_seconds)
+        self._pending = bytes(part)
+
+    def _head_too_large(self) -> Response:
+        return self._app.refuse(
+            431, f"request line and headers are longer than {self._settings.head_bytes} bytes"
+        )
+
+    def _stash(self, part: memoryview) -> None:
+        """Keep what came too early, and let the rest wait in the kernel."""
+        self._pending += part
+        if not self._reading_paused and self._transport is not None:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _continue(self) -> None:
+        """Go on after a response with what a pipelining client sent meanwhile."""
+        if self._state is not _State.HEAD or self._writing_paused:
+            return
+        pending, self._pending = self._pending, b""
+        if pending:
+            self._consume(pending, memoryview(pending), len(pending))
+        if not self._pending or not self._held_up():
+            self._resume_reading()
+
+    def _held_up(self) -> bool:
+        """Whether nothing more can be taken before an answer is written."""
+        return self._state is _State.BUSY or self._writing_paused
+
+    def _resume_reading(self) -> None:
+        if self._reading_paused and self._transport is not None:
+            self._reading_paused = False
+            self._transport.resume_reading()
+
+    def _take_head(self, head: memoryview, *, followed: bool) -> None:
+        """Parse one whole head; `followed`: bytes of what comes after it are here already."""
+        if len(head) > self._settings.head_bytes:
+            self._finish(self._head_too_large())
+            return
+        try:
+            request = self._heads.parse(head)
+        except HeadError as error:
+            self._finish(self._app.refuse(error.status, error.message))
+            return
+        if request is None:
+            return
+        self._request = request
+        refusal = self._app.admit(request) or self._account(request, request.length)
+        if refusal is not None:
+            self._refuse(request, refusal, followed=followed)
+        elif request.length or request.chunked:
+            self._expect_body(request, followed=followed)
+        else:
+            self._complete(request)
+
+    def _account(self, request: Request, size: int) -> Response | None:
+        return self._app.account(request, size) if size else None
+
+    def _refuse(self, request: Request, refusal: Response, *, followed: bool) -> None:
+        """Refuse a well-formed request before its body, without losing the connection if possible."""
+        if not request.length and not request.chunked:
+            self._write(refusal)
+        elif (
+            request.chunked
+            or request.length > DRAINED_BODY_BYTES
+            or (request.expects_continue and not followed)
+        ):
+            self._finish(refusal)
+        else:
+            request.refusal = refusal
+            self._expect_body(request, followed=True)
+
+    def _expect_body(self, request: Request, *, followed: bool) -> None:
+        self._started = time.monotonic()
+        self._filled = 0
+        if request.chunked:
+            self._state = _State.CHUNKED
+            self._chunked = ChunkedDecoder()
+        else:
+            self._state = _State.BODY
+            request.body = Body(request.length, request.json_length or 0)
+            self._body_view = request.body.view()
+        if request.expects_continue and not followed and self._transport is not None:
+            self._transport.write(_CONTINUE)
+
+    def _take_body(self, part: memoryview) -> int:
+        """Copy what came in one read with the head; all that follows is read in place."""
+        view, request = self._body_view, self._request
+        assert view is not None  # noqa: S101 - state BODY says so
+        assert request is not None  # noqa: S101 - likewise
+        taken = min(len(part), len(view) - self._filled)
+        view[self._filled : self._filled + taken] = part[:taken]
+        self._filled += taken
+        if self._filled == len(view):
+            self._complete(request)
+        return taken
+
+    def _take_chunks(self, part: memoryview) -> int:
+        decoder, request = self._chunked, self._request
+        assert decoder is not None  # noqa: S101 - state CHUNKED says so
+        assert request is not None  # noqa: S101 - likewise
+        before = len(decoder.data)
+        try:
+            taken = decoder.feed(part)
+        except ChunkedError as error:
+            self._finish(self._app.refuse(400, f"not a valid chunked body: {error}"))
+            return len(part)
+        self._filled += taken
+        if refusal := self._account(request, len(decoder.data) - before):
+            self._finish(refusal)
+            return len(part)
+        if decoder.done:
+            request.length = len(decoder.data)
+            request.body = Body(request.length, request.json_length or 0)
+            request.body.view()[:] = decoder.data
+            self._chunked = None
+            self._complete(request)
+        return taken
+
+    def _complete(self, request: Request) -> None:
+        """Have the current request answered, whose last byte has come."""
+        self._body_view = None
+        response = request.refusal
+        if response is None:
+            self._state = _State.BUSY
+            response = self._app.serve(self, request)
+        if response is not None:
+            self._write(response)
+
+    # Writing.
+
+    def _write(self, response: Response) -> None:
+        """Answer the current request and make ready for the next, or close."""
+        request, transport = self._request, self._transport
+        assert request is not None  # noqa: S101 - only called with one
+        if transport is None:
+            return
+        self._app.release(request)
+        now = time.monotonic()
+        wanted = request.keep_alive
+        keep = (
+            wanted and not self._app.draining and now - self._opened < self._settings.connection_age
+        )
+        if not keep:
+            connection = b"Connection: close\r\n"
+        elif request.version == "1.0":
+            connection = b"Connection: keep-alive\r\n"
+        else:
+            connection = b""
+        parts = response.parts if request.method != b"HEAD" else []
+        self._send(transport, response, parts, connection)
+        self._request = None
+        if keep:
+            self._state = _State.HEAD
+            self._deadline = now + (
+                self._transfer_seconds(transport.get_write_buffer_size())
+                if self._writing_paused
+                else self._settings.idle_seconds
+            )
+        else:
+            self._close(transport, now, linger=wanted)
+
+    def _finish(self, response: Response) -> None:
+        """Answer what is no request, or one whose body is not read, and close."""
+        transport = self._transport
+        if transport is None or self._state is _State.CLOSING:
+            return
+        request, self._request = self._request, None
+        if request is not None:
+            self._app.release(request)
+        self._body_view = None
+        self._chunked = None
+        head_only = request is not None and request.method == b"HEAD"
+        self._send(
+            transport, response, [] if head_only else response.parts, b"Connection: close\r\n"
+        )
+        self._close(transport, time.monotonic(), linger=True)
+
+    def _send(
+        self,
+        transport: asyncio.Transport,
+        response: Response,
+        parts: list[bytes | memoryview],
+        connection: bytes,
+    ) -> None:
+        head = b"%b%b%b%bContent-Length: %d\r\n\r\n" % (
+            _STATUS_LINES[response.status],
+            self._app.date,
+            response.headers,
+            connection,
+            response.length,
+        )
+        if response.length <= JOINED_BYTES:
+            transport.write(b"".join([head, *parts]))
+        else:
+            transport.writelines([head, *parts])
+
+    def _close(self, transport: asyncio.Transport, now: float, *, linger: bool) -> None:
+        """Close once all is written.
+
+        Closing a socket with unread bytes in it resets the connection and may destroy the answer
+        before the client has read it. So after an answer that the client does not expect to be the
+        last (`linger`), only our side is closed, and for a while its bytes are read and thrown away.
+        """
+        self._state = _State.CLOSING
+        self._pending = b""
+        self._deadline = now + self._settings.linger_seconds
+        if unsent := transport.get_write_buffer_size():
+            self._deadline += self._transfer_seconds(unsent)
+        if linger and not transport.is_closing():
+            transport.write_eof()
+            self._resume_reading()
+        else:
+            transport.close()
+
+    def _transfer_seconds(self, size: int) -> float:
+        return self._settings.transfer_grace + size / self._settings.transfer_rate
+
+
+def make_room(connections: Iterable[Connection]) -> bool:
+    """Cut off the one that waits longest for a request; False: there is none.
+
+    Else whoever holds many connections and asks nothing would keep kubelet's probes out.
+    """
+    waiting = [(rank, each) for each in connections if (rank := each.waiting)]
+    if not waiting:
+        return False
+    min(waiting, key=lambda found: found[0])[1].abort()
+    return True

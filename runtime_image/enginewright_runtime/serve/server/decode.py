@@ -1,0 +1,111 @@
+"""Request bodies to what the session is fed; binary tensors without a copy.
+
+In a binary request the body is a JSON header followed by the tensors' bytes, so an input is an
+array *over* the body. Clients send the same header again and again: what it means is remembered.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginewright_runtime.serve.server.message import Body
+from enginewright_runtime.serve.server.plan import BinaryInput, Plan, read_plan
+from enginewright_runtime.session.datatypes import BOOL
+from enginewright_runtime.session.request_errors import RequestError
+from enginewright_runtime.session.signature import Signature
+
+_REMEMBERED: Final = 256  # headers,
+_REMEMBERED_BYTES: Final = 4096  # each of at most this length
+
+Feeds = dict[str, NDArray[Any]]
+
+
+class Decoder:
+    """Decodes the requests of one model."""
+
+    def __init__(self, signature: Signature) -> None:
+        self._signature = signature
+        self._valued: Final = signature.valued
+        self._plans: dict[bytes, Plan] = {}
+
+    def decode(self, body: Body, json_length: int | None) -> tuple[Plan, Feeds]:
+        """Return what `body` asks for and the inputs by name.
+
+        Args:
+            body: of the request; fixed-size inputs in binary form are views of its memory.
+            json_length: Inference-Header-Content-Length, None when the whole body is JSON.
+
+        Raises:
+            RequestError: 400, with what is wrong, for the client.
+        """
+        view = body.view()
+        if json_length is None:
+            plan = read_plan(self._signature, view)
+            json_length = body.length
+        else:
+            plan = self._plan(bytes(view[:json_length]))
+        left = body.length - json_length
+        if left != plan.binary_size:
+            raise RequestError(
+                400,
+                f"the inputs have {plan.binary_size} bytes of tensor data, but {left} bytes follow"
+                " the JSON; are binary_data_size and Inference-Header-Content-Length right?",
+            )
+        feeds = dict(plan.arrays)
+        start = body.start + json_length
+        for item in plan.binary_inputs:
+            feeds[item.tensor.name] = _read(item, body.memory, start + item.offset)
+        for tensor in self._valued:
+            tensor.check_values(feeds[tensor.name])
+        return plan, feeds
+
+    def _plan(self, header: bytes) -> Plan:
+        plan = self._plans.get(header)
+        if plan is None:
+            plan = read_plan(self._signature, header)
+            if not plan.arrays and len(header) <= _REMEMBERED_BYTES:
+                if len(self._plans) >= _REMEMBERED:
+                    self._plans.clear()
+                self._plans[header] = plan
+        return plan
+
+
+def _read(item: BinaryInput, memory: NDArray[np.uint8], at: int) -> NDArray[Any]:
+    """Return the input whose bytes lie in `memory` from `at` on."""
+    datatype = item.tensor.datatype
+    if datatype.is_string:
+        return _read_strings(item, memory.data[at : at + item.size])
+    array: NDArray[Any] = np.ndarray(item.shape, datatype.dtype, memory, at)
+    if not array.flags.aligned:
+        array = array.copy()  # a second input after one of odd size
+    if datatype is BOOL and item.size and array.view(np.uint8).max() > 1:
+        raise RequestError(
+            400, f"input {item.tensor.name!r}: BOOL elements must be the bytes 0 or 1"
+        )
+    return array
+
+
+def _read_strings(item: BinaryInput, view: memoryview) -> NDArray[Any]:
+    """Read strings, each a 4-byte little-endian length and UTF-8 bytes."""
+    array = np.empty(min(item.count, len(view) // 4), object)
+    at = 0
+    for index in range(len(array)):
+        start = at + 4
+        at = start + int.from_bytes(view[at:start], "little")
+        if start > len(view) or at > len(view):
+            break
+        try:
+            array[index] = str(view[start:at], "utf-8")
+        except UnicodeDecodeError:
+            raise RequestError(
+                400,
+                f"input {item.tensor.name!r}: element {index} is not UTF-8, as ONNX strings are",
+            ) from None
+    if len(array) != item.count or at != len(view):
+        raise RequestError(
+            400,
+            f"input {item.tensor.name!r}: its bytes are not {item.count} strings,"
+            " each after its length in 4 bytes",
+        )
+    return array.reshape(item.shape)

@@ -1,0 +1,124 @@
+"""Tensors to response bodies; large ones are handed to the socket as they lie in memory."""
+
+import struct
+from typing import Any, Final
+
+import orjson
+from numpy.typing import NDArray
+
+from enginewright_runtime.serve.server.message import (
+    BINARY_TYPE,
+    JOINED_BYTES,
+    JSON_TYPE,
+    Response,
+)
+from enginewright_runtime.serve.server.plan import Plan
+from enginewright_runtime.session.request_errors import RequestError
+from enginewright_runtime.session.signature import Signature
+
+_LENGTH: Final = struct.Struct("<I")
+_REMEMBERED: Final = 16  # shapes of answers to the same question
+_JSON_ELEMENTS: Final = (
+    4_000_000  # of an output: writing them takes about 0.3 s, and the loop waits
+)
+
+
+class Encoder:
+    """Encodes the answers of one model."""
+
+    def __init__(self, model: str, version: str, signature: Signature) -> None:
+        self._start: dict[str, Any] = {"model_name": model, "model_version": version}
+        self._datatypes = {name: tensor.datatype for name, tensor in signature.outputs.items()}
+        self._strings = {name for name, kind in self._datatypes.items() if kind.is_string}
+
+    def encode(self, plan: Plan, arrays: list[NDArray[Any]]) -> Response:
+        """Return the answer with `arrays`, which are in the order of `plan.outputs`.
+
+        In JSON, NaN and infinities become null, for JSON has none of them; binary data keeps them.
+
+        Raises:
+            RequestError: an output is too large for JSON.
+        """
+        if False in plan.binary:
+            return self._encode_json(plan, arrays)
+        tensors = [
+            _strings(array) if name in self._strings else _bytes(array)
+            for name, array in zip(plan.outputs, arrays, strict=True)
+        ]
+        header = self._binary_header(plan, arrays, tensors)
+        return _binary_response(header, tensors)
+
+    def _binary_header(
+        self, plan: Plan, arrays: list[NDArray[Any]], tensors: list[bytes | memoryview]
+    ) -> bytes:
+        """Return the JSON of an answer in binary, remembered unless string sizes are in it."""
+        shapes = tuple([array.shape for array in arrays])
+        header = plan.answers.get(shapes)
+        if header is None:
+            header = self._dump(
+                plan,
+                [
+                    self._describe(name, array) | {"parameters": {"binary_data_size": len(tensor)}}
+                    for name, array, tensor in zip(plan.outputs, arrays, tensors, strict=True)
+                ],
+            )
+            if len(plan.answers) < _REMEMBERED and self._strings.isdisjoint(plan.outputs):
+                plan.answers[shapes] = header
+        return header
+
+    def _encode_json(self, plan: Plan, arrays: list[NDArray[Any]]) -> Response:
+        """Encode an answer with at least one output in JSON."""
+        tensors: list[bytes | memoryview] = []
+        outputs: list[dict[str, Any]] = []
+        for name, as_bytes, array in zip(plan.outputs, plan.binary, arrays, strict=True):
+            output = self._describe(name, array)
+            if as_bytes:
+                tensor = _strings(array) if name in self._strings else _bytes(array)
+                output["parameters"] = {"binary_data_size": len(tensor)}
+                tensors.append(tensor)
+            elif array.size > _JSON_ELEMENTS:
+                raise RequestError(
+                    400,
+                    f"output {name!r} has {array.size} elements, too many for JSON;"
+                    " set its parameter 'binary_data' to true",
+                )
+            else:
+                flat = array.reshape(-1)
+                output["data"] = flat.tolist() if name in self._strings else flat
+            outputs.append(output)
+        header = self._dump(plan, outputs)
+        if True in plan.binary:
+            return _binary_response(header, tensors)
+        return Response(200, JSON_TYPE, [header], len(header))
+
+    def _describe(self, name: str, array: NDArray[Any]) -> dict[str, Any]:
+        return {"name": name, "datatype": self._datatypes[name].name, "shape": array.shape}
+
+    def _dump(self, plan: Plan, outputs: list[dict[str, Any]]) -> bytes:
+        document = dict(self._start)
+        if plan.identifier is not None:
+            document["id"] = plan.identifier
+        document["outputs"] = outputs
+        return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _binary_response(header: bytes, tensors: list[bytes | memoryview]) -> Response:
+    headers = b"%bInference-Header-Content-Length: %d\r\n" % (BINARY_TYPE, len(header))
+    length = len(header) + sum(map(len, tensors))
+    return Response(200, headers, [header, *tensors], length)
+
+
+def _bytes(array: NDArray[Any]) -> bytes | memoryview:
+    if array.nbytes <= JOINED_BYTES:
+        return array.tobytes()
+    return array.reshape(-1).view("u1").data
+
+
+def _strings(array: NDArray[Any]) -> bytes:
+    """Write each string as a 4-byte little-endian length and its UTF-8 bytes."""
+    parts: list[bytes] = []
+    for text in array.flat:
+        encoded = str(text).encode()
+        parts.append(_LENGTH.pack(len(encoded)))
+        parts.append(encoded)
+    return b"".join(parts)

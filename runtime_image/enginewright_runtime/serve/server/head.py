@@ -1,0 +1,157 @@
+"""Request heads: httptools reads them, and what could be understood in two ways is refused.
+
+Only heads go through httptools. It copies bodies, and its answers about a message are lost when the
+next one begins; a parser costs less than a microsecond, so that every head gets a new one.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import httptools
+
+from enginewright_runtime.serve.server.message import Request
+
+_VERSIONS: Final = ("1.0", "1.1")
+_LENGTH_DIGITS: Final = 12
+_DEFER_DIGITS: Final = 7  # milliseconds: hours at most
+
+
+class HeadError(Exception):
+    """A head after which the connection cannot go on; the message is for the client."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class HeadParser:
+    """Parses one whole head at a time, for any number of connections in one thread."""
+
+    __slots__ = ("_parser", "_problem", "_request")
+
+    def __init__(self) -> None:
+        self._parser: httptools.HttpRequestParser | None = None
+        self._request: Request | None = None
+        self._problem: HeadError | None = None
+
+    def parse(self, head: memoryview) -> Request | None:
+        """Return the request that `head` begins, None for blank lines before one.
+
+        Args:
+            head: up to and including an empty line.
+
+        Raises:
+            HeadError: it is no HTTP request, or none that is answered here.
+        """
+        self._forget()
+        parser = self._parser = httptools.HttpRequestParser(self)
+        try:
+            parser.feed_data(head)
+        except httptools.HttpParserUpgrade:
+            pass  # none is offered, so the request is served as it stands (RFC 9110, 7.8)
+        except httptools.HttpParserError as error:
+            raise HeadError(400, f"not a valid HTTP request: {error}") from None
+        finally:
+            self._parser = None
+        request = self._request
+        if request is not None:
+            if self._problem is not None:
+                raise self._problem
+            _check(request)
+        return request
+
+    def _forget(self) -> None:
+        self._request = self._problem = None
+
+    # The parser calls these.
+
+    def on_url(self, url: bytes) -> None:
+        """Begin a request."""
+        self._request = Request(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header field if it concerns us."""
+        take = _FIELDS.get(name) or _FIELDS.get(name.lower())
+        if take is not None and self._request is not None and self._problem is None:
+            try:
+                take(self._request, value)
+            except HeadError as problem:  # raised after the parser is done with the head
+                self._problem = problem
+
+    def on_headers_complete(self) -> None:
+        """Ask the parser what it will have forgotten when the message is complete."""
+        request, parser = self._request, self._parser
+        if request is not None and parser is not None:
+            request.method = parser.get_method()
+            request.version = parser.get_http_version()
+            request.keep_alive = parser.should_keep_alive()
+
+
+def _check(request: Request) -> None:
+    if not request.method or request.version not in _VERSIONS:  # no method: HTTP/2's preface
+        raise HeadError(505, "only HTTP/1.0 and HTTP/1.1 are spoken here")
+    if request.version == "1.0":
+        if request.chunked:
+            raise HeadError(400, "HTTP/1.0 has no Transfer-Encoding")
+        request.expects_continue = False
+    elif not request.has_host:
+        raise HeadError(400, "the Host header is missing")
+
+
+def _content_length(request: Request, value: bytes) -> None:
+    request.length = int(value)  # the parser has checked the digits and refused a second one
+
+
+def _transfer_encoding(request: Request, value: bytes) -> None:
+    if request.chunked or value.strip().lower() != b"chunked":
+        raise HeadError(501, "the only transfer coding understood is one single 'chunked'")
+    request.chunked = True
+
+
+def _json_length(request: Request, value: bytes) -> None:
+    digits = value.strip()
+    if request.json_length is not None or not digits.isdigit() or len(digits) > _LENGTH_DIGITS:
+        raise HeadError(400, "Inference-Header-Content-Length must be one number of bytes")
+    request.json_length = int(digits)
+
+
+def _expect(request: Request, value: bytes) -> None:
+    if value.strip().lower() != b"100-continue":
+        raise HeadError(417, "the only expectation met is 100-continue")
+    request.expects_continue = True
+
+
+def _host(request: Request, _: bytes) -> None:
+    if request.has_host:
+        raise HeadError(400, "there must be one Host header")
+    request.has_host = True
+
+
+def _probe(request: Request, value: bytes) -> None:
+    request.probe = value.strip()
+
+
+def _defer(request: Request, value: bytes) -> None:
+    digits = value.strip()
+    if not digits.isdigit() or len(digits) > _DEFER_DIGITS:
+        raise HeadError(400, "Enginewright-Defer must be one number of milliseconds")
+    request.defer = int(digits) / 1000
+
+
+def _content_encoding(request: Request, value: bytes) -> None:
+    request.content_encoding = value.strip().lower()
+
+
+_FIELDS: Final[dict[bytes, Callable[[Request, bytes], None]]] = {
+    b"content-length": _content_length,
+    b"transfer-encoding": _transfer_encoding,
+    b"inference-header-content-length": _json_length,
+    b"expect": _expect,
+    b"host": _host,
+    b"content-encoding": _content_encoding,
+    b"enginewright-probe": _probe,
+    b"enginewright-defer": _defer,
+}
+for _name in tuple(_FIELDS):  # the usual spelling too, which spares a call for every field
+    _FIELDS[_name.title()] = _FIELDS[_name]

@@ -1,0 +1,275 @@
+"""The serving process: opens the port, proves the model, serves it, drains.
+
+The port opens before the model is loaded, so that probes are answered in words from the start.
+As process 1 of a container it installs its own signal handlers and leaves no child behind.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from dataclasses import replace
+from importlib import metadata
+from typing import Final
+
+import uvloop
+from enginewright.contract.reasons import ExitCode, Reason, exit_code
+from enginewright.contract.task import HTTP_PORT, ServeTask
+
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.core.reporting import failed, write_herald
+from enginewright_runtime.serve import probe_token
+from enginewright_runtime.serve.server import memory
+from enginewright_runtime.serve.server.app import App
+from enginewright_runtime.serve.server.connection import RECEIVE_BYTES, Connection
+from enginewright_runtime.serve.server.head import HeadParser
+from enginewright_runtime.serve.server.settings import Settings
+from enginewright_runtime.serve.server.startup import ServedModel, prepare
+
+_log: Final = logging.getLogger(__name__)
+_BACKLOG: Final = 1024
+_SPARE_FILES: Final = 128  # beside the connections: model, libraries, threads' event files
+_POLL_SECONDS: Final = 0.05
+
+
+def run(
+    task: ServeTask,
+    paths: Paths | None = None,
+    *,
+    port: int = HTTP_PORT,
+    settings: Settings | None = None,
+) -> int:
+    """Serve until SIGTERM and return the exit code.
+
+    Args:
+        task: what to serve.
+        paths: where artefact and termination log lie; None: the contract's.
+        port: TCP port on all addresses.
+        settings: limits and times; None: the defaults.
+
+    Returns:
+        0 after a drain; the exit code of the reason when the model must not serve.
+    """
+    chosen = settings or Settings()
+    if task.drain_seconds is not None:
+        chosen = replace(chosen, drain_seconds=task.drain_seconds)
+    server = _Server(task, paths or Paths.from_environment(), port, chosen)
+    try:
+        code = uvloop.run(server.run())
+    except OSError as error:
+        _log.error("cannot serve on port %d: %s", port, error)
+        return ExitCode.INTERNAL
+    if server.threads_run:
+        # A thread inside a native library would crash the interpreter's orderly exit.
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+class _Server:
+    """One run of the server."""
+
+    def __init__(self, task: ServeTask, paths: Paths, port: int, settings: Settings) -> None:
+        self._task = task
+        self._paths = paths
+        self._port = port
+        self._settings = settings
+        self._app = App(
+            task,
+            settings,
+            metadata.version("enginewright"),
+            probe_token.read_or_create(paths.probe_token),
+        )
+        self._buffer = bytearray(RECEIVE_BYTES)
+        self._heads = HeadParser()
+        self._stop = asyncio.Event()
+        self._exit_code: int = ExitCode.OK
+        self._loader: threading.Thread | None = None
+
+    @property
+    def threads_run(self) -> bool:
+        """Whether a thread of ours is, or may be, inside a native library."""
+        return self._loader is not None
+
+    async def run(self) -> int:
+        """Serve until told to stop; return the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        _allow_files(self._settings.connections + self._settings.reserved_connections)
+        port = _listen(self._port)
+        self._foretell_crash()  # before any probe is answered: who sees us live may rely on it
+        server = await loop.create_server(
+            lambda: Connection(self._app, self._heads, self._buffer), sock=port
+        )
+        sweep = asyncio.create_task(self._sweep())
+        self._loader = threading.Thread(target=self._load, args=(loop,), name="load", daemon=True)
+        self._loader.start()
+        await self._stop.wait()
+        if self._exit_code == ExitCode.OK:
+            self._say_why_dead()
+            await self._drain(server)
+        server.close()
+        sweep.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await sweep
+        return self._exit_code
+
+    def _foretell_crash(self) -> None:
+        """Leave what is true should native code end the process: it could not tell it itself."""
+        crashed = StageFailure(
+            Reason.BACKEND_CRASHED,
+            f"the process ended while backend {self._task.backend} was loading or proving the model"
+            " (exit code 139: the native library crashed; 137: killed, mostly for memory)",
+        )
+        write_herald(self._paths, failed("serve", crashed).herald())
+
+    # Loading, in a thread of its own.
+
+    def _load(self, loop: asyncio.AbstractEventLoop) -> None:
+        def tell(state: str) -> None:
+            loop.call_soon_threadsafe(self._app.progress, state)
+
+        _log.info(
+            "model %s, revision %s: loading on backend %s, port %d open",
+            self._task.model,
+            self._task.revision,
+            self._task.backend,
+            self._port,
+        )
+        try:
+            model = prepare(self._task, self._paths.artifact, tell)
+        except StageFailure as failure:
+            self._tell_failure(loop, failure)
+        except MemoryError:
+            self._tell_failure(
+                loop, StageFailure(Reason.OUT_OF_MEMORY, "the model does not fit into the memory")
+            )
+        except Exception as error:  # noqa: BLE001 - the thread's last line of defence: it must tell
+            _log.debug("internal error", exc_info=True)
+            self._tell_failure(
+                loop,
+                StageFailure(
+                    Reason.INTERNAL_ERROR, f"unexpected {type(error).__name__} at start: {error}"
+                ),
+            )
+        else:
+            write_herald(self._paths, "")
+            memory.settle()
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(self._ready, model)
+
+    def _tell_failure(self, loop: asyncio.AbstractEventLoop, failure: StageFailure) -> None:
+        report = failed("serve", failure)
+        _log.error("%s: %s", report.reason, report.message)
+        write_herald(self._paths, report.herald())
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._fail, failure.reason)
+
+    def _ready(self, model: ServedModel) -> None:
+        if self._stop.is_set():
+            return
+        self._app.serve_model(model)
+        _log.info(
+            "model %s, revision %s: ready, %s",
+            self._task.model,
+            self._task.revision,
+            model.summary,
+        )
+
+    def _fail(self, reason: Reason) -> None:
+        self._exit_code = exit_code(reason)
+        self._stop.set()
+
+    # Stopping.
+
+    def _on_signal(self, number: int) -> None:
+        if self._stop.is_set():
+            _log.warning("second signal %d: leaving at once", number)
+            os._exit(128 + number)
+        _log.info("signal %d: draining", number)
+        self._app.drain()
+        self._stop.set()
+
+    def _say_why_dead(self) -> None:
+        """Leave word of why the kubelet ends this process, where that is for its liveness."""
+        trouble = self._app.why_dead()
+        if trouble is None or trouble.reason is None:
+            return
+        report = failed("serve", StageFailure(trouble.reason, trouble.message))
+        _log.error("%s: %s", report.reason, report.message)
+        write_herald(self._paths, report.herald())
+        self._exit_code = exit_code(trouble.reason)
+
+    async def _drain(self, server: asyncio.Server) -> None:
+        """Serve what comes while endpoints are removed, then what is left, then end."""
+        began = time.monotonic()
+        settings = self._settings
+        if not self._app.has_model:
+            write_herald(self._paths, "")
+            return
+        await asyncio.sleep(settings.drain_linger)
+        server.close()
+        for connection in tuple(self._app.connections):
+            connection.close_idle()
+        while self._app.connections or self._app.outstanding:
+            if time.monotonic() - began > settings.drain_seconds:
+                _log.error(
+                    "%d connections and %d requests were cut off after %.0f s",
+                    len(self._app.connections),
+                    self._app.outstanding,
+                    settings.drain_seconds,
+                )
+                for connection in tuple(self._app.connections):
+                    connection.abort()
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+        _log.info("drained in %.1f s", time.monotonic() - began)
+
+    async def _sweep(self) -> None:
+        """Look at every connection's time, for as long as the server runs."""
+        while True:
+            await asyncio.sleep(self._settings.sweep_seconds)
+            now = time.monotonic()
+            self._app.renew_date()
+            self._app.stop_long_run()
+            for connection in tuple(self._app.connections):
+                try:
+                    connection.check(now)
+                except Exception:  # noqa: BLE001 - one connection must not end all time limits
+                    _log.exception("unexpected error while checking a connection")
+                    connection.abort()
+
+
+def _listen(port: int) -> socket.socket:
+    """Return a listening socket for IPv4 and IPv6, for IPv4 alone where there is no IPv6."""
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(
+                ("", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True
+            )
+        except OSError as error:
+            _log.info("no IPv6: %s", error)
+    return socket.create_server(("", port), backlog=_BACKLOG)
+
+
+def _allow_files(connections: int) -> None:
+    """Raise the soft limit on open files to what the connections need, as far as allowed."""
+    wanted = connections + _SPARE_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted:
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        if limit < wanted:
+            _log.warning(
+                "only %d files may be open, %d connections need %d", limit, connections, wanted
+            )

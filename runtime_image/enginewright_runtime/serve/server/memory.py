@@ -1,0 +1,34 @@
+"""Allocator settings for a process that takes and frees megabytes many times a second.
+
+By default glibc returns freed bodies to the kernel at once, and every page of the next one costs a
+fault: at 600 kB a request and 32 connections, two thirds of the server's time.
+"""
+
+import ctypes
+import gc
+from typing import Final
+
+from enginewright_runtime.serve.server.settings import MIB
+
+_M_TRIM_THRESHOLD: Final = -1  # of glibc's malloc.h
+_M_MMAP_THRESHOLD: Final = -3
+_KEPT: Final = 128 * MIB  # free memory that stays with the process
+_LARGEST_KEPT: Final = 32 * MIB  # glibc's maximum for the mmap threshold
+
+
+def settle() -> None:
+    """Return what loading has left behind, then keep what requests free.
+
+    The objects that exist now stay until the end: the garbage collector need not visit them again.
+    Without glibc only that is done.
+    """
+    gc.collect()
+    gc.freeze()
+    libc = ctypes.CDLL(None)
+    try:
+        mallopt, malloc_trim = libc.mallopt, libc.malloc_trim
+    except AttributeError:
+        return
+    malloc_trim(0)
+    mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT)
+    mallopt(_M_TRIM_THRESHOLD, _KEPT)

@@ -1,0 +1,126 @@
+"""Runs the model on all that it promises to take before anybody may ask it: numbers and warm-up."""
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import numpy as np
+from enginewright.contract.manifest import Manifest
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import ShapeProfile
+from numpy.typing import NDArray
+
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.proof.parity import Comparison, Tolerances, scales_of
+from enginewright_runtime.serve.server.buckets import ComputeBuckets
+from enginewright_runtime.serve.server.decode import Feeds
+from enginewright_runtime.serve.server.profiles import served_profiles
+from enginewright_runtime.session.device_errors import lost_device
+from enginewright_runtime.session.runner import Runner
+from enginewright_runtime.session.samples import Sample, type_name
+from enginewright_runtime.session.signature import Signature
+
+_log: Final = logging.getLogger(__name__)
+_REPEATS: Final = 3  # of every input: the first run of a shape pays for more than the model
+_REPEAT_SECONDS: Final = 2.0  # for all of them; a slow model is measured by its first run
+
+
+class Prover:
+    """Proves and warms up one session."""
+
+    def __init__(self, runner: Runner, signature: Signature, buckets: ComputeBuckets) -> None:
+        self._runner = runner
+        self._outputs = list(signature.outputs)
+        self._types = {
+            name: type_name(tensor.datatype) for name, tensor in signature.outputs.items()
+        }
+        self._buckets = buckets
+        self._slowest = 0.0
+
+    def prove(
+        self, samples: list[Sample], manifest: Manifest, progress: Callable[[str], None]
+    ) -> float:
+        """Run every golden sample and every profile point; return the slowest run in seconds.
+
+        Raises:
+            StageFailure: ParityFailed, DeviceLost.
+        """
+        scales = scales_of({sample.name: sample.expected for sample in samples}, self._types)
+        tolerances = Tolerances.of(manifest.recipe, manifest.precision)
+        comparison = Comparison("prepared", tolerances, self._types, scales, manifest.varying)
+        for number, sample in enumerate(samples, 1):
+            progress(f"proving golden sample {number} of {len(samples)}")
+            arrays = self._run(sample.feeds, f"golden sample {sample.name!r}")
+            self._compare(sample, dict(zip(self._outputs, arrays, strict=True)), comparison)
+        if not comparison.verdict().compared:
+            _log.warning("no output can be compared: every one varies, its distribution unknown")
+        points = [(f"golden sample {sample.name!r}", sample.feeds) for sample in samples]
+        for label, feeds in _profile_points(samples, served_profiles(manifest)):
+            progress(f"warming up {label}")
+            self._run(feeds, label)
+            points.append((label, feeds))
+        slowest = self._slowest
+        progress("warming up once more")
+        self._repeat(points)
+        return slowest
+
+    def _repeat(self, points: list[tuple[str, Feeds]]) -> None:
+        began = time.monotonic()
+        for number, (label, feeds) in enumerate(points * (_REPEATS - 1)):
+            # the very first run of a process is never the only one of its shape
+            if number and time.monotonic() - began > _REPEAT_SECONDS:
+                return
+            self._run(feeds, label)
+
+    def _run(self, feeds: Feeds, label: str) -> list[NDArray[Any]]:
+        began = time.monotonic()
+        try:
+            arrays = self._runner.run(self._outputs, feeds)
+        except Exception as error:
+            # exceptions of ONNX Runtime share no base class but Exception
+            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items())
+            lost = lost_device(str(error))
+            raise StageFailure(
+                Reason.DEVICE_LOST if lost else Reason.PARITY_FAILED,
+                f"the backend fails on {label} ({shapes}): {lost or plain(str(error))}",
+            ) from error
+        seconds = time.monotonic() - began
+        self._slowest = max(self._slowest, seconds)
+        self._buckets.warmed_up(feeds, seconds)
+        return arrays
+
+    def _compare(
+        self, sample: Sample, actual: dict[str, NDArray[Any]], comparison: Comparison
+    ) -> None:
+        comparison.add(sample.name, sample.expected, actual, lambda: self._again(sample))
+        if words := comparison.verdict().words:
+            raise StageFailure(Reason.PARITY_FAILED, f"{words} against ONNX Runtime's CPU provider")
+
+    def _again(self, sample: Sample) -> dict[str, NDArray[Any]]:
+        arrays = self._runner.run(self._outputs, sample.feeds)
+        return dict(zip(self._outputs, arrays, strict=True))
+
+
+def _profile_points(
+    samples: list[Sample], profiles: Iterable[Iterable[ShapeProfile]]
+) -> Iterator[tuple[str, Feeds]]:
+    """Yield inputs for the corners of the shape profiles that no golden sample has.
+
+    Their values are those of the first sample, repeated, so that indices stay valid.
+    """
+    known = {_shapes(sample.feeds) for sample in samples}
+    for inputs, corner in itertools.product(profiles, ("min", "opt", "max")):
+        feeds = dict(samples[0].feeds)
+        for profile in inputs:
+            shape: tuple[int, ...] = getattr(profile, corner)
+            feeds[profile.input] = np.resize(feeds[profile.input], shape)
+        if _shapes(feeds) not in known:
+            known.add(_shapes(feeds))
+            yield f"the {corner} shapes", feeds
+
+
+def _shapes(feeds: Feeds) -> frozenset[tuple[str, tuple[int, ...]]]:
+    return frozenset((name, array.shape) for name, array in feeds.items())

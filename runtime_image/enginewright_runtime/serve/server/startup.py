@@ -1,0 +1,217 @@
+"""Makes a model ready: checks its files, asks the driver, loads it, proves its numbers.
+
+In that order, so that what is wrong shows where it is wrong, and without a device as far as
+possible. All of it happens in the process that will serve, so that what was proven is what serves.
+A native crash here therefore ends the server; `main` sees to it that the pod still says why.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from enginewright.contract.manifest import Manifest
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import ServeTask
+
+import enginewright_runtime.core.limits
+from enginewright_runtime.core.failure import SessionError, StageFailure
+from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.serve.server.artifact import (
+    check_device,
+    check_engine_files,
+    check_kind,
+    check_processor,
+    damaged_file,
+    read_manifest,
+)
+from enginewright_runtime.serve.server.buckets import ComputeBuckets
+from enginewright_runtime.serve.server.diagnosis import Diagnosis
+from enginewright_runtime.serve.server.execution import ExecutionReport, Proofs
+from enginewright_runtime.serve.server.profiles import served_profiles
+from enginewright_runtime.serve.server.proofs import Prover
+from enginewright_runtime.serve.server.stopping import StoppableSession
+from enginewright_runtime.serve.server.usual import measure, usual_feeds
+from enginewright_runtime.session import loading, processor
+from enginewright_runtime.session.base import Backend
+from enginewright_runtime.session.driver import Device
+from enginewright_runtime.session.extensions.proving import prove
+from enginewright_runtime.session.loading import ask_device, find
+from enginewright_runtime.session.runner import Runner
+from enginewright_runtime.session.samples import GoldenError, Sample, read_samples
+from enginewright_runtime.session.signature import (
+    ProfileError,
+    Signature,
+    SignatureError,
+    read_signature,
+)
+
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model that has passed every proof."""
+
+    signature: Signature
+    runner: Runner
+    stop_run: Callable[[float], None]  # the current one, if it takes more than so many seconds
+    diagnosis: Diagnosis
+    buckets: ComputeBuckets
+    execution: ExecutionReport
+    slowest_run: float  # seconds, during warm-up
+    needs_driver: bool  # NVIDIA's, for its backend
+    summary: str  # one line for the log
+
+
+def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) -> ServedModel:
+    """Check, load, warm up and prove the model or engine of `artifact`.
+
+    Args:
+        task: which model on which backend, and what was promised about it.
+        artifact: the folder with manifest, model and golden samples.
+        progress: told what is being done, in words.
+
+    Raises:
+        StageFailure: it must not serve, and why.
+    """
+    began = time.monotonic()
+    progress("reading the manifest")
+    manifest = read_manifest(task, artifact)
+    backend = find(task.backend)
+    other_products = check_processor(manifest, processor.read())
+    if other_products:
+        _log.warning("%s: %s", Reason.PROCESSOR_MISMATCH, other_products)
+    device = _check(task, artifact, manifest, backend, progress)
+    threads = enginewright_runtime.core.limits.threads()
+    if manifest.recipe.extensions:
+        progress("trying the libraries of spec.extensions")
+        prove(artifact / manifest.model, manifest.recipe.extensions)
+    progress(f"loading the model on backend {task.backend}")
+    loaded = _load(task, artifact, manifest, threads, device)
+    signature, samples = _read(task, artifact, manifest, loaded)
+    loaded_after = time.monotonic() - began
+    session = StoppableSession(loaded.session)
+    runner = Runner(session, signature)
+    buckets = ComputeBuckets()
+    try:
+        slowest = Prover(runner, signature, buckets).prove(samples, manifest, progress)
+    except StageFailure as failure:
+        if other_products is None or failure.reason is not Reason.PARITY_FAILED:
+            raise
+        message = f"{failure.message}; {other_products}"
+        raise StageFailure(Reason.PROCESSOR_MISMATCH, message) from failure
+    shapes, feeds = usual_feeds(samples, manifest.recipe)
+    progress(f"measuring {shapes}")
+    usual = measure(partial(runner.run, list(signature.outputs)), shapes, feeds)
+    seconds = time.monotonic() - began
+    proofs = Proofs(
+        golden_samples=len(samples),
+        slowest_run_seconds=slowest,
+        load_seconds=loaded_after,
+        ready_seconds=seconds,
+        threads=threads,
+        outputs_left_out=signature.left_out,
+        usual=usual,
+    )
+    report = ExecutionReport(task, manifest, backend, loaded, device, buckets, proofs)
+    placement = loaded.placement
+    on_provider = placement.nodes.get(placement.provider, 0)
+    summary = (
+        f"{on_provider} of {placement.total} nodes on {placement.provider}, {threads} threads,"
+        f" golden samples agree: {len(samples)}, loaded in {loaded_after:.1f} s, ready in {seconds:.1f} s"
+    )
+    # what a device may have is not known here
+    memory = None if backend.needs_driver else enginewright_runtime.core.limits.memory()
+    return ServedModel(
+        signature=signature,
+        runner=runner,
+        stop_run=session.stop,
+        diagnosis=Diagnosis(runner.run, signature.outputs, samples, memory),
+        buckets=buckets,
+        execution=report,
+        slowest_run=slowest,
+        needs_driver=device.driver.needed and device.driver.present,
+        summary=summary,
+    )
+
+
+def _check(
+    task: ServeTask,
+    artifact: Path,
+    manifest: Manifest,
+    backend: Backend,
+    progress: Callable[[str], None],
+) -> Device:
+    """Check all that can be checked without loading; return what the driver said."""
+    check_kind(backend, manifest)
+    engine = manifest.engine
+    if engine is not None:
+        progress("checking the engine's files")
+        check_engine_files(task, artifact, manifest, engine, backend)
+    if backend.needs_driver:
+        progress("asking the driver")
+    device = ask_device(backend)
+    if engine is not None:
+        check_device(engine, device)
+    return device
+
+
+def _load(
+    task: ServeTask, artifact: Path, manifest: Manifest, threads: int, device: Device
+) -> loading.LoadedModel:
+    strict = task.promise.policy == "Forbid"
+    try:
+        loaded = loading.create(
+            task.backend,
+            artifact / manifest.model,
+            threads=threads,
+            strict=strict,
+            device=device,
+            level=manifest.graph_optimization,
+        )
+    except SessionError as error:
+        if damaged := damaged_file(artifact, manifest):
+            raise StageFailure(
+                Reason.ARTIFACT_CORRUPT, f"{damaged} is not the file that its manifest lists"
+            ) from error
+        reason = Reason.INVALID_MODEL if task.backend == "cpu" else Reason.UNSUPPORTED_OPERATOR
+        raise StageFailure(
+            reason, f"backend {task.backend} refuses the model: {plain(str(error))}"
+        ) from error
+    if loaded.cause is not None:
+        _log.warning(
+            "FALLBACK, which policy %s allows: %s runs none of the model: %s: %s",
+            task.promise.policy,
+            loaded.placement.provider,
+            loaded.cause.reason,
+            loaded.cause.message,
+        )
+    return loaded
+
+
+def _read(
+    task: ServeTask, artifact: Path, manifest: Manifest, loaded: loading.LoadedModel
+) -> tuple[Signature, list[Sample]]:
+    try:
+        signature = read_signature(
+            loaded.session.get_inputs(),
+            loaded.session.get_outputs(),
+            served_profiles(manifest),
+            least=0 if loaded.placement.takes_empty else 1,
+        )
+        samples = read_samples(
+            artifact / manifest.golden_inputs, artifact / manifest.golden_outputs, signature
+        )
+    except SignatureError as error:
+        raise StageFailure(Reason.INVALID_MODEL, f"model {task.model!r}: {error}") from error
+    except ProfileError as error:
+        raise StageFailure(Reason.SHAPE_PROFILE_INVALID, str(error)) from error
+    except (GoldenError, OSError, ValueError) as error:
+        raise StageFailure(
+            Reason.ARTIFACT_CORRUPT, f"the golden samples of the artefact are unusable: {error}"
+        ) from error
+    return signature, samples

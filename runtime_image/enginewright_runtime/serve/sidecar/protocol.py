@@ -1,0 +1,193 @@
+"""Inference requests and answers of the Open Inference Protocol v2, as its clients write and read them.
+
+Tensors go in binary (its binary tensor data extension) where the server says that it speaks it, else
+in JSON: the sidecar also stands beside servers that are not ours.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from enginewright_runtime.serve.sidecar.client import Answer
+from enginewright_runtime.serve.sidecar.samples import Types
+from enginewright_runtime.session.datatypes import BF16, Datatype
+from enginewright_runtime.session.samples import Sample
+
+BINARY_EXTENSION: Final = "binary_tensor_data"
+_LARGEST_RANK: Final = 32
+_DURATION: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
+
+
+class AnswerError(ValueError):
+    """The server said 200 and gave no answer to what was asked."""
+
+
+class UnaskableError(ValueError):
+    """The protocol cannot carry this sample to this server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The body of a request, in parts: a tensor of many megabytes is not copied to send it."""
+
+    parts: tuple[bytes | memoryview, ...]
+    json_length: int | None  # None: all of it is JSON
+
+
+def encode(sample: Sample, types: Types, *, binary: bool) -> Question:
+    """Return the request that asks for the outputs that `sample` has.
+
+    Raises:
+        UnaskableError: JSON has no form for one of the inputs.
+    """
+    inputs: list[dict[str, Any]] = []
+    parts: list[bytes | memoryview] = []
+    for name, array in sample.feeds.items():
+        datatype = types.inputs[name]
+        tensor: dict[str, Any] = {
+            "name": name,
+            "datatype": datatype.name,
+            "shape": list(array.shape),
+        }
+        if binary:
+            part = _strings(array) if datatype.is_string else _bytes(array)
+            tensor["parameters"] = {"binary_data_size": len(part)}
+            parts.append(part)
+        else:
+            tensor["data"] = _json(name, array, datatype)
+        inputs.append(tensor)
+    outputs = [
+        {"name": name, "parameters": {"binary_data": True}} if binary else {"name": name}
+        for name in sample.expected
+    ]
+    header = orjson.dumps({"inputs": inputs, "outputs": outputs})
+    return Question((header, *parts), len(header) if binary else None)
+
+
+def decode(
+    body: bytes | bytearray, json_length: int | None, wanted: Mapping[str, Any], types: Types
+) -> dict[str, NDArray[Any]]:
+    """Return the outputs `wanted` of an answer, each in the shape that it says it has.
+
+    Raises:
+        AnswerError: it is not an answer to what was asked.
+    """
+    if json_length is not None and not 0 < json_length <= len(body):
+        raise AnswerError(f"says that {json_length} of its {len(body)} bytes are JSON")
+    try:
+        document = orjson.loads(body if json_length is None else memoryview(body)[:json_length])
+        tensors = {tensor["name"]: tensor for tensor in document["outputs"]}
+    except (ValueError, KeyError, TypeError):
+        raise AnswerError("is no JSON object with outputs") from None
+    places = _places(tensors, json_length or len(body))
+    arrays = {}
+    for name in wanted:
+        if name not in tensors:
+            raise AnswerError(f"has no output {name!r}")
+        arrays[name] = _read(name, tensors[name], types.outputs[name], body, places.get(name))
+    return arrays
+
+
+def timing(answer: Answer) -> tuple[float, float | None]:
+    """Return the seconds that a request waited and was in the model, as its answer tells.
+
+    Read from `Server-Timing` (W3C; milliseconds); (0, None) where a server sends none.
+    """
+    told: dict[str, float] = {}
+    for entry in answer.headers.get(b"server-timing", b"").decode(errors="replace").split(","):
+        name, *parameters = (part.strip() for part in entry.split(";"))
+        for parameter in parameters:
+            key, _, text = parameter.partition("=")
+            if key == "dur" and _DURATION.fullmatch(text):
+                told[name] = float(text) / 1000
+    return told.get("queue", 0.0), told.get("compute")
+
+
+def _places(tensors: Mapping[str, Any], at: int) -> dict[str, tuple[int, int]]:
+    """Return begin and end of the binary outputs, which follow each other in the answer's order."""
+    found = {}
+    for name, tensor in tensors.items():
+        parameters = tensor.get("parameters")
+        size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
+        if isinstance(size, int):
+            found[name] = (at, at + size)
+            at += size
+    return found
+
+
+def _read(
+    name: str,
+    tensor: dict[str, Any],
+    datatype: Datatype,
+    body: bytes | bytearray,
+    place: tuple[int, int] | None,
+) -> NDArray[Any]:
+    shape = tensor.get("shape")
+    if (
+        not isinstance(shape, list)
+        or len(shape) > _LARGEST_RANK
+        or any(not isinstance(size, int) or size < 0 for size in shape)
+    ):
+        raise AnswerError(f"gives output {name!r} no shape")
+    if tensor.get("datatype") != datatype.name:
+        raise AnswerError(
+            f"gives output {name!r} as {tensor.get('datatype')}, expected {datatype.name}"
+        )
+    try:
+        if place is None:
+            array = _from_json(tensor["data"], datatype)
+        elif datatype.is_string:
+            array = _from_strings(bytes(body[place[0] : place[1]]))
+        else:
+            array = np.frombuffer(memoryview(body)[place[0] : place[1]], datatype.dtype)
+        return array.reshape(shape)
+    except (ValueError, TypeError, KeyError, OverflowError):
+        raise AnswerError(
+            f"gives output {name!r} other data than {math.prod(shape)} elements {datatype.name}"
+        ) from None
+
+
+def _from_json(data: object, datatype: Datatype) -> NDArray[Any]:
+    if datatype is BF16:
+        raise ValueError
+    return np.asarray(data, datatype.dtype).ravel()  # null, JSON's only NaN, becomes one
+
+
+def _json(name: str, array: NDArray[Any], datatype: Datatype) -> list[Any]:
+    if datatype is BF16:
+        raise UnaskableError(f"input {name!r} is BF16, which JSON has no form for")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise UnaskableError(f"input {name!r} has NaN or infinity, which JSON has no form for")
+    data: list[Any] = array.ravel().tolist()
+    return data
+
+
+def _bytes(array: NDArray[Any]) -> memoryview:
+    """Return the elements as they lie in memory, or in their file."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _strings(array: NDArray[Any]) -> bytes:
+    """Return strings each after its length in four bytes, little-endian."""
+    words = [str(element).encode() for element in array.ravel()]
+    return b"".join(len(word).to_bytes(4, "little") + word for word in words)
+
+
+def _from_strings(data: bytes) -> NDArray[Any]:
+    found: list[str] = []
+    at = 0
+    while at < len(data):
+        end = at + 4 + int.from_bytes(data[at : at + 4], "little")
+        if end > len(data):
+            raise ValueError
+        found.append(data[at + 4 : end].decode())
+        at = end
+    array = np.empty(len(found), object)
+    array[:] = found
+    return array

@@ -1,0 +1,107 @@
+"""The artefact's golden samples, ready to be asked, without more memory than a sidecar may have.
+
+Small files are kept in memory. Large ones stay where they are: arrays are views of the file, so that
+sending an input or comparing with an output takes pages that the kernel may drop again.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from enginewright.contract.manifest import Manifest, TensorSpec
+from numpy.typing import NDArray
+
+from enginewright_runtime.session.arrays import map_arrays
+from enginewright_runtime.session.datatypes import BF16, BYTES, DATATYPES, Datatype
+from enginewright_runtime.session.samples import GoldenError, Sample, in_memory
+
+_MOST: Final = 8  # asked; of more, as many are taken at equal distances
+_KEPT_BYTES: Final = 4 * 1024 * 1024
+_BY_NAME: Final = {
+    **{each.dtype.name: each for each in DATATYPES if each not in (BF16, BYTES)},
+    "bfloat16": BF16,
+    "string": BYTES,
+}
+
+
+@dataclass(frozen=True)
+class Types:
+    """Datatypes of the tensors, by name; of outputs, those that the protocol can carry."""
+
+    inputs: dict[str, Datatype]
+    outputs: dict[str, Datatype]
+
+
+class Samples:
+    """The golden samples of one artefact."""
+
+    def __init__(self, artifact: Path, manifest: Manifest) -> None:
+        """Read which samples there are.
+
+        Raises:
+            OSError, ValueError: a file is missing or no .npz file.
+            GoldenError: the samples do not fit the manifest, or there are none.
+        """
+        self._inputs = artifact / manifest.golden_inputs
+        self._outputs = artifact / manifest.golden_outputs
+        self.types = Types(_types(manifest.inputs), _types(manifest.outputs))
+        if missing := [each.name for each in manifest.inputs if each.name not in self.types.inputs]:
+            raise GoldenError(f"input {missing[0]!r} is of a type that the protocol cannot carry")
+        with np.load(self._inputs, allow_pickle=False) as arrays:
+            names = list(dict.fromkeys(key.partition("/")[0] for key in arrays.files))
+        if not names:
+            raise GoldenError("there are no golden samples")
+        step = max(1.0, len(names) / _MOST)
+        self.names: list[str] = [
+            names[int(index * step)] for index in range(min(len(names), _MOST))
+        ]
+        size = self._inputs.stat().st_size + self._outputs.stat().st_size
+        self._kept: dict[str, Sample] | None = {} if size <= _KEPT_BYTES else None
+        # now, so that a fault shows at start
+        samples = [self.read(name) for name in self.names]
+        self.largest_outputs = max(_bytes(sample.expected) for sample in samples)
+
+    def read(self, name: str) -> Sample:
+        """Return a sample.
+
+        Raises:
+            OSError, ValueError: the file has gone or changed.
+            GoldenError: it lacks an input or has no outputs.
+        """
+        if self._kept is not None and name in self._kept:
+            return self._kept[name]
+        mapped = self._kept is None
+        sample = Sample(
+            name,
+            _arrays(self._inputs, name, self.types.inputs, mapped=mapped),
+            _arrays(self._outputs, name, self.types.outputs, mapped=mapped),
+        )
+        if missing := sorted(self.types.inputs.keys() - sample.feeds.keys()):
+            raise GoldenError(f"golden sample {name!r} has no input {missing[0]!r}")
+        if not sample.expected:
+            raise GoldenError(f"golden sample {name!r} has no outputs")
+        if self._kept is not None:
+            self._kept[name] = sample
+        return sample
+
+
+def _bytes(arrays: Mapping[str, NDArray[Any]]) -> int:
+    return sum(array.nbytes for array in arrays.values())
+
+
+def _arrays(
+    path: Path, sample: str, types: dict[str, Datatype], *, mapped: bool
+) -> dict[str, NDArray[Any]]:
+    with contextlib.nullcontext(map_arrays(path)) if mapped else np.load(path) as arrays:
+        return {
+            name: in_memory(arrays[f"{sample}/{name}"], datatype)
+            for name, datatype in types.items()
+            if f"{sample}/{name}" in arrays
+        }
+
+
+def _types(specs: tuple[TensorSpec, ...]) -> dict[str, Datatype]:
+    return {spec.name: _BY_NAME[spec.dtype] for spec in specs if spec.dtype in _BY_NAME}

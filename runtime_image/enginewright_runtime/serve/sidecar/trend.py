@@ -1,0 +1,94 @@
+"""One series of measurements of the same thing: what is usual, and what it takes now. Pure.
+
+The usual is taken when the measurements have settled, and anew when it proves too high: a pod that
+started beside a compiler would otherwise be allowed several times what it takes alone. It is never
+raised: that would forgive what gets slower by degrees.
+"""
+
+import logging
+from collections import deque
+from statistics import median_low, quantiles
+from typing import Final
+
+from enginewright_runtime.serve.sidecar.settings import Settings
+
+_log: Final = logging.getLogger(__name__)
+_KEPT: Final = 64  # measurements: a minute of one a second
+
+
+class Trend:
+    """Measurements in seconds, at times of one clock."""
+
+    def __init__(self, settings: Settings, first_runs: int = 0) -> None:
+        """Begin; `first_runs` measurements are left out: they pay for more than the model."""
+        self._settings = settings
+        self._first_runs = self._left_out = first_runs
+        self._all: deque[tuple[float, float]] = deque(maxlen=_KEPT)
+        self._unsettled = 0
+        self._fresh = 0  # measurements since the baseline was taken
+        self.baseline: float | None = None
+        self.lowered = 0  # times that the baseline has proved too high
+
+    def add(self, seconds: float, now: float) -> None:
+        """Take in a measurement."""
+        if self._left_out:
+            self._left_out -= 1
+            return
+        self._all.append((now, seconds))
+        self._fresh += 1
+        if self.baseline is None:
+            self._settle()
+        elif self._fresh >= self._settings.lowering_least:
+            self._lower(self.baseline)
+
+    def restart(self) -> None:
+        """Forget the measurements, not the baseline."""
+        self._all.clear()
+        self._left_out = self._first_runs
+        self._fresh = self._unsettled = 0
+
+    def last(self, now: float, oldest: float = float("inf")) -> float | None:
+        """Return the last measurement, if it is not older than `oldest` seconds."""
+        return self._all[-1][1] if self._all and self._all[-1][0] >= now - oldest else None
+
+    def current(self, now: float, oldest: float = float("inf")) -> float | None:
+        """Return the median of the last measurements; None when there are too few.
+
+        Of those of the last `window_seconds`, of `window_least` at least, none older than `oldest` seconds.
+        """
+        settings = self._settings
+        valid = [each for each in self._all if each[0] >= now - oldest]
+        recent = [seconds for at, seconds in valid if at >= now - settings.window_seconds]
+        if len(recent) < settings.window_least:
+            recent = [seconds for _, seconds in valid][-settings.window_least :]
+        return median_low(recent) if len(recent) >= settings.window_minimum else None
+
+    def _settle(self) -> None:
+        """Take the baseline when two halves of the last measurements agree, or after too long."""
+        settings = self._settings
+        self._unsettled += 1
+        last = [seconds for _, seconds in self._all][-settings.baseline_probes :]
+        if len(last) < settings.baseline_probes:
+            return
+        half = len(last) // 2
+        before, after = median_low(last[:half]), median_low(last[half:])
+        if abs(before - after) <= settings.settled_share * min(before, after):
+            self._take(median_low(last))
+        elif self._unsettled >= settings.unsettled_most:
+            self._take(quantiles(last, n=4)[0])  # what it takes when it is least disturbed
+
+    def _lower(self, baseline: float) -> None:
+        """Take the baseline anew when three quarters of the last measurements are well below it."""
+        last = [seconds for _, seconds in self._all][-self._settings.lowering_least :]
+        if quantiles(last, n=4)[2] < self._settings.lowering_share * baseline:
+            self.lowered += 1
+            self._take(median_low(last))
+            _log.info(
+                "the baseline of %.3g ms has proved too high: now %.3g ms",
+                baseline * 1000,
+                (self.baseline or 0.0) * 1000,
+            )
+
+    def _take(self, seconds: float) -> None:
+        self.baseline = seconds
+        self._fresh = 0

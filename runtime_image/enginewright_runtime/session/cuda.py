@@ -1,0 +1,48 @@
+"""ONNX Runtime's CUDA provider, which runs prepared models on NVIDIA's GPUs.
+
+The wheel holds the provider and none of the libraries that it needs: users add those in a build of
+their own (docs/serving.md). Without them ONNX Runtime serves from the CPU and says so in a log only.
+"""
+
+from pathlib import Path
+from typing import ClassVar, Final
+
+import onnxruntime as ort
+from enginewright.contract.images import PROVIDERS
+from typing_extensions import override
+
+from enginewright_runtime.session import driver, libraries
+from enginewright_runtime.session.base import Backend
+
+CAPI: Final = Path(ort.__file__).parent / "capi"
+_LIBRARY: Final = CAPI / "libonnxruntime_providers_cuda.so"
+
+
+def cuda_major() -> str | None:
+    """Return the major version of CUDA that ONNX Runtime's wheel was built for."""
+    from onnxruntime.capi import build_and_package_info  # noqa: PLC0415 - the wheel of the gpu variant has the figure
+
+    version = getattr(build_and_package_info, "cuda_version", "")
+    return str(version).partition(".")[0] or None
+
+
+class CudaBackend(Backend):
+    """Runs the nodes that have a CUDA kernel."""
+
+    name: ClassVar[str] = "cuda"
+    provider: ClassVar[str] = PROVIDERS["cuda"]
+    needs_driver: ClassVar[bool] = True
+    optimized: ClassVar[bool] = True
+
+    @override
+    def missing_libraries(self) -> tuple[str, ...]:
+        return libraries.missing(_LIBRARY, driver.LIBRARIES)
+
+    @override
+    def cuda_major(self) -> str | None:
+        return cuda_major()
+
+    @override
+    def version(self) -> str:
+        """Return the major version of CUDA, which is what a driver must be new enough for."""
+        return cuda_major() or "unknown"

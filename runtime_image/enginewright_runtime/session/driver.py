@@ -1,0 +1,88 @@
+"""Asks the accelerator's driver itself whether it is there.
+
+That a model fails on a device says nothing of the driver, and that it runs somewhere says nothing
+either. So the driver library is opened and initialised, in a child process, before anything that
+needs it is loaded.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from enginewright.contract.execution import Driver
+from enginewright.contract.reasons import Reason
+
+from enginewright_runtime.session import libcuda
+
+LIBRARIES: Final = frozenset({libcuda.LIBRARY, "libnvidia-ml.so.1"})  # that come with the driver
+_SECONDS: Final = 30.0  # a driver that hangs is none
+# cuInit's codes for a driver that does not fit what is installed beside it
+_MISFITS: Final = frozenset({35, 803, 804})
+
+
+@dataclass(frozen=True)
+class Device:
+    """The driver, and the device that a session would use."""
+
+    driver: Driver
+    compute_capability: str | None = None  # "8.9"; None: there is no device, or it does not tell
+
+
+NOT_NEEDED: Final = Device(Driver(needed=False, present=False))
+
+
+def ask(cuda_major: str | None, command: tuple[str, ...] | None = None) -> Device:
+    """Ask NVIDIA's driver; takes a few hundred milliseconds where there is one.
+
+    Args:
+        cuda_major: version of CUDA that the image's libraries are built for; None: not known.
+        command: what to run instead of the child, for tests.
+    """
+    child = command or (sys.executable, "-I", "-S", str(Path(libcuda.__file__)))
+    try:
+        done = subprocess.run(child, capture_output=True, timeout=_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return _missing(f"NVIDIA's driver did not answer within {_SECONDS:.0f} s")
+    if done.returncode < 0:
+        name = signal.Signals(-done.returncode).name
+        return _missing(f"the driver's library {libcuda.LIBRARY} crashed with {name}")
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2][:200]
+        return _missing(f"NVIDIA's driver could not be asked: {last or 'no answer'}")
+    return _read(answer, cuda_major)
+
+
+def _read(answer: dict[str, Any], cuda_major: str | None) -> Device:
+    """Turn the child's answer into facts."""
+    if "unopened" in answer:
+        return _missing(f"NVIDIA's driver is not here: {answer['unopened']}")
+    number = answer.get("version")
+    version = f"{number // 1000}.{number % 1000 // 10}" if number else None
+    if code := answer.get("code"):
+        said = f": {answer['said']}" if answer.get("said") else ""
+        reason = Reason.DRIVER_TOO_OLD if code in _MISFITS else Reason.DRIVER_MISSING
+        message = f"NVIDIA's driver is here, but cuInit fails with code {code}{said}"
+        return Device(_unusable(reason, message, version))
+    if number and cuda_major and number // 1000 < int(cuda_major):
+        message = f"NVIDIA's driver is for CUDA {version}, and this image needs CUDA {cuda_major}"
+        return Device(
+            _unusable(Reason.DRIVER_TOO_OLD, message, version), answer.get("compute_capability")
+        )
+    return Device(
+        Driver(needed=True, present=True, version=version), answer.get("compute_capability")
+    )
+
+
+def _missing(message: str) -> Device:
+    return Device(Driver(needed=True, present=False, reason=Reason.DRIVER_MISSING, message=message))
+
+
+def _unusable(reason: Reason, message: str, version: str | None) -> Driver:
+    """Return a driver whose library is there and does not serve."""
+    return Driver(needed=True, present=True, version=version, reason=reason, message=message)

@@ -1,0 +1,145 @@
+"""Finds the libraries that belong to a model, checks them as far as files tell, and loads them."""
+
+import ctypes
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import Extension
+
+from enginewright_runtime.core.digests import file_sha256
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.handoff import EXTENSIONS_FOLDER
+from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.session.extensions import elf
+
+SUFFIX: Final = ".so"
+OPERATORS: Final = "CustomOperators"
+PLUGIN: Final = "TensorRTPlugin"
+# what SessionOptions::RegisterCustomOpsLibrary looks for (onnxruntime_c_api.h)
+_OPERATORS_ENTRY: Final = "RegisterCustomOps"
+_PATH: Final = re.compile(r"/\S*/(?=[\w.-]+\.so)")
+_DIGEST: Final = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\.so")
+_SHOWN: Final = 12  # characters of a digest
+
+
+@dataclass(frozen=True)
+class Libraries:
+    """Libraries that may be loaded: every file is what its name says."""
+
+    operators: tuple[Path, ...] = ()  # of ONNX Runtime
+    plugins: tuple[Path, ...] = ()  # of TensorRT
+
+
+NO_LIBRARIES: Final = Libraries()
+
+
+def folder_of(model: Path) -> Path:
+    """Return where the libraries of a model lie, whether there are any or not."""
+    return model.parent.parent / EXTENSIONS_FOLDER
+
+
+def files_of(model: Path) -> dict[str, Path]:
+    """Return the files of the libraries of a model, by their path in an artefact."""
+    found = sorted(folder_of(model).glob(f"*{SUFFIX}"))
+    return {f"{EXTENSIONS_FOLDER}/{path.name}": path for path in found}
+
+
+def of_model(model: Path) -> Libraries:
+    """Return the libraries that belong to a model, checked.
+
+    Raises:
+        StageFailure: ExtensionFailed, naming the library.
+    """
+    operators: list[Path] = []
+    plugins: list[Path] = []
+    for path in files_of(model).values():
+        kind = _checked(path)
+        (operators if kind == OPERATORS else plugins).append(path)
+    return Libraries(tuple(operators), tuple(plugins))
+
+
+def check_listed(model: Path, listed: tuple[Extension, ...]) -> Libraries:
+    """Return the libraries of a model, which must be those that its recipe lists.
+
+    Raises:
+        StageFailure: ExtensionFailed: one is missing, damaged, of another kind or processor.
+    """
+    found = of_model(model)
+    for extension in listed:
+        path = folder_of(model) / f"{extension.sha256}{SUFFIX}"
+        kinds = {OPERATORS: found.operators, PLUGIN: found.plugins}
+        if path in kinds[extension.type]:
+            continue
+        if not path.is_file():
+            raise failed(path, "it is not there: nothing was fetched")
+        if extension.type == OPERATORS:
+            raise failed(
+                path,
+                f"it has no function {_OPERATORS_ENTRY}, by which ONNX Runtime finds its operators",
+            )
+        raise failed(
+            path, f"it has operators of ONNX Runtime, and its type in spec.extensions is {PLUGIN}"
+        )
+    return found
+
+
+def register(options: Any, libraries: Libraries) -> None:  # noqa: ANN401 - ONNX Runtime has no types
+    """Give session options the operators of the libraries; this runs their code.
+
+    Raises:
+        StageFailure: ExtensionFailed, in the dynamic loader's or the library's words.
+    """
+    for path in libraries.operators:
+        try:
+            options.register_custom_ops_library(str(path))
+        except Exception as error:
+            # pybind11 exceptions of ONNX Runtime share no base class but Exception
+            raise failed(path, short(str(error))) from error
+
+
+def load_plugins(libraries: Libraries) -> None:
+    """Load TensorRT's plug-ins into this process, where its plug-in registry finds them.
+
+    ONNX Runtime's TensorRT provider loads them likewise, but only logs what fails.
+
+    Raises:
+        StageFailure: ExtensionFailed, in the dynamic loader's words.
+    """
+    for path in libraries.plugins:
+        try:
+            ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            raise failed(path, short(str(error))) from error
+
+
+def failed(path: Path, why: str) -> StageFailure:
+    """Return the failure of one library."""
+    name = path.name.removesuffix(SUFFIX)[:_SHOWN]
+    return StageFailure(Reason.EXTENSION_FAILED, f"extension {name} cannot be used: {why}")
+
+
+def short(text: str) -> str:
+    """Return a loader's words in one line, without folders and whole digests."""
+    words = _PATH.sub("", plain(text)).removeprefix("Failed to load library ")
+    return _DIGEST.sub(r"\1", words.rpartition(" with error: ")[2])
+
+
+def _checked(path: Path) -> str:
+    """Return the kind of a library whose content is what its name says."""
+    try:
+        digest = file_sha256(path).sha256
+        found = elf.read(path)
+    except OSError as error:
+        raise failed(path, f"it cannot be read: {error.strerror}") from error
+    except elf.NotALibraryError as error:
+        raise failed(path, str(error)) from error
+    if digest != path.name.removesuffix(SUFFIX):
+        raise failed(path, f"it is another file, of sha256 {digest[:_SHOWN]}")
+    here = platform.machine()
+    if found.machine != here:
+        raise failed(path, f"it is built for {found.machine}, and this image is for {here}")
+    return OPERATORS if _OPERATORS_ENTRY in found.exports else PLUGIN

@@ -1,0 +1,251 @@
+"""A session that runs where it was told to run, or one whose fallback is told; never a silent one.
+
+ONNX Runtime serves from the CPU when the wanted provider cannot be made: mostly without an
+exception, and in one case with `get_providers()[0]` still naming the wanted one. So every way in
+which it falls back by itself is switched off or looked for here, and which node runs where is read
+from the session, never concluded from `get_providers()`.
+
+What can be known without loading is asked first: libraries, then driver. So the reason is the same
+on every machine, and names all that is missing instead of what the loader came upon first.
+"""
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import onnxruntime as ort
+from enginewright.contract import causes
+from enginewright.contract.causes import Cause
+from enginewright.contract.engines import why_unusable
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import name_nodes
+
+from enginewright_runtime.core.failure import SessionError, StageFailure
+from enginewright_runtime.core.limits import threads as threads_of_cgroup
+from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
+from enginewright_runtime.session import driver, native_log
+from enginewright_runtime.session.base import (
+    Backend,
+    ProviderError,
+    Request,
+    distribution,
+)
+from enginewright_runtime.session.cpu import CpuBackend
+from enginewright_runtime.session.cuda import CudaBackend
+from enginewright_runtime.session.driver import Device
+from enginewright_runtime.session.evidence import cause, engine_cause, failure
+from enginewright_runtime.session.extensions.libraries import of_model, register
+from enginewright_runtime.session.openvino import OpenVinoBackend
+from enginewright_runtime.session.optimization import HIGHEST, LEVELS, LOWEST, below
+from enginewright_runtime.session.placement import Placement, read_placement
+from enginewright_runtime.session.tensorrt import TensorRtBackend
+from enginewright_runtime.session.tensorrt_rtx import TensorRtRtxBackend
+
+_log: Final = logging.getLogger(__name__)
+_RECORD_ASSIGNMENT: Final = "session.record_ep_graph_assignment_info"
+_SPINNING: Final = (
+    "session.intra_op.allow_spinning"  # burns the quota that the server's threads need
+)
+_QUIET: Final = 3  # errors only; warnings of a model's own making are findings of `validate`
+_BACKENDS: Final[tuple[Backend, ...]] = (
+    TensorRtBackend(),
+    TensorRtRtxBackend(),
+    CudaBackend(),
+    OpenVinoBackend(),
+    CpuBackend(),
+)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A session ready to run, and where its nodes run."""
+
+    session: ort.InferenceSession
+    placement: Placement
+    cause: Cause | None = None  # why the provider could not be made; None: it was
+    level: str = HIGHEST  # of ONNX Runtime's graph optimisations
+
+
+def create(
+    name: str,
+    model_path: Path,
+    *,
+    threads: int | None = None,
+    strict: bool = True,
+    device: Device | None = None,
+    level: str | None = None,
+) -> LoadedModel:
+    """Load `model_path` on backend `name`, with the libraries in the folder `extensions` beside its own.
+
+    Args:
+        name: of a backend that this image offers.
+        model_path: the .onnx file; external data and engines lie beside it.
+        threads: compute threads; None: as many as the cgroup's CPU limit grants.
+        strict: refuse a session that fell back whole. Otherwise it is kept, with the cause; an
+            engine runs on no other provider, so without its own it is refused either way.
+        device: what the driver said; None: it is asked if the backend needs one.
+        level: of graph optimisations, a key of `optimization.LEVELS`; None: the highest at which
+            ONNX Runtime loads the model. Of a backend that compiles by itself: always all.
+
+    Raises:
+        StageFailure: ProviderMissing, ProviderRefused, DriverMissing or DriverTooOld when the
+            provider could not be made; UnsupportedOperator when it took no node; of an engine,
+            EngineIncompatible or EngineVersionMismatch; of a library, ExtensionFailed.
+        SessionError: ONNX Runtime refused the model.
+    """
+    distribution()
+    backend = find(name)
+    whole = strict or backend.compiled
+    obstacle = _obstacle(backend, device)
+    if obstacle and whole:
+        raise failure(obstacle)
+    wanted = level if level and backend.optimized else HIGHEST
+    request = Request(model_path, threads or threads_of_cgroup(), of_model(model_path), wanted)
+    try:
+        session, words = _attempt(backend, request)
+    except SessionError as error:
+        if level is not None or not backend.optimized or is_out_of_memory(str(error)):
+            raise
+        request, session, words = _attempt_lower(backend, request, error)
+    if session is not None and backend.provider in session.get_providers():
+        placement = read_placement(session, backend.provider)
+        if strict:
+            _refuse_idle(placement)
+        return LoadedModel(session, placement, level=request.level)
+    found = obstacle or cause(backend.provider, words)
+    if whole:
+        raise failure(found)
+    session = session or _session(CpuBackend(), request)
+    return LoadedModel(session, read_placement(session, backend.provider), found, request.level)
+
+
+def find(name: str) -> Backend:
+    """Return the backend called `name`; ProviderMissing lists those that there are."""
+    offered = {backend.name: backend for backend in _BACKENDS if backend.offered()}
+    if name not in offered:
+        raise StageFailure(
+            Reason.PROVIDER_MISSING,
+            f"backend {name!r} is not in this image: its {distribution()} {ort.__version__} has"
+            f" {', '.join(offered)}",
+        )
+    return offered[name]
+
+
+def available() -> dict[str, Backend]:
+    """Return the backends that this image holds whole but for NVIDIA's CUDA and driver, by name."""
+    return {each.name: each for each in _BACKENDS if each.offered() and each.complete()}
+
+
+def ask_device(backend: Backend) -> Device:
+    """Ask the driver that `backend` needs."""
+    return driver.ask(backend.cuda_major()) if backend.needs_driver else driver.NOT_NEEDED
+
+
+def _obstacle(backend: Backend, device: Device | None) -> Cause | None:
+    """Return what will keep the provider from being made, as far as it shows before a load."""
+    found: list[Cause] = []
+    if names := backend.missing_libraries():
+        message = (
+            f"{backend.provider} needs libraries that are not in this image: {', '.join(names)}"
+        )
+        found.append(Cause(reason=Reason.PROVIDER_MISSING, message=message))
+    asked = device or ask_device(backend)
+    if asked.driver.reason:
+        found.append(Cause(reason=asked.driver.reason, message=asked.driver.message))
+    elif unusable := why_unusable(backend.name, asked.compute_capability):
+        reason = Reason.ENGINE_INCOMPATIBLE if backend.compiled else Reason.PROVIDER_REFUSED
+        found.append(Cause(reason=reason, message=unusable))
+    return causes.first(found)
+
+
+def _attempt(backend: Backend, request: Request) -> tuple[ort.InferenceSession | None, str]:
+    """Try to make the session; return it, or None where the provider fails, and all that was said.
+
+    Raises:
+        SessionError: the model is refused.
+        StageFailure: the engine is.
+    """
+    refusal: SessionError | None = None
+    session = None
+    said = ""
+    with native_log.capture() as log:
+        try:
+            session = _session(backend, request)
+        except ProviderError as error:
+            said = str(error)
+        except SessionError as error:
+            refusal = error
+    if refusal is not None:
+        if backend.compiled:
+            raise failure(engine_cause(backend.name, f"{log.text}\n{refusal}")) from refusal
+        raise refusal
+    return session, f"{log.text}\n{said}"
+
+
+def _attempt_lower(
+    backend: Backend, request: Request, refusal: SessionError
+) -> tuple[Request, ort.InferenceSession | None, str]:
+    """Try the lower levels of graph optimisation, for one may fail where the model is right.
+
+    ONNX Runtime folds branches that never run, for example.
+
+    Raises:
+        SessionError: `refusal`: the model is refused without any optimisation too.
+    """
+    found: tuple[Request, ort.InferenceSession | None, str] | None = None
+    # the lowest first: of a model that is wrong no other has to be tried
+    for level in sorted(below(request.level), key=lambda name: name != LOWEST):
+        lowered = replace(request, level=level)
+        try:
+            found = lowered, *_attempt(backend, lowered)
+        except SessionError:
+            if found is None:
+                raise refusal from None
+            continue
+        if level != LOWEST:
+            break
+    if found is None:
+        raise refusal
+    _log.warning(
+        "loaded with graph optimisations %s, since ONNX Runtime refuses the model with %s: %s",
+        found[0].level,
+        request.level,
+        plain(str(refusal)),
+    )
+    return found
+
+
+def _session(backend: Backend, request: Request) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = request.threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = _QUIET
+    options.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
+    options.add_session_config_entry(_SPINNING, "0")
+    options.graph_optimization_level = LEVELS[request.level]
+    register(options, request.extensions)
+    providers = backend.providers(options, request)
+    try:
+        session = ort.InferenceSession(
+            str(request.model_path), options, providers=providers, enable_fallback=0
+        )
+    except (RuntimeError, ValueError) as error:
+        # what ONNX Runtime's own fallback would catch: a provider's failure, not the model's
+        raise ProviderError(str(error)) from error
+    except Exception as error:
+        # pybind11 exceptions of ONNX Runtime share no base class but Exception
+        raise SessionError(str(error)) from error
+    session.disable_fallback()  # of `run`, which would retry on the CPU
+    return session
+
+
+def _refuse_idle(placement: Placement) -> None:
+    """Refuse a session whose provider was made and took nothing."""
+    if placement.total and not placement.nodes.get(placement.provider):
+        raise StageFailure(
+            Reason.UNSUPPORTED_OPERATOR,
+            f"{placement.provider} took none of {placement.total} nodes:"
+            f" {name_nodes(list(placement.elsewhere))} would run elsewhere",
+            nodes=placement.elsewhere,
+        )

@@ -1,0 +1,44 @@
+"""OpenVINO on the CPU, inside ONNX Runtime.
+
+Its options fail silently: a device or a precision that it cannot serve makes no exception but a
+session on the CPU provider. `base` looks for that; here only what is known to work is asked for.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import ClassVar
+
+import onnxruntime as ort
+from enginewright.contract.images import PROVIDERS
+from typing_extensions import override
+
+from enginewright_runtime.session.base import Backend, Request
+
+
+class OpenVinoBackend(Backend):
+    """Runs partitions of the graph on OpenVINO's CPU plug-in."""
+
+    name: ClassVar[str] = "openvino"
+    provider: ClassVar[str] = PROVIDERS["openvino"]
+
+    @override
+    def provider_options(self, request: Request) -> dict[str, str]:
+        """Return device and threads; no `cache_dir`, which makes no start quicker (docs/builders.md).
+
+        With one thread OpenVINO 2025.4 loses the error of sizes that clash and answers with the
+        outputs of the run before; not so where no stream of its own stands between (tried with
+        all operators of tests/support/clashing.py).
+        """
+        options = {"device_type": "CPU", "num_of_threads": str(request.threads)}
+        if request.threads == 1:
+            options["load_config"] = json.dumps({"CPU": {"NUM_STREAMS": "0"}})
+        return options
+
+    @override
+    def version(self) -> str:
+        """Return OpenVINO's version, from the file name of the library that the wheel carries."""
+        folder = Path(ort.__file__).parent / "capi"
+        names = (path.name for path in folder.glob("libopenvino.so.*"))
+        versions = (re.fullmatch(r"libopenvino\.so\.(\d+\.\d+\.\d+)", name) for name in names)
+        return next((found.group(1) for found in versions if found), "unknown")

@@ -1,0 +1,58 @@
+"""Which processor this machine has: what the kernel reports of it, and what ONNX Runtime computes on it.
+
+Whether integer products are exact is measured, not looked up: it is right on machines that nobody has
+listed, in virtual machines that hide instruction sets, and under emulation.
+"""
+
+import platform
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import onnxruntime as ort
+from enginewright.contract.processors import CPUINFO, Processor, has_exact_products, parse
+from onnx import TensorProto, helper, numpy_helper
+
+from enginewright_runtime.session.base import CPU_PROVIDER
+
+_DEPTH: Final = 64
+_FATAL_ONLY: Final = 4
+
+
+@cache
+def read() -> Processor:
+    """Return this machine's processor; what is not reported is left out."""
+    try:
+        cpuinfo = Path(CPUINFO).read_text(errors="replace")
+    except OSError:  # no Linux
+        cpuinfo = ""
+    known = parse(cpuinfo, platform.machine())
+    exact = _exact_products()
+    # an emulator shows the flags of its host, whose instruction sets the program cannot use
+    usable = tuple(
+        each for each in known.features if exact is not False or not has_exact_products({each})
+    )
+    return known.model_copy(update={"features": usable, "exact_products": exact})
+
+
+def _exact_products() -> bool | None:
+    """Multiply the greatest UINT8 with the greatest INT8 on ONNX Runtime's CPU provider."""
+    matrix = numpy_helper.from_array(np.full((_DEPTH, 16), 127, np.int8), "w")
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("MatMulInteger", ["x", "w"], ["y"])],
+        "products",
+        [value("x", TensorProto.UINT8, [1, _DEPTH])],
+        [value("y", TensorProto.INT32, [1, 16])],
+        [matrix],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
+    options = ort.SessionOptions()
+    options.log_severity_level = _FATAL_ONLY
+    try:
+        session = ort.InferenceSession(model.SerializeToString(), options, providers=[CPU_PROVIDER])
+        found = session.run(None, {"x": np.full((1, _DEPTH), 255, np.uint8)})[0]
+    except Exception:  # noqa: BLE001 - ONNX Runtime's exceptions have no class of their own
+        return None
+    return bool((np.asarray(found) == _DEPTH * 255 * 127).all())

@@ -1,0 +1,51 @@
+"""Runs the session on what NumPy can hold, and on BF16, which it cannot."""
+
+import ctypes
+import threading
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from enginewright_runtime.session.datatypes import BF16
+from enginewright_runtime.session.signature import Signature
+
+
+class Runner:
+    """One session, which one thread at a time runs."""
+
+    def __init__(self, session: ort.InferenceSession, signature: Signature) -> None:
+        self._session = session
+        self._turn = threading.Lock()
+        tensors = (*signature.inputs.values(), *signature.outputs.values())
+        self._half = {tensor.name for tensor in tensors if tensor.datatype is BF16}
+
+    def run(self, outputs: list[str], feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return `outputs` for `feeds`; BF16 tensors are uint16 arrays of their bits."""
+        with self._turn:
+            if self._half:
+                return self._run_values(outputs, feeds)
+            arrays: list[NDArray[Any]] = self._session.run(outputs, feeds)
+            return arrays
+
+    def _run_values(self, outputs: list[str], feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Run on ONNX Runtime's own values: its NumPy conversion knows no BF16."""
+        values = {
+            name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, TensorProto.BFLOAT16)
+            if name in self._half
+            else ort.OrtValue.ortvalue_from_numpy(array)
+            for name, array in feeds.items()
+        }
+        results = self._session.run_with_ort_values(outputs, values)
+        return [
+            _bits(value) if name in self._half else value.numpy()
+            for name, value in zip(outputs, results, strict=True)
+        ]
+
+
+def _bits(value: ort.OrtValue) -> NDArray[np.uint16]:
+    shape = value.shape()
+    size = int(np.prod(shape, dtype=np.int64)) * 2
+    return np.frombuffer(ctypes.string_at(value.data_ptr(), size), np.uint16).reshape(shape)

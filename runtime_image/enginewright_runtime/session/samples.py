@@ -1,0 +1,72 @@
+"""The artefact's golden samples, as a session takes them.
+
+The outputs were computed by ONNX Runtime's CPU provider; `parity` says what counts as the same.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginewright_runtime.session.datatypes import BF16, Datatype
+from enginewright_runtime.session.signature import Signature, Tensor
+
+
+class GoldenError(ValueError):
+    """The golden files do not fit the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One golden input and, by output, what it must give."""
+
+    name: str
+    feeds: dict[str, NDArray[Any]]
+    expected: dict[str, NDArray[Any]]
+
+
+def read_samples(inputs: Path, outputs: Path, signature: Signature) -> list[Sample]:
+    """Read the samples of two .npz files with arrays named `<sample>/<tensor>`.
+
+    Raises:
+        OSError, ValueError: a file is missing or no .npz file.
+        GoldenError: a sample lacks an input, or there is none.
+    """
+    feeds = _read(inputs, signature.inputs)
+    expected = _read(outputs, signature.outputs)
+    for name, arrays in feeds.items():
+        if missing := sorted(signature.inputs.keys() - arrays.keys()):
+            raise GoldenError(f"golden sample {name!r} has no input {missing[0]!r}")
+        if not expected.get(name):
+            raise GoldenError(f"golden sample {name!r} has no outputs")
+    if not feeds:
+        raise GoldenError("there are no golden samples")
+    return [Sample(name, arrays, expected[name]) for name, arrays in feeds.items()]
+
+
+def _read(path: Path, tensors: dict[str, Tensor]) -> dict[str, dict[str, NDArray[Any]]]:
+    samples: dict[str, dict[str, NDArray[Any]]] = {}
+    with np.load(path, allow_pickle=False) as arrays:
+        for key in arrays.files:
+            sample, _, name = key.partition("/")
+            if tensor := tensors.get(name):
+                samples.setdefault(sample, {})[name] = in_memory(arrays[key], tensor.datatype)
+    return samples
+
+
+def in_memory(array: NDArray[Any], datatype: Datatype) -> NDArray[Any]:
+    """Return a stored array as the session takes it: strings as objects, BF16 as its bits."""
+    if datatype.is_string:
+        return array.astype(object)
+    if datatype is BF16 and array.dtype.itemsize == 2:
+        return array.view(np.uint16)
+    return array
+
+
+def type_name(datatype: Datatype) -> str:
+    """Return the elements' type in NumPy's word, as `TensorSpec` and `parity` know it."""
+    if datatype.is_string:
+        return "string"
+    return "bfloat16" if datatype is BF16 else str(datatype.dtype.name)

@@ -1,0 +1,267 @@
+"""What a model takes and gives, and the check that a request's shapes are among it.
+
+A dynamic dimension is limited by what was declared and, for an engine, by what it was built with:
+declared or not, the provider fails beyond it. Without either every size is taken, so refusing any
+would break clients for nothing.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias
+
+from enginewright.contract.task import ShapeProfile
+from numpy.typing import NDArray
+
+from enginewright_runtime.session.datatypes import BY_ONNX, Datatype
+from enginewright_runtime.session.request_errors import OutOfProfileError, RequestError
+
+_LARGEST: Final = 2**31 - 1  # of a dimension without a profile
+_LARGEST_RANK: Final = 32
+_LARGEST_BYTES: Final = 2**62
+
+Bounds: TypeAlias = tuple[tuple[int, int], ...]  # least and largest size of every dimension
+
+
+class NodeArg(Protocol):
+    """An input or output as ONNX Runtime describes it."""
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
+class SignatureError(ValueError):
+    """The model cannot be served with this protocol."""
+
+
+class ProfileError(ValueError):
+    """The shape profiles do not fit the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One input or output.
+
+    `shape` is empty for a scalar and for an unknown rank, which ONNX Runtime does not tell apart:
+    such a tensor's shape is left to it.
+    """
+
+    name: str
+    datatype: Datatype
+    shape: tuple[int, ...]  # -1: dynamic
+    bounds: Bounds  # of all profiles together; (): not known
+    profiled: bool = False
+    values: tuple[float, float] | None = None  # least and largest value, where values are sizes
+
+    def count(self, shape: object) -> int:
+        """Return how many elements a tensor of `shape` has.
+
+        Raises:
+            RequestError: `shape` is no list of sizes, or the input does not allow it.
+        """
+        if type(shape) is not list:
+            raise RequestError(400, f"input {self.name!r}: 'shape' must be a list of sizes")
+        if len(shape) > _LARGEST_RANK or (self.bounds and len(shape) != len(self.bounds)):
+            raise self._wrong(shape, f"has {len(shape)} dimensions")
+        count = 1
+        bounds = self.bounds or ((0, _LARGEST),) * len(shape)
+        for size, (low, high) in zip(shape, bounds, strict=True):
+            if type(size) is not int or not low <= size <= high:
+                raise self._refusal(shape)
+            count *= size
+        if not count and math.prod(max(size, 1) for size in shape) > _LARGEST_BYTES // 8:
+            raise self._wrong(shape, "is too large")
+        return count
+
+    def check_values(self, array: NDArray[Any]) -> None:
+        """Refuse values past `values`.
+
+        Raises:
+            OutOfProfileError: there is one.
+        """
+        if self.values is None or not array.size:
+            return
+        low, high = self.values
+        wrong = array[(array < low) | (array > high)]
+        if wrong.size:
+            raise OutOfProfileError(
+                f"input {self.name!r}: its values are sizes, and {wrong.flat[0]} is outside the"
+                f" model's shape profile: allowed {low:g} to {high:g}"
+            )
+
+    def _wrong(self, shape: list[object], what: str) -> RequestError:
+        return RequestError(400, f"input {self.name!r}: shape {_show(shape)} {what}{self._hint()}")
+
+    def _hint(self) -> str:
+        return f"; the model takes {_show(self.shape)}" if self.bounds else ""
+
+    def _refusal(self, shape: list[object]) -> RequestError:
+        bounds = self.bounds or ((0, _LARGEST),) * len(shape)
+        declared = self.shape or (-1,) * len(shape)
+        for index, size in enumerate(shape):
+            low, high = bounds[index]
+            if type(size) is not int or size < 0:
+                return self._wrong(shape, f"must hold sizes, and dimension {index} is {size!r}")
+            if declared[index] >= 0 and size != declared[index]:
+                return self._wrong(shape, f"has {size} in dimension {index}")
+            if declared[index] < 0 and self.profiled and not low <= size <= high:
+                return OutOfProfileError(
+                    f"input {self.name!r}: shape {_show(shape)} is outside the model's shape profile:"
+                    f" dimension {index} is {size}, allowed {low} to {high}"
+                )
+            if size < low:
+                what = f"is empty: dimension {index} is {size}, and {low} is the least here"
+                return self._wrong(shape, what)
+        return self._wrong(shape, "is too large")
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """All inputs and outputs, by name, in the model's order."""
+
+    inputs: dict[str, Tensor]
+    outputs: dict[str, Tensor]
+    left_out: tuple[str, ...]  # outputs that no tensor of the protocol can carry
+    # bounds by input, where there are several profiles: one of them has to take all inputs
+    profiles: tuple[Mapping[str, Bounds], ...] = ()
+
+    @property
+    def valued(self) -> tuple[Tensor, ...]:
+        """Return the inputs whose values are bounded too."""
+        return tuple(tensor for tensor in self.inputs.values() if tensor.values is not None)
+
+    def check_together(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Refuse shapes that each fit some profile, and all of them none.
+
+        Raises:
+            OutOfProfileError: they do.
+        """
+        if not self.profiles or any(_takes(profile, shapes) for profile in self.profiles):
+            return
+        given = ", ".join(f"{name!r} {_show(shape)}" for name, shape in shapes.items())
+        allowed = "; or ".join(
+            ", ".join(f"{name!r} {_ranges(bounds)}" for name, bounds in profile.items())
+            for profile in self.profiles
+        )
+        raise OutOfProfileError(
+            f"inputs {given} are outside the model's shape profiles, of which one has to take all"
+            f" of them: {allowed}"
+        )
+
+    @property
+    def largest_request(self) -> int:
+        """Bytes of the tensors of the largest request with fixed-size elements, 0 if unbounded."""
+        total = 0
+        for tensor in self.inputs.values():
+            if not tensor.bounds or any(high == _LARGEST for _, high in tensor.bounds):
+                return 0
+            total += math.prod(high for _, high in tensor.bounds) * tensor.datatype.dtype.itemsize
+        return total
+
+
+def read_signature(
+    inputs: Iterable[NodeArg],
+    outputs: Iterable[NodeArg],
+    profiles: Sequence[Sequence[ShapeProfile]],
+    *,
+    least: int = 0,
+) -> Signature:
+    """Derive the signature from what the session says and the profiles that it serves.
+
+    Args:
+        inputs: of the session.
+        outputs: likewise.
+        profiles: each with sizes of some inputs or all; a request has to fit one of them.
+        least: size of a dimension that neither the model nor a profile limits.
+
+    Raises:
+        SignatureError: an input, or every output, is of a type that the protocol has not.
+        ProfileError: a profile names no input or has another rank.
+    """
+    by_input: dict[str, list[ShapeProfile]] = {}
+    for each in (each for profile in profiles for each in profile):
+        by_input.setdefault(each.input, []).append(each)
+    taken = {arg.name: _input(arg, by_input.pop(arg.name, []), least) for arg in inputs}
+    if by_input:
+        raise ProfileError(f"a shape profile is for {_names(by_input)}, which is no input")
+    given: dict[str, Tensor] = {}
+    left_out: list[str] = []
+    for arg in outputs:
+        if datatype := BY_ONNX.get(arg.type):
+            given[arg.name] = Tensor(arg.name, datatype, _shape(arg), ())
+        else:
+            left_out.append(f"{arg.name} ({arg.type})")
+    if not given:
+        raise SignatureError(f"no output is a tensor: {', '.join(left_out)}")
+    several = tuple(_bounds_of(profile, taken) for profile in profiles if len(profiles) > 1)
+    return Signature(taken, given, tuple(left_out), several)
+
+
+def _input(arg: NodeArg, profiles: Sequence[ShapeProfile], least: int) -> Tensor:
+    datatype = BY_ONNX.get(arg.type)
+    if datatype is None:
+        raise SignatureError(
+            f"input {arg.name!r} is a {arg.type}, which the Open Inference Protocol cannot carry"
+        )
+    shape = _shape(arg)
+    if not profiles:
+        bounds = tuple((size, size) if size >= 0 else (least, _LARGEST) for size in shape)
+        return Tensor(arg.name, datatype, shape, bounds)
+    for profile in profiles:
+        if len({len(shape), len(profile.min), len(profile.max)}) != 1:
+            raise ProfileError(
+                f"input {arg.name!r} has {len(shape)} dimensions, its shape profile"
+                f" {len(profile.min)}"
+            )
+    lows = [min(sizes) for sizes in zip(*(each.min for each in profiles), strict=True)]
+    highs = [max(sizes) for sizes in zip(*(each.max for each in profiles), strict=True)]
+    bounds = _within(shape, lows, highs)
+    values = _values(profiles)
+    return Tensor(arg.name, datatype, shape, bounds, profiled=True, values=values)
+
+
+def _values(profiles: Sequence[ShapeProfile]) -> tuple[float, float] | None:
+    lows = [each.low for each in profiles if each.low is not None]
+    highs = [each.high for each in profiles if each.high is not None]
+    return (min(lows), max(highs)) if lows and highs else None
+
+
+def _bounds_of(
+    profile: Sequence[ShapeProfile], inputs: Mapping[str, Tensor]
+) -> Mapping[str, Bounds]:
+    return {each.input: _within(inputs[each.input].shape, each.min, each.max) for each in profile}
+
+
+def _within(shape: Sequence[int], lows: Sequence[int], highs: Sequence[int]) -> Bounds:
+    """Return the sizes that a profile leaves; a size that the model fixes stays."""
+    return tuple(
+        (size, size) if size >= 0 else (low, high)
+        for size, low, high in zip(shape, lows, highs, strict=True)
+    )
+
+
+def _takes(profile: Mapping[str, Bounds], shapes: Mapping[str, Sequence[int]]) -> bool:
+    return all(
+        low <= size <= high
+        for name, bounds in profile.items()
+        for size, (low, high) in zip(shapes[name], bounds, strict=True)
+    )
+
+
+def _shape(arg: NodeArg) -> tuple[int, ...]:
+    return tuple(size if isinstance(size, int) and size >= 0 else -1 for size in arg.shape)
+
+
+def _show(shape: Sequence[object]) -> str:
+    shown = ",".join(repr(size)[:20] for size in shape[:8])
+    return f"[{shown},…]" if len(shape) > 8 else f"[{shown}]"
+
+
+def _ranges(bounds: Bounds) -> str:
+    shown = [str(low) if low == high else f"{low} to {high}" for low, high in bounds]
+    return f"[{','.join(shown)}]"
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in names)

@@ -1,0 +1,63 @@
+"""NVIDIA's TensorRT inside ONNX Runtime: runs the engines that were built for a class.
+
+Nodes outside the engine run on CUDA where it can be made, and count as elsewhere all the same.
+"""
+
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import onnxruntime as ort
+from enginewright.contract.images import PROVIDERS
+from typing_extensions import override
+
+from enginewright_runtime.session import driver, libraries
+from enginewright_runtime.session.base import CPU_PROVIDER, Backend, Request
+from enginewright_runtime.session.cuda import CAPI, CudaBackend, cuda_major
+from enginewright_runtime.session.extensions.libraries import load_plugins
+
+_LIBRARY: Final = CAPI / "libonnxruntime_providers_tensorrt.so"
+_INFER: Final = "libnvinfer.so."
+_BUILDERS: Final = ("tensorrt", "tensorrt_bindings")
+
+
+class TensorRtBackend(Backend):
+    """Runs EPContext models."""
+
+    name: ClassVar[str] = "tensorrt"
+    provider: ClassVar[str] = PROVIDERS["tensorrt"]
+    needs_driver: ClassVar[bool] = True
+    compiled: ClassVar[bool] = True
+
+    @override
+    def complete(self) -> bool:
+        return _infer() is not None
+
+    @override
+    def missing_libraries(self) -> tuple[str, ...]:
+        return libraries.missing(_LIBRARY, driver.LIBRARIES)
+
+    @override
+    def cuda_major(self) -> str | None:
+        return cuda_major()
+
+    @override
+    def providers(self, options: ort.SessionOptions, request: Request) -> list[Any] | None:
+        del options
+        load_plugins(request.extensions)
+        paths = [str(path) for path in request.extensions.plugins]
+        given = {"trt_extra_plugin_lib_paths": ";".join(paths)} if paths else {}
+        return [(self.provider, given), CudaBackend.provider, CPU_PROVIDER]
+
+    @override
+    def version(self) -> str:
+        """Return the version of the wheel that builds engines, else that of the library's file."""
+        if wheel := libraries.wheel_version(*_BUILDERS):
+            return wheel
+        path = _infer()
+        return path.resolve().name.removeprefix(_INFER) if path else "unknown"
+
+
+def _infer() -> Path | None:
+    """Return the TensorRT library that the provider would load."""
+    found = libraries.resolve(_LIBRARY)
+    return next((path for name, path in found.items() if name.startswith(_INFER)), None)

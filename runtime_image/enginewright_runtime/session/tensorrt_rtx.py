@@ -1,0 +1,137 @@
+"""NVIDIA's TensorRT-RTX as a plug-in of ONNX Runtime: runs engines built with or without a device.
+
+Its wheel loads the libraries that it carries by path, but for CUDA's runtime, which it forgets
+(version 0.5.0): without that the plug-in cannot be loaded anywhere. So that is done here.
+"""
+
+import ctypes
+import functools
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import onnxruntime as ort
+from enginewright.contract.images import PROVIDERS
+from typing_extensions import override
+
+from enginewright_runtime.session import driver, libraries
+from enginewright_runtime.session.base import Backend, ProviderError, Request
+from enginewright_runtime.session.extensions.libraries import load_plugins
+
+_PLUGIN: Final = "onnxruntime_ep_nv_tensorrt_rtx"
+_LIBRARY: Final = "libonnxruntime_providers_nv_tensorrt_rtx.so"
+_BUILDER: Final = "tensorrt_rtx_bindings"
+_BUILDER_LIBRARIES: Final = "tensorrt_rtx_libs"
+_ENGINES: Final = "libtensorrt_rtx.so."  # what builds engines and what runs them, a file in each
+_VERSION: Final = re.compile(rb"tensorrt_version_(\d+)_(\d+)_(\d+)_(\d+)\0")  # a symbol of it
+_SYMBOLS: Final = 1 << 20  # bytes from the beginning, which hold the names of symbols
+_RUNTIME: Final = re.compile(r"libcudart\.so\.(?P<major>\d+)(\.\d+)*")
+
+
+class TensorRtRtxBackend(Backend):
+    """Runs EPContext models."""
+
+    name: ClassVar[str] = "tensorrt-rtx"
+    provider: ClassVar[str] = PROVIDERS["tensorrt-rtx"]
+    needs_driver: ClassVar[bool] = True
+    compiled: ClassVar[bool] = True
+
+    @override
+    def offered(self) -> bool:
+        return _folder() is not None
+
+    @override
+    def missing_libraries(self) -> tuple[str, ...]:
+        folder = _folder()
+        if folder is None:
+            return (_LIBRARY,)
+        # what the wheel carries is loaded by path, under names that the loader does not search for
+        carried = tuple(path.name for path in folder.glob("lib*.so*"))
+        needed = libraries.missing(folder / _LIBRARY, driver.LIBRARIES)
+        return tuple(
+            name
+            for name in needed
+            if not any(each == name or each.startswith(f"{name}.") for each in carried)
+        )
+
+    @override
+    def cuda_major(self) -> str | None:
+        runtime = _cuda_runtime()
+        found = _RUNTIME.fullmatch(runtime.name) if runtime else None
+        return found["major"] if found else None
+
+    @override
+    def providers(self, options: ort.SessionOptions, request: Request) -> list[Any] | None:
+        load_plugins(request.extensions)  # the provider has no option for them (version 0.5.0)
+        try:
+            _register(self.provider)
+            devices = [each for each in ort.get_ep_devices() if each.ep_name == self.provider][:1]
+            if devices:
+                options.add_provider_for_devices(devices, self.provider_options(request))
+        except Exception as error:
+            # pybind11 exceptions of ONNX Runtime share no base class but Exception
+            raise ProviderError(str(error)) from error
+        if not devices:
+            raise ProviderError(f"{self.provider} finds no device that it runs on")
+        return None
+
+    @override
+    def complete(self) -> bool:
+        return _engine_library(_BUILDER_LIBRARIES) is not None
+
+    @override
+    def version(self) -> str:
+        """Return the version of the library that the plug-in carries, which is what runs engines."""
+        return library_version(_engine_library(_PLUGIN)) or "unknown"
+
+    @override
+    def conflict(self) -> str | None:
+        found = {
+            "onnxruntime-ep-nv-tensorrt-rtx-cu13 carries": self.version(),
+            "tensorrt-rtx-cu13-libs has": library_version(_engine_library(_BUILDER_LIBRARIES)),
+            "tensorrt-rtx-cu13-bindings is": libraries.wheel_version(_BUILDER),
+        }
+        if len(set(found.values())) == 1:
+            return None
+        told = ", ".join(f"{who} {version or 'unknown'}" for who, version in found.items())
+        return f"engines would be built by one version of TensorRT-RTX and run by another: {told}"
+
+
+def library_version(path: Path | None) -> str | None:
+    """Return the version of a TensorRT-RTX library, "1.7.1.116", without loading it.
+
+    None for no file, or one that does not tell.
+    """
+    if path is None:
+        return None
+    with path.open("rb") as file:
+        found = _VERSION.search(file.read(_SYMBOLS))
+    return ".".join(number.decode() for number in found.groups()) if found else None
+
+
+def _engine_library(module: str) -> Path | None:
+    """Return the library that builds and runs engines, in the folder of one of the wheels."""
+    folder = _folder(module)
+    return next(iter(sorted(folder.glob(f"{_ENGINES}*"))), None) if folder else None
+
+
+def _folder(module: str = _PLUGIN) -> Path | None:
+    """Return the folder of a wheel, without importing it: that loads 240 MB."""
+    spec = importlib.util.find_spec(module)
+    return Path(spec.origin).parent if spec and spec.origin else None
+
+
+def _cuda_runtime() -> Path | None:
+    folder = _folder()
+    found = folder.glob("libcudart.so.*") if folder else iter(())
+    return next((path for path in found if _RUNTIME.fullmatch(path.name)), None)
+
+
+@functools.cache
+def _register(provider: str) -> None:
+    """Load the plug-in into ONNX Runtime, which takes it once a process; a failure may be retried."""
+    plugin = importlib.import_module(_PLUGIN)
+    if runtime := _cuda_runtime():
+        ctypes.CDLL(str(runtime), ctypes.RTLD_GLOBAL)
+    ort.register_execution_provider_library(provider, plugin.get_library_path())

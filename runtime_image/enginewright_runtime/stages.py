@@ -1,0 +1,47 @@
+"""Where the code of each stage is. It is loaded alone: a stage needs no other's libraries."""
+# ruff: noqa: PLC0415
+
+from collections.abc import Callable
+
+from enginewright.contract.report import StageReport
+from enginewright.contract.task import EngineTask, PrepareTask
+
+from enginewright_runtime.core.paths import Paths
+
+
+def prepare_stage(name: str) -> Callable[[PrepareTask, Paths], StageReport]:
+    """Return the function that runs a stage of a prepare Job."""
+    match name:
+        case "fetch":
+            from enginewright_runtime.prepare.fetch.stage import run
+        case "validate":
+            from enginewright_runtime.prepare.validate.stage import run
+        case "convert":
+            from enginewright_runtime.prepare.convert.stage import run
+        case "golden":
+            from enginewright_runtime.prepare.golden.stage import run
+        case "quantize":
+            from enginewright_runtime.prepare.quantize.stage import run
+        case "publish":
+            from enginewright_runtime.prepare.publish import run
+        case _:
+            raise ValueError(f"there is no stage {name}")
+    return run
+
+
+def engine_stage(name: str) -> Callable[[EngineTask, Paths], StageReport]:
+    """Return the function that runs a stage of an engine Job."""
+    match name:
+        case "lookup":
+            from enginewright_runtime.engine.lookup import run
+        case "build":
+            from enginewright_runtime.engine.build import run
+        case "verify":
+            from enginewright_runtime.engine.verify import run
+        case "benchmark":
+            from enginewright_runtime.engine.benchmark import run
+        case "publish-engine":
+            from enginewright_runtime.engine.publish_engine import run
+        case _:
+            raise ValueError(f"there is no stage {name}")
+    return run

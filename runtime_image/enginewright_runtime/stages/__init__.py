@@ -1,1 +1,0 @@
-"""The stages of a prepare Job: fetch, validate, golden, publish. Each has `run`."""
