@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from enginewright.cli.preflight.targets import AHEAD_OF_TIME
+from enginewright_cli.preflight.targets import AHEAD_OF_TIME
 
 from tests.apiserver.test_operator_lifecycle import GOOD, World, model
 from tests.e2e.harness import Namespace, eventually

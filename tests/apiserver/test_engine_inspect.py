@@ -14,7 +14,7 @@ pytestmark = pytest.mark.apiserver
 
 
 def inspect(namespace: Namespace, *arguments: str) -> tuple[int, str, str]:
-    command = [sys.executable, "-m", "enginewright.cli", "engine", "inspect", *arguments]
+    command = [sys.executable, "-m", "enginewright_cli", "engine", "inspect", *arguments]
     done = subprocess.run(
         command,
         capture_output=True,

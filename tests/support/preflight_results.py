@@ -1,6 +1,7 @@
 """Results of preflight that have everything in them, for the renderings: real runs have a part each."""
 
-from enginewright.cli.preflight.result import (
+from enginewright.contract.manifest import Change, Latency, OutputParity, TensorSpec
+from enginewright_cli.preflight.result import (
     Engine,
     Found,
     Graph,
@@ -15,7 +16,6 @@ from enginewright.cli.preflight.result import (
     Weight,
     WeightType,
 )
-from enginewright.contract.manifest import Change, Latency, OutputParity, TensorSpec
 
 HOSTILE = (
     "<script>document.title = 'taken'</script>",

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from enginewright.cli.preflight import options, targets
-from enginewright.cli.preflight.request import Request
 from enginewright.contract.images import ImageFacts
+from enginewright_cli.preflight import options, targets
+from enginewright_cli.preflight.request import Request
 from onnx import ModelProto
 
 SECONDS = 110.0
-COMMAND = (sys.executable, "-m", "enginewright.cli")
+COMMAND = (sys.executable, "-m", "enginewright_cli")
 HELD = ImageFacts(
     variant="cpu",
     ort_distribution="onnxruntime",

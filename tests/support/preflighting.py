@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from enginewright.cli.preflight.result import Result
+from enginewright_cli.preflight.result import Result
 
 _SECONDS = 110
 
@@ -35,7 +35,7 @@ class Preflighted:
 
 def preflight(*arguments: str | Path, folder: Path) -> Preflighted:
     """Run the command in a folder, with an empty temporary folder, which it leaves empty, and cache."""
-    command = [sys.executable, "-m", "enginewright.cli", "preflight", *map(str, arguments)]
+    command = [sys.executable, "-m", "enginewright_cli", "preflight", *map(str, arguments)]
     return _run(command, folder)
 
 

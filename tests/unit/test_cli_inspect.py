@@ -12,10 +12,10 @@ from typing import Any
 
 import onnx
 import pytest
-from enginewright.cli.app import app
-from enginewright.cli.inspect.fit import Target, judge
-from enginewright.cli.inspect.found import Inspection
 from enginewright.contract.images import ImageFacts
+from enginewright_cli.app import app
+from enginewright_cli.inspect.fit import Target, judge
+from enginewright_cli.inspect.found import Inspection
 from onnx import helper
 from typer.testing import CliRunner
 from typing_extensions import override

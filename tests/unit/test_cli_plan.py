@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 import yaml
-from enginewright.cli.plan.forecast import forecast
-from enginewright.cli.plan.foreseen import (
+from enginewright.contract.keys import prepared_key
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import ENGINE_STAGES, PREPARE_STAGES
+from enginewright.plan.resolve import Target, resolve
+from enginewright_cli.plan.forecast import forecast
+from enginewright_cli.plan.foreseen import (
     ClassPlan,
     Difference,
     Forecast,
@@ -16,12 +20,8 @@ from enginewright.cli.plan.foreseen import (
     Refusal,
     Step,
 )
-from enginewright.cli.plan.manifest import Applied, ManifestError, read
-from enginewright.cli.plan.surroundings import Surroundings, facts, live_model
-from enginewright.contract.keys import prepared_key
-from enginewright.contract.reasons import Reason
-from enginewright.contract.task import ENGINE_STAGES, PREPARE_STAGES
-from enginewright.plan.resolve import Target, resolve
+from enginewright_cli.plan.manifest import Applied, ManifestError, read
+from enginewright_cli.plan.surroundings import Surroundings, facts, live_model
 
 from tests.support.plan_world import DIGEST, GPU_IMAGE, MODEL, NAMESPACE, World, published
 from tests.support.preflight_runs import COMMAND, Desk

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from enginewright.cli.plan.foreseen import Forecast, Step
+from enginewright_cli.plan.foreseen import Forecast, Step
 
 from tests.support import broken_models as broken
 from tests.support.preflight_runs import Desk

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 import pytest
-from enginewright.cli.preflight.stages import _PRELOAD
 from enginewright.contract.reasons import Reason
+from enginewright_cli.preflight.stages import _PRELOAD
 from enginewright_runtime.core import children
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.isolation import Limits, run_isolated

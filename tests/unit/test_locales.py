@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright.cli.preflight import locales
+from enginewright_cli.preflight import locales
 from onnx import ModelProto, TensorProto, helper
 
 from tests.support import broken_models as broken

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import yaml
 from enginewright.api.crds import definitions
-from enginewright.cli.plan.cel import CelError, compiled
-from enginewright.cli.plan.validation import problems, rules
+from enginewright_cli.plan.cel import CelError, compiled
+from enginewright_cli.plan.validation import problems, rules
 
 from tests.apiserver import test_crd_refusals as server
 from tests.apiserver import test_crd_usage as usage

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enginewright.cli.preflight import options, targets
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.processors import Feature, unlike
+from enginewright_cli.preflight import options, targets
 from enginewright_runtime.session import processor
 
 from tests.support import broken_models as broken
@@ -41,7 +41,7 @@ def run(
     scratch = folder / "scratch"
     scratch.mkdir(exist_ok=True)
     done = subprocess.run(
-        [sys.executable, "-m", "enginewright.cli", "preflight", *map(str, arguments)],
+        [sys.executable, "-m", "enginewright_cli", "preflight", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=110,
@@ -150,7 +150,7 @@ def test_an_interrupt_leaves_nothing_and_nobody(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     process = subprocess.Popen(
-        [sys.executable, "-m", "enginewright.cli", "preflight", str(path), "--target", "cpu"],
+        [sys.executable, "-m", "enginewright_cli", "preflight", str(path), "--target", "cpu"],
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"TMPDIR": str(scratch)},

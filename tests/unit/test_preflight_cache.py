@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enginewright.cli.preflight import cache as cached
-from enginewright.cli.preflight import options, targets
-from enginewright.cli.preflight.cache import Cache
-from enginewright.cli.preflight.request import Request
-from enginewright.cli.preflight.result import Found, ModelFacts, Result, TargetResult
 from enginewright.contract.images import ImageFacts
+from enginewright_cli.preflight import cache as cached
+from enginewright_cli.preflight import options, targets
+from enginewright_cli.preflight.cache import Cache
+from enginewright_cli.preflight.request import Request
+from enginewright_cli.preflight.result import Found, ModelFacts, Result, TargetResult
 from enginewright_runtime.prepare.fetch.stage import external_locations
 
 from tests.support import broken_models as broken

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enginewright.cli.preflight.check import _Model, check
-from enginewright.cli.preflight.result import Result
-from enginewright.cli.preflight.stages import Stages
-from enginewright.cli.preflight.workplace import workplace
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, StageReport
 from enginewright.contract.task import STORE_PATH, TASK_VARIABLE
+from enginewright_cli.preflight.check import _Model, check
+from enginewright_cli.preflight.result import Result
+from enginewright_cli.preflight.stages import Stages
+from enginewright_cli.preflight.workplace import workplace
 from typing_extensions import override
 
 from tests.support import broken_models as broken

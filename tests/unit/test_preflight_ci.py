@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from enginewright.cli.preflight import targets
+from enginewright_cli.preflight import targets
 
 from tests.support import broken_models as broken
 from tests.support.preflight_runs import Desk

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from enginewright.cli.preflight.config import (
+from enginewright_cli.preflight.config import (
     NAME,
     ConfigError,
     Configuration,
@@ -11,7 +11,7 @@ from enginewright.cli.preflight.config import (
     ModelOptions,
     find,
 )
-from enginewright.cli.preflight.schema import descriptions
+from enginewright_cli.preflight.schema import descriptions
 
 from tests.support import broken_models as broken
 from tests.support.preflight_runs import Desk

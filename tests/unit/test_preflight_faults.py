@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from enginewright.cli.preflight.stopping import stopped_by_signals
+from enginewright_cli.preflight.stopping import stopped_by_signals
 
 from tests.support import broken_models as broken
 from tests.support.preflight_runs import Desk, until

@@ -14,15 +14,15 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from enginewright.cli.preflight import fix, options, outfile
-from enginewright.cli.preflight.fix import ChangeLog
-from enginewright.cli.preflight.options import OptionError
-from enginewright.cli.preflight.outputs import Outputs
-from enginewright.cli.preflight.result import ModelFacts, Result, TargetResult
-from enginewright.cli.preflight.suggestions import option, suggested
 from enginewright.contract.manifest import ArtifactFile, Change, Manifest, TensorSpec
 from enginewright.contract.report import Finding
 from enginewright.contract.task import Recipe, ShapeProfile
+from enginewright_cli.preflight import fix, options, outfile
+from enginewright_cli.preflight.fix import ChangeLog
+from enginewright_cli.preflight.options import OptionError
+from enginewright_cli.preflight.outputs import Outputs
+from enginewright_cli.preflight.result import ModelFacts, Result, TargetResult
+from enginewright_cli.preflight.suggestions import option, suggested
 from enginewright_runtime.graph import shapes
 
 from tests.support import broken_models as broken

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enginewright.cli.preflight.html_charts import Quantiles, Tile, box_plots, treemap
-from enginewright.cli.preflight.html_markup import tag
-from enginewright.cli.preflight.html_page import page
-from enginewright.cli.preflight.outputs import Outputs
-from enginewright.cli.preflight.words import visible
+from enginewright_cli.preflight.html_charts import Quantiles, Tile, box_plots, treemap
+from enginewright_cli.preflight.html_markup import tag
+from enginewright_cli.preflight.html_page import page
+from enginewright_cli.preflight.outputs import Outputs
+from enginewright_cli.preflight.words import visible
 from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override

@@ -4,7 +4,7 @@ import re
 from xml.etree import ElementTree as ET
 
 import pytest
-from enginewright.cli.preflight.junit import document
+from enginewright_cli.preflight.junit import document
 
 from tests.support.preflight_results import HOSTILE, hostile, partial
 from tests.support.preflighting import Preflighted

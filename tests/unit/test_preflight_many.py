@@ -7,11 +7,11 @@ import signal
 from pathlib import Path
 
 import pytest
-from enginewright.cli.preflight import many
-from enginewright.cli.preflight.outputs import Outputs
-from enginewright.cli.preflight.progress import shown
-from enginewright.cli.preflight.stages import JOB_SECONDS, Stages
-from enginewright.cli.preflight.stopping import Stop
+from enginewright_cli.preflight import many
+from enginewright_cli.preflight.outputs import Outputs
+from enginewright_cli.preflight.progress import shown
+from enginewright_cli.preflight.stages import JOB_SECONDS, Stages
+from enginewright_cli.preflight.stopping import Stop
 from rich.console import Console
 from typing_extensions import override
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from enginewright.cli.preflight import memory
+from enginewright_cli.preflight import memory
 
 from tests.support.preflight_runs import asked
 

@@ -1,10 +1,10 @@
 """The map counts as the pipeline counts: fused, folded, nameless and shape nodes too."""
 
 import pytest
-from enginewright.cli.preflight.placement import of_engine, of_session
-from enginewright.cli.preflight.result import Placement
 from enginewright.contract.manifest import EngineInfo, Manifest, NodeCost, Partition
 from enginewright.contract.task import EngineRecipe, Recipe
+from enginewright_cli.preflight.placement import of_engine, of_session
+from enginewright_cli.preflight.result import Placement
 from enginewright_runtime.proof.promise import coverage
 
 pytestmark = pytest.mark.unit

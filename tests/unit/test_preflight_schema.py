@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enginewright.cli.preflight.result import Results
-from enginewright.cli.preflight.schema import schema, text
+from enginewright_cli.preflight.result import Results
+from enginewright_cli.preflight.schema import schema, text
 
 from tests.support.preflight_results import partial
 from tests.support.preflighting import Preflighted

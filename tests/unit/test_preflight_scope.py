@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from enginewright.cli.preflight.scope import scope
-from enginewright.cli.preflight.targets import parse
 from enginewright.contract.images import ImageFacts
+from enginewright_cli.preflight.scope import scope
+from enginewright_cli.preflight.targets import parse
 
 from tests.support import broken_models as broken
 from tests.support.plan_world import image_facts

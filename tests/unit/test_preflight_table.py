@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 
 import pytest
-from enginewright.cli.preflight.result import Result
-from enginewright.cli.preflight.table import show
+from enginewright_cli.preflight.result import Result
+from enginewright_cli.preflight.table import show
 from rich.console import Console
 
 from tests.support import broken_models as broken

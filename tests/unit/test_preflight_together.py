@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from enginewright.cli.preflight.live import _Live, now
-from enginewright.cli.preflight.stopping import Stop, Stopped
-from enginewright.cli.preflight.together import together
+from enginewright_cli.preflight.live import _Live, now
+from enginewright_cli.preflight.stopping import Stop, Stopped
+from enginewright_cli.preflight.together import together
 from onnx import ModelProto
 from rich.console import Console
 from rich.progress import Progress

@@ -87,7 +87,7 @@ for module, names in {lacking}.items():
             delattr(sys.modules[module], name)
 signal.Signals = [each for each in signal.Signals if each.name in {signals}]
 sys.platform = {system!r}
-from enginewright.cli import main
+from enginewright_cli import main
 sys.argv = ["enginewright", *{arguments}]
 main()
 """

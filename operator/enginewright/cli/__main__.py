@@ -1,5 +1,0 @@
-"""Runs the command line as `python -m enginewright.cli`."""
-
-from enginewright.cli import main
-
-main()

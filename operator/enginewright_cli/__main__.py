@@ -1,0 +1,5 @@
+"""Runs the command line as `python -m enginewright_cli`."""
+
+from enginewright_cli import main
+
+main()

@@ -1,0 +1,78 @@
+"""What the runtime images of a cluster hold, as the cluster's operator has asked them.
+
+No image is pulled: the operator keeps the answers in the ConfigMap `enginewright-images`.
+"""
+
+import json
+from typing import Final
+
+from enginewright.contract.images import ImageFacts
+from enginewright.controller.images import CONFIG_MAP
+from enginewright.kube.api import JsonObject, KubeApi
+from enginewright.kube.errors import Forbidden, NotFound
+from enginewright.kube.resources import CONFIG_MAPS
+from enginewright.manifests.labels import MANAGED_BY, OPERATOR
+from pydantic import ValidationError
+
+# Where the chart's documentation has it installed: for users who may not look everywhere.
+USUAL_NAMESPACE: Final = "enginewright-system"
+
+
+class ImageError(Exception):
+    """No image of the cluster is meant; says which there are."""
+
+
+async def known(api: KubeApi) -> dict[str, ImageFacts]:
+    """Return what the images hold by reference, from every operator's ConfigMap that can be read.
+
+    Raises:
+        KubeError: the API server does not answer, or does not allow it.
+    """
+    found: dict[str, ImageFacts] = {}
+    for each in await _config_maps(api):
+        for text in (each.get("data") or {}).values():
+            try:
+                entry = json.loads(text)
+                found[str(entry["image"])] = ImageFacts.model_validate(entry["facts"])
+            except (ValueError, TypeError, KeyError, ValidationError):
+                continue  # another version's: the operator asks the image again
+    return found
+
+
+async def _config_maps(api: KubeApi) -> tuple[JsonObject, ...]:
+    try:
+        listing = await api.list(
+            CONFIG_MAPS, labels=f"{MANAGED_BY}={OPERATOR}", fields=f"metadata.name={CONFIG_MAP}"
+        )
+    except Forbidden as everywhere:
+        try:
+            return (await api.get(CONFIG_MAPS, USUAL_NAMESPACE, CONFIG_MAP),)
+        except (Forbidden, NotFound):
+            raise everywhere from None
+    return listing.items
+
+
+def chosen(text: str, images: dict[str, ImageFacts]) -> tuple[str, ImageFacts]:
+    """Return the image that is meant: its reference whole, its digest, or the beginning of that.
+
+    Raises:
+        ImageError: none is, or several are.
+    """
+    wanted = text.removeprefix("sha256:")
+    found = [
+        each
+        for each in images
+        if each == text or (wanted and each.partition("@sha256:")[2].startswith(wanted))
+    ]
+    if len(found) == 1:
+        return found[0], images[found[0]]
+    there = ", ".join(sorted(images)) or "none"
+    if not images:
+        raise ImageError(
+            f"--image {text}: the cluster's operator has asked no image yet (no ConfigMap"
+            f" {CONFIG_MAP}); install the chart and wait until the operator is ready"
+        )
+    raise ImageError(
+        f"--image {text}: {len(found) or 'no'} images of the cluster have this digest or reference;"
+        f" it knows {there}"
+    )

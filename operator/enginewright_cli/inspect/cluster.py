@@ -1,0 +1,180 @@
+"""Reads an InferenceEngine, a class and the known runtime images from the cluster."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.base import ApiModel
+from enginewright.api.conditions import Condition
+from enginewright.api.inference_engine import EngineFacts, InferenceEngine
+from enginewright.contract.images import ImageFacts
+from enginewright.contract.manifest import Latency
+from enginewright.controller.images import CONFIG_MAP
+from enginewright.kube.api import JsonObject
+from enginewright.kube.client import KubeClient
+from enginewright.kube.errors import Forbidden, NotFound
+from enginewright.kube.resources import (
+    ACCELERATOR_CLASSES,
+    INFERENCE_ENGINES,
+)
+from pydantic import ValidationError
+
+from enginewright_cli import cluster, images
+from enginewright_cli.inspect.files import Tell
+from enginewright_cli.inspect.fit import Target
+from enginewright_cli.inspect.found import Inspection, InspectionError
+
+_SHOWN: Final = 10  # names of others
+
+Read = TypeVar("Read")
+Typed = TypeVar("Typed", bound=ApiModel)
+
+
+def inspect(name: str, namespace: str | None, tell: Tell) -> Inspection:
+    """Inspect an InferenceEngine.
+
+    Args:
+        name: of the object.
+        namespace: None: that of the kubeconfig's current context.
+        tell: hears what is being read.
+
+    Raises:
+        InspectionError: there is no cluster, or no such object.
+    """
+    where = namespace or cluster.current_namespace()
+    tell(f"asking for InferenceEngine {where}/{name}")
+
+    async def read(client: KubeClient) -> Inspection:
+        try:
+            found = await client.get(INFERENCE_ENGINES, where, name)
+        except NotFound as error:
+            listing = await client.list(INFERENCE_ENGINES, where)
+            raise _missing(
+                "InferenceEngine", f"{name} in namespace {where}", listing.items
+            ) from error
+        return _engine(_parsed(InferenceEngine, found), f"InferenceEngine {where}/{name}")
+
+    return _ask(read)
+
+
+def target(name: str, tell: Tell) -> Target:
+    """Return an AcceleratorClass as what an engine is to be loaded on; raises as `inspect`."""
+    tell(f"asking for AcceleratorClass {name}")
+
+    async def read(client: KubeClient) -> Target:
+        try:
+            found = await client.get(ACCELERATOR_CLASSES, None, name)
+        except NotFound as error:
+            listing = await client.list(ACCELERATOR_CLASSES)
+            raise _missing("AcceleratorClass", name, listing.items) from error
+        spec = _parsed(AcceleratorClass, found).spec
+        known, unknown = await _images(client)
+        return Target(
+            name=f"class {name}",
+            compute_capability=spec.compute_capability,
+            backends=tuple(str(each) for each in spec.backends),
+            images=known,
+            unknown=unknown,
+        )
+
+    return _ask(read)
+
+
+async def _images(client: KubeClient) -> tuple[tuple[ImageFacts, ...], tuple[str, ...]]:
+    """Return what the operator knows of runtime images; reading that may be forbidden to users."""
+    try:
+        return tuple((await images.known(client)).values()), ()
+    except Forbidden:
+        return (), (f"versions: you may not read ConfigMap {CONFIG_MAP} in all namespaces",)
+
+
+def _share_elsewhere(facts: EngineFacts) -> float | None:
+    if facts.compute_billionths_elsewhere is not None:
+        return facts.compute_billionths_elsewhere / 1e9
+    permille = facts.compute_permille_elsewhere  # of an engine that an earlier version has built
+    return None if permille is None else permille / 1e3
+
+
+def _engine(obj: InferenceEngine, source: str) -> Inspection:
+    spec, facts = obj.spec, obj.status.engine
+    recipe = spec.recipe
+    problems: tuple[str, ...] = ()
+    if facts is None:
+        problems = (f"there is no engine yet: {_why_not(obj)}",)
+    p99 = facts.p99_microseconds if facts else None
+    capability = (recipe.compute_capability,) if recipe.compute_capability else ()
+    return Inspection(
+        source=source,
+        kind="resource",
+        key=spec.key,
+        prepared_key=spec.prepared_key,
+        backend=str(spec.backend),
+        backend_version=recipe.backend_version,
+        ort_version=recipe.ort_version,
+        cuda_major=recipe.cuda_major,
+        accelerator_class=spec.class_name,
+        compute_capabilities=(facts.compute_capabilities if facts else ()) or capability,
+        nodes_total=facts.nodes_total if facts else None,
+        nodes_accelerated=facts.nodes_accelerated if facts else None,
+        compute_share_elsewhere=_share_elsewhere(facts) if facts else None,
+        elsewhere=facts.elsewhere if facts else (),
+        size_bytes=facts.size_bytes if facts else None,
+        sha256=facts.sha256 if facts else None,
+        workspace_bytes=(facts.workspace_bytes if facts else None) or recipe.workspace_bytes,
+        build_seconds=facts.build_milliseconds / 1000 if facts else None,
+        # of a benchmark the status keeps the 99th percentile alone
+        latency=None if p99 is None else Latency(p50=0, p90=0, p99=p99 / 1e6, samples=0),
+        state=_ready(obj),
+        problems=problems,
+        notes=(
+            "the engine's files lie in the store: their digests are checked by what fetches them",
+        )
+        if facts
+        else (),
+    )
+
+
+def _why_not(obj: InferenceEngine) -> str:
+    status = obj.status
+    if failure := status.failure:
+        return f"{failure.reason}: {failure.message}"
+    if status.stage:
+        done = "" if status.percent is None else f", {status.percent}%"
+        return f"stage {status.stage}{done}"
+    return _ready(obj) or "the operator has not looked at it"
+
+
+def _ready(obj: InferenceEngine) -> str:
+    ready = next((each for each in obj.status.conditions if each.type == "Ready"), None)
+    return "" if ready is None else _condition(ready)
+
+
+def _condition(condition: Condition) -> str:
+    text = f"{condition.type}={condition.status}"
+    return f"{text}, {condition.reason}: {condition.message}" if condition.message else text
+
+
+def _parsed(model: type[Typed], found: JsonObject) -> Typed:
+    try:
+        return model.model_validate(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InspectionError(
+            f"the cluster's {model.__name__} cannot be read: {where}: {first['msg']};"
+            " its CRDs are of another version of Enginewright"
+        ) from error
+
+
+def _missing(kind: str, what: str, others: tuple[JsonObject, ...]) -> InspectionError:
+    names = sorted(str(each["metadata"]["name"]) for each in others)
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    there = f"there are {', '.join(names[:_SHOWN])}{more}" if names else "there is none"
+    return InspectionError(f"no {kind} {what}: {there}")
+
+
+def _ask(read: Callable[[KubeClient], Awaitable[Read]]) -> Read:
+    try:
+        return cluster.ask(read)
+    except cluster.ClusterError as error:
+        raise InspectionError(str(error)) from error

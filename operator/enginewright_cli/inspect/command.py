@@ -1,0 +1,127 @@
+"""The command: from options to an exit code. 0: fine, 1: it will not load, 2: unreadable or usage."""
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from enginewright.contract.base import Message
+from rich.console import Console
+
+from enginewright_cli.inspect import files
+from enginewright_cli.inspect.files import Tell
+from enginewright_cli.inspect.fit import Target, judge
+from enginewright_cli.inspect.found import (
+    UNREADABLE,
+    WILL_NOT_LOAD,
+    Fit,
+    Inspection,
+    InspectionError,
+)
+from enginewright_cli.inspect.view import show
+
+_CAPABILITY: Final = re.compile(r"\d{1,2}\.\d")
+_PLAIN_WIDTH: Final = 160  # columns, where there is no terminal to have a width
+_INTERRUPTED: Final = 130
+
+
+class Printed(Message):
+    """What `--json` prints."""
+
+    engine: Inspection
+    fit: Fit | None = None  # None: nothing to load it on was named
+
+
+def inspect(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH|NAME",
+            help="An artefact's folder, a manifest.json, an .engine or .plan file, the .onnx model"
+            " around engines, or the name of an InferenceEngine in the cluster.",
+        ),
+    ],
+    *,
+    class_name: Annotated[
+        str | None,
+        typer.Option("--class", metavar="NAME", help="AcceleratorClass that it is to load on."),
+    ] = None,
+    compute_capability: Annotated[
+        str | None, typer.Option(metavar="8.9", help="Or the device's compute capability.")
+    ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option("--namespace", "-n", help="Of NAME. Absent: the current context's."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON: docs/inspect.md.")] = False,
+) -> None:
+    """Show what an engine is, and whether it will load on a class."""
+    console = Console(stderr=True)
+    try:
+        with _progress(console) as tell:
+            found = _inspect(what, namespace, tell)
+            target = _target(class_name, compute_capability, tell)
+        fit = None if target is None else judge(found, target)
+    except InspectionError as error:
+        told = f"enginewright engine inspect: {error}"
+        console.print(told, style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(UNREADABLE) from None
+    except KeyboardInterrupt:
+        console.print("enginewright engine inspect: interrupted", style="red")
+        raise typer.Exit(_INTERRUPTED) from None
+    if json:
+        sys.stdout.write(Printed(engine=found, fit=fit).to_json() + "\n")
+    else:
+        show(found, fit, Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH))
+    loads = fit.loads if fit is not None else not found.problems
+    raise typer.Exit(0 if loads else WILL_NOT_LOAD)
+
+
+def _inspect(what: str, namespace: str | None, tell: Tell) -> Inspection:
+    if files.is_path(what):
+        if namespace is not None:
+            raise InspectionError(f"{what} is a path, and --namespace is for names of the cluster")
+        return files.inspect(Path(what), tell)
+    with _needing_client():
+        from enginewright_cli.inspect import cluster  # noqa: PLC0415 - heavy
+    return cluster.inspect(what, namespace, tell)
+
+
+def _target(class_name: str | None, capability: str | None, tell: Tell) -> Target | None:
+    if class_name is not None and capability is not None:
+        raise InspectionError("give one of --class and --compute-capability, not both")
+    if class_name is not None:
+        with _needing_client():
+            from enginewright_cli.inspect import cluster  # noqa: PLC0415 - heavy
+        return cluster.target(class_name, tell)
+    if capability is None:
+        return None
+    if not _CAPABILITY.fullmatch(capability):
+        raise InspectionError(
+            f"--compute-capability {capability}: write MAJOR.MINOR, such as 8.9 for an L4"
+        )
+    return Target(f"compute capability {capability}", compute_capability=capability)
+
+
+@contextmanager
+def _needing_client() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise InspectionError(
+            f"asking the cluster needs {error.name}, which is not installed;"
+            " run: pip install 'enginewright[cli]'"
+        ) from error
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Tell]:
+    """Show what is being read, on a terminal only."""
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("") as status:
+        yield status.update

@@ -1,0 +1,335 @@
+"""Reads an engine from files: an artefact, its manifest, an engine, or the model around one."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from enginewright.contract.images import COMPILED_BACKENDS, PROVIDERS
+from enginewright.contract.manifest import MANIFEST_NAME, MANIFEST_VERSION, ArtifactFile, Manifest
+from pydantic import ValidationError
+
+from enginewright_cli.inspect.found import (
+    InspectedFile,
+    Inspection,
+    InspectionError,
+    Layers,
+)
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+_LARGEST_MANIFEST: Final = 16 << 20
+_LARGEST_LAYERS: Final = 16 << 20
+_CHUNK: Final = 1 << 20
+_LAYERS: Final = "layers.json"
+_ENGINES: Final = frozenset({".engine", ".plan"})
+_BACKENDS: Final = {PROVIDERS[backend]: backend for backend in COMPILED_BACKENDS}
+SUFFIXES: Final = _ENGINES | {".json", ".onnx"}
+
+Tell = Callable[[str], None]
+
+
+def inspect(path: Path, tell: Tell) -> Inspection:
+    """Inspect what lies at `path`; `tell` hears what is being read.
+
+    Raises:
+        InspectionError: there is no engine, in words.
+    """
+    try:
+        if path.is_dir():
+            return _artifact(path, path / MANIFEST_NAME, tell)
+        if not path.exists():
+            raise InspectionError(f"{path}: there is no such file or folder")
+        if not path.is_file():
+            raise InspectionError(f"{path} is neither a file nor a folder")
+        if path.suffix == ".json":
+            return _artifact(path.parent, path, tell)
+        if path.suffix == ".onnx":
+            return _context_model(path)
+        return _engine(path)
+    except PermissionError as error:
+        raise InspectionError(f"{error.filename or path} may not be read by this user") from error
+    except OSError as error:
+        raise InspectionError(
+            f"{error.filename or path} cannot be read: {error.strerror or error}"
+        ) from error
+
+
+def _artifact(folder: Path, path: Path, tell: Tell) -> Inspection:
+    manifest = _manifest(path)
+    engine = manifest.engine
+    if engine is None:
+        raise InspectionError(
+            f"{path} describes a prepared model for backend {manifest.recipe.backend}, which is no"
+            " engine; engines lie in engines/KEY/ of the store"
+        )
+    # a manifest alone, copied from somewhere, is told as far as it goes
+    alone = not any((folder / file.path).exists() for file in manifest.files)
+    files = [] if alone else [_file(folder, each, tell) for each in manifest.files]
+    problems = [_problem(each) for each in files if each.state not in {"whole", "not compared"}]
+    header = next((each for each in files if each.path == engine.file), None)
+    if header and header.version and header.version != engine.recipe.backend_version:
+        problems.append(
+            f"{engine.file} was built by version {header.version}, and the manifest says"
+            f" {engine.recipe.backend_version}"
+        )
+    inside = {name for part in engine.partitions for name in part.nodes}
+    elsewhere = [cost.label for cost in manifest.node_costs if cost.count]
+    return Inspection(
+        source=str(path if alone else folder),
+        kind="manifest" if alone else "artifact",
+        key=manifest.key,
+        prepared_key=engine.prepared_key,
+        model_digest=manifest.model_digest,
+        backend=engine.recipe.backend,
+        backend_version=(header.version if header else None) or engine.recipe.backend_version,
+        ort_version=engine.recipe.ort_version,
+        cuda_major=engine.recipe.cuda_major,
+        accelerator_class=engine.recipe.accelerator_class,
+        compute_capabilities=(header.compute_capabilities if header else ())
+        or engine.compute_capabilities,
+        opset=manifest.opset,
+        precision=manifest.precision,
+        nodes_total=engine.nodes_total,
+        nodes_accelerated=engine.nodes_accelerated,
+        compute_share_elsewhere=engine.compute_share_elsewhere,
+        elsewhere=tuple(
+            name
+            for name in elsewhere
+            if name not in inside
+            and name not in manifest.shape_nodes
+            and engine.nodes_accelerated < engine.nodes_total
+        ),
+        size_bytes=engine.size_bytes,
+        sha256=engine.sha256,
+        workspace_bytes=engine.workspace_bytes,
+        build_seconds=engine.build_seconds,
+        peak_memory_bytes=engine.peak_memory_bytes,
+        latency=engine.latency,
+        parity_max_abs_error=engine.parity_max_abs_error,
+        partitions=engine.partitions,
+        files=tuple(files),
+        layers=() if alone else _layers(folder / _LAYERS),
+        problems=tuple(problems),
+        notes=("the manifest alone: its files are not beside it",) if alone else (),
+    )
+
+
+def _manifest(path: Path) -> Manifest:
+    if not path.is_file():
+        raise InspectionError(
+            f"{path.parent} has no {MANIFEST_NAME}, and an artefact without one does not exist;"
+            " give the folder engines/KEY of a store, or an engine file"
+        )
+    with path.open("rb") as reader:
+        text = reader.read(_LARGEST_MANIFEST)
+    try:
+        manifest = Manifest.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InspectionError(
+            f"{path} is no manifest: {f'{where}: ' if where else ''}{first['msg']}"
+        ) from error
+    if manifest.version > MANIFEST_VERSION:
+        raise InspectionError(
+            f"{path} was written by a newer version of Enginewright: update this one"
+        )
+    return manifest
+
+
+def _file(folder: Path, listed: ArtifactFile, tell: Tell) -> InspectedFile:
+    known = {"path": listed.path, "sha256": listed.sha256}
+    path = folder / listed.path
+    if Path(listed.path).is_absolute() or ".." in Path(listed.path).parts or path.is_symlink():
+        return InspectedFile(**known, state="changed")
+    if not path.is_file():
+        return InspectedFile(**known, state="missing")
+    tell(f"reading {listed.path}")
+    size = path.stat().st_size
+    state: Literal["whole", "changed", "cut off"] = "whole"
+    if size < listed.size_bytes:
+        state = "cut off"
+    elif size > listed.size_bytes or _digest(path) != listed.sha256:
+        state = "changed"
+    read = _header(path) if path.suffix in _ENGINES else None
+    return InspectedFile(
+        **known,
+        size_bytes=size,
+        state=state,
+        version=read.version if read else None,
+        compute_capabilities=read.compute_capabilities if read else (),
+    )
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as reader:
+        while chunk := reader.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _problem(file: InspectedFile) -> str:
+    match file.state:
+        case "missing":
+            return f"{file.path} is missing"
+        case "cut off":
+            return f"{file.path} is cut off: it has {file.size_bytes} bytes"
+        case _:
+            return f"{file.path} is not the file that the manifest lists"
+
+
+def _engine(path: Path) -> Inspection:
+    header = _header(path)
+    if header is None:
+        raise InspectionError(
+            f"{path} does not begin as a TensorRT-RTX engine does; what other files are only their"
+            " manifest tells: give the artefact's folder"
+        )
+    file = _engine_file(path.name, path.stat().st_size, header)
+    return Inspection(
+        source=str(path),
+        kind="engine",
+        backend="tensorrt-rtx",
+        backend_version=header.version,
+        compute_capabilities=header.compute_capabilities,
+        size_bytes=file.size_bytes,
+        files=(file,),
+        problems=_cut_off(file, header),
+        notes=("no manifest: digest and ONNX Runtime's version are not known",),
+    )
+
+
+def _engine_file(name: str, size: int, header: Any) -> InspectedFile:  # noqa: ANN401 - the runtime's, loaded lazily
+    return InspectedFile(
+        path=name,
+        size_bytes=size,
+        state="not compared" if size == header.size_bytes else "cut off",
+        version=header.version,
+        compute_capabilities=header.compute_capabilities,
+    )
+
+
+def _cut_off(file: InspectedFile, header: Any) -> tuple[str, ...]:  # noqa: ANN401 - as above
+    if file.state != "cut off":
+        return ()
+    return (f"{file.path} has {file.size_bytes} bytes, and its header says {header.size_bytes}",)
+
+
+def _header(path: Path) -> Any:  # noqa: ANN401 - as above
+    from enginewright_runtime.tensorrt.header import read_header  # noqa: PLC0415 - lazily
+
+    return read_header(path)
+
+
+def _context_model(path: Path) -> Inspection:
+    nodes = _context_nodes(path)
+    first = _attributes(nodes[0])
+    provider = str(first.get("source", ""))
+    files: list[InspectedFile] = []
+    problems: list[str] = []
+    for node in nodes:
+        file, said = _engine_of(path, _attributes(node))
+        files.append(file)
+        problems += said
+    headers = [each for each in files if each.version]
+    capability = str(first.get("hardware_architecture", ""))
+    declared = (f"{capability[:-1]}.{capability[-1]}",) if capability.isdecimal() else ()
+    known = headers[0].compute_capabilities if headers else ()
+    return Inspection(
+        source=str(path),
+        kind="context-model",
+        backend=_BACKENDS.get(provider),
+        backend_version=(headers[0].version if headers else None)
+        or str(first.get("ep_sdk_version", ""))
+        or None,
+        compute_capabilities=known or declared,
+        files=tuple(files),
+        problems=tuple(problems),
+        notes=("no manifest: digests, partitions and ONNX Runtime's version are not known",),
+    )
+
+
+def _context_nodes(path: Path) -> list["NodeProto"]:
+    try:
+        from enginewright_runtime.graph import graphs  # noqa: PLC0415 - lazily
+    except ImportError as error:
+        raise InspectionError(
+            f"reading {path} needs {error.name}, which is not installed;"
+            " run: pip install 'enginewright[runtime]'"
+        ) from error
+    try:
+        model = graphs.parse(path)
+    except graphs.UnparsableError as error:
+        raise InspectionError(f"{path} is no ONNX model, or is cut off") from error
+    nodes = [node for node in model.graph.node if node.op_type == "EPContext"]
+    if not nodes:
+        raise InspectionError(
+            f"{path} holds no engine: it has no EPContext node; run enginewright preflight {path}"
+            if model.graph.node
+            else f"{path} is no ONNX model, or is cut off"
+        )
+    return nodes
+
+
+def _attributes(node: "NodeProto") -> dict[str, bytes | str | int]:
+    found: dict[str, bytes | str | int] = {}
+    for each in node.attribute:
+        if each.name == "ep_cache_context":
+            found[each.name] = each.s
+        else:
+            found[each.name] = each.s.decode(errors="replace") if each.s else each.i
+    return found
+
+
+def _engine_of(
+    model: Path, attributes: dict[str, bytes | str | int]
+) -> tuple[InspectedFile, tuple[str, ...]]:
+    """Return the engine of one node, which lies in the node or in a file beside the model."""
+    from enginewright_runtime.tensorrt.header import parse_header  # noqa: PLC0415 - lazily
+
+    content = attributes.get("ep_cache_context", b"")
+    content = content if isinstance(content, bytes) else b""
+    if attributes.get("embed_mode", 1):
+        name, size, header = "inside the model", len(content), parse_header(content)
+    else:
+        name = content.decode(errors="replace")
+        path = model.parent / name
+        if not name or not path.is_file():
+            file = InspectedFile(path=name or "unnamed", state="missing")
+            return file, (f"engine file {file.path} is not beside the model",)
+        size, header = path.stat().st_size, _header(path)
+    if header is None:
+        return InspectedFile(path=name, size_bytes=size, state="not compared"), ()
+    file = _engine_file(name, size, header)
+    return file, _cut_off(file, header)
+
+
+def _layers(path: Path) -> tuple[Layers, ...]:
+    """Return what the artefact says of layers; nothing where it was written without."""
+    try:
+        with path.open("rb") as reader:
+            engines = json.loads(reader.read(_LARGEST_LAYERS))["engines"]
+        return tuple(
+            Layers(
+                engine=each["engine"],
+                total=each["total"],
+                types=dict(Counter(layer["type"] for layer in each["layers"]).most_common()),
+                layers=tuple(each["layers"]),
+                kernels=tuple(each["kernels"]),
+            )
+            for each in engines
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+
+
+def is_path(text: str) -> bool:
+    """Tell whether what was given is meant as a path, and not as the name of a resource."""
+    return (
+        "/" in text or text in {".", ".."} or Path(text).suffix in SUFFIXES or Path(text).exists()
+    )

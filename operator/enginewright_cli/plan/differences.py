@@ -1,0 +1,87 @@
+"""What would be another thing than it is: fields of a spec, and parts of a revision."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from enginewright.kube.api import JsonObject
+from enginewright.manifests.snapshot import Snapshot
+from enginewright.plan.types import Facts
+
+from enginewright_cli.plan.foreseen import Difference
+
+_SHOWN: Final = 12  # characters of a key
+_DUMP: Final[dict[str, Any]] = {"mode": "json", "by_alias": True, "exclude_none": True}
+_LATER: Final = "known once it is prepared"
+
+
+def of_specs(facts: Facts, live: JsonObject | None) -> Iterator[Difference]:
+    """Yield the fields of the spec that differ from the model that is there."""
+    if live is None:
+        return
+    model = type(facts.model)
+    before = _flat(model.model_validate({**live, "status": {}}).spec.model_dump(**_DUMP))
+    after = _flat(facts.model.spec.model_dump(**_DUMP))
+    for field in dict.fromkeys((*before, *after)):
+        if before.get(field) != after.get(field):
+            yield Difference(
+                field=f"spec.{field}", before=before.get(field, ""), after=after.get(field, "")
+            )
+
+
+def of_revisions(facts: Facts, wanted: Snapshot, *, keys_known: bool) -> Iterator[Difference]:
+    """Yield what differs between the revision that serves and the one that would."""
+    serving = facts.model.status.serving
+    revision = serving.revision if serving else None
+    found = next((each for each in facts.revisions if each.revision == revision), None)
+    if found is None:
+        return
+    if found.kept is None:
+        yield Difference(field="revision", before="another version's, which cannot be read")
+        return
+    before, after = _parts(found.kept.snapshot), _parts(wanted)
+    for field in dict.fromkeys((*before, *after)):
+        unknown = not keys_known and field.endswith(("prepared model", "model digest", "engine"))
+        new = _LATER if unknown else after.get(field, "")
+        if before.get(field, "") != new:
+            yield Difference(field=field, before=before.get(field, ""), after=new)
+
+
+def _parts(snapshot: Snapshot) -> dict[str, str]:
+    """Return what makes a revision, in words by what it is."""
+    found = {
+        "prepared model": snapshot.prepared_key[:_SHOWN],
+        "model digest": snapshot.model_digest[:_SHOWN],
+        "fallback": _words(snapshot.promise.model_dump(mode="json", exclude_none=True)),
+        "queue": str(snapshot.max_queue),
+        "podTemplate": _words(snapshot.pod_template),
+        "sidecar resources": _words(snapshot.sidecar_resources),
+        "sidecar environment": _words(snapshot.sidecar_env) if snapshot.sidecar_env else "",
+        "startup seconds": str(snapshot.startup_seconds or ""),
+        "termination seconds": str(snapshot.termination_seconds or ""),
+    }
+    for each in snapshot.classes:
+        found[f"class {each.name}: image"] = each.image
+        found[f"class {each.name}: backend"] = each.backend
+        if each.engine_key:
+            found[f"class {each.name}: engine"] = each.engine_key[:_SHOWN]
+    return {name: text for name, text in found.items() if text}
+
+
+def _flat(value: Mapping[str, Any], path: str = "") -> dict[str, str]:
+    """Return the leaves by their path; lists are leaves."""
+    found: dict[str, str] = {}
+    for key, each in value.items():
+        place = f"{path}.{key}" if path else key
+        if isinstance(each, Mapping) and each:
+            found |= _flat(each, place)
+        elif each not in ({}, [], ()):
+            found[place] = _words(each)
+    return found
+
+
+def _words(value: Any) -> str:  # noqa: ANN401 - any JSON value
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {_words(each)}" for key, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_words, value))}]"
+    return str(value)

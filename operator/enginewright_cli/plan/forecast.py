@@ -1,0 +1,95 @@
+"""From facts to what would happen. Pure: the operator's own decisions, put in words."""
+
+from dataclasses import replace
+from typing import Any
+
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.kube.api import JsonObject
+from enginewright.plan.classes import readiness
+from enginewright.plan.obstacle import Obstacle
+from enginewright.plan.resolve import resolve
+from enginewright.plan.types import Facts
+
+from enginewright_cli.plan.differences import of_specs
+from enginewright_cli.plan.foreseen import ClassPlan, Forecast, Refusal
+from enginewright_cli.plan.steps import Steps
+
+
+def refused(namespace: str, name: str, problems: tuple[str, ...], *, exists: bool) -> Forecast:
+    """Return the forecast of a model that the API server would not store."""
+    return Forecast(
+        namespace=namespace,
+        name=name,
+        exists=exists,
+        verdict="refused",
+        refusals=tuple(Refusal(reason="InvalidSpec", message=each) for each in problems),
+    )
+
+
+def forecast(facts: Facts, live: JsonObject | None, *, nodes_known: bool) -> Forecast:
+    """Return what would happen.
+
+    Args:
+        facts: of the model as it would be right after it was applied.
+        live: the model as it is now; None: it is new.
+        nodes_known: whether `facts.nodes` are all nodes, so that an empty list means something.
+    """
+    metadata = facts.model.metadata
+    known: dict[str, Any] = {
+        "namespace": metadata.namespace,
+        "name": metadata.name,
+        "exists": live is not None,
+        "spec": tuple(of_specs(facts, live)),
+        "serving": facts.model.status.serving.revision if facts.model.status.serving else None,
+    }
+    target = resolve(facts)
+    if isinstance(target, Obstacle):
+        refusal = Refusal(reason=target.reason, message=target.message, lasting=target.stalled)
+        verdict = "refused" if target.stalled else "waits"
+        return Forecast(**known, verdict=verdict, refusals=(refusal,))
+    whole = Steps(facts, target, _digest(facts, live))
+    return Forecast(
+        **known,
+        verdict=whole.verdict(),
+        refusals=whole.refusals,
+        backend=target.backend,
+        image=target.image,
+        policy=target.promise.policy,
+        classes=tuple(_class(facts, each, nodes_known) for each in target.classes),
+        steps=whole.steps,
+        revision=whole.revision,
+        strategy=facts.model.spec.rollout.strategy,
+        rollout=whole.differences,
+    )
+
+
+def _digest(facts: Facts, live: JsonObject | None) -> str | None:
+    """Return the digest of what is prepared now, if that comes from the source that would be.
+
+    What the status tells belongs to the spec that it was prepared for: it says nothing of another
+    address, nor of a digest that somebody gives now.
+    """
+    prepared = facts.model.status.prepared
+    if live is None or prepared is None:
+        return None
+    model = type(facts.model).model_validate({**live, "status": live.get("status") or {}})
+    now = resolve(replace(facts, model=model))
+    if isinstance(now, Obstacle) or now.artifact_hash != prepared.inputs_hash:
+        return None
+    before, after = model.spec.source, facts.model.spec.source
+    pinned_anew = after.sha256 is not None and after.sha256 != before.sha256
+    return None if pinned_anew or before.uri != after.uri else prepared.model_digest
+
+
+def _class(facts: Facts, each: AcceleratorClass, nodes_known: bool) -> ClassPlan:
+    others = [one for one in facts.classes if one.metadata.name != each.metadata.name]
+    ready = readiness(each, others, facts.nodes)
+    spec = facts.model.spec
+    own = next((one for one in spec.accelerators if one.class_name == each.metadata.name), None)
+    return ClassPlan(
+        name=each.metadata.name,
+        resource=each.spec.resource_name,
+        compute_capability=each.spec.compute_capability,
+        replicas=spec.replicas if own is None or own.replicas is None else own.replicas,
+        trouble=ready.message if nodes_known and ready.status != "True" else "",
+    )

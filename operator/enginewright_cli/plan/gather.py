@@ -1,0 +1,144 @@
+"""Gathers from a cluster what a plan is made on. It reads; what it may not read is told, and assumed."""
+
+import json
+from collections.abc import Awaitable, Iterable
+from typing import Any, Final, TypeVar
+
+from enginewright.controller.settings import CONFIG_VARIABLE
+from enginewright.controller.slim import slim
+from enginewright.kube.api import JsonObject, KubeApi
+from enginewright.kube.errors import Forbidden, NotFound
+from enginewright.kube.resources import (
+    ACCELERATOR_CLASSES,
+    CLAIMS,
+    CONTROLLER_REVISIONS,
+    DEPLOYMENTS,
+    INFERENCE_ENGINES,
+    INFERENCE_MODELS,
+    JOBS,
+    NODES,
+    PODS,
+    Resource,
+    resource_of,
+)
+from enginewright.manifests.labels import MODEL, model_value
+
+from enginewright_cli import images
+from enginewright_cli.plan.manifest import Applied
+from enginewright_cli.plan.surroundings import CHART_STORE, Surroundings
+
+_OPERATOR: Final = "app.kubernetes.io/name=enginewright,app.kubernetes.io/component=operator"
+_NO_IMAGE: Final = "unknown.invalid/enginewright-runtime-cpu"
+_CHILDREN: Final = (JOBS, PODS, DEPLOYMENTS, CONTROLLER_REVISIONS)
+
+Found = TypeVar("Found")
+
+
+async def gather(api: KubeApi, models: Iterable[tuple[str, Applied]]) -> Surroundings:
+    """Return what the cluster is, as far as models and their namespaces are concerned.
+
+    Raises:
+        KubeError: the API server does not answer, or models and classes cannot be read.
+    """
+    return await _Gathering(api).all(list(models))
+
+
+class _Gathering:
+    def __init__(self, api: KubeApi) -> None:
+        self._api = api
+        self._assumed: list[str] = []
+
+    async def all(self, models: list[tuple[str, Applied]]) -> Surroundings:
+        objects = list((await self._api.list(ACCELERATOR_CLASSES)).items)
+        nodes = await self._nodes()
+        known = await self._allowed(images.known(self._api), "runtime images")
+        config, namespace = await self._config(known or {})
+        claim = str(config["store"]["claim"])
+        for each in dict.fromkeys(namespace for namespace, _ in models):
+            objects += (await self._api.list(INFERENCE_ENGINES, each)).items
+            objects += await self._one(CLAIMS, each, claim)
+        for where, model in models:
+            objects += await self._one(INFERENCE_MODELS, where, model.name)
+            for kind in _CHILDREN:
+                objects += await self._children(kind, where, model.name)
+        return Surroundings(
+            namespace=namespace,
+            config=config,
+            images=known or {},
+            objects=tuple(
+                slim(resource_of(each["apiVersion"], each["kind"]), each)
+                for each in (*objects, *(nodes or ()))
+            ),
+            assumed=tuple(self._assumed),
+            nodes_known=nodes is not None,
+        )
+
+    async def _nodes(self) -> tuple[JsonObject, ...] | None:
+        listing = await self._allowed(self._api.list(NODES), "nodes")
+        return None if listing is None else listing.items
+
+    async def _one(self, resource: Resource, namespace: str, name: str) -> list[JsonObject]:
+        reading = self._allowed(
+            self._api.get(resource, namespace, name), f"{resource.plural} of {namespace}"
+        )
+        try:
+            found = await reading
+        except NotFound:
+            return []
+        if found is None:
+            return []
+        return [{**found, "apiVersion": resource.api_version, "kind": resource.kind}]
+
+    async def _children(self, resource: Resource, namespace: str, model: str) -> list[JsonObject]:
+        label = f"{MODEL}={model_value(model)}"
+        listing = await self._allowed(
+            self._api.list(resource, namespace, labels=label), f"{resource.plural} of {namespace}"
+        )
+        return [] if listing is None else list(listing.items)
+
+    async def _config(self, known: dict[str, Any]) -> tuple[dict[str, Any], str]:
+        """Return the operator's settings and namespace, from its Deployment."""
+        listing = await self._allowed(
+            self._api.list(DEPLOYMENTS, labels=_OPERATOR), "Deployments of all namespaces"
+        )
+        for each in listing.items if listing else ():
+            if (text := _variable(each)) is not None:
+                return text, str(each["metadata"]["namespace"])
+        if listing is not None:
+            self._assumed.append("no Deployment of the operator: nobody acts on what is applied")
+        self._assumed.append(
+            "the operator's settings are not known: the images that it has asked, and the chart's"
+            " own store"
+        )
+        variants = {facts.variant: reference for reference, facts in sorted(known.items())}
+        # an image that nobody has asked is waited for, as it would be in the cluster
+        return {
+            "images": variants or {"cpu": _NO_IMAGE},
+            "store": CHART_STORE,
+        }, images.USUAL_NAMESPACE
+
+    async def _allowed(self, reading: Awaitable[Found], what: str) -> Found | None:
+        """Return what was read; None, which is told, where that is forbidden."""
+        try:
+            return await reading
+        except Forbidden:
+            told = f"you may not read {what}"
+            if told not in self._assumed:
+                self._assumed.append(told)
+            return None
+
+
+def _variable(deployment: JsonObject) -> dict[str, Any] | None:
+    for container in deployment["spec"]["template"]["spec"]["containers"]:
+        for each in container.get("env") or ():
+            if each.get("name") == CONFIG_VARIABLE and each.get("value"):
+                return _json(each["value"])
+    return None
+
+
+def _json(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,106 @@
+"""The manifest that is to be applied: its InferenceModels, and the classes that come with them."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.inference_model import InferenceModel
+
+from enginewright_cli.plan.validation import problems
+
+_STDIN: Final = "-"
+_PLANNED: Final = (InferenceModel.kind, AcceleratorClass.kind)
+
+
+class ManifestError(ValueError):
+    """A manifest that cannot be read; says why."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """One object of the manifest that is ours."""
+
+    body: Mapping[str, Any]
+    problems: tuple[str, ...]  # why it would be refused
+
+    @property
+    def kind(self) -> str:
+        """Return its kind."""
+        return str(self.body["kind"])
+
+    @property
+    def name(self) -> str:
+        """Return its name, as far as it has one."""
+        metadata = self.body.get("metadata")
+        return str(metadata.get("name")) if isinstance(metadata, Mapping) else ""
+
+    @property
+    def namespace(self) -> str | None:
+        """Return its namespace; None: it names none."""
+        metadata = self.body.get("metadata")
+        namespace = metadata.get("namespace") if isinstance(metadata, Mapping) else None
+        return None if namespace is None else str(namespace)  # a number is refused by its type
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is of interest in a manifest."""
+
+    models: tuple[Applied, ...]
+    classes: tuple[Applied, ...]
+    others: tuple[str, ...]  # kinds that are none of ours
+
+
+def read(file: str) -> Manifest:
+    """Read a file, or standard input for "-".
+
+    Raises:
+        ManifestError: it cannot be read, or holds no InferenceModel.
+    """
+    try:
+        return _read(file)
+    except RecursionError:
+        raise ManifestError(f"{file} is nested too deeply") from None
+
+
+def _read(file: str) -> Manifest:
+    try:
+        text = sys.stdin.read() if file == _STDIN else Path(file).read_text(encoding="utf-8")
+        documents = [each for each in yaml.safe_load_all(text) if each is not None]
+    except OSError as error:
+        raise ManifestError(f"{file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ManifestError(f"{file} is no text") from None
+    except yaml.YAMLError as error:
+        raise ManifestError(f"{file} is no YAML: {' '.join(str(error).split())}") from None
+    objects = list(_objects(file, documents))
+    ours = [
+        Applied(each, tuple(problems(each))) for each in objects if str(each["kind"]) in _PLANNED
+    ]
+    models = tuple(each for each in ours if each.kind == InferenceModel.kind)
+    kinds = dict.fromkeys(str(each["kind"]) for each in objects)
+    others = tuple(each for each in kinds if each not in _PLANNED)
+    if not models:
+        there = f", but {', '.join(others)}" if others else ""
+        raise ManifestError(f"{file} holds no InferenceModel{there}")
+    classes = tuple(each for each in ours if each.kind == AcceleratorClass.kind)
+    return Manifest(models, classes, others)
+
+
+def _objects(file: str, documents: list[Any]) -> Iterator[Mapping[str, Any]]:
+    for number, each in enumerate(documents, 1):
+        if not isinstance(each, Mapping) or "kind" not in each:
+            raise ManifestError(
+                f"{file}: document {number} is no Kubernetes object: it has no kind"
+            )
+        if str(each["kind"]) == "List":
+            items = each.get("items") or []
+            if not isinstance(items, list):
+                raise ManifestError(f"{file}: document {number}: items of a List must be a list")
+            yield from _objects(file, items)
+        else:
+            yield each

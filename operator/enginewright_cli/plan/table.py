@@ -1,0 +1,101 @@
+"""What people read: what would be done, step by step, and what would be another thing than it is."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from enginewright_cli.plan.foreseen import ClassPlan, Difference, Forecast, Forecasts, Step
+from enginewright_cli.preflight.words import visible
+
+_STYLES: Final = {
+    "refused": "bold red",
+    "waits": "yellow",
+    "changes": "cyan",
+    "unchanged": "green",
+    "refuse": "bold red",
+    "wait": "yellow",
+    "make": "green",
+    "change": "cyan",
+    "delete": "red",
+}
+_SHOWN: Final = 12  # characters of a key
+
+
+def show(found: Forecasts, console: Console) -> None:
+    """Print all of it; plain where the console is no terminal."""
+    for number, each in enumerate(found.models):
+        if number:
+            console.print()
+        for part in _model(each):
+            console.print(part, soft_wrap=isinstance(part, Text))
+    for words in found.assumed:
+        console.print(Text(f"\nassumed: {visible(words)}", style="dim"), soft_wrap=True)
+    if found.ignored:
+        words = f"\nnot looked at: {', '.join(map(visible, found.ignored))}"
+        console.print(Text(words, style="dim"), soft_wrap=True)
+
+
+def _model(each: Forecast) -> Iterator[RenderableType]:
+    new = "" if each.exists else " (new)"
+    yield Text.assemble(
+        (each.verdict.upper(), _STYLES[each.verdict]),
+        f"  InferenceModel {visible(each.namespace)}/{visible(each.name)}{new}",
+    )
+    for one in each.refusals:
+        style = "bold red" if one.lasting else "yellow"
+        yield Text.assemble((one.reason, style), f": {visible(one.message)}")
+    if each.backend:
+        yield Text(f"backend {each.backend}, fallback {each.policy}, image {each.image}")
+    for accelerator in each.classes:
+        yield Text(_class(accelerator))
+    if each.steps:
+        yield _steps(each.steps)
+    if each.steps and each.verdict != "refused":
+        yield Text(_takes_over(each))
+    yield from _differences(each.spec)
+    yield from _differences(each.rollout)
+
+
+def _class(each: ClassPlan) -> str:
+    parts = [f"{each.replicas} pod{'' if each.replicas == 1 else 's'}"]
+    parts += [each.resource] if each.resource else []
+    parts += [f"compute capability {each.compute_capability}"] if each.compute_capability else []
+    trouble = f"; {each.trouble}" if each.trouble else ""
+    return f"class {each.name}: {', '.join(parts)}{trouble}"
+
+
+def _steps(steps: tuple[Step, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("", "KIND", "NAME", "CLASS", "KEY"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("")
+    for each in steps:
+        words = [" > ".join(each.stages), each.message]
+        table.add_row(
+            Text(each.action, style=_STYLES.get(each.action, "")),
+            each.kind,
+            each.name or ("" if each.kind == "Prepared" else "known later"),
+            each.class_name or "",
+            (each.key or "")[:_SHOWN],
+            Text("; ".join(filter(None, map(visible, words)))),
+        )
+    return table
+
+
+def _takes_over(each: Forecast) -> str:
+    revision = each.revision or "known once the model is prepared"
+    if each.serving is None:
+        return f"revision: {revision}"
+    if each.serving == each.revision:
+        return f"revision: {revision}, which serves"
+    how = "with downtime" if each.strategy == "Recreate" else "new pods first"
+    return f"revision: {each.serving} → {revision}, strategy {each.strategy}, {how}"
+
+
+def _differences(differences: tuple[Difference, ...]) -> Iterator[Text]:
+    for each in differences:
+        before, after = each.before or "nothing", each.after or "nothing"
+        yield Text.assemble((f"  {each.field}: ", "cyan"), f"{visible(before)} → {visible(after)}")

@@ -1,0 +1,224 @@
+"""What the API server would refuse about an object, found without one.
+
+The schema is the one that the definitions are made of, and its rules are evaluated here, so each
+refusal has the very sentence that kubectl would show. The order is the API server's: what is wrong
+with a value hides the rules about it.
+"""
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, Final
+
+from enginewright.api.base import API_VERSION
+from enginewright.api.crds import definitions
+from enginewright.api.markers import (
+    INT_OR_STRING_KEYWORD,
+    LIST_KEYS_KEYWORD,
+    PRESERVE_KEYWORD,
+    RULES_KEYWORD,
+)
+
+from enginewright_cli.plan.cel import CelError, Program, Value, compiled
+
+Schema = Mapping[str, Any]
+
+_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "object": (dict,),
+    "array": (list,),
+}
+_OBJECT_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_OF_THE_SERVER: Final = frozenset({"status"})  # what nobody applies
+
+
+def problems(obj: Mapping[str, Any]) -> list[str]:
+    """Return why an object of ours would be refused, each as "field: reason"; []: it would not.
+
+    `obj` has a kind that `known_kinds` names.
+    """
+    schema = _schemas()[str(obj["kind"])]
+    found = []
+    if obj.get("apiVersion") != API_VERSION:
+        found.append(f"apiVersion: write {API_VERSION}")
+    metadata = obj.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    if not isinstance(name, str) or not _OBJECT_NAME.fullmatch(name):
+        found.append("metadata.name: write lowercase letters, digits, '-' and '.'")
+        return found
+    namespace = metadata.get("namespace") if isinstance(metadata, Mapping) else None
+    if namespace is not None and (
+        not isinstance(namespace, str) or not _NAMESPACE.fullmatch(namespace)
+    ):
+        found.append(
+            "metadata.namespace: write lowercase letters, digits and '-', numbers in quotes"
+        )
+    body = {key: value for key, value in obj.items() if key not in _OF_THE_SERVER}
+    _, wrong = _checked(body, schema, "")
+    return [*found, *wrong]
+
+
+def known_kinds() -> tuple[str, ...]:
+    """Return the kinds that can be validated."""
+    return tuple(_schemas())
+
+
+def rules(schema: Schema) -> Iterator[Mapping[str, str]]:
+    """Yield the rules of a schema and of all below it that hold without an earlier object."""
+    yield from _rules(schema)
+    below = [schema.get("items"), schema.get("additionalProperties")]
+    for each in (*schema.get("properties", {}).values(), *below):
+        if isinstance(each, Mapping):
+            yield from rules(each)
+
+
+@cache
+def _schemas() -> dict[str, Schema]:
+    return {
+        str(each["spec"]["names"]["kind"]): each["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        for each in definitions().values()
+    }
+
+
+def _checked(value: Value, schema: Schema, path: str) -> tuple[Value, list[str]]:
+    """Return the value with its defaults, and what is wrong with it."""
+    if wrong := _of_type(value, schema, path):
+        return value, [wrong]
+    found: list[str] = []
+    if isinstance(value, dict) and PRESERVE_KEYWORD not in schema:
+        value, found = _object(value, schema, path)
+    elif isinstance(value, list):
+        value, found = _list(value, schema, path)
+    found += _limits(value, schema, path)
+    if not found:
+        found = list(_broken(value, schema, path))
+    return value, found
+
+
+def _of_type(value: Value, schema: Schema, path: str) -> str | None:
+    wanted = schema.get("type")
+    if INT_OR_STRING_KEYWORD in schema:
+        if isinstance(value, (int, str)) and not isinstance(value, bool):
+            return None
+        return f"{path}: must be of type integer or string, and is {_kind(value)}"
+    if wanted is None:
+        return None
+    is_flag = isinstance(value, bool) and wanted != "boolean"
+    if isinstance(value, _TYPES[wanted]) and not is_flag:
+        return None
+    return f"{path or 'the object'}: must be of type {wanted}, and is {_kind(value)}"
+
+
+def _object(
+    value: dict[str, Value], schema: Schema, path: str
+) -> tuple[dict[str, Value], list[str]]:
+    known: Mapping[str, Schema] = schema.get("properties", {})
+    others = schema.get("additionalProperties")
+    whole: dict[str, Value] = {}
+    found: list[str] = []
+    for key, each in value.items():
+        place = f"{path}.{key}" if path else str(key)
+        part = known.get(key)
+        if part is None and others is not None:
+            part, place = others, f"{path}[{key}]"
+        if place == "metadata":
+            whole[key] = each
+        elif part is None:
+            found.append(f"{place}: {_unknown(str(key), known)}")
+        elif each is not None:  # null is as good as absent
+            whole[key], wrong = _checked(each, part, place)
+            found += wrong
+    for key, part in known.items():
+        if key not in whole and "default" in part and value.get(key) is None:
+            whole[key], _ = _checked(part["default"], part, "")
+    place = f"{path}." if path else ""
+    found += [
+        f"{place}{key}: Required value"
+        for key in schema.get("required", ())
+        if value.get(key) is None
+    ]
+    return whole, found
+
+
+def _list(value: list[Value], schema: Schema, path: str) -> tuple[list[Value], list[str]]:
+    whole: list[Value] = []
+    found: list[str] = []
+    seen: list[dict[str, Value]] = []
+    for index, each in enumerate(value):
+        item, wrong = _checked(each, schema["items"], f"{path}[{index}]")
+        whole.append(item)
+        found += wrong
+        if (keys := schema.get(LIST_KEYS_KEYWORD)) and isinstance(item, dict):
+            key = {name: item.get(name) for name in keys}
+            if key in seen:
+                words = ",".join(f'"{name}":"{text}"' for name, text in key.items())
+                found.append(f"{path}[{index}]: Duplicate value: {{{words}}}")
+            seen.append(key)
+    return whole, found
+
+
+def _limits(value: Value, schema: Schema, path: str) -> Iterator[str]:
+    if "enum" in schema and value not in schema["enum"]:
+        there = ", ".join(f'"{each}"' for each in schema["enum"])
+        yield f'{path}: Unsupported value: "{value}": supported values: {there}'
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if value < schema.get("minimum", value):
+            yield f"{path}: should be greater than or equal to {schema['minimum']}"
+        if value > schema.get("maximum", value):
+            yield f"{path}: should be less than or equal to {schema['maximum']}"
+    if isinstance(value, (str, list, dict)):
+        unit = _SIZES[type(value)]
+        least, most = schema.get(f"min{unit}"), schema.get(f"max{unit}")
+        if least is not None and len(value) < least:
+            yield f"{path}: should have at least {least} {_UNITS[unit]}"
+        if most is not None and len(value) > most:
+            yield f"{path}: Too long: may have at most {most} {_UNITS[unit]}"
+
+
+_SIZES: Final[dict[type, str]] = {str: "Length", list: "Items", dict: "Properties"}
+_UNITS: Final = {"Length": "characters", "Items": "items", "Properties": "entries"}
+
+
+def _rules(schema: Schema) -> Iterator[Mapping[str, str]]:
+    return (each for each in schema.get(RULES_KEYWORD, ()) if "oldSelf" not in each["rule"])
+
+
+def _broken(value: Value, schema: Schema, path: str) -> Iterator[str]:
+    for rule in _rules(schema):
+        scope = {"self": value}
+        try:
+            if _program(rule["rule"])(scope):
+                continue
+            words = rule["message"]
+        except CelError as error:
+            words = f"{rule['message']} ({error})"
+        if expression := rule.get("messageExpression"):
+            try:
+                words = str(_program(expression)(scope))
+            except CelError:
+                words = rule["message"]
+        yield f"{(path + rule.get('fieldPath', '')).lstrip('.')}: {words}"
+
+
+@cache
+def _program(text: str) -> Program:
+    return compiled(text)
+
+
+def _unknown(key: str, known: Mapping[str, Schema]) -> str:
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    if near:
+        return f"unknown field; did you mean {near[0]}?"
+    return f"unknown field; there are {', '.join(known)}" if known else "unknown field"
+
+
+def _kind(value: Value) -> str:
+    if value is None:
+        return "null"
+    names = {kinds[-1]: name for name, kinds in _TYPES.items()} | {int: "integer"}
+    return names.get(type(value), type(value).__name__)

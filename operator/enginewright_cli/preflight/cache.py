@@ -1,0 +1,321 @@
+"""Remembers results, so that a model that has not changed costs a look at its files.
+
+A result belongs to everything that decided it: the model's bytes, the recipe, the targets, the
+promise, the data that it was tried with, and the versions of all that is installed. Whatever else
+goes wrong here costs a second look at a model and nothing more: entries are written whole or not
+at all, an entry that cannot be read is none, and a folder that cannot be written is told of once.
+"""
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from enginewright.contract.base import Message, canonical_json
+from enginewright.contract.images import ImageFacts
+from enginewright.contract.keys import sha256_text
+from enginewright.contract.processors import CPUINFO, parse
+from enginewright.contract.reasons import ExitCode, Reason, exit_code
+from pydantic import ValidationError
+
+from enginewright_cli.preflight.request import Request
+from enginewright_cli.preflight.result import SCHEMA, Result
+
+LIMIT: Final = 64 << 20  # bytes of all entries together
+_KEPT: Final = 0.8  # of the limit, when it was passed
+_MOST_FILES: Final = 10_000  # of calibration data
+_DRIVER: Final = Path("/proc/driver/nvidia/version")
+_OURS: Final = ("enginewright", "enginewright_cli", "enginewright_runtime")
+# Another look may find something else: a machine may have been busy, or a child killed.
+_PASSING: Final = frozenset({Reason.TIMEOUT, Reason.BACKEND_CRASHED})
+
+Kind = TypeVar("Kind", bound=Message)
+
+
+class _Beside(Message):
+    """The files that a model of one file's bytes needs besides."""
+
+    files: tuple[str, ...]  # relative to the model's folder
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A model as it lies there, before anybody has read it."""
+
+    file: Path
+    sha256: str  # of the .onnx file
+
+
+class Cache:
+    """The entries below one folder; `warn` hears at most one sentence."""
+
+    def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._warn = warn
+        self._warned = False
+
+    def tools(self, installed: str) -> ImageFacts | None:
+        """Return what an installation holds, as it has said before."""
+        return self._read("tools", installed, ImageFacts)
+
+    def keep_tools(self, installed: str, held: ImageFacts) -> None:
+        """Remember what an installation holds."""
+        self._write("tools", installed, held)
+
+    def result(self, request: Request, held: ImageFacts, installed: str) -> Result | None:
+        """Return an earlier result; None: look."""
+        seen = see(request.source)
+        beside = self._read("models", seen.sha256, _Beside) if seen else None
+        if seen is None or beside is None:
+            return None
+        key = self._key(request, held, installed, seen, beside.files)
+        found = self._read("results", key, Result) if key else None
+        if found is None:
+            return None
+        return found.model_copy(update={"source": request.source, "cached": True})
+
+    def keep(
+        self,
+        request: Request,
+        held: ImageFacts,
+        installed: str,
+        result: Result,
+        files: tuple[str, ...],
+    ) -> None:
+        """Remember a result, unless it may be another one next time.
+
+        `files` are those that stage `fetch` has brought, the .onnx file first.
+        """
+        seen = see(request.source)
+        if seen is None or result.model is None or _passes(result):
+            return
+        key = self._key(request, held, installed, seen, files[1:])
+        # the digest is of what was looked at: the file may have changed since
+        if key is None or result.model.digest != _model_digest(seen, files[1:]):
+            return
+        self._write("results", key, result)
+        self._write("models", seen.sha256, _Beside(files=files[1:]))
+        self._prune()
+
+    def _key(
+        self,
+        request: Request,
+        held: ImageFacts,
+        installed: str,
+        seen: Seen,
+        beside: tuple[str, ...],
+    ) -> str | None:
+        digest = _model_digest(seen, beside)
+        given = [
+            None if path is None else _content(path)
+            for path in (request.samples, request.calibration)
+        ]
+        if digest is None or any(each == "" for each in given):
+            return None
+        body = {
+            "schema": SCHEMA,
+            "model": digest,
+            "recipe": request.recipe.model_dump(mode="json", exclude={"samples_uri"}),
+            "promise": request.promise.model_dump(mode="json"),
+            "targets": [each.name for each in request.targets],
+            "data": given,
+            "held": held.model_dump(mode="json"),
+            "installed": installed,
+        }
+        return sha256_text(canonical_json(body))
+
+    def _path(self, kind: str, key: str) -> Path:
+        return self._folder / kind / f"{key}.json"
+
+    def _read(self, kind: str, key: str, model: type[Kind]) -> Kind | None:
+        path = self._path(kind, key)
+        try:
+            found = model.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError):
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)  # the least recently used goes first
+        return found
+
+    def _write(self, kind: str, key: str, entry: Message) -> None:
+        path = self._path(kind, key)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+                try:
+                    file.write(entry.to_json())
+                    file.close()
+                    Path(file.name).rename(path)
+                except BaseException:
+                    Path(file.name).unlink(missing_ok=True)
+                    raise
+        except OSError as error:
+            self._tell(error)
+
+    def _tell(self, error: OSError) -> None:
+        if not self._warned:
+            self._warned = True
+            self._warn(
+                f"results are not kept in {self._folder}: {error.strerror}; set XDG_CACHE_HOME to"
+                " a folder that can be written, or give --no-cache"
+            )
+
+    def _prune(self) -> None:
+        """Remove what was not used for longest, where there is too much."""
+        entries = sorted(_entries(self._folder), key=lambda each: each[1])
+        total = sum(size for _, _, size in entries)
+        if total <= LIMIT:
+            return
+        for path, _, size in entries:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            total -= size
+            if total <= LIMIT * _KEPT:
+                return
+
+
+def usual_folder() -> Path:
+    """Return the folder of this user's entries, by the XDG Base Directory Specification."""
+    told = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(told) if os.path.isabs(told) else Path.home() / ".cache"
+    return base / "enginewright" / "preflight"
+
+
+def installation() -> str:
+    """Return a digest of all that is installed: versions of packages, and our own code.
+
+    Our code is read, since a version says little of what is being worked on; times are not looked
+    at, so that the same installation on another machine of a fleet has the same digest, where its
+    processor is of the same kind.
+    """
+    packages = {
+        name
+        for folder in sys.path
+        if os.path.isdir(folder)
+        for name in os.listdir(folder)
+        if name.endswith(".dist-info")
+    }
+    return sha256_text(
+        canonical_json(
+            {
+                "python": sys.version,
+                "machine": platform.machine(),
+                "processor": parse(_text(Path(CPUINFO)), platform.machine()).features,
+                "packages": sorted(packages),
+                "code": [_code(name) for name in _OURS],
+                "libraries": os.environ.get("LD_LIBRARY_PATH", ""),
+                "driver": _text(_DRIVER),
+            }
+        )
+    )
+
+
+def see(source: str) -> Seen | None:
+    """Return the .onnx file of this machine that a source names; None: only fetching can tell."""
+    if "://" in source:
+        return None
+    path = Path(source)
+    if path.is_dir():
+        found = [each for each in path.glob("*.onnx") if not each.name.startswith(".")]
+        if len(found) != 1:
+            return None
+        path = found[0]
+    if path.suffix.lower() != ".onnx" or not path.is_file():
+        return None
+    digest = _file_digest(path)
+    return Seen(path, digest) if digest else None
+
+
+def _model_digest(seen: Seen, beside: tuple[str, ...]) -> str | None:
+    """Return the digest as stage `fetch` makes it; None: a file is not there."""
+    if not beside:
+        return seen.sha256
+    from enginewright_runtime.core.digests import MODEL_NAME  # noqa: PLC0415 - loaded lazily
+
+    folder = seen.file.resolve().parent
+    digests = [[MODEL_NAME, seen.sha256]]
+    for name in sorted(beside):
+        digest = _file_digest(folder / name)
+        if digest is None:
+            return None
+        digests.append([name, digest])
+    return sha256_text(canonical_json(digests))
+
+
+def _content(path: Path) -> str:
+    """Return a digest of a file, or of all files of a folder; "": it cannot be read."""
+    if not path.is_dir():
+        return _file_digest(path) or ""
+    digests: dict[str, str] = {}
+    for each in sorted(path.rglob("*")):
+        if not each.is_file():
+            continue
+        digest = _file_digest(each)
+        if digest is None or len(digests) >= _MOST_FILES:
+            return ""
+        digests[each.relative_to(path).as_posix()] = digest
+    return sha256_text(canonical_json(digests))
+
+
+def _file_digest(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def _passes(result: Result) -> bool:
+    """Tell whether another look may find something else."""
+    reasons = {each.reason for each in result.findings}
+    reasons |= {each.reason for each in result.targets.values() if each.reason}
+    return any(
+        exit_code(Reason(each)) != ExitCode.PERMANENT or Reason(each) in _PASSING
+        for each in reasons
+    )
+
+
+def _code(package: str) -> str:
+    found = importlib.util.find_spec(package)
+    folders = found.submodule_search_locations if found else None
+    digest = hashlib.sha256()
+    for folder in folders or ():
+        for name in sorted(_modules(folder)):
+            digest.update(name.encode() + b"\0")
+            with open(f"{folder}/{name}", "rb") as file:
+                digest.update(file.read())
+    return digest.hexdigest()
+
+
+def _modules(folder: str, inside: str = "") -> Iterator[str]:
+    """Yield the modules below a folder; pathlib takes three times as long, at every start."""
+    with os.scandir(f"{folder}/{inside}") as entries:
+        for each in entries:
+            if each.is_dir():
+                yield from _modules(folder, f"{inside}{each.name}/")
+            elif each.name.endswith(".py"):
+                yield inside + each.name
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _entries(folder: Path) -> Iterator[tuple[Path, float, int]]:
+    """Yield path, time of last use and size of every entry, half-written ones too."""
+    for path in folder.glob("*/*"):
+        try:
+            told = path.stat()
+        except OSError:
+            continue  # another process has pruned it
+        yield path, told.st_mtime, told.st_size

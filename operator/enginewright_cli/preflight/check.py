@@ -1,0 +1,470 @@
+"""Runs the stages for every target and puts together what they found.
+
+Targets of one backend share one prepared model, as classes do in the cluster.
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from enginewright.contract import task as contract
+from enginewright.contract.budget import billionths
+from enginewright.contract.engines import whole_only
+from enginewright.contract.images import COMPILED_BACKENDS, ImageFacts
+from enginewright.contract.keys import engine_key
+from enginewright.contract.manifest import EngineInfo, Manifest
+from enginewright.contract.processors import unlike
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding, PublishedEngine
+from enginewright.contract.task import (
+    ENGINE_STAGES,
+    PREPARE_STAGES,
+    EngineRecipe,
+    EngineTask,
+    PrepareTask,
+    Recipe,
+    ServeTask,
+)
+from enginewright.contract.verdict import FallbackVerdict
+from enginewright.plan.outside import Outside, why_broken
+
+from enginewright_cli.preflight import graph, placement
+from enginewright_cli.preflight.remedies import REMEDIES_HERE
+from enginewright_cli.preflight.request import Request, local_uri
+from enginewright_cli.preflight.result import (
+    Engine,
+    Found,
+    Graph,
+    ModelFacts,
+    Parity,
+    Result,
+    TargetResult,
+    found,
+    merged,
+    worst,
+)
+from enginewright_cli.preflight.room import EXAMINE, Outcome, Room
+from enginewright_cli.preflight.scope import scope
+from enginewright_cli.preflight.targets import Target, prepared_alike
+from enginewright_cli.preflight.together import together
+from enginewright_cli.preflight.workplace import Workplace
+
+_NAMED: Final = 100  # nodes elsewhere
+
+# it lacked what Jobs that run at once share: memory, and the disk of temporary files
+_SHARED: Final = frozenset(
+    {Reason.OUT_OF_MEMORY, Reason.BUILD_OUT_OF_MEMORY, Reason.STORE_UNAVAILABLE}
+)
+
+Tell = Callable[[str, str], None]  # target, what happens now
+_Job = Callable[[], str | None]  # why it failed; what an earlier run of it found is discarded
+
+
+class _Model:
+    """What is found of the model itself: the same in every room, so that one look will do."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._graph: Graph | None = None
+        self.facts: ModelFacts | None = None
+
+    def look(self, path: Path) -> None:
+        """Describe the source's graph, while the stages go on with it."""
+        with self._lock:
+            if self._graph is None:
+                self._graph = graph.describe(path)
+
+    def note(self, outcome: Outcome, room: Room) -> None:
+        """Take what stages `fetch` and `validate` have found."""
+        report = outcome.report
+        if not report.ok:
+            return
+        if report.stage == "fetch":
+            self.look(room.fetched_model())
+        with self._lock:
+            if report.stage == "fetch" and self.facts is None:
+                size = sum(each["size_bytes"] for each in report.facts["files"])
+                self.facts = ModelFacts(
+                    digest=report.facts["digest"], size_bytes=size, graph=self._graph
+                )
+            if report.stage == "validate" and self.facts is not None:
+                told = room.handoff("validated")
+                known = {name: told[name] for name in _DESCRIBED}
+                self.facts = ModelFacts.model_validate(self.facts.model_dump() | known)
+
+
+def check(request: Request, place: Workplace, held: ImageFacts, tell: Tell, at_once: int) -> Result:
+    """Look at the model on every target, as so many Jobs at once.
+
+    Raises:
+        InstallationError: a stage says nothing.
+        Stopped: it was ended.
+    """
+    began = time.monotonic()
+    uri = _mount(request, place)
+    model = _Model()
+    backends = [
+        _Backend(request, place, held, tell, tuple(targets), uri, model)
+        for _, targets in itertools.groupby(
+            sorted(request.targets, key=prepared_alike), key=prepared_alike
+        )
+    ]
+    _run([each.prepare for each in backends], at_once, place)
+    _run([build for each in backends for build in each.builds()], at_once, place)
+    for each in backends:
+        each.examine()  # alone: runs are timed
+    found_on = {name: result for each in backends for name, result in each.targets.items()}
+    ordered = {
+        each.name: found_on[each.name].model_copy(
+            update={"scope": scope(each, request.targets, held)}
+        )
+        for each in request.targets
+    }
+    return Result(
+        verdict=worst(tuple(each.verdict for each in ordered.values())),
+        source=request.source,
+        model=model.facts,
+        findings=merged([found for each in backends for found in each.findings]),
+        targets=ordered,
+        seconds=round(time.monotonic() - began, 3),
+    )
+
+
+def _run(jobs: Sequence[_Job], at_once: int, place: Workplace) -> None:
+    """Run Jobs at once, and those again alone that lacked what the others had taken."""
+    short: list[_Job] = []
+
+    def run(job: _Job) -> None:
+        if job() in _SHARED:
+            short.append(job)
+
+    together([partial(run, each) for each in jobs], at_once, place.abandon)
+    if min(at_once, len(jobs)) > 1:
+        for each in short:
+            each()
+
+
+def _mount(request: Request, place: Workplace) -> str:
+    """Show local files where stage `fetch` looks for them; return the model's address."""
+    for path, mount in (
+        (request.samples, contract.SAMPLES_PATH),
+        (request.calibration, contract.CALIBRATION_PATH),
+    ):
+        if path is not None:
+            place.mount(mount, path.resolve().parent)
+    if "://" in request.source:
+        return request.source
+    path = Path(request.source).resolve()
+    place.mount(contract.SOURCE_PATH, path.parent)
+    return local_uri(path)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A model in the store."""
+
+    key: str
+    manifest: Manifest
+    seconds: float  # that preparing took
+
+
+class _Backend:
+    """All targets of one backend that one prepared model serves."""
+
+    def __init__(
+        self,
+        request: Request,
+        place: Workplace,
+        held: ImageFacts,
+        tell: Tell,
+        targets: tuple[Target, ...],
+        uri: str,
+        model: _Model,
+    ) -> None:
+        self._request = request
+        self._place = place
+        self._held = held
+        self._tell = tell
+        self._asked = targets
+        self._backend = targets[0].backend
+        self._uri = uri
+        self._model = model
+        self._prepared: _Prepared | None = None
+        self._found: dict[str, list[Found]] = {"": [], **{each.name: [] for each in targets}}
+        self.targets: dict[str, TargetResult] = {}
+
+    @property
+    def findings(self) -> list[Found]:
+        """Return what was found: of all targets first, then of each in its turn."""
+        return [each for found in self._found.values() for each in found]
+
+    def prepare(self) -> str | None:
+        """Run the prepare Job; return why it failed."""
+        targets = self._asked
+        self._found[""].clear()
+        began = time.monotonic()
+        task = PrepareTask(
+            job="-".join(filter(None, ("prepare", *prepared_alike(targets[0])))),
+            source_uri=self._uri,
+            recipe=self._recipe(),
+        )
+        last = self._stages(PREPARE_STAGES, task, targets)
+        seconds = time.monotonic() - began
+        if last.report.published is None:
+            refused = _refused(self._backend, last, seconds)
+            self.targets |= dict.fromkeys((each.name for each in targets), refused)
+            return refused.reason
+        key = last.report.published.key
+        self._prepared = _Prepared(key, self._place.manifest("prepared", key), seconds)
+        return None
+
+    def builds(self) -> list[_Job]:
+        """Return what runs the engine Job of each target, where engines are run."""
+        if self._backend not in COMPILED_BACKENDS:
+            return []
+        return self._each(self._engine)
+
+    def examine(self) -> None:
+        """Run the prepared model as it would be served, where no engine is."""
+        if self._backend in COMPILED_BACKENDS:
+            return
+        for examine in self._each(self._examine):
+            examine()
+
+    def _each(self, judge: Callable[[Target, _Prepared], dict[str, Any]]) -> list[_Job]:
+        if self._prepared is None:
+            return []
+        return [partial(self._judge, each, self._prepared, judge) for each in self._asked]
+
+    def _judge(
+        self,
+        target: Target,
+        prepared: _Prepared,
+        judge: Callable[[Target, _Prepared], dict[str, Any]],
+    ) -> str | None:
+        began = time.monotonic()
+        self._found[target.name].clear()
+        manifest = prepared.manifest
+        known = {
+            "backend": self._backend,
+            "precision": manifest.precision,
+            "changes": manifest.changes,
+            "prepared_key": prepared.key,
+            "versions": manifest.versions,
+            "parity": Parity(
+                verdict="pass" if manifest.parity else "unknown", outputs=manifest.parity
+            ),
+        }
+        judged = judge(target, prepared)
+        seconds = round(prepared.seconds + time.monotonic() - began, 3)
+        result = TargetResult.model_validate({**known, **judged, "seconds": seconds})
+        self.targets[target.name] = result
+        return result.reason
+
+    def _recipe(self) -> Recipe:
+        """Return the recipe of a Job that prepares the model for these targets."""
+        wanted = self._request.recipe
+        may_be_int8 = "INT8" in (wanted.precision, *wanted.allowed_precisions)
+        products = self._asked[0].int8_products if may_be_int8 else None
+        return wanted.model_copy(update={"backend": self._backend, "int8_products": products})
+
+    def _stages(
+        self,
+        stages: tuple[str, ...],
+        task: PrepareTask | EngineTask,
+        targets: tuple[Target, ...],
+    ) -> Outcome:
+        """Run the stages of one Job until one fails; return the last outcome."""
+        names = ", ".join(each.name for each in targets)
+        with self._place.room(task.job) as room:
+
+            def begins(stage: str) -> None:
+                if stage == "validate":
+                    self._model.look(room.fetched_model())
+                self._tell(names, stage)
+
+            outcomes = room.run(stages, task, begins)
+            for outcome in outcomes:
+                self._note(outcome, targets)
+                self._model.note(outcome, room)
+        return outcomes[-1]
+
+    def _note(self, outcome: Outcome, targets: tuple[Target, ...]) -> None:
+        of = targets[0].name if outcome.report.stage not in PREPARE_STAGES else ""
+        self._found[of] += [
+            _here(each, found(each, outcome.report.stage, target.name))
+            for target in targets
+            for each in outcome.findings
+        ]
+
+    def _engine(self, target: Target, prepared: _Prepared) -> dict[str, Any]:
+        """Build the engine, as its Job would."""
+        recipe = EngineRecipe(
+            backend=self._backend,
+            backend_version=self._held.backends[self._backend],
+            ort_version=self._held.ort_version,
+            cuda_major=self._held.cuda_major,
+            accelerator_class=target.name,
+            compute_capability=target.compute_capability,
+            ahead_of_time=True,
+        )
+        task = EngineTask(
+            job=f"engine-{target.name}",
+            engine_key=engine_key(prepared.key, recipe),
+            prepared_key=prepared.key,
+            recipe=recipe,
+        )
+        last = self._stages(ENGINE_STAGES, task, (target,))
+        if last.report.engine is None or not last.report.ok:
+            return _failed(last)
+        return self._promised(target, last.report.engine)
+
+    def _promised(self, target: Target, engine: PublishedEngine) -> dict[str, Any]:
+        """Judge what the engine leaves outside, as the operator does before a pod starts."""
+        manifest = self._place.manifest("engines", engine.key)
+        known = manifest.engine
+        outside = Outside(
+            nodes_total=engine.nodes_total,
+            nodes_accelerated=engine.nodes_accelerated,
+            compute=_billionths(engine.compute_share_elsewhere),
+            elsewhere=engine.elsewhere,
+        )
+        broken = why_broken(outside, self._request.promise, target.name)
+        if outside.nodes_accelerated < outside.nodes_total:
+            self._found[target.name] += _refusing(self._backend, target, outside)
+        return {
+            **self._judged(target, outside, broken),
+            "engine_key": engine.key,
+            "engine_bytes": engine.size_bytes,
+            "build_seconds": engine.build_seconds,
+            "latency": known.latency if known else None,
+            "engine": _engine(known) if known else None,
+            "placement": placement.of_engine(manifest),
+            "versions": manifest.versions,
+        }
+
+    def _examine(self, target: Target, prepared: _Prepared) -> dict[str, Any]:
+        """Load the prepared model as a serving pod would, and see where its nodes run."""
+        task = ServeTask(
+            model="model",
+            revision=f"examine-{target.name}",
+            prepared_key=prepared.key,
+            backend=self._backend,
+            promise=self._request.promise,
+        )
+        with self._place.room(task.revision) as room:
+            outcome = room.examine(task, lambda stage: self._tell(target.name, stage))
+        self._note(outcome, (target,))
+        if not outcome.report.ok:
+            return _failed(outcome)
+        facts = outcome.report.facts
+        seen = FallbackVerdict.model_validate(facts["placement"])
+        elsewhere = tuple(facts["elsewhere"])
+        outside = Outside(
+            nodes_total=seen.nodes_total,
+            nodes_accelerated=seen.nodes_total - seen.nodes_elsewhere,
+            compute=_billionths(seen.compute_share),
+            elsewhere=elsewhere[:_NAMED],
+        )
+        elsewhere_timed = self._unlike(target)
+        broken = (seen.reason, seen.message) if seen.broken and seen.reason else None
+        return {
+            **self._judged(target, outside, broken),
+            "latency": None if elsewhere_timed else facts["latency"],
+            "placement": placement.of_session(prepared.manifest, elsewhere),
+        }
+
+    def _unlike(self, target: Target) -> bool:
+        """Note that the target's kind of CPU cannot be timed here, where that is so; tell whether."""
+        here = self._held.processor
+        if target.processor is None or here is None:
+            return False
+        why = unlike(here, target.processor)
+        if why is None:
+            return False
+        told = Finding(
+            severity="warning",
+            reason=Reason.PROCESSOR_MISMATCH,
+            message=f"how long it takes on {target.name} cannot be measured here: {why}",
+        )
+        self._found[target.name].append(_here(told, found(told, EXAMINE, target.name)))
+        return True
+
+    def _judged(
+        self, target: Target, outside: Outside, broken: tuple[Reason, str] | None
+    ) -> dict[str, Any]:
+        counted = {
+            "nodes_total": outside.nodes_total,
+            "nodes_accelerated": outside.nodes_accelerated,
+            "compute_share_elsewhere": None if outside.compute is None else outside.compute / 1e9,
+            "elsewhere": outside.elsewhere,
+        }
+        if broken is not None:
+            reason, message = broken
+            return {"verdict": "fail", "reason": reason.value, "message": message, **counted}
+        left = outside.nodes_accelerated < outside.nodes_total
+        warned = any(target.name in each.targets for each in self.findings)
+        return {"verdict": "warn" if left or warned else "pass", **counted}
+
+
+def _refusing(backend: str, target: Target, outside: Outside) -> list[Found]:
+    """Say which backends would refuse a model of which nodes stay outside the engine."""
+    return [
+        Found(
+            severity="warning",
+            reason=Reason.UNSUPPORTED_OPERATOR.value,
+            message=f"backend {other} would refuse this model: {limit}",
+            remedy=f"name backend {backend} first in spec.backends where nodes may stay outside",
+            nodes=outside.elsewhere,
+            node_count=outside.nodes_total - outside.nodes_accelerated,
+            stage="build",
+            targets=(target.name,),
+        )
+        for other in sorted(COMPILED_BACKENDS - {backend})
+        if (limit := whole_only(other))
+    ]
+
+
+def _here(finding: Finding, known: Found) -> Found:
+    """Return what was found with what to do about it on this machine."""
+    remedy = REMEDIES_HERE.get(finding.reason)
+    return known if remedy is None else known.model_copy(update={"remedy": remedy})
+
+
+def _billionths(share: float | None) -> int | None:
+    return None if share is None else billionths(share)
+
+
+def _engine(info: EngineInfo) -> Engine:
+    return Engine(
+        sha256=info.sha256,
+        compute_capabilities=info.compute_capabilities,
+        partitions=len(info.partitions),
+        ahead_of_time=info.recipe.ahead_of_time,
+        workspace_bytes=info.workspace_bytes,
+        peak_memory_bytes=info.peak_memory_bytes,
+        max_abs_error=info.parity_max_abs_error,
+        outputs=info.parity,
+    )
+
+
+_DESCRIBED: Final = ("opset", "ir_version", "nodes", "inputs", "outputs")
+
+
+def _refused(backend: str, outcome: Outcome, seconds: float) -> TargetResult:
+    return TargetResult.model_validate(
+        {"backend": backend, "seconds": round(seconds, 3), **_failed(outcome)}
+    )
+
+
+def _failed(outcome: Outcome) -> dict[str, Any]:
+    report = outcome.report
+    reason = report.reason.value if report.reason else None
+    parity = Parity(verdict="fail") if reason == "ParityFailed" else None
+    told = {"verdict": "fail", "reason": reason, "message": report.message}
+    return told | ({"parity": parity} if parity else {})

@@ -1,0 +1,272 @@
+"""The command: from options to an exit code.
+
+0: deployable. 1: not. 2: not judged, for unusable input or usage, a machine that fails, an interrupt.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from enginewright.contract.images import ImageFacts
+from enginewright.contract.reasons import Reason
+from rich.console import Console
+
+from enginewright_cli import output
+from enginewright_cli.preflight import config, linux, options, targets
+from enginewright_cli.preflight.cache import Cache, installation, usual_folder
+from enginewright_cli.preflight.config import ConfigError, Configuration, ModelOptions
+from enginewright_cli.preflight.many import Shop, look
+from enginewright_cli.preflight.outputs import Outputs
+from enginewright_cli.preflight.progress import shown
+from enginewright_cli.preflight.request import Request, request
+from enginewright_cli.preflight.result import Result, Results, worst
+from enginewright_cli.preflight.stages import JOB_SECONDS, InstallationError, begun
+from enginewright_cli.preflight.stopping import Stopped, stopped_by_signals
+from enginewright_cli.preflight.table import show
+from enginewright_cli.preflight.tools import installed_facts
+from enginewright_cli.preflight.words import counted, visible
+
+UNUSABLE: Final = 2
+# Failures of this machine: they say nothing of the model.
+_NOT_JUDGED: Final = frozenset(
+    {Reason.STORE_UNAVAILABLE, Reason.OUT_OF_MEMORY, Reason.INTERNAL_ERROR}
+)
+
+
+class _UsageError(ValueError):
+    """What was asked for cannot be done; says what can."""
+
+
+def preflight(
+    model: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="An .onnx file, a folder with one, or a URI; several may be given."
+            " Absent: the models of enginewright.toml."
+        ),
+    ] = None,
+    *,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="Where it is to run, with commas between: sm86 to sm121, cpu, openvino, cuda, cpu:avx2."
+            " Absent: all that this installation has, and sm89."
+        ),
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="FP32, FP16, BF16, FP8 or INT8. Absent: the model's own.")
+    ] = None,
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option(help="Sizes of a dynamic input, INPUT=MIN:OPT:MAX; once an input."),
+    ] = None,
+    samples: Annotated[
+        str | None, typer.Option(help="A .npz file as for spec.parity.samples.")
+    ] = None,
+    calibration: Annotated[
+        str | None, typer.Option(help="Data as for spec.quantization.calibration.")
+    ] = None,
+    target_opset: Annotated[
+        int | None, typer.Option(min=7, help="Opset to convert to, as spec.targetOpset.")
+    ] = None,
+    runtime_version: Annotated[
+        str | None,
+        typer.Option(
+            help="ONNX Runtime that is to serve, such as 1.24. Absent: the installed one."
+        ),
+    ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIGEST",
+            help="Runtime image that is to serve, as the cluster's operator knows it.",
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="What may run elsewhere: allow, or compute=2%,nodes=5%. Absent: nothing may."
+        ),
+    ] = None,
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="Configuration. Absent: enginewright.toml of this folder or one above.",
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Models at once at most. Absent: as CPUs and memory allow."),
+    ] = None,
+    timeout: Annotated[
+        int,
+        typer.Option(min=1, help="Seconds that a Job may take, as spec.build.timeout."),
+    ] = JOB_SECONDS,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Look again at what has not changed.")
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page for people to this file.")
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write JUnit's XML to this file.")
+    ] = None,
+    fix: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OUT.onnx",
+            help="Write the model that would be served, with a log of what was changed.",
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON: docs/preflight.md.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing; see the code.")] = False,
+) -> None:
+    """Find out what a cluster would do with a model, before it is applied."""
+    console = Console(stderr=True, quiet=quiet)
+    if words := linux.why_not():
+        _say(console, words, failed=True)
+        raise typer.Exit(UNUSABLE)
+    outputs = Outputs(html, junit, fix)
+    typed = ModelOptions.model_construct(
+        targets=tuple(target.split(",")) if target else None,
+        precision=precision,
+        shapes=tuple(shapes) if shapes else None,
+        samples=samples,
+        calibration=calibration,
+        target_opset=target_opset,
+        budget=budget,
+        runtime_version=runtime_version,
+    )
+    try:
+        with stopped_by_signals() as stop, begun() as stages:
+            wanted = _wanted(model or [], config_file, typed)
+            if image and runtime_version:
+                raise _UsageError("give --image or --runtime-version: an image has a version")
+            outputs.check(list(wanted))
+            cache = None if no_cache else Cache(usual_folder(), lambda words: _say(console, words))
+            installed = installation()
+            held = installed_facts(cache, installed, stages, stop)
+            serving = _image(image) if image else None
+            requests = [_request(each, wanted, held, serving) for each in wanted]
+            shop = Shop(held, installed, cache, outputs, jobs, stages, stop, timeout)
+            with shown(console, len(requests)) as watcher:
+                results, said = look(requests, shop, watcher)
+            said += outputs.save_reports(results)
+    except _UNUSABLE as error:
+        _say(console, str(error), failed=True)
+        raise typer.Exit(UNUSABLE) from None
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _say(console, f"{where}{error.strerror or error}", failed=True)
+        raise typer.Exit(UNUSABLE) from None
+    except Stopped:
+        _say(console, "interrupted; nothing is left behind", failed=True)
+        raise typer.Exit(UNUSABLE) from None
+    if json:
+        output.write(_json(results, alone=len(model or ()) == 1))
+    elif not quiet:
+        output.write(_table(results))
+    for one in said:
+        _say(console, one.words, failed=one.failed)
+    failed = any(one.failed for one in said)
+    raise typer.Exit(max([UNUSABLE if failed else 0, *map(_code, results)]))
+
+
+_UNUSABLE: Final = (
+    targets.TargetError,
+    options.OptionError,
+    InstallationError,
+    ConfigError,
+    _UsageError,
+)
+
+
+def _wanted(
+    models: Sequence[str], file: Path | None, typed: ModelOptions
+) -> dict[str, ModelOptions]:
+    """Return every model with its options."""
+    found = file or config.find(Path())
+    known = Configuration.read(found) if found else None
+    if models:
+        return {
+            each: typed.over(known.options_of(each)) if known else typed
+            for each in dict.fromkeys(models)
+        }
+    if known is None:
+        raise _UsageError(
+            f"name a MODEL, or write {config.NAME}, which is found neither here nor in a folder"
+            " above"
+        )
+    return {each: typed.over(theirs) for each, theirs in known.models().items()}
+
+
+def _image(text: str) -> tuple[str, ImageFacts]:
+    from enginewright_cli import cluster, images  # noqa: PLC0415 - heavy
+
+    try:
+        return images.chosen(text, cluster.ask(images.known))
+    except cluster.ClusterError as error:
+        raise _UsageError(
+            f"--image {text}: {error}; without a cluster, give --runtime-version instead"
+        ) from None
+    except images.ImageError as error:
+        raise _UsageError(str(error)) from None
+
+
+def _request(
+    source: str,
+    wanted: dict[str, ModelOptions],
+    held: ImageFacts,
+    image: tuple[str, ImageFacts] | None,
+) -> Request:
+    try:
+        return request(source, wanted[source], held, image)
+    except (targets.TargetError, options.OptionError) as error:
+        if len(wanted) == 1 or str(error).startswith(source):
+            raise
+        raise _UsageError(f"{source}: {error}") from None
+
+
+def _json(results: Sequence[Result], *, alone: bool) -> str:
+    if alone:
+        return results[0].to_json()
+    verdict = worst(tuple(each.verdict for each in results))
+    return Results(verdict=verdict, models=tuple(results)).to_json()
+
+
+def _table(results: Sequence[Result]) -> str:
+    def print_all(console: Console) -> None:
+        for number, each in enumerate(results):
+            if number:
+                console.print()
+            show(each, console)
+        if len(results) > 1:
+            counts = {name: sum(each.verdict == name for each in results) for name in _VERDICTS}
+            told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+            console.print(f"\n{counted(len(results), 'model')}: {told}", highlight=False)
+
+    return output.rendered(print_all)
+
+
+_VERDICTS: Final = ("pass", "warn", "fail")
+
+
+def _say(console: Console, words: str, *, failed: bool = False) -> None:
+    console.print(
+        f"enginewright preflight: {visible(words)}",
+        style="red" if failed else None,
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _code(result: Result) -> int:
+    if result.model is None:
+        return UNUSABLE
+    if any(each.reason in _NOT_JUDGED for each in result.targets.values()):
+        return UNUSABLE
+    return 1 if result.verdict == "fail" else 0

@@ -1,0 +1,265 @@
+"""`--fix`: the model that the pipeline would serve, beside a log of what was done to it.
+
+An existing file is replaced only where its log proves that it is an earlier output and nobody has
+changed it since: whatever else lies there cannot be made again. A model that needs no change is
+copied all the same, so that what comes next in a script finds the file and never a stale one.
+
+External data lies in a folder of its own, under names that are made of its content. So the model,
+which is renamed last, refers to whole files at every moment, and no file of the source is touched.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path, PurePosixPath
+from typing import Final, Literal
+
+from enginewright.contract.manifest import (
+    MANIFEST_NAME,
+    ArtifactFile,
+    Change,
+    Manifest,
+    OutputParity,
+)
+from pydantic import Field, ValidationError
+
+from enginewright_cli.preflight import words
+from enginewright_cli.preflight.options import OptionError
+from enginewright_cli.preflight.outfile import check_folder, replaced
+from enginewright_cli.preflight.result import Described, Parity, Result
+
+_SUFFIX: Final = ".onnx"
+_DIGEST: Final = 16  # of the characters of a digest that name external data
+_CHUNK: Final = 1 << 20  # bytes
+
+
+class FixError(Exception):
+    """The model could not be written; nothing of it was."""
+
+
+class ChangeLog(Described):
+    """What was written, and what was done to it: OUT.changes.json."""
+
+    # "schema" is a method of pydantic's models, so the field has another name here
+    schema_: Literal["enginewright.dev/preflight-fix/v1"] = Field(
+        default="enginewright.dev/preflight-fix/v1", alias="schema"
+    )
+    """Name and version of this form."""
+    source: str
+    """The model that was given."""
+    source_digest: str
+    """sha256 over its .onnx file and its external data."""
+    target: str
+    """The target that the model was prepared for."""
+    backend: str
+    """What runs it there."""
+    precision: str | None = None
+    """Precision that it was brought to; absent: its own."""
+    opset: int
+    """Opset that it has now."""
+    ir_version: int
+    """IR version that it has now."""
+    changes: tuple[Change, ...] = ()
+    """What was done to the source; empty: nothing, and the files are copies."""
+    parity: Parity
+    """How close the written model is to the source."""
+    prepared_key: str
+    """Key of the same model in the pipeline's store."""
+    versions: dict[str, str]
+    """Versions of what made it."""
+    files: tuple[ArtifactFile, ...]
+    """What was written, the model first; paths are relative to its folder."""
+
+
+def check(out: Path, source: str) -> None:
+    """See to it, before a long run, that the model may be written there.
+
+    Raises:
+        OptionError: it may not; tells what to do.
+    """
+    if out.suffix != _SUFFIX:
+        raise OptionError(f"--fix {out}: name a file that ends in {_SUFFIX}")
+    check_folder("--fix", out)
+    if _is_source(out, source):
+        raise OptionError(
+            f"--fix {out}: that is the model itself, which stays as it is; name another"
+        )
+    log, folder = _log(out), _folder(out)
+    earlier = _earlier(out)
+    if earlier is None:
+        for path in (out, log, folder):
+            if path.exists():
+                raise OptionError(
+                    f"--fix {out}: {path} is there already and is not what --fix wrote, or was"
+                    " changed since; delete it or name another file"
+                )
+
+
+def write(out: Path, result: Result, artifact: Callable[[str], Path]) -> ChangeLog | None:
+    """Write the model of the first target that would serve it; None where none would.
+
+    Args:
+        out: the file, as `check` has found it.
+        result: of the run.
+        artifact: from the key of a prepared model to its folder.
+
+    Raises:
+        FixError: there is no room or no permission.
+    """
+    model = result.model
+    passing = ((name, each) for name, each in result.targets.items() if each.verdict != "fail")
+    name, each = next(passing, (None, None))
+    if model is None or name is None or each is None or each.prepared_key is None:
+        return None
+    prepared = artifact(each.prepared_key)
+    manifest = Manifest.model_validate_json((prepared / MANIFEST_NAME).read_bytes())
+    log = ChangeLog(
+        source=result.source,
+        source_digest=model.digest,
+        target=name,
+        backend=each.backend,
+        precision=manifest.precision,
+        opset=manifest.opset,
+        ir_version=manifest.ir_version,
+        changes=manifest.changes,
+        parity=each.parity or Parity(verdict="unknown"),
+        prepared_key=each.prepared_key,
+        versions=manifest.versions,
+        files=(),
+    )
+    try:
+        return _write(out, prepared, manifest, log)
+    except OSError as error:
+        raise FixError(
+            f"--fix {out}: {error.strerror or error}; nothing was written, and what was there is"
+            " as it was"
+        ) from error
+
+
+def told(log: ChangeLog, out: Path) -> list[str]:
+    """Return what to say of it, one line a thing."""
+    size = words.size(sum(each.size_bytes for each in log.files))
+    lines = [f"wrote {out} ({size}), the model as target {log.target} would serve it"]
+    lines += [f"changed: {each.message}" for each in log.changes]
+    if not log.changes:
+        lines.append("nothing had to be changed: it is a copy of the source")
+    return lines + [f"output {each.name} {_difference(each)}" for each in log.parity.outputs]
+
+
+def _difference(each: OutputParity) -> str:
+    if each.runs is not None:
+        return f"is distributed as the {each.compared_with}'s"
+    if each.max_abs_error is None:
+        return f"was compared with the {each.compared_with}'s"
+    if not each.max_abs_error:
+        return f"equals the {each.compared_with}'s"
+    return f"differs from the {each.compared_with}'s by {each.max_abs_error:.3g} at most"
+
+
+def _write(out: Path, prepared: Path, manifest: Manifest, log: ChangeLog) -> ChangeLog:
+    earlier = _earlier(out)
+    inside = PurePosixPath(manifest.model).parent
+    data = {
+        str(PurePosixPath(each.path).relative_to(inside)): each
+        for each in manifest.files
+        if PurePosixPath(each.path).is_relative_to(inside) and each.path != manifest.model
+    }
+    folder = _folder(out)
+    names = {
+        path: f"{folder.name}/{each.sha256[:_DIGEST]}{PurePosixPath(path).suffix}"
+        for path, each in data.items()
+    }
+    with ExitStack() as undo:
+        if data and not folder.exists():
+            folder.mkdir()
+            undo.callback(folder.rmdir)
+        for path, each in data.items():
+            _copy_data(prepared / each.path, out.parent / names[path], each.sha256, undo)
+        # the log is renamed first, once all of the model is on the disk
+        with replaced(out) as model_stream, replaced(_log(out)) as log_stream:
+            source = prepared / manifest.model
+            if data:
+                model_stream.write(_moved(source, names))
+            else:
+                with source.open("rb") as stream:
+                    shutil.copyfileobj(stream, model_stream, _CHUNK)
+            model_stream.flush()
+            os.fsync(model_stream.fileno())
+            written = [(out.name, Path(model_stream.name))]
+            written += [(name, out.parent / name) for name in dict.fromkeys(names.values())]
+            files = tuple(
+                ArtifactFile(path=name, sha256=_digest(path), size_bytes=path.stat().st_size)
+                for name, path in written
+            )
+            done = log.model_copy(update={"files": files})
+            text = done.model_dump_json(exclude_none=True, indent=2, by_alias=True)
+            log_stream.write(text.encode() + b"\n")
+        undo.pop_all()
+    _remove_stale(out, earlier, done)
+    return done
+
+
+def _copy_data(source: Path, target: Path, sha256: str, undo: ExitStack) -> None:
+    if target.exists() and _digest(target) == sha256:
+        return
+    with replaced(target) as stream, source.open("rb") as data:
+        shutil.copyfileobj(data, stream, _CHUNK)
+    undo.callback(target.unlink)
+
+
+def _moved(model: Path, names: dict[str, str]) -> bytes:
+    """Return the model with its external data under other names."""
+    from enginewright_runtime.graph import graphs  # noqa: PLC0415 - loaded lazily
+
+    proto = graphs.parse(model)
+    for tensor in graphs.walk_tensors(proto):
+        if graphs.external_entries(tensor) is None:
+            continue
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = names[str(PurePosixPath(entry.value))]
+    return bytes(proto.SerializeToString())
+
+
+def _remove_stale(out: Path, earlier: ChangeLog | None, now: ChangeLog) -> None:
+    """Remove the external data of an earlier output that the present one has not."""
+    kept = {each.path for each in now.files}
+    folder = _folder(out)
+    for each in earlier.files if earlier else ():
+        path = out.parent / each.path
+        if each.path not in kept and path.parent == folder:
+            path.unlink(missing_ok=True)
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _earlier(out: Path) -> ChangeLog | None:
+    """Return the log of an earlier output that is still as it was written."""
+    try:
+        log = ChangeLog.model_validate_json(_log(out).read_bytes())
+        unchanged = log.files[0].sha256 == _digest(out)
+    except (OSError, ValidationError, IndexError):
+        return None
+    return log if unchanged else None
+
+
+def _is_source(out: Path, source: str) -> bool:
+    path = Path(source)
+    if "://" in source or not out.exists():
+        return False
+    return any(each.samefile(out) for each in (path, path / out.name) if each.exists())
+
+
+def _log(out: Path) -> Path:
+    return out.with_suffix(".changes.json")
+
+
+def _folder(out: Path) -> Path:
+    return out.with_suffix(".data")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

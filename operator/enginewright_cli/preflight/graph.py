@@ -1,0 +1,144 @@
+"""What the source's graph is made of: read for people, after the stages have had their say."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from enginewright_cli.preflight.result import Graph, OperatorCount, Weight, WeightType
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+_LARGEST_FILE: Final = 2**31 - 1  # bytes; no protobuf is larger
+_MOST_OPERATORS: Final = 100
+_MOST_WEIGHTS: Final = 10
+_STANDARD: Final = frozenset({"", "ai.onnx"})
+# NumPy has them in a byte each
+_PACKED_BITS: Final = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4}
+
+
+def describe(path: Path) -> Graph | None:
+    """Return what the model's graph is made of, without its external data; None: unparsable."""
+    from enginewright_runtime.graph import graphs  # noqa: PLC0415 - loaded lazily
+
+    if path.stat().st_size > _LARGEST_FILE:
+        return None
+    try:
+        model = graphs.parse(path)
+    except graphs.UnparsableError:
+        return None
+    nodes = list(graphs.walk_nodes(model))
+    weights = list(_weights(model, nodes))
+    counts = Counter(map(operator, nodes))
+    read = _read_by(nodes, weights)
+    return Graph(
+        producer=f"{model.producer_name} {model.producer_version}".strip(),
+        opsets={
+            "" if each.domain in _STANDARD else each.domain: each.version
+            for each in model.opset_import
+        },
+        functions=len(model.functions),
+        operator_types=len(counts),
+        operators=tuple(
+            OperatorCount(operator=name, count=count, weight_bytes=read[name])
+            for name, count in counts.most_common(_MOST_OPERATORS)
+        ),
+        weight_types=_by_type(weights),
+        largest_weights=tuple(
+            each.weight
+            for each in sorted(weights, key=lambda each: -each.weight.size_bytes)[:_MOST_WEIGHTS]
+        ),
+        external_bytes=sum(each.weight.size_bytes for each in weights if each.is_outside),
+    )
+
+
+def operator(node: "NodeProto") -> str:
+    """Return the operator's name, with its domain unless that is ai.onnx's."""
+    return node.op_type if node.domain in _STANDARD else f"{node.domain}:{node.op_type}"
+
+
+@dataclass(frozen=True)
+class _Constant:
+    """A constant tensor, and what it is called where it is read."""
+
+    weight: Weight
+    elements: int
+    is_outside: bool
+
+
+def _weights(model: "ModelProto", nodes: Iterable["NodeProto"]) -> Iterator[_Constant]:
+    for graph in _graphs(model.graph, nodes):
+        for tensor in graph.initializer:
+            yield _constant(tensor.name, tensor)
+        for sparse in graph.sparse_initializer:
+            yield _constant(sparse.values.name, sparse.values)
+    for node in nodes:
+        if node.op_type != "Constant" or node.domain not in _STANDARD:
+            continue
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield _constant(next(iter(node.output), ""), attribute.t)
+
+
+def _graphs(graph: "GraphProto", nodes: Iterable["NodeProto"]) -> Iterator["GraphProto"]:
+    yield graph
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield attribute.g
+            yield from attribute.graphs
+
+
+def _constant(name: str, tensor: "TensorProto") -> _Constant:
+    from onnx import TensorProto  # noqa: PLC0415 - loaded lazily
+
+    elements = math.prod(max(0, size) for size in tensor.dims)
+    dtype, bits = _element(tensor.data_type)
+    size = (elements * bits + 7) // 8 if bits else sum(map(len, tensor.string_data))
+    return _Constant(
+        Weight(name=name, dtype=dtype, shape=tuple(tensor.dims), size_bytes=size),
+        elements,
+        tensor.data_location == TensorProto.EXTERNAL,
+    )
+
+
+def _element(kind: int) -> tuple[str, int]:
+    """Return name and bits of an element type; 0 bits: its size is not fixed, or not known."""
+    from onnx import TensorProto, helper  # noqa: PLC0415 - loaded lazily
+
+    if kind == TensorProto.STRING:
+        return "string", 0
+    try:
+        dtype = helper.tensor_dtype_to_np_dtype(kind)
+    except KeyError:
+        return "unknown", 0
+    return dtype.name, _PACKED_BITS.get(dtype.name, dtype.itemsize * 8)
+
+
+def _read_by(nodes: Iterable["NodeProto"], weights: Iterable[_Constant]) -> Counter[str]:
+    """Return the bytes of constants by the operator that reads them first."""
+    sizes = {each.weight.name: each.weight.size_bytes for each in weights}
+    read: Counter[str] = Counter()
+    for node in nodes:
+        for name in node.input:
+            read[operator(node)] += sizes.pop(name, 0)
+    return read
+
+
+def _by_type(weights: Iterable[_Constant]) -> tuple[WeightType, ...]:
+    groups: dict[str, list[_Constant]] = defaultdict(list)
+    for each in weights:
+        groups[each.weight.dtype].append(each)
+    found = [
+        WeightType(
+            dtype=dtype,
+            tensors=len(group),
+            elements=sum(each.elements for each in group),
+            size_bytes=sum(each.weight.size_bytes for each in group),
+        )
+        for dtype, group in groups.items()
+    ]
+    return tuple(sorted(found, key=lambda each: -each.size_bytes))

@@ -1,0 +1,97 @@
+"""What continuous integration shows: JUnit's XML, as Jenkins' schema and GitLab's reader take it.
+
+A model is a test suite and a target a test case, so that a pipeline says "sm75 fails" by itself.
+The schema: jenkinsci/xunit-plugin, junit-10.xsd. GitLab reads of it classname, name, time, failure
+and system-out.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+from xml.etree import ElementTree as ET
+
+from enginewright_cli.preflight.result import Found, Result, TargetResult
+from enginewright_cli.preflight.words import share, visible
+
+_PACKAGE: Final = "enginewright.preflight"
+_TITLE: Final = 300  # characters of the attribute that lists show
+
+
+def document(results: Sequence[Result]) -> str:
+    """Return the XML of one model or several."""
+    suites = [_suite(each) for each in results]
+    root = ET.Element(
+        "testsuites",
+        name=_PACKAGE,
+        tests=str(sum(len(each.targets) for each in results)),
+        failures=str(sum(_failures(each) for each in results)),
+        errors="0",
+        time=_seconds(sum(each.seconds for each in results)),
+    )
+    root.extend(suites)
+    ET.indent(root)
+    text = ET.tostring(root, encoding="unicode")
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
+
+
+def _suite(result: Result) -> ET.Element:
+    suite = ET.Element(
+        "testsuite",
+        name=visible(result.source),
+        tests=str(len(result.targets)),
+        failures=str(_failures(result)),
+        errors="0",
+        skipped="0",
+        time=_seconds(result.seconds),
+    )
+    for name, each in result.targets.items():
+        suite.append(_case(result, name, each))
+    return suite
+
+
+def _case(result: Result, name: str, each: TargetResult) -> ET.Element:
+    case = ET.Element(
+        "testcase", classname=visible(result.source), name=name, time=_seconds(each.seconds)
+    )
+    found = [one for one in result.findings if name in one.targets]
+    if each.verdict == "fail":
+        errors = [one for one in found if one.severity == "error"]
+        failure = ET.SubElement(
+            case,
+            "failure",
+            type=each.reason or "Failed",
+            message=visible(errors[0].message if errors else each.message, _TITLE),
+        )
+        failure.text = visible("\n\n".join(map(_told, errors)) or each.message)
+    output = [*_summary(each), *(_told(one) for one in found if one.severity == "warning")]
+    ET.SubElement(case, "system-out").text = visible("\n\n".join(output))
+    return case
+
+
+def _summary(each: TargetResult) -> list[str]:
+    """Return what is worth knowing of a target that passes, too."""
+    lines = [f"backend {each.backend}: {each.verdict}"]
+    if each.nodes_total is not None:
+        outside = each.compute_share_elsewhere
+        time = f", {share(outside)} of the computing time elsewhere" if outside else ""
+        lines.append(
+            f"{each.nodes_accelerated} of {each.nodes_total} compute nodes on the backend{time}"
+        )
+    lines += [f"changed: {change.message}" for change in each.changes]
+    return ["\n".join(lines)]
+
+
+def _told(found: Found) -> str:
+    nodes = f"\nnodes: {', '.join(found.nodes)}" if found.nodes else ""
+    remedy = f"\nremedy: {found.remedy}" if found.remedy else ""
+    options = "".join(f"\noption: {each}" for each in found.options)
+    return (
+        f"{found.severity} {found.reason} ({found.stage}): {found.message}{nodes}{remedy}{options}"
+    )
+
+
+def _failures(result: Result) -> int:
+    return sum(each.verdict == "fail" for each in result.targets.values())
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3f}"

@@ -1,0 +1,84 @@
+"""How far models are, on a terminal: a row for each, with the stage of every Job."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from typing_extensions import override
+
+from enginewright_cli.preflight.many import Watcher
+from enginewright_cli.preflight.result import Result
+from enginewright_cli.preflight.words import visible
+
+_LONGEST: Final = 80  # characters of a name
+
+
+@contextmanager
+def live(console: Console, models: int) -> Iterator[Watcher]:
+    """Give what hears of the models, and take the rows away in the end."""
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    ) as progress:
+        yield _Live(progress, models)
+
+
+def now(stages: dict[str, str], targets: str, stage: str) -> str:
+    """Note the stage of a Job among those of others; return what is done now, for people.
+
+    Args:
+        stages: by the targets of each Job.
+        targets: of this Job, with commas between.
+        stage: that begins.
+    """
+    begun = set(targets.split(", "))
+    for earlier in [each for each in stages if begun & set(each.split(", ")) and each != targets]:
+        del stages[earlier]
+    stages[targets] = stage
+    return "  ".join(f"{each}: {known}" for each, known in stages.items())
+
+
+class _Live(Watcher):
+    """Rows of a live display, for any thread: what is noted is shown before the next note."""
+
+    def __init__(self, progress: Progress, models: int) -> None:
+        self._progress = progress
+        self._models = models
+        self._done = 0
+        self._lock = threading.Lock()
+        self._rows: dict[str, TaskID] = {}
+        self._stages: dict[str, dict[str, str]] = {}  # by source and targets
+        self._whole = progress.add_task(self._count(), visible=models > 1, total=None)
+
+    def _count(self) -> str:
+        return f"{self._done} of {self._models} models"
+
+    @override
+    def begins(self, source: str) -> None:
+        with self._lock:
+            self._rows[source] = self._progress.add_task(_name(source), total=None)
+            self._stages[source] = {}
+
+    @override
+    def stage(self, source: str, target: str, stage: str) -> None:
+        name = f"{_name(source)}  " if self._models > 1 else ""
+        with self._lock:
+            row = now(self._stages[source], target, stage)
+            self._progress.update(self._rows[source], description=f"{name}{row}")
+
+    @override
+    def ends(self, result: Result) -> None:
+        with self._lock:
+            self._progress.remove_task(self._rows.pop(result.source))
+            self._done += 1
+            self._progress.update(self._whole, description=self._count())
+
+
+def _name(source: str) -> str:
+    return visible(source if len(source) <= _LONGEST else f"…{source[-_LONGEST:]}")

@@ -1,0 +1,108 @@
+"""What people read: one line a target, then what is wrong and what to do about it."""
+
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from enginewright_cli.preflight.result import Found, Result, TargetResult, Verdict
+from enginewright_cli.preflight.words import duration, size, visible
+
+STYLES: Final[dict[Verdict, str]] = {"pass": "green", "warn": "yellow", "fail": "bold red"}
+_SHOWN_NODES: Final = 5
+
+
+def show(result: Result, console: Console) -> None:
+    """Print the result; plain where the console is no terminal."""
+    console.print(_head(result), soft_wrap=True)
+    console.print(Group(_targets(result), *_findings(result)), crop=False)
+
+
+def _head(result: Result) -> Text:
+    text = Text.assemble(_verdict(result.verdict), f"  {visible(result.source)}")
+    model = result.model
+    if model is None:
+        return text
+    known = [size(model.size_bytes)]
+    if model.opset is not None:
+        known += [f"opset {model.opset}", f"IR {model.ir_version}", f"{model.nodes} nodes"]
+    known.append(f"sha256 {model.digest[:12]}")
+    seconds = "an earlier run" if result.cached else f"{result.seconds:.1f} s"
+    return text.append(f"  {', '.join(known)} ({seconds})", style="dim")
+
+
+def _targets(result: Result) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in (
+        "TARGET",
+        "VERDICT",
+        "REASON",
+        "BACKEND",
+        "NODES",
+        "ENGINE",
+        "BUILD",
+        "P50",
+        "P99",
+    ):
+        table.add_column(name, no_wrap=True)
+    for name, each in result.targets.items():
+        table.add_row(
+            name, _verdict(each.verdict), each.reason or "", each.backend, *_figures(each)
+        )
+    return table
+
+
+def _figures(each: TargetResult) -> tuple[str, ...]:
+    nodes = "" if each.nodes_total is None else f"{each.nodes_accelerated}/{each.nodes_total}"
+    engine = "" if each.engine_bytes is None else size(each.engine_bytes)
+    build = "" if each.build_seconds is None else duration(each.build_seconds)
+    latency = each.latency
+    times = (duration(latency.p50), duration(latency.p99)) if latency else ("", "")
+    return nodes, engine, build, *times
+
+
+def _findings(result: Result) -> list[RenderableType]:
+    lines: list[RenderableType] = [
+        Text(f"{name}: {each.scope}", style="dim")
+        for name, each in result.targets.items()
+        if each.scope
+    ]
+    for name, each in result.targets.items():
+        told = any(name in one.targets and one.severity == "error" for one in result.findings)
+        if each.verdict == "fail" and not told:
+            lines.append(Text(f"\n{name}: {visible(each.message)}", style=STYLES["fail"]))
+        lines += [
+            Text(f"\n{name}: changed: {visible(change.message)}", style="cyan")
+            for change in each.changes
+        ]
+    return lines + [line for each in result.findings for line in (_finding(each), *_options(each))]
+
+
+def _finding(finding: Found) -> Text:
+    style = STYLES["fail" if finding.severity == "error" else "warn"]
+    where = ", ".join(finding.targets)
+    text = Text.assemble(
+        ("\n" + finding.severity, style), f" {finding.reason} ({finding.stage}; {where}): "
+    )
+    text.append(visible(finding.message))
+    missing = [node for node in finding.nodes[:_SHOWN_NODES] if node not in finding.message]
+    if missing:
+        rest = finding.node_count - len(finding.nodes[:_SHOWN_NODES])
+        more = f" and {rest} more" if rest > 0 else ""
+        text.append(f"\n  nodes: {visible(', '.join(missing))}{more}", style="dim")
+    if finding.remedy:
+        text.append(f"\n  remedy: {visible(finding.remedy)}", style="bold")
+    return text
+
+
+def _options(finding: Found) -> list[Text]:
+    """Return the options that mend it, never wrapped, so that they can be pasted."""
+    return [
+        Text(f"  option: {visible(each)}", style="bold", no_wrap=True, overflow="ignore")
+        for each in finding.options
+    ]
+
+
+def _verdict(verdict: Verdict) -> Text:
+    return Text(verdict.upper(), style=STYLES[verdict])
