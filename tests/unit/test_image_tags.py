@@ -2,7 +2,7 @@
 
 import sys
 from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -17,7 +17,7 @@ REPOSITORY: Final = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def images() -> ModuleType:
     loader = SourceFileLoader("hack_images", str(REPOSITORY / "hack/images"))
-    module = module_from_spec(spec_from_loader(loader.name, loader, origin=loader.path))  # type: ignore[arg-type]  # it has a loader
+    module = module_from_spec(spec_from_file_location(loader.name, loader.path, loader=loader))  # type: ignore[arg-type]  # it has a loader
     sys.modules[loader.name] = module  # for its dataclasses
     loader.exec_module(module)
     return module
