@@ -36,7 +36,7 @@ from pathlib import Path
 arguments = json.loads(sys.argv[1])
 exec(arguments["before"])
 from enginewright.contract.task import ServeTask
-from enginewright_runtime import logs
+from enginewright_runtime.core import logs
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.serve.server.main import run
 from enginewright_runtime.serve.server.settings import Settings

@@ -31,7 +31,7 @@ _PROGRAM = """
 import json, sys
 from pathlib import Path
 from enginewright.contract.task import ServeTask
-from enginewright_runtime import logs
+from enginewright_runtime.core import logs
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.serve.sidecar.main import run
 from enginewright_runtime.serve.sidecar.settings import Settings

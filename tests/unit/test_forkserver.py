@@ -125,7 +125,7 @@ def test_who_ends_takes_children_along(tmp_path: Path) -> None:
 def test_a_server_that_is_killed_is_replaced(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys, threading\n"
-        "from enginewright_runtime import children\n"
+        "from enginewright_runtime.core import children\n"
         "from enginewright_runtime.core.failure import StageFailure\n"
         "from enginewright_runtime.core.isolation import run_isolated\n"
         f"run_isolated('{HERE}:surroundings', 'looking')\n"

@@ -214,7 +214,7 @@ def test_full_weights_are_wrong_without_vnni(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=X["x"])
     program = (
         "import numpy as np, onnxruntime as ort, sys\n"
-        "from enginewright_runtime import processor\n"
+        "from enginewright_runtime.session import processor\n"
         "assert processor.read().exact_products is False, processor.read()\n"
         "assert processor.read().features[-1] in ('AVX2', 'AVX512'), processor.read()\n"
         "session = ort.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])\n"

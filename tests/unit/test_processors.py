@@ -95,7 +95,7 @@ def test_only_what_all_cores_have_counts() -> None:
 def test_products_are_measured_and_agree_with_what_the_kernel_reports() -> None:
     here = processor.read()
     assert here.exact_products is has_exact_products(here.features)
-    program = "from enginewright_runtime import processor; print(processor.read().to_json())"
+    program = "from enginewright_runtime.session import processor; print(processor.read().to_json())"
     ended = subprocess.run(
         [*without_vnni(), "-c", program], capture_output=True, check=True, timeout=PATIENCE
     )
