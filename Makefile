@@ -11,7 +11,7 @@ IN_TWO := --numprocesses 2 --dist loadfile
 IN_THREE := --numprocesses 3 --dist loadfile
 PYTHON_SOURCES := operator runtime_image tests hack
 
-.PHONY: help demo test images checked unit lint bench format crds dashboards venv clean
+.PHONY: help demo test images checked unit lint bench format crds docs site dashboards venv clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
@@ -27,7 +27,7 @@ test: ## Set everything up and run every test
 	$(RUN)/pytest tests/apiserver tests/cluster $(IN_TWO)
 	$(RUN)/pytest tests/e2e tests/gpu
 
-images:
+images: ## Build the container images
 	nice hack/images build
 
 checked: lint
@@ -54,6 +54,12 @@ format: venv ## Format the Python code
 
 crds: venv ## Generate crds/ and the chart's copy from the typed API
 	hack/crds
+
+docs: venv ## Generate the tables in docs/ from the code
+	hack/docs
+
+site: venv ## Build the documentation's site into build/site
+	hack/site
 
 dashboards: venv ## Generate the chart's Grafana dashboards
 	$(RUN)/python -m hack.monitoring.dashboards

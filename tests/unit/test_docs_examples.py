@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from enginewright_cli.plan.foreseen import Forecast, Step
 
 from tests.support import broken_models as broken
 from tests.support.preflight_runs import Desk
@@ -72,10 +71,3 @@ def test_plan(desk: Desk) -> None:
     told = json.loads(bash(desk, second))
     assert told["models"][0]["steps"][1]["key"]
     assert "no cluster" in told["assumed"][0]
-
-
-@pytest.mark.parametrize("model", [Forecast, Step])
-def test_the_fields_of_a_plan_are_those_of_its_classes(model: type[Forecast | Step]) -> None:
-    for name, field in model.model_fields.items():
-        words = str(field.description).removesuffix(".")
-        assert f"| `{field.alias or name}` | {words} |" in TEXT

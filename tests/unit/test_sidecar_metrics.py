@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from enginewright.contract.verdict import Check
-from enginewright_runtime.serve.sidecar.exposition import Exposition
+from enginewright_runtime.serve.sidecar.exposition import Exposition, Family
 from enginewright_runtime.serve.sidecar.settings import INTERVALS
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -110,7 +110,7 @@ def test_an_opset_beyond_the_runtimes_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("label", ['quote"', "back\\slash", "new\nline", "grüß"])
 def test_label_values_survive(label: str) -> None:
     text = Exposition({"model": label})
-    text.family("gauge", "a_b", "About.", [({"c": label}, 1.5)])
+    text.family(Family("a_b", "gauge", "About.", ("c",)), [({"c": label}, 1.5)])
     (family,) = text_string_to_metric_families(text.text().decode())
     (sample,) = family.samples
     assert (sample.labels, sample.value) == ({"model": label, "c": label}, 1.5)
@@ -134,7 +134,7 @@ def test_another_exposition_follows_as_far_as_it_is_one(
     other: bytes, passed: list[str] | None
 ) -> None:
     text = Exposition({})
-    text.family("gauge", "a", "About.", [({}, 1)])
+    text.family(Family("a", "gauge", "About."), [({}, 1)])
     whole = text.text(other).decode()
     lines = whole.splitlines()[3:]
     assert lines == (other.decode().splitlines() if passed is None else passed)

@@ -41,19 +41,19 @@ class LoopMetrics:
         self.queues = QueueMetrics(registry)
         self.total = Counter(
             "controller_runtime_reconcile",
-            "Reconciles, by controller and result.",
+            "Reconciles, by controller and result; requeue: the pass wrote something and another one follows.",
             ("controller", "result"),
             registry=registry,
         )
         self.errors = Counter(
             "controller_runtime_reconcile_errors",
-            "Reconciles that failed.",
+            "Reconciles that ended with an error.",
             ("controller",),
             registry=registry,
         )
         self.time = Histogram(
             "controller_runtime_reconcile_time_seconds",
-            "How long a reconcile took.",
+            "Duration of a reconcile.",
             ("controller",),
             registry=registry,
             buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60),

@@ -73,7 +73,7 @@ class ModelCollector(Collector):
         leads = self._leads()
         yield GaugeMetricFamily(
             "enginewright_leader",
-            "1 for the process that acts, 0 for one that stands by.",
+            "1 for the replica that acts, 0 for one that stands by.",
             value=leads,
         )
         if not leads:
@@ -91,7 +91,7 @@ class ModelCollector(Collector):
         )
         family = GaugeMetricFamily(
             "enginewright_models",
-            "InferenceModels by condition and its status.",
+            "InferenceModels by condition and status; exposed by the leader alone.",
             labels=("condition", "status"),
         )
         for condition in sorted({condition for condition, _ in counts}):

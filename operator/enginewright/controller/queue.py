@@ -28,28 +28,30 @@ class QueueMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = ("name",)
-        self.depth = Gauge("workqueue_depth", "Keys waiting.", labels, registry=registry)
-        self.adds = Counter("workqueue_adds", "Keys queued.", labels, registry=registry)
+        self.depth = Gauge(
+            "workqueue_depth", "Current number of keys in the queue.", labels, registry=registry
+        )
+        self.adds = Counter("workqueue_adds", "Keys added to the queue.", labels, registry=registry)
         self.retries = Counter(
-            "workqueue_retries", "Keys queued again after a failure.", labels, registry=registry
+            "workqueue_retries", "Keys added again after an error.", labels, registry=registry
         )
         self.wait = Histogram(
             "workqueue_queue_duration_seconds",
-            "How long keys waited for a worker.",
+            "Time that keys waited in the queue for a worker.",
             labels,
             registry=registry,
             buckets=_BUCKETS,
         )
         self.work = Histogram(
             "workqueue_work_duration_seconds",
-            "How long the work on a key took.",
+            "Time that processing a key took.",
             labels,
             registry=registry,
             buckets=_BUCKETS,
         )
         self.unfinished = Gauge(
             "workqueue_unfinished_work_seconds",
-            "Age of all work in progress, added up; it grows without end where workers are stuck.",
+            "Sum of the ages of all work in progress; it keeps growing while workers are stuck.",
             labels,
             registry=registry,
         )

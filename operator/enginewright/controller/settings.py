@@ -40,29 +40,48 @@ class _Document(BaseModel):
     )
 
 
-class _Store(_Document):
+class StoreSettings(_Document):
+    """The claim that every namespace with a model gets."""
+
     claim: _Name
+    """Name of the PersistentVolumeClaim; made where it does not exist."""
     size: _Name
+    """Size that a new claim requests, such as 20Gi."""
     access_mode: Literal["ReadWriteMany", "ReadWriteOnce"]
+    """Access mode of a new claim; ReadWriteOnce is for clusters of one node."""
     storage_class: str | None = None
+    """StorageClass of a new claim; null: the cluster's default."""
 
 
 class _Jobs(JobTemplate):
     model_config = ConfigDict(extra="forbid")
 
 
-class _Settings(_Document):
+class SettingsDocument(_Document):
+    """The document; docs/operator.md shows its fields with the descriptions below them."""
+
     images: Annotated[Mapping[str, _Name], Field(min_length=1)]
+    """Runtime image of each variant: cpu, openvino, gpu (backends cuda and tensorrt), rtx (tensorrt-rtx)."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    """When the pods that the operator creates pull their images."""
     image_pull_secrets: tuple[_Name, ...] = ()
-    store: _Store
+    """Names of Secrets, in the namespaces of the pods, with which images are pulled."""
+    store: StoreSettings
+    """The claim for artefacts in every namespace with a model."""
     openshift: bool = False
+    """Pods name no user and no groups, so that OpenShift assigns them."""
     jobs: _Jobs = _Jobs()
+    """Where all Jobs run: labels, annotations, nodeSelector, tolerations, affinity, runtimeClassName, priorityClassName. A model's spec.build.podTemplate adds to it and wins."""
     propose_classes: bool = True
+    """Propose an AcceleratorClass for each kind of GPU that nodes are labelled with."""
     deployment: _Name | None = None
+    """The operator's own Deployment, owner of what is created in its namespace; also the name of the Lease, else enginewright."""
     watch_namespaces: tuple[_Name, ...] = ()
+    """Namespaces to watch besides the operator's own; empty: all."""
     log_level: Annotated[str, AfterValidator(check_level)] = "info"
+    """debug, info, warning or error."""
     http_port: Annotated[int, Field(ge=1, le=65535)] = 8080
+    """Port of probes and metrics."""
 
 
 def load_settings(environment: Mapping[str, str] = os.environ) -> Settings:
@@ -80,7 +99,7 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> Settings:
             " (the chart writes it; docs/operator.md describes it)"
         )
     try:
-        read = _Settings.model_validate_json(text)
+        read = SettingsDocument.model_validate_json(text)
     except ValidationError as error:
         raise BadSettings(f"{CONFIG_VARIABLE} cannot be used: {summary(error)}") from None
     return Settings(

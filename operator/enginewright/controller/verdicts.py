@@ -69,6 +69,19 @@ class _Pod:
     marked_until: float = 0.0  # as its annotation says, in seconds since 1970
 
 
+def poll_counter(registry: CollectorRegistry) -> Counter:
+    """Return the counter of polls, with a series for every result."""
+    polls = Counter(
+        "enginewright_verdict_polls",
+        "Polls of pods for their verdict or progress, by result: ok, no-answer, bad-answer.",
+        ("result",),
+        registry=registry,
+    )
+    for result in ("ok", "no-answer", "bad-answer"):
+        polls.labels(result)
+    return polls
+
+
 class VerdictPoller:
     """Asks every serving pod for its verdict and every building pod for its progress.
 
@@ -95,14 +108,7 @@ class VerdictPoller:
         self._engine_changed = engine_changed
         self._write = write
         self._wall = wall
-        self._polls = Counter(
-            "enginewright_verdict_polls",
-            "Pods asked for their verdict or their progress, by how they answered.",
-            ("result",),
-            registry=registry,
-        )
-        for result in ("ok", "no-answer", "bad-answer"):
-            self._polls.labels(result)
+        self._polls = poll_counter(registry)
         self._schedule = Schedule(jitter=jitter)
         self._rolling: frozenset[ModelKey] = frozenset()  # models whose pods are being replaced
         self._pods: dict[str, _Pod] = {}  # by uid

@@ -13,7 +13,7 @@ class RestMetrics:
     def __init__(self, registry: CollectorRegistry, client: str = "rest_client") -> None:
         self.requests = Counter(
             f"{client}_requests",
-            "Requests to the API server, by method and status code.",
+            "Requests to the API server, by method and status code; <error>: no answer. Watches are not counted.",
             ("method", "code"),
             registry=registry,
         )

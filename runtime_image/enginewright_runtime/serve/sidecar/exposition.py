@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 CONTENT_TYPE: Final = b"Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -17,6 +17,19 @@ _LINE: Final = re.compile(  # a sample, or what tells of a family; not OpenMetri
 Row = tuple[Mapping[str, str], float]
 
 
+class Family(NamedTuple):
+    """One metric: what its series have in common."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    about: str
+    labels: tuple[str, ...] = ()  # besides the common ones
+
+    def header(self) -> tuple[str, str]:
+        """Return the lines before its series."""
+        return f"# HELP {self.name} {self.about}", f"# TYPE {self.name} {self.kind}"
+
+
 class Exposition:
     """Text that grows by families; `common` labels come first in every series."""
 
@@ -24,18 +37,16 @@ class Exposition:
         self._common = common
         self._lines: list[str] = []
 
-    def family(self, kind: str, name: str, about: str, rows: Iterable[Row]) -> None:
-        """Add one family of type `kind`, gauge or counter; none without rows."""
-        series = [self._series(name, labels, value) for labels, value in rows]
+    def family(self, family: Family, rows: Iterable[Row]) -> None:
+        """Add one gauge or counter; none without rows."""
+        series = [self._series(family.name, labels, value) for labels, value in rows]
         if series:
-            self._lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}", *series]
+            self._lines += [*family.header(), *series]
 
-    def histogram(
-        self, name: str, about: str, buckets: Iterable[tuple[str, int]], total: float
-    ) -> None:
+    def histogram(self, family: Family, buckets: Iterable[tuple[str, int]], total: float) -> None:
         """Add a histogram of one series; `buckets` are upper bound and cumulative count."""
-        rows = list(buckets)
-        self._lines += [f"# HELP {name} {about}", f"# TYPE {name} histogram"]
+        name, rows = family.name, list(buckets)
+        self._lines += family.header()
         self._lines += [
             self._series(f"{name}_bucket", {"le": bound}, count) for bound, count in rows
         ]

@@ -4,14 +4,126 @@ The names are an interface: alerts and dashboards hang on them (docs/sidecar.md 
 """
 
 from collections.abc import Iterator
-from typing import get_args
+from typing import Final, get_args
 
 from enginewright.contract.verdict import Check, CheckState, FallbackVerdict
 
-from enginewright_runtime.serve.sidecar.exposition import Exposition, Row
+from enginewright_runtime.serve.sidecar.exposition import Exposition, Family, Row
 from enginewright_runtime.serve.sidecar.findings import Findings
 from enginewright_runtime.serve.sidecar.told import opset_supported
 
+_PLACEMENT_NODES: Final = Family(
+    "enginewright_placement_nodes",
+    "gauge",
+    "Compute nodes of the model by the execution provider that runs them; nodes inside engines are counted.",
+    ("provider",),
+)
+_FALLBACK_NODES: Final = Family(
+    "enginewright_fallback_nodes",
+    "gauge",
+    "Compute nodes that run on another execution provider than promised.",
+    (),
+)
+_FALLBACK_RATIO: Final = Family(
+    "enginewright_fallback_ratio",
+    "gauge",
+    "Share of the profiled compute time that these nodes take, 0 to 1.",
+    (),
+)
+_FALLBACK_ACTIVE: Final = Family(
+    "enginewright_fallback_active",
+    "gauge",
+    "1 while the model falls back in this way (kind NodeFallback or BackendFallback), with the reason; else 0 with an empty reason.",
+    ("kind", "reason"),
+)
+_PROVIDER_AVAILABLE: Final = Family(
+    "enginewright_provider_available",
+    "gauge",
+    "1 when check provider is ok: the execution provider was created and its driver is present; 0 when it failed.",
+    ("provider",),
+)
+_OPSET_SUPPORTED: Final = Family(
+    "enginewright_opset_supported",
+    "gauge",
+    "1 when the serving ONNX Runtime is the one that the model was prepared for and supports the model's opset.",
+    (),
+)
+_INFO: Final = Family(
+    "enginewright_info",
+    "gauge",
+    "What serves, as the server reports it; always 1.",
+    ("model_digest", "engine_key", "opset", "ort_version", "backend_version"),
+)
+_CHECK: Final = Family(
+    "enginewright_check",
+    "gauge",
+    "1 for the state that the check is in, 0 for the other two.",
+    ("check", "state"),
+)
+_RUNS_FAILING: Final = Family(
+    "enginewright_runs_failing",
+    "gauge",
+    "1 while the server answers and every run of the model fails, with the reason (DeviceLost or RunsFail); else 0 with an empty reason.",
+    ("reason",),
+)
+_PROBE_FAILURES: Final = Family(
+    "enginewright_probe_failures_total", "counter", "Runs of a check that failed.", ("check",)
+)
+_PROBE_DURATION: Final = Family(
+    "enginewright_probe_duration_seconds",
+    "histogram",
+    "Duration of golden inferences, from the first byte sent to the last one received.",
+    (),
+)
+_BASELINE_LATENCY: Final = Family(
+    "enginewright_baseline_latency_seconds",
+    "gauge",
+    "Baseline of the verdict: time in the model for the usual shapes right after loading, by quantile (0.5, 0.9, 0.99).",
+    ("quantile",),
+)
+_USUAL_LATENCY: Final = Family(
+    "enginewright_usual_latency_seconds",
+    "gauge",
+    "Time in the model for the usual shapes, the lower of startup and now; pods of one class are compared by it.",
+    ("shapes",),
+)
+_LATENCY_RATIO: Final = Family(
+    "enginewright_latency_ratio",
+    "gauge",
+    "Current latency over the pod's baseline (probe-latency, live-latency) or over the class's benchmark (class-latency); the worst of what is measured.",
+    ("check",),
+)
+_BASELINE_LOWERED: Final = Family(
+    "enginewright_baseline_lowered_total",
+    "counter",
+    "Times that a baseline proved too high and was measured again.",
+    ("check",),
+)
+_PARITY_MAX_ABS_ERROR: Final = Family(
+    "enginewright_parity_max_abs_error",
+    "gauge",
+    "Largest absolute error in the latest answers to the golden samples.",
+    (),
+)
+
+FAMILIES: Final = (
+    _PLACEMENT_NODES,
+    _FALLBACK_NODES,
+    _FALLBACK_RATIO,
+    _FALLBACK_ACTIVE,
+    _PROVIDER_AVAILABLE,
+    _OPSET_SUPPORTED,
+    _INFO,
+    _CHECK,
+    _RUNS_FAILING,
+    _PROBE_FAILURES,
+    _PROBE_DURATION,
+    _BASELINE_LATENCY,
+    _USUAL_LATENCY,
+    _LATENCY_RATIO,
+    _BASELINE_LOWERED,
+    _PARITY_MAX_ABS_ERROR,
+)
 _KINDS = ("NodeFallback", "BackendFallback")
 
 
@@ -30,29 +142,21 @@ def _placement(findings: Findings, text: Exposition) -> None:
     if placed is None:
         return
     text.family(
-        "gauge",
-        "enginewright_placement_nodes",
-        "Compute nodes of the model by the execution provider that runs them.",
+        _PLACEMENT_NODES,
         [({"provider": name}, count) for name, count in placed.nodes.items()],
     )
     found = placed.fallback
     share = found.compute_share if found.nodes_elsewhere else 0.0
     text.family(
-        "gauge",
-        "enginewright_fallback_nodes",
-        "Compute nodes that run elsewhere than promised.",
+        _FALLBACK_NODES,
         [({}, found.nodes_elsewhere)],
     )
     text.family(
-        "gauge",
-        "enginewright_fallback_ratio",
-        "Share of the compute time of the nodes that run elsewhere, 0 to 1, as profiled.",
+        _FALLBACK_RATIO,
         [] if share is None else [({}, share)],
     )
     text.family(
-        "gauge",
-        "enginewright_fallback_active",
-        "Whether the model falls back, with the reason while it does.",
+        _FALLBACK_ACTIVE,
         _fallback(found),
     )
 
@@ -71,21 +175,15 @@ def _versions(findings: Findings, text: Exposition) -> None:
     states = {found.check: found.state for found in findings.verdict().checks}
     if states[Check.PROVIDER] != "unknown":
         text.family(
-            "gauge",
-            "enginewright_provider_available",
-            "Whether the backend's execution provider was made and its driver is there.",
+            _PROVIDER_AVAILABLE,
             [({"provider": told.provider}, states[Check.PROVIDER] == "ok")],
         )
     text.family(
-        "gauge",
-        "enginewright_opset_supported",
-        "Whether the ONNX Runtime that serves is known to support the model's opset.",
+        _OPSET_SUPPORTED,
         [({}, opset_supported(told, findings.manifest))],
     )
     text.family(
-        "gauge",
-        "enginewright_info",
-        "What serves, as the server tells it; always 1.",
+        _INFO,
         [
             (
                 {
@@ -103,9 +201,7 @@ def _versions(findings: Findings, text: Exposition) -> None:
 
 def _checks(findings: Findings, text: Exposition) -> None:
     text.family(
-        "gauge",
-        "enginewright_check",
-        "Whether a check is in this state.",
+        _CHECK,
         [
             ({"check": found.check, "state": state}, found.state == state)
             for found in findings.verdict().checks
@@ -113,23 +209,18 @@ def _checks(findings: Findings, text: Exposition) -> None:
         ],
     )
     text.family(
-        "gauge",
-        "enginewright_runs_failing",
-        "Whether the server is there and no run of the model succeeds, with the reason while it is so.",
+        _RUNS_FAILING,
         [({"reason": findings.fault or ""}, findings.fault is not None)],
     )
     text.family(
-        "counter",
-        "enginewright_probe_failures_total",
-        "Times that a check was run and failed.",
+        _PROBE_FAILURES,
         [({"check": check}, count) for check, count in findings.board.failures.items()],
     )
 
 
 def _latency(findings: Findings, text: Exposition) -> None:
     text.histogram(
-        "enginewright_probe_duration_seconds",
-        "Golden inferences, from the first byte sent to the last one received.",
+        _PROBE_DURATION,
         findings.probes.buckets(),
         findings.probes.total,
     )
@@ -138,28 +229,20 @@ def _latency(findings: Findings, text: Exposition) -> None:
         (("0.5", baseline.p50), ("0.9", baseline.p90), ("0.99", baseline.p99)) if baseline else ()
     )
     text.family(
-        "gauge",
-        "enginewright_baseline_latency_seconds",
-        "Time in the model of the usual shapes when it had just been loaded, by quantile.",
+        _BASELINE_LATENCY,
         [({"quantile": quantile}, value) for quantile, value in quantiles if value is not None],
     )
     usual = findings.usual_latency
     text.family(
-        "gauge",
-        "enginewright_usual_latency_seconds",
-        "Time in the model of the usual shapes, the lower of at the start and now.",
+        _USUAL_LATENCY,
         [] if usual is None else [({"shapes": usual[0]}, usual[1])],
     )
     text.family(
-        "gauge",
-        "enginewright_latency_ratio",
-        "Time in the model, or until the answer, over what is usual; of what is furthest above it.",
+        _LATENCY_RATIO,
         [({"check": check}, ratio) for check, ratio in findings.latency_ratios().items()],
     )
     text.family(
-        "counter",
-        "enginewright_baseline_lowered_total",
-        "Times that a baseline has proved too high and was taken anew.",
+        _BASELINE_LOWERED,
         [
             ({"check": Check.PROBE_LATENCY}, findings.latency.lowered),
             ({"check": Check.LIVE_LATENCY}, findings.live.lowered),
@@ -167,8 +250,6 @@ def _latency(findings: Findings, text: Exposition) -> None:
     )
     error = findings.parity_max_abs_error
     text.family(
-        "gauge",
-        "enginewright_parity_max_abs_error",
-        "Largest absolute error in the last answers to the golden samples.",
+        _PARITY_MAX_ABS_ERROR,
         [] if error is None else [({}, error)],
     )
