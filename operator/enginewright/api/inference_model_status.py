@@ -29,7 +29,7 @@ class Preparation(ApiModel):
     """Name of the Job that prepares it."""
 
     stage: Text = ""
-    """Stage that runs or ran last: fetch, validate, golden, publish."""
+    """Stage that runs or ran last: fetch, validate, convert, golden, quantize or publish."""
 
     attempt: Count = 0
     """Number of the Job for these inputs, from 1."""
