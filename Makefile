@@ -7,11 +7,11 @@ CLUSTER := hack/cluster/cluster
 CONTEXT ?=
 # a file to one process: some have a cluster of their own
 IN_TWO := --numprocesses 2 --dist loadfile
-# one more than the processors of the smallest machine: many unit tests wait for processes
+# one more than the processors of the smallest machine: many integration tests wait for processes
 IN_THREE := --numprocesses 3 --dist loadfile
 PYTHON_SOURCES := operator runtime_image tests hack
 
-.PHONY: help demo test images checked unit lint bench format crds docs site dashboards venv clean
+.PHONY: help demo test images checked unit integration lint bench format crds docs site dashboards venv clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
@@ -20,6 +20,7 @@ demo: venv ## Show the main job end to end, on the local cluster or on CONTEXT=<
 	CONTEXT='$(CONTEXT)' hack/demo
 
 test: ## Set everything up and run every test
+	$(MAKE) --no-print-directory unit
 	hack/chromium >/dev/null
 	hack/qemu-user >/dev/null
 	# images wait for network and disk, environments likewise; what checks the code does not
@@ -31,12 +32,15 @@ images: ## Build the container images
 	nice hack/images build
 
 checked: lint
+	$(MAKE) --no-print-directory integration
+
+unit: venv ## Run the pure tests: seconds
+	$(RUN)/pytest tests/unit --numprocesses 2 --dist worksteal
+
+integration: venv ## Run the tests that start processes, servers and engines, without a cluster
 	hack/models >/dev/null
 	hack/source-servers >/dev/null
-	$(MAKE) --no-print-directory unit
-
-unit: venv ## Run the tests that need no cluster
-	$(RUN)/pytest tests/unit $(IN_THREE)
+	$(RUN)/pytest tests/integration $(IN_THREE)
 
 lint: venv ## Check style, types, imports, shell scripts, the chart and drift of the CRDs
 	hack/lint

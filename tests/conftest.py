@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 LIMITS = {  # layer -> seconds that one test may take, and that the layer should take, of all processes
-    "unit": (120, 1200),
+    "unit": (120, 150),
+    "integration": (120, 1200),
     "apiserver": (240, 420),
     "cluster": (400, 240),
     "e2e": (600, 1200),

@@ -91,7 +91,7 @@ def _alerts(board: dashboard.Dashboard, matchers: str) -> None:
 
 
 def main() -> int:
-    """Write the files; tests/unit/test_monitoring_dashboards.py fails where they differ."""
+    """Write the files; tests/integration/test_monitoring_dashboards.py fails where they differ."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     files = wanted()
     for path in FOLDER.glob("*.json"):

@@ -1,12 +1,8 @@
 """`enginewright plan` without a cluster: its predictions come true in the world that plans are tested in."""
 
-import json
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from enginewright.contract.keys import prepared_key
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import ENGINE_STAGES, PREPARE_STAGES
@@ -20,13 +16,10 @@ from enginewright_cli.plan.foreseen import (
     Refusal,
     Step,
 )
-from enginewright_cli.plan.manifest import Applied, ManifestError, read
+from enginewright_cli.plan.manifest import Applied
 from enginewright_cli.plan.surroundings import Surroundings, facts, live_model
 
 from tests.support.plan_world import DIGEST, GPU_IMAGE, MODEL, NAMESPACE, World, published
-from tests.support.preflight_runs import COMMAND, Desk
-
-pytestmark = pytest.mark.unit
 
 API = "enginewright.dev/v1alpha1"
 ENGINE = "InferenceEngine"
@@ -299,50 +292,6 @@ def test_a_class_that_serves_no_more_is_deleted_once_another_does() -> None:
     assert actions(found)[-2:] == ["make Deployment", "delete Deployment"]
 
 
-def write(desk: Desk, *bodies: dict[str, Any]) -> str:
-    path = desk.root / "manifest.yaml"
-    path.write_text(yaml.safe_dump_all(bodies))
-    return path.name
-
-
-def plan(desk: Desk, *arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":
-    return desk.run("plan", *arguments, command=COMMAND, **options)
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
-
-
-NOWHERE = {"KUBECONFIG": "/nonexistent/config"}
-
-
-def test_saved_facts_are_planned_on_again(desk: Desk) -> None:
-    world = serving()
-    (desk.root / "facts.yaml").write_text(around(world, exists=True).to_yaml())
-    body = manifest({**world.spec, "replicas": 3})
-    done = plan(desk, "-f", write(desk, body), "--facts", "facts.yaml", "--json")
-    told = json.loads(done.stdout)
-    assert (done.returncode, list(told)) == (0, ["schema", "models", "assumed", "ignored"])
-    assert told["models"][0]["verdict"] == "changes"
-    assert told["models"][0]["serving"] == world.status["serving"]["revision"]
-    again = plan(desk, "-f", "manifest.yaml", "--facts", "facts.yaml", "--save-facts", "copy.yaml")
-    assert again.returncode == 0
-    assert "change  Deployment" in again.stdout
-    assert "spec.replicas: 1 → 3" in again.stdout
-    first = Surroundings.read(desk.root / "facts.yaml")
-    assert Surroundings.read(desk.root / "copy.yaml") == first
-
-
-def test_without_a_cluster_it_assumes_and_says_so(desk: Desk) -> None:
-    body = manifest({"source": PINNED})
-    for arguments in ((), ("--offline",)):
-        done = plan(desk, "-f", write(desk, body), *arguments, environment=NOWHERE)
-        assert done.returncode == 0
-        assert "CHANGES  InferenceModel shop/resnet (new)" in done.stdout
-        assert "assumed: no cluster: one class cpu" in done.stdout
-
-
 def test_an_engine_of_tensorrt_is_whole_or_none_and_the_plan_says_so() -> None:
     """Budget or not: ONNX Runtime's TensorRT provider loads no engine of a part."""
     budget = {"policy": "Budget", "maxNodeShare": "10%"}
@@ -357,106 +306,6 @@ def test_an_engine_of_tensorrt_is_whole_or_none_and_the_plan_says_so() -> None:
     rtx = World(source=PINNED, fallback=budget).has_gpus()
     (step,) = [each for each in foreseen(rtx, exists=False).steps if each.kind == ENGINE]
     assert step.message == ""
-
-
-def test_classes_of_the_manifest_take_the_place_of_the_assumed_one(desk: Desk) -> None:
-    accelerator = {
-        "apiVersion": API,
-        "kind": "AcceleratorClass",
-        "metadata": {"name": "l4"},
-        "spec": {
-            "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-L4"},
-            "resourceName": "nvidia.com/gpu",
-            "computeCapability": "8.9",
-            "aheadOfTime": True,
-            "backends": ["tensorrt-rtx"],
-        },
-    }
-    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
-    name = write(desk, manifest({"source": PINNED}), accelerator, service)
-    told = json.loads(plan(desk, "-f", name, "--offline", "--json").stdout)
-    (model,) = told["models"]
-    assert (model["backend"], model["verdict"]) == ("tensorrt-rtx", "changes")
-    assert told["ignored"] == ["Service"]
-
-
-def test_a_spec_that_would_not_be_stored_is_refused_with_its_field(desk: Desk) -> None:
-    body = manifest({"source": {"url": SOURCE["uri"]}, "precision": "FP8"})
-    done = plan(desk, "-f", write(desk, body, manifest({"source": SOURCE}, "b")), "--offline")
-    assert done.returncode == 1
-    assert "REFUSED  InferenceModel shop/resnet" in done.stdout
-    assert "InvalidSpec: spec.source.url: unknown field; did you mean uri?" in done.stdout
-    assert "CHANGES  InferenceModel shop/b" in done.stdout
-
-
-def test_a_namespace_that_yaml_takes_for_a_number_is_refused(desk: Desk) -> None:
-    body = manifest({"source": SOURCE})
-    body["metadata"]["namespace"] = 12
-    done = plan(desk, "-f", write(desk, body), "--offline")
-    assert done.returncode == 1, done.stderr
-    assert "InvalidSpec: metadata.namespace: write lowercase letters" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("a: [", "manifest.yaml is no YAML: while parsing"),
-        ("- 1", "manifest.yaml: document 1 is no Kubernetes object: it has no kind"),
-        ("kind: Pod\nmetadata: {name: p}", "manifest.yaml holds no InferenceModel, but Pod"),
-        ("", "manifest.yaml holds no InferenceModel"),
-        ("kind: List\nitems: 5", "manifest.yaml: document 1: items of a List must be a list"),
-        ("[" * 3000 + "]" * 3000, "manifest.yaml is nested too deeply"),
-        ("kind: List\nitems: &i [{kind: List, items: *i}]", "manifest.yaml is nested too deeply"),
-    ],
-)
-def test_a_manifest_that_is_none_is_told(desk: Desk, text: str, words: str) -> None:
-    (desk.root / "manifest.yaml").write_text(text)
-    with pytest.raises(ManifestError, match=r"manifest\.yaml"):
-        read(str(desk.root / "manifest.yaml"))
-    done = plan(desk, "-f", "manifest.yaml", "--offline")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"enginewright plan: {words}" in done.stderr
-
-
-def test_other_ways_not_to_come_to_a_plan(desk: Desk) -> None:
-    name = write(desk, manifest({"source": SOURCE}))
-    for arguments, words in (
-        (("-f", "gone.yaml", "--offline"), "gone.yaml: No such file or directory"),
-        (("-f", name, "--facts", "gone.yaml"), "gone.yaml: No such file or directory"),
-        (("-f", name, "--facts", name), "images: Field required"),
-        (("-f", name, "--facts", name, "--offline"), "give --offline or --facts, not both"),
-        (("-f", name, "--offline", "--save-facts", "no/x.yaml"), "No such file or directory"),
-    ):
-        done = plan(desk, *arguments)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert words in done.stderr
-
-
-def test_a_cluster_that_does_not_answer_is_told_with_the_way_around(desk: Desk) -> None:
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
-        "users": [{"name": "u", "user": {}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "x",
-    }
-    (desk.root / "config").write_text(yaml.safe_dump(config))
-    name = write(desk, manifest({"source": SOURCE}))
-    done = plan(desk, "-f", name, environment={"KUBECONFIG": str(desk.root / "config")})
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "the cluster does not answer" in done.stderr
-    assert "without a cluster, give --offline" in done.stderr
-
-
-def test_a_manifest_from_standard_input(desk: Desk) -> None:
-    text = json.dumps({"kind": "List", "items": [manifest({"source": SOURCE})]})
-    process = desk.start(
-        "plan", "-f", "-", "--offline", "--json", command=COMMAND, stdin=subprocess.PIPE
-    )
-    out, words = process.communicate(text, timeout=60)
-    assert (process.returncode, words) == (0, "")
-    assert json.loads(out)["models"][0]["name"] == MODEL
 
 
 def test_every_field_of_the_json_is_described() -> None:

@@ -14,8 +14,6 @@ from enginewright.plan.resolve import Target, resolve
 from tests.support.plan_world import DIGEST, World, accelerator_class, published
 from tests.unit.test_cli_plan import PINNED, SOURCE, foreseen, key_of, serving, steps
 
-pytestmark = pytest.mark.unit
-
 OTHER = "e" * 64
 OTHER_URI = "https://models.example/other.onnx"
 SECRET = {"secretRef": {"name": "reader"}}

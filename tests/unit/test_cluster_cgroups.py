@@ -8,8 +8,6 @@ import pytest
 from driver import cgroups
 from driver.errors import ClusterError
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

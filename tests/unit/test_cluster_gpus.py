@@ -5,8 +5,6 @@ from driver import gpus
 from driver.errors import ClusterError
 from driver.layout import Gpus
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize(
     ("text", "expected", "resource"),

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 from driver.errors import ClusterError
-from driver.images import archive_binary, canonical, inspect
-
-pytestmark = pytest.mark.unit
+from driver.images import canonical, inspect
 
 
 def _archive(path: Path, members: dict[str, object]) -> Path:
@@ -32,31 +30,6 @@ def _oci(path: Path, name: str, digest: str) -> Path:
 def _binary(path: Path, content: bytes) -> Path:
     path.write_bytes(content)
     return path
-
-
-def test_an_image_of_a_binary_names_itself_and_holds_the_binary(tmp_path: Path) -> None:
-    archive = tmp_path / "pause.tar"
-    archive_binary(_binary(tmp_path / "pause", b"\x7fELF"), "localhost/pause:1", archive)
-    assert inspect(archive).references == ("localhost/pause:1",)
-    with tarfile.open(archive) as tar:
-        layer = tar.extractfile("layer.tar")
-        assert layer is not None
-        with tarfile.open(fileobj=layer) as files:
-            member = files.getmember("pause")
-            assert member.mode == 0o755
-            content = files.extractfile(member)
-            assert content is not None
-            assert content.read() == b"\x7fELF"
-
-
-def test_the_digest_follows_the_content_not_the_file(tmp_path: Path) -> None:
-    digests = []
-    for number, content in enumerate((b"one", b"one", b"two")):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        archive_binary(_binary(folder / "tool", content), "localhost/tool:1", folder / "tool.tar")
-        digests.append(inspect(folder / "tool.tar").digest)
-    assert digests[0] == digests[1] != digests[2]
 
 
 def test_reads_an_oci_archive(tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ from driver import cli, layout, network
 from driver.layout import Cluster, Gpus, Settings
 from driver.members import is_marked
 
-pytestmark = pytest.mark.unit
-
 
 def test_nodes_share_no_address_and_no_pod_range() -> None:
     nodes = [Cluster("x").node(index) for index in range(1, 10)]

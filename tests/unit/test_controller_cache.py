@@ -18,8 +18,6 @@ from enginewright.kube.resources import (
     Resource,
 )
 
-pytestmark = pytest.mark.unit
-
 
 def obj(name: str, version: int, uid: str = "u1", **rest: Any) -> dict[str, Any]:
     metadata = {"namespace": "ns", "name": name, "uid": uid, "resourceVersion": str(version)}

@@ -16,8 +16,6 @@ from enginewright.plan.types import Config, StoreConfig
 
 from tests.support.fake_kube import FakeKube
 
-pytestmark = pytest.mark.unit
-
 
 class World:
     def __init__(self) -> None:

@@ -7,8 +7,6 @@ from enginewright.controller.drift import holds
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytestmark = pytest.mark.unit
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: (

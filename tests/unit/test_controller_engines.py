@@ -24,8 +24,6 @@ from prometheus_client import CollectorRegistry
 from tests.support.engine_world import CONFIG, ENGINE, NAMESPACE, engine_spec, published_engine
 from tests.support.fake_kube import FakeKube
 
-pytestmark = pytest.mark.unit
-
 KEY = EngineKey(NAMESPACE, ENGINE)
 JOB_NAME = "batch.kubernetes.io/job-name"
 

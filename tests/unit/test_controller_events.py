@@ -14,8 +14,6 @@ from enginewright.plan.types import EventIntent
 
 from tests.support.fake_kube import FakeKube
 
-pytestmark = pytest.mark.unit
-
 MODEL = {
     "apiVersion": "enginewright.dev/v1alpha1",
     "kind": "InferenceModel",

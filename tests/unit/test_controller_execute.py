@@ -16,8 +16,6 @@ from enginewright.plan.types import ObjectRef
 
 from tests.support.fake_kube import FakeKube
 
-pytestmark = pytest.mark.unit
-
 OWNER = {"apiVersion": "enginewright.dev/v1alpha1", "kind": "InferenceModel", "name": "m"}
 
 

@@ -19,8 +19,6 @@ from enginewright.plan.types import Config, StoreConfig
 
 from tests.support.fake_kube import FakeKube
 
-pytestmark = pytest.mark.unit
-
 CONFIG = Config(
     namespace="system",
     images={"cpu": "cpu:1"},

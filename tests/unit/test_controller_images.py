@@ -20,8 +20,6 @@ from enginewright.plan.types import Config, StoreConfig
 
 from tests.support.fake_kube import FakeKube
 
-pytestmark = pytest.mark.unit
-
 CPU, OPENVINO = "example.com/cpu:1", "example.com/openvino:1"
 KEY = image_hash(CPU)
 START = datetime(2026, 1, 1, tzinfo=UTC)

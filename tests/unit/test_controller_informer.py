@@ -20,8 +20,6 @@ from enginewright.kube.resources import (
 from tests.support.fake_kube import FakeKube
 from tests.support.virtual_time import run
 
-pytestmark = pytest.mark.unit
-
 
 class World:
     def __init__(self) -> None:

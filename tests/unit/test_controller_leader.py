@@ -29,8 +29,6 @@ from hypothesis import strategies as st
 from tests.support.fake_kube import FakeKube
 from tests.support.virtual_time import run
 
-pytestmark = pytest.mark.unit
-
 T = TypeVar("T")
 KEY = ("home", "enginewright")
 ELSEWHERE = ("staging", "enginewright")

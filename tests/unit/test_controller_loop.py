@@ -12,8 +12,6 @@ from prometheus_client import CollectorRegistry
 
 from tests.support.virtual_time import run
 
-pytestmark = pytest.mark.unit
-
 
 def make(
     reconcile: Callable[[str], Awaitable[Outcome]], registry: CollectorRegistry | None = None

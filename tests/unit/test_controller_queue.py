@@ -8,8 +8,6 @@ from prometheus_client import CollectorRegistry
 
 from tests.support.virtual_time import run
 
-pytestmark = pytest.mark.unit
-
 
 def make_queue(registry: CollectorRegistry | None = None, jitter: float = 1.0) -> WorkQueue[str]:
     metrics = QueueMetrics(registry or CollectorRegistry())

@@ -29,8 +29,6 @@ from tests.support.fake_kube import FakeKube
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.unit
-
 KEY = ModelKey("ns", "m")
 CONFIG = Config(
     namespace="system",

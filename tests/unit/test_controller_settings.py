@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 from enginewright.controller.settings import BadSettings, Settings, load_settings
 
-pytestmark = pytest.mark.unit
-
 DOCUMENT = {
     "images": {"cpu": "example.com/cpu:1"},
     "imagePullPolicy": "Always",

@@ -6,14 +6,11 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.verdict import RELEASE_ANNOTATION, RELEASE_SECONDS, Check, Verdict
-from enginewright.controller import polled
 from enginewright.controller.cache import Cache
 from enginewright.controller.observe import POD
 from enginewright.controller.polled import Served, question, releasable
@@ -21,7 +18,7 @@ from enginewright.controller.polling import FAST, RATE, SWEEP, Schedule, sweep_i
 from enginewright.controller.routing import ModelKey
 from enginewright.controller.verdicts import CONCURRENCY, EXPIRY, SILENCE, VerdictPoller
 from enginewright.kube.errors import Forbidden, KubeError
-from enginewright.kube.pod_http import BadAnswer, DirectPodHttp, NoAnswer, PodAddress
+from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodAddress
 from enginewright.kube.resources import DEPLOYMENTS, PODS
 from enginewright.observed.deployments import deployment_view
 from enginewright.observed.pods import PodView, pod_view
@@ -29,11 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from tests.support.serving import free_port, linear_model
-from tests.support.sidecar import Sidecar, artifact
 from tests.support.virtual_time import run
-
-pytestmark = pytest.mark.unit
 
 RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
 KEEPS = {"active": False}
@@ -622,34 +615,6 @@ def test_a_bug_stops_neither_the_poller_nor_the_pod(caplog: pytest.LogCaptureFix
 
     play(scene)
     assert "a bug" in caplog.text
-
-
-async def test_the_real_sidecar_is_understood(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = artifact(tmp_path, linear_model(), [{"x": np.ones((1, 8), np.float32)}])
-    # No server beside it: that, too, is a verdict.
-    with Sidecar(tmp_path, task, free_port()) as sidecar:
-        monkeypatch.setattr(polled, "SIDECAR_PORT", sidecar.port)
-        world = World()
-        world.add_pod(model=task.model, revision=task.revision, podIP="127.0.0.1")
-        woken: asyncio.Queue[ModelKey] = asyncio.Queue()
-        poller = VerdictPoller(
-            world.cache,
-            DirectPodHttp(),
-            CollectorRegistry(),
-            changed=woken.put_nowait,
-            engine_changed=lambda *_: None,
-            write=world.write,
-        )
-        poller.start()
-        try:
-            assert await asyncio.wait_for(woken.get(), 20) == ModelKey("ns", task.model)
-            kept = poller.verdicts_of(world.pods())["p"]
-        finally:
-            await poller.stop()
-        assert (kept.revision, kept.ready, kept.admitted) == (task.revision, False, False)
-        assert {each.check for each in kept.checks} == set(Check)
 
 
 # Builds

@@ -1,12 +1,9 @@
 """What is planned for a model's versions: nothing where they suit, a way down, or a refusal."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from enginewright.contract.reasons import Reason
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.element_types import types_of
 from enginewright_runtime.prepare.convert import Action, plan
 from enginewright_runtime.prepare.convert.ir_versions import newer_than
 from onnx import TensorProto, helper
@@ -16,19 +13,6 @@ from tests.support.converting import attention, copy, one, recipe, weight
 
 INT32 = TensorProto.INT32
 INT64 = TensorProto.INT64
-
-
-def test_real_models_that_suit_are_left_alone(models: Path) -> None:
-    found = sorted(models.rglob("*.onnx"))
-    assert len(found) >= 10
-    for path in found:
-        assert plan(graphs.parse(path), recipe()).steps == (), path
-
-
-@pytest.mark.parametrize("backend", ["tensorrt", "tensorrt-rtx", "openvino", "cuda"])
-def test_what_suits_the_cpu_suits_any_backend(models: Path, backend: str) -> None:
-    for path in models.rglob("*.onnx"):
-        assert plan(graphs.parse(path), recipe(backend=backend)).steps == ()
 
 
 def test_the_number_alone_where_no_node_is_newer() -> None:
@@ -194,16 +178,3 @@ def test_no_weights_are_needed() -> None:
     """The external data does not exist."""
     model = external("nowhere.bin")
     assert plan(model, recipe(target_opset=13)).refusal is None
-
-
-def test_types_pass_through_operators_and_bodies(models: Path) -> None:
-    types = types_of(graphs.parse(next(models.rglob("silero_vad_half.onnx"))))
-    assert types["stateN"] == "tensor(float)"
-    assert set(types.values()) == {"tensor(float)", "tensor(int64)", "tensor(bool)"}
-    nodes = [
-        helper.make_node("Cast", ["x"], ["half"], to=TensorProto.FLOAT16),
-        helper.make_node("Exp", ["half"], ["power"]),
-        helper.make_node("Shape", ["power"], ["y"]),
-    ]
-    found = types_of(build(nodes, [value("x", 1, 4)], [value("y", 2, kind=INT64)]))
-    assert (found["power"], found["y"]) == ("tensor(float16)", "tensor(int64)")

@@ -1,8 +1,6 @@
 """The generated definitions: whole, bounded, described, and never behind the models."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -143,31 +141,6 @@ def test_a_default_fills_in_through_empty_objects() -> None:
 def test_a_keyword_that_has_no_place_is_an_error() -> None:
     with pytest.raises(ValueError, match="no place for exclusiveMinimum"):
         structural({"type": "integer", "exclusiveMinimum": 0}, {})
-
-
-def test_the_files_are_what_the_models_say() -> None:
-    subprocess.run([str(REPOSITORY / "hack/crds"), "--check"], check=True, timeout=60)
-
-
-def test_drift_is_told(tmp_path: Path) -> None:
-    """In a copy of the tree, since the check looks at the tree it lies in."""
-    for name in ("hack/crds.py", "crds", "charts/enginewright/files/crds"):
-        target = tmp_path / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["cp", "-r", str(REPOSITORY / name), str(target)], check=True)
-    changed = tmp_path / "crds/enginewright.dev_inferencemodels.yaml"
-    changed.write_text(changed.read_text().replace("shortNames", "longNames"))
-    (tmp_path / "crds/leftover.yaml").write_text("a: b\n")
-    check = [sys.executable, str(tmp_path / "hack/crds.py"), "--check"]
-    told = subprocess.run(check, capture_output=True, text=True, check=False, timeout=60)
-    assert told.returncode == 1
-    assert "-    longNames:" in told.stdout
-    assert "+    shortNames:" in told.stdout
-    assert "-a: b" in told.stdout
-    assert "run hack/crds" in told.stderr
-    subprocess.run(check[:-1], check=True, timeout=60)
-    assert subprocess.run(check, check=False, timeout=60).returncode == 0
-    assert not (tmp_path / "crds/leftover.yaml").exists()
 
 
 def test_the_charts_copy_differs_only_in_what_keeps_it() -> None:

@@ -1,8 +1,6 @@
 """What a failed run's words are taken for, and how a search goes on after a crash."""
 
-import json
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +12,6 @@ from enginewright_runtime.prepare.sizes.discovery.problem import Problem, is_swi
 from enginewright_runtime.prepare.sizes.discovery.ranges import Caps, explore
 from enginewright_runtime.prepare.sizes.discovery.search import ExhaustedError, Outcome, search
 from onnx import TensorProto, helper, numpy_helper
-
-from tests.support.open_models import OPEN
-from tests.unit.test_discovery_models import found, profiles_of
 
 
 def problem(**inputs: tuple[int | str | None, ...]) -> Problem:
@@ -71,23 +66,6 @@ def test_the_end_of_all_runs_leaves_what_ran() -> None:
     assert all(corner == about.start for corner in corners.values())
     nothing = search(about, lambda *_: (_ for _ in ()).throw(ExhaustedError))
     assert nothing.point is None
-
-
-def test_after_a_crash_nothing_runs_twice_and_the_point_is_left_out(tmp_path: Path) -> None:
-    """The journal of a process that ended in the midst of its fifth run."""
-    model = OPEN["voice_activity"]()
-    whole = found(tmp_path / "whole.onnx", model)
-    journal = (tmp_path / "whole.jsonl").read_text().splitlines()
-    crashed = json.loads(journal[8])
-    assert len(crashed) == 1, "begun"
-    (tmp_path / "again.jsonl").write_text("\n".join(journal[:9]) + "\n")
-    again = found(tmp_path / "again.onnx", model)
-    begun = [json.loads(each) for each in (tmp_path / "again.jsonl").read_text().splitlines()]
-    keys = [each[0] for each in begun if len(each) == 1]
-    assert len(keys) == len(set(keys))
-    assert [each for each in begun if each[0] == crashed[0]] == [crashed], "it is not run again"
-    assert profiles_of(again)
-    assert whole["profiles"] is not None
 
 
 def test_clues_of_many_inputs_cost_no_more_than_their_nodes() -> None:

@@ -6,8 +6,6 @@ import pytest
 
 from hack import docs
 
-pytestmark = pytest.mark.unit
-
 PAGES = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
 
 

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 import pytest
 
-pytestmark = pytest.mark.unit
-
 REPOSITORY = Path(__file__).parents[2]
 _NAMED_TEST = re.compile(r"`(tests/[a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")
 

@@ -1,10 +1,7 @@
 """What engines can be built for, and which of them can be served: each table against its library."""
 
 import importlib
-import subprocess
-from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
 from enginewright.contract.engines import (
@@ -21,8 +18,6 @@ from enginewright.contract.images import COMPILED_BACKENDS, DEVICE_BACKENDS
 from enginewright.contract.manifest import TensorSpec
 from enginewright.contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.engine import builder, verify
-from enginewright_runtime.graph import graphs
 from enginewright_runtime.prepare.convert.planning import is_function
 from enginewright_runtime.probe import probe
 from enginewright_runtime.rules.serving import UNKNOWN_TO_TENSORRT
@@ -30,18 +25,11 @@ from enginewright_runtime.session import tensorrt_rtx
 from enginewright_runtime.session.cuda import CudaBackend
 from enginewright_runtime.session.driver import Device
 from enginewright_runtime.session.loading import create
-from onnx import TensorProto, defs, helper
+from onnx import defs, helper
 
 from tests.support import rtx_devices
-from tests.support.engines import EnginePlace, matmul, mixed, order, recipe
-from tests.support.fatbins import code_of
-from tests.support.tensorrt_claims import TensorRtProvider, engine, relu
 
 RTX = "tensorrt-rtx"
-CAPABILITIES = (
-    *("5.0", "6.1", "7.0", "7.2", "7.5", "8.0", "8.6", "8.7", "8.9", "9.0"),
-    *("10.0", "10.3", "11.0", "12.0", "12.1", "13.0"),
-)
 
 
 def test_every_backend_with_engines_is_in_both_tables() -> None:
@@ -57,58 +45,6 @@ def test_the_library_itself_says_what_it_builds_for() -> None:
     assert known == Capabilities(frozenset(f"{each[:-1]}.{each[-1]}" for each in digits))
 
 
-def test_the_provider_itself_says_which_devices_it_takes(tmp_path: Path) -> None:
-    """The shipped plug-in's own check, run with a device of each compute capability."""
-    taken = rtx_devices.taken(CAPABILITIES, tmp_path)
-    assert taken == {each for each in CAPABILITIES if serves(RTX, each)}
-
-
-def test_the_provider_itself_says_which_types_it_takes() -> None:
-    """Its `GetCapability` tests types of inputs and outputs by one mask of bits: both tests of it."""
-    types = {
-        graphs.inputs_of(_of_type(each))[0].dtype: each for each in TensorProto.DataType.values()
-    }
-    mask = sum(1 << types[name] for name in PROVIDERS[RTX].types or () if name in types)
-    where, size = next(
-        found
-        for name, found in rtx_devices.symbols().items()
-        if "GetCapabilityImpl" in name and name.endswith(".part.0")
-    )
-    code = rtx_devices.library().read_bytes()[where : where + size]
-    assert code.count(mask.to_bytes(4, "little")) == 2
-    assert metadata.version("onnxruntime-ep-nv-tensorrt-rtx-cu13") == "0.5.0", "look at it again"
-
-
-def test_the_tensorrt_provider_claims_an_engine_of_the_whole_model_only(
-    gpu_python: Path, tmp_path: Path
-) -> None:
-    """The real onnxruntime-gpu: what it claims it tries to read, and what it does not has no provider."""
-    provider = TensorRtProvider(gpu_python, tmp_path)
-    claimed = "TensorRT EP could not deserialize engine from cache"
-    left = "Provider type for EPContext node with name 'part-"
-    assert claimed in provider.said(engine("x", "y"))
-    parts = [
-        provider.said(engine("x", "h"), relu("h", "y")),
-        provider.said(relu("x", "h"), engine("h", "y")),
-        provider.said(engine("x", "h"), engine("h", "y")),
-    ]
-    assert all(left in words and claimed not in words for words in parts), parts
-    assert not PROVIDERS["tensorrt"].loads_parts
-
-
-def test_the_cuda_provider_holds_code_for_these_devices(gpu_python: Path) -> None:
-    """The real onnxruntime-gpu: machine code for each, and nothing that newer devices compile."""
-    shown = subprocess.run(
-        [str(gpu_python), "-c", "import onnxruntime; print(onnxruntime.__path__[0])"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    found = code_of(Path(shown.strip()) / "capi/libonnxruntime_providers_cuda.so")
-    assert not found.ptx
-    assert PROVIDERS["cuda"].capabilities == Capabilities(found.machine, binary=True)
-
-
 @pytest.mark.parametrize("capability", ["7.0", "10.0"])
 def test_a_device_that_cuda_has_no_code_for_says_why(
     capability: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -121,12 +57,6 @@ def test_a_device_that_cuda_has_no_code_for_says_why(
     ) as caught:
         create("cuda", tmp_path / "model.onnx", device=device)
     assert caught.value.reason is Reason.PROVIDER_REFUSED
-
-
-def _of_type(element: int) -> Any:
-    model = matmul()
-    model.graph.input[0].type.tensor_type.elem_type = element
-    return model
 
 
 def test_operators_that_no_engine_holds() -> None:
@@ -185,18 +115,6 @@ def test_a_double_is_built_and_not_served() -> None:
     assert unserved_tensors("tensorrt", found) == unserved_tensors("cpu", found) == ()
 
 
-@pytest.mark.parametrize("capability", ["7.5", "8.0", "9.0"])
-def test_no_engine_is_built_that_cannot_be_served(capability: str, tmp_path: Path) -> None:
-    place = EnginePlace(tmp_path, in_process=True)
-    place.prepare_model(matmul())
-    outcomes = place.build_engine(place.engine_task(recipe(capability)))
-    assert list(outcomes) == ["lookup", "build"]
-    report = outcomes["build"].report
-    assert report.reason is Reason.ENGINE_INCOMPATIBLE
-    assert "choose backend tensorrt or cuda" in report.message
-    assert not list((tmp_path / "work").rglob("*.engine"))
-
-
 def test_a_pod_on_such_a_device_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorrt_rtx.TensorRtRtxBackend, "missing_libraries", lambda _: ())
     device = Device(Driver(needed=True, present=True), "7.5")
@@ -204,14 +122,6 @@ def test_a_pod_on_such_a_device_says_why(tmp_path: Path, monkeypatch: pytest.Mon
         create(RTX, tmp_path / "model.onnx", device=device)
     assert caught.value.reason is Reason.ENGINE_INCOMPATIBLE
     assert "takes 8.6, 8.9, 12.0 and newer only" in caught.value.message
-
-
-def test_builder_and_provider_carry_one_version() -> None:
-    """What is installed here: the lock of the image is that of the tests."""
-    assert tensorrt_rtx.TensorRtRtxBackend().conflict() is None
-    wanted = metadata.version("tensorrt-rtx-cu13-libs")
-    assert tensorrt_rtx.TensorRtRtxBackend().version() == wanted
-    assert probe().backends[RTX] == wanted
 
 
 def test_an_image_of_two_versions_is_refused_by_name(
@@ -236,43 +146,3 @@ def test_an_image_of_two_versions_is_refused_by_name(
     assert caught.value.reason is Reason.VERSION_MISMATCH
     assert "onnxruntime-ep-nv-tensorrt-rtx-cu13 carries 1.8.0.117" in caught.value.message
     assert "tensorrt-rtx-cu13-libs has 1.7.1.116" in caught.value.message
-
-
-@pytest.fixture
-def parts_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the provider of the library that is here load what that of backend tensorrt loads."""
-    monkeypatch.setitem(PROVIDERS, RTX, PROVIDERS["tensorrt"])
-
-
-@pytest.mark.usefixtures("parts_refused")
-def test_no_part_is_built_where_none_is_loaded(tmp_path: Path) -> None:
-    with pytest.raises(StageFailure) as caught:
-        builder.build(order(tmp_path, mixed()))
-    assert caught.value.reason is Reason.UNSUPPORTED_OPERATOR
-    assert caught.value.nodes == ("det_bad (Det)",)
-    message = caught.value.message
-    assert (
-        "has no implementation of det_bad (Det); ONNX Runtime's TensorRT provider loads" in message
-    )
-    assert "name backend tensorrt-rtx, which loads engines in parts, or cuda" in message
-    assert not list(tmp_path.rglob("*.engine"))
-
-
-def test_a_model_in_parts_is_never_published_where_none_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = order(tmp_path, mixed())
-    engine = builder.build(asked).engine
-    folder = tmp_path / "engine/model"
-    verify.check_wrapper(folder, engine, asked.manifest)
-    monkeypatch.setitem(PROVIDERS, RTX, PROVIDERS["tensorrt"])
-    with pytest.raises(StageFailure, match="loads an engine only where it is the whole model"):
-        verify.check_wrapper(folder, engine, asked.manifest)
-
-
-@pytest.mark.usefixtures("parts_refused")
-def test_a_whole_model_is_built_and_wrapped_as_one_node(tmp_path: Path) -> None:
-    asked = order(tmp_path, matmul())
-    engine = builder.build(asked).engine
-    verify.check_wrapper(tmp_path / "engine/model", engine, asked.manifest)
-    assert len(graphs.parse(tmp_path / "engine/model/model.onnx").graph.node) == 1

@@ -9,8 +9,6 @@ from typing import Final
 
 import pytest
 
-pytestmark = pytest.mark.unit
-
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 
 

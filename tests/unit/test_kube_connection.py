@@ -10,8 +10,6 @@ from enginewright.kube.connection import (
     load_connection,
 )
 
-pytestmark = pytest.mark.unit
-
 
 def kubeconfig(folder: Path, **user: str) -> Path:
     path = folder / "config"

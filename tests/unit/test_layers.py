@@ -7,10 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import pytest
-
-pytestmark = pytest.mark.unit
-
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 RUNTIME: Final = REPOSITORY / "runtime_image/enginewright_runtime"
 NAMED: Final = re.compile(r"enginewright_runtime((?:\.\w+)+)(?::(\w+))?")

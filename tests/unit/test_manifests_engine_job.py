@@ -9,8 +9,6 @@ from enginewright.manifests.names import engine_job_name, lookup_job_name
 
 from tests.support.engine_world import ENGINE, IMAGE, NAMESPACE, RESOURCE, EngineWorld
 
-pytestmark = pytest.mark.unit
-
 LABELS: Final = {
     "app.kubernetes.io/managed-by": "enginewright",
     "enginewright.dev/engine": ENGINE,

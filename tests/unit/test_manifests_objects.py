@@ -3,14 +3,11 @@
 import re
 from typing import Any, Final
 
-import pytest
 from enginewright.manifests.names import child_name, deployment_name, prepare_job_name
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.plan_world import MODEL, NAMESPACE, World
-
-pytestmark = pytest.mark.unit
 
 LABELS: Final = st.from_regex(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", fullmatch=True)
 CLASSES: Final = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)

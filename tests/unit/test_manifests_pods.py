@@ -14,8 +14,6 @@ from enginewright.manifests.probe_job import probe_job
 from tests.support.engine_world import EngineWorld
 from tests.support.plan_world import CPU_IMAGE, World, accelerator_class, published
 
-pytestmark = pytest.mark.unit
-
 RICH: Final[dict[str, Any]] = {
     "source": {"uri": "pvc://models/m.onnx", "secretRef": {"name": "token"}},
     "parity": {

@@ -14,8 +14,6 @@ from enginewright.plan.gpus import GpuKind, class_names, kinds_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytestmark = pytest.mark.unit
-
 ALL = ("cpu", "gpu", "rtx")
 
 # As GPU Feature Discovery 0.17 labelled an L4; gfd.timestamp and the driver's labels left out.

@@ -11,8 +11,6 @@ from enginewright.contract.verdict import Check, FallbackVerdict
 
 from tests.support.plan_world import CPU_IMAGE, MODEL, World, published, terminated, verdict
 
-pytestmark = pytest.mark.unit
-
 TABLE: Final = Path(__file__).parents[2] / "docs" / "conditions.md"
 COLUMNS: Final = (
     "Ready",

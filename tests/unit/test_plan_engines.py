@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 
 from tests.support.engine_world import RESOURCE, EngineWorld, published_engine
 
-pytestmark = pytest.mark.unit
-
 PERMANENT: Final = [each for each in Reason if exit_code(each) is ExitCode.PERMANENT]
 PASSING: Final = [
     each

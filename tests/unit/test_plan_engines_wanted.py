@@ -9,8 +9,6 @@ from enginewright.contract.task import EngineRecipe, ServeTask
 
 from tests.support.plan_world import GPU_IMAGE, RTX_IMAGE, World, node, published
 
-pytestmark = pytest.mark.unit
-
 
 def container_of(pod: dict[str, Any], name: str) -> dict[str, Any]:
     spec = pod["spec"]

@@ -7,8 +7,6 @@ from enginewright.contract.reasons import Reason
 
 from tests.support.plan_world import DIGEST, World, published
 
-pytestmark = pytest.mark.unit
-
 SECOND: Final = published("b" * 64, DIGEST)
 THIRD: Final = {"uri": "https://models.example/other.onnx"}
 

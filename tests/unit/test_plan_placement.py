@@ -11,8 +11,6 @@ from enginewright.manifests.probe_job import probe_job
 from tests.support.engine_world import EngineWorld
 from tests.support.plan_world import CPU_IMAGE, RTX_IMAGE, World, node
 
-pytestmark = pytest.mark.unit
-
 TEMPLATE: dict[str, Any] = {
     "labels": {"team": "vision", "kueue.x-k8s.io/queue-name": "builds"},
     "annotations": {"note": "hello"},

@@ -18,8 +18,6 @@ from enginewright.contract.task import PREPARE_STAGES
 
 from tests.support.plan_world import CPU_IMAGE, World, image_facts, published, terminated
 
-pytestmark = pytest.mark.unit
-
 PERMANENT: Final = [each for each in Reason if exit_code(each) is ExitCode.PERMANENT]
 PASSING: Final = [
     each

@@ -12,8 +12,6 @@ from enginewright.plan.processors import contradicted, features, int8_products
 
 from tests.support.plan_world import World, accelerator_class, node
 
-pytestmark = pytest.mark.unit
-
 NFD: Final = "feature.node.kubernetes.io/cpu-cpuid."
 DATA: Final = {"calibration": {"uri": "pvc://data/c.npz"}}
 VNNI: Final = accelerator_class("vnni", cpuFeatures=["AVX512", "VNNI"], tolerations=[{"key": "a"}])

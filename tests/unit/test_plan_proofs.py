@@ -9,8 +9,6 @@ from enginewright.plan.proofs import proofs, refusal
 
 from tests.support.plan_world import verdict
 
-pytestmark = pytest.mark.unit
-
 FORBID = Promise()
 ALLOW = Promise(policy="Allow")
 

@@ -28,8 +28,6 @@ from tests.support.plan_world import (
     node,
 )
 
-pytestmark = pytest.mark.unit
-
 SHAPE: Final = {"input": "images", "min": [1, 3], "opt": [8, 3], "max": [32, 3]}
 
 

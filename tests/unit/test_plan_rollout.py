@@ -10,8 +10,6 @@ from enginewright.manifests.snapshot import Revision, Snapshot
 
 from tests.support.plan_world import World, accelerator_class, published, terminated
 
-pytestmark = pytest.mark.unit
-
 OTHER: Final = {"uri": "https://models.example/other.onnx"}
 SECOND: Final = published("b" * 64, "e" * 64)
 

@@ -10,8 +10,6 @@ from enginewright.manifests import deployment
 
 from tests.support.plan_world import World, accelerator_class, image_facts, node, published
 
-pytestmark = pytest.mark.unit
-
 OTHER: Final = {"uri": "https://models.example/other.onnx"}
 SECOND: Final = published("b" * 64, "e" * 64)
 

@@ -4,15 +4,12 @@ import contextlib
 from dataclasses import replace
 from typing import Any, Final
 
-import pytest
 from enginewright.contract.reasons import Reason
 from enginewright.plan.replicas import fixed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.plan_world import World, accelerator_class, image_facts, published
-
-pytestmark = pytest.mark.unit
 
 NAMES: Final = ("a", "b", "c")
 CLASSES: Final = st.lists(

@@ -11,8 +11,6 @@ from enginewright.contract.report import Published
 
 from tests.support.plan_world import DIGEST, World, image_facts, published
 
-pytestmark = pytest.mark.unit
-
 REFRESH: Final = "enginewright.dev/refresh"
 FIRST: Final = {"uri": "https://models.example/resnet.onnx"}
 OTHER: Final = {"uri": "https://models.example/other.onnx"}

@@ -12,8 +12,6 @@ from enginewright.plan import pods
 from tests.support.engine_world import EngineWorld
 from tests.support.plan_world import World, terminated
 
-pytestmark = pytest.mark.unit
-
 OF_JOBS = "raise spec.build.resources.limits.memory"
 
 

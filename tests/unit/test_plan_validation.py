@@ -11,8 +11,6 @@ from enginewright_cli.plan.validation import problems, rules
 from tests.apiserver import test_crd_refusals as server
 from tests.apiserver import test_crd_usage as usage
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize(
     ("change", "field", "sentence"),

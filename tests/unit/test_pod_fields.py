@@ -9,8 +9,6 @@ from enginewright.contract.task import ServeTask
 from tests.support.engine_world import EngineWorld
 from tests.support.plan_world import World
 
-pytestmark = pytest.mark.unit
-
 
 def deployment(**spec: Any) -> dict[str, Any]:
     return World(**spec).settle().job_succeeds().the("Deployment")

@@ -1,17 +1,13 @@
 """The automatic choice: the fastest that keeps parity, by more than the noise; and real timing."""
 
-from pathlib import Path
-
 import numpy as np
-import onnx
 import pytest
 from enginewright.contract.task import Precision
 from enginewright_runtime.prepare.quantize.choosing import Candidate, Times, choose
 from enginewright_runtime.prepare.quantize.existing import existing
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto
 
 from tests.support.broken_models import one_node
-from tests.support.converting import real
 from tests.support.quantizing import dense
 
 
@@ -108,16 +104,3 @@ def test_what_a_model_has_already(
     assert have.precision == precision
     assert [each for each in can if have.refuses(each)] == []
     assert [each for each in cannot if not have.refuses(each)] == []
-
-
-def test_a_quantised_model_names_its_nodes(models: Path) -> None:
-    model = dense(1)
-    model.graph.node.append(
-        helper.make_node("DequantizeLinear", ["q", "s"], ["dq"], name="dequantize")
-    )
-    model.graph.initializer.append(
-        helper.make_tensor("q", TensorProto.FLOAT8E4M3FN, [2], [1.0, 2.0])
-    )
-    words = existing(model).refuses("FP16")
-    assert words == "the model is FP8 already, by 1 node: dequantize (DequantizeLinear)"
-    assert existing(onnx.load(real(models, "standard_v3_3/model.onnx"))).precision == "FP32"

@@ -14,12 +14,8 @@ from enginewright_cli.preflight import options, targets
 from enginewright_cli.preflight.cache import Cache
 from enginewright_cli.preflight.request import Request
 from enginewright_cli.preflight.result import Found, ModelFacts, Result, TargetResult
-from enginewright_runtime.prepare.fetch.stage import external_locations
 
 from tests.support import broken_models as broken
-from tests.support.preflight_runs import Desk
-
-pytestmark = pytest.mark.unit
 
 HELD = ImageFacts(
     variant="cpu",
@@ -145,26 +141,6 @@ def test_data_that_a_model_is_tried_with_counts_by_its_content(
     assert kept.result(request, HELD, INSTALLED) is None
 
 
-def test_external_data_is_part_of_the_model(tmp_path: Path) -> None:
-    """With the digest that stage `fetch` makes."""
-    desk = Desk(tmp_path)
-    path = desk.save(broken.external("weights.bin"))
-    data = desk.root / "weights.bin"
-    data.write_bytes(broken.weights())
-    assert external_locations(str(path)) == ["weights.bin"]
-    first = desk.told(path, "--target", "cpu")[1]
-    again = desk.told(path, "--target", "cpu")[1]
-    assert (first["cached"], again["cached"]) == (False, True)
-    assert again["model"] == first["model"]
-    data.write_bytes(bytes(reversed(broken.weights())))
-    changed = desk.told(path, "--target", "cpu")[1]
-    assert not changed["cached"]
-    assert changed["model"]["digest"] != first["model"]["digest"]
-    data.unlink()
-    gone = desk.told(path, "--target", "cpu")[1]
-    assert gone["targets"]["cpu"]["reason"] == "ExternalDataMissing"
-
-
 @pytest.mark.parametrize(
     "reason", ["OutOfMemory", "Timeout", "BackendCrashed", "StoreUnavailable", "InternalError"]
 )
@@ -254,19 +230,6 @@ def test_writers_at_the_same_time_leave_whole_entries(kept: Cache, model: Path) 
     for each in writers:
         each.join()
     assert kept.result(asked(model), HELD, INSTALLED)
-
-
-def test_two_processes_share_it(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    path = desk.save(broken.relu())
-    running = [desk.start(path, "--target", "cpu") for _ in range(2)]
-    for each in running:
-        out, words = each.communicate(timeout=100)
-        assert (each.returncode, words) == (0, "")
-        assert out.startswith("PASS")
-    desk.check_clean()
-    assert desk.told(path, "--target", "cpu")[1]["cached"]
-    assert not desk.told(path, "--target", "cpu", "--no-cache")[1]["cached"]
 
 
 @pytest.mark.parametrize(

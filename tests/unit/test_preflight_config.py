@@ -13,11 +13,6 @@ from enginewright_cli.preflight.config import (
 )
 from enginewright_cli.preflight.schema import descriptions
 
-from tests.support import broken_models as broken
-from tests.support.preflight_runs import Desk
-
-pytestmark = pytest.mark.unit
-
 WHOLE = """
 [defaults]
 targets = ["cpu", "sm89"]
@@ -155,23 +150,3 @@ def test_every_field_is_documented() -> None:
     assert set(fields) == {*ModelOptions.model_fields, *ModelEntry.model_fields}
     for name, words in fields.items():
         assert f"| `{name}` | {words.removesuffix('.')}" in text, name
-
-
-def test_a_run_without_a_model_takes_all_of_the_configuration(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    desk.save(broken.relu(), "models/a.onnx")
-    desk.save(broken.one_node("Frobnicate", "com.example"), "models/b.onnx")
-    (desk.root / NAME).write_text(
-        '[defaults]\ntargets = ["cpu"]\n\n[[models]]\npath = "models/*.onnx"\n'
-    )
-    code, told = desk.told()
-    assert (code, told["verdict"]) == (1, "fail")
-    assert [each["source"] for each in told["models"]] == ["models/a.onnx", "models/b.onnx"]
-    assert [each["verdict"] for each in told["models"]] == ["pass", "fail"]
-    assert [list(each["targets"]) for each in told["models"]] == [["cpu"], ["cpu"]]
-
-
-def test_a_run_without_anything_says_what_to_write(tmp_path: Path) -> None:
-    done = Desk(tmp_path).run()
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "name a MODEL, or write enginewright.toml" in done.stderr

@@ -7,8 +7,6 @@ from enginewright_cli.preflight import memory
 
 from tests.support.preflight_runs import asked
 
-pytestmark = pytest.mark.unit
-
 GIB = 1 << 30
 
 

@@ -7,8 +7,6 @@ from enginewright_cli.preflight.placement import of_engine, of_session
 from enginewright_cli.preflight.result import Placement
 from enginewright_runtime.proof.promise import coverage
 
-pytestmark = pytest.mark.unit
-
 COSTS = (
     NodeCost(label="conv (Conv)", count=1, share=0.5),
     NodeCost(label="dense/MatMulAddFusion (Gemm)", count=1, share=0.2),

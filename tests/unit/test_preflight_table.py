@@ -1,19 +1,13 @@
 """What people read on a terminal: options that can be pasted, and nothing that it would obey."""
 
 import io
-import os
-from pathlib import Path
 
 import pytest
 from enginewright_cli.preflight.result import Result
 from enginewright_cli.preflight.table import show
 from rich.console import Console
 
-from tests.support import broken_models as broken
 from tests.support.preflight_results import HOSTILE, hostile, partial
-from tests.support.preflighting import preflight
-
-pytestmark = pytest.mark.unit
 
 
 def shown(result: Result, width: int = 80) -> str:
@@ -34,15 +28,6 @@ def test_figures_have_units() -> None:
     text = " ".join(shown(partial(), width=200).split())
     assert "80.1 MB, opset 11, IR 8, 72 nodes" in text
     assert "sm89 WARN tensorrt-rtx 63/65 14.1 MB 81.5 s 2.1 ms 3.1 ms" in text
-
-
-def test_a_path_that_is_no_utf8_is_refused_in_words(tmp_path: Path) -> None:
-    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.onnx")
-    Path(path).write_bytes(broken.relu().SerializeToString())
-    done = preflight(path, "--target", "cpu", "--html", "page.html", folder=tmp_path)
-    assert done.code == 2
-    assert "\\udcff.onnx: its name is no UTF-8; rename it" in "".join(done.stderr.splitlines())
-    assert not (tmp_path / "page.html").exists()
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))

@@ -1,8 +1,5 @@
 """The verdict on fallback: which nodes count, what they cost, what the policy makes of it."""
 
-import subprocess
-import sys
-
 import pytest
 from enginewright.contract.execution import PlacementFacts
 from enginewright.contract.reasons import Reason
@@ -208,14 +205,3 @@ def test_verdicts_are_in_bounds_monotone_and_by_policy(
 def test_labels_are_those_of_placements() -> None:
     assert label("conv", "Conv") == "conv (Conv)"
     assert label("", "Conv") == "unnamed (Conv)"
-
-
-def test_the_sidecar_can_afford_it() -> None:
-    program = (
-        "import sys; import enginewright_runtime.proof.promise;"
-        "print(sorted({'numpy', 'onnx', 'onnxruntime', 'aiohttp'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"

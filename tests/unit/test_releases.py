@@ -9,8 +9,6 @@ import pytest
 
 from tests.support.releases import FOLDER, keys_now, restored, worlds
 
-pytestmark = pytest.mark.unit
-
 CASES = [
     pytest.param(path, name, id=f"{path.stem} {name}")
     for path in sorted(FOLDER.glob("*.json"))

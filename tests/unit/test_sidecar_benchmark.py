@@ -1,22 +1,13 @@
 """A pod that is slow from its start: against the benchmark of its class, like with like."""
 
-from pathlib import Path
-
-import numpy as np
 import pytest
 from enginewright.contract.execution import Baseline
 from enginewright.contract.manifest import EngineInfo, Latency, Manifest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import EngineRecipe, Recipe
-from enginewright.contract.verdict import Check
 from enginewright_runtime.serve.sidecar.benchmark import compared, outcome
 from enginewright_runtime.serve.sidecar.board import Outcome
 from enginewright_runtime.serve.sidecar.settings import Settings
-
-from tests.support.serving import Feeds, Server, slow_model
-from tests.support.sidecar import Sidecar, artifact, change_manifest, value
-
-pytestmark = pytest.mark.unit
 
 
 def figure(shapes: str, p50: float) -> Latency:
@@ -114,21 +105,3 @@ def test_what_cannot_be_compared_is_unknown_and_says_why(
     found = judged(facts, usual)
     assert found.state == "unknown"
     assert words in found.message
-
-
-@pytest.mark.parametrize(("p50", "state"), [(1e-5, "failed"), (60.0, "ok")])
-def test_a_pod_that_starts_slow_is_found_by_the_real_sidecar(
-    tmp_path: Path, p50: float, state: str
-) -> None:
-    """Server and sidecar are real; the benchmark is of a device that is much quicker, or slower."""
-    sample: Feeds = {"turns": np.array([50], np.int64)}
-    task = artifact(tmp_path, slow_model(), [sample])
-    with Server(tmp_path, task) as server:
-        change_manifest(tmp_path, engine=engine(figure("s0", p50)))
-        with Sidecar(tmp_path, task, server.port, pace=0.1) as sidecar:
-            found = sidecar.until_state(Check.CLASS_LATENCY, state, 60)
-            ratio = value(sidecar.metrics(), "enginewright_latency_ratio", check="class-latency")
-            assert ratio is not None
-            assert (ratio > 2) is (state == "failed")
-            if state == "failed":
-                assert found.reason is Reason.SLOWER_THAN_BENCHMARK

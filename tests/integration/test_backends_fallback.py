@@ -1,0 +1,342 @@
+"""Real fallbacks of real libraries, each with the reason that the library gives, none silent."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from enginewright.contract.causes import Cause
+from enginewright.contract.reasons import Reason
+from enginewright_runtime.session import driver, evidence, libcuda
+
+from tests.support import broken_models as broken
+from tests.support.serving import run_json
+
+CUDA_LIBRARIES = ("libcublasLt.so.13", "libcublas.so.13", "libcurand.so.10", "libcudart.so.13")
+
+_LOAD = """
+import json, sys
+from pathlib import Path
+from enginewright_runtime.session import loading
+from enginewright_runtime.session.openvino import OpenVinoBackend
+from enginewright_runtime.session.driver import NOT_NEEDED
+from enginewright_runtime.core.failure import StageFailure
+asked = json.loads(sys.argv[1])
+if asked["options"]:
+    OpenVinoBackend.provider_options = lambda self, request: asked["options"]
+try:
+    loaded = loading.create(
+        asked["backend"], Path(asked["model"]), threads=1, strict=asked["strict"],
+        device=None if asked["ask"] else NOT_NEEDED,
+    )
+    told = {"providers": loaded.session.get_providers(), "nodes": loaded.placement.nodes,
+        "elsewhere": loaded.placement.elsewhere,
+        "reason": loaded.cause and loaded.cause.reason,
+        "message": loaded.cause and loaded.cause.message}
+except StageFailure as failure:
+    told = {"providers": None, "reason": failure.reason, "message": failure.message}
+print(json.dumps(told))
+"""
+
+
+def load(
+    python: Path | str,
+    folder: Path,
+    backend: str,
+    *,
+    strict: bool = True,
+    options: dict[str, str] | None = None,
+    ask: bool = True,
+    libraries: Path | None = None,
+) -> dict[str, Any]:
+    """Load a model in another environment; `ask` False: pass over what the driver would say."""
+    path = folder / "model.onnx"
+    onnx.save(broken.relu(), path)
+    asked = {
+        "backend": backend,
+        "model": str(path),
+        "strict": strict,
+        "options": options,
+        "ask": ask,
+    }
+    environment = {"LD_LIBRARY_PATH": str(libraries)} if libraries else {}
+    told: dict[str, Any] = run_json(python, _LOAD, json.dumps(asked), **environment)
+    return told
+
+
+def test_onnxruntime_gpu_without_cuda_is_refused_and_names_what_is_missing(
+    gpu_python: Path, tmp_path: Path
+) -> None:
+    told = load(gpu_python, tmp_path, "cuda")
+    assert told["reason"] == Reason.PROVIDER_MISSING
+    assert told["providers"] is None
+    libraries, _, driver = told["message"].partition("; and DriverMissing: ")
+    assert all(name in libraries for name in CUDA_LIBRARIES)
+    assert "libcuda.so.1" not in libraries, "that is the driver's, another reason"
+    assert "libcuda.so.1" in driver, "the other cause is named too"
+
+
+def test_where_fallback_is_allowed_the_same_serves_from_the_cpu_and_says_why(
+    gpu_python: Path, tmp_path: Path
+) -> None:
+    told = load(gpu_python, tmp_path, "cuda", strict=False)
+    assert told["providers"] == ["CPUExecutionProvider"]
+    assert told["nodes"] == {"CPUExecutionProvider": 1}
+    assert len(told["elsewhere"]) == 1
+    assert told["reason"] == Reason.PROVIDER_MISSING
+    assert "libcublasLt.so.13" in told["message"]
+
+
+def test_tensorrt_runs_nothing_without_its_library_even_where_fallback_is_allowed(
+    gpu_python: Path, tmp_path: Path
+) -> None:
+    told = load(gpu_python, tmp_path, "tensorrt", strict=False)
+    assert (told["providers"], told["reason"]) == (None, Reason.PROVIDER_MISSING)
+    assert "libnvinfer.so.10" in told["message"]
+
+
+def shared_objects(folder: Path, sources: dict[str, str]) -> Path:
+    """Compile one library a name; skip where there is no compiler."""
+    if not shutil.which("cc"):
+        pytest.skip("there is no C compiler")
+    folder.mkdir()
+    for name, source in sources.items():
+        subprocess.run(
+            ["cc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", str(folder / name), "-xc", "-"],
+            input=source,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+    return folder
+
+
+def test_cuda_without_a_driver_is_driver_missing(gpu_python: Path, tmp_path: Path) -> None:
+    """The libraries are empty, but they are found: what ONNX Runtime misses next is libcuda."""
+    found = shared_objects(tmp_path / "cuda", dict.fromkeys(CUDA_LIBRARIES, ""))
+    told = load(gpu_python, tmp_path, "cuda", libraries=found)
+    assert told["reason"] == Reason.DRIVER_MISSING
+    assert "NVIDIA's driver is not here: libcuda.so.1" in told["message"]
+    by_its_words = load(gpu_python, tmp_path, "cuda", strict=False, ask=False, libraries=found)
+    assert by_its_words["reason"] == Reason.DRIVER_MISSING
+    assert by_its_words["message"] == (
+        "CUDAExecutionProvider needs libcuda.so.1, which cannot be opened"
+    )
+    assert by_its_words["providers"] == ["CPUExecutionProvider"]
+
+
+def test_tensorrt_is_held_where_the_loader_finds_it(gpu_python: Path, tmp_path: Path) -> None:
+    folder = shared_objects(tmp_path / "nvidia", {"libnvinfer.so.10": ""})
+    (folder / "libnvinfer.so.10").rename(folder / "libnvinfer.so.10.13.3")
+    (folder / "libnvinfer.so.10").symlink_to("libnvinfer.so.10.13.3")
+    program = "from enginewright_runtime.probe import probe; print(probe().to_json())"
+    told = run_json(gpu_python, program, LD_LIBRARY_PATH=str(folder))
+    assert told["backends"]["tensorrt"] == "10.13.3"
+
+
+def test_tensorrt_rtx_without_a_driver_is_driver_missing(tmp_path: Path) -> None:
+    told = load(sys.executable, tmp_path, "tensorrt-rtx", strict=False)
+    assert (told["providers"], told["reason"]) == (None, Reason.DRIVER_MISSING)
+    by_its_words = load(sys.executable, tmp_path, "tensorrt-rtx", ask=False)
+    assert by_its_words["reason"] == Reason.DRIVER_MISSING
+    assert by_its_words["message"].startswith(
+        "NvTensorRTRTXExecutionProvider needs libcuda.so.1, which cannot be opened"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"device_type": "GPU"}, "OpenVINO: Device GPU is not available"),
+        (
+            {"device_type": "CPU", "precision": "FP16"},
+            "OpenVINO: Unsupported inference precision is selected. CPU only supports FP32",
+        ),
+        (
+            {"device_type": "CPU", "num_of_threads": "many"},
+            "OpenVINO: Number of threads should be a number",
+        ),
+        # this one raises instead of falling back
+        ({"no_such_option": "1"}, "Invalid OpenVINO EP option: no_such_option"),
+    ],
+)
+def test_what_openvino_refuses_is_told_in_its_words(
+    options: dict[str, str], words: str, openvino_python: Path, tmp_path: Path
+) -> None:
+    told = load(openvino_python, tmp_path, "openvino", options=options)
+    assert (told["providers"], told["reason"]) == (None, Reason.PROVIDER_REFUSED)
+    assert words in told["message"]
+    kept = load(openvino_python, tmp_path, "openvino", options=options, strict=False)
+    assert kept["providers"] == ["CPUExecutionProvider"]
+    assert kept["nodes"] == {"CPUExecutionProvider": 1}
+    assert kept["reason"] == Reason.PROVIDER_REFUSED
+    assert words in kept["message"]
+    assert "onnxruntime/core" not in kept["message"]
+
+
+# What cannot be made to happen here, in the words that were seen elsewhere.
+
+
+@pytest.mark.parametrize(
+    ("words", "reason", "message"),
+    [
+        (
+            (
+                "2026-11-21 07:48:08.058574101 [E:onnxruntime:Default, cuda_call.cc:123] CUDA failure"
+                " 35: CUDA driver version is insufficient for CUDA runtime version ; GPU=-1 ;"
+                " hostname=vm ; file=/onnxruntime_src/cuda.cc ; expr=cudaSetDevice(info_.device_id);"
+            ),
+            Reason.DRIVER_TOO_OLD,
+            "CUDA driver version is insufficient",
+        ),
+        (
+            (
+                "[TensorRT] The engine plan file is generated on an incompatible device, expecting"
+                " compute 8.6 got compute 8.9, please rebuild."
+            ),
+            Reason.ENGINE_INCOMPATIBLE,
+            "expecting compute 8.6 got compute 8.9",
+        ),
+        (
+            (
+                "[TensorRT] The engine plan file is not compatible with this version of TensorRT,"
+                " expecting library version 10.3.0.26 got 10.0.1.6, please rebuild."
+            ),
+            Reason.ENGINE_VERSION_MISMATCH,
+            "expecting library version 10.3.0.26",
+        ),
+        (
+            "CUDA failure 36: API call is not supported in the installed CUDA driver ; GPU=-1 ;",
+            Reason.DRIVER_TOO_OLD,
+            "not supported in the installed CUDA driver",
+        ),
+        ("CUDA failure 100: no CUDA-capable device", Reason.PROVIDER_REFUSED, "no CUDA-capable"),
+        ("", Reason.PROVIDER_REFUSED, "could not make XProvider, and nothing says why"),
+    ],
+)
+def test_words_to_reasons(words: str, reason: Reason, message: str) -> None:
+    found = evidence.cause("XProvider", words)
+    assert found.reason is reason
+    assert message in found.message
+    assert "hostname" not in found.message, "a condition names no pod"
+
+
+def test_an_engine_that_is_refused_for_nothing_known_is_incompatible() -> None:
+    found = evidence.engine_cause("tensorrt", "[ONNXRuntimeError] : 1 : FAIL : it did not load")
+    assert found == Cause(
+        reason=Reason.ENGINE_INCOMPATIBLE,
+        message="backend tensorrt refuses the engine: it did not load",
+    )
+
+
+# The driver
+
+
+def test_the_driver_that_is_not_here_is_missing() -> None:
+    device = driver.ask("13")
+    if device.driver.present:
+        pytest.skip("this machine has a driver")
+    assert device.driver.needed
+    assert device.driver.reason is Reason.DRIVER_MISSING
+    assert "libcuda.so.1" in device.driver.message
+    assert device.compute_capability is None
+
+
+_DRIVER = """
+int cuInit(unsigned flags) { return INIT; }
+int cuDriverGetVersion(int *version) { *version = VERSION; return 0; }
+int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return 0; }
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    *value = attribute == 75 ? 8 : attribute == 76 ? 9 : 0; return 0;
+}
+int cuGetErrorString(int code, const char **text) { *text = "no CUDA-capable device"; return 0; }
+"""
+
+
+def driver_saying(folder: Path, init: int, version: int) -> Sequence[str]:
+    """Return how to ask a driver of ours, which answers as NVIDIA's does."""
+    source = _DRIVER.replace("INIT", str(init)).replace("VERSION", str(version))
+    found = shared_objects(folder / "driver", {libcuda.LIBRARY: source})
+    return ("env", f"LD_LIBRARY_PATH={found}", sys.executable, "-I", "-S", str(libcuda.__file__))
+
+
+def test_a_driver_tells_version_and_compute_capability(tmp_path: Path) -> None:
+    device = driver.ask("13", tuple(driver_saying(tmp_path, 0, 13020)))
+    assert (device.driver.present, device.driver.reason) == (True, None)
+    assert (device.driver.version, device.compute_capability) == ("13.2", "8.9")
+
+
+def test_a_driver_for_an_older_cuda_is_too_old(tmp_path: Path) -> None:
+    told = driver.ask("13", tuple(driver_saying(tmp_path, 0, 12040))).driver
+    assert (told.present, told.reason) == (True, Reason.DRIVER_TOO_OLD)
+    assert told.message == "NVIDIA's driver is for CUDA 12.4, and this image needs CUDA 13"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"), [(100, Reason.DRIVER_MISSING), (803, Reason.DRIVER_TOO_OLD)]
+)
+def test_a_driver_that_does_not_start_is_told_with_its_code(
+    code: int, reason: Reason, tmp_path: Path
+) -> None:
+    told = driver.ask("13", tuple(driver_saying(tmp_path, code, 13000))).driver
+    assert told.reason is reason
+    assert f"cuInit fails with code {code}: no CUDA-capable device" in told.message
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("import os; os.abort()", "crashed with SIGABRT"),
+        ("raise SystemExit('no such thing')", "could not be asked: no such thing"),
+    ],
+)
+def test_a_driver_that_breaks_its_asker_is_missing(program: str, message: str) -> None:
+    told = driver.ask(None, (sys.executable, "-c", program)).driver
+    assert told.reason is Reason.DRIVER_MISSING
+    assert message in told.message
+
+
+# What native libraries write
+
+_CAPTURES = """
+import os
+from enginewright_runtime.session import native_log
+with native_log.capture() as log:
+    os.write(2, b'to error, ')
+    print('to output')
+    os.write(1, b'x' * 200_000 + b'the end')
+os.write(2, b'; kept ' + str(len(log.text)).encode() + log.text[-7:].encode())
+print('after')
+"""
+
+_CRASHES = """
+import os
+from enginewright_runtime.session import native_log
+with native_log.capture():
+    os.write(2, b'terminate called')
+    os.abort()
+"""
+
+
+def run(program: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_what_is_captured_goes_on_to_where_it_went() -> None:
+    done = run(_CAPTURES)
+    assert done.stdout == "after\n"
+    assert done.stderr.startswith("to error, to output\n")
+    assert done.stderr.endswith("xthe end; kept 65536the end")
+
+
+def test_the_last_words_of_a_crash_are_not_lost() -> None:
+    done = run(_CRASHES)
+    assert done.returncode < 0
+    assert done.stderr == "terminate called"

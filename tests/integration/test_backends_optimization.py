@@ -1,0 +1,141 @@
+"""Graph optimisations: stepped down where ONNX Runtime refuses what is right, and only there."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from enginewright_runtime.core.failure import SessionError
+from enginewright_runtime.session import loading
+from enginewright_runtime.session.base import Backend, Request
+from enginewright_runtime.session.optimization import HIGHEST, LEVELS, LOWEST, below
+from onnx import ModelProto, helper, numpy_helper
+
+from tests.integration.test_tensorrt_precisions import model
+from tests.support import broken_models as broken
+
+WORDS = (
+    "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Exception during initialization: Attempting to get"
+    " index by a name which does not exist:InsertedPrecisionFreeCast_scale for node: norm"
+)
+
+
+def save(model: ModelProto, folder: Path) -> Path:
+    path = folder / "model.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def test_a_model_that_an_optimisation_breaks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ONNX Runtime 1.31.1 fuses FP8 into a convolution on integers, which refuses it."""
+    path = save(model("FP8"), tmp_path)
+    with pytest.raises(SessionError, match="QLinearConv"):
+        loading.create("cpu", path, level="EXTENDED")
+    loaded = loading.create("cpu", path)
+    assert loaded.level == "BASIC"
+    assert loaded.session.run(None, {"x": np.ones((1, 8, 8, 8), np.float32)})[0].any()
+    assert "graph optimisations BASIC, since ONNX Runtime refuses the model with ALL" in caplog.text
+
+
+def fails_above(level: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let ONNX Runtime refuse models above a level, in words that it has used (its issue 26717).
+
+    Returns the levels that are tried.
+    """
+    tried: list[str] = []
+    original = loading._session
+
+    def session(backend: Backend, request: Request) -> ort.InferenceSession:
+        tried.append(request.level)
+        if request.level not in {level, *below(level)}:
+            raise SessionError(WORDS)
+        return original(backend, request)
+
+    monkeypatch.setattr(loading, "_session", session)
+    return tried
+
+
+@pytest.mark.parametrize(
+    ("works", "tried"),
+    [
+        ("EXTENDED", ["ALL", "DISABLE", "EXTENDED"]),
+        ("BASIC", ["ALL", "DISABLE", "EXTENDED", "BASIC"]),
+        ("DISABLE", ["ALL", "DISABLE", "EXTENDED", "BASIC"]),
+    ],
+)
+def test_the_highest_level_that_loads(
+    works: str,
+    tried: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seen = fails_above(works, monkeypatch)
+    loaded = loading.create("cpu", save(broken.relu(), tmp_path))
+    assert (loaded.level, seen) == (works, tried)
+    assert loaded.session.run(None, {"x": -np.ones((1, 4), np.float32)})[0].tolist() == [[0] * 4]
+    assert f"graph optimisations {works}, since ONNX Runtime refuses the model" in caplog.text
+    assert "Attempting to get index by a name which does not exist" in caplog.text
+
+
+def test_a_level_that_is_named_is_the_only_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = fails_above("BASIC", monkeypatch)
+    path = save(broken.relu(), tmp_path)
+    assert loading.create("cpu", path, level="BASIC").level == "BASIC"
+    with pytest.raises(SessionError, match="Attempting to get index"):
+        loading.create("cpu", path, level="EXTENDED")
+    assert seen == ["BASIC", "EXTENDED"]
+
+
+def test_want_of_memory_is_no_reason_to_lower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def session(backend: Backend, request: Request) -> ort.InferenceSession:
+        tried.append(request.level)
+        raise SessionError("std::bad_alloc")
+
+    monkeypatch.setattr(loading, "_session", session)
+    with pytest.raises(SessionError, match="bad_alloc"):
+        loading.create("cpu", save(broken.relu(), tmp_path))
+    assert tried == ["ALL"]
+
+
+def test_what_is_right_has_all(tmp_path: Path) -> None:
+    assert loading.create("cpu", save(broken.relu(), tmp_path)).level == HIGHEST
+
+
+def test_what_is_wrong_is_refused_in_the_first_words(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    path = save(broken.one_node("NoSuchOperator"), tmp_path)
+    with pytest.raises(SessionError, match="NoSuchOperator"):
+        loading.create("cpu", path)
+    assert not caplog.records
+
+
+def test_levels_in_order() -> None:
+    assert list(LEVELS) == ["ALL", "EXTENDED", "BASIC", "DISABLE"]
+    assert list(below("ALL")) == ["EXTENDED", "BASIC", "DISABLE"]
+    assert not list(below(LOWEST))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_levels_reach_onnx_runtime(level: str, tmp_path: Path) -> None:
+    """Folding shows in the placement: two constants added are a node only without it."""
+    two = numpy_helper.from_array(np.array([2.0], np.float32), "two")
+    nodes = [
+        helper.make_node("Add", ["two", "two"], ["four"], name="constant"),
+        helper.make_node("Add", ["x", "four"], ["y"], name="add"),
+    ]
+    model = broken.build(nodes, [broken.value("x", 4)], [broken.value("y", 4)], [two])
+    loaded = loading.create("cpu", save(model, tmp_path), level=level)
+    assert loaded.placement.total == (2 if level == LOWEST else 1)

@@ -1,0 +1,245 @@
+"""Benchmarks: their figures, real sessions measured in turn, and candidates that fail."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from enginewright.contract.manifest import Latency
+from enginewright.contract.reasons import Reason
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.memory import device_bytes, peak_bytes
+from enginewright_runtime.proof.latency import Candidate, compare, comparing, measure
+from enginewright_runtime.proof.latency.figures import chosen, is_warm, latency, rows
+from enginewright_runtime.proof.latency.process import WorkerProcess
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.support import broken_models as broken
+
+
+@pytest.mark.parametrize(
+    ("times", "warm"),
+    [
+        ([1.0] * 9, False),  # too few to tell
+        ([1.0] * 10, True),
+        ([10, 5, 3, 2, 2, 1, 1, 1, 1, 1], False),
+        ([10, 5, 3, 2, 2, *[1.0] * 10], True),
+        ([1, 1, 1, 1, 1, 9, 1, 1, 1, 1], True),  # one hiccup
+        ([1.0] * 5 + [1.05] * 5, True),
+    ],
+)
+def test_when_a_warm_up_is_over(times: Sequence[float], warm: bool) -> None:
+    assert is_warm(times) is warm
+
+
+def test_figures_of_runs() -> None:
+    told = latency([0.01] * 90 + [0.02] * 10, "opt", 8)
+    assert (told.p50, told.samples, told.shapes) == (0.01, 100, "opt")
+    assert told.p90 == pytest.approx(0.011)
+    assert told.p99 == 0.02
+    assert told.throughput == pytest.approx(8 / 0.011)
+    assert (
+        Latency.model_validate_json('{"p50": 1, "p90": 1, "p99": 1, "samples": 1}').shapes is None
+    )
+
+
+def test_rows() -> None:
+    assert rows({"sr": np.array(16000), "x": np.zeros((3, 4))}) == 3
+    assert rows({"x": np.zeros(4)}) == 1
+    assert rows({}) == 1
+
+
+def test_which_samples_are_run() -> None:
+    corners = {"min": ((1, 4),), "opt": ((8, 4),), "max": ((32, 4),)}
+    assert chosen(corners, ("min", "opt", "max")) == ["min", "opt", "max"]
+    own = {name: ((size, 4),) for name, size in zip("abcdef", [5, 1, 9, 1, 3, 7], strict=True)}
+    assert chosen(own, ("min", "opt", "max")) == ["b", "a", "c"]
+    assert chosen({"sample": ((1, 4),)}, ("min", "opt", "max")) == ["sample"]
+
+
+class Files:
+    """Models and inputs in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.inputs = folder / "inputs.npz"
+        arrays: dict[str, Any] = {
+            f"{name}/x": np.ones((size, 256), np.float32)
+            for name, size in (("min", 1), ("opt", 4), ("max", 16))
+        }
+        np.savez(self.inputs, **arrays)
+
+    def candidate(self, name: str, model: onnx.ModelProto, backend: str = "cpu") -> Candidate:
+        path = self.folder / f"{name}.onnx"
+        onnx.save(model, path)
+        return Candidate(name, path, backend)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+def chain(length: int) -> onnx.ModelProto:
+    """Return matrix products one after the other."""
+    names = ["x", *(f"h{index}" for index in range(length - 1)), "y"]
+    return broken.build(
+        [helper.make_node("MatMul", [names[at], "w"], [names[at + 1]]) for at in range(length)],
+        [broken.value("x", "batch", 256)],
+        [broken.value("y", "batch", 256)],
+        [numpy_helper.from_array(np.eye(256, dtype=np.float32), "w")],
+    )
+
+
+def test_candidates_in_turn(files: Files) -> None:
+    """The longer model takes longer, whatever else runs on this machine."""
+    candidates = [files.candidate("short", chain(2)), files.candidate("long", chain(60))]
+    short, long = compare(candidates, files.inputs, seconds=0.5)
+    for result in (short, long):
+        assert result.failure is None
+        assert [each.shapes for each in result.latencies] == ["min", "opt", "max"]
+        for each in result.latencies:
+            assert 0 < each.p50 <= each.p90 <= each.p99
+            assert each.samples >= 3
+            assert each.warm_up_runs is not None
+            assert each.warm_up_runs >= 2
+            assert each.peak_memory_bytes is not None
+            assert 20 << 20 < each.peak_memory_bytes < 2 << 30
+            assert each.peak_device_memory_bytes is None  # no device here
+        few, _, many = (each.throughput or 0 for each in result.latencies)
+        assert many > few
+        assert result.usual is result.latencies[1]
+    assert short.usual is not None
+    assert long.usual is not None
+    assert short.usual.p50 * 2 < long.usual.p50
+    pairs = list(zip(short.rounds["opt"], long.rounds["opt"], strict=False))
+    assert sum(one < other for one, other in pairs) >= 0.8 * len(pairs)
+
+
+def test_usual_shapes_alone(files: Files) -> None:
+    (result,) = compare(
+        [files.candidate("a", chain(2))], files.inputs, seconds=0.2, usual_only=True
+    )
+    assert list(result.rounds) == ["opt"]
+    assert result.usual_rounds == result.rounds["opt"]
+
+
+def test_one_that_fails_does_not_keep_the_others(files: Files, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.onnx"
+    damaged.write_bytes(b"nothing")
+    other_input = broken.build(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        [broken.value("x", 1, 4)],
+        [broken.value("y", 1, 4)],
+    )
+    results = compare(
+        [
+            Candidate("damaged", damaged, "cpu"),
+            files.candidate("good", chain(2)),
+            files.candidate("elsewhere", chain(2), "openvino"),
+            files.candidate("narrow", other_input),
+        ],
+        files.inputs,
+        seconds=0.2,
+    )
+    failures = {each.candidate.name: each.failure for each in results}
+    assert failures["good"] is None
+    assert results[1].usual is not None
+    reasons = {name: failure.reason for name, failure in failures.items() if failure}
+    assert reasons == {
+        "damaged": Reason.UNSUPPORTED_OPERATOR,
+        "elsewhere": Reason.PROVIDER_MISSING,
+        "narrow": Reason.UNSUPPORTED_OPERATOR,
+    }
+    for failure in failures.values():
+        if failure is not None:
+            assert failure.message.startswith("measuring ")
+            assert failure.message.count("; ") == 1  # one remedy
+    assert results[0].usual is None
+
+
+def test_measuring_one_raises(files: Files, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.onnx"
+    damaged.write_bytes(b"nothing")
+    with pytest.raises(StageFailure, match="measuring damaged on backend cpu"):
+        measure(damaged, "cpu", files.inputs)
+
+
+def dies(descriptor: int) -> int:
+    """Be a worker whose native code crashes."""
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return descriptor
+
+
+def hangs(descriptor: int) -> int:
+    """Be a worker that answers nothing."""
+    sys.stdin.read()
+    return descriptor
+
+
+def test_a_worker_that_dies_or_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Native code may end its process at any time."""
+    kind = "enginewright_runtime.proof.latency.process"
+    monkeypatch.setattr(f"{kind}._WORKER", "tests.integration.test_benchmark:dies")
+    with WorkerProcess("measuring", 60) as process, pytest.raises(StageFailure) as told:
+        process.ask("load")
+    assert told.value.reason is Reason.BACKEND_CRASHED
+    assert "measuring crashed with SIGSEGV" in told.value.message
+    monkeypatch.setattr(f"{kind}._WORKER", "tests.integration.test_benchmark:hangs")
+    began = time.monotonic()
+    with WorkerProcess("measuring", 0.2) as process, pytest.raises(StageFailure) as late:
+        process.ask("load")
+    assert late.value.reason is Reason.TIMEOUT
+    assert time.monotonic() - began < 30
+
+
+def test_strings_and_slow_first_runs(files: Files) -> None:
+    model = broken.build(
+        [helper.make_node("StringConcat", ["x", "x"], ["y"])],
+        [broken.value("x", 2, kind=TensorProto.STRING)],
+        [broken.value("y", 2, kind=TensorProto.STRING)],
+        opset=20,
+    )
+    samples: dict[str, Any] = {"sample/x": np.array(["a", "b"])}
+    np.savez(files.inputs, **samples)
+    candidate = files.candidate("words", model)
+    result = measure(candidate.model, "cpu", files.inputs, seconds=0.1)
+    assert [each.shapes for each in result.latencies] == ["sample"]
+    assert result.latencies[0].samples <= comparing._MOST_RUNS + comparing._MOST_REPEATS
+
+
+def test_memory_of_this_process() -> None:
+    peak = peak_bytes()
+    assert peak is not None
+    assert peak > 10 << 20
+
+
+STUB = """
+#include <stddef.h>
+typedef struct { unsigned long long total, free, used; } memory_t;
+int nvmlInit_v2(void) { return RESULT; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)7; return index; }
+int nvmlDeviceGetMemoryInfo(void *device, memory_t *memory) {
+    memory->total = 100; memory->free = 58; memory->used = 42;
+    return device != (void *)7;
+}
+"""
+
+
+@pytest.mark.parametrize(("result", "used"), [(0, 42), (9, None)])
+def test_memory_of_a_device(result: int, used: int | None, tmp_path: Path) -> None:
+    """Where there is no device, the library is a stand-in with nvml.h's signatures."""
+    source, library = tmp_path / "nvml.c", tmp_path / "libnvml.so"
+    source.write_text(STUB.replace("RESULT", str(result)))
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True, timeout=60
+    )
+    assert device_bytes(str(library)) == used
+    assert device_bytes(str(tmp_path / "none.so")) is None

@@ -1,0 +1,42 @@
+"""What is planned for a model's versions: nothing where they suit, a way down, or a refusal.
+
+What of it starts something: the rest is in tests/unit.
+"""
+
+from pathlib import Path
+
+import pytest
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.element_types import types_of
+from enginewright_runtime.prepare.convert import plan
+from onnx import TensorProto, helper
+
+from tests.support.broken_models import build, value
+from tests.support.converting import recipe
+from tests.unit.test_conversion_planning import INT64
+
+
+def test_real_models_that_suit_are_left_alone(models: Path) -> None:
+    found = sorted(models.rglob("*.onnx"))
+    assert len(found) >= 10
+    for path in found:
+        assert plan(graphs.parse(path), recipe()).steps == (), path
+
+
+@pytest.mark.parametrize("backend", ["tensorrt", "tensorrt-rtx", "openvino", "cuda"])
+def test_what_suits_the_cpu_suits_any_backend(models: Path, backend: str) -> None:
+    for path in models.rglob("*.onnx"):
+        assert plan(graphs.parse(path), recipe(backend=backend)).steps == ()
+
+
+def test_types_pass_through_operators_and_bodies(models: Path) -> None:
+    types = types_of(graphs.parse(next(models.rglob("silero_vad_half.onnx"))))
+    assert types["stateN"] == "tensor(float)"
+    assert set(types.values()) == {"tensor(float)", "tensor(int64)", "tensor(bool)"}
+    nodes = [
+        helper.make_node("Cast", ["x"], ["half"], to=TensorProto.FLOAT16),
+        helper.make_node("Exp", ["half"], ["power"]),
+        helper.make_node("Shape", ["power"], ["y"]),
+    ]
+    found = types_of(build(nodes, [value("x", 1, 4)], [value("y", 2, kind=INT64)]))
+    assert (found["power"], found["y"]) == ("tensor(float16)", "tensor(int64)")

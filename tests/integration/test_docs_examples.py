@@ -1,0 +1,71 @@
+"""The commands of docs/preflight.md about many models are run as they stand there.
+
+Those of its first sections are run where their outputs are looked at (`examples` in conftest.py).
+"""
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import broken_models as broken
+from tests.support.preflight_runs import Desk
+
+REPOSITORY = Path(__file__).parents[2]
+TEXT = (REPOSITORY / "docs/preflight.md").read_text()
+
+
+def blocks(section: str, language: str) -> list[str]:
+    """Return the fenced blocks of one section."""
+    (body,) = re.findall(
+        rf"^## {re.escape(section)}\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL
+    )
+    return [
+        str(each)
+        for each in re.findall(rf"^```{language}\n(.*?)^```", body, re.MULTILINE | re.DOTALL)
+    ]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    """Return a repository as the examples speak of it."""
+    desk = Desk(tmp_path)
+    desk.save(broken.open_dimensions("batch", "width"), "models/detect.onnx")
+    desk.save(broken.relu(), "models/embed.onnx")
+    (toml,) = blocks("enginewright.toml", "toml")
+    (desk.root / "enginewright.toml").write_text(toml)
+    return desk
+
+
+def bash(desk: Desk, script: str) -> str:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = desk.run("-euo", "pipefail", "-c", script, command=("bash",), environment={"PATH": path})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_many_models(desk: Desk) -> None:
+    (script,) = blocks("Many models", "sh")
+    assert "2 models: 2 pass" in bash(desk, script)
+
+
+def test_the_configuration(desk: Desk) -> None:
+    (script,) = blocks("enginewright.toml", "sh")
+    whole, one = script.strip().splitlines()
+    told = json.loads(bash(desk, f"{whole} --json"))
+    assert [list(each["targets"]) for each in told["models"]] == [["sm89", "cpu"], ["cpu"]]
+    assert bash(desk, one).startswith("PASS  models/embed.onnx")
+
+
+def test_plan(desk: Desk) -> None:
+    (manifest,) = blocks("plan", "yaml")
+    (desk.root / "manifest.yaml").write_text(manifest)
+    (script,) = blocks("plan", "sh")
+    first, second = script.strip().splitlines()
+    assert bash(desk, first).startswith("CHANGES  InferenceModel default/resnet50 (new)")
+    told = json.loads(bash(desk, second))
+    assert told["models"][0]["steps"][1]["key"]
+    assert "no cluster" in told["assumed"][0]

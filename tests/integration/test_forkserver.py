@@ -1,0 +1,180 @@
+"""Children of the fork server: as alone, as limited and as mortal as processes that were started."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from enginewright.contract.reasons import Reason
+from enginewright_cli.preflight.stages import _PRELOAD
+from enginewright_runtime.core import children
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.isolation import Limits, run_isolated
+
+from tests.support import broken_models as broken
+from tests.support.preflight_runs import until
+
+HERE = "tests.integration.test_forkserver"
+
+
+def add_up(path: str, value: float) -> float:
+    """Run a model, in a child."""
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"x": np.full((1, 4), value, np.float32)})
+    return float(np.sum(found))
+
+
+def surroundings() -> dict[str, object]:
+    """Return what a child sees of the process that asked for it."""
+    return {
+        "folder": os.getcwd(),
+        "variable": os.environ.get("ENGINEWRIGHT_TEST"),
+        "temporary": tempfile.gettempdir(),
+        "interrupt": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+        "descriptors": sorted(os.readlink(f"/proc/self/fd/{each}") for each in _descriptors()),
+    }
+
+
+def _descriptors() -> list[str]:
+    return [each for each in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{each}")]
+
+
+def wait_for_ever(file: str) -> None:
+    """Say who this is, and end only when somebody ends it."""
+    Path(file).write_text(str(os.getpid()))
+    signal.pause()
+
+
+def wait_in_a_child(file: str) -> None:
+    """Have a child of one's own wait."""
+    run_isolated(f"{HERE}:wait_for_ever", "waiting", file=file)
+
+
+def test_models_run_in_one_child_after_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(broken.relu().SerializeToString())
+    for value in (1.0, 2.0, -1.0):
+        found = run_isolated(f"{HERE}:add_up", "adding up", path=str(path), value=value)
+        assert found == max(0.0, value) * 4
+
+
+def test_a_child_has_the_surroundings_of_who_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_isolated(f"{HERE}:surroundings", "looking")  # the server is there before they change
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENGINEWRIGHT_TEST", "mine")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    seen = run_isolated(f"{HERE}:surroundings", "looking")
+    assert seen["folder"] == seen["temporary"] == str(tmp_path)
+    assert (seen["variable"], seen["interrupt"]) == ("mine", True)
+    # its way to the server, and no other's socket nor process
+    assert sum(each.startswith("socket:") for each in seen["descriptors"]) == 1
+    assert not any("pidfd" in each or "eventpoll" in each for each in seen["descriptors"])
+
+
+@pytest.mark.parametrize("environment", [".venv", ".venv-openvino", ".venv-gpu"])
+def test_a_server_that_has_imported_everything_has_one_thread(environment: str) -> None:
+    """A fork copies the thread that calls it alone: whatever another one holds stays held."""
+    python = Path(__file__).resolve().parents[2] / environment / "bin/python"
+    if not python.exists():
+        pytest.skip(f"NOT TESTED, there is no {environment}: make install")
+    script = (
+        f"import importlib, json, os, sys\n"
+        f"for name in {_PRELOAD!r}: importlib.import_module(name)\n"
+        "pid = os.fork()\n"  # OpenBLAS ends its threads then, and begins them when it needs them
+        "pid or os._exit(0)\n"
+        "os.waitpid(pid, 0)\n"
+        "print(json.dumps({'threads': len(os.listdir('/proc/self/task')),"
+        " 'heavy': [each for each in ('tensorrt_rtx', 'tensorrt', 'openvino') if each in sys.modules]}))"
+    )
+    done = subprocess.run(
+        [python, "-c", script], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert json.loads(done.stdout) == {"threads": 1, "heavy": []}
+
+
+def test_who_ends_takes_children_along(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    with tempfile.TemporaryFile() as output:
+        arguments = (f"{HERE}:wait_in_a_child", {"file": str(file)})
+        with children.Child(
+            "enginewright_runtime.core.isolated:main",
+            *arguments,
+            output=output.fileno(),
+            descriptors=(output.fileno(),),
+        ) as child:
+            until(lambda: file.exists() and file.read_text(), "the child's own child", 100)
+            inner = int(file.read_text())
+            child.kill()
+            end = child.wait(100)
+    assert end is not None
+    assert end.code == -signal.SIGKILL
+    assert not Path(f"/proc/{inner}").exists()  # ended, and reaped, before its parent's end is told
+
+
+def test_a_server_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, sys, threading\n"
+        "from enginewright_runtime.core import children\n"
+        "from enginewright_runtime.core.failure import StageFailure\n"
+        "from enginewright_runtime.core.isolation import run_isolated\n"
+        f"run_isolated('{HERE}:surroundings', 'looking')\n"
+        "server = children._processes[0]\n"
+        "threading.Timer(0.5, server.kill).start()\n"
+        "try:\n"
+        f"    run_isolated('{HERE}:wait_for_ever', 'waiting', file={str(tmp_path / 'pid')!r})\n"
+        "except StageFailure as failure:\n"
+        "    print(failure.reason.value)\n"
+        "server.wait()\n"
+        f"print(run_isolated('{HERE}:surroundings', 'looking')['interrupt'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+        cwd=Path(__file__).resolve().parents[2],
+    )
+    assert done.stdout.split() == [Reason.OUT_OF_MEMORY.value, "True"]
+
+
+def test_a_child_costs_little_beside_a_python(tmp_path: Path) -> None:
+    """What the server is for: in processor time, which other load does not change much."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(broken.relu().SerializeToString())
+    run_isolated(f"{HERE}:surroundings", "looking")
+    (server,) = children._processes
+    before = _seconds(server.pid)
+    for _ in range(5):
+        run_isolated("enginewright_runtime.engine.verify:check_model", "checking", path=str(path))
+    forked = (_seconds(server.pid) - before) / 5
+    began = os.times()
+    subprocess.run([sys.executable, "-c", "import enginewright_runtime.engine.verify"], check=True)
+    ended = os.times()
+    started = ended.children_user + ended.children_system
+    started -= began.children_user + began.children_system
+    assert forked < started
+
+
+def _seconds(pid: int) -> float:
+    """Return the processor time of a process and of those that it has reaped."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_child_past_its_time_is_ended(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(StageFailure, match="waiting took longer than 1 s"):
+        run_isolated(
+            f"{HERE}:wait_for_ever", "waiting", limits=Limits(seconds=1), file=str(tmp_path / "pid")
+        )
+    assert time.monotonic() - began < 100

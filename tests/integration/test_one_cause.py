@@ -1,0 +1,222 @@
+"""One real fallback has one reason, wherever it is read: on real servers and sidecars.
+
+`/execution`, checks, metric, the shipped alert rule, conditions and Events are asked of the same pod.
+"""
+
+import shutil
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from enginewright.contract import causes
+from enginewright.contract.causes import Cause
+from enginewright.contract.execution import Execution
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import ServeTask
+from enginewright.contract.verdict import Check, Verdict
+from onnx import TensorProto, helper
+
+from tests.support.monitoring import RULES, promtool
+from tests.support.plan_world import World
+from tests.support.serving import (
+    REPLACES_SESSION,
+    Server,
+    asks_openvino_for,
+    linear_model,
+    model,
+    tensor,
+)
+from tests.support.sidecar import Sidecar, artifact, prepared, promising
+
+
+@dataclass(frozen=True)
+class Voices:
+    """All that is said of one fallback."""
+
+    execution: Execution
+    verdict: Verdict
+    metric: set[str]
+
+
+def listen(
+    root: Path,
+    task: ServeTask,
+    python: Path,
+    reason: Reason,
+    *,
+    before: str = "",
+    falls: bool = False,
+) -> Voices:
+    """Serve under Allow until fallback for `reason` is seen; `falls`: it begins while it serves."""
+    with (
+        Server(root, task, python=python, before=before) as server,
+        Sidecar(root, task, server.port, python=python) as sidecar,
+    ):
+        sidecar.until_ready()
+        if falls:
+            server.process.send_signal(signal.SIGUSR1)
+
+        def seen() -> bool:
+            found = sidecar.verdict().fallback
+            return found is not None and found.reason is reason
+
+        sidecar.until(seen, f"the reason {reason}")
+        active = [each for each in sidecar.metrics()["enginewright_fallback_active"] if each.value]
+        told = Execution.model_validate(server.get("/v2/models/m/execution").json())
+        return Voices(told, sidecar.verdict(), {each.labels["reason"] for each in active})
+
+
+def alerted(folder: Path, metric: set[str], reason: Reason) -> None:
+    """Check that the shipped rule makes of the metric one alert, with that reason."""
+    labels = 'namespace="shop", pod="p", model="m", revision="r1", kind="NodeFallback"'
+    expected = {
+        "severity": "warning", "namespace": "shop", "model": "m", "revision": "r1",
+        "kind": "NodeFallback", "reason": str(reason),
+    }  # fmt: skip
+    series = [
+        {"series": f'enginewright_fallback_active{{{labels}, reason="{each}"}}', "values": "1 1"}
+        for each in metric
+    ]
+    wanted = (
+        f'ALERTS{{alertname="EnginewrightCPUFallback", alertstate="firing", {_labels(expected)}}}'
+    )
+    case = {
+        "interval": "30s",
+        "input_series": series,
+        "promql_expr_test": [
+            {
+                "expr": 'ALERTS{alertname="EnginewrightCPUFallback"}',
+                "eval_time": "30s",
+                "exp_samples": [{"labels": wanted, "value": 1}],
+            }
+        ],
+    }
+    document = {"rule_files": [str(RULES)], "evaluation_interval": "30s", "tests": [case]}
+    path = folder / "one.test.yaml"
+    path.write_text(yaml.safe_dump(document))
+    done = promtool("test", "rules", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _labels(labels: dict[str, str]) -> str:
+    return ", ".join(f'{name}="{value}"' for name, value in labels.items())
+
+
+def agree(folder: Path, heard: Voices, reason: Reason, *, provider: bool) -> None:
+    """Check that all say `reason`; `provider`: it is about the provider, not only about nodes."""
+    assert heard.verdict.fallback is not None
+    assert heard.verdict.fallback.reason is reason
+    assert heard.metric == {str(reason)}
+    alerted(folder, heard.metric, reason)
+    failed = {each.check: each.reason for each in heard.verdict.checks if each.state == "failed"}
+    assert failed == ({Check.PROVIDER: reason} if provider else {})
+    # under Allow: it serves, and says so
+    world = World(fallback={"policy": "Allow"}, replicas=2).settle().job_succeeds().all_available()
+    world.events.clear()
+    world.sidecars_say(heard.verdict)
+    found = {each["type"]: each for each in world.status["conditions"]}
+    fallback, placement = found["FallbackActive"], found["PlacementVerified"]
+    assert (fallback["status"], fallback["reason"]) == ("True", reason)
+    assert placement["reason"] == (reason if provider else "PromiseKept")
+    assert {each.reason for each in world.events if each.type == "Warning"} == {str(reason)}
+    # under Forbid: it is not ready, for that very reason
+    forbidden = World(replicas=2).settle().job_succeeds().all_available()
+    forbidden.sidecars_say(_broken(heard.verdict))
+    found = {each["type"]: each for each in forbidden.status["conditions"]}
+    assert {
+        kind: found[kind]["reason"] for kind in ("Ready", "PlacementVerified", "FallbackActive")
+    } == dict.fromkeys(("Ready", "PlacementVerified", "FallbackActive"), str(reason))
+
+
+def _broken(verdict: Verdict) -> Verdict:
+    """Return the verdict as it is where the promise does not allow the fallback."""
+    assert verdict.fallback is not None
+    fallback = verdict.fallback.model_copy(update={"broken": True})
+    changed = {"state": "failed", "reason": fallback.reason, "message": fallback.message}
+    checks = tuple(
+        each.model_copy(update=changed) if each.check is Check.PLACEMENT else each
+        for each in verdict.checks
+    )
+    return verdict.model_copy(update={"fallback": fallback, "checks": checks})
+
+
+def test_onnxruntime_gpu_without_cuda(gpu_python: Path, tmp_path: Path) -> None:
+    sample = {"x": np.ones((2, 8), np.float32)}
+    task = promising(artifact(tmp_path, linear_model(), [sample]), "Allow")
+    task = task.model_copy(update={"backend": "cuda"})
+    heard = listen(tmp_path, task, gpu_python, Reason.PROVIDER_MISSING)
+    agree(tmp_path, heard, Reason.PROVIDER_MISSING, provider=True)
+    # both things that are wrong are facts, and the message names the second one too
+    assert heard.execution.provider_reason is Reason.PROVIDER_MISSING
+    assert heard.execution.driver.reason is Reason.DRIVER_MISSING
+    (provider,) = [each for each in heard.verdict.checks if each.check is Check.PROVIDER]
+    for message in (heard.execution.provider_message, provider.message):
+        libraries, _, driver = message.partition("; and DriverMissing: ")
+        assert "libcublasLt.so.13" in libraries
+        assert driver.count("libcuda.so.1: ") == 1
+
+
+@pytest.fixture(scope="module")
+def openvino(
+    openvino_python: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, ServeTask]:
+    """Return a model of which OpenVINO takes all but the determinant, prepared by the real stages."""
+    root = tmp_path_factory.mktemp("openvino")
+    mixed = model(
+        [
+            helper.make_node("MatMul", ["x", "x"], ["a"], name="product"),
+            helper.make_node("Det", ["a"], ["y"], name="determinant"),
+        ],
+        [tensor("x", TensorProto.FLOAT, 2, 3, 3)],
+        [tensor("y", TensorProto.FLOAT, 2)],
+    )
+    return root, prepared(root, mixed, backend="openvino", python=openvino_python)
+
+
+@pytest.fixture
+def copied(openvino: tuple[Path, ServeTask], tmp_path: Path) -> ServeTask:
+    root, task = openvino
+    shutil.copytree(root / "artifact", tmp_path / "artifact")
+    (tmp_path / "dev").mkdir()
+    return promising(task, "Allow")
+
+
+def test_openvino_refused_whole(copied: ServeTask, openvino_python: Path, tmp_path: Path) -> None:
+    before = asks_openvino_for(device_type="GPU")
+    heard = listen(tmp_path, copied, openvino_python, Reason.PROVIDER_REFUSED, before=before)
+    assert heard.execution.provider_reason is Reason.PROVIDER_REFUSED
+    agree(tmp_path, heard, Reason.PROVIDER_REFUSED, provider=True)
+
+
+def test_openvino_in_part(copied: ServeTask, openvino_python: Path, tmp_path: Path) -> None:
+    heard = listen(tmp_path, copied, openvino_python, Reason.NODE_FALLBACK)
+    assert heard.execution.provider_reason is None
+    agree(tmp_path, heard, Reason.NODE_FALLBACK, provider=False)
+
+
+def test_openvino_replaced_while_it_serves(
+    copied: ServeTask, openvino_python: Path, tmp_path: Path
+) -> None:
+    heard = listen(
+        tmp_path, copied, openvino_python, Reason.SESSION_REPLACED,
+        before=REPLACES_SESSION, falls=True,
+    )  # fmt: skip
+    agree(tmp_path, heard, Reason.SESSION_REPLACED, provider=True)
+
+
+def test_the_cause_whose_remedy_comes_first_is_named_and_the_others_listed() -> None:
+    libraries = Cause(reason=Reason.PROVIDER_MISSING, message="no libcudart")
+    driver = Cause(reason=Reason.DRIVER_MISSING, message="no libcuda")
+    nodes = Cause(reason=Reason.NODE_FALLBACK, message="4 of 4 nodes")
+    found = causes.first([nodes, driver, libraries])
+    assert found is not None
+    assert found.reason is Reason.PROVIDER_MISSING
+    assert (
+        found.message
+        == "no libcudart; and DriverMissing: no libcuda; and NodeFallback: 4 of 4 nodes"
+    )
+    assert causes.first([found, driver]) == found, "what is listed is not listed twice"
+    assert causes.first([]) is None

@@ -1,0 +1,261 @@
+"""preflight on real models: what the stages say, as a verdict, a table and an exit code."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from enginewright.contract.images import ImageFacts
+from enginewright.contract.processors import Feature, unlike
+from enginewright_cli.preflight import options, targets
+from enginewright_runtime.session import processor
+
+from tests.support import broken_models as broken
+from tests.support.preparing import Workplace
+from tests.support.quantizing import dense
+
+HELD = ImageFacts(
+    variant="cpu",
+    ort_distribution="onnxruntime",
+    ort_version="1.31.1",
+    max_opset=26,
+    max_ir_version=13,
+    providers=("CPUExecutionProvider",),
+    backends={"cpu": "1.31.1"},
+    onnx_version="1.23.2",
+    runtime_version="0.1.0",
+)
+
+
+def run(
+    *arguments: str | Path, folder: Path, check_empty: bool = True
+) -> "subprocess.CompletedProcess[str]":
+    """Run the command with a temporary folder of its own, which it leaves empty."""
+    scratch = folder / "scratch"
+    scratch.mkdir(exist_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "enginewright_cli", "preflight", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+        env=os.environ | {"TMPDIR": str(scratch)},
+    )
+    assert "Traceback" not in done.stdout + done.stderr
+    if check_empty:
+        assert not list(scratch.iterdir())
+    return done
+
+
+def told(*arguments: str | Path, folder: Path) -> tuple[int, dict[str, Any]]:
+    """Run the command and read its JSON."""
+    done = run("--json", *arguments, folder=folder)
+    return done.returncode, json.loads(done.stdout)
+
+
+def save(model: Any, folder: Path, name: str = "model.onnx") -> Path:
+    """Write a model of `broken`."""
+    path = folder / name
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_a_good_model_passes_on_the_cpu_and_as_an_engine(models: Path, tmp_path: Path) -> None:
+    magika = next(models.rglob("standard_v3_3/model.onnx"))
+    code, result = told(magika, "--target", "sm89,cpu", folder=tmp_path)
+    assert (code, result["verdict"]) == (0, "pass")
+    assert list(result["targets"]) == ["sm89", "cpu"]
+    assert result["model"]["opset"] == 15
+    assert result["model"]["nodes"] == 95
+    assert result["model"]["inputs"][0]["name"] == "bytes"
+    engine, cpu = result["targets"]["sm89"], result["targets"]["cpu"]
+    assert engine["nodes_accelerated"] == engine["nodes_total"] == cpu["nodes_total"]
+    assert engine["engine_bytes"] > 1_000_000
+    assert engine["build_seconds"] > 0
+    assert cpu["latency"]["p50"] > 0
+    assert result["findings"] == []
+
+
+def test_a_warning_has_its_own_remedy(tmp_path: Path) -> None:
+    model = save(broken.lower_case(), tmp_path)
+    code, result = told(model, "--target", "sm89,cpu", folder=tmp_path)
+    assert code == 1
+    found = {each["message"].partition(":")[0]: each for each in result["findings"]}
+    locale = "no locale xx_XX is installed here, by which lower (StringNormalizer) works"
+    assert found[locale]["severity"] == "error"
+    assert found[locale]["remedy"].startswith("export with locale C")
+    strings = "backend tensorrt-rtx has no strings, so what takes or gives them runs on the CPU"
+    assert found[strings]["severity"] == "warning"
+    assert found[strings]["remedy"] == (
+        "do what is done with strings before the model, or serve it on backend cpu"
+    )
+    assert not [each for each in result["findings"] if "/onnxruntime_src/" in each["message"]]
+
+
+def test_a_refused_model_names_nodes_reason_and_remedy_once(tmp_path: Path) -> None:
+    path = save(broken.one_node("Frobnicate", "com.example"), tmp_path)
+    code, result = told(path, "--target", "sm89,cpu", folder=tmp_path)
+    assert (code, result["verdict"]) == (1, "fail")
+    (finding,) = [each for each in result["findings"] if each["severity"] == "error"]
+    assert finding["reason"] == "CustomDomainUnsupported"
+    assert sorted(finding["targets"]) == ["cpu", "sm89"]
+    assert finding["remedy"]
+    assert finding["remedy"] not in finding["message"]
+    assert finding["nodes"]
+    assert all(each["reason"] == finding["reason"] for each in result["targets"].values())
+
+
+def test_a_shape_that_is_missing_is_refused_for_an_engine_alone(tmp_path: Path) -> None:
+    path = save(broken.open_dimensions("batch", "width"), tmp_path)
+    code, result = told(path, "--target", "sm89,cpu", folder=tmp_path)
+    assert (code, result["targets"]["cpu"]["verdict"]) == (1, "pass")
+    assert result["targets"]["sm89"]["reason"] == "ShapeProfileMissing"
+    (finding,) = [each for each in result["findings"] if each["severity"] == "error"]
+    assert "shapes: [{input: x, min: [1, 1]" in finding["remedy"]
+    code, result = told(path, "--target", "sm89,cpu", "--shapes", "x=1x2:2x4:4x8", folder=tmp_path)
+    assert (code, result["verdict"]) == (0, "pass")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing-here.onnx"], "there is no such file"),
+        (["{model}", "--target", "gpu"], "is no target; write sm86"),
+        (["{model}", "--target", "openvino"], "needs backend openvino, which is not installed"),
+        (["{model}", "--shapes", "x"], "write INPUT=MIN:OPT:MAX"),
+        (["{model}", "--budget", "2%"], "write allow, or shares such as compute=2%,nodes=5%"),
+        (["{model}", "--precision", "FP4"], "write one of FP32, FP16"),
+        (["{model}", "--runtime-version", "9.9"], "what it loads is known of 1.16"),
+    ],
+)
+def test_unusable_input_is_said_in_a_sentence(
+    arguments: list[str], words: str, tmp_path: Path
+) -> None:
+    path = save(broken.relu(), tmp_path)
+    done = run(*(each.format(model=path) for each in arguments), folder=tmp_path)
+    assert done.returncode == 2
+    assert words in " ".join(done.stderr.split())
+    assert not done.stdout
+
+
+def test_an_interrupt_leaves_nothing_and_nobody(tmp_path: Path) -> None:
+    path = save(broken.endless(), tmp_path)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "enginewright_cli", "preflight", str(path), "--target", "cpu"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(scratch)},
+    )
+    deadline = time.monotonic() + 60
+    while not list(scratch.glob("*/*/work/converted.json")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, words = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert "interrupted; nothing is left behind" in words
+    assert not list(scratch.iterdir())
+    running = subprocess.run(["pgrep", "-f", str(scratch)], capture_output=True, check=False)
+    assert running.returncode == 1
+
+
+def test_the_table_is_plain_where_it_is_piped(tmp_path: Path) -> None:
+    path = save(broken.one_node("Frobnicate", "com.example"), tmp_path)
+    done = run(path, "--target", "cpu", folder=tmp_path)
+    assert done.returncode == 1
+    assert "\x1b" not in done.stdout
+    assert "CustomDomainUnsupported" in done.stdout
+    assert "remedy: " in done.stdout
+    assert run(path, "--target", "cpu", "--quiet", folder=tmp_path).stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "backend", "capability"),
+    [
+        ("sm89", "tensorrt-rtx", "8.9"),
+        ("SM_120", "tensorrt-rtx", "12.0"),
+        ("sm75", "tensorrt-rtx", "7.5"),
+        ("openvino", "openvino", None),
+    ],
+)
+def test_targets(name: str, backend: str, capability: str | None) -> None:
+    found = targets.parse(name)
+    assert (found.backend, found.compute_capability) == (backend, capability)
+
+
+@pytest.mark.parametrize(
+    ("name", "products"),
+    [
+        ("cpu", "any"),  # of the processor that is to serve nothing is known
+        ("cpu:AVX2", "any"),
+        ("cpu:avx512", "any"),
+        ("openvino:vnni", "exact"),
+        ("cpu:amx", "exact"),
+        ("cpu:asimddp", "exact"),
+        ("sm89", None),
+        ("cuda", None),
+    ],
+)
+def test_a_kind_of_cpu_decides_what_int8_relies_on(name: str, products: str | None) -> None:
+    found = targets.parse(name)
+    assert found.int8_products == products
+    assert found.name == name.lower()
+    with pytest.raises(targets.TargetError, match="cpu:avx512"):
+        targets.parse("cpu:avx3")
+
+
+def test_each_kind_of_cpu_has_its_form_and_what_cannot_be_timed_here_is_said(
+    tmp_path: Path,
+) -> None:
+    """On any machine: INT8 without VNNI is proven everywhere, with it where the machine is exact."""
+    here = processor.read()
+    names = [f"cpu:{each.lower()}" for each in ("AVX2", "AVX512", "VNNI", "AMX")]
+    model = save(dense(), tmp_path)
+    _, found = told(model, "--target", ",".join(names), "--precision", "INT8", folder=tmp_path)
+    untimed = [name for name in names if unlike(here, Feature(name[4:].upper()))]
+    said = {
+        name
+        for each in found["findings"]
+        if each["reason"] == "ProcessorMismatch"
+        for name in each["targets"]
+    }
+    assert set(untimed) <= said
+    assert len(untimed) >= 3  # a machine is of one kind
+    keys = [found["targets"][name].get("prepared_key") for name in names]
+    assert keys[0] == keys[1] is not None
+    for name in names[:2]:
+        assert found["targets"][name]["verdict"] == ("warn" if name in untimed else "pass")
+        assert ("latency" in found["targets"][name]) is (name not in untimed)
+    for name in names[2:]:
+        result = found["targets"][name]
+        if here.exact_products:
+            assert result["verdict"] == ("warn" if name in untimed else "pass")
+            assert result["prepared_key"] == keys[2] != keys[0]
+        else:
+            assert (result["verdict"], result["reason"]) == ("fail", "ProcessorMismatch")
+
+
+def test_a_budget_and_its_shares() -> None:
+    found = options.promise("compute=2%,nodes=5%")
+    assert (found.policy, found.max_compute_share, found.max_node_share) == ("Budget", 0.02, 0.05)
+    assert options.promise(None).policy == "Forbid"
+    assert options.promise("allow").policy == "Allow"
+
+
+def test_the_limits_of_another_runtime_stand_in_the_recipe() -> None:
+    found = options.recipe(HELD, runtime_version="1.17.3")
+    assert (found.ort_version, found.max_opset, found.max_ir_version) == ("1.17.3", 20, 9)
+    assert options.recipe(HELD).max_opset == HELD.max_opset
+
+
+def test_the_newest_runtime_at_hand_is_in_the_table(tmp_path: Path) -> None:
+    """A new ONNX Runtime in the lock brings its limits into the table, or this fails."""
+    held = Workplace(tmp_path).probe()
+    minor = ".".join(held.ort_version.split(".")[:2])
+    assert options.RUNTIME_LIMITS[minor] == (held.max_opset, held.max_ir_version)

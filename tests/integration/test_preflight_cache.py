@@ -1,0 +1,44 @@
+"""Results of models that have not changed: what they depend on, and that nothing hinders a run.
+
+What of it starts something: the rest is in tests/unit.
+"""
+
+from pathlib import Path
+
+from enginewright_runtime.prepare.fetch.stage import external_locations
+
+from tests.support import broken_models as broken
+from tests.support.preflight_runs import Desk
+
+
+def test_external_data_is_part_of_the_model(tmp_path: Path) -> None:
+    """With the digest that stage `fetch` makes."""
+    desk = Desk(tmp_path)
+    path = desk.save(broken.external("weights.bin"))
+    data = desk.root / "weights.bin"
+    data.write_bytes(broken.weights())
+    assert external_locations(str(path)) == ["weights.bin"]
+    first = desk.told(path, "--target", "cpu")[1]
+    again = desk.told(path, "--target", "cpu")[1]
+    assert (first["cached"], again["cached"]) == (False, True)
+    assert again["model"] == first["model"]
+    data.write_bytes(bytes(reversed(broken.weights())))
+    changed = desk.told(path, "--target", "cpu")[1]
+    assert not changed["cached"]
+    assert changed["model"]["digest"] != first["model"]["digest"]
+    data.unlink()
+    gone = desk.told(path, "--target", "cpu")[1]
+    assert gone["targets"]["cpu"]["reason"] == "ExternalDataMissing"
+
+
+def test_two_processes_share_it(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    path = desk.save(broken.relu())
+    running = [desk.start(path, "--target", "cpu") for _ in range(2)]
+    for each in running:
+        out, words = each.communicate(timeout=100)
+        assert (each.returncode, words) == (0, "")
+        assert out.startswith("PASS")
+    desk.check_clean()
+    assert desk.told(path, "--target", "cpu")[1]["cached"]
+    assert not desk.told(path, "--target", "cpu", "--no-cache")[1]["cached"]

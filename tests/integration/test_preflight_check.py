@@ -1,0 +1,143 @@
+"""Jobs that fail while others run: what is told of them meanwhile, and which run again alone."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding, StageReport
+from enginewright.contract.task import STORE_PATH, TASK_VARIABLE
+from enginewright_cli.preflight.check import _Model, check
+from enginewright_cli.preflight.result import Result
+from enginewright_cli.preflight.stages import Stages
+from enginewright_cli.preflight.workplace import workplace
+from typing_extensions import override
+
+from tests.support import broken_models as broken
+from tests.support.preflight_runs import asked
+
+
+class Failing(Stages):
+    """The real stages, but for the first runs of some Jobs, which report failures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails: dict[str, list[StageReport]] = {}  # by Job
+
+    @override
+    def call(
+        self,
+        call: tuple[Any, ...],
+        environment: Mapping[str, str],
+        output: int,
+        look: Callable[[], None],
+    ) -> int:
+        job = json.loads(environment[TASK_VARIABLE] or "{}").get("job", "")
+        if not self.fails.get(job):
+            return super().call(call, environment, output, look)
+        report = self.fails[job].pop(0)
+        root = Path(environment["ENGINEWRIGHT_ROOT"])
+        path = root / STORE_PATH.lstrip("/") / "reports" / job / f"{report.stage}.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(report.model_dump_json())
+        look()
+        return 1
+
+
+def failed(stage: str, reason: Reason) -> StageReport:
+    """Return the report of a stage that failed, with a warning."""
+    warning = Finding(severity="warning", reason=Reason.CALIBRATION_TOO_SMALL, message="earlier")
+    return StageReport(stage=stage, ok=False, reason=reason, message="why", findings=(warning,))
+
+
+@pytest.fixture
+def stages() -> Iterator[Failing]:
+    stages = Failing()
+    yield stages
+    stages.close()
+
+
+def checked(
+    path: Path, stages: Stages, at_once: int, *names: str
+) -> tuple[Result, list[tuple[str, str]]]:
+    """Look at a model; return the result and what was told meanwhile."""
+    told: list[tuple[str, str]] = []
+    with workplace(stages) as place:
+        with place.room("probe") as room:
+            held = room.facts()
+        request = asked(path, *names)
+        result = check(request, place, held, lambda *stage: told.append(stage), at_once)
+    return result, told
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(broken.relu().SerializeToString())
+    return path
+
+
+def test_no_stage_begins_after_one_that_failed(model: Path, stages: Failing) -> None:
+    stages.fails["prepare-cpu-any"] = [failed("fetch", Reason.SOURCE_UNREACHABLE)]
+    result, told = checked(model, stages, 1, "cpu")
+    assert result.targets["cpu"].reason == "SourceUnreachable"
+    assert told == [("cpu", "fetch")]
+
+
+def test_what_was_no_model_is_looked_at_again(tmp_path: Path, model: Path) -> None:
+    known = _Model()
+    with pytest.raises(FileNotFoundError):
+        known.look(tmp_path / "gone.onnx")
+    (tmp_path / "bad.onnx").write_bytes(b"no model")
+    known.look(tmp_path / "bad.onnx")
+    assert known._graph is None
+    known.look(model)
+    assert known._graph is not None
+
+
+def short() -> dict[str, list[StageReport]]:
+    """Return what a prepare and an engine Job report that lack memory and disk."""
+    return {
+        "prepare-tensorrt-rtx": [failed("golden", Reason.OUT_OF_MEMORY)],
+        "prepare-cpu-any": [failed("fetch", Reason.STORE_UNAVAILABLE)],
+        "engine-sm89": [failed("build", Reason.BUILD_OUT_OF_MEMORY)],
+    }
+
+
+def test_a_job_that_lacks_what_others_have_taken_runs_again_alone(
+    model: Path, stages: Failing
+) -> None:
+    stages.fails = short()
+    result, _ = checked(model, stages, 2, "sm86", "sm89", "cpu")
+    assert not any(stages.fails.values())
+    assert {name: each.reason for name, each in result.targets.items()} == {
+        "sm86": None,
+        "sm89": None,
+        "cpu": None,
+    }
+    assert "earlier" not in {each.message for each in result.findings}
+
+
+def test_what_the_first_run_reported_is_discarded(model: Path, stages: Failing) -> None:
+    stages.fails = {
+        "prepare-tensorrt-rtx": [failed("fetch", Reason.INVALID_MODEL)],
+        "prepare-cpu-any": [
+            failed("golden", Reason.OUT_OF_MEMORY),
+            failed("fetch", Reason.SOURCE_UNREACHABLE),
+        ],
+    }
+    result, _ = checked(model, stages, 2, "sm89", "cpu")
+    assert result.targets["cpu"].reason == "SourceUnreachable"
+    assert "OutOfMemory" not in {each.reason for each in result.findings}
+
+
+def test_a_job_that_ran_alone_does_not_run_again(model: Path, stages: Failing) -> None:
+    stages.fails = short()
+    result, told = checked(model, stages, 1, "sm89", "cpu")
+    assert {name: each.reason for name, each in result.targets.items()} == {
+        "sm89": "OutOfMemory",
+        "cpu": "StoreUnavailable",
+    }
+    assert [stage for _, stage in told] == ["fetch", "fetch"]

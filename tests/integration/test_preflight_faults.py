@@ -1,0 +1,311 @@
+"""What goes wrong around preflight: each time a sentence, exit code 2 or 1, and nothing left behind."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from enginewright_cli.preflight.stopping import stopped_by_signals
+
+from tests.support import broken_models as broken
+from tests.support.preflight_runs import Desk, until
+
+CPU = ("--target", "cpu")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a cache that knows what is installed, and one result."""
+    desk = Desk(tmp_path_factory.mktemp("first"))
+    done = desk.run(desk.save(broken.relu()), *CPU)
+    assert done.returncode == 0, done.stdout
+    return desk.cache
+
+
+@pytest.fixture
+def desk(tmp_path: Path, cache: Path) -> Desk:
+    """Return a desk whose runs begin with the stages at once."""
+    desk = Desk(tmp_path)
+    desk.cache.mkdir()
+    shutil.copytree(cache / "enginewright", desk.cache / "enginewright")
+    return desk
+
+
+def without_results(desk: Desk) -> Desk:
+    """Have the stages run."""
+    shutil.rmtree(desk.cache / "enginewright/preflight/results")
+    return desk
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Mounts file systems of their own, small or read-only."""
+    folders: list[Path] = []
+
+    def mount(options: str) -> Path:
+        folder = tmp_path / f"mounted-{len(folders)}"
+        folder.mkdir()
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            pytest.skip(f"NOT TESTED, mounting takes root and CAP_SYS_ADMIN: {done.stderr.strip()}")
+        folders.append(folder)
+        return folder
+
+    yield mount
+    for folder in folders:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("target", "mark", "number"),
+    [
+        ("cpu", "reports/prepare-cpu-any/fetch.json", signal.SIGTERM),
+        ("cpu", "reports/prepare-cpu-any/validate.json", signal.SIGINT),
+        ("cpu", "reports/prepare-cpu-any/convert.json", signal.SIGTERM),
+        ("cpu", "reports/prepare-cpu-any/golden.json", signal.SIGINT),
+        ("cpu", "reports/prepare-cpu-any/quantize.json", signal.SIGTERM),
+        ("cpu", "reports/prepare-cpu-any/publish.json", signal.SIGINT),
+        ("sm89", "reports/prepare-tensorrt-rtx/publish.json", signal.SIGTERM),
+        ("sm86,cpu", "reports/engine-sm86/verify.json", signal.SIGINT),
+    ],
+)
+def test_an_interrupt_once_a_phase_is_over(
+    desk: Desk, target: str, mark: str, number: signal.Signals
+) -> None:
+    # a small model is done before the signal arrives; runs on the CPU are timed when engines are built
+    slow = {"cpu": broken.looping(100), "sm86,cpu": broken.costly(20)}
+    path = without_results(desk).save(slow.get(target) or broken.relu())
+    process = desk.start(path, "--target", target)
+    until(
+        lambda: list(desk.scratch.glob(f"*/store/{mark}")) or process.poll() is not None, mark, 100
+    )
+    assert process.poll() is None, "it ended before the phase was seen"
+    interrupted(desk, process, number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_while_it_asks_what_is_installed(desk: Desk, number: signal.Signals) -> None:
+    shutil.rmtree(desk.cache)
+    process = desk.start(desk.save(broken.relu()), *CPU)
+    until(lambda: list(desk.scratch.glob("*/probe/dev")), "the probe")
+    interrupted(desk, process, number)
+
+
+def interrupted(desk: Desk, process: "subprocess.Popen[str]", number: signal.Signals) -> None:
+    """Interrupt a run; see it say so, and leave nothing."""
+    process.send_signal(number)
+    process.send_signal(number)  # people press it more than once
+    out, words = process.communicate(timeout=30)
+    assert (process.returncode, out) == (2, "")
+    assert words == "enginewright preflight: interrupted; nothing is left behind\n"
+    desk.check_clean()
+
+
+def test_a_signal_while_another_is_being_heard() -> None:
+    """Nothing that the handler does may wait for what it has interrupted."""
+    came: set[str] = set()
+
+    def again(frame: FrameType, event: str, argument: object) -> Any:
+        """Signal once in every function that the handler calls."""
+        del event, argument
+        if frame.f_code.co_name not in came:
+            came.add(frame.f_code.co_name)
+            signal.raise_signal(signal.SIGTERM)
+        return again
+
+    with stopped_by_signals() as stop:
+        sys.settrace(again)
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            sys.settrace(None)
+        assert stop.is_set()
+    assert {"hear", "set"} <= came
+
+
+def test_an_interrupt_while_many_models_are_looked_at(desk: Desk) -> None:
+    models = [desk.save(broken.endless(), f"{number}.onnx") for number in range(3)]
+    process = desk.start(*models, *CPU, "--jobs", "2")
+    until(lambda: len(list(desk.scratch.glob("*/*/work/converted.json"))) == 2, "two of three", 100)
+    interrupted(desk, process, signal.SIGINT)
+
+
+@pytest.mark.parametrize("size", ["64k", "5m"])
+def test_a_full_disk(desk: Desk, models: Path, mounted: Callable[..., Path], size: str) -> None:
+    """A model of 3 MB: no room for its file, or for what is made of it."""
+    magika = next(models.rglob("standard_v3_3/model.onnx"))
+    desk.scratch = mounted(f"size={size}")
+    done = desk.run(magika, *CPU)
+    assert done.returncode == 2
+    assert "StoreUnavailable" in done.stdout
+    assert "remedy: free space where temporary files lie, or set TMPDIR" in done.stdout
+
+
+def test_no_room_for_a_folder(desk: Desk, mounted: Callable[..., Path]) -> None:
+    desk.scratch = mounted("nr_inodes=2")
+    done = desk.run(without_results(desk).save(broken.relu()), *CPU)
+    assert done.returncode == 2
+    assert "No space left on device" in " ".join(done.stdout.split())
+
+
+def test_a_read_only_folder_for_temporary_files(desk: Desk, mounted: Callable[..., Path]) -> None:
+    desk.scratch = mounted("ro")
+    done = desk.run(without_results(desk).save(broken.relu()), *CPU)
+    assert done.returncode == 2
+    words = " ".join(done.stdout.split())
+    assert f"StoreUnavailable (preflight; cpu): {desk.scratch}/" in words
+    assert "Read-only file system remedy: free space" in words
+
+
+def test_a_read_only_cache_is_told_of_and_hinders_nothing(
+    desk: Desk, mounted: Callable[..., Path]
+) -> None:
+    desk.cache = mounted("ro")
+    done = desk.run(desk.save(broken.relu()), *CPU)
+    assert done.returncode == 0
+    assert done.stderr.count("\n") == 1
+    assert "are not kept in" in done.stderr
+    assert "Read-only file system; set XDG_CACHE_HOME" in done.stderr
+
+
+def test_no_network(desk: Desk) -> None:
+    if subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("NOT TESTED, a network namespace takes root")
+    done = desk.run("https://models.example/model.onnx", *CPU, prefix=("unshare", "--net"))
+    assert done.returncode == 2
+    assert "SourceUnreachable" in done.stdout
+    assert "models.example" in done.stdout
+    assert "remedy: " in done.stdout
+
+
+def test_nobody_listens(desk: Desk) -> None:
+    done = desk.run("http://127.0.0.1:9/model.onnx", *CPU)
+    assert done.returncode == 2
+    assert "SourceUnreachable" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("program", "number", "code", "words"),
+    [
+        # the library crashes in its own process, the stage tells
+        ("isolated", signal.SIGSEGV, 1, "crashed with SIGSEGV"),
+        # the stage itself is killed, as the kernel does it
+        ("enginewright_ru", signal.SIGKILL, 2, "was killed by SIGKILL"),
+    ],
+)
+def test_a_crash_in_the_middle(
+    desk: Desk, program: str, number: signal.Signals, code: int, words: str
+) -> None:
+    process = desk.start(desk.save(broken.endless()), *CPU)
+    until(lambda: list(desk.scratch.glob("*/*/work/converted.json")), "stage golden", 100)
+    until(lambda: desk.named("isolated"), "a child of stage golden")
+    for each in desk.named(program):
+        os.kill(each, number)
+    out, told = process.communicate(timeout=60)
+    assert "Traceback" not in told
+    assert process.returncode == code
+    assert words in " ".join(out.split())
+    desk.check_clean()
+
+
+def _dangling(desk: Desk) -> Path:
+    path = desk.root / "link.onnx"
+    path.symlink_to("gone.onnx")
+    return path
+
+
+def _pipe(desk: Desk) -> Path:
+    path = desk.root / "pipe.onnx"
+    os.mkfifo(path)
+    return path
+
+
+def _empty(desk: Desk) -> Path:
+    path = desk.root / "empty.onnx"
+    path.touch()
+    return path
+
+
+def _folder(desk: Desk) -> Path:
+    path = desk.root / "folder.onnx"
+    path.mkdir()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (_dangling, "link.onnx: it is a link to gone.onnx, which is not there"),
+        (_pipe, "pipe.onnx: that is neither a file nor a folder"),
+        (lambda _: Path("/dev/zero"), "/dev/zero: that is neither a file nor a folder"),
+        (_empty, "what lies at the source is no model: it is empty"),
+        (_folder, "has 0 .onnx files"),
+    ],
+)
+def test_what_cannot_be_read(desk: Desk, make: Callable[[Desk], Path], words: str) -> None:
+    done = desk.run(make(desk), *CPU)
+    assert done.returncode == 2
+    assert words in " ".join((done.stderr + done.stdout).split())
+
+
+def test_a_path_of_spaces_and_signs(desk: Desk) -> None:
+    path = without_results(desk).save(broken.relu(), "mo dèle ✓/#1 [a]?*%20 'q'.onnx")
+    code, told = desk.told(path, *CPU)
+    assert (code, told["verdict"], told["source"]) == (0, "pass", str(path))
+    code, told = desk.told(path, *CPU)
+    assert told["cached"]
+
+
+@pytest.mark.parametrize(
+    ("script", "out"),
+    [
+        ('"$@" <&-', "PASS"),
+        ('"$@" | head -n 1; exit "${PIPESTATUS[0]}"', "PASS"),
+        ('"$@" | true; exit "${PIPESTATUS[0]}"', ""),
+        ('"$@" >&-', ""),
+        ('"$@" 2>&-', "PASS"),
+        ('"$@" <&- >&- 2>&-', ""),
+    ],
+)
+def test_closed_streams(desk: Desk, script: str, out: str) -> None:
+    path = desk.save(broken.relu())
+    done = desk.run(path, *CPU, prefix=("bash", "-c", script, "bash"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(out)
+    assert bool(done.stdout) == bool(out)
+
+
+def test_a_runtime_package_without_its_parts_names_the_command(desk: Desk) -> None:
+    """As after `pip install 'enginewright[cli]'`: the stages cannot be imported."""
+    shutil.rmtree(desk.cache)
+    hidden = desk.root / "hidden"
+    hidden.mkdir()
+    (hidden / "onnx.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'onnx'\", name='onnx')\n"
+    )
+    paths = os.environ.get("PYTHONPATH", "")
+    done = desk.run(desk.save(broken.relu()), *CPU, environment={"PYTHONPATH": f"{hidden}:{paths}"})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the runtime package needs onnx, which is not installed" in done.stderr
+    assert "run: pip install 'enginewright[preflight]'" in done.stderr
+
+
+def test_a_job_that_does_not_end_is_ended(desk: Desk) -> None:
+    path = desk.save(broken.endless())
+    process = desk.start(path, *CPU, "--timeout", "12")
+    out, words = process.communicate(timeout=100)
+    assert process.returncode == 1, words
+    assert "Timeout" in out
+    assert "the Job took longer than 12 s, the last of it in stage " in " ".join(out.split())
+    desk.check_clean()

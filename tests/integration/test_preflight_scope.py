@@ -1,0 +1,52 @@
+"""A verdict says which backend it speaks of, so that nobody takes `cpu` for a class of that name."""
+
+from pathlib import Path
+
+import pytest
+from enginewright.contract.images import ImageFacts
+from enginewright_cli.preflight.scope import scope
+from enginewright_cli.preflight.targets import parse
+
+from tests.support import broken_models as broken
+from tests.support.plan_world import image_facts
+from tests.support.preflight_runs import Desk
+
+
+def held(*backends: str) -> ImageFacts:
+    return image_facts("cpu").model_copy(update={"backends": dict.fromkeys(backends, "1.2")})
+
+
+@pytest.mark.parametrize(
+    ("target", "looked", "unknown"),
+    [
+        ("cpu", ["cpu"], "openvino"),
+        ("cpu", ["cpu", "openvino"], None),
+        ("cpu:vnni", ["cpu:vnni"], "openvino"),
+        ("openvino", ["openvino"], "cpu"),
+        ("sm89", ["cpu", "sm89"], "tensorrt or cuda"),
+        ("cuda", ["cuda"], "tensorrt or tensorrt-rtx"),
+    ],
+)
+def test_what_is_not_looked_at_is_not_known(
+    target: str, looked: list[str], unknown: str | None
+) -> None:
+    targets = [parse(each) for each in looked]
+    known = held("cpu", "openvino", "cuda", "tensorrt-rtx")
+    told = scope(parse(target), targets, known)
+    assert told.startswith(
+        f"backend {parse(target).backend} 1.2 (onnxruntime 1.31.1), as installed"
+    )
+    assert ("not known" in told) == (unknown is not None)
+    if unknown:
+        assert f"whose backends begin with {unknown}:" in told
+
+
+def test_the_table_and_the_json_say_it(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    path = desk.save(broken.relu())
+    _, told = desk.told(path, "--target", "cpu")
+    words = told["targets"]["cpu"]["scope"]
+    assert words.startswith("backend cpu ")
+    assert "whose backends begin with openvino" in words
+    shown = " ".join(desk.run(path, "--target", "cpu").stdout.split())
+    assert f"cpu: {words}" in shown

@@ -1,0 +1,299 @@
+"""What processors are, what models may rely on, and that neither wrong answers nor false alarms come of it."""
+
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnx
+import pytest
+from enginewright.contract.keys import prepared_key
+from enginewright.contract.manifest import Manifest
+from enginewright.contract.processors import (
+    Feature,
+    Int8Products,
+    Processor,
+    has_exact_products,
+    mismatch,
+    parse,
+    unlike,
+)
+from enginewright.contract.reasons import ExitCode, Reason
+from enginewright.contract.report import StageReport, read_herald
+from enginewright.contract.task import PrepareTask, Recipe, ServeTask
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.prepare.quantize.forms import dynamic_form, form_of
+from enginewright_runtime.prepare.quantize.saturation import saturable
+from enginewright_runtime.session import processor
+
+from tests.support.preparing import Workplace
+from tests.support.processors import (
+    PATIENCE,
+    needs_exact_products,
+    python_without_vnni,
+    without_vnni,
+)
+from tests.support.quantizing import cosine, dense, quantized_by, random, recipe, run, work
+from tests.support.serving import Server
+
+VNNI = Processor(architecture="x86_64", features=(Feature.AVX2, Feature.VNNI), exact_products=True)
+AVX2 = Processor(architecture="x86_64", features=(Feature.AVX2,), exact_products=False)
+
+# lines of /proc/cpuinfo, flags that decide nothing left out
+EPYC_7003 = """\
+processor\t: 0
+vendor_id\t: AuthenticAMD
+model name\t: AMD EPYC 7763 64-Core Processor
+flags\t\t: fpu vme sse2 ssse3 fma sse4_1 sse4_2 avx f16c avx2 bmi2 vaes vpclmulqdq
+"""
+SAPPHIRE_RAPIDS = """\
+processor\t: 0
+model name\t: Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz
+flags\t\t: sse2 avx2 avx512f avx512dq avx_vnni avx512_bf16 avx512_vnni amx_bf16 amx_tile amx_int8
+"""
+SKYLAKE = "model name : Intel(R) Xeon(R) CPU @ 2.00GHz\nflags : sse2 avx2 avx512f avx512bw\n"
+ALDER_LAKE = "model name : 12th Gen Intel(R) Core(TM)\nflags : sse2 avx2 avx_vnni\n"
+GRAVITON_3 = """\
+processor\t: 0
+BogoMIPS\t: 2100.00
+Features\t: fp asimd aes asimdhp asimddp sve asimdfhm i8mm bf16
+CPU implementer\t: 0x41
+CPU part\t: 0xd40
+"""
+RISC_V = "processor\t: 0\nhart\t\t: 2\nisa\t\t: rv64imafdc\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "architecture", "features", "exact"),
+    [
+        (EPYC_7003, "x86_64", ["AVX2"], False),
+        (SAPPHIRE_RAPIDS, "x86_64", ["AVX2", "AVX512", "VNNI", "AMX"], True),
+        (SKYLAKE, "x86_64", ["AVX2", "AVX512"], False),
+        (ALDER_LAKE, "x86_64", ["AVX2", "VNNI"], True),
+        (GRAVITON_3, "aarch64", ["ASIMDDP", "I8MM", "SVE"], True),
+        (RISC_V, "riscv64", [], False),
+        ("", "arm64", [], False),  # macOS has no such file
+    ],
+)
+def test_what_the_kernel_reports(
+    text: str, architecture: str, features: list[str], exact: bool
+) -> None:
+    found = parse(text, architecture)
+    assert [*found.features] == features
+    assert found.architecture == architecture
+    assert has_exact_products(found.features) is exact
+    assert architecture in found.described
+
+
+def test_only_what_all_cores_have_counts() -> None:
+    found = parse(ALDER_LAKE + SKYLAKE, "x86_64")
+    assert found.features == (Feature.AVX2,)
+    assert found.model == "12th Gen Intel(R) Core(TM)"
+
+
+@pytest.mark.timeout(PATIENCE)
+def test_products_are_measured_and_agree_with_what_the_kernel_reports() -> None:
+    here = processor.read()
+    assert here.exact_products is has_exact_products(here.features)
+    program = (
+        "from enginewright_runtime.session import processor; print(processor.read().to_json())"
+    )
+    ended = subprocess.run(
+        [*without_vnni(), "-c", program], capture_output=True, check=True, timeout=PATIENCE
+    )
+    emulated = Processor.model_validate_json(ended.stdout)
+    assert emulated.exact_products is False
+    assert Feature.VNNI not in emulated.features  # though /proc/cpuinfo is the host's
+
+
+@pytest.mark.parametrize("unknown", ["saturable", "proved_on", "serving", "exact_products"])
+def test_what_is_not_known_raises_no_alarm(unknown: str) -> None:
+    known: dict[str, Any] = {"saturable": True, "proved_on": VNNI, "serving": AVX2}
+    assert "outputs differ" in str(mismatch(**known))
+    if unknown == "exact_products":
+        known["serving"] = AVX2.model_copy(update={"exact_products": None})
+    else:
+        known[unknown] = None
+    assert mismatch(**known) is None
+
+
+def test_only_a_processor_that_gives_other_outputs_is_another_kind() -> None:
+    other = VNNI.model_copy(update={"features": (*VNNI.features, Feature.AMX), "model": "other"})
+    assert mismatch(saturable=True, proved_on=VNNI, serving=other) is None
+    assert mismatch(saturable=True, proved_on=AVX2, serving=AVX2) is None
+    assert mismatch(saturable=False, proved_on=VNNI, serving=AVX2) is None  # 7 bits, or no INT8
+    message = mismatch(saturable=True, proved_on=AVX2, serving=VNNI)
+    assert message is not None
+    assert "exact on this processor" in message
+    assert "saturating on the one" in message
+
+
+def test_which_kind_of_processor_times_are_of() -> None:
+    rapids = parse(SAPPHIRE_RAPIDS, "x86_64")
+    assert unlike(rapids, Feature.AMX) is None
+    assert "has AMX too" in str(unlike(rapids, Feature.VNNI))
+    assert "has AVX512, VNNI, AMX too" in str(unlike(rapids, Feature.AVX2))
+    epyc = parse(EPYC_7003, "x86_64")
+    assert unlike(epyc, Feature.AVX2) is None
+    assert "AMD EPYC 7763 64-Core Processor (x86_64: AVX2), has no VNNI" in str(
+        unlike(epyc, Feature.VNNI)
+    )
+    graviton = parse(GRAVITON_3, "aarch64")
+    assert unlike(graviton, Feature.I8MM) is None
+    assert unlike(graviton, Feature.AVX2) is not None
+
+
+def test_which_models_saturate(tmp_path: Path) -> None:
+    feeds = {"x": random(4, 64)}
+    for name, form, backend, wanted in [
+        ("reduced", form_of("INT8", "cpu"), "cpu", False),
+        ("full", form_of("INT8", "cpu", "exact"), "cpu", True),
+        ("full-openvino", form_of("INT8", "openvino", "exact"), "openvino", True),
+        ("dynamic", dynamic_form(), "cpu", False),
+        ("dynamic-full", dynamic_form("exact"), "cpu", True),
+        ("signed", form_of("INT8", "tensorrt"), "cpu", False),  # ONNX Runtime sums these in 32 bits
+        ("signed-openvino", form_of("INT8", "tensorrt"), "openvino", True),
+    ]:
+        path = quantized_by(form, dense(), feeds, tmp_path / name)
+        assert saturable(graphs.parse(path), path.parent, backend) is wanted, name
+    assert not saturable(dense(), tmp_path, "cpu")
+
+
+@pytest.fixture
+def haswell(tmp_path: Path) -> Path:
+    return python_without_vnni(tmp_path / "haswell")
+
+
+def test_keys_of_all_other_models_stay() -> None:
+    """The field is in no key of a model that has no INT8 form for CPUs."""
+    recipe = Recipe(backend="cpu", ort_version="1.31.1", max_opset=26, max_ir_version=13)
+    assert "int8_products" not in recipe.model_dump(mode="json", exclude_none=True)
+    keys = {
+        prepared_key("d", recipe.model_copy(update={"int8_products": products}), {})
+        for products in (None, "any", "exact")
+    }
+    assert len(keys) == 3
+
+
+# the whole way, on the real kernels of both kinds
+
+
+def prepare(root: Path, model: onnx.ModelProto, **recipe: Any) -> tuple[ServeTask, Manifest]:
+    """Prepare a model here with the real stages and fetch the artefact."""
+    root.mkdir()
+    place = Workplace(root, in_process=True)
+    task = place.task(place.put("model.onnx", model))
+    task = task.model_copy(update={"recipe": task.recipe.model_copy(update=recipe)})
+    name, outcome = place.prepare(task)
+    assert outcome.code == 0, f"{name}: {outcome.message}"
+    assert outcome.report.published is not None
+    key = outcome.report.published.key
+    assert place.fetch_artifact(key).code == 0
+    manifest = Manifest.model_validate_json((root / "artifact/manifest.json").read_bytes())
+    return ServeTask(model="m", revision="r1", prepared_key=key, backend="cpu"), manifest
+
+
+@pytest.mark.timeout(PATIENCE)
+def test_int8_that_was_proved_here_serves_without_vnni(tmp_path: Path, haswell: Path) -> None:
+    """Of processors that nothing is known of: the golden outputs of this one are those of the other."""
+    root = tmp_path / "a"
+    task, manifest = prepare(root, dense(), precision="INT8", int8_products="any")
+    assert (manifest.precision, manifest.saturable) == ("INT8", False)
+    assert manifest.processor == processor.read()
+    with Server(root, task, python=haswell, patience=PATIENCE) as server:
+        told = server.get("/v2/models/m/execution").json()
+    assert told["processor"]["exact_products"] is False
+    assert told["details"]["proofs"]["golden_samples"] > 0
+
+
+@needs_exact_products
+@pytest.mark.timeout(PATIENCE)
+def test_int8_for_exact_products_is_refused_where_they_saturate(
+    tmp_path: Path, haswell: Path
+) -> None:
+    """By the server, with the reason: golden samples may agree by luck where requests do not."""
+    root = tmp_path / "a"
+    task, manifest = prepare(root, dense(), precision="INT8", int8_products="exact")
+    assert manifest.saturable
+    with Server(root, task):
+        pass
+    server = Server(root, task, python=haswell)
+    code = server.wait(PATIENCE)
+    server.stop()
+    herald = read_herald((root / "dev/termination-log").read_text())
+    assert code == ExitCode.PERMANENT
+    assert herald is not None
+    assert herald.reason is Reason.PROCESSOR_MISMATCH
+    assert "INT8 products are saturating on this processor" in herald.message
+    assert "spec.cpuFeatures" in herald.message
+
+
+_QUANTIZE = """
+import sys
+from pathlib import Path
+from enginewright.contract.task import PrepareTask
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.prepare.quantize.stage import run
+for root in sys.argv[1:]:
+    task = PrepareTask.model_validate_json((Path(root) / "task.json").read_bytes())
+    try:
+        report = run(task, Paths.under(Path(root))).to_json()
+    except StageFailure as failure:
+        report = f"{failure.reason}: {failure.message}"
+    (Path(root) / "report").write_text(report)
+"""
+
+
+@pytest.mark.timeout(PATIENCE)
+def test_stage_quantize_knows_the_processor_that_it_runs_on(tmp_path: Path) -> None:
+    """It proves no form that its kernels are wrong for, and warns of a model that came with one."""
+    feeds = {"x": random(4, 64)}
+    full = quantized_by(form_of("INT8", "cpu", "exact"), dense(), feeds, tmp_path / "q")
+    asked = recipe(precision="INT8", int8_products="exact")
+    for name, model, how in (("asked", dense(), asked), ("came", full, recipe())):
+        root = tmp_path / name
+        root.mkdir()
+        work(root, model, [feeds], how)
+        task = PrepareTask(job="job-1", source_uri="pvc://models/m.onnx", recipe=how)
+        (root / "task.json").write_text(task.to_json())
+    roots = [str(tmp_path / name) for name in ("asked", "came")]
+    subprocess.run([*without_vnni(), "-c", _QUANTIZE, *roots], check=True, timeout=PATIENCE)
+    refused = (tmp_path / "asked/report").read_text()
+    assert refused.startswith(
+        "ProcessorMismatch: the INT8 form is for processors whose INT8 products"
+    )
+    report = StageReport.model_validate_json((tmp_path / "came/report").read_text())
+    assert [each.reason for each in report.findings] == [Reason.PROCESSOR_MISMATCH]
+    assert "reduce_range" in report.findings[0].message
+
+
+_PRODUCTS: Final[tuple[Int8Products, ...]] = ("any", "exact")
+_OPENVINO = """
+import sys
+import numpy as np
+import onnxruntime as ort
+for model in sys.argv[2:]:
+    session = ort.InferenceSession(model, providers=["OpenVINOExecutionProvider"])
+    assert session.get_providers()[0] == "OpenVINOExecutionProvider"
+    np.save(f"{model}.npy", session.run(None, dict(np.load(sys.argv[1])))[0])
+"""
+
+
+@pytest.mark.timeout(PATIENCE)
+def test_openvino_saturates_alike_and_is_right_with_weights_of_7_bits(
+    tmp_path: Path, openvino_python: Path
+) -> None:
+    feeds = {"x": random(4, 64)}
+    np.savez(tmp_path / "x.npz", x=feeds["x"])
+    paths = [
+        quantized_by(form_of("INT8", "openvino", products), dense(), feeds, tmp_path / products)
+        for products in _PRODUCTS
+    ]
+    command = without_vnni(python=str(openvino_python))
+    arguments = [str(tmp_path / "x.npz"), *map(str, paths)]
+    subprocess.run([*command, "-c", _OPENVINO, *arguments], check=True, timeout=PATIENCE)
+    wanted = run(dense(), feeds)[0]
+    reduced, full = (1 - cosine(wanted, np.load(f"{path}.npy")) for path in paths)
+    assert reduced < 1e-3
+    assert full > 2e-3

@@ -1,0 +1,306 @@
+"""A server that cannot run the model where it was promised: refused, or served and told."""
+
+import hashlib
+import json
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from enginewright.contract.execution import Execution
+from enginewright.contract.manifest import EngineInfo, Manifest
+from enginewright.contract.reasons import ExitCode, Reason
+from enginewright.contract.report import StageReport, read_herald
+from enginewright.contract.task import Promise, ServeTask
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.serve.server.startup import prepare
+from enginewright_runtime.session import loading
+from enginewright_runtime.session.placement import LiveSession, Running
+
+from tests.support.engines import EnginePlace, matmul, sizes
+from tests.support.serving import (
+    REPLACES_SESSION,
+    Feeds,
+    Server,
+    asks_openvino_for,
+    linear_model,
+    write_artifact,
+)
+
+SAMPLE: Feeds = {"x": np.ones((2, 8), np.float32)}
+ALLOW = Promise(policy="Allow")
+
+
+def served_by(root: Path, backend: str, promise: Promise | None = None) -> ServeTask:
+    task = write_artifact(root, linear_model(), [SAMPLE])
+    return task.model_copy(update={"backend": backend, "promise": promise or Promise()})
+
+
+def execution(server: Server) -> Execution:
+    return Execution.model_validate(server.get("/v2/models/m/execution").json())
+
+
+def answers(server: Server) -> None:
+    """Check that the server gives the right numbers."""
+    given = {"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [1.0] * 8}
+    answer = server.post({"inputs": [given]}).json()
+    assert answer["outputs"][0]["data"] == [14, 15, 16, 17]
+
+
+def refused(root: Path, task: ServeTask, **how: Any) -> tuple[int, StageReport]:
+    """Start a server that must not become ready; return exit code and termination message."""
+    server = Server(root, task, **how)
+    try:
+        code = server.wait()
+        herald = read_herald((root / "dev/termination-log").read_text())
+    finally:
+        server.stop()
+    assert herald is not None, server.log()
+    assert "Traceback" not in server.log()
+    return code, herald
+
+
+# The incident: onnxruntime-gpu where CUDA is not.
+
+
+def test_under_forbid_a_whole_fallback_never_serves(gpu_python: Path, tmp_path: Path) -> None:
+    code, herald = refused(tmp_path, served_by(tmp_path, "cuda"), python=gpu_python)
+    assert (code, herald.reason) == (ExitCode.PERMANENT, Reason.PROVIDER_MISSING)
+    assert "libcublasLt.so.13" in herald.message
+
+
+@pytest.mark.parametrize("policy", ["Allow", "Budget"])
+def test_where_it_is_allowed_it_serves_and_tells_the_truth(
+    policy: str, gpu_python: Path, tmp_path: Path
+) -> None:
+    promise = Promise.model_validate({"policy": policy, "max_node_share": 1.0})
+    with Server(tmp_path, served_by(tmp_path, "cuda", promise), python=gpu_python) as server:
+        answers(server)
+        told = execution(server)
+        log = server.log()
+    assert told.provider == "CUDAExecutionProvider"
+    assert told.providers == ("CPUExecutionProvider",)
+    assert told.placement.nodes == {"CPUExecutionProvider": 2}
+    assert len(told.placement.elsewhere) == 2
+    assert told.provider_reason is Reason.PROVIDER_MISSING
+    assert "libcublasLt.so.13" in told.provider_message
+    assert told.driver.needed
+    assert told.driver.reason is Reason.DRIVER_MISSING
+    assert told.ort_distributions == ("onnxruntime-gpu",)
+    assert told.backend_version == "13"
+    assert f"FALLBACK, which policy {policy} allows" in log
+    assert "Failed to load library" in log, "ONNX Runtime's own words are not swallowed"
+
+
+# OpenVINO, asked for what it has not.
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"device_type": "GPU"}, "Device GPU is not available"),
+        ({"device_type": "CPU", "precision": "FP16"}, "Unsupported inference precision"),
+    ],
+)
+def test_a_refused_provider_is_told_in_its_words(
+    options: dict[str, str], words: str, openvino_python: Path, tmp_path: Path
+) -> None:
+    how: dict[str, Any] = {"python": openvino_python, "before": asks_openvino_for(**options)}
+    task = served_by(tmp_path, "openvino")
+    code, herald = refused(tmp_path, task, **how)
+    assert (code, herald.reason) == (ExitCode.PERMANENT, Reason.PROVIDER_REFUSED)
+    assert words in herald.message
+    with Server(tmp_path, task.model_copy(update={"promise": ALLOW}), **how) as server:
+        answers(server)
+        told = execution(server)
+    assert told.provider_reason is Reason.PROVIDER_REFUSED
+    assert words in told.provider_message
+    assert told.placement.nodes == {"CPUExecutionProvider": 2}
+    assert not told.driver.needed
+
+
+# Sudden: the session is replaced while it serves.
+
+
+def test_a_session_replaced_while_serving_is_seen(openvino_python: Path, tmp_path: Path) -> None:
+    task = served_by(tmp_path, "openvino")
+    with Server(tmp_path, task, python=openvino_python, before=REPLACES_SESSION) as server:
+        before = execution(server)
+        assert before.session == 1
+        assert before.placement.nodes["OpenVINOExecutionProvider"] >= 1
+        assert before.provider_reason is None
+        server.process.send_signal(signal.SIGUSR1)
+        deadline = time.monotonic() + 20
+        while (after := execution(server)).session == 1:
+            assert time.monotonic() < deadline, server.log()
+        assert execution(server).session == after.session, "one replacement counts once"
+        answers(server)
+    assert after.session == 2
+    assert after.providers == ("CPUExecutionProvider",)
+    assert after.placement.nodes == {"CPUExecutionProvider": 2}
+    assert len(after.placement.elsewhere) == 2
+
+
+def test_in_the_midst_of_a_replacement_the_last_session_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx.save(linear_model(), tmp_path / "model.onnx")
+    loaded = loading.create("cpu", tmp_path / "model.onnx")
+    live = LiveSession(loaded.session, loaded.placement)
+    create: Callable[..., None] = loaded.session._create_inference_session
+    midway: list[Running] = []
+
+    def look_and_create(*arguments: Any) -> None:
+        midway.append(live.read())
+        create(*arguments)
+
+    monkeypatch.setattr(loaded.session, "_create_inference_session", look_and_create)
+    first = live.read()
+    loaded.session.set_providers(["CPUExecutionProvider"])
+    assert midway == [first]
+    assert live.read() == Running(2, ("CPUExecutionProvider",), loaded.placement)
+
+
+# Engines, by real TensorRT-RTX.
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ServeTask]:
+    """The folder of an engine for compute capability 8.9 in a store, and the task to serve it."""
+    place = EnginePlace(tmp_path_factory.mktemp("engine"), in_process=True)
+    prepared = place.prepare_model(matmul(), [sizes("x", (1, 8), (2, 8), (4, 8))])
+    job = place.engine_task()
+    outcomes = place.build_engine(job)
+    assert outcomes["publish-engine"].code == 0, outcomes
+    task = ServeTask(
+        model="m",
+        revision="r1",
+        prepared_key=prepared,
+        engine_key=job.engine_key,
+        backend="tensorrt-rtx",
+        compute_capability="8.9",
+        promise=ALLOW,  # no policy lets an engine run elsewhere
+    )
+    return place.engine_folder(job), task
+
+
+@pytest.fixture
+def engine(built: tuple[Path, ServeTask], tmp_path: Path) -> ServeTask:
+    """The task, with a copy of the engine where a pod has it."""
+    folder, task = built
+    shutil.copytree(folder, tmp_path / "artifact")
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/termination-log").touch()
+    return task
+
+
+def refusal(root: Path, task: ServeTask) -> StageFailure:
+    with pytest.raises(StageFailure) as caught:
+        prepare(task, root / "artifact", lambda _: None)
+    return caught.value
+
+
+def change_manifest(root: Path, change: Callable[[Manifest], Manifest]) -> None:
+    path = root / "artifact/manifest.json"
+    path.write_text(change(Manifest.model_validate_json(path.read_bytes())).to_json())
+
+
+def change_engine(root: Path, **facts: Any) -> None:
+    def change(manifest: Manifest) -> Manifest:
+        assert manifest.engine is not None
+        changed = EngineInfo.model_validate(manifest.engine.model_dump() | facts)
+        return manifest.model_copy(update={"engine": changed})
+
+    change_manifest(root, change)
+
+
+def test_an_engine_where_there_is_no_driver_is_driver_missing(
+    tmp_path: Path, engine: ServeTask
+) -> None:
+    code, herald = refused(tmp_path, engine)
+    assert (code, herald.reason) == (ExitCode.TRANSIENT, Reason.DRIVER_MISSING)
+    assert "libcuda.so.1" in herald.message
+
+
+def test_a_damaged_engine_is_corrupt(tmp_path: Path, engine: ServeTask) -> None:
+    path = tmp_path / "artifact/model/model.engine"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    code, herald = refused(tmp_path, engine)
+    assert (code, herald.reason) == (ExitCode.PERMANENT, Reason.ENGINE_CORRUPT)
+    assert "model.engine is damaged" in herald.message
+
+
+@pytest.mark.parametrize("name", ["model/model.onnx", "golden/outputs.npz"])
+def test_damage_beside_the_engine_is_seen_too(name: str, tmp_path: Path, engine: ServeTask) -> None:
+    path = tmp_path / "artifact" / name
+    path.write_bytes(path.read_bytes() + b" ")
+    why = refusal(tmp_path, engine)
+    assert why.reason is Reason.ENGINE_CORRUPT
+    assert f"{name} is not the file that the engine's manifest lists" in why.message
+
+
+def test_an_engine_for_another_compute_capability(tmp_path: Path, engine: ServeTask) -> None:
+    why = refusal(tmp_path, engine.model_copy(update={"compute_capability": "8.6"}))
+    assert why.reason is Reason.ENGINE_INCOMPATIBLE
+    assert "runs on compute capability 8.9, and this device has 8.6" in why.message
+
+
+def test_an_engine_of_another_version_by_its_own_header(tmp_path: Path, engine: ServeTask) -> None:
+    path = tmp_path / "artifact/model/model.engine"
+    content = bytearray(path.read_bytes())
+    content[24:28] = bytes([1, 6, 1, 120])
+    path.write_bytes(content)
+    change_engine(tmp_path, sha256=hashlib.sha256(content).hexdigest())
+    why = refusal(tmp_path, engine)
+    assert why.reason is Reason.ENGINE_VERSION_MISMATCH
+    assert "built by tensorrt-rtx 1.6.1.120, and this image has 1.7.1.116" in why.message
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"engine_key": "0" * 64}, "the task asks for 000000000000"),
+        ({"prepared_key": "0" * 64}, "the engine's prepared model has key"),
+        ({"engine_key": None}, "the artefact has key"),
+    ],
+)
+def test_another_engine_than_asked_for(
+    changed: dict[str, Any], message: str, tmp_path: Path, engine: ServeTask
+) -> None:
+    why = refusal(tmp_path, engine.model_copy(update=changed))
+    assert why.reason is Reason.ARTIFACT_CORRUPT
+    assert message in why.message
+
+
+def test_an_engine_runs_on_its_own_backend_only(tmp_path: Path, engine: ServeTask) -> None:
+    why = refusal(tmp_path, engine.model_copy(update={"backend": "cpu"}))
+    assert why.reason is Reason.ENGINE_INCOMPATIBLE
+    assert "backend cpu cannot run this engine, which is one of backend tensorrt-rtx" in why.message
+
+
+def test_a_prepared_model_is_no_engine(tmp_path: Path) -> None:
+    why = refusal(tmp_path, served_by(tmp_path, "tensorrt-rtx"))
+    assert why.reason is Reason.ENGINE_INCOMPATIBLE
+    assert "serves engines only" in why.message
+
+
+def test_an_artefact_without_an_engine_is_none(tmp_path: Path) -> None:
+    task = served_by(tmp_path, "cpu")
+    why = refusal(tmp_path, task.model_copy(update={"engine_key": task.prepared_key}))
+    assert why.reason is Reason.ARTIFACT_CORRUPT
+    assert "the artefact holds no engine" in why.message
+
+
+def test_execution_is_what_the_contract_says_and_more(tmp_path: Path) -> None:
+    with Server(tmp_path, served_by(tmp_path, "cpu")) as server:
+        told = server.get("/v2/models/m/execution").json()
+    known = json.loads(Execution.model_validate(told).model_dump_json(exclude_none=True))
+    assert told.keys() - known.keys() == {"details"}
+    assert {key: told[key] for key in known} == known

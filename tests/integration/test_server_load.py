@@ -1,0 +1,331 @@
+"""Many requests at once: order, backpressure, deadlines, clients that leave, and the drain."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typing_extensions import override
+
+from tests.support.serving import (
+    Answer,
+    Server,
+    Wire,
+    linear_model,
+    slow_model,
+    write_artifact,
+)
+
+
+def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def metric(server: Server, *parts: str) -> float:
+    """Return the one series whose line has all `parts`, 0 when there is none."""
+    for line in server.get("/metrics").body.decode().splitlines():
+        if not line.startswith("#") and all(part in line for part in parts):
+            return float(line.rsplit(" ", 1)[1])
+    return 0.0
+
+
+def computed(server: Server) -> float:
+    return metric(server, "duration_seconds_count", 'stage="compute"')
+
+
+def depth(server: Server) -> float:
+    return metric(server, "enginewright_queue_depth")
+
+
+def arrived(server: Server) -> None:
+    """Return when whatever was sent before has been read: the loop has gone round since then."""
+    for _ in range(2):
+        assert server.get("/v2/health/live").status in {200, 503}
+
+
+def turning(server: Server, turns: int, *, probe: bool = False, **parameters: int) -> bytes:
+    """Return a request that takes as long as `turns` says."""
+    given = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [turns]}
+    headers = server.probe_header() if probe else {}
+    return server.infer_request({"inputs": [given], "parameters": parameters}, headers=headers)
+
+
+@pytest.fixture(scope="module")
+def second(slow: Server) -> int:
+    """Turns that take about a second on this machine."""
+    turns = 50
+    while True:
+        began = time.monotonic()
+        with slow.wire() as wire:
+            wire.send(turning(slow, turns))
+            assert wire.receive().status == 200
+        took = time.monotonic() - began
+        if took > 0.2:
+            return int(turns / took)
+        turns *= 4
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The model whose time can be chosen, with a queue of two."""
+    root = tmp_path_factory.mktemp("slow")
+    task = write_artifact(root, slow_model(), [{"turns": np.array([1])}], max_queue=2)
+    with Server(root, task, stuck_seconds=0.5, sweep_seconds=0.05) as server:
+        yield server
+
+
+def test_answers_go_to_those_who_asked(tmp_path: Path) -> None:
+    task = write_artifact(tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
+
+    def ask(server: Server, client: int) -> int:
+        right = 0
+        with server.wire() as wire:
+            for turn in range(100):
+                value = float(client * 1000 + turn)
+                given = {"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [value] * 8}
+                request = {"inputs": [given], "id": f"{client}-{turn}"}
+                wire.send(server.infer_request(request))
+                answer = wire.receive().json()
+                assert answer["id"] == f"{client}-{turn}"
+                right += answer["outputs"][0]["data"] == [value * k for k in (14, 15, 16, 17)]
+        return right
+
+    with Server(tmp_path, task) as server, ThreadPoolExecutor(16) as pool:
+        assert sum(pool.map(lambda client: ask(server, client), range(16))) == 1600
+        assert metric(server, 'requests_total{code="200"') == 1600
+        assert depth(server) == 0
+
+
+def test_past_the_queue_requests_are_refused_at_once(slow: Server, second: int) -> None:
+    with slow.wire() as running, slow.wire() as first, slow.wire() as next_one, slow.wire() as last:
+        running.send(turning(slow, second))
+        arrived(slow)
+        first.send(turning(slow, 1))
+        next_one.send(turning(slow, 1))
+        until(lambda: depth(slow) == 2)
+        last.send(turning(slow, 1))
+        answer = last.receive()
+        assert answer.status == 503
+        assert answer.headers["retry-after"] == "1"
+        assert "2 requests are waiting already" in answer.json()["error"]
+        last.send(b"GET /v2/health/ready HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert last.receive().status == 200  # full is not unready
+        assert [wire.receive().status for wire in (running, first, next_one)] == [200] * 3
+        last.send(turning(slow, 1))
+        assert last.receive().status == 200
+
+
+def test_two_probes_at_a_time_get_past_a_full_queue(slow: Server, second: int) -> None:
+    refused, good = metric(slow, 'code="503"'), metric(slow, 'code="200"')
+    with ExitStack() as stack:
+        wires = [stack.enter_context(slow.wire()) for _ in range(6)]
+        running, first, next_one, probe, other_probe, third_probe = wires
+        running.send(turning(slow, second))
+        arrived(slow)
+        for wire in (first, next_one):
+            wire.send(turning(slow, 1))
+        until(lambda: depth(slow) == 2)
+        for wire in (probe, other_probe):
+            wire.send(turning(slow, 1, probe=True))
+        until(lambda: depth(slow) == 4)
+        third_probe.send(turning(slow, 1, probe=True))
+        assert third_probe.receive().status == 503
+        served = (running, first, next_one, probe, other_probe)
+        assert [wire.receive().status for wire in served] == [200] * 5
+        third_probe.send(turning(slow, 1, probe=True))  # the lane is free again
+        assert third_probe.receive().status == 200
+    assert metric(slow, 'code="503"') == refused + 1, "past the lane it is one like any other"
+    assert metric(slow, 'code="200"') == good + 3
+
+
+def test_probes_that_leave_give_their_lane_back(slow: Server, second: int) -> None:
+    with slow.wire() as running, slow.wire() as first, slow.wire() as next_one:
+        running.send(turning(slow, second))
+        arrived(slow)
+        for wire in (first, next_one):
+            wire.send(turning(slow, 1))
+        until(lambda: depth(slow) == 2)
+        for _ in range(2):
+            with slow.wire() as leaving, slow.wire() as half:
+                leaving.send(turning(slow, second * 100, probe=True))
+                half.send(turning(slow, 1, probe=True)[:-5])  # its body never ends
+                until(lambda: depth(slow) > 2)
+            assert [wire.receive().status for wire in (running, first, next_one)] == [200] * 3
+            running.send(turning(slow, second))
+            arrived(slow)
+            for wire in (first, next_one):
+                wire.send(turning(slow, 1))
+            until(lambda: depth(slow) == 2)
+        with slow.wire() as probe, slow.wire() as other_probe:
+            for wire in (probe, other_probe):
+                wire.send(turning(slow, 1, probe=True))
+            assert [wire.receive().status for wire in (probe, other_probe)] == [200, 200]
+        assert [wire.receive().status for wire in (running, first, next_one)] == [200] * 3
+
+
+def test_a_deadline_is_kept_without_computing(slow: Server, second: int) -> None:
+    before = computed(slow)
+    with slow.wire() as running, slow.wire() as hurried:
+        running.send(turning(slow, second))
+        arrived(slow)
+        hurried.send(turning(slow, 1, timeout=100_000))
+        answer = hurried.receive()
+        assert answer.status == 504
+        assert "longer than its timeout of 0.1 s" in answer.json()["error"]
+        assert computed(slow) == before  # the first is still running
+        hurried.send(turning(slow, 1, timeout=60_000_000))  # the connection goes on
+        assert running.receive().status == 200
+        assert hurried.receive().status == 200
+    assert computed(slow) == before + 2
+
+
+def test_what_nobody_waits_for_is_not_computed(slow: Server, second: int) -> None:
+    before, gone = computed(slow), metric(slow, 'code="499"')
+    with slow.wire() as running:
+        running.send(turning(slow, second))
+        arrived(slow)
+        with slow.wire() as leaving:
+            leaving.send(turning(slow, second * 100))
+            until(lambda: depth(slow) == 1)
+        assert running.receive().status == 200
+    until(lambda: metric(slow, 'code="499"') == gone + 1)
+    assert computed(slow) == before + 1
+
+
+def test_a_run_that_does_not_end_makes_the_server_not_live(slow: Server, second: int) -> None:
+    with slow.wire() as running:
+        running.send(turning(slow, second * 2))
+        until(lambda: slow.get("/v2/health/live").status == 503)
+        live = slow.get("/v2/health/live").json()
+        assert not live["live"]
+        assert live["error"].startswith("one run of the model has taken more than 0.")
+        assert live["reason"] == "RunsFail"
+        assert slow.get("/v2/health/ready").status == 503
+        assert running.receive().status == 200
+    assert slow.get("/v2/health/live").status == 200
+
+
+def test_a_request_that_takes_too_long_is_stopped_and_the_server_stays_live(tmp_path: Path) -> None:
+    """Else one request of a huge size has the pod restarted, and the next pod after it."""
+    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}])
+    with Server(tmp_path, task, run_seconds=0.5, stuck_seconds=3.0, sweep_seconds=0.05) as server:
+        with server.wire() as endless, server.wire() as next_one:
+            began = time.monotonic()
+            endless.send(turning(server, 10**12))
+            next_one.send(turning(server, 1))
+            answer = endless.receive()
+            assert answer.status == 400, answer.body
+            assert "the run was stopped after 0." in answer.json()["error"]
+            assert next_one.receive().status == 200
+            assert time.monotonic() - began < 3, "it was stopped before the server counts as stuck"
+        assert server.get("/v2/health/live").status == 200
+        assert metric(server, 'code="500"') == 0
+
+
+def test_the_loop_answers_while_the_model_runs(slow: Server, second: int) -> None:
+    with slow.wire() as running, slow.wire() as probing:
+        running.send(turning(slow, second // 2))
+        slowest = 0.0
+        for _ in range(20):
+            began = time.monotonic()
+            probing.send(b"GET /v2/health/ready HTTP/1.1\r\nHost: h\r\n\r\n")
+            assert probing.receive().status == 200
+            slowest = max(slowest, time.monotonic() - began)
+        assert slowest < 0.3
+        assert running.receive().status == 200
+
+
+class Client(threading.Thread):
+    """Asks again and again until the server says it closes."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(daemon=True)
+        self.server = server
+        self.asked = 0
+        self.answered = 0
+        self.start()
+
+    @override
+    def run(self) -> None:
+        with Wire(self.server.port) as wire:
+            while True:
+                wire.send(turning(self.server, 1))
+                self.asked += 1
+                answer = wire.receive()
+                assert answer.status == 200
+                self.answered += 1
+                if answer.headers.get("connection") == "close":
+                    return
+
+
+def test_a_drain_loses_no_answer(tmp_path: Path, second: int) -> None:
+    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}])
+    with Server(tmp_path, task, drain_linger=0.5) as server:
+        clients = [Client(server) for _ in range(8)]
+        with server.wire() as running, server.wire() as queued, server.wire() as idle:
+            idle.send(b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n")
+            assert idle.receive().status == 200
+            until(lambda: all(client.answered > 5 for client in clients))
+            running.send(turning(server, second))
+            queued.send(turning(server, second // 2))
+            until(lambda: depth(server) > 0)
+            server.terminate()
+            until(lambda: server.get("/v2/health/ready").status == 503)
+            assert server.get("/v2/health/ready").json()["error"] == "draining"
+            assert server.get("/v2/health/live").status == 200
+            with server.wire() as late:  # its endpoint has not been removed everywhere
+                late.send(turning(server, 1))
+                answer = late.receive()
+                assert answer.status == 200
+                assert answer.headers["connection"] == "close"
+            answers: list[Answer] = [running.receive(), queued.receive()]
+            assert [answer.status for answer in answers] == [200, 200]
+            assert json.loads(answers[1].body)["outputs"][0]["data"] == [second // 2]
+            assert idle.closed()
+        for client in clients:
+            client.join(20)
+            assert not client.is_alive()
+            assert client.asked == client.answered
+        assert server.wait(20) == 0
+        assert "drained in" in server.log()
+
+
+@pytest.mark.parametrize("by_task", [False, True])
+def test_a_drain_ends_even_if_a_run_does_not(tmp_path: Path, second: int, by_task: bool) -> None:
+    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}])
+    if by_task:  # as of a model with a terminationGracePeriod
+        task = task.model_copy(update={"drain_seconds": 0.5})
+    with (
+        Server(tmp_path, task, drain_linger=0.1, drain_seconds=20 if by_task else 0.5) as server,
+        server.wire() as wire,
+    ):
+        wire.send(turning(server, second * 100))
+        with server.wire() as queued:
+            queued.send(turning(server, 1))
+            until(lambda: depth(server) > 0)
+            began = time.monotonic()
+            server.terminate()
+            assert server.wait(10) == 0
+            assert time.monotonic() - began < 5
+        assert "were cut off" in server.log()
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path, second: int) -> None:
+    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}])
+    with Server(tmp_path, task) as server, server.wire() as wire:
+        wire.send(turning(server, second * 100))
+        with server.wire() as queued:
+            queued.send(turning(server, 1))
+            until(lambda: depth(server) > 0)
+        server.terminate()
+        until(lambda: server.get("/v2/health/ready").status == 503)
+        server.terminate()
+        assert server.wait(5) == 128 + 15

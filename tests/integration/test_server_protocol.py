@@ -1,0 +1,593 @@
+"""The protocol as clients see it: Triton's own client and JSON against the real server."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+import tritonclient.http as triton
+from enginewright.contract.execution import ComputeBucket, Execution
+from enginewright.contract.task import ShapeProfile
+from enginewright_runtime.serve.server.buckets import ComputeBuckets
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+from tritonclient.utils import InferenceServerException
+
+from tests.support.serving import (
+    Feeds,
+    Server,
+    linear_model,
+    model,
+    real_model,
+    tensor,
+    write_artifact,
+)
+
+KINDS = {
+    "BOOL": (TensorProto.BOOL, np.array([[True, False, True]])),
+    "UINT8": (TensorProto.UINT8, np.array([[0, 7, 255]], np.uint8)),
+    "UINT16": (TensorProto.UINT16, np.array([[0, 7, 65535]], np.uint16)),
+    "UINT32": (TensorProto.UINT32, np.array([[0, 7, 2**32 - 1]], np.uint32)),
+    "UINT64": (TensorProto.UINT64, np.array([[0, 7, 2**64 - 1]], np.uint64)),
+    "INT8": (TensorProto.INT8, np.array([[-128, 7, 127]], np.int8)),
+    "INT16": (TensorProto.INT16, np.array([[-32768, 7, 32767]], np.int16)),
+    "INT32": (TensorProto.INT32, np.array([[-(2**31), 7, 2**31 - 1]], np.int32)),
+    "INT64": (TensorProto.INT64, np.array([[-(2**63), 7, 2**63 - 1]], np.int64)),
+    "FP16": (TensorProto.FLOAT16, np.array([[-1.5, 0, 65504]], np.float16)),
+    "FP32": (TensorProto.FLOAT, np.array([[-1.5, 0, 3e38]], np.float32)),
+    "FP64": (TensorProto.DOUBLE, np.array([[-1.5, 0, 1e300]], np.float64)),
+    "BYTES": (TensorProto.STRING, np.array([["", "grün", "a\nb"]], object)),
+}
+
+
+def echo_model() -> Any:
+    """Return a model with an input and an equal output of every type."""
+    return model(
+        [helper.make_node("Identity", [f"in_{name}"], [f"out_{name}"]) for name in KINDS],
+        [tensor(f"in_{name}", kind, "n", 3) for name, (kind, _) in KINDS.items()],
+        [tensor(f"out_{name}", kind, "n", 3) for name, (kind, _) in KINDS.items()],
+    )
+
+
+def echo_feeds() -> Feeds:
+    return {f"in_{name}": array for name, (_, array) in KINDS.items()}
+
+
+@pytest.fixture(scope="module")
+def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    root = tmp_path_factory.mktemp("echo")
+    with Server(root, write_artifact(root, echo_model(), [echo_feeds()])) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def linear(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The linear model with a shape profile of batch 1 to 4."""
+    root = tmp_path_factory.mktemp("linear")
+    profile = ShapeProfile(input="x", min=(1, 8), opt=(2, 8), max=(4, 8))
+    task = write_artifact(
+        root, linear_model(), [{"x": np.ones((2, 8), np.float32)}], shapes=[profile]
+    )
+    with Server(root, task) as server:
+        yield server
+
+
+def client(server: Server) -> triton.InferenceServerClient:
+    return triton.InferenceServerClient(f"127.0.0.1:{server.port}")
+
+
+def triton_input(name: str, kind: str, array: NDArray[Any], *, binary: bool) -> triton.InferInput:
+    wanted = triton.InferInput(name, list(array.shape), kind)
+    wanted.set_data_from_numpy(array, binary_data=binary)
+    return wanted
+
+
+@pytest.mark.parametrize("binary_in", [True, False])
+@pytest.mark.parametrize("binary_out", [True, False])
+def test_every_type_comes_back_as_it_went(echo: Server, binary_in: bool, binary_out: bool) -> None:
+    # JSON has no FP16 in Triton's client, which refuses to write it
+    names = [name for name in KINDS if binary_in or name != "FP16"]
+    inputs = [
+        triton_input(f"in_{name}", name, array, binary=binary_in or name == "FP16")
+        for name, (_, array) in KINDS.items()
+    ]
+    outputs = [triton.InferRequestedOutput(f"out_{name}", binary_data=binary_out) for name in names]
+    result = client(echo).infer("m", inputs, outputs=outputs, request_id="abc")
+    assert result.get_response()["id"] == "abc"
+    for name in names:
+        expected = KINDS[name][1]
+        actual = result.as_numpy(f"out_{name}")
+        if name == "BYTES":
+            actual = np.vectorize(lambda x: x.decode() if isinstance(x, bytes) else x)(actual)
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_without_requested_outputs_all_come(echo: Server) -> None:
+    inputs = [
+        triton_input(f"in_{name}", name, array, binary=True) for name, (_, array) in KINDS.items()
+    ]
+    response = client(echo).infer("m", inputs).get_response()
+    assert [output["name"] for output in response["outputs"]] == [f"out_{name}" for name in KINDS]
+    assert all("binary_data_size" in output["parameters"] for output in response["outputs"])
+
+
+def test_bfloat16_goes_in_binary_only(tmp_path: Path) -> None:
+    halves = model(
+        [
+            helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.FLOAT),
+            helper.make_node("Add", ["wide", "wide"], ["twice"]),
+            helper.make_node("Cast", ["twice"], ["y"], to=TensorProto.BFLOAT16),
+        ],
+        [tensor("x", TensorProto.BFLOAT16, "n")],
+        [tensor("y", TensorProto.BFLOAT16, "n"), tensor("wide", TensorProto.FLOAT, "n")],
+    )
+    bits = np.array([0x3F80, 0x4000], np.uint16)  # 1.0, 2.0
+    doubled = np.array([0x4000, 0x4080], np.uint16)  # 2.0, 4.0
+    task = write_artifact(
+        tmp_path,
+        halves,
+        [{"x": bits}],
+        golden=[{"y": doubled, "wide": np.array([1, 2], np.float32)}],
+    )
+    with Server(tmp_path, task) as server:
+        document: dict[str, Any] = {
+            "inputs": [
+                {
+                    "name": "x",
+                    "datatype": "BF16",
+                    "shape": [2],
+                    "parameters": {"binary_data_size": 4},
+                }
+            ],
+            "outputs": [{"name": "y", "parameters": {"binary_data": True}}, {"name": "wide"}],
+        }
+        with server.wire() as wire:
+            wire.send(server.infer_request(document, bits.tobytes()))
+            answer = wire.receive()
+        assert answer.status == 200, answer.body
+        header = int(answer.headers["inference-header-content-length"])
+        assert np.frombuffer(answer.body[header:], np.uint16).tolist() == doubled.tolist()
+        document["outputs"] = [{"name": "y"}]
+        with server.wire() as wire:
+            wire.send(server.infer_request(document, bits.tobytes()))
+            assert "BF16 has no JSON form" in wire.receive().json()["error"]
+
+
+def test_tritons_client_finds_what_it_looks_for(linear: Server) -> None:
+    asked = client(linear)
+    assert asked.is_server_live()
+    assert asked.is_server_ready()
+    assert asked.is_model_ready("m")
+    assert asked.is_model_ready("m", "r1")
+    assert not asked.is_model_ready("other")
+    assert asked.get_server_metadata()["extensions"] == ["binary_tensor_data"]
+    metadata = asked.get_model_metadata("m", "1")
+    assert metadata["versions"] == ["r1"]
+    assert metadata["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 8]}]
+    assert metadata["outputs"] == [
+        {"name": "y", "datatype": "FP32", "shape": [-1, 4]},
+        {"name": "total", "datatype": "FP32", "shape": []},
+    ]
+
+
+def test_a_version_may_be_named(linear: Server) -> None:
+    given = triton_input("x", "FP32", np.ones((1, 8), np.float32), binary=True)
+    for version in ("r1", "1"):
+        assert client(linear).infer("m", [given], model_version=version).as_numpy("y") is not None
+    with pytest.raises(InferenceServerException, match="no such version here; it has 'r1'"):
+        client(linear).infer("m", [given], model_version="7")
+
+
+def x(**changes: Any) -> dict[str, Any]:
+    """Return an inference request to the linear model, with parts of its input changed."""
+    given = {"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [1.0] * 8} | changes
+    return {"inputs": [{key: value for key, value in given.items() if value is not None}]}
+
+
+@pytest.mark.parametrize(
+    "data", [[1] * 8, [[1] * 8], [1.0] * 8, [1, 1.0, 1, 1, 1, 1, 1, 1]], ids=str
+)
+def test_json_numbers_may_be_nested_or_flat(linear: Server, data: list[Any]) -> None:
+    answer = linear.post(x(data=data))
+    assert answer.status == 200
+    assert answer.json()["outputs"][0]["data"] == [14.0, 15.0, 16.0, 17.0]
+    assert answer.json()["model_version"] == "r1"
+
+
+REFUSED = [
+    (b"{", "not valid JSON"),
+    (b'{"inputs": [NaN]}', "not valid JSON"),
+    (b"[]", "must be a JSON object"),
+    (b"{}", "'inputs' must be a list"),
+    ({"inputs": []}, "missing input: 'x'"),
+    ({"inputs": [7]}, "every input must be an object with a 'name'"),
+    ({"inputs": [{"name": 7}]}, "every input must be an object with a 'name'"),
+    ({"inputs": x()["inputs"] * 2}, "input 'x' is given twice"),
+    (x(name="z"), "input 'z' is unknown; the model takes 'x'"),
+    (x(datatype="FP64"), "input 'x': datatype 'FP64', expected 'FP32'"),
+    (x(datatype=None), "input 'x': datatype None, expected 'FP32'"),
+    (x(shape=None), "'shape' must be a list"),
+    (x(shape="8"), "'shape' must be a list"),
+    (x(shape=[8]), "has 1 dimensions; the model takes [-1,8]"),
+    (x(shape=[1, 7]), "shape [1,7] has 7 in dimension 1; the model takes [-1,8]"),
+    (x(shape=[1, "8"]), "dimension 1 is '8'"),
+    (x(shape=[True, 8]), "dimension 0 is True"),
+    (x(shape=[-1, 8]), "dimension 0 is -1"),
+    (x(shape=[1.0, 8]), "dimension 0 is 1.0"),
+    (x(shape=[0, 8], data=[]), "dimension 0 is 0, allowed 1 to 4"),
+    (x(shape=[5, 8]), "outside the model's shape profile: dimension 0 is 5, allowed 1 to 4"),
+    (x(shape=[2**63, 8]), "allowed 1 to 4"),
+    (x(shape=[2**70, 8]), "must hold sizes"),
+    (x(data=[1.0] * 7), "'data' has 7 elements, shape asks for 8"),
+    (x(data=[[1.0] * 4] * 2), "'data' is nested as [2, 4], but shape is [1, 8]"),
+    (x(data=[[1.0], [1.0] * 7]), "lists of different lengths"),
+    (x(data="12345678"), "'data' must be a list"),
+    (x(data=[*[1.0] * 7, None]), "JSON has no NaN"),
+    (x(data=[*[1.0] * 7, "1"]), "must hold numbers"),
+    (x(data=[True] * 8), "must hold numbers"),
+    (x(data=[1e39] * 8), "numbers within FP32"),
+    (x(data=None), "give either 'data' or the parameter 'binary_data_size'"),
+    (x(parameters={"binary_data_size": 32}), "give either 'data' or"),
+    (x(parameters=7), "'parameters' of input 'x' must be an object"),
+    (
+        x(data=None, parameters={"binary_data_size": 31}),
+        "binary_data_size is 31, but 8 elements of FP32 have 32 bytes",
+    ),
+    (x(data=None, parameters={"binary_data_size": "32"}), "must be a number"),
+    (
+        x(data=None, parameters={"binary_data_size": 32}),
+        "the inputs have 32 bytes of tensor data, but 0 bytes follow",
+    ),
+    (x(parameters={"shared_memory_region": "r"}), "shared memory is not supported"),
+    (x() | {"outputs": [{"name": "q"}]}, "output 'q' is unknown; the model gives 'y', 'total'"),
+    (x() | {"outputs": [{"name": "y"}] * 2}, "output 'y' is asked for twice"),
+    (x() | {"outputs": [7]}, "every output must be an object with a 'name'"),
+    (x() | {"outputs": "y"}, "'outputs' must be a list"),
+    (x() | {"outputs": [{"name": "y", "parameters": {"classification": 3}}]}, "classification"),
+    (
+        x() | {"outputs": [{"name": "y", "parameters": {"binary_data": 1}}]},
+        "parameter 'binary_data' of output 'y' must be true or false",
+    ),
+    (x() | {"parameters": {"binary_data_output": "yes"}}, "must be true or false"),
+    (x() | {"parameters": {"timeout": -1}}, "'timeout' must be a number of microseconds"),
+    (x() | {"parameters": {"timeout": True}}, "'timeout' must be a number of microseconds"),
+    (x() | {"id": 7}, "'id' must be a string"),
+]
+
+
+@pytest.mark.parametrize(("document", "message"), REFUSED, ids=lambda value: str(value)[:60])
+def test_a_bad_request_is_told_what_is_wrong(
+    linear: Server, document: object, message: str
+) -> None:
+    answer = linear.post(document)
+    assert answer.status == 400
+    assert message in answer.json()["error"]
+    assert "Traceback" not in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("UINT8", [0, 1, 256], "integers from 0 to 255"),
+        ("UINT8", [0, 1, -1], "integers from 0 to 255"),
+        ("INT32", [0, 1, 2.5], "integers from -2147483648"),
+        ("INT64", [0, 1, 2**63], "integers from -9223372036854775808"),
+        ("INT8", [True, False, True], "integers from -128"),
+        ("BOOL", [0, 1, 1], "true or false"),
+        ("BYTES", ["a", "b", 3], "strings"),
+        ("BYTES", ["a", ["b"], "c"], "strings"),
+    ],
+)
+def test_no_value_is_converted_silently(
+    echo: Server, name: str, data: list[Any], message: str
+) -> None:
+    inputs = [
+        {
+            "name": f"in_{kind}",
+            "datatype": kind,
+            "shape": [1, 3],
+            "data": data if kind == name else array.ravel().tolist(),
+        }
+        for kind, (_, array) in KINDS.items()
+    ]
+    answer = echo.post({"inputs": inputs})
+    assert answer.status == 400
+    assert answer.json()["error"].startswith(f"input 'in_{name}': 'data' must hold {message}")
+
+
+def binary_echo(strings: bytes, booleans: bytes = b"\1\0\1") -> tuple[dict[str, Any], bytes]:
+    """Return a binary request to the echo model with the bytes of two inputs chosen."""
+    parts = {
+        name: booleans if name == "BOOL" else strings if name == "BYTES" else array.tobytes()
+        for name, (_, array) in KINDS.items()
+    }
+    inputs = [
+        {
+            "name": f"in_{name}",
+            "datatype": name,
+            "shape": [1, 3],
+            "parameters": {"binary_data_size": len(part)},
+        }
+        for name, part in parts.items()
+    ]
+    return {"inputs": inputs}, b"".join(parts.values())
+
+
+@pytest.mark.parametrize(
+    ("strings", "booleans", "message"),
+    [
+        (b"\0\0\0\0" * 2, b"\1\0\1", "its bytes are not 3 strings"),
+        (b"\0\0\0\0" * 4, b"\1\0\1", "its bytes are not 3 strings"),
+        (b"\0\0\0\0" * 2 + b"\5\0\0\0a", b"\1\0\1", "its bytes are not 3 strings"),
+        (b"\0\0\0\0" * 2 + b"\xff\xff\xff\xff", b"\1\0\1", "its bytes are not 3 strings"),
+        (b"\0\0\0\0" * 2 + b"\0\0", b"\1\0\1", "its bytes are not 3 strings"),
+        (b"\0\0\0\0" * 2 + b"\1\0\0\0\xff", b"\1\0\1", "element 2 is not UTF-8"),
+        (b"\0\0\0\0" * 3, b"\1\0\2", "BOOL elements must be the bytes 0 or 1"),
+    ],
+)
+def test_bad_bytes_are_refused(echo: Server, strings: bytes, booleans: bytes, message: str) -> None:
+    document, tensors = binary_echo(strings, booleans)
+    with echo.wire() as wire:
+        wire.send(echo.infer_request(document, tensors))
+        answer = wire.receive()
+    assert answer.status == 400
+    assert message in answer.json()["error"]
+
+
+def test_tensors_after_one_of_odd_size_are_read_right(echo: Server) -> None:
+    document, tensors = binary_echo(b"\3\0\0\0abc" + b"\0\0\0\0" * 2)
+    document["outputs"] = [{"name": "out_FP64"}, {"name": "out_INT64"}, {"name": "out_BYTES"}]
+    with echo.wire() as wire:
+        wire.send(echo.infer_request(document, tensors))
+        outputs = {output["name"]: output["data"] for output in wire.receive().json()["outputs"]}
+    assert outputs["out_FP64"] == KINDS["FP64"][1].ravel().tolist()
+    assert outputs["out_INT64"] == KINDS["INT64"][1].ravel().tolist()
+    assert outputs["out_BYTES"] == ["abc", "", ""]
+
+
+def test_nan_survives_in_binary_and_is_null_in_json(echo: Server) -> None:
+    document, tensors = binary_echo(b"\0\0\0\0" * 3)
+    start = tensors.index(KINDS["FP32"][1].tobytes())
+    tensors = (
+        tensors[:start]
+        + np.array([np.nan, np.inf, 1], np.float32).tobytes()
+        + tensors[start + 12 :]
+    )
+    document["outputs"] = [{"name": "out_FP32"}]
+    with echo.wire() as wire:
+        wire.send(echo.infer_request(document, tensors))
+        assert wire.receive().json()["outputs"][0]["data"] == [None, None, 1.0]
+        document["parameters"] = {"binary_data_output": True}
+        wire.send(echo.infer_request(document, tensors))
+        answer = wire.receive()
+    values = np.frombuffer(answer.body[-12:], np.float32)
+    assert np.isnan(values[0])
+    assert np.isinf(values[1])
+
+
+def test_a_shape_outside_the_profile_is_counted(linear: Server) -> None:
+    def counted() -> float:
+        return metric(linear, 'enginewright_out_of_profile_total{model="m",revision="r1"}')
+
+    before = counted()
+    assert linear.post(x(shape=[5, 8], data=[1.0] * 40)).status == 400
+    assert (
+        linear.post(x(shape=[1, 7], data=[1.0] * 7)).status == 400
+    )  # wrong, but no profile's matter
+    assert counted() == before + 1
+
+
+def metric(server: Server, series: str) -> float:
+    lines = server.get("/metrics").body.decode().splitlines()
+    return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(series)), 0.0)
+
+
+def test_the_metrics_have_the_names_that_alerts_hang_on(linear: Server) -> None:
+    labels = 'model="m",revision="r1"'
+    ok = f'enginewright_requests_total{{code="200",{labels}}}'
+    stages = [
+        f'enginewright_request_duration_seconds_count{{{labels},stage="{stage}"}}'
+        for stage in ("queue", "compute")
+    ]
+    before = metric(linear, ok), [metric(linear, stage) for stage in stages]
+    assert linear.post(x()).status == 200
+    assert linear.post(b"{").status == 400
+    assert metric(linear, ok) == before[0] + 1
+    assert [metric(linear, stage) for stage in stages] == [count + 1 for count in before[1]]
+    assert metric(linear, f'enginewright_requests_total{{code="400",{labels}}}') >= 1
+    assert f"enginewright_queue_depth{{{labels}}} 0.0" in linear.get("/metrics").body.decode()
+    assert linear.get("/metrics").headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+def test_execution_tells_what_runs_where(linear: Server) -> None:
+    told = linear.get("/v2/models/m/execution").json()
+    execution = Execution.model_validate(told)
+    assert execution.placement.nodes == {"CPUExecutionProvider": 2}
+    assert (execution.placement.elsewhere, execution.placement.context_nodes) == ((), ())
+    assert (execution.backend, execution.provider) == ("cpu", "CPUExecutionProvider")
+    assert execution.providers == ("CPUExecutionProvider",)
+    assert (execution.session, execution.provider_reason) == (1, None)
+    assert not execution.driver.needed
+    assert execution.prepared_key == linear.task.prepared_key
+    assert execution.ort_distributions == ("onnxruntime",)
+    assert execution.ort_version == execution.backend_version == ort.__version__
+    details = told["details"]
+    assert details["placement"] == {"total": 2, "share": 1.0, "elsewhere_count": 0}
+    assert details["threads"] >= 1
+    assert details["versions"].keys() == {"onnxruntime", "cpu"}
+    assert details["manifest"]["key"] == linear.task.prepared_key
+    assert details["proofs"]["golden_samples"] == 1
+
+
+def buckets(server: Server) -> dict[int, ComputeBucket]:
+    told = server.get("/v2/models/m/execution").json()
+    return {each.elements: each for each in Execution.model_validate(told).buckets}
+
+
+def test_time_in_the_model_is_told_by_size_of_request(linear: Server) -> None:
+    before = buckets(linear)
+    assert before[16].warmup_seconds  # the golden sample has 2 x 8 elements
+    for rows in (1, 2, 3, 1, 3):
+        given = {"name": "x", "datatype": "FP32", "shape": [rows, 8], "data": [1.0] * rows * 8}
+        assert linear.post({"inputs": [given]}).status == 200
+    after = buckets(linear)
+    for elements in (8, 16, 24):
+        earlier = before.get(elements, ComputeBucket(elements=elements))
+        assert after[elements].count >= earlier.count + 1
+        assert after[elements].seconds > earlier.seconds
+    assert after[16].warmup_seconds == before[16].warmup_seconds
+
+
+def test_the_first_run_of_a_shape_is_left_out() -> None:
+    """There a backend compiles; it says nothing of the next."""
+    counted = ComputeBuckets()
+    row, rows = ({"x": np.ones((count, 8), np.float32)} for count in (1, 4))
+    counted.warmed_up(row, 0.010)
+    for feeds, seconds in ((row, 0.011), (rows, 5.0), (rows, 0.030), (rows, 0.031)):
+        counted.add(feeds, seconds)
+    assert counted.told() == (
+        ComputeBucket(elements=8, warmup_seconds=0.010, count=1, seconds=0.011),
+        ComputeBucket(elements=32, count=2, seconds=0.061, untimed=1),
+    )
+
+
+def test_runs_that_are_not_timed_are_counted_all_the_same(tmp_path: Path) -> None:
+    """Clients whose requests all differ in shape ask as much as others do."""
+    clash = model(
+        [helper.make_node("Add", ["x", "z"], ["y"])],
+        [tensor("x", TensorProto.FLOAT, "n"), tensor("z", TensorProto.FLOAT, "m")],
+        [tensor("y", TensorProto.FLOAT, "k")],
+    )
+    task = write_artifact(tmp_path, clash, [dict.fromkeys("xz", np.ones(4, np.float32))])
+    with Server(tmp_path, task) as server:
+        for sizes, status in (((5, 5), 200), ((6, 6), 200), ((7, 6), 400)):
+            given = [
+                {"name": name, "datatype": "FP32", "shape": [size], "data": [1.0] * size}
+                for name, size in zip("xz", sizes, strict=True)
+            ]
+            assert server.post({"inputs": given}).status == status
+        told = buckets(server).values()
+        assert sum(each.untimed for each in told) == 3
+        assert not any(each.count for each in told)
+
+
+def test_what_a_run_usually_takes_is_told_of_one_shape(linear: Server) -> None:
+    usual = Execution.model_validate(linear.get("/v2/models/m/execution").json()).usual
+    assert usual is not None
+    assert (usual.shapes, usual.samples) == ("opt", 200)
+    assert usual.p99 is not None
+    assert usual.p90 is not None
+    assert 0 < usual.p50 <= usual.p90 <= usual.p99
+
+
+def test_probes_count_nowhere(linear: Server) -> None:
+    given = {"name": "x", "datatype": "FP32", "shape": [2, 8], "data": [1.0] * 16}
+    probe = linear.probe_header()
+    compute = 'enginewright_request_duration_seconds_count{model="m",revision="r1",stage="compute"}'
+    good = 'enginewright_requests_total{code="200",model="m",revision="r1"}'
+    bad = 'enginewright_requests_total{code="400",model="m",revision="r1"}'
+    before = [metric(linear, each) for each in (compute, good, bad)]
+    counted = buckets(linear)
+    assert linear.post({"inputs": [given]}, headers=probe).status == 200
+    assert linear.post({"inputs": [given | {"shape": [9, 9]}]}, headers=probe).status == 400
+    assert [metric(linear, each) for each in (compute, good, bad)] == before
+    assert buckets(linear) == counted
+
+
+def test_who_only_claims_to_be_the_sidecar_is_counted_and_limited(linear: Server) -> None:
+    given = {"name": "x", "datatype": "FP32", "shape": [2, 8], "data": [1.0] * 16}
+    good = 'enginewright_requests_total{code="200",model="m",revision="r1"}'
+    before = metric(linear, good)
+    (token,) = linear.probe_header().values()
+    assert len(token) == 64
+    claims = ["1", "0", token[:-1], token + "0", token.upper(), "0" * 64]
+    for claim in claims:
+        headers = {"Enginewright-Probe": claim, "Enginewright-Defer": "60000"}
+        assert linear.post({"inputs": [given]}, headers=headers).status == 200
+    assert metric(linear, good) == before + len(claims)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/", "there is nothing at /"),
+        ("/v1/models/m:predict", "there is nothing at"),
+        ("/v2/models/other", "model 'other' is not served here; this server has 'm'"),
+        ("/v2/models/m/versions/9/ready", "no such version here; it has 'r1'"),
+        ("/v2/models/m/", "there is nothing at"),
+        ("/v2/models/m%00/x", "is not served here"),
+    ],
+)
+def test_an_unknown_path_is_told_what_is_there(linear: Server, path: str, message: str) -> None:
+    answer = linear.get(path)
+    assert answer.status == 404
+    assert message in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/v2/health/live?verbose=1", "/v2/health%2Flive", "http://host:80/v2/health/live"]
+)
+def test_a_path_may_be_written_in_other_ways(linear: Server, path: str) -> None:
+    assert linear.get(path).json() == {"live": True}
+
+
+def test_an_input_that_the_model_itself_refuses_is_the_clients_fault(tmp_path: Path) -> None:
+    lookup = model(
+        [helper.make_node("Gather", ["table", "index"], ["y"])],
+        [tensor("index", TensorProto.INT64, "n")],
+        [tensor("y", TensorProto.FLOAT, "n")],
+        {"table": np.array([1, 2, 3], np.float32)},
+    )
+    task = write_artifact(tmp_path, lookup, [{"index": np.array([0, 2])}])
+    with Server(tmp_path, task) as server:
+        given = {"name": "index", "datatype": "INT64", "shape": [1]}
+        answer = server.post({"inputs": [given | {"data": [99]}]})
+        assert answer.status == 400
+        assert "idx=99 must be within" in answer.json()["error"]
+        assert "/onnxruntime_src" not in answer.json()["error"]
+        assert server.post({"inputs": [given | {"data": [2]}]}).status == 200
+
+
+def test_a_model_of_real_life(tmp_path: Path) -> None:
+    source = real_model("standard_v3_3/model.onnx")
+    rng = np.random.default_rng(3)
+    sample = rng.integers(0, 257, (2, 2048)).astype(np.int32)
+    task = write_artifact(tmp_path, source, [{"bytes": sample}])
+    with Server(tmp_path, task) as server:
+        name = server.get("/v2/models/m").json()["outputs"][0]["name"]
+        given = triton_input("bytes", "INT32", sample, binary=True)
+        scores = client(server).infer("m", [given]).as_numpy(name)
+        expected = np.load(tmp_path / "artifact/golden/outputs.npz")[f"s0/{name}"]
+        np.testing.assert_allclose(scores, expected, rtol=1e-4)
+        rows = server.get("/v2/models/m/execution").json()["details"]["placement"]
+        assert rows["share"] == 1.0
+        assert rows["total"] > 50
+
+
+def test_openvino_serves_and_tells_which_nodes_it_left_to_the_cpu(
+    tmp_path: Path, openvino_python: Path
+) -> None:
+    mixed = model(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["m"], name="product"),
+            helper.make_node("Relu", ["m"], ["r"], name="relu"),
+            helper.make_node("Det", ["r"], ["y"], name="determinant"),
+        ],
+        [tensor("x", TensorProto.FLOAT, "n", 3, 3)],
+        [tensor("y", TensorProto.FLOAT, "n")],
+        {"w": np.eye(3, dtype=np.float32)},
+    )
+    sample = np.stack([np.eye(3), 2 * np.eye(3)]).astype(np.float32)
+    task = write_artifact(tmp_path, mixed, [{"x": sample}])
+    task = task.model_copy(update={"backend": "openvino"})
+    with Server(tmp_path, task, python=openvino_python) as server:
+        given = triton_input("x", "FP32", sample, binary=True)
+        np.testing.assert_allclose(client(server).infer("m", [given]).as_numpy("y"), [1, 8])
+        told = server.get("/v2/models/m/execution").json()
+    assert told["provider"] == "OpenVINOExecutionProvider"
+    assert told["placement"]["nodes"]["OpenVINOExecutionProvider"] > 0
+    assert told["placement"]["elsewhere"] == ["determinant (Det)"]
+    assert told["details"]["placement"]["share"] < 1
+    assert told["details"]["versions"].keys() == {"onnxruntime", "openvino"}

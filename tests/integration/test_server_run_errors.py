@@ -1,0 +1,298 @@
+"""Whose fault a failed run is: on the real runtimes, for every operator family that can clash."""
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from enginewright_runtime.serve.server.diagnosis import Diagnosis
+from enginewright_runtime.serve.server.plan import Plan
+from enginewright_runtime.serve.server.run_errors import (
+    Fault,
+    Trial,
+    at_once,
+    by_trial,
+    fingerprint,
+)
+from enginewright_runtime.session.samples import Sample
+from onnx import TensorProto, helper
+
+from tests.support.serving import Feeds, Server, model, tensor, write_artifact
+
+pytestmark = pytest.mark.timeout(300)  # a hundred models are loaded, one by one
+
+PROGRAM = Path(__file__).parents[1] / "support/clash_runs.py"
+_PLACE = re.compile(r"[\w-]+\.(?:h|hpp|cc|cpp|cuh?):\d+|/onnxruntime")
+
+
+def outcomes(
+    python: str | Path, backend: str, folder: Path, threads: int = 1, *names: str
+) -> dict[str, dict[str, Any]]:
+    done = subprocess.run(
+        [str(python), str(PROGRAM), backend, str(folder), str(threads), *names],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        env=os.environ | {"PYTHONPATH": ""},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+# What ONNX Runtime 1.31 takes although it clashes.
+CPU_RUNS = {"AveragePool", "LpPool", "MaxPool", "ReduceMax", "SkipLayerNormalization"}
+
+
+def test_a_clash_is_the_clients_fault_on_the_cpu(tmp_path: Path) -> None:
+    found = outcomes(sys.executable, "cpu", tmp_path)
+    assert len(found) > 90
+    assert {name for name, each in found.items() if each["outcome"] == "ran"} == CPU_RUNS
+    failed = {name: each for name, each in found.items() if name not in CPU_RUNS}
+    assert {name for name, each in failed.items() if each["outcome"] != Fault.CLIENT} == set()
+    assert {each["kind"] for each in failed.values()} >= {"Fail", "InvalidArgument"}
+    for name, each in failed.items():
+        assert each["serves"], name
+        assert each["message"], name
+        assert not _PLACE.search(each["message"]), each
+
+
+# What OpenVINO 2025.4 takes although it clashes: it trusts sizes of weights, indices and lengths.
+OPENVINO_RUNS = {
+    "ArgMax",
+    "Attention hidden",
+    "Conv kernel",
+    "EmbedLayerNormalization",
+    "GRU lengths",
+    "Gather",
+    "Gather embedding",
+    "Gemm weight",
+    "LSTM input",
+    "LpPool",
+    "MatMul weight",
+    "Pad reflect",
+    "RNN lengths",
+    "ReduceMax",
+}
+
+
+def test_a_clash_is_the_clients_fault_on_openvino(openvino_python: Path, tmp_path: Path) -> None:
+    # with one thread, where OpenVINO would lose the error and answer with the run before
+    found = outcomes(openvino_python, "openvino", tmp_path)
+    assert {name for name, each in found.items() if each["outcome"] == "ran"} <= OPENVINO_RUNS
+    failed = {name: each for name, each in found.items() if "kind" in each}
+    assert len(failed) > 70
+    assert {name for name, each in failed.items() if not each["serves"]} == set()
+    assert {name for name, each in failed.items() if each["outcome"] != Fault.CLIENT} == set()
+    for each in failed.values():
+        assert not _PLACE.search(each["message"]), each
+
+
+def test_a_clash_leaves_openvino_serving(openvino_python: Path, tmp_path: Path) -> None:
+    # by itself it goes on refusing the shapes that it took before
+    names = ("Add", "And", "Conv 1D", "Equal", "MatMulInteger", "ReverseSequence batch")
+    found = outcomes(openvino_python, "openvino", tmp_path, 2, *names)
+    assert [found[name]["outcome"] for name in names] == [Fault.CLIENT] * len(names)
+    assert all(found[name]["serves"] for name in names)
+
+
+def clashing_inputs(**sizes: int) -> list[dict[str, Any]]:
+    """Return a request of five tensors [1, size], of 6 unless `sizes` says otherwise."""
+    wanted = dict.fromkeys("abcde", 6) | sizes
+    return [
+        {"name": name, "datatype": "FP32", "shape": [1, size], "data": [1.0] * size}
+        for name, size in wanted.items()
+    ]
+
+
+@pytest.fixture(scope="module", params=["cpu", "openvino"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Serve Add, Concat, MatMul and Reshape beside one another."""
+    clashing = model(
+        [
+            helper.make_node("Add", ["a", "b"], ["sum"]),
+            helper.make_node("Concat", ["a", "rows"], ["joined"], axis=1),
+            helper.make_node("MatMul", ["c", "d_column"], ["product"]),
+            helper.make_node("Transpose", ["d"], ["d_column"], perm=[1, 0]),
+            helper.make_node("Reshape", ["e", "shape"], ["folded"]),
+        ],
+        [tensor(name, TensorProto.FLOAT, f"{name}0", f"{name}1") for name in "abcde"],
+        [
+            tensor(name, TensorProto.FLOAT, None, None)
+            for name in ("sum", "joined", "product", "folded")
+        ],
+        {"shape": np.array([-1, 2]), "rows": np.ones((1, 3), np.float32)},
+    )
+    order = [clashing.graph.node[index] for index in (0, 1, 3, 2, 4)]
+    del clashing.graph.node[:]
+    clashing.graph.node.extend(order)
+    root = tmp_path_factory.mktemp(request.param)
+    task = write_artifact(root, clashing, [{name: np.ones((1, 6), np.float32) for name in "abcde"}])
+    task = task.model_copy(update={"backend": request.param})
+    python = (
+        sys.executable if request.param == "cpu" else request.getfixturevalue("openvino_python")
+    )
+    with Server(root, task, python=python) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [{"b": 4}, {"a": 4}, {"c": 4}, {"d": 4}, {"e": 5}],
+    ids=["Add", "Add other", "MatMul", "MatMul other", "Reshape"],
+)
+def test_sizes_that_clash_are_a_400(served: Server, sizes: dict[str, int]) -> None:
+    for _ in range(2):  # the second time it is known
+        answer = served.post({"inputs": clashing_inputs(**sizes)})
+        assert answer.status == 400, answer.body
+        assert answer.json()["error"].startswith("the model refuses these inputs: ")
+        assert not _PLACE.search(answer.json()["error"])
+    assert served.post({"inputs": clashing_inputs()}).status == 200
+
+
+def test_rows_that_clash_in_concat_are_a_400(served: Server) -> None:
+    given = [
+        each | {"shape": [2, 3]} if each["name"] in "ab" else each for each in clashing_inputs()
+    ]
+    answer = served.post({"inputs": given})
+    assert answer.status == 400
+    assert "oncat" in answer.json()["error"]
+
+
+def test_none_of_them_is_an_error_of_the_server(served: Server) -> None:
+    text = served.get("/metrics").body.decode()
+    assert re.search(r'enginewright_requests_total\{code="400",.*\} [1-9]', text)
+    assert not re.search(r'enginewright_requests_total\{code="5\d\d",.*\} [1-9]', text)
+
+
+EXPANDED = model(
+    [
+        helper.make_node("Expand", ["x", "shape"], ["wide"]),
+        helper.make_node("ReduceSum", ["wide"], ["y"], keepdims=0),
+    ],
+    [tensor("x", TensorProto.FLOAT, 1), tensor("shape", TensorProto.INT64, 1)],
+    [tensor("y", TensorProto.FLOAT)],
+)
+
+
+def test_memory_that_the_server_lacks_is_its_own_fault(tmp_path: Path) -> None:
+    sample = {"x": np.ones(1, np.float32), "shape": np.array([4])}
+    task = write_artifact(tmp_path, EXPANDED, [sample])
+
+    def inputs(size: int) -> dict[str, Any]:
+        x = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}
+        return {"inputs": [x, {"name": "shape", "datatype": "INT64", "shape": [1], "data": [size]}]}
+
+    with Server(tmp_path, task) as server:
+        pages = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[0])
+        granted = pages * resource.getpagesize() + (256 << 20)
+        resource.prlimit(server.process.pid, resource.RLIMIT_AS, (granted, granted))
+        lacking = server.post(inputs(1 << 30))  # 4 GiB
+        assert lacking.status == 500, lacking.body
+        error = lacking.json()["error"]
+        assert error.split("reference ")[1].split(")")[0] in server.log()
+        impossible = server.post(inputs(1 << 50))
+        assert impossible.status == 400, impossible.body
+        assert server.post(inputs(4)).status == 200
+
+
+def test_indices_that_come_as_floats_are_the_clients_values(tmp_path: Path) -> None:
+    """Models that were trained on tables of floats cast them: the shapes have run, the values not."""
+    lookup = model(
+        [
+            helper.make_node("Cast", ["x"], ["ids"], to=TensorProto.INT64),
+            helper.make_node("Gather", ["table", "ids"], ["y"]),
+        ],
+        [tensor("x", TensorProto.FLOAT, "n", 32)],
+        [tensor("y", TensorProto.FLOAT, "n", 32, 2)],
+        {"table": np.ones((100, 2), np.float32)},
+    )
+    task = write_artifact(tmp_path, lookup, [{"x": np.full((1, 32), 5, np.float32)}])
+
+    def ask(rows: int, value: float) -> int:
+        x = {"name": "x", "datatype": "FP32", "shape": [rows, 32], "data": [value] * rows * 32}
+        return server.post({"inputs": [x]}).status
+
+    with Server(tmp_path, task) as server:
+        for rows in (1, 2):  # as the golden sample, and as a request that has run
+            assert ask(rows, 7.0) == 200
+            assert [ask(rows, value) for value in (1e4, 2e4, 3e4, 4e4)] == [400] * 4
+            assert ask(rows, 7.0) == 200
+
+
+def test_shapes_that_no_longer_run_with_any_values_are_the_servers_fault() -> None:
+    def run(_: list[str], feeds: Feeds) -> list[Any]:
+        if len(feeds["x"]) > 32:
+            raise CLASH
+        return [feeds["x"]]
+
+    def golden(size: int) -> Sample:
+        return Sample(f"s{size}", {"x": np.ones(size, np.float32)}, {})
+
+    diagnosis = Diagnosis(run, ["y"], [golden(32), golden(64)], None)
+    plan = Plan(None, {}, (), 0, ["y"], (False,), 0.0)
+    asked = {"x": np.zeros(64, np.float32)}
+    assert diagnosis.judge(plan, asked, CLASH) is Fault.SERVER
+
+
+# Devices that are not here: what CUDA, cuDNN and Level Zero write.
+LOST = [
+    "CUDA failure 700: an illegal memory access was encountered ; GPU=0 ; hostname=pod ; expr=x;",
+    "CUDA failure 719: unspecified launch failure ; GPU=0",
+    "CUDNN failure 5000: CUDNN_STATUS_EXECUTION_FAILED ; GPU=0",
+    "CUBLAS failure 13: CUBLAS_STATUS_EXECUTION_FAILED ; GPU=0",
+    "In Error Couldn't start Inference: clFlush, error code: -5 CL_OUT_OF_RESOURCES",
+]
+MEMORY = [
+    "CUDA failure 2: out of memory ; GPU=0 ; hostname=pod",
+    "Failed to allocate memory for requested buffer of size 1073741824",
+    "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=0",
+    "std::bad_alloc",
+]
+CLASH = Exception("[ONNXRuntimeError] : 1 : FAIL : MatMul dimension mismatch")
+REFUSED = Exception("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : idx=99")
+
+
+def failed(text: str) -> Exception:
+    return Exception(f"[ONNXRuntimeError] : 1 : FAIL : {text}")
+
+
+@pytest.mark.parametrize("text", LOST)
+def test_a_lost_device_is_known_when_golden_inputs_fail_too(text: str) -> None:
+    error = failed(text)
+    assert at_once(error, ran_before=False) is None
+    assert by_trial(error, Trial(error, error)) is Fault.SERVER
+    # what still serves is not lost, whatever an error repeats of what a client wrote
+    assert by_trial(error, Trial(None, error)) is Fault.SERVER
+
+
+@pytest.mark.parametrize("text", MEMORY)
+def test_memory_is_never_a_lost_device(text: str) -> None:
+    error = failed(text)
+    assert by_trial(error, Trial(error, error)) is Fault.SERVER
+    assert by_trial(error, Trial(None, error)) is Fault.SERVER
+
+
+def test_without_words_the_trial_decides() -> None:
+    assert by_trial(CLASH, Trial(None, CLASH)) is Fault.CLIENT
+    assert by_trial(CLASH, Trial(None, None)) is Fault.SERVER, "it comes and goes"
+    assert by_trial(CLASH, Trial(CLASH, CLASH)) is Fault.SERVER, "everything fails"
+    assert at_once(REFUSED, ran_before=False) is Fault.CLIENT
+    assert at_once(REFUSED, ran_before=True) is Fault.SERVER, "the very input ran"
+
+
+def test_what_may_clash_is_shapes_sizes_and_indices() -> None:
+    image: Feeds = {"x": np.zeros((1, 3, 8, 8), np.uint8), "scale": np.ones(2, np.float32)}
+    other: Feeds = {"x": np.ones((1, 3, 8, 8), np.uint8), "scale": np.ones(2, np.float32)}
+    assert fingerprint(image) == fingerprint(other), "pixels do not clash"
+    assert fingerprint(image) != fingerprint(image | {"scale": np.zeros(2, np.float32)})
+    tokens = {"ids": np.arange(64).reshape(1, 64)}
+    assert fingerprint(tokens) != fingerprint({"ids": tokens["ids"] + 1}), "indices may"
+    assert fingerprint(tokens) != fingerprint({"ids": tokens["ids"].reshape(2, 32)})

@@ -1,0 +1,355 @@
+"""The server's start: what it proves before it is ready, and how it says why it is not."""
+
+import json
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from enginewright.contract.manifest import Manifest, VaryingOutput
+from enginewright.contract.reasons import ExitCode, Reason
+from enginewright.contract.report import StageReport, read_herald
+from enginewright.contract.task import ServeTask, ShapeProfile
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.serve.server.startup import prepare
+from enginewright_runtime.serve.server.usual import measure
+from enginewright_runtime.session import processor
+from onnx import TensorProto, helper
+
+from tests.support.serving import (
+    Feeds,
+    Server,
+    Wire,
+    linear_model,
+    model,
+    tensor,
+    write_artifact,
+)
+from tests.support.sidecar import change_manifest
+
+SAMPLE: Feeds = {"x": np.ones((2, 8), np.float32)}
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> ServeTask:
+    return write_artifact(tmp_path, linear_model(), [SAMPLE])
+
+
+def refused(root: Path, task: ServeTask) -> tuple[int, StageReport]:
+    """Start a server that must not become ready; return exit code and termination message."""
+    server = Server(root, task)
+    try:
+        code = server.wait()
+        herald = read_herald((root / "dev/termination-log").read_text())
+    finally:
+        server.stop()
+    assert herald is not None, server.log()
+    assert herald.stage == "serve"
+    assert not herald.ok
+    assert herald.message.replace('"', '\\"') in server.log()
+    assert "Traceback" not in server.log()
+    return code, herald
+
+
+def refusal(root: Path, task: ServeTask) -> StageFailure:
+    """Prove the model in this process, which must fail; return why."""
+    with pytest.raises(StageFailure) as caught:
+        prepare(task, root / "artifact", lambda _: None)
+    return caught.value
+
+
+def change_golden(root: Path, name: str, change: Callable[[Any], Any]) -> None:
+    path = root / "artifact/golden/outputs.npz"
+    arrays = dict(np.load(path))
+    arrays[name] = change(arrays[name])
+    np.savez(path, **arrays)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("s0/y", lambda y: y * 1.5, "is outside the tolerance in 100.0% of its elements"),
+        ("s0/y", lambda y: y[:1], "has shape [2, 4], expected [1, 4]"),
+        ("s0/total", lambda _: np.float32(np.nan), "has NaN or infinity in other places"),
+    ],
+)
+def test_other_numbers_than_the_golden_ones_are_not_served(
+    tmp_path: Path, task: ServeTask, name: str, change: Callable[[Any], Any], message: str
+) -> None:
+    change_golden(tmp_path, name, change)
+    why = refusal(tmp_path, task)
+    assert why.reason is Reason.PARITY_FAILED
+    assert message in why.message
+
+
+def test_a_refused_start_is_told_in_exit_code_termination_message_and_log(
+    tmp_path: Path, task: ServeTask
+) -> None:
+    change_golden(tmp_path, "s0/y", lambda y: y * 1.5)
+    code, herald = refused(tmp_path, task)
+    assert (code, herald.reason) == (ExitCode.PERMANENT, Reason.PARITY_FAILED)
+    assert "output 'y' of golden sample 's0' is outside the tolerance" in herald.message
+
+
+@pytest.mark.parametrize("factor", [1.005, 1.5])
+def test_a_model_that_came_quantised_is_judged_by_golden_samples_on_another_processor(
+    tmp_path: Path, task: ServeTask, factor: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its products are other ones than where it was proved: that is the cause where answers differ."""
+    here = processor.read()
+    other = here.model_copy(update={"exact_products": not here.exact_products})
+    change_manifest(tmp_path, processor=other, saturable=True)
+    change_golden(tmp_path, "s0/y", lambda y: y * factor)
+    if factor < 1.01:
+        assert prepare(task, tmp_path / "artifact", lambda _: None).slowest_run > 0
+    else:
+        why = refusal(tmp_path, task)
+        assert why.reason is Reason.PROCESSOR_MISMATCH
+        assert "is outside the tolerance" in why.message
+        assert "INT8 products are" in why.message
+    assert "ProcessorMismatch: INT8 products are" in caplog.text
+
+
+def test_numbers_close_to_the_golden_ones_are_served(tmp_path: Path, task: ServeTask) -> None:
+    change_golden(tmp_path, "s0/y", lambda y: y * 1.005)
+    assert prepare(task, tmp_path / "artifact", lambda _: None).slowest_run > 0
+
+
+def test_a_truncated_model_is_a_corrupt_artefact(tmp_path: Path, task: ServeTask) -> None:
+    path = tmp_path / "artifact/model.onnx"
+    path.write_bytes(path.read_bytes()[:-20])
+    why = refusal(tmp_path, task)
+    assert why.reason is Reason.ARTIFACT_CORRUPT
+    assert "model.onnx is not the file that its manifest lists" in why.message
+
+
+def test_a_model_that_onnx_runtime_refuses_is_invalid(tmp_path: Path, task: ServeTask) -> None:
+    path = tmp_path / "artifact/model.onnx"
+    broken = onnx.load(path)
+    broken.graph.node[0].op_type = "NoSuchOperator"
+    path.write_bytes(broken.SerializeToString())
+    list_again(tmp_path)
+    why = refusal(tmp_path, task)
+    assert why.reason is Reason.INVALID_MODEL
+    assert "NoSuchOperator" in why.message
+    assert "[ONNXRuntimeError]" not in why.message
+
+
+def list_again(root: Path) -> None:
+    """Write the files' present digests into the manifest."""
+    import hashlib  # noqa: PLC0415 - here only
+
+    path = root / "artifact/manifest.json"
+    manifest = Manifest.model_validate_json(path.read_bytes())
+    files = tuple(
+        file.model_copy(
+            update={
+                "sha256": hashlib.sha256((root / "artifact" / file.path).read_bytes()).hexdigest()
+            }
+        )
+        for file in manifest.files
+    )
+    path.write_text(manifest.model_copy(update={"files": files}).to_json())
+
+
+def test_without_an_artefact_the_start_is_tried_again(tmp_path: Path, task: ServeTask) -> None:
+    (tmp_path / "artifact/manifest.json").unlink()
+    code, herald = refused(tmp_path, task)
+    assert (code, herald.reason) == (ExitCode.TRANSIENT, Reason.ARTIFACT_MISSING)
+
+
+def test_another_artefact_than_asked_for_is_refused(tmp_path: Path, task: ServeTask) -> None:
+    other = task.model_copy(update={"prepared_key": "0" * 64})
+    why = refusal(tmp_path, other)
+    assert why.reason is Reason.ARTIFACT_CORRUPT
+    assert "the task asks for 000000000000" in why.message
+
+
+@pytest.mark.parametrize("name", ["inputs.npz", "outputs.npz"])
+def test_damaged_golden_samples_are_a_corrupt_artefact(
+    tmp_path: Path, task: ServeTask, name: str
+) -> None:
+    (tmp_path / "artifact/golden" / name).write_bytes(b"no archive")
+    why = refusal(tmp_path, task)
+    assert why.reason is Reason.ARTIFACT_CORRUPT
+
+
+def test_a_backend_that_the_image_has_not_is_missing(tmp_path: Path, task: ServeTask) -> None:
+    why = refusal(tmp_path, task.model_copy(update={"backend": "tensorrt"}))
+    assert why.reason is Reason.PROVIDER_MISSING
+    assert "backend 'tensorrt' is not in this image" in why.message
+
+
+def test_an_input_that_the_protocol_cannot_carry_is_refused(tmp_path: Path) -> None:
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    listing = model(
+        [helper.make_node("ConcatFromSequence", ["x"], ["y"], axis=0)],
+        [helper.make_value_info("x", kind)],
+        [tensor("y", TensorProto.FLOAT, "n")],
+    )
+    task = write_artifact(tmp_path, listing, [])
+    why = refusal(tmp_path, task)
+    assert why.reason is Reason.INVALID_MODEL
+    assert "input 'x' is a seq(tensor(float))" in why.message
+
+
+def test_every_corner_of_a_shape_profile_is_run_before_ready(tmp_path: Path) -> None:
+    pairing = model(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        [tensor("x", TensorProto.FLOAT, "n")],
+        [tensor("y", TensorProto.FLOAT, 2, "half")],
+        {"shape": np.array([2, -1])},
+    )
+    profile = ShapeProfile(input="x", min=(2,), opt=(4,), max=(7,))
+    task = write_artifact(tmp_path, pairing, [{"x": np.ones(4, np.float32)}], shapes=[profile])
+    why = refusal(tmp_path, task)
+    assert why.reason is Reason.PARITY_FAILED
+    assert "the backend fails on the max shapes (x [7])" in why.message
+
+
+def test_a_profile_for_no_input_is_refused(tmp_path: Path) -> None:
+    profile = ShapeProfile(input="z", min=(1, 8), opt=(1, 8), max=(1, 8))
+    task = write_artifact(tmp_path, linear_model(), [SAMPLE], shapes=[profile])
+    why = refusal(tmp_path, task)
+    assert why.reason is Reason.SHAPE_PROFILE_INVALID
+    assert "a shape profile is for 'z', which is no input" in why.message
+
+
+def noisy(scale: float) -> onnx.ModelProto:
+    """Return a model whose only output is drawn from normal(0, `scale`)."""
+    return model(
+        [helper.make_node("RandomNormalLike", ["x"], ["y"], scale=scale)],
+        [tensor("x", TensorProto.FLOAT, "n")],
+        [tensor("y", TensorProto.FLOAT, "n")],
+    )
+
+
+def test_a_random_output_whose_distribution_is_unknown_is_not_compared(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = write_artifact(tmp_path, noisy(1.0), [{"x": np.ones(64, np.float32)}])
+    change_manifest(tmp_path, varying=(VaryingOutput(name="y"),))
+    # the first run of every session in one process draws the same numbers
+    change_golden(tmp_path, "s0/y", lambda noise: noise + 5)
+    with caplog.at_level(logging.WARNING):
+        prepare(task, tmp_path / "artifact", lambda _: None)
+    assert "no output can be compared" in caplog.text
+
+
+def test_a_random_output_of_another_distribution_is_refused(tmp_path: Path) -> None:
+    task = write_artifact(tmp_path, noisy(1.0), [{"x": np.ones(64, np.float32)}])
+    prepare(task, tmp_path / "artifact", lambda _: None)
+    onnx.save(noisy(1000.0), tmp_path / "artifact/model.onnx")
+    why = refusal(tmp_path, task)
+    assert why.reason is Reason.PARITY_FAILED
+    assert "output 'y'" in why.message
+
+
+@pytest.fixture
+def held(tmp_path: Path, task: ServeTask) -> Iterator[tuple[Server, Callable[[], None]]]:
+    """A server that waits for its manifest, and what lets it go on."""
+    path = tmp_path / "artifact/manifest.json"
+    text = path.read_bytes()
+    path.unlink()
+    os.mkfifo(path)
+    server = Server(tmp_path, task)
+    writer = threading.Thread(target=lambda: path.write_bytes(text), daemon=True)
+    try:
+        until(lambda: get(server, "/v2/health/live") == 200)
+        yield server, writer.start
+    finally:
+        server.stop()
+
+
+def get(server: Server, path: str) -> int:
+    try:
+        return server.get(path).status
+    except OSError:
+        return 0
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def test_while_it_loads_the_server_is_live_and_says_what_it_does(
+    held: tuple[Server, Callable[[], None]],
+) -> None:
+    server, go_on = held
+    assert server.get("/v2/health/live").json() == {"live": True}
+    until(lambda: "manifest" in server.get("/v2/health/ready").json()["error"])
+    ready = server.get("/v2/health/ready")
+    assert ready.status == 503
+    assert ready.json() == {"ready": False, "error": "reading the manifest"}
+    assert server.get("/v2/models/m/ready").status == 503
+    assert server.get("/v2/models/m").json()["error"].startswith("the model is not ready: reading")
+    infer = server.post({"inputs": []})
+    assert infer.status == 503
+    assert infer.headers["retry-after"] == "1"
+    assert server.get("/metrics").status == 200
+    go_on()
+    server.wait_until_ready()
+    assert server.get("/v2/models/m/ready").json() == {"name": "m", "ready": True}
+    assert (server.root / "dev/termination-log").read_text() == ""
+
+
+def test_sigterm_while_it_loads_ends_it_at_once(
+    held: tuple[Server, Callable[[], None]],
+) -> None:
+    server, _ = held
+    server.terminate()
+    assert server.wait(5) == ExitCode.OK
+    assert (server.root / "dev/termination-log").read_text() == ""
+
+
+def test_a_native_crash_while_it_loads_leaves_its_reason(
+    held: tuple[Server, Callable[[], None]],
+) -> None:
+    server, _ = held
+    server.process.send_signal(signal.SIGSEGV)
+    assert server.wait(5) == -signal.SIGSEGV
+    herald = read_herald((server.root / "dev/termination-log").read_text())
+    assert herald is not None
+    assert herald.reason is Reason.BACKEND_CRASHED
+
+
+def test_a_taken_port_is_told(tmp_path: Path, task: ServeTask) -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        server = Server(tmp_path, task, port=port)
+        try:
+            assert server.wait() == ExitCode.INTERNAL
+            assert f"cannot serve on port {port}: " in server.log()
+        finally:
+            server.stop()
+
+
+def test_ipv6_is_served_too(tmp_path: Path, task: ServeTask) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with Server(tmp_path, task) as server, Wire(server.port, host="::1") as wire:
+        wire.send(b"GET /v2/health/ready HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert json.loads(wire.receive().body) == {"ready": True}
+
+
+def test_p99_is_measured_where_a_hundred_runs_fit_into_a_few_seconds() -> None:
+    found = measure(lambda _: time.sleep(0.025), "opt", {})
+    assert found is not None
+    assert (found.samples, found.p99 is None) == (100, False)
+    slow = measure(lambda _: time.sleep(0.2), "opt", {})
+    assert slow is not None
+    assert slow.p50 >= 0.2
+    assert (slow.samples <= 10, slow.p99) == (True, None)

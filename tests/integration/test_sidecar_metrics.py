@@ -1,0 +1,106 @@
+"""The sidecar's metrics as they are exposed, against the table that promises them.
+
+What of it starts something: the rest is in tests/unit.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from enginewright.contract.verdict import Check
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.serving import Server, linear_model, slow_model
+from tests.support.sidecar import Proxy, Sidecar, artifact, change_manifest, value
+from tests.unit.test_sidecar_metrics import DOCS
+
+
+def documented() -> dict[str, tuple[str, frozenset[str]]]:
+    """Return type and labels by name, from the table of the documentation."""
+    rows = re.findall(
+        r"^\| `(enginewright_\w+)` \| (\w+) \|([^|]*)\|", DOCS.read_text(), re.MULTILINE
+    )
+    return {name: (kind, frozenset(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+
+
+def exposed(families: Iterable[Metric]) -> dict[str, tuple[str, frozenset[str]]]:
+    """Return type and labels by name, as Prometheus' parser finds them."""
+    found = {}
+    for family in families:
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = {key for sample in family.samples for key in sample.labels}
+        assert {"model", "revision"} <= labels
+        found[name] = (family.type, frozenset(labels - {"model", "revision", "le"}))
+    return found
+
+
+def test_the_exposition_is_what_the_table_says(tmp_path: Path) -> None:
+    sample = {"x": np.ones((2, 8), np.float32)}
+    task = artifact(tmp_path, linear_model(), [sample])
+    with (
+        Server(tmp_path, task) as server,
+        Sidecar(tmp_path, task, server.port, pace=0.2) as sidecar,
+    ):
+        sidecar.until_state(Check.PROBE_LATENCY, "ok", 90)
+        text = sidecar.get("/metrics").body.decode()
+        own = {
+            name: family
+            for name, family in exposed(text_string_to_metric_families(text)).items()
+            if name in documented()
+        }
+        assert own == documented()
+        names = [family.name for family in text_string_to_metric_families(text)]
+        assert len(names) == len(set(names)), "no family comes twice"
+        server_only = server.get("/metrics").body.decode()
+        passed_on = set(exposed(text_string_to_metric_families(server_only)))
+        assert passed_on == set(exposed(text_string_to_metric_families(text))) - set(own)
+
+
+def test_a_pod_that_is_slow_from_its_start_shows_beside_another_one(tmp_path: Path) -> None:
+    """The same model twice, of which one computes ten times as much, as a throttled one would."""
+    figures: list[float] = []
+    for name, turns in (("quick", 5), ("slow", 50)):
+        root = tmp_path / name
+        root.mkdir()
+        task = artifact(root, slow_model(), [{"turns": np.array([turns], np.int64)}])
+        with (
+            Server(root, task) as server,
+            Sidecar(root, task, server.port, pace=0.1) as sidecar,
+        ):
+            sidecar.until_ready()
+            found = value(sidecar.metrics(), "enginewright_usual_latency_seconds", shapes="s0")
+            assert found is not None
+            figures.append(found)
+    quick, slow = figures
+    assert slow > 2 * quick
+    assert slow - quick > 0.001
+
+
+def test_unknown_figures_are_left_out_not_zero(tmp_path: Path) -> None:
+    task = artifact(tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
+    with Server(tmp_path, task) as server, Proxy(server.port) as proxy:
+        proxy.refusing = {"/execution": 500, "/infer": 503, "/metrics": 500}
+        with Sidecar(tmp_path, task, proxy.port, pace=0.2) as sidecar:
+            sidecar.until_state(Check.SERVER, "ok")
+            assert set(sidecar.metrics()) == {
+                "enginewright_baseline_lowered_total",
+                "enginewright_check",
+                "enginewright_probe_failures_total",
+                "enginewright_probe_duration_seconds_bucket",
+                "enginewright_probe_duration_seconds_count",
+                "enginewright_probe_duration_seconds_sum",
+                "enginewright_runs_failing",
+            }
+
+
+def test_an_opset_beyond_the_runtimes_is_told(tmp_path: Path) -> None:
+    task = artifact(tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
+    with Server(tmp_path, task) as server:
+        recipe = change_manifest(tmp_path).recipe
+        change_manifest(tmp_path, recipe=recipe.model_copy(update={"max_opset": 16}))
+        with Sidecar(tmp_path, task, server.port) as sidecar:
+            sidecar.until(lambda: "enginewright_opset_supported" in sidecar.metrics(), "told")
+            (sample,) = sidecar.metrics()["enginewright_opset_supported"]
+            assert sample.value == 0

@@ -1,0 +1,187 @@
+"""The default batch sizes: as large as a run of them fits, and what was promised is told."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from enginewright.contract.manifest import Manifest, TensorSpec
+from enginewright.contract.task import ShapeProfile
+from enginewright_runtime.engine import builder
+from enginewright_runtime.graph import shapes
+from enginewright_runtime.graph.shapes import DEFAULT_BATCH
+from enginewright_runtime.prepare.sizes import batch
+from enginewright_runtime.prepare.sizes.batch import Cost, most
+from enginewright_runtime.rules import table
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import ModelProto, helper, numpy_helper
+
+from tests.support import broken_models as broken
+from tests.support.preparing import Workplace
+
+ROW = 20 << 20  # values that one row of the hungry model becomes: 80 MiB
+
+
+def hungry(ir_version: int = 9) -> ModelProto:
+    """Return a model of some bytes, each row of which wants some 160 MiB."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["batch"], name="shape", end=1),
+        helper.make_node("Concat", ["batch", "row"], ["wide"], name="concat", axis=0),
+        helper.make_node("Expand", ["x", "wide"], ["e"], name="expand"),
+        helper.make_node("Neg", ["e"], ["s"], name="neg"),
+        helper.make_node("ReduceMax", ["s"], ["y"], name="max", axes=[1], keepdims=1),
+    ]
+    row = numpy_helper.from_array(np.array([ROW], np.int64), "row")
+    return broken.build(
+        nodes,
+        [broken.value("x", "batch", 1)],
+        [broken.value("y", "batch", 1)],
+        [row],
+        ir_version=ir_version,
+    )
+
+
+def prepared(tmp_path: Path, model: ModelProto, backend: str = "cpu") -> tuple[Workplace, Manifest]:
+    place = Workplace(tmp_path, in_process=True)
+    last, outcome = place.prepare(place.task(place.put("m.onnx", model), backend=backend))
+    assert (last, outcome.code) == ("publish", 0), outcome.message
+    assert outcome.full is not None
+    return place, Manifest.model_validate(outcome.full["facts"]["manifest"])
+
+
+def batches(manifest: Manifest) -> tuple[int, int, int]:
+    (profile,) = manifest.profiles
+    return profile.min[0], profile.opt[0], profile.max[0]
+
+
+@pytest.mark.parametrize("ir_version", [9, 14], ids=["as it is", "converted"])
+def test_a_hungry_model_gets_smaller_batches(tmp_path: Path, ir_version: int) -> None:
+    place, manifest = prepared(tmp_path, hungry(ir_version))
+    least, usual, largest = batches(manifest)
+    assert least == 1
+    assert usual == min(8, largest)
+    # of one or two arrays of 80 MiB a row, and of the time, on a processor however slow
+    assert largest in {1, 2, 4, 8}
+    (golden,) = (place.root / "store/prepared").glob("*/golden/inputs.npz")
+    with np.load(golden) as samples:
+        assert max(len(samples[each]) for each in samples.files) == largest
+
+
+def test_a_light_model_keeps_them(tmp_path: Path) -> None:
+    model = broken.build(
+        [helper.make_node("Relu", ["x"], ["y"], name="relu")],
+        [broken.value("x", "batch", 4)],
+        [broken.value("y", "batch", 4)],
+    )
+    _, manifest = prepared(tmp_path, model)
+    assert batches(manifest) == tuple(DEFAULT_BATCH)
+
+
+def test_large_inputs_get_smaller_batches_though_runs_are_cheap(tmp_path: Path) -> None:
+    """Samples of the default batches would have 1.6 GB, and be thrown away as too large to prove."""
+    nodes = [
+        helper.make_node("Slice", ["x", "none", "few"], ["corner"], name="slice"),
+        helper.make_node("ReduceMax", ["corner"], ["y"], name="max", keepdims=0),
+    ]
+    ends = [
+        numpy_helper.from_array(np.array([0, 0, 0, 0], np.int64), "none"),
+        numpy_helper.from_array(np.array([1, 1, 8, 8], np.int64), "few"),
+    ]
+    model = broken.build(
+        nodes, [broken.value("x", "batch", 3, 2048, 2048)], [broken.value("y")], ends
+    )
+    place, manifest = prepared(tmp_path, model)
+    least, usual, largest = batches(manifest)
+    assert (least, usual, largest) == (1, 4, 4)
+    (golden,) = (place.root / "store/prepared").glob("*/golden/inputs.npz")
+    with np.load(golden) as samples:
+        assert max(len(samples[each]) for each in samples.files) == largest, "the largest is proven"
+
+
+def test_what_an_engine_is_built_for_is_told_and_kept(tmp_path: Path) -> None:
+    place = Workplace(tmp_path, in_process=True)
+    task = place.task(place.put("m.onnx", hungry()), backend="tensorrt-rtx")
+    assert place.stage("fetch", task).code == 0
+    validated = place.stage("validate", task)
+    assert validated.full is not None
+    (finding,) = (
+        each for each in validated.full["findings"] if each["rule"] == table.SMALLER_BATCH.name
+    )
+    assert finding["severity"] == "warning"
+    assert ", not 32, as far as spec.shapes says nothing" in finding["message"]
+    assert "spec.shapes" in finding["message"].rpartition("; ")[2]
+
+
+def test_an_engine_is_built_for_what_the_manifest_says(tmp_path: Path) -> None:
+    _, manifest = prepared(tmp_path, hungry())
+    assert builder._profiles(manifest, hungry()) == manifest.profiles
+    earlier = manifest.model_copy(update={"profiles": ()})
+    (usual,) = builder._profiles(earlier, hungry())
+    assert (usual.min[0], usual.opt[0], usual.max[0]) == DEFAULT_BATCH
+
+
+def test_declared_sizes_stay(tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(hungry().SerializeToString())
+    profile = ShapeProfile(input="x", min=(1, 1), opt=(8, 1), max=(32, 1))
+    task = _place(tmp_path).task("pvc://models/m.onnx", shapes=[profile])
+    inputs = [TensorSpec(name="x", dtype="float32", shape=("batch", 1))]
+    found = batch.fit(model, task.recipe, inputs, (profile,))
+    assert (found.profiles, found.findings, found.cost) == ((profile,), (), None)
+
+
+def _place(tmp_path: Path) -> Workplace:
+    (tmp_path / "place").mkdir()
+    return Workplace(tmp_path / "place", in_process=True)
+
+
+costs = st.builds(Cost, st.floats(0, 1e4), st.integers(0, 1 << 40))
+
+
+@given(costs, st.none() | st.integers(1 << 20, 1 << 40))
+def test_the_largest_power_of_two_that_fits(cost: Cost, memory: int | None) -> None:
+    found = most(cost, memory)
+    room = min(batch.MOST_BYTES, batch.MOST_BYTES if memory is None else memory // 3)
+
+    def fits(size: int) -> bool:
+        return size * cost.seconds <= batch.MOST_PROCESSOR_SECONDS and size * cost.bytes <= room
+
+    assert found in {1, 2, 4, 8, 16, 32}
+    assert found == 1 or fits(found)
+    assert found == 32 or not fits(2 * found)
+
+
+def test_batches_that_share_a_declared_name_are_declared() -> None:
+    inputs = [
+        TensorSpec(name="a", dtype="float32", shape=("n", 4)),
+        TensorSpec(name="b", dtype="float32", shape=("n", 8)),
+        TensorSpec(name="c", dtype="float32", shape=("m", 8)),
+        TensorSpec(name="d", dtype="float32", shape=(1, 8)),
+    ]
+    declared = [ShapeProfile(input="a", min=(1, 4), opt=(8, 4), max=(32, 4))]
+    known = shapes.resolve(inputs, declared, frozenset()).profiles
+    names = shapes.defaulted(inputs, known, declared)
+    assert names == {"c"}
+    by_name = {each.input: each for each in shapes.with_batch(known, names, 2)}
+    assert (by_name["b"].max, by_name["c"].opt, by_name["c"].max) == ((32, 8), (2, 8), (2, 8))
+    assert by_name["d"].max == (1, 8)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "name"),
+    [
+        ((1, 8, 32), "opt"),
+        ((1, 1, 4), "min"),  # not the largest
+        ((1, 4, 4), "opt"),
+        ((2, 2, 2), "min"),
+    ],
+)
+def test_what_is_measured_is_of_the_usual_shapes(sizes: tuple[int, int, int], name: str) -> None:
+    low, middle, high = sizes
+    found = shapes.points([ShapeProfile(input="x", min=(low,), opt=(middle,), max=(high,))])
+    assert shapes.usual(list(found)) == name
+    assert found[name] == {"x": (middle,)}
+
+
+def test_of_a_user_s_own_samples_the_middle_one_is_usual() -> None:
+    assert shapes.usual(["cat", "dog", "zebra"]) == "dog"

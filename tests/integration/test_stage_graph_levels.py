@@ -1,0 +1,116 @@
+"""The level of graph optimisations, from what golden samples say of it to the session that serves."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from enginewright.contract.manifest import Manifest
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import OutputTolerance, PrepareTask, ServeTask
+from enginewright_runtime.proof import golden_run
+from enginewright_runtime.serve.server.startup import prepare
+from enginewright_runtime.session import loading
+
+from tests.integration.test_tensorrt_precisions import model
+from tests.support.preparing import Outcome, Workplace
+
+# Q/DQ in INT8: without ONNX Runtime's fusions single precision simulates it, with them integers round
+STRICT = OutputTolerance(name="y", rtol=0.0, atol=1e-6)
+LOOSE = OutputTolerance(name="y", rtol=0.0, atol=0.1)
+
+
+def expected(folder: Path) -> bytes:
+    """Return samples whose outputs are those of the model as it is written."""
+    path = folder / "model.onnx"
+    onnx.save(model("INT8"), path)
+    loaded = loading.create("cpu", path, level="DISABLE")
+    given = np.random.default_rng(0).random((1, 8, 8, 8), dtype=np.float32)
+    (found,) = loaded.session.run(None, {"x": given})
+    (higher,) = loading.create("cpu", path, level="ALL").session.run(None, {"x": given})
+    assert np.abs(found - higher).max() > 1e-3, "there is something to lower the level for"
+    np.savez(folder / "samples.npz", **{"a/x": given, "a/y": found})
+    return (folder / "samples.npz").read_bytes()
+
+
+def task(place: Workplace, *tolerances: OutputTolerance) -> PrepareTask:
+    samples = place.put("samples.npz", expected(place.root / "tmp"))
+    (place.root / "samples/samples.npz").write_bytes(
+        (place.root / "source/samples.npz").read_bytes()
+    )
+    for path in (place.root / "tmp").iterdir():
+        path.unlink()
+    made = place.task(place.put("m.onnx", model("INT8")), samples_uri=samples)
+    recipe = made.recipe.model_copy(update={"outputs": tolerances})
+    return made.model_copy(update={"recipe": recipe})
+
+
+def manifest_of(place: Workplace, outcome: Outcome) -> Manifest:
+    assert outcome.code == 0, outcome.message
+    assert outcome.report.published is not None
+    folder = place.root / "store/prepared" / outcome.report.published.key
+    return Manifest.model_validate_json((folder / "manifest.json").read_text())
+
+
+def test_the_level_goes_down_until_the_outputs_are_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Workplace(tmp_path, in_process=True)
+    stage, outcome = place.prepare(task(place, STRICT))
+    manifest = manifest_of(place, outcome)
+    assert (stage, manifest.graph_optimization) == ("publish", "BASIC")
+    report = (tmp_path / "store/reports/job-1/golden.json").read_text()
+    assert "graph optimisations are lowered to BASIC: at ALL, " in report
+    key = manifest.key
+    assert place.fetch_artifact(key).code == 0
+    levels: list[str] = []
+    original = loading._session
+
+    def session(*given: Any) -> Any:
+        levels.append(given[1].level)
+        return original(*given)
+
+    monkeypatch.setattr(loading, "_session", session)
+    serve = ServeTask(model="m", revision="r", prepared_key=key, backend="cpu")
+    prepare(serve, tmp_path / "artifact", lambda _: None)
+    assert levels == ["BASIC"]
+
+
+def test_what_is_right_serves_at_all(tmp_path: Path) -> None:
+    place = Workplace(tmp_path, in_process=True)
+    _, outcome = place.prepare(task(place, LOOSE))
+    assert manifest_of(place, outcome).graph_optimization == "ALL"
+
+
+def test_what_is_wrong_at_every_level_is_refused(tmp_path: Path) -> None:
+    place = Workplace(tmp_path, in_process=True)
+    made = task(place, STRICT)
+    path = tmp_path / "samples/samples.npz"
+    with np.load(path) as held:
+        wrong = {name: held[name] * (1.5 if name.endswith("y") else 1) for name in held.files}
+    np.savez(path, **wrong)
+    (tmp_path / "source/samples.npz").write_bytes(path.read_bytes())
+    stage, outcome = place.prepare(made)
+    assert (stage, outcome.report.reason) == ("golden", Reason.PARITY_FAILED)
+    assert "against the expected outputs in spec.parity.samples" in outcome.message
+
+
+def test_levels_are_tried_in_order_until_one_is_right() -> None:
+    tried: list[str | None] = []
+
+    def judge(level: str | None) -> dict[str, Any]:
+        tried.append(level)
+        right = level == "BASIC"
+        failed = None if right else {"words": f"is wrong at {level or 'ALL'}"}
+        refused = {"min": "words"} if level is None else {}
+        return {"refused": refused, "level": level or "ALL", "failed": failed, "warnings": ["w"]}
+
+    found = golden_run._at_the_right_level("cpu", judge)
+    assert tried == [None, "EXTENDED", "BASIC"]
+    assert found == {
+        "refused": {"min": "words"},
+        "level": "BASIC",
+        "failed": None,
+        "warnings": ["w", "graph optimisations are lowered to BASIC: at ALL, is wrong at ALL"],
+    }

@@ -1,0 +1,86 @@
+"""The frame around a stage: every end is told, to each of its readers, in words.
+
+What of it starts something: the rest is in tests/unit.
+"""
+
+import faulthandler
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from enginewright.contract.reasons import ExitCode, Reason
+from enginewright_runtime.core import isolation
+from enginewright_runtime.core.failure import StageFailure
+
+from tests.support import broken_models as broken
+from tests.support.preparing import Workplace
+
+TESTS = "tests.integration.test_stage_runner"
+
+
+def crash(name: str) -> None:
+    """End the child in the way that `name` says."""
+    print("last words", flush=True)
+    match name:
+        case "segfault":
+            faulthandler.disable()
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "exit":
+            os._exit(7)
+        case "memory":
+            np.zeros(1 << 60, np.int8)
+        case "error":
+            raise ValueError("of no use")
+        case _:
+            raise StageFailure(Reason.PROVIDER_MISSING, "no provider", nodes=("a (B)",))
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "told"),
+    [
+        (
+            "segfault",
+            Reason.BACKEND_CRASHED,
+            "trying crashed with SIGSEGV; its last words: last words",
+        ),
+        ("killed", Reason.OUT_OF_MEMORY, "trying was killed: out of memory"),
+        ("exit", Reason.BACKEND_CRASHED, "trying ended its process with code 7"),
+        ("memory", Reason.OUT_OF_MEMORY, "trying ran out of memory"),
+        ("error", Reason.INTERNAL_ERROR, "trying failed: ValueError: of no use"),
+        ("failure", Reason.PROVIDER_MISSING, "no provider"),
+    ],
+)
+def test_ends_of_a_child(name: str, reason: Reason, told: str) -> None:
+    with pytest.raises(StageFailure) as caught:
+        isolation.run_isolated(f"{TESTS}:crash", "trying", name=name)
+    assert caught.value.reason is reason
+    assert told in caught.value.message
+    assert "Traceback" not in caught.value.message
+
+
+@pytest.mark.parametrize("task", ["", "{}", "[1]", '{"job": 1}'])
+def test_a_task_that_is_none(task: str, tmp_path: Path) -> None:
+    place = Workplace(tmp_path)
+    process = place.start(["stage", "fetch"], task)
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == ExitCode.INTERNAL
+    assert "ENGINEWRIGHT_TASK is no PrepareTask" in log
+    assert "Traceback" not in log
+
+
+def test_a_herald_of_many_nodes_is_cut_and_the_report_is_not(tmp_path: Path) -> None:
+    place = Workplace(tmp_path, in_process=True)
+    model = broken.newer_operators(150)
+    model.opset_import[0].version = 17  # which has them not
+    for index, node in enumerate(model.graph.node):
+        node.name = f"/一个/很长的/作用域/第{index}层/注意力" * 8  # three bytes a letter
+    _, outcome = place.prepare(place.task(place.put("m.onnx", model)))
+    assert outcome.report.reason is Reason.UNSUPPORTED_OPERATOR
+    assert outcome.message.endswith("…")
+    assert outcome.full is not None
+    finding = outcome.full["findings"][0]
+    assert (len(finding["nodes"]), finding["node_count"]) == (100, 150)

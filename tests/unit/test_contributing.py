@@ -1,0 +1,40 @@
+"""CONTRIBUTING.md names a layer for every folder of tests, and only paths that exist."""
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import LIMITS
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TEXT = (REPOSITORY / "CONTRIBUTING.md").read_text()
+CHANGED = re.findall(r"^\| (`.*?) \| `.*\|$", TEXT.partition("## What to run")[2], re.MULTILINE)
+
+
+def expanded(path: str) -> list[str]:
+    """Expand braces as a shell does."""
+    parts = re.split(r"\{(.*?)\}", path)
+    choices = [part.split(",") if index % 2 else [part] for index, part in enumerate(parts)]
+    return ["".join(each) for each in itertools.product(*choices)]
+
+
+def test_every_layer_is_there() -> None:
+    rows = re.findall(r"^\| `tests/(\w+)` \|", TEXT, re.MULTILINE)
+    assert rows == list(LIMITS)
+    assert all((REPOSITORY / "tests" / layer).is_dir() for layer in LIMITS)
+
+
+@pytest.mark.parametrize("pattern", sorted(set(re.findall(r"tests/[\w/*.]+", TEXT))))
+def test_paths_of_tests_exist(pattern: str) -> None:
+    assert list(REPOSITORY.glob(pattern))
+
+
+def test_every_source_folder_has_a_row() -> None:
+    named = {path for row in CHANGED for path in re.findall(r"`(.*?)`", row)}
+    paths = [path for each in named for path in expanded(each) if "/" in path]
+    assert all((REPOSITORY / path).exists() for path in paths), paths
+    for package in (REPOSITORY / "operator/enginewright").iterdir():
+        if package.is_dir() and package.name != "__pycache__":
+            assert str(package.relative_to(REPOSITORY)) in paths
