@@ -63,7 +63,7 @@ async def _run(settings: Settings) -> None:
 
 def _lost(why: str) -> None:
     """End at once: whatever is under way must not reach the API server after another one has begun."""
-    logging.getLogger(__name__).error("leads no more, and ends to be started anew: %s", why)
+    logging.getLogger(__name__).error("lost leadership, exiting: %s", why)
     logging.shutdown()
     os._exit(EX_TEMPFAIL)
 

@@ -102,7 +102,7 @@ def test_a_suspended_job_waits_and_fails_nothing(queue: str | None) -> None:
     world.settle()
     assert world.told()["Ready"] == ("False", "Queued")
     assert world.told()["Stalled"][0] == "False"
-    waits = f"the queue {queue} of Kueue admits it" if queue else "somebody resumes it"
+    waits = f"the queue {queue} of Kueue admits it" if queue else "it is resumed"
     assert waits in world.condition("Ready")["message"]
     assert "failure" not in world.status["preparation"]
     assert {each.type for each in world.events} == {"Normal"}

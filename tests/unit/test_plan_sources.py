@@ -123,7 +123,7 @@ def test_a_refresh_that_finds_the_same_restarts_nothing() -> None:
     before = world.the("Deployment")["metadata"]["generation"]
     world.annotate(REFRESH, "1").job_succeeds()
     assert world.the("Deployment")["metadata"]["generation"] == before
-    assert world.events[-1].message == "fetched anew: nothing has changed"
+    assert world.events[-1].message == "fetched again: nothing has changed"
 
 
 def test_a_refresh_is_done_once() -> None:

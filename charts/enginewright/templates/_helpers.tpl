@@ -56,7 +56,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [inferencemodels]
   verbs: [get, list, watch]
 - apiGroups: [enginewright.dev]
-  resources: [inferenceengines] # deleted where the store has lost the engine, to have it built anew
+  resources: [inferenceengines] # deleted where the store has lost the engine, to have it rebuilt
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [enginewright.dev]
   resources: [inferencemodels/status, inferenceengines/status]

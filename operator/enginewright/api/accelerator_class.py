@@ -84,7 +84,7 @@ class AcceleratorClassStatus(ApiModel):
     """What the operator sees of the class."""
 
     observed_generation: Annotated[int, INT64] = 0
-    """metadata.generation that this status is about; older: not yet looked at."""
+    """metadata.generation that this status is about; older: not yet reconciled."""
 
     nodes: Annotated[int, INT32] = 0
     """How many nodes match the selector."""

@@ -195,7 +195,7 @@ class InferenceEngineStatus(ApiModel):
     """What has become of it; written by the operator."""
 
     observed_generation: Size = 0
-    """metadata.generation that this status is about; older: not yet looked at."""
+    """metadata.generation that this status is about; older: not yet reconciled."""
 
     conditions: Annotated[tuple[Condition, ...], Field(max_length=32), map_list("type")] = ()
     """Statements about the engine: Ready, Reconciling, Stalled."""
@@ -207,7 +207,7 @@ class InferenceEngineStatus(ApiModel):
     """Stage that runs or ran last: lookup, build, verify, benchmark, publish-engine."""
 
     percent: Count | None = None
-    """How far the stage is, in percent, rounded down to tens; absent: not told."""
+    """How far the stage is, in percent, rounded down to tens; absent: not reported."""
 
     attempt: Count = 0
     """Number of the Job for this build, from 1."""

@@ -102,7 +102,7 @@ class Source(ApiModel):
             "write 0s for never, or an interval of at least 1m",
         ),
     ] = "0s"
-    """How often all that lies at the model's addresses is fetched anew, such as 24h: what has changed is prepared, proved and rolled out. 0s: only when the annotation enginewright.dev/refresh is given another value."""
+    """How often all that lies at the model's addresses is fetched again, such as 24h: what has changed is prepared, proved and rolled out. 0s: only when the annotation enginewright.dev/refresh is given another value."""
 
 
 class Extension(ApiModel):
@@ -315,7 +315,7 @@ class Build(ApiModel):
     """Compute resources of every stage of the Jobs."""
 
     pod_template: JobTemplate = JobTemplate()
-    """Where the Jobs run and what is added to them. Changing it makes nothing anew; a Job of which no pod has run yet is replaced."""
+    """Where the Jobs run and what is added to them. Changing it rebuilds nothing; a Job of which no pod has run yet is replaced."""
 
     interim: Annotated[
         Literal["None", "CUDA", "CPU"] | None, NotYet(accepts="None", told="None")
@@ -340,7 +340,7 @@ class Fallback(ApiModel):
     )
 
     policy: Literal["Forbid", "Budget", "Allow"] = "Forbid"
-    """Forbid: no fallback. Budget: up to the shares. Allow: serves, also on the next backend of spec.backends, and FallbackActive tells it."""
+    """Forbid: no fallback. Budget: up to the shares. Allow: serves, also on the next backend of spec.backends, and FallbackActive reports it."""
 
     max_compute_share: Percent | None = None
     """Share of the computing time that may run elsewhere, such as "2%"."""

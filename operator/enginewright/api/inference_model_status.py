@@ -111,7 +111,7 @@ class SourceState(FetchedSource):
     """Last value of the annotation enginewright.dev/refresh that was acted on."""
 
     looked_at: datetime | None = None
-    """When the addresses were last looked at."""
+    """When the addresses were last checked."""
 
     refreshing: Preparation | None = None
     """The refresh that is under way, beside what serves; absent: none."""
@@ -226,7 +226,7 @@ class InferenceModelStatus(ApiModel):
     """What has been made of it; written by the operator."""
 
     observed_generation: Annotated[int, INT64] = 0
-    """metadata.generation that this status is about; older: not yet looked at."""
+    """metadata.generation that this status is about; older: not yet reconciled."""
 
     replicas: Count = 0
     """How many pods there are on the classes that share spec.replicas."""

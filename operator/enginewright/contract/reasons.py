@@ -146,7 +146,7 @@ REMEDIES: Final[dict[Reason, str]] = {
     Reason.PRECISION_UNSUPPORTED: "choose an accelerator class whose compute capability has this precision, or export in another",
     Reason.ENGINE_CORRUPT: "delete the InferenceEngine and its folder in the store; it is built again",
     Reason.ENGINE_INCOMPATIBLE: "correct spec.computeCapability of the AcceleratorClass; the engine is built again",
-    Reason.ENGINE_VERSION_MISMATCH: "serve with the runtime image that built the engine, or delete the InferenceEngine to have it built anew",
+    Reason.ENGINE_VERSION_MISMATCH: "serve with the runtime image that built the engine, or delete the InferenceEngine to have it rebuilt",
     Reason.CAPACITY_BLOCKED: (
         "free a device of this class, add a node, or set aheadOfTime on the AcceleratorClass where"
         " the backend builds without a device"

@@ -312,7 +312,7 @@ class VerdictPoller:
             pod.told = True
             address = pod.asked.address
             _logger.warning(
-                "pod %s/%s has no usable %s: %s; it is asked again, and this is not told again",
+                "pod %s/%s has no usable %s: %s; polling continues; this is logged once",
                 address.namespace,
                 address.name,
                 pod.asked.about,

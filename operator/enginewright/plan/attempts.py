@@ -214,7 +214,7 @@ def _set_aside(
     if not job.suspended:
         return None
     # Its pods were taken off their nodes, or never made: how they ended is no failure.
-    admitted = f"the queue {job.queue} of Kueue admits it" if job.queue else "somebody resumes it"
+    admitted = f"the queue {job.queue} of Kueue admits it" if job.queue else "it is resumed"
     return UnderWay(
         attempt=attempt,
         job=job.name,

@@ -192,7 +192,7 @@ def _available(rollout: Rollout) -> WantedCondition:
 def _validated(outcome: Outcome | None) -> WantedCondition:
     kind = ConditionType.VALIDATED
     if outcome is None:
-        message = "the model of this spec is not looked at yet"
+        message = "the model of this spec has not been validated yet"
         return _condition(kind, "Unknown", StatusReason.NOT_YET_VERIFIED, message)
     if outcome.failure:
         return _condition(kind, "False", outcome.failure.reason, outcome.failure.message)
@@ -212,7 +212,7 @@ def _stated(kind: ConditionType, statement: Statement) -> WantedCondition:
 def _engines_ready(outcome: Outcome | None, engines: Engines | None) -> WantedCondition:
     kind = ConditionType.ENGINES_READY
     if outcome is None:
-        message = "the model of this spec is not looked at yet"
+        message = "the model of this spec has not been validated yet"
         return _condition(kind, "Unknown", StatusReason.NOT_YET_VERIFIED, message)
     if engines is None:
         message = "engines are built once the model is prepared"

@@ -215,7 +215,7 @@ def _of_refresh(before: SourceState | None, now: SourceState | None) -> list[Eve
         return []
     changed = [each.name for each in now.pins if each not in before.pins]
     found = f"{' and '.join(changed)} changed" if changed else "nothing has changed"
-    return [EventIntent("Normal", StatusReason.REFRESHED, f"fetched anew: {found}")]
+    return [EventIntent("Normal", StatusReason.REFRESHED, f"fetched again: {found}")]
 
 
 def _changed(before: InferenceModelStatus, now: Condition) -> bool:

@@ -174,7 +174,7 @@ def _without_report(stage: str, ended: Termination) -> tuple[Reason, str]:
         return Reason.BACKEND_CRASHED, f"{stage} crashed in native code ({name})"
     cause = (
         f"{stage} was ended from outside by {name} (exit code {ended.exit_code}): by the kubelet after its"
-        " liveness probe had failed, because the node ran out of memory, or by somebody"
+        " liveness probe had failed, because the node ran out of memory, or by a user"
     )
     return (Reason.SERVER_DOWN if stage == _SERVER else Reason.INTERNAL_ERROR), cause
 

@@ -141,7 +141,7 @@ def _why_not(obj: InferenceEngine) -> str:
     if status.stage:
         done = "" if status.percent is None else f", {status.percent}%"
         return f"stage {status.stage}{done}"
-    return _ready(obj) or "the operator has not looked at it"
+    return _ready(obj) or "not reconciled by the operator yet"
 
 
 def _ready(obj: InferenceEngine) -> str:

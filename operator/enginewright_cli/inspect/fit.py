@@ -82,7 +82,7 @@ def _versions(found: Inspection, target: Target, obstacles: list[str], missing: 
         made += f" with ONNX Runtime {found.ort_version}"
     obstacles.append(
         f"it was built by {made}, and the runtime images have {have}: serve with the image that"
-        " built it, or have it built anew"
+        " built it, or have it rebuilt"
     )
 
 

@@ -105,7 +105,9 @@ class _Gathering:
             if (text := _variable(each)) is not None:
                 return text, str(each["metadata"]["namespace"])
         if listing is not None:
-            self._assumed.append("no Deployment of the operator: nobody acts on what is applied")
+            self._assumed.append(
+                "the operator's Deployment was not found: nothing acts on what is applied"
+            )
         self._assumed.append(
             "the operator's settings are not known: the images that it has asked, and the chart's"
             " own store"

@@ -9,7 +9,7 @@ REMEDIES_HERE: Final = {
         "free space where temporary files lie, or set TMPDIR to a folder with more that can be"
         " written"
     ),
-    Reason.OUT_OF_MEMORY: "free memory; where several models are looked at, give a lower --jobs",
+    Reason.OUT_OF_MEMORY: "free memory; with several models, lower --jobs",
     Reason.TIMEOUT: "try again on a machine with less load, or raise --timeout and spec.build.timeout",
     Reason.PROCESSOR_MISMATCH: "run preflight on a processor of the kind that is to serve",
     Reason.BACKEND_CRASHED: "choose another target, or report its last words to those who make it",

@@ -102,7 +102,7 @@ def wrong_stretches(subject: Subject) -> Hit | None:
         for each in _outside(subject)
         if (why := _contradiction(each)) is not None
     ]
-    return Hit(f"where external data lies is told wrongly: {name_nodes(found)}") if found else None
+    return Hit(f"invalid external data location: {name_nodes(found)}") if found else None
 
 
 def _outside(subject: Subject) -> Iterator[_Outside]:

@@ -106,7 +106,7 @@ def _without_answer(text: str, received: str) -> Trouble:
     elif "HTTP error" in text or "HttpError" in text or "reqwest::Error" in text:
         words = f"the connection broke off after {received}"
     else:  # a setting that the store's client does not take
-        reason = text.partition("\n")[0].partition(": ")[2] or "no reason is told"
+        reason = text.partition("\n")[0].partition(": ")[2] or "no reason given"
         return Trouble(f"the credentials or the address cannot be used: {reason[:200]}", "identity")
     kind = "identity" if any(mark in text for mark in _IDENTITY) else "passes"
     return Trouble(words, kind)

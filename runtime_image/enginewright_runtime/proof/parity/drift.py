@@ -101,7 +101,7 @@ def find_drift(
             rtol=tolerances.of_output(output, "float32").rtol,
         )
     except (StageFailure, SessionError) as error:
-        _log.info("the first node that drifts cannot be told: %s", error)
+        _log.info("the first node that drifts cannot be determined: %s", error)
         return None
     finally:
         for folder in {right.model.parent, judged.model.parent}:

@@ -44,7 +44,7 @@ class ErrorShare:
     def outcome(self) -> Outcome:
         """Judge the answers of the window."""
         if not self._seen:
-            return Outcome.unknown("the server has told no counts yet")
+            return Outcome.unknown("the server has reported no counts yet")
         before, after = self._seen[0][1], self._seen[-1][1]
         delta = {code: count - before.get(code, 0) for code, count in after.items()}
         total = sum(delta.values())

@@ -279,7 +279,7 @@ class Findings:
     def _restart(self, why: str) -> None:
         """Forget what was found about a process that has gone; the baseline is the pod's."""
         if self._gate.admitted:
-            _log.warning("the server has gone: it is to be admitted anew")
+            _log.warning("the server has gone: it must be admitted again")
         self.board.forget(why)
         self._gate.restart()
         self.live.restart()

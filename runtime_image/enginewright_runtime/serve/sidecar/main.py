@@ -1,4 +1,4 @@
-"""The sidecar's process: reads what was proven, opens its port, watches until it is told to end.
+"""The sidecar's process: reads what was proven, opens its port, watches until it is received SIGTERM.
 
 It starts before the server and ends after it, being a native sidecar: neither a server that is not
 there yet nor one that drains is a reason to stop.
@@ -121,7 +121,7 @@ async def _run(findings: Findings, watch: Watch, port: int) -> None:
     for each in running:
         with contextlib.suppress(asyncio.CancelledError):
             await each
-    _log.info("told to end")
+    _log.info("received SIGTERM")
 
 
 def _listen(port: int) -> socket.socket:

@@ -126,7 +126,7 @@ def distribution(told: Execution) -> Outcome:
     if len(owners) == 1:
         return Outcome.ok(f"ONNX Runtime is that of {owners[0]}")
     if not owners:
-        return Outcome.unknown("the server does not tell which distribution its ONNX Runtime is of")
+        return Outcome.unknown("the server does not report its ONNX Runtime distribution")
     return Outcome.failed(
         Reason.VERSION_MISMATCH,
         f"{len(owners)} distributions own the folder onnxruntime ({', '.join(sorted(owners))}),"
@@ -159,7 +159,7 @@ def versions(told: Execution, manifest: Manifest, task: ServeTask) -> Outcome:
         return Outcome.failed(Reason.PROCESSOR_MISMATCH, different)
     if engine is not None:
         if told.engine_sha256 is None:
-            return Outcome.unknown("the server does not tell the digest of its engine")
+            return Outcome.unknown("the server does not report the digest of its engine")
         wrong = _difference([("engine file", told.engine_sha256, engine.sha256)])
         if wrong:
             return Outcome.failed(Reason.ENGINE_CORRUPT, wrong)

@@ -9,7 +9,7 @@ class Traffic:
     """Requests over time; times in seconds."""
 
     def __init__(self) -> None:
-        self._requests: int | None = None  # None: the server has told no counts yet
+        self._requests: int | None = None  # None: the server has reported no counts yet
         self.served = 0.0  # seconds of a request in the model, on average; 0: unknown
         self._changed = 0.0
 

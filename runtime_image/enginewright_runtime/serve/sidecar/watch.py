@@ -172,7 +172,7 @@ class Watch:
             findings.execution_missed(f"the server {error}", due, foreign=False)
             return False
         if answer.status == 404:
-            why = "the server does not tell how it runs the model: it is not Enginewright's"
+            why = "the server does not report how it runs the model: it is not Enginewright's"
             findings.execution_missed(why, due, foreign=True)
             return True
         if answer.status != 200:
