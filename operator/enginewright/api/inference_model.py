@@ -86,7 +86,7 @@ class Source(ApiModel):
     """Where the model lies and how it is reached."""
 
     uri: Uri
-    """Address of the .onnx file, or of a folder or archive (.zip, .tar, .tar.gz) with one: https, http, s3, gs, az, hf, oci or pvc://CLAIM/PATH. External data files are looked for beside it."""
+    """Address of the .onnx file, or of a folder or archive (.zip, .tar, .tar.gz) with one: https, http, s3, gs, az, hf, oci or pvc://CLAIM/PATH. External data files are looked for beside it. Credentials do not belong here."""
 
     sha256: Sha256 | None = None
     """Digest of the .onnx file, or of the archive, as `sha256sum` prints it. Absent: what lies there at first is served until a refresh is asked for; status.source has its digest."""
@@ -257,7 +257,7 @@ class Samples(ApiModel):
     """Golden inputs of the user's own, perhaps with the outputs that are expected."""
 
     uri: Uri
-    """Address of a .npz file with arrays named SAMPLE/INPUT and, for expected outputs, SAMPLE/OUTPUT."""
+    """Address of a .npz file with arrays named SAMPLE/INPUT and, for expected outputs, SAMPLE/OUTPUT: at most 64 samples. Bare names are one sample."""
 
     secret_ref: LocalObjectReference | None = None
     """Secret of this namespace with the credentials: token, or username and password, for https; HF_TOKEN for hf; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3; service-account.json for gs; AZURE_STORAGE_ACCOUNT_KEY for az; a docker-registry Secret for oci. Absent: the pod's own identity."""
@@ -306,10 +306,10 @@ class Build(ApiModel):
     """How the Jobs run that prepare the model and build its engines."""
 
     workspace: Quantity | None = None
-    """Device memory that a TensorRT build may use, such as 4Gi; absent: all that the builder may take."""
+    """Device memory that a TensorRT build may use, such as 4Gi; absent: all that the builder may take. A build that runs out is tried again with less."""
 
     timeout: Annotated[Duration, between("a timeout", "1m", "168h")] = "1h"
-    """How long the pod of one Job may take once a node has taken it, such as 1h; waiting for a node does not count."""
+    """How long the pod of one Job may run on a node, such as 1h, from 1m to 168h; then the model is refused with reason Timeout."""
 
     resources: Resources = Resources()
     """Compute resources of every stage of the Jobs."""
@@ -379,7 +379,7 @@ class Rollout(ApiModel):
     """How a new revision takes over."""
 
     strategy: Literal["Surge", "Recreate"] = "Surge"
-    """Surge: the new pods first, then the old ones go. Recreate: the other way round, with downtime, for when no device is spare."""
+    """Surge: the new pods first, then the old ones go. Recreate: the other way round, with downtime, for when no device is spare. Changing it restarts no pods."""
 
     canary: Annotated[Canary | None, NotYet()] = None
     """A few pods with the new revision, tried before it takes over."""
@@ -447,7 +447,7 @@ class Sidecar(ApiModel):
     """The container beside the server that keeps proving it."""
 
     resources: Resources = Resources()
-    """Its compute resources. Absent: a limit of memory that its largest golden sample fits into, and no limit of CPU."""
+    """Its compute resources; absent: 10m CPU, a memory limit of 256Mi or more for large golden outputs, no CPU limit. A change is a new revision."""
 
     env: Environment = ()
     """Its environment."""
@@ -466,12 +466,12 @@ class Serving(ApiModel):
     """How the number of pods follows the load."""
 
     startup_timeout: Annotated[Duration | None, between("a startupTimeout", "10s", "24h")] = None
-    """How long the server may take to load and prove the model before it is restarted, such as 30m; absent: 10m."""
+    """How long the server may take to load and verify the model before it is restarted, such as 30m, from 10s to 24h; absent: 10m."""
 
     termination_grace_period: Annotated[
         Duration | None, between("a terminationGracePeriod", "20s", "1h")
     ] = None
-    """How long a pod may take to end, such as 5m: requests under way are cut off 15s before; absent: 40s."""
+    """How long a pod may take to end, such as 5m, from 20s to 1h: requests in progress are cut off 15s before; absent: 40s."""
 
     sidecar: Sidecar = Sidecar()
     """What the sidecar of every pod gets."""
@@ -537,13 +537,13 @@ class InferenceModelSpec(ApiModel):
     """How closely what serves must agree with the source model."""
 
     backends: Backends | None = None
-    """Candidates in order of preference; absent: what the accelerator class allows. cpu is never implied."""
+    """Candidates in order of preference: tensorrt, tensorrt-rtx, cuda, openvino, cpu; absent: what the accelerator class allows. The first one serves or the model is refused; with fallback.policy Allow the next one is tried. cpu is never implied."""
 
     replicas: Replicas = 1
     """How many pods serve on all classes of accelerator that have no count of their own: they share it evenly, each has one at least. 0: none; what was prepared is kept."""
 
     accelerators: Annotated[tuple[Accelerator, ...], Field(max_length=16), map_list("class")] = ()
-    """Classes of accelerator that serve. Absent: the one class there is; where there are several, name them."""
+    """Classes of accelerator that serve, at most 16. Absent: the one class there is, proposed ones not counted; where there are several, name them."""
 
     build: Build = Build()
     """How the Jobs run that prepare the model and build its engines."""

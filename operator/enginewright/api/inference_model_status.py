@@ -258,7 +258,7 @@ class InferenceModelStatus(ApiModel):
     rejected_backends: Annotated[
         tuple[RejectedBackend, ...], Field(max_length=5), map_list("backend")
     ] = ()
-    """Candidates that were tried and do not serve, with policy Allow."""
+    """Candidates that were tried and do not serve, with policy Allow: after failures on two nodes, or three of one pod. They are tried again when the spec, the image or the class changes and, where a node lacked something, after 1 hour, 2, 4 up to 24, unless rollout.strategy is Recreate."""
 
     serving: ServingState | None = None
     """What serves now; absent: nothing."""

@@ -343,13 +343,13 @@ class PodTemplate(ApiModel):
     )
 
     labels: Annotated[Labels, _OURS] = Field(default_factory=dict)
-    """Labels added to the pods."""
+    """Labels added to the pods. Names below enginewright.dev/ are reserved."""
 
     annotations: _Annotations = Field(default_factory=dict)
     """Annotations added to the pods."""
 
     resources: Resources = Resources()
-    """Compute resources of the serving container. Its limit of memory bounds the model that fits."""
+    """Compute resources of the serving container; absent: requests of 250m CPU and 256Mi. One device of the class is added."""
 
     node_selector: Labels = Field(default_factory=dict)
     """Labels that a node must have, besides those that the accelerator class asks for."""
@@ -373,22 +373,22 @@ class PodTemplate(ApiModel):
     """PriorityClass of the pods."""
 
     env: Environment = ()
-    """Environment of the serving container."""
+    """Environment of the serving container. Names that begin with ENGINEWRIGHT_ are reserved."""
 
     topology_spread_constraints: Annotated[
         tuple[TopologySpread, ...],
         Field(max_length=8),
         map_list("topologyKey", "whenUnsatisfiable"),
     ] = ()
-    """How the pods of a class spread; absent: over nodes, where that is possible."""
+    """How the pods of one class and revision spread, which need no labelSelector; absent: over nodes, where that is possible."""
 
     volumes: Annotated[tuple[Volume, ...], Field(max_length=16), map_list("name")] = ()
-    """Further volumes of the pods."""
+    """Further volumes of the pods, of the kinds that Pod Security restricted allows. The names artifact, podinfo, store and tmp are reserved."""
 
     volume_mounts: Annotated[
         tuple[VolumeMount, ...], Field(max_length=16), map_list("mountPath")
     ] = ()
-    """Where the serving container finds them."""
+    """Where the serving container mounts them. Below /artifact, /store, /podinfo, /dev, /proc, /sys and folders of the image they are refused."""
 
     security_context: PodSecurityContext = PodSecurityContext()
     """Under which identity the pods run."""
