@@ -3,7 +3,6 @@
 Only for unit tests of decisions; the same is tested on a real API server in tests/apiserver.
 """
 
-import copy
 import itertools
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -18,6 +17,8 @@ from enginewright.observed.jobs import job_view
 from enginewright.observed.pods import pod_view
 from enginewright.plan.engines import BuildFacts, Ended, EnginePlan, plan_engine
 from enginewright.plan.types import Config, EventIntent, StoreConfig
+
+from tests.support.copies import copied
 
 Json = dict[str, Any]
 
@@ -117,12 +118,12 @@ class EngineWorld:
         }
         return BuildFacts(
             engine=InferenceEngine.model_validate(
-                copy.deepcopy({"metadata": metadata, "spec": self.spec, "status": self.status})
+                copied({"metadata": metadata, "spec": self.spec, "status": self.status})
             ),
             config=CONFIG,
             now=self.now,
-            jobs=tuple(job_view(copy.deepcopy(self.jobs[name])) for name in sorted(self.jobs)),
-            pods=tuple(pod_view(copy.deepcopy(self.pods[name])) for name in sorted(self.pods)),
+            jobs=tuple(job_view(copied(self.jobs[name])) for name in sorted(self.jobs)),
+            pods=tuple(pod_view(copied(self.pods[name])) for name in sorted(self.pods)),
             progress=dict(self.progress),
         )
 
@@ -296,7 +297,7 @@ class EngineWorld:
             return  # as the executor does
         self.writes += 1
         self.made.append(metadata["name"])
-        job = copy.deepcopy(dict(wanted))
+        job = copied(dict(wanted))
         job["metadata"]["uid"] = f"job-{next(self._numbers)}"
         self.jobs[metadata["name"]] = job
 

@@ -3,7 +3,6 @@
 Only for unit tests; the same behaviour is tested on a real API server in tests/apiserver.
 """
 
-import copy
 import itertools
 from collections import Counter
 from collections.abc import Mapping
@@ -12,6 +11,8 @@ from typing import Any
 from enginewright.kube.api import JsonObject, Listing
 from enginewright.kube.errors import Conflict, KubeError, NotFound
 from enginewright.kube.resources import Resource, resource_of
+
+from tests.support.copies import copied
 
 _Key = tuple[Resource, str, str]
 
@@ -35,19 +36,19 @@ class FakeKube:
     def put(self, obj: Mapping[str, Any]) -> JsonObject:
         """Have somebody else write `obj` whole."""
         resource = resource_of(obj["apiVersion"], obj["kind"])
-        stored = copy.deepcopy(dict(obj))
+        stored = copied(dict(obj))
         metadata = stored["metadata"]
         key = (resource, metadata.get("namespace", ""), metadata["name"])
         known = self.objects.get(key)
         metadata.setdefault("uid", known["metadata"]["uid"] if known else f"u{next(self._uids)}")
         metadata["resourceVersion"] = str(next(self._versions))
         self.objects[key] = stored
-        return copy.deepcopy(stored)
+        return copied(stored)
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> JsonObject:
         self._count("get")
         try:
-            return copy.deepcopy(self.objects[(resource, namespace or "", name)])
+            return copied(self.objects[(resource, namespace or "", name)])
         except KeyError:
             raise NotFound(f"{resource.plural} {name!r} not found", code=404) from None
 
@@ -63,7 +64,7 @@ class FakeKube:
         wanted = dict(pair.split("=") for pair in (labels or "").split(",") if pair)
         name = (fields or "").removeprefix("metadata.name=")
         items = [
-            copy.deepcopy(obj)
+            copied(obj)
             for (kind, space, _), obj in self.objects.items()
             if kind == resource
             and namespace in (None, space)
@@ -81,7 +82,7 @@ class FakeKube:
             raise Conflict(f"Apply failed with 1 conflict: {metadata['name']}", code=409)
         merged = _merge(known or {}, obj)
         if merged == known:
-            return copy.deepcopy(merged)
+            return copied(merged)
         return self.put(merged)
 
     async def apply_status(self, obj: Mapping[str, Any]) -> JsonObject:
@@ -93,8 +94,8 @@ class FakeKube:
             raise NotFound(f"{metadata['name']} not found", code=404)
         if metadata.get("uid", known["metadata"]["uid"]) != known["metadata"]["uid"]:
             raise Conflict("the UID in the precondition is another one", code=409)
-        changed = {**known, "status": copy.deepcopy(obj["status"])}
-        return copy.deepcopy(known) if changed == known else self.put(changed)
+        changed = {**known, "status": copied(obj["status"])}
+        return copied(known) if changed == known else self.put(changed)
 
     async def create(self, obj: Mapping[str, Any]) -> JsonObject:
         self._count("create")
@@ -150,4 +151,4 @@ def _merge(known: Any, wanted: Any) -> Any:
     if isinstance(known, Mapping) and isinstance(wanted, Mapping):
         merged = {key: _merge(known.get(key), value) for key, value in wanted.items()}
         return {**known, **merged}
-    return copy.deepcopy(wanted)
+    return copied(wanted)

@@ -4,7 +4,6 @@ Only for unit tests of decisions; the same behaviour is tested on real kubelets 
 the API server would refuse (a changed selector, Job, ControllerRevision or claim) fails here too.
 """
 
-import copy
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -29,6 +28,8 @@ from enginewright.observed.pods import pod_view
 from enginewright.observed.revisions import revision_view
 from enginewright.plan.plan import plan
 from enginewright.plan.types import Config, EventIntent, Facts, Plan, StoreConfig
+
+from tests.support.copies import copied
 
 Json = dict[str, Any]
 
@@ -182,13 +183,13 @@ class World:
         if self.deleted:
             metadata["deletionTimestamp"] = "2026-11-21T12:00:00Z"
         model = InferenceModel.model_validate(
-            copy.deepcopy({"metadata": metadata, "spec": self.spec, "status": self.status})
+            copied({"metadata": metadata, "spec": self.spec, "status": self.status})
         )
         children: dict[str, list[Any]] = {attribute: [] for attribute, _ in _READ.values()}
         for (kind, _), obj in sorted(self.objects.items()):
             if kind in _READ:
                 attribute, view = _READ[kind]
-                children[attribute].append(view(copy.deepcopy(obj)))
+                children[attribute].append(view(copied(obj)))
         claim = self.objects.get(("PersistentVolumeClaim", self.config.store.claim))
         return Facts(
             model=model,
@@ -200,7 +201,7 @@ class World:
             image_failures=self.image_failures,
             store=claim_view(claim) if claim else None,
             engines={
-                name: InferenceEngine.model_validate(copy.deepcopy(obj))
+                name: InferenceEngine.model_validate(copied(obj))
                 for (kind, name), obj in self.objects.items()
                 if kind == "InferenceEngine"
             },
@@ -527,7 +528,7 @@ class World:
         key = (wanted["kind"], metadata["name"])
         known = self.objects.get(key)
         if known is None:
-            made = copy.deepcopy(dict(wanted))
+            made = copied(dict(wanted))
             made["metadata"] |= {
                 "uid": f"uid-{next(self._uids):04}",
                 "generation": 1,
@@ -538,12 +539,12 @@ class World:
         if wanted["kind"] == "Job":  # the executor leaves a Job that is there alone
             return False
         _immutable(known, wanted)
-        before = copy.deepcopy(known)
+        before = copied(known)
         for part in (name for name in wanted if name != "metadata"):
-            known[part] = copy.deepcopy(wanted[part])
+            known[part] = copied(wanted[part])
         for part in ("labels", "annotations", "ownerReferences"):
             if part in metadata:
-                known["metadata"][part] = copy.deepcopy(metadata[part])
+                known["metadata"][part] = copied(metadata[part])
         if known.get("spec") != before.get("spec"):
             known["metadata"]["generation"] += 1
         return known != before

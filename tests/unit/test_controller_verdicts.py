@@ -239,10 +239,10 @@ def test_thousands_of_settled_pods_are_swept_within_the_rate() -> None:
         await asyncio.sleep(120)
         world.polls.clear()
         world.times.clear()
-        await asyncio.sleep(600)
-        # Ten minutes hold 20 intervals of 30 s; each pod has its share, and no second is crowded.
-        assert 3000 * 19 <= sum(world.polls.values()) <= 3000 * 21
-        assert min(world.polls.values()) >= 16
+        await asyncio.sleep(300)
+        # Five minutes hold 10 intervals of 30 s; each pod has its share, and no second is crowded.
+        assert 3000 * 9.5 <= sum(world.polls.values()) <= 3000 * 10.5
+        assert min(world.polls.values()) >= 8
         assert max(Counter(int(time) for time in world.times).values()) <= 1.1 * RATE
         assert world.most_under_way <= CONCURRENCY
         assert len(world.changed) == 3000  # once each, for the first answer
