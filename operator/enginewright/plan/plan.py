@@ -1,7 +1,6 @@
 """The decision, read from top to bottom: resolve, prepare, build engines, roll out, tell."""
 
 from datetime import UTC
-from math import isfinite
 from typing import Any
 
 from enginewright.api.conditions import (
@@ -60,8 +59,7 @@ def plan(facts: Facts) -> Plan:
         if outcome.prepared and engines and engines.complete
         else None
     )
-    giving_way = engines.giving_way if engines else {}
-    rollout = roll_out(facts, wanted, preparing.source, giving_way)
+    rollout = roll_out(facts, wanted, preparing.source)
     return _carry_out(facts, preparing, None, engines, rollout)
 
 
@@ -102,14 +100,8 @@ def _carry_out(
             mode="json", by_alias=True, exclude_none=True, exclude_defaults=True
         ),
         events=_events(facts, status),
-        requeue_after=_requeue_after(jobs, engines),
+        requeue_after=min((one.requeue_after for one in jobs if one.requeue_after), default=None),
     )
-
-
-def _requeue_after(jobs: list[Outcome], engines: Engines | None) -> float | None:
-    waits = [one.requeue_after for one in jobs if one.requeue_after]
-    waits += [each for each in (engines.giving_way.values() if engines else ()) if isfinite(each)]
-    return min(waits, default=None)
 
 
 def _store(facts: Facts, outcome: Outcome | None) -> tuple[dict[str, Any], ...]:
