@@ -173,19 +173,6 @@ def crash(world: World, index: int, node_name: str, restarts: int = 0) -> World:
     return world.settle()
 
 
-def rolls_back(world: World) -> World:
-    """Have the pods of the revision that failed end."""
-    for pod in world.all("Pod"):
-        if pod["metadata"]["labels"].get("enginewright.dev/component") == "serve":
-            del world.objects["Pod", pod["metadata"]["name"]]
-    return world.all_available()
-
-
-def falls_back() -> World:
-    """Return a model that serves with its second backend."""
-    return rolls_back(crash(on_gpu(), 0, "node-1", 2).job_succeeds(SECOND))
-
-
 def driver_missing() -> str:
     return '{"stage":"serve","ok":false,"reason":"DriverMissing","message":"no driver here"}'
 
@@ -221,54 +208,13 @@ def test_a_rejected_backend_is_tried_again_with_another_image() -> None:
     world = crash(on_gpu(), 0, "node-1", 2)
     world.job_succeeds(SECOND).all_available()
     assert world.status["serving"]["backend"] == "cuda"
-    assert world.status["rejectedBackends"]
+    assert world.later(days=3).status["rejectedBackends"]
     world.images["registry.example/rtx:2"] = world.images[world.config.images["rtx"]]
     images = {**world.config.images, "rtx": "registry.example/rtx:2"}
     world.config = replace(world.config, images=images)
     world.settle()
     assert "rejectedBackends" not in world.status
     assert world.status["serving"]["backend"] == "cuda", "what serves does so meanwhile"
-
-
-def test_what_a_node_lacked_is_tried_again_after_a_while_beside_what_serves() -> None:
-    world = falls_back()
-    for attempts, hours in enumerate((1, 2, 4, 8, 16, 24, 24), 1):
-        (rejected,) = world.status["rejectedBackends"]
-        assert rejected.get("attempts", 1) == attempts
-        before = copy.deepcopy(world.the("Deployment"))
-        world.later(hours=hours, minutes=-1)
-        assert world.the("Deployment") == before, "nothing happens before"
-        world.later(minutes=1)
-        assert world.the("Deployment") != before
-        assert world.status["serving"]["backend"] == "cuda"
-        assert world.status["rejectedBackends"] == [rejected]
-        rolls_back(crash(world, 0, "node-1", 2))
-        assert world.the("Deployment")["spec"] == before["spec"]
-        assert world.status["serving"]["backend"] == "cuda"
-    world.later(hours=24).all_available()
-    assert world.status["serving"]["backend"] == "tensorrt-rtx"
-    assert "rejectedBackends" not in world.status
-
-
-def test_a_trial_that_comes_to_nothing_ends() -> None:
-    world = falls_back().later(hours=1)
-    (deployment,) = world.all("Deployment")
-    deployment["status"] |= {
-        "observedGeneration": deployment["metadata"]["generation"],
-        "updatedReplicas": 1,
-        "conditions": [{"type": "Progressing", "status": "False"}],
-    }
-    world.settle()
-    (rejected,) = world.status["rejectedBackends"]
-    assert (rejected["attempts"], rejected["reason"]) == (2, "DriverMissing")
-
-
-@pytest.mark.parametrize("change", [{"rollout": {"strategy": "Recreate"}}])
-def test_nothing_is_tried_again_where_that_would_stop_what_serves(change: dict[str, Any]) -> None:
-    world = falls_back().edit(**change)
-    world.later(days=9)
-    assert world.status["rejectedBackends"]
-    assert not world.pass_once()
 
 
 def test_devices_that_differ_are_a_matter_of_one_backend() -> None:

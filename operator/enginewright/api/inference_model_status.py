@@ -135,12 +135,6 @@ class RejectedBackend(ApiModel):
     message: Annotated[str, Field(max_length=32768)] = ""
     """Why, as a sentence for people."""
 
-    time: datetime | None = None
-    """When it failed last; absent where it is not tried again after a while."""
-
-    attempts: Annotated[int, INT32] = 1
-    """How many times it has failed like this."""
-
 
 class EngineReference(ApiModel):
     """The engine of one class."""
@@ -252,7 +246,7 @@ class InferenceModelStatus(ApiModel):
     rejected_backends: Annotated[
         tuple[RejectedBackend, ...], Field(max_length=5), map_list("backend")
     ] = ()
-    """Candidates that were tried and do not serve, with policy Allow: after failures on two nodes, or three of one pod. They are tried again when the spec, the image or the class changes and, where a node lacked something, after 1 hour, 2, 4 up to 24, unless rollout.strategy is Recreate."""
+    """Candidates that were tried and do not serve, with policy Allow: after failures on two nodes, or three of one pod. They are tried again when the spec, the image or the class changes."""
 
     serving: ServingState | None = None
     """What serves now; absent: nothing."""

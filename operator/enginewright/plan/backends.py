@@ -6,23 +6,16 @@ one, and the promise then says which one was asked for, so that everybody is tol
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Final
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model import InferenceModelSpec
-from enginewright.api.inference_model_status import RejectedBackend
 from enginewright.api.scalars import share
 from enginewright.contract.engines import why_unusable
 from enginewright.contract.images import VARIANTS
 from enginewright.contract.task import Promise
 from enginewright.plan.obstacle import Obstacle
 from enginewright.plan.types import Facts
-
-FIRST_RETRY: Final = timedelta(hours=1)
-LONGEST_RETRY: Final = timedelta(days=1)
-_MAX_DOUBLINGS: Final = 5
 
 
 @dataclass(frozen=True)
@@ -31,14 +24,6 @@ class Candidate:
 
     backend: str
     promise: Promise
-
-
-def still_rejected(facts: Facts, rejected: RejectedBackend) -> bool:
-    """Return whether a backend is not tried again yet; where pods are recreated, that would cost them."""
-    if rejected.time is None or facts.model.spec.rollout.strategy != "Surge":
-        return True
-    wait = min(FIRST_RETRY * (1 << min(rejected.attempts - 1, _MAX_DOUBLINGS)), LONGEST_RETRY)
-    return facts.now < rejected.time + wait
 
 
 def candidates(

@@ -1,10 +1,8 @@
 """Which candidate backends do not serve, so that policy Allow goes on to the next one.
 
-The memory is the status: a rejection holds for what was tried, and ends when that changes. What a
-node lacked is tried again after 1 hour, 2, 4 and so on, at most a day apart.
+The memory is the status: a rejection holds for what was tried, and ends when that changes.
 """
 
-from datetime import UTC
 from typing import Final
 
 from enginewright.api.inference_model_status import RejectedBackend
@@ -35,17 +33,6 @@ _OF_A_BACKEND: Final = frozenset(
     }
 )
 
-# What may pass without a change of anything that is watched, as when a driver is installed.
-_OF_NODES: Final = frozenset(
-    {
-        Reason.PROVIDER_MISSING,
-        Reason.PROVIDER_REFUSED,
-        Reason.DRIVER_MISSING,
-        Reason.DRIVER_TOO_OLD,
-        Reason.BACKEND_CRASHED,
-    }
-)
-
 
 def rejected_backends(
     facts: Facts,
@@ -61,36 +48,17 @@ def rejected_backends(
     if target.promise.policy != "Allow":
         return ()
     others = tuple(each for each in known if each.backend != target.backend)
-    if target.last:
-        return others
-    before = next((each for each in known if target.is_among([_tried(each)])), None)
-    found = _lasting(outcome, engines, rollout)
+    found = None if target.last else _lasting(outcome, engines, rollout)
     if found is None:
-        if before is None or _serves(target, rollout):
-            return others
-        if not (rollout.progress and rollout.progress.stuck):
-            return known  # it is being tried again
-        found = before.reason, before.message
+        return others
     reason, message = found
     this = RejectedBackend(
         backend=target.backend,
         inputs_hash=target.candidate_hash,
         reason=reason,
         message=message,
-        time=facts.now.astimezone(UTC).replace(microsecond=0) if reason in _OF_NODES else None,
-        attempts=before.attempts + 1 if before else 1,
     )
     return (*others, this)
-
-
-def _tried(rejected: RejectedBackend) -> tuple[str, str]:
-    return rejected.backend, rejected.inputs_hash
-
-
-def _serves(target: Target, rollout: Rollout) -> bool:
-    serving = rollout.serving
-    is_wanted = serving is not None and serving.revision == rollout.wanted
-    return is_wanted and serving is not None and serving.backend == target.backend
 
 
 def _lasting(

@@ -16,7 +16,7 @@ from enginewright.contract.keys import content, content_hash
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Promise, Recipe
 from enginewright.manifests.prepare_job import Input
-from enginewright.plan.backends import Candidate, candidates, still_rejected
+from enginewright.plan.backends import Candidate, candidates
 from enginewright.plan.classes import is_proposed, mixed_devices
 from enginewright.plan.obstacle import Obstacle
 from enginewright.plan.recipe import inputs as prepare_inputs
@@ -65,11 +65,7 @@ def resolve(facts: Facts, source: Source | None = None) -> Target | Obstacle:
     ranked = candidates(facts, classes)
     if isinstance(ranked, Obstacle):
         return ranked
-    rejected = {
-        (each.backend, each.inputs_hash)
-        for each in facts.model.status.rejected_backends
-        if still_rejected(facts, each)
-    }
+    rejected = {(each.backend, each.inputs_hash) for each in facts.model.status.rejected_backends}
     for candidate in ranked:
         last = candidate == ranked[-1]
         target = _of_candidate(facts, classes, candidate, source, last=last)
