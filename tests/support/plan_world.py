@@ -20,6 +20,7 @@ from enginewright.contract.reasons import Reason, exit_code
 from enginewright.contract.report import Published, StageReport
 from enginewright.contract.task import PREPARE_STAGES
 from enginewright.contract.verdict import Check, CheckVerdict, FallbackVerdict, Verdict
+from enginewright.observed.budgets import budget_view
 from enginewright.observed.claims import claim_view
 from enginewright.observed.deployments import deployment_view
 from enginewright.observed.jobs import job_view
@@ -47,6 +48,7 @@ _READ: Final[dict[str, tuple[str, Callable[[Json], Any]]]] = {  # attribute of F
     "Pod": ("pods", pod_view),
     "Deployment": ("deployments", deployment_view),
     "ControllerRevision": ("revisions", revision_view),
+    "PodDisruptionBudget": ("budgets", budget_view),
 }
 
 

@@ -118,6 +118,24 @@ def test_what_vanished_before_a_watch_began_anew_is_found_in_seconds() -> None:
     run(scenario())
 
 
+def test_a_listing_that_fails_is_tried_again_in_seconds() -> None:
+    """As of an API server that has only begun."""
+
+    async def scenario() -> None:
+        world = World()
+        world.add("InferenceModel", "m")
+        await world.informer.first_listing()
+        relisting = asyncio.create_task(world.informer.relist_forever())
+        del world.kube.objects[(INFERENCE_MODELS, "ns", "m")]
+        world.kube.fail["list"] = [Forbidden("not yet")] * 7
+        world.informer.watch_restarted()
+        await asyncio.sleep(60)
+        relisting.cancel()
+        assert world.cache.get(INFERENCE_MODELS, "ns", "m") is None
+
+    run(scenario())
+
+
 def test_models_are_listed_last_and_the_claim_by_name() -> None:
     watched = watches("store")
     assert watched[-1].resource == INFERENCE_MODELS

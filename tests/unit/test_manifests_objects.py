@@ -1,5 +1,6 @@
 """Names, owners and selectors: what must never change, never clash and never outlive its model."""
 
+import copy
 import re
 from typing import Any, Final
 
@@ -7,7 +8,7 @@ from enginewright.manifests.names import child_name, deployment_name, prepare_jo
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.plan_world import MODEL, NAMESPACE, World
+from tests.support.plan_world import MODEL, NAMESPACE, World, accelerator_class
 
 LABELS: Final = st.from_regex(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", fullmatch=True)
 CLASSES: Final = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
@@ -57,6 +58,7 @@ def test_a_dash_in_a_name_joins_no_others() -> None:
     ]
     assert names[:2] == ["a-b-c", "a--b-c"]
     assert len(set(names)) == len(names)
+    assert deployment_name("a--b", "c") != deployment_name("a", names[2].removeprefix("a--"))
 
 
 def test_a_deployment_that_is_there_keeps_the_name_that_an_earlier_version_gave_it() -> None:
@@ -69,6 +71,32 @@ def test_a_deployment_that_is_there_keeps_the_name_that_an_earlier_version_gave_
     assert made.the("Deployment")["metadata"]["name"] == "older"
     assert made.the("Deployment")["spec"]["replicas"] == 3
     assert made.the("PodDisruptionBudget")["metadata"]["name"] == "older"
+
+
+def older_beside_newer() -> World:
+    """Return what an operator that was put back and updated again has left: two names for one class."""
+    made = World(accelerators=[{"class": "big-gpu"}], replicas=2)
+    made.classes = [accelerator_class("big-gpu")]
+    made.settle().job_succeeds().all_available()
+    for kind in ("Deployment", "PodDisruptionBudget"):
+        older = copy.deepcopy(made.objects[kind, f"{MODEL}--big-gpu"])
+        older["metadata"]["name"] = f"{MODEL}-big-gpu"
+        older["status"] = {}
+        made.objects[kind, f"{MODEL}-big-gpu"] = older
+    return made
+
+
+def test_of_two_deployments_of_a_class_the_one_that_serves_stays() -> None:
+    made = older_beside_newer().settle()
+    assert made.the("Deployment")["metadata"]["name"] == f"{MODEL}--big-gpu"
+    assert made.the("PodDisruptionBudget")["metadata"]["name"] == f"{MODEL}--big-gpu"
+
+
+def test_a_class_has_one_budget_or_its_pods_are_never_evicted() -> None:
+    made = older_beside_newer()
+    del made.objects["Deployment", f"{MODEL}-big-gpu"]
+    made.settle()
+    assert made.the("PodDisruptionBudget")["metadata"]["name"] == f"{MODEL}--big-gpu"
 
 
 def test_all_that_is_the_models_goes_with_it_and_the_store_stays() -> None:

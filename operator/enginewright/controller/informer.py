@@ -8,7 +8,7 @@ begun a watch anew, and hourly.
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -116,9 +116,22 @@ class Informer:
                 await asyncio.wait_for(self._watch_restarted.wait(), hour)
                 await self._sleep(SETTLE)
             self._watch_restarted.clear()
-            for watch in self._watched:
-                if trouble := await self._try(watch):
-                    _logger.warning("%s; listed again in an hour", trouble)
+            await self._list_all()
+
+    async def _list_all(self) -> None:
+        """List every kind, again and again those that cannot be listed."""
+        left: Sequence[Watch] = self._watched
+        known = ""
+        while True:
+            troubles = [(watch, await self._try(watch)) for watch in left]
+            left = [watch for watch, trouble in troubles if trouble is not None]
+            if not left:
+                return
+            reported = "; ".join(trouble for _, trouble in troubles if trouble is not None)
+            if reported != known:
+                _logger.warning("%s; trying again", reported)
+                known = reported
+            await self._sleep(RETRY)
 
     async def _try(self, watch: Watch) -> str | None:
         """List one kind; returns what is in the way."""

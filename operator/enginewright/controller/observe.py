@@ -9,12 +9,14 @@ from enginewright.kube.resources import (
     CLAIMS,
     CONTROLLER_REVISIONS,
     DEPLOYMENTS,
+    DISRUPTION_BUDGETS,
     JOBS,
     NODES,
     PODS,
     Resource,
 )
 from enginewright.observed.base import Json, View
+from enginewright.observed.budgets import BudgetView, budget_view
 from enginewright.observed.claims import ClaimView, claim_view
 from enginewright.observed.deployments import DeploymentView, deployment_view
 from enginewright.observed.jobs import JobView, job_view
@@ -33,6 +35,7 @@ class Kind(Generic[Viewed]):
     view: Callable[[Json], Viewed]
 
 
+BUDGET: Final[Kind[BudgetView]] = Kind(DISRUPTION_BUDGETS, budget_view)
 CLAIM: Final[Kind[ClaimView]] = Kind(CLAIMS, claim_view)
 DEPLOYMENT: Final[Kind[DeploymentView]] = Kind(DEPLOYMENTS, deployment_view)
 JOB: Final[Kind[JobView]] = Kind(JOBS, job_view)

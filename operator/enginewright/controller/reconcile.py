@@ -17,6 +17,7 @@ from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
 from enginewright.controller.loop import Outcome
 from enginewright.controller.observe import (
+    BUDGET,
     CLAIM,
     DEPLOYMENT,
     JOB,
@@ -117,6 +118,7 @@ class ModelReconciler:
             jobs=jobs,
             pods=pods,
             deployments=of_owner(uid, labelled(DEPLOYMENT)),
+            budgets=of_owner(uid, labelled(BUDGET)),
             revisions=of_owner(uid, labelled(REVISION)),
             engines=EngineLookup(cache, key.namespace),
             verdicts=self._verdicts(pods),

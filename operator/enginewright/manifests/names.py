@@ -42,7 +42,8 @@ def lookup_job_name(engine: str, build_hash: str, attempt: int) -> str:
 def deployment_name(model: str, accelerator_class: str) -> str:
     """Return the name of a model's new Deployment for one accelerator class; no two pairs share one.
 
-    One dash before a class that has none, else two: a-b on c is a-b-c, a on b-c is a--b-c.
+    One dash before a class that has none, else two: a-b on c is a-b-c, a on b-c is a--b-c. Three
+    precede a hash, where that would be too long, or a name has two in a row itself.
     46 characters leave room for the 17 that a pod's name adds, so that it is a host name, whole.
     """
     whole = f"{model}{'--' if '-' in accelerator_class else '-'}{accelerator_class}"
@@ -50,7 +51,7 @@ def deployment_name(model: str, accelerator_class: str) -> str:
         return whole
     pair = f"{model}/{accelerator_class}".encode()
     digest = hashlib.sha256(pair).hexdigest()[:_HASH_LENGTH]
-    return child_name(f"{model}-{digest}", accelerator_class, limit=_DEPLOYMENT)
+    return f"{whole[: _DEPLOYMENT - _HASH_LENGTH - 3].rstrip('-.')}---{digest}"
 
 
 def revision_name(model: str, revision: str) -> str:

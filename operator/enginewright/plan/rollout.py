@@ -27,7 +27,7 @@ from enginewright.manifests.deployment import (
     serving_deployment,
     sidecar_memory,
 )
-from enginewright.manifests.labels import COMPONENT, REVISION
+from enginewright.manifests.labels import CLASS, COMPONENT, REVISION
 from enginewright.manifests.names import deployment_name, revision_name
 from enginewright.manifests.placement import dump
 from enginewright.manifests.service import disruption_budget, service
@@ -127,14 +127,15 @@ def roll_out(facts: Facts, wanted: Snapshot | None, source: SourceState | None =
     asked_for = _revision(facts, known, wanted, source) if wanted else None
     held_back = facts.model.spec.rollout.paused
     applied = (None if held_back else asked_for) or _kept(facts, known)
-    deployments = {each.accelerator_class: each for each in facts.deployments}
+    deployments = _of_classes(facts.deployments)
     ready = sum(each.ready_pods for each in facts.deployments)
     name = asked_for.name if asked_for else None
     if applied is None:
         return Rollout(name, None, 0, ready, facts.model.status.serving, None)
     counts = _counts(facts, applied, deployments)
     progress = _progress(facts, applied, deployments, counts)
-    gone = [each for each in facts.deployments if each.accelerator_class not in counts]
+    kept = {deployments[name].name for name in counts if name in deployments}
+    gone = [each for each in facts.deployments if each.name not in kept]
     return Rollout(
         wanted=name,
         applied=applied.name,
@@ -145,6 +146,7 @@ def roll_out(facts: Facts, wanted: Snapshot | None, source: SourceState | None =
         apply=tuple(_objects(facts, applied, deployments, counts)),
         delete=(
             *(_removals(facts, gone) if progress.complete else ()),
+            *_other_budgets(facts),
             *_old_revisions(facts, keep=applied.name),
         ),
     )
@@ -256,6 +258,21 @@ def _removals(facts: Facts, deployments: Iterable[DeploymentView]) -> Iterable[O
     for each in deployments:
         yield ObjectRef("apps/v1", "Deployment", namespace, each.name)
         yield ObjectRef("policy/v1", "PodDisruptionBudget", namespace, each.name)
+
+
+def _of_classes(deployments: Iterable[DeploymentView]) -> dict[str, DeploymentView]:
+    """Return the Deployment of each class: of two, as another version names them, the one that serves."""
+    ranked = sorted(deployments, key=lambda each: (each.available, each.name))
+    return {each.accelerator_class: each for each in ranked}
+
+
+def _other_budgets(facts: Facts) -> Iterable[ObjectRef]:
+    """Yield budgets whose Deployment is gone: pods of two budgets are never evicted."""
+    names = {each.name for each in facts.deployments}
+    covered = {each.accelerator_class for each in facts.deployments}
+    for each in facts.budgets:
+        if each.name not in names and each.label(CLASS) in covered:
+            yield ObjectRef("policy/v1", "PodDisruptionBudget", each.namespace, each.name)
 
 
 def _old_revisions(facts: Facts, keep: str) -> Iterable[ObjectRef]:

@@ -15,6 +15,7 @@ from enginewright.api.inference_model import InferenceModel
 from enginewright.api.pods import ANYWHERE, JobTemplate
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.verdict import Verdict
+from enginewright.observed.budgets import BudgetView
 from enginewright.observed.claims import ClaimView
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.jobs import JobView
@@ -66,6 +67,7 @@ class Facts:
     jobs: tuple[JobView, ...] = ()  # this model's
     pods: tuple[PodView, ...] = ()  # of its Jobs and its Deployments
     deployments: tuple[DeploymentView, ...] = ()
+    budgets: tuple[BudgetView, ...] = ()  # its PodDisruptionBudgets
     revisions: tuple[RevisionView, ...] = ()  # its ControllerRevisions
     engines: Mapping[str, InferenceEngine] = field(default_factory=dict)  # the namespace's, by name
     verdicts: Mapping[str, Verdict] = field(

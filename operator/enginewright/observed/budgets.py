@@ -1,0 +1,15 @@
+"""PodDisruptionBudgets: which class of a model they are for."""
+
+from dataclasses import dataclass
+
+from enginewright.observed.base import Json, View, identity
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetView(View):
+    """The PodDisruptionBudget of a model's pods on one accelerator class."""
+
+
+def budget_view(obj: Json) -> BudgetView:
+    """Return the view of a PodDisruptionBudget (policy/v1)."""
+    return BudgetView(**identity(obj))
