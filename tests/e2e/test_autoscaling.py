@@ -1,0 +1,215 @@
+"""The real HorizontalPodAutoscaler and the real metrics-server, on a model of two AcceleratorClasses.
+
+The load is memory, held for as long as a test needs it: an autoscaler then sees a total that stays the same
+however many pods share it, as with requests, and none of it depends on how quick the machine is.
+"""
+
+import itertools
+import json
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import pytest
+import yaml
+from driver.controlplane import AUTOSCALER_SYNC_SECONDS
+from kubernetes.utils.quantity import parse_quantity
+
+from tests.e2e.harness import REPOSITORY, Namespace, eventually, inference_model
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+NAME: Final = "scaled"
+CLASSES: Final = {"cpu": "node-1", "cpu-2": "node-2"}
+HOSTNAME: Final = "kubernetes.io/hostname"
+LOAD_FOLDER: Final = "/load"
+FIRST_LOAD: Final = 128 * 2**20  # bytes in each pod: more than a pod itself takes
+METRICS_SECONDS: Final = 60  # a kubelet's look at its containers, and metrics-server's at kubelets
+SELECTOR: Final = f"enginewright.dev/model={NAME},enginewright.dev/component=serve"
+
+
+class Counts(NamedTuple):
+    """How many pods there are, by everybody who counts them."""
+
+    asked: int
+    observed: int
+    autoscaler_current: int | None
+    autoscaler_desired: int | None
+    column: str
+    pods: tuple[int, ...]
+
+
+def counts(total: int, first: int, second: int) -> Counts:
+    """Return what all say when `total` pods are the autoscaler's, and the classes have these."""
+    column = f"cpu {first}/{first}, cpu-2 {second}/{second}"
+    return Counts(total, total, total, total, column, (first, second))
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """The model and its autoscaler, as kubectl shows them."""
+
+    namespace: Namespace
+
+    def pods(self, accelerator_class: str = "") -> list[str]:
+        """Return the names of the pods that are to stay."""
+        of_class = f",enginewright.dev/class={accelerator_class}" if accelerator_class else ""
+        return sorted(
+            pod["metadata"]["name"]
+            for pod in self.namespace.items("pods", SELECTOR + of_class)
+            if not pod["metadata"].get("deletionTimestamp")
+        )
+
+    def put(self, load: int, pods: list[str]) -> None:
+        """Have each of the pods hold so many bytes more."""
+        for pod in pods:
+            write = f"head -c {load} /dev/zero > $(mktemp -p {LOAD_FOLDER})"
+            self._execute(pod, write)
+
+    def clear(self, pods: list[str]) -> None:
+        """Have them hold none."""
+        for pod in pods:
+            self._execute(pod, f"rm -f {LOAD_FOLDER}/*")
+
+    def _execute(self, pod: str, command: str) -> None:
+        self.namespace.kubectl("exec", pod, "--container", "server", "--", "sh", "-c", command)
+
+    def memory(self) -> dict[str, int]:
+        """Return what metrics-server says of each pod."""
+        path = f"/apis/metrics.k8s.io/v1beta1/namespaces/{self.namespace.name}/pods"
+        query = SELECTOR.replace("=", "%3D").replace(",", "%2C")
+        found = json.loads(self.namespace.kubectl("get", "--raw", f"{path}?labelSelector={query}"))
+        return {
+            each["metadata"]["name"]: sum(
+                int(parse_quantity(one["usage"]["memory"])) for one in each["containers"]
+            )
+            for each in found["items"]
+        }
+
+    def loaded(self) -> int:
+        """Return the average of all pods; 0 while some are not known, or not with their load."""
+        found = self.memory()
+        known = found.keys() == set(self.pods()) and min(found.values()) > FIRST_LOAD
+        return sum(found.values()) // len(found) if known else 0
+
+    def autoscaler(self) -> dict[str, Any]:
+        """Return the autoscaler's status."""
+        return dict(self.namespace.get("hpa", NAME).get("status", {}))
+
+    def decisions(self) -> list[int]:
+        """Return every count that the autoscaler has asked for, in its order."""
+        of_it = f"involvedObject.name={NAME},reason=SuccessfulRescale"
+        events = self.namespace.kubectl("get", "events", "--field-selector", of_it, "-o", "json")
+        items = sorted(json.loads(events)["items"], key=lambda each: str(each["firstTimestamp"]))
+        sizes = [re.findall(r"New size: (\d+);", each["message"]) * each["count"] for each in items]
+        return [int(each) for each in itertools.chain(*sizes)]
+
+    def settles(self, expected: Counts) -> None:
+        """Wait for the counts, then until the autoscaler has looked at all these pods several times: they stay."""
+        eventually(lambda: self.counts() == expected, 120, f"{expected}, not {self.counts()}")
+        known = lambda: self.memory().keys() == set(self.pods())  # noqa: E731
+        eventually(known, METRICS_SECONDS, "the metrics of all pods")
+        time.sleep(3 * AUTOSCALER_SYNC_SECONDS)
+        assert self.counts() == expected
+
+    def counts(self) -> Counts:
+        model, autoscaler = self.namespace.get("im", NAME), self.autoscaler()
+        return Counts(
+            model["spec"]["replicas"],
+            model["status"]["replicas"],
+            autoscaler.get("currentReplicas"),
+            autoscaler.get("desiredReplicas"),
+            model["status"]["summary"]["classes"],
+            tuple(len(self.pods(each)) for each in CLASSES),
+        )
+
+
+@pytest.fixture(scope="module")
+def two_classes(namespace: Namespace) -> Iterator[Namespace]:
+    """The class of all CPUs made two: a node each."""
+
+    def narrow(selector: dict[str, str]) -> None:
+        change = [{"op": "replace", "path": "/spec/nodeSelector", "value": selector}]
+        namespace.kubectl(
+            "patch", "acceleratorclass", first, "--type=json", "--patch", json.dumps(change)
+        )
+
+    first, second = CLASSES
+    before = namespace.get("acceleratorclass", first)
+    narrow({HOSTNAME: CLASSES[first]})
+    other = {
+        "apiVersion": before["apiVersion"],
+        "kind": before["kind"],
+        "metadata": {"name": second},
+        "spec": {**before["spec"], "nodeSelector": {HOSTNAME: CLASSES[second]}},
+    }
+    namespace.apply(other)
+    yield namespace
+    namespace.kubectl("delete", "im", NAME, "--ignore-not-found")
+    namespace.kubectl("delete", "acceleratorclass", second)
+    narrow(before["spec"]["nodeSelector"])
+
+
+@pytest.fixture(scope="module")
+def scaled(two_classes: Namespace) -> Iterator[Scaled]:
+    """A model with a pod on each class, both under load, and an autoscaler that is content with two."""
+    model = inference_model(NAME, "magika.onnx", backends=["cpu"], replicas=2)
+    model["spec"]["accelerators"] = [{"class": each} for each in CLASSES]
+    model["spec"]["podTemplate"] = {
+        "volumes": [{"name": "load", "emptyDir": {"medium": "Memory"}}],
+        "volumeMounts": [{"name": "load", "mountPath": LOAD_FOLDER}],
+    }
+    two_classes.apply(model)
+    two_classes.wait_ready(NAME)
+    scaled = Scaled(two_classes)
+    scaled.put(FIRST_LOAD, scaled.pods())
+    average = eventually(scaled.loaded, METRICS_SECONDS, "the load in the metrics")
+    two_classes.apply(autoscaler(average * 5 // 4))
+    yield scaled
+    two_classes.kubectl("delete", "hpa", NAME)
+
+
+def autoscaler(target: int) -> dict[str, Any]:
+    """Return the documentation's autoscaler for the model, by memory: so many bytes in a pod."""
+    text = (REPOSITORY / "docs/resource.md").read_text()
+    blocks = [yaml.safe_load(part.partition("```")[0]) for part in text.split("```yaml\n")[1:]]
+    (found,) = [each for each in blocks if each["kind"] == "HorizontalPodAutoscaler"]
+    found["metadata"]["name"] = found["spec"]["scaleTargetRef"]["name"] = NAME
+    memory = {"name": "memory", "target": {"type": "AverageValue", "averageValue": str(target)}}
+    found["spec"] |= {
+        "minReplicas": 1,
+        "maxReplicas": 12,
+        "metrics": [{"type": "Resource", "resource": memory}],
+        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
+    }
+    return dict(found)
+
+
+def test_it_stays_where_the_metric_is_met(scaled: Scaled) -> None:
+    scaled.settles(counts(2, 1, 1))
+    conditions = {each["type"]: each for each in scaled.autoscaler()["conditions"]}
+    assert conditions["ScalingActive"]["status"] == "True"
+    assert conditions["ScalingActive"]["reason"] == "ValidMetricFound"
+    assert conditions["ScalingLimited"]["status"] == "False", "it is the metric that says 2"
+    assert scaled.decisions() == []
+
+
+def test_more_load_is_shared_by_more_pods_of_both_classes(scaled: Scaled) -> None:
+    before = sum(scaled.memory().values())
+    scaled.put(before * 9 // 16, scaled.pods())  # 3.4 times the target, then 4 with new pods' own
+    scaled.settles(counts(4, 2, 2))
+    # Metrics of one pod may come before the other's, hence a first step of one; never one beyond.
+    assert scaled.decisions() in ([4], [3, 4])
+
+
+def test_a_class_with_a_count_of_its_own_is_not_the_autoscalers(scaled: Scaled) -> None:
+    """Its pods keep their load: counted, they would hold the autoscaler at three."""
+    first, second = CLASSES
+    accelerators = [{"class": first}, {"class": second, "replicas": 2}]
+    spec = {"spec": {"replicas": 2, "accelerators": accelerators}}
+    scaled.namespace.kubectl("patch", "im", NAME, "--type=merge", "--patch", json.dumps(spec))
+    scaled.clear(scaled.pods(first))
+    scaled.settles(counts(1, 1, 2))
+    assert scaled.decisions()[-2:] == [4, 1]
