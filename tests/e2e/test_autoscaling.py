@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -22,11 +23,11 @@ from tests.e2e.harness import REPOSITORY, Namespace, eventually, inference_model
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 NAME: Final = "scaled"
+CONTAINER: Final = "server"
 CLASSES: Final = {"cpu": "node-1", "cpu-2": "node-2"}
 HOSTNAME: Final = "kubernetes.io/hostname"
 LOAD_FOLDER: Final = "/load"
-FIRST_LOAD: Final = 128 * 2**20  # bytes in each pod: more than a pod itself takes
-METRICS_SECONDS: Final = 60  # a kubelet's look at its containers, and metrics-server's at kubelets
+FIRST_LOAD: Final = 160 * 2**20  # bytes in each pod: a server takes about as many by itself
 SELECTOR: Final = f"enginewright.dev/model={NAME},enginewright.dev/component=serve"
 
 
@@ -74,29 +75,37 @@ class Scaled:
             self._execute(pod, f"rm -f {LOAD_FOLDER}/*")
 
     def _execute(self, pod: str, command: str) -> None:
-        self.namespace.kubectl("exec", pod, "--container", "server", "--", "sh", "-c", command)
+        self.namespace.kubectl("exec", pod, "--container", CONTAINER, "--", "sh", "-c", command)
 
-    def memory(self) -> dict[str, int]:
-        """Return what metrics-server says of each pod."""
+    def memory(self) -> int:
+        """Return what metrics-server says of the servers, on average, once it has looked at all of them again."""
+        since = datetime.now(UTC)
         path = f"/apis/metrics.k8s.io/v1beta1/namespaces/{self.namespace.name}/pods"
         query = SELECTOR.replace("=", "%3D").replace(",", "%2C")
-        found = json.loads(self.namespace.kubectl("get", "--raw", f"{path}?labelSelector={query}"))
-        return {
-            each["metadata"]["name"]: sum(
-                int(parse_quantity(one["usage"]["memory"])) for one in each["containers"]
-            )
-            for each in found["items"]
-        }
 
-    def loaded(self) -> int:
-        """Return the average of all pods; 0 while some are not known, or not with their load."""
-        found = self.memory()
-        known = found.keys() == set(self.pods()) and min(found.values()) > FIRST_LOAD
-        return sum(found.values()) // len(found) if known else 0
+        def known() -> list[int]:
+            raw = self.namespace.kubectl("get", "--raw", f"{path}?labelSelector={query}")
+            used = {
+                pod["metadata"]["name"]: int(parse_quantity(container["usage"]["memory"]))
+                for pod in json.loads(raw)["items"]
+                for container in pod["containers"]
+                if container["name"] == CONTAINER
+                and datetime.fromisoformat(pod["timestamp"]) > since
+            }
+            pods = self.pods()
+            return [used[each] for each in pods] if used.keys() >= set(pods) else []
+
+        found = eventually(known, 60, "metrics of all servers")
+        return sum(found) // len(found)
 
     def autoscaler(self) -> dict[str, Any]:
         """Return the autoscaler's status."""
         return dict(self.namespace.get("hpa", NAME).get("status", {}))
+
+    def target(self) -> int:
+        """Return what the autoscaler is to have in a pod."""
+        (metric,) = self.namespace.get("hpa", NAME)["spec"]["metrics"]
+        return int(parse_quantity(metric["containerResource"]["target"]["averageValue"]))
 
     def decisions(self) -> list[int]:
         """Return every count that the autoscaler has asked for, in its order."""
@@ -108,11 +117,14 @@ class Scaled:
 
     def settles(self, expected: Counts) -> None:
         """Wait for the counts, then until the autoscaler has looked at all these pods several times: they stay."""
-        eventually(lambda: self.counts() == expected, 120, f"{expected}, not {self.counts()}")
-        known = lambda: self.memory().keys() == set(self.pods())  # noqa: E731
-        eventually(known, METRICS_SECONDS, "the metrics of all pods")
-        time.sleep(3 * AUTOSCALER_SYNC_SECONDS)
-        assert self.counts() == expected
+        try:
+            eventually(lambda: self.counts() == expected, 120, str(expected))
+            self.memory()
+            time.sleep(3 * AUTOSCALER_SYNC_SECONDS)
+            assert self.counts() == expected
+        except AssertionError as error:
+            described = self.namespace.kubectl("describe", "hpa", NAME)
+            raise AssertionError(f"{error}\n{self.counts()}\n{described}") from None
 
     def counts(self) -> Counts:
         model, autoscaler = self.namespace.get("im", NAME), self.autoscaler()
@@ -165,8 +177,9 @@ def scaled(two_classes: Namespace) -> Iterator[Scaled]:
     two_classes.wait_ready(NAME)
     scaled = Scaled(two_classes)
     scaled.put(FIRST_LOAD, scaled.pods())
-    average = eventually(scaled.loaded, METRICS_SECONDS, "the load in the metrics")
-    two_classes.apply(autoscaler(average * 5 // 4))
+    two_classes.apply(
+        autoscaler(scaled.memory() * 7 // 5)
+    )  # two pods have 1.4 times what one is to have
     yield scaled
     two_classes.kubectl("delete", "hpa", NAME)
 
@@ -177,11 +190,14 @@ def autoscaler(target: int) -> dict[str, Any]:
     blocks = [yaml.safe_load(part.partition("```")[0]) for part in text.split("```yaml\n")[1:]]
     (found,) = [each for each in blocks if each["kind"] == "HorizontalPodAutoscaler"]
     found["metadata"]["name"] = found["spec"]["scaleTargetRef"]["name"] = NAME
-    memory = {"name": "memory", "target": {"type": "AverageValue", "averageValue": str(target)}}
+    (metric,) = found["spec"]["metrics"]
+    metric["containerResource"] |= {
+        "name": "memory",
+        "target": {"type": "AverageValue", "averageValue": str(target)},
+    }
     found["spec"] |= {
         "minReplicas": 1,
         "maxReplicas": 12,
-        "metrics": [{"type": "Resource", "resource": memory}],
         "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
     }
     return dict(found)
@@ -197,8 +213,8 @@ def test_it_stays_where_the_metric_is_met(scaled: Scaled) -> None:
 
 
 def test_more_load_is_shared_by_more_pods_of_both_classes(scaled: Scaled) -> None:
-    before = sum(scaled.memory().values())
-    scaled.put(before * 9 // 16, scaled.pods())  # 3.4 times the target, then 4 with new pods' own
+    # Then it is 3.3 times the target, and about 4 with what two more servers take by themselves.
+    scaled.put(scaled.target() * 20 // 21, scaled.pods())
     scaled.settles(counts(4, 2, 2))
     # Metrics of one pod may come before the other's, hence a first step of one; never one beyond.
     assert scaled.decisions() in ([4], [3, 4])

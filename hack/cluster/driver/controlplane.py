@@ -19,7 +19,7 @@ from driver.layout import (
 from driver.processes import Processes, run
 
 # Kubernetes' 15 s, and metrics-server's, are for large clusters: here somebody waits for an autoscaler.
-AUTOSCALER_SYNC_SECONDS = 5
+AUTOSCALER_SYNC_SECONDS = 3
 _METRICS_SECONDS = 10  # the least that metrics-server takes
 
 _SERVER_NAMES = (
