@@ -151,8 +151,39 @@ def test_a_build_that_needs_a_device_waits_for_one_and_says_so(ahead: Namespace)
         ahead.kubectl("delete", "im", "on-device", "--ignore-not-found")
 
 
-def _holder(namespace: Namespace) -> dict[str, Any]:
-    """Return a pod that takes all devices, as another team's would."""
+def test_under_recreate_pods_leave_the_last_device_to_a_build_and_come_back(
+    ahead: Namespace,
+) -> None:
+    """The build gets the device that serves; it fails here, for there is no driver."""
+    set_class(ahead, aheadOfTime=False, backends=["tensorrt-rtx", "cpu"])
+    wanted = inference_model(
+        "last-device", "magika.onnx", on=CLASS, backends=["cpu"], rollout={"strategy": "Recreate"}
+    )
+    try:
+        ahead.apply(wanted)
+        ahead.wait_ready("last-device", 240)
+        ahead.apply(_holder(ahead, GPUS - 1))
+        ahead.kubectl("wait", "--for=condition=Ready", "pod/holder", "--timeout=90s")
+        wanted["spec"]["backends"] = ["tensorrt-rtx"]
+        ahead.apply(wanted)
+        blocked = ahead.wait_condition("last-device", "Ready", "False", "CapacityBlocked", 180)
+        assert "the pods of l4 give way to it" in blocked["message"]
+        (name,) = engines_of(ahead, "last-device")
+        ahead.wait_condition("last-device", "EnginesReady", "False", "DriverMissing", 240)
+        pods = ahead.items("pods", f"{NAMED}=engine,enginewright.dev/engine={name}")
+        assert {pod["spec"].get("nodeName") for pod in pods} >= {"node-2"}
+        ahead.kubectl("delete", "ieng", name)
+        wanted["spec"]["backends"] = ["cpu"]
+        ahead.apply(wanted)
+        ahead.wait_ready("last-device", 120)
+    finally:
+        set_class(ahead, aheadOfTime=True, backends=["tensorrt-rtx", "cuda"])
+        ahead.kubectl("delete", "pod", "holder", "--ignore-not-found", "--force")
+        ahead.kubectl("delete", "im", "last-device", "--ignore-not-found")
+
+
+def _holder(namespace: Namespace, devices: int = GPUS) -> dict[str, Any]:
+    """Return a pod that takes devices, as another team's would."""
     server = namespace.items("pods", f"{NAMED}=serve")[0]["spec"]
     return {
         "apiVersion": "v1",
@@ -166,7 +197,7 @@ def _holder(namespace: Namespace) -> dict[str, Any]:
                     "image": server["containers"][0]["image"],
                     "command": ["sleep", "600"],
                     "securityContext": server["containers"][0]["securityContext"],
-                    "resources": {"limits": {"nvidia.com/gpu": str(GPUS)}},
+                    "resources": {"limits": {"nvidia.com/gpu": str(devices)}},
                 }
             ],
         },

@@ -145,6 +145,12 @@ class EngineReference(ApiModel):
     name: Annotated[str, Field(max_length=253)]
     """Name of the InferenceEngine: `kubectl describe ieng NAME`."""
 
+    freed_at: datetime | None = None
+    """When the class's pods gave way to the build, which needs their device; rollout.strategy Recreate allows it."""
+
+    freed_for: Annotated[int, INT32] = 0
+    """Attempt of the build to which they gave way."""
+
 
 class ServingClass(ApiModel):
     """One class of accelerator that serves."""

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from enginewright.api.conditions import (
+    Condition,
     ConditionStatus,
     ConditionType,
     StatusReason,
@@ -78,14 +79,16 @@ def status_of(engine: InferenceEngine, standing: Standing, now: datetime) -> Inf
 
 def told(engine: InferenceEngine, status: InferenceEngineStatus) -> tuple[EventIntent, ...]:
     """Return an Event where the reason of Ready has changed."""
-    before, now = (
-        next((each for each in conditions if each.type == ConditionType.READY), None)
-        for conditions in (engine.status.conditions, status.conditions)
-    )
+    before, now = map(ready_condition, (engine.status, status))
     if now is None or (before and (before.status, before.reason) == (now.status, now.reason)):
         return ()
     kind = "Normal" if now.reason in _GOOD else "Warning"
     return (EventIntent(kind, now.reason, now.message),)
+
+
+def ready_condition(status: InferenceEngineStatus) -> Condition | None:
+    """Return the condition Ready; None: nobody has looked at the engine yet."""
+    return next((each for each in status.conditions if each.type == ConditionType.READY), None)
 
 
 def engine_facts(published: PublishedEngine) -> EngineFacts:

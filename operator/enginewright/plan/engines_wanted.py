@@ -6,13 +6,13 @@ would run elsewhere is refused before a pod of it starts.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC
 from typing import Any, Final
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.base import API_VERSION
-from enginewright.api.conditions import ConditionType, StatusReason
+from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_engine import (
     EngineBuild,
     EngineFacts,
@@ -33,6 +33,8 @@ from enginewright.manifests.placement import merged
 from enginewright.plan import pods
 from enginewright.plan.architecture import image_architecture
 from enginewright.plan.classes import device, matching
+from enginewright.plan.engine_status import ready_condition
+from enginewright.plan.giving_way import reference, seconds_left
 from enginewright.plan.outside import Outside, why_broken
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts, ObjectRef
@@ -65,6 +67,8 @@ class Engines:
     apply: tuple[dict[str, Any], ...] = ()
     delete: tuple[ObjectRef, ...] = ()
     facts: tuple[EngineFacts, ...] = ()
+    # seconds for which a class's pods leave their device to the build, by class
+    giving_way: Mapping[str, float] = field(default_factory=dict)
 
 
 def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
@@ -77,12 +81,13 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
     references: list[EngineReference] = []
     found: list[EngineFacts] = []
     waiting: list[tuple[str, str]] = []  # reason, message
+    giving_way: dict[str, float] = {}
     failure: EngineFailure | None = None
     for each in target.classes:
         spec = _spec(facts, target, prepared, each)
         name = engine_name(spec)
-        references.append(EngineReference(class_name=each.metadata.name, name=name))
         there = facts.engines.get(name)
+        references.append(reference(facts, each.metadata.name, there, name))
         if there is not None and _is_lost(facts, there):
             delete.append(
                 ObjectRef(API_VERSION, InferenceEngine.kind, facts.model.metadata.namespace, name)
@@ -102,7 +107,11 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
             apply.append(_engine(facts, kept))
         elif there.status.failure and there.status.failure.lasting:
             failure = failure or _failed(there, each.metadata.name)
-        waiting.append(_progress(there, each.metadata.name))
+        reason, message = _progress(there, each.metadata.name)
+        if (left := seconds_left(facts, references[-1], there)) is not None:
+            giving_way[each.metadata.name] = left
+            message = f"{message}; the pods of {each.metadata.name} give way to it, as rollout.strategy Recreate allows"
+        waiting.append((reason, message))
     return Engines(
         needed=True,
         keys=keys,
@@ -114,6 +123,7 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
         apply=tuple(apply),
         delete=tuple(delete),
         facts=tuple(found),
+        giving_way=giving_way,
     )
 
 
@@ -184,9 +194,7 @@ def _is_to_be_placed(facts: Facts, there: InferenceEngine, spec: InferenceEngine
 
 def _is_lost(facts: Facts, there: InferenceEngine) -> bool:
     """Tell whether a pod that is to serve the engine found it gone since it was built."""
-    ready = next(
-        (each for each in there.status.conditions if each.type == ConditionType.READY), None
-    )
+    ready = ready_condition(there.status)
     if there.status.engine is None or ready is None or ready.status != "True":
         return False
     serving = {
@@ -224,14 +232,7 @@ def _failed(there: InferenceEngine, accelerator_class: str) -> EngineFailure:
 
 
 def _progress(there: InferenceEngine | None, accelerator_class: str) -> tuple[str, str]:
-    ready = next(
-        (
-            each
-            for each in (there.status.conditions if there else ())
-            if each.type == ConditionType.READY
-        ),
-        None,
-    )
+    ready = ready_condition(there.status) if there else None
     if ready is None:
         return StatusReason.BUILDING, f"the engine for {accelerator_class} is next"
     return ready.reason, f"the engine for {accelerator_class}: {ready.message}"

@@ -1,6 +1,7 @@
 """The decision, read from top to bottom: resolve, prepare, build engines, roll out, tell."""
 
 from datetime import UTC
+from math import isfinite
 from typing import Any
 
 from enginewright.api.conditions import (
@@ -59,7 +60,8 @@ def plan(facts: Facts) -> Plan:
         if outcome.prepared and engines and engines.complete
         else None
     )
-    rollout = roll_out(facts, wanted, preparing.source)
+    giving_way = engines.giving_way if engines else {}
+    rollout = roll_out(facts, wanted, preparing.source, giving_way)
     return _carry_out(facts, preparing, None, engines, rollout)
 
 
@@ -100,8 +102,14 @@ def _carry_out(
             mode="json", by_alias=True, exclude_none=True, exclude_defaults=True
         ),
         events=_events(facts, status),
-        requeue_after=min((one.requeue_after for one in jobs if one.requeue_after), default=None),
+        requeue_after=_requeue_after(jobs, engines),
     )
+
+
+def _requeue_after(jobs: list[Outcome], engines: Engines | None) -> float | None:
+    waits = [one.requeue_after for one in jobs if one.requeue_after]
+    waits += [each for each in (engines.giving_way.values() if engines else ()) if isfinite(each)]
+    return min(waits, default=None)
 
 
 def _store(facts: Facts, outcome: Outcome | None) -> tuple[dict[str, Any], ...]:

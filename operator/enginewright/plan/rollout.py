@@ -121,8 +121,16 @@ def _unusual(asked: str | None, usual: int) -> int | None:
     return None if seconds == usual else seconds
 
 
-def roll_out(facts: Facts, wanted: Snapshot | None, source: SourceState | None = None) -> Rollout:
-    """Return what is to serve: `wanted` when there is one and nothing holds it, else what was."""
+def roll_out(
+    facts: Facts,
+    wanted: Snapshot | None,
+    source: SourceState | None = None,
+    giving_way: Collection[str] = (),
+) -> Rollout:
+    """Return what is to serve: `wanted` when there is one and nothing holds it, else what was.
+
+    Classes in `giving_way` have no pods for now.
+    """
     known = {each.revision: each.kept for each in facts.revisions if each.kept}
     asked_for = _revision(facts, known, wanted, source) if wanted else None
     held_back = facts.model.spec.rollout.paused
@@ -132,7 +140,10 @@ def roll_out(facts: Facts, wanted: Snapshot | None, source: SourceState | None =
     name = asked_for.name if asked_for else None
     if applied is None:
         return Rollout(name, None, 0, ready, facts.model.status.serving, None)
-    counts = _counts(facts, applied, deployments)
+    counts = {
+        name: 0 if name in giving_way else count
+        for name, count in _counts(facts, applied, deployments).items()
+    }
     progress = _progress(facts, applied, deployments, counts)
     kept = {deployments[name].name for name in counts if name in deployments}
     gone = [each for each in facts.deployments if each.name not in kept]
