@@ -166,8 +166,12 @@ def test_under_recreate_pods_leave_the_last_device_to_a_build_and_come_back(
         ahead.kubectl("wait", "--for=condition=Ready", "pod/holder", "--timeout=90s")
         wanted["spec"]["backends"] = ["tensorrt-rtx"]
         ahead.apply(wanted)
-        blocked = ahead.wait_condition("last-device", "Ready", "False", "CapacityBlocked", 180)
-        assert "the pods of l4 give way to it" in blocked["message"]
+
+        def gives_way() -> bool:
+            message = ahead.condition("last-device", "Ready")["message"]
+            return "the pods of l4 give way to it" in message
+
+        eventually(gives_way, 180, "the device for the build")
         (name,) = engines_of(ahead, "last-device")
         ahead.wait_condition("last-device", "EnginesReady", "False", "DriverMissing", 240)
         pods = ahead.items("pods", f"{NAMED}=engine,enginewright.dev/engine={name}")

@@ -151,6 +151,9 @@ class EngineReference(ApiModel):
     freed_for: Annotated[int, INT32] = 0
     """Attempt of the build to which they gave way."""
 
+    returned: bool = False
+    """Whether they have come back: they give way to a pod of the build once."""
+
 
 class ServingClass(ApiModel):
     """One class of accelerator that serves."""

@@ -87,7 +87,7 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
         spec = _spec(facts, target, prepared, each)
         name = engine_name(spec)
         there = facts.engines.get(name)
-        references.append(reference(facts, each.metadata.name, there, name))
+        references.append(reference(facts, each, there, name))
         if there is not None and _is_lost(facts, there):
             delete.append(
                 ObjectRef(API_VERSION, InferenceEngine.kind, facts.model.metadata.namespace, name)

@@ -1,38 +1,53 @@
 """When serving pods give their device to the build of the engine that is to replace them.
 
 Where the only device of a class serves, an update would wait for ever. `rollout.strategy: Recreate`
-allows downtime, so the pods end for as long as the build runs: once for each pod of it, and not for
-long where that frees nothing.
+allows downtime, so the class's pods end for as long as the build runs on their device, and for a few
+minutes at most where it does not get it. They are counted as asked for all the while: nothing that
+follows from a complete rollout follows from their absence.
 """
 
 from datetime import UTC, timedelta
+from math import inf
 from typing import Final
 
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import EngineReference
+from enginewright.api.scalars import duration
 from enginewright.contract.reasons import Reason
+from enginewright.manifests.deployment import GRACE_SECONDS
+from enginewright.plan.classes import matching
 from enginewright.plan.engine_status import ready_condition
 from enginewright.plan.types import Facts
 
-IN_VAIN: Final = timedelta(minutes=5)  # for pods to end and the scheduler to see it
+IN_VAIN: Final = timedelta(minutes=5)  # for the scheduler to see it, once the pods have ended
 
 
 def reference(
-    facts: Facts, accelerator: str, engine: InferenceEngine | None, name: str
+    facts: Facts, accelerator: AcceleratorClass, engine: InferenceEngine | None, name: str
 ) -> EngineReference:
     """Return the reference to a class's engine; it remembers that pods gave way to its build."""
-    new = EngineReference(class_name=accelerator, name=name)
-    if engine is None or facts.model.spec.rollout.strategy != "Recreate":
+    own = accelerator.metadata.name
+    new = EngineReference(class_name=own, name=name)
+    rollout = facts.model.spec.rollout
+    if engine is None or rollout.strategy != "Recreate" or rollout.paused:
         return new
-    known = next((each for each in facts.model.status.engines if each.name == name), new)
+    known = next(
+        (
+            each
+            for each in facts.model.status.engines
+            if (each.class_name, each.name) == (own, name)
+        ),
+        new,
+    )
     if known.freed_at and known.freed_for == engine.status.attempt:
         failure = engine.status.failure
         if not (failure and failure.time and failure.time > known.freed_at):
-            return known
-    has_pods = any(
-        each.accelerator_class == accelerator and each.asked for each in facts.deployments
-    )
-    if not (has_pods and _is_blocked(engine)):
+            is_over = seconds_left(facts, known, engine) is None
+            return known.model_copy(update={"returned": True}) if is_over else known
+    has_pods = any(each.accelerator_class == own and each.asked for each in facts.deployments)
+    if not (has_pods and _is_blocked(engine) and matching(accelerator, facts.nodes)):
         return new
     now = facts.now.astimezone(UTC).replace(microsecond=0)
     return new.model_copy(update={"freed_at": now, "freed_for": engine.status.attempt})
@@ -41,13 +56,22 @@ def reference(
 def seconds_left(
     facts: Facts, given: EngineReference, engine: InferenceEngine | None
 ) -> float | None:
-    """Return for how long the class's pods give way from now on; None: they do not."""
-    if given.freed_at is None or engine is None or not _is_under_way(engine):
+    """Return for how long the class's pods stay away from now on; None: they do not.
+
+    What is not in the status yet is not acted upon: pods would come and go while it cannot be written.
+    """
+    if given.freed_at is None or given.returned or given not in facts.model.status.engines:
         return None
-    if not _is_blocked(engine):
-        return float("inf")  # it builds
-    left = (given.freed_at + IN_VAIN - facts.now).total_seconds()
-    return left if left > 0 else None
+    if engine is None or not _is_under_way(engine):
+        return None
+    ready = ready_condition(engine.status)
+    if ready and ready.reason == StatusReason.BUILDING:
+        return inf  # its pod has a node; for how long it may run is the build's own limit
+    grace = facts.model.spec.serving.termination_grace_period
+    ending = duration(grace) if grace else timedelta(seconds=GRACE_SECONDS)
+    left = given.freed_at + ending + IN_VAIN - facts.now
+    is_sane = left <= ending + IN_VAIN  # else the clock has gone back
+    return left.total_seconds() if is_sane and left > timedelta() else None
 
 
 def _is_blocked(engine: InferenceEngine) -> bool:

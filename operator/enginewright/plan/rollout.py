@@ -140,10 +140,7 @@ def roll_out(
     name = asked_for.name if asked_for else None
     if applied is None:
         return Rollout(name, None, 0, ready, facts.model.status.serving, None)
-    counts = {
-        name: 0 if name in giving_way else count
-        for name, count in _counts(facts, applied, deployments).items()
-    }
+    counts = _counts(facts, applied, deployments)
     progress = _progress(facts, applied, deployments, counts)
     kept = {deployments[name].name for name in counts if name in deployments}
     gone = [each for each in facts.deployments if each.name not in kept]
@@ -154,7 +151,7 @@ def roll_out(
         ready_replicas=ready,
         serving=_serving(facts, applied, progress, known, deployments, counts),
         progress=progress,
-        apply=tuple(_objects(facts, applied, deployments, counts)),
+        apply=tuple(_objects(facts, applied, deployments, _without(counts, giving_way))),
         delete=(
             *(_removals(facts, gone) if progress.complete else ()),
             *_other_budgets(facts),
@@ -239,9 +236,15 @@ def _counts(
     return {
         name: counts[name]
         if name in counts
-        else now.get(name, before.get(name, spec.replicas))  # it is replaced: as it is till then
+        # it is replaced: as it is till then, or was before it gave way to a build
+        else now.get(name) or before.get(name, now.get(name, spec.replicas))
         for name in names
     }
+
+
+def _without(counts: Mapping[str, int], giving_way: Collection[str]) -> dict[str, int]:
+    """Return the counts with no pods for classes that leave their devices to a build."""
+    return {name: 0 if name in giving_way else count for name, count in counts.items()}
 
 
 def _objects(
