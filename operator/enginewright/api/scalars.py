@@ -7,7 +7,7 @@ Numbers travel as strings where Kubernetes forbids floats. Each grammar is a CEL
 import math
 import re
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Annotated, Final, TypeAlias
 
@@ -178,3 +178,8 @@ def duration(text: str) -> timedelta:
         raise ValueError(f"{text!r} is no duration: {DURATION_RULE.message}")
     parts = re.findall("([0-9]+)([hms])", text)
     return timedelta(seconds=sum(int(count) * _UNITS[unit] for count, unit in parts))
+
+
+def whole_second(moment: datetime) -> datetime:
+    """Return a moment as a status holds it: in UTC, without fractions of a second."""
+    return moment.astimezone(UTC).replace(microsecond=0)

@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar
 
 from enginewright.api.conditions import StatusReason
 from enginewright.api.job_failure import JobFailure
+from enginewright.api.scalars import whole_second
 from enginewright.contract.reasons import (
     REMEDIES,
     SELDOM_PASSES,
@@ -290,7 +291,7 @@ def _remembered(
         stage=stage,
         reason=reason,
         message=f"{message}; given up after {attempts} attempts" if given_up else message,
-        time=now.astimezone(UTC).replace(microsecond=0),
+        time=whole_second(now),
         attempts=attempts,
         lasting=given_up or _is_lasting(work, reason),
     )

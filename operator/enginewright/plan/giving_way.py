@@ -6,7 +6,7 @@ minutes at most where it does not get it. They are counted as asked for all the 
 follows from a complete rollout follows from their absence.
 """
 
-from datetime import UTC, timedelta
+from datetime import timedelta
 from math import inf
 from typing import Final
 
@@ -14,7 +14,7 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import EngineReference
-from enginewright.api.scalars import duration
+from enginewright.api.scalars import duration, whole_second
 from enginewright.contract.reasons import Reason
 from enginewright.manifests.deployment import GRACE_SECONDS
 from enginewright.plan.classes import matching
@@ -49,7 +49,7 @@ def reference(
     has_pods = any(each.accelerator_class == own and each.asked for each in facts.deployments)
     if not (has_pods and _is_blocked(engine) and matching(accelerator, facts.nodes)):
         return new
-    now = facts.now.astimezone(UTC).replace(microsecond=0)
+    now = whole_second(facts.now)
     return new.model_copy(update={"freed_at": now, "freed_for": engine.status.attempt})
 
 

@@ -7,13 +7,13 @@ are known: in the status for the spec of now, in the revisions for those that it
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.api.inference_model_status import FetchedSource, Pin, Prepared, SourceState
 from enginewright.api.job_failure import JobFailure
-from enginewright.api.scalars import duration
+from enginewright.api.scalars import duration, whole_second
 from enginewright.contract.keys import sha256_text
 from enginewright.manifests.labels import REFRESH
 from enginewright.manifests.snapshot import KeptSource
@@ -106,7 +106,7 @@ def fetched(facts: Facts, prepared: Prepared, data: Mapping[str, str], refresh: 
         earlier=tuple(earlier[:_EARLIER]),
         refreshes=before.refreshes + (refresh != before.refresh),
         requested=_asked(facts) or before.requested if refresh else before.requested,
-        looked_at=_second(facts.now),
+        looked_at=whole_second(facts.now),
     )
 
 
@@ -116,7 +116,7 @@ def given_up(facts: Facts, source: SourceState, failure: JobFailure) -> SourceSt
         update={
             "requested": _asked(facts) or source.requested,
             "refreshes": source.refreshes + 1,
-            "looked_at": _second(facts.now),
+            "looked_at": whole_second(facts.now),
             "refreshing": None,
             "failure": failure,
         }
@@ -125,10 +125,6 @@ def given_up(facts: Facts, source: SourceState, failure: JobFailure) -> SourceSt
 
 def _places(pins: Iterable[Pin]) -> tuple[tuple[str, str, str], ...]:
     return tuple((pin.name, *_address(pin)) for pin in pins)
-
-
-def _second(moment: datetime) -> datetime:
-    return moment.astimezone(UTC).replace(microsecond=0)
 
 
 def _addresses(spec: InferenceModelSpec) -> dict[str, tuple[str, str]]:
