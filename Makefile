@@ -10,6 +10,8 @@ IN_TWO := --numprocesses 2 --dist loadfile
 # one more than the processors of the smallest machine: many integration tests wait for processes
 IN_THREE := --numprocesses 3 --dist loadfile
 PYTHON_SOURCES := operator runtime_image tests hack
+# thousands of processes import the same modules, which are compiled once
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test images checked unit integration lint bench format crds docs site dashboards venv clean
 

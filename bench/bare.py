@@ -49,19 +49,19 @@ class Cost:
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Cost:
-    """Run a command to its end. Raises RuntimeError, with its last words, when it fails."""
-    with tempfile.TemporaryFile() as words:
+    """Run a command to its end. Raises RuntimeError, with its last output, when it fails."""
+    with tempfile.TemporaryFile() as output:
         began = time.monotonic()
         process = subprocess.Popen(
-            command, stdout=words, stderr=words, env={**os.environ, **(environment or {})}
+            command, stdout=output, stderr=output, env={**os.environ, **(environment or {})}
         )
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.monotonic() - began
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
-            words.seek(0)
-            told = words.read().decode(errors="replace")[-2000:]
+            output.seek(0)
+            text = output.read().decode(errors="replace")[-2000:]
             raise RuntimeError(
-                f"{' '.join(command)[:200]} ended with {process.returncode}:\n{told}"
+                f"{' '.join(command)[:200]} ended with {process.returncode}:\n{text}"
             )
     return Cost(seconds, usage.ru_maxrss * 1024)

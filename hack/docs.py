@@ -1,33 +1,51 @@
-"""Writes the tables of docs/ that the code decides, or checks that they are written.
+"""Writes what the code decides into docs/ and the alerts, or checks that it is written.
 
 A page holds `<!-- hack/docs: NAME ARGUMENT... -->` where a table begins and `<!-- /hack/docs -->`
 where it ends. What lies between is replaced; everything else on the page is written by hand.
+An alert holds `# hack/docs: remedy REASON...` above a remedy that is one of `REMEDIES`, or that
+depends on the label `reason`; what follows `else` there is for all other reasons.
 """
 
 import argparse
 import difflib
+import inspect
 import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from enginewright.api.conditions import ConditionType, StatusReason
 from enginewright.api.crds import definitions
+from enginewright.api.inference_model import Serving
+from enginewright.contract.engines import LIBRARIES, PROVIDERS
+from enginewright.contract.execution import Execution
+from enginewright.contract.images import DEVICE_BACKENDS
+from enginewright.contract.precisions import LEAST, RUNS
 from enginewright.contract.reasons import REMEDIES, SELDOM_PASSES, ExitCode, Reason, exit_code
-from enginewright.controller.cache import Cache
+from enginewright.contract.task import Precision
+from enginewright.contract.verdict import FallbackVerdict, Verdict
+from enginewright.controller.cache import ObjectCache
 from enginewright.controller.loop import LoopMetrics
 from enginewright.controller.metrics import EngineMetrics, ModelCollector
 from enginewright.controller.settings import SettingsDocument, StoreSettings
 from enginewright.controller.verdicts import poll_counter
 from enginewright.kube.metrics import RestMetrics
-from enginewright_cli.plan.foreseen import Forecast, Step
+from enginewright_cli.inspect.result import EngineInspection, Fit, InspectedFile
+from enginewright_cli.plan.result import ClassPlan, Difference, Forecast, PlanStep, Refusal
 from enginewright_cli.preflight.config import ModelEntry
 from enginewright_cli.preflight.schema import descriptions
 from enginewright_cli.preflight.schema import schema as preflight_schema
+from enginewright_runtime.graph.shape_nodes import ARITHMETIC
+from enginewright_runtime.proof.parity.tolerances import DEFAULTS as TOLERANCES
+from enginewright_runtime.proof.parity.tolerances import ROUNDING, Tolerance
 from enginewright_runtime.rules.table import RULES
+from enginewright_runtime.serve.server.encode import JSON_ELEMENTS
 from enginewright_runtime.serve.server.metrics import Metrics as ServerMetrics
+from enginewright_runtime.serve.server.settings import MIB, ServerSettings
 from enginewright_runtime.serve.sidecar.metrics import FAMILIES
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
@@ -39,6 +57,10 @@ ACTION: Final = ROOT / ".github/actions/preflight/action.yml"
 _BLOCK: Final = re.compile(
     r"(<!-- hack/docs: ([^>]*?) -->\n).*?(\n?<!-- /hack/docs -->)", re.DOTALL
 )
+RULES_TEST: Final = ROOT / "hack/monitoring/rules.test.yaml"
+REMEDY: Final = re.compile(
+    r"^( +# hack/docs: remedy ([^\n]+)\n)( +)remedy: .*?(?=^ +runbook: )", re.DOTALL | re.MULTILINE
+)
 _REFUSED: Final = re.compile(r"This version refuses it\.|This version takes only \w+\.")
 
 Schema = dict[str, Any]
@@ -49,7 +71,7 @@ def table(heading: Sequence[str], rows: Rows) -> str:
     """Return a Markdown table."""
     lines = ["| " + " | ".join(map(_cell, line)) + " |" for line in (heading, *rows)]
     lines.insert(1, "|---" * len(heading) + "|")
-    return "\n".join(lines).replace("|  |", "| |")
+    return re.sub(r"\|  (?=\|)", "| ", "\n".join(lines))
 
 
 def _cell(text: str) -> str:
@@ -71,6 +93,25 @@ def reasons() -> str:
 
     rows = ((reason, again(reason), REMEDIES[reason]) for reason in Reason)
     return table(("reason", "tried again", "remedy"), rows)
+
+
+def status_reasons() -> str:
+    """Return the operator's own reasons, with the comment beside each."""
+    return table(("reason", "meaning"), sorted(_commented(StatusReason)))
+
+
+def condition_types() -> str:
+    """Return the conditions of an InferenceModel, with the comment beside each."""
+    return table(
+        ("type", "when True"), ((code(name), about) for name, about in _commented(ConditionType))
+    )
+
+
+def _commented(names: type[StrEnum]) -> list[tuple[str, str]]:
+    found = re.findall(r'= \(?\s*"(\w+)"  # (.+)', inspect.getsource(names))
+    if [name for name, _ in found] != list(names):
+        raise ValueError(f"a {names.__name__} has no comment: say what it means beside it")
+    return found
 
 
 def remedies(*named: str) -> str:
@@ -95,7 +136,7 @@ def operator_metrics() -> str:
     RestMetrics(registry)
     RestMetrics(registry, "enginewright_lease")
     EngineMetrics(registry)
-    ModelCollector(Cache(), registry)
+    ModelCollector(ObjectCache(), registry)
     poll_counter(registry)
     return _metrics(_exposed(registry._collector_to_names))  # noqa: SLF001 - labels have no other way out
 
@@ -103,6 +144,48 @@ def operator_metrics() -> str:
 def server_metrics() -> str:
     """Return the server's metrics."""
     return _metrics(_exposed([ServerMetrics("", "")]), common={"model", "revision"})
+
+
+def server_limits() -> str:
+    """Return what the server allows."""
+    limits = ServerSettings()
+
+    def mebibytes(size: int) -> str:
+        return f"{size // MIB} MiB"
+
+    queue = Serving.model_fields["max_queue"].default
+    rate = f"{limits.transfer_rate // 1024} KiB"
+    rows = (
+        ("requests waiting for the model", f"`spec.serving.maxQueue`, {queue}; one more is a 503"),
+        (
+            "body",
+            f"{mebibytes(limits.body_bytes)}, or the largest request that the shape profiles admit, if that is more",
+        ),
+        ("JSON in a request", mebibytes(limits.json_bytes)),
+        ("elements of an output in JSON", f"{JSON_ELEMENTS:,}; more only in binary"),
+        (
+            "bodies read and not yet answered, in all",
+            f"{mebibytes(limits.inflight_bytes)}, or four of the largest",
+        ),
+        ("request line and headers", f"{limits.head_bytes // 1024} KiB"),
+        (
+            "connections",
+            f"{limits.connections}; beyond them inference gets 503, {limits.reserved_connections} more are kept for health and metrics, then the longest idle one is closed",
+        ),
+        (
+            "time for a head; idle connection",
+            f"{limits.head_seconds:g} s; {limits.idle_seconds:g} s",
+        ),
+        (
+            "time for a body or an answer",
+            f"{limits.transfer_grace:g} s, and one second for every {rate}",
+        ),
+        (
+            "age of a connection",
+            f"{limits.connection_age:g} s; then the next answer says `Connection: close`, to rebalance",
+        ),
+    )
+    return table(("", ""), rows)
 
 
 def sidecar_metrics() -> str:
@@ -226,8 +309,11 @@ def preflight(part: str) -> str:
 def configuration() -> str:
     """Return the keys of enginewright.toml."""
     rows = (
-        (code(name), words.removesuffix(".") + ("; only in `[[models]]`" if name == "path" else ""))
-        for name, words in descriptions(ModelEntry).items()
+        (
+            code(name),
+            meaning.removesuffix(".") + ("; only in `[[models]]`" if name == "path" else ""),
+        )
+        for name, meaning in descriptions(ModelEntry).items()
     )
     return table(("key", "meaning"), rows)
 
@@ -242,15 +328,78 @@ def action_inputs() -> str:
     return table(("input", "default", "meaning"), rows)
 
 
-def forecast(of: str) -> str:
-    """Return the fields of `plan --json`."""
-    models: dict[str, type[BaseModel]] = {"model": Forecast, "step": Step}
-    model = models[of]
-    rows = (
-        (code(field.alias or name), str(field.description).removesuffix("."))
-        for name, field in model.model_fields.items()
-    )
+def messages(name: str) -> str:
+    """Return the fields of one answer in JSON."""
+    models: dict[str, type[BaseModel]] = {
+        each.__name__: each
+        for each in (
+            *(Execution, Verdict, FallbackVerdict, EngineInspection, InspectedFile, Fit),
+            *(Forecast, PlanStep, Refusal, ClassPlan, Difference),
+        )
+    }
+    rows = ((code(field), about) for field, about in descriptions(models[name]).items())
     return table(("field", "meaning"), rows)
+
+
+def precisions() -> str:
+    """Return which backend runs which precision, from which compute capability on."""
+
+    def cell(precision: Precision, backend: str) -> str:
+        if precision not in RUNS[backend]:
+            return "no"
+        least = LEAST.get(precision)
+        return ".".join(map(str, least)) if least and backend in DEVICE_BACKENDS else "yes"
+
+    named: tuple[Precision, ...] = ("FP16", "BF16", "INT8", "FP8")
+    rows = ((each, *(cell(each, backend) for backend in RUNS)) for each in named)
+    return table(("", *map(code, RUNS)), rows)
+
+
+def devices() -> str:
+    """Return what NVIDIA's libraries build for, and what ONNX Runtime's providers serve."""
+
+    def row(backend: str) -> Sequence[str]:
+        library, provider = LIBRARIES.get(backend), PROVIDERS[backend]
+        built = str(library.capabilities) if library else "no engine"
+        served = provider.capabilities or (library.capabilities if library else "")
+        parts = "of parts too" if provider.loads_parts else "of whole models only"
+        types = ", ".join(sorted(provider.types)) if provider.types else "all"
+        return code(backend), built, str(served), parts if library else "no engine", types
+
+    heading = ("backend", "builds for", "serves on", "loads engines", "inputs and outputs of")
+    return table(heading, map(row, PROVIDERS))
+
+
+def tolerances() -> str:
+    """Return what an output is allowed, by precision."""
+    heading = (
+        *("", "share of elements", "within, of value + largest", "all within, of largest more"),
+        *("cosine", "top-1", "integers, booleans, strings equal", "zero"),
+    )
+    named = {**TOLERANCES, "FP32, converted against source": ROUNDING}
+    return table(heading, (_tolerance(name, each) for name, each in named.items()))
+
+
+def _tolerance(name: str, each: Tolerance) -> Sequence[str]:
+    return (
+        name,
+        _percent(1 - each.outliers),
+        f"{_percent(each.rtol)} + {_percent(each.scale)}",
+        _percent(each.outlier_size),
+        f"{each.cosine:g}",
+        _percent(each.top1 or 0),
+        _percent(1 - each.unequal),
+        f"{each.zero:g}",
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.4g}%"
+
+
+def shape_operators() -> str:
+    """Return the operators that may be shape arithmetic."""
+    return ", ".join(sorted(ARITHMETIC)) + "."
 
 
 def alerts() -> str:
@@ -274,38 +423,64 @@ def alerts() -> str:
 TABLES: Final[dict[str, Callable[..., str]]] = {
     "action-inputs": action_inputs,
     "alerts": alerts,
+    "condition-types": condition_types,
     "configuration": configuration,
+    "devices": devices,
     "fields": fields,
-    "forecast": forecast,
+    "messages": messages,
     "operator-metrics": operator_metrics,
+    "precisions": precisions,
     "preflight": preflight,
     "reasons": reasons,
     "remedies": remedies,
     "rules": rules,
+    "server-limits": server_limits,
     "server-metrics": server_metrics,
     "settings": settings,
+    "shape-operators": shape_operators,
     "sidecar-metrics": sidecar_metrics,
+    "status-reasons": status_reasons,
+    "tolerances": tolerances,
     "values": values,
 }
 
 
 def written(text: str) -> str:
-    """Return a page with its tables as the code has them."""
+    """Return a page or alerts with what the code decides."""
 
     def block(found: re.Match[str]) -> str:
         name, *arguments = found[2].split()
         return f"{found[1]}\n{TABLES[name](*arguments)}\n\n{found[3].lstrip()}"
 
-    return _BLOCK.sub(block, text)
+    def remedy(found: re.Match[str]) -> str:
+        return f"{found[1]}{found[3]}remedy: {_remedy(found[2], found[3])}\n"
+
+    return REMEDY.sub(remedy, _BLOCK.sub(block, text))
+
+
+def _remedy(named: str, indent: str) -> str:
+    """Return the YAML of an alert's remedy, which may depend on the alert's label `reason`."""
+    names, _, other = named.partition(" else ")
+    cases = [(name, REMEDIES[Reason(name)]) for name in names.split()]
+    if not other:
+        ((_, only),) = cases
+        return json.dumps(only, ensure_ascii=False)
+    lines = [">-"]
+    for name, text in cases:
+        opening = "{{- else if" if len(lines) > 1 else "{{ if"
+        lines += [f'{opening} eq $labels.reason "{name}" -}}}}', text]
+    otherwise = REMEDIES[Reason(other)] if other in set(Reason) else other
+    lines += ["{{- else -}}", otherwise, "{{- end }}"]
+    return f"\n{indent}  ".join(lines)
 
 
 def main() -> int:
-    """Write the pages' tables, or check them."""
+    """Write what the code decides, or check it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing; fail on a difference")
     check = parser.parse_args().check
     drifted = False
-    for page in sorted(ROOT.glob("docs/*.md")):
+    for page in (*sorted(ROOT.glob("docs/*.md")), ALERTS, RULES_TEST):
         known = page.read_text()
         wanted = written(known)
         if wanted == known:

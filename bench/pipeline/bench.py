@@ -21,7 +21,7 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "bench")]
 import graphs  # noqa: E402 - beside this script
 from bare import BUILD, CHECK, Cost, run  # noqa: E402 - needs the path above
 from enginewright.contract.keys import engine_key  # noqa: E402 - needs the path above
-from enginewright.contract.report import read_herald  # noqa: E402
+from enginewright.contract.report import read_termination_message  # noqa: E402
 from enginewright.contract.task import (  # noqa: E402
     ENGINE_STAGES,
     PREPARE_STAGES,
@@ -53,7 +53,7 @@ def stage(place: Workplace, name: str, task: str) -> Cost:
 def measure(name: str, *, engines: bool) -> bool:
     """Print what every stage costs; tell whether all is within its limits."""
     with tempfile.TemporaryDirectory(prefix="enginewright-bench-") as folder:
-        place = Workplace(Path(folder))
+        place = Workplace(Path(folder), fresh=True)
         path = graphs.write(name, place.root / "source")
         size = sum(each.stat().st_size for each in path.parent.iterdir())
         print(f"\n{name}, {size / 1e6:.0f} MB")
@@ -72,9 +72,9 @@ def measure(name: str, *, engines: bool) -> bool:
 
 def build(place: Workplace, path: Path) -> bool:
     """Build an engine ahead of time by the bare builder and by ours, by turns."""
-    herald = read_herald((place.root / "dev/termination-log").read_text())
-    if herald is None or herald.published is None:
-        raise RuntimeError("publish has not told the key of the prepared model")
+    termination_message = read_termination_message((place.root / "dev/termination-log").read_text())
+    if termination_message is None or termination_message.published is None:
+        raise RuntimeError("publish has not reported the key of the prepared model")
     recipe = EngineRecipe(
         backend="tensorrt-rtx",
         backend_version=importlib.import_module("tensorrt_rtx_bindings").__version__,
@@ -83,9 +83,9 @@ def build(place: Workplace, path: Path) -> bool:
         compute_capability=CAPABILITY,
         ahead_of_time=True,
     )
-    key = engine_key(herald.published.key, recipe)
+    key = engine_key(termination_message.published.key, recipe)
     task = EngineTask(
-        job="bench", engine_key=key, prepared_key=herald.published.key, recipe=recipe
+        job="bench", engine_key=key, prepared_key=termination_message.published.key, recipe=recipe
     ).to_json()
     bare, ours, builds = [], [], []
     for _ in range(ROUNDS):

@@ -127,7 +127,7 @@ def ours(root: Path, case: Case) -> Iterator[tuple[int, int]]:
     """Run our server; yield its port and process id."""
     task = write_artifact(root, case.model, [{"x": case.x}])
     with pinned(0):
-        server = Server(root, task)
+        server = Server(root, task, fresh=True)
     with server:
         yield server.port, server.process.pid
 

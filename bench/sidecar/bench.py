@@ -119,11 +119,11 @@ def request_of(root: Path) -> tuple[str, bytes, dict[str, str]]:
     """Return the first golden sample as a request."""
     from enginewright.contract.manifest import Manifest  # noqa: PLC0415 - the sidecar's own parts,
     from enginewright_runtime.serve.sidecar.protocol import encode  # noqa: PLC0415 - used as a client
-    from enginewright_runtime.serve.sidecar.samples import Samples  # noqa: PLC0415
+    from enginewright_runtime.serve.sidecar.samples import GoldenSamples  # noqa: PLC0415
 
     artifact = root / "artifact"
     manifest = Manifest.model_validate_json((artifact / "manifest.json").read_bytes())
-    samples = Samples(artifact, manifest)
+    samples = GoldenSamples(artifact, manifest)
     question = encode(samples.read(samples.names[0]), samples.types, binary=True)
     headers = {"Inference-Header-Content-Length": str(question.json_length)}
     return "/v2/models/m/infer", b"".join(question.parts), headers
@@ -132,9 +132,9 @@ def request_of(root: Path) -> tuple[str, bytes, dict[str, str]]:
 def bench(case: Case, root: Path, seconds: float) -> bool:
     """Measure one model, print a row of the table; return whether it keeps within the limits."""
     task = prepared(root, case.model, shapes=case.shapes)
-    with Server(root, task) as server:
+    with Server(root, task, fresh=True) as server:
         alone = measure(server.process.pid, None, seconds / 2, lambda: time.sleep(1))
-        with Sidecar(root, task, server.port) as sidecar:
+        with Sidecar(root, task, server.port, fresh=True) as sidecar:
             pid = sidecar.process.pid
             sidecar.until(lambda: sidecar.verdict().baseline is not None, "baseline", 60)
             idle = measure(server.process.pid, pid, seconds, lambda: ask(sidecar))

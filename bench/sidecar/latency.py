@@ -100,7 +100,10 @@ def cost(root: Path, seconds: float, pause: float) -> float:
     task = artifact(root, slow_model(), samples)
     without: list[float] = []
     beside: list[float] = []
-    with Server(root, task, before=_GROWS) as server, Sidecar(root, task, server.port) as sidecar:
+    with (
+        Server(root, task, before=_GROWS, fresh=True) as server,
+        Sidecar(root, task, server.port, fresh=True) as sidecar,
+    ):
         sidecar.until_ready()
         steady(server.port, 5, pause)
         rounds = 6
@@ -157,7 +160,7 @@ class Load:
 
 
 def failing(sidecar: Sidecar) -> list[str]:
-    """Return the checks of latency that fail, in words."""
+    """Return the checks of latency that fail, as text."""
     return [
         f"{each.check}: {each.message}"
         for each in sidecar.verdict().checks
@@ -208,17 +211,17 @@ def judge(root: Path, share: float, seconds: float) -> tuple[int, list[float | N
     samples = [{"turns": np.array([SMALL], np.int64)}]
     task = artifact(root, slow_model(), samples).model_copy(update={"max_queue": 16})
     with ExitStack() as stack:
-        server = stack.enter_context(Server(root, task, before=_GROWS))
-        sidecar = stack.enter_context(Sidecar(root, task, server.port))
+        server = stack.enter_context(Server(root, task, before=_GROWS, fresh=True))
+        sidecar = stack.enter_context(Sidecar(root, task, server.port, fresh=True))
         sidecar.until_ready()
         compute = float(np.median(steady(server.port, 3, 0.0)))
         load = stack.enter_context(Load(server.port, share, compute))
         alarms = 0
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            if words := failing(sidecar):
+            if failures := failing(sidecar):
                 alarms += 1
-                print(f"  {share:.0%}: {'; '.join(words)}", file=sys.stderr, flush=True)
+                print(f"  {share:.0%}: {'; '.join(failures)}", file=sys.stderr, flush=True)
             time.sleep(1)
         took = [found_after(sidecar, slow) for slow in (grown(server), beside_others())]
         found = ["never" if each is None else f"{each:.0f} s" for each in took]

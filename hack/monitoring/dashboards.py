@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +11,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
 
 from hack.monitoring import fleet, model
-from hack.monitoring.panels import DATASOURCE, MODEL_BOARD
+from hack.monitoring.panels import DATASOURCE, MODEL_BOARD, Row
 
 FOLDER: Final = (
     Path(__file__).resolve().parents[2] / "charts/enginewright/files/monitoring/dashboards"
@@ -33,8 +34,7 @@ def _text(board: dashboard.Dashboard) -> str:
 def _fleet() -> dashboard.Dashboard:
     board = _board("Enginewright: fleet", "enginewright-fleet", "All models and the operator.")
     _alerts(board, "")
-    fleet.add_panels(board)
-    return board
+    return _filled(board, fleet.panel_rows())
 
 
 def _model() -> dashboard.Dashboard:
@@ -42,7 +42,14 @@ def _model() -> dashboard.Dashboard:
     board.with_variable(_variable("namespace", "Namespace", "enginewright_info"))
     board.with_variable(_variable("model", "Model", 'enginewright_info{namespace="$namespace"}'))
     _alerts(board, ', namespace="$namespace", model="$model"')
-    model.add_panels(board)
+    return _filled(board, model.panel_rows())
+
+
+def _filled(board: dashboard.Dashboard, rows: Iterable[Row]) -> dashboard.Dashboard:
+    for title, panels in rows:
+        board.with_row(dashboard.Row(title))
+        for panel in panels:
+            board.with_panel(panel)
     return board
 
 

@@ -136,7 +136,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers one request."""
 
     def do_GET(self) -> None:
-        """List the pods anew: Prometheus asks rarely enough."""
+        """List the pods again: Prometheus asks rarely enough."""
         asked = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
         try:
             body: object = targets(list_pods(asked.get("namespace", []), api_server(), ACCOUNT))

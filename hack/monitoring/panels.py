@@ -1,11 +1,11 @@
 """The look that all panels share, so that a dashboard's module says only what it shows.
 
-Grafana's own colour names follow the theme, and every state is told by a word as well as by a colour.
+Grafana's own colour names follow the theme, and every state has a text as well as a colour.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from grafana_foundation_sdk.builders import common as common_builder
 from grafana_foundation_sdk.builders import (
@@ -25,6 +25,7 @@ GOOD: Final = "green"
 WARNING: Final = "orange"
 BAD: Final = "red"
 NEUTRAL: Final = "text"
+SLOW: Final = ((None, GOOD), (2.2, BAD))  # of a latency's ratio: where the sidecar's check fails
 MODEL_BOARD: Final = "enginewright-model"  # uid of the model's dashboard
 _LETTERS: Final = "ABCDEFGH"  # Grafana's names of a panel's queries
 
@@ -33,6 +34,8 @@ _MODEL_LINK: Final = {
     "url": f"/d/{MODEL_BOARD}?var-namespace=${{__data.fields.Namespace}}&var-model=${{__data.fields.Model}}",
 }
 
+Panel = TypeVar("Panel", stat.Panel, timeseries.Panel, statetimeline.Panel, table.Panel)
+Row = tuple[str, Sequence[stat.Panel | timeseries.Panel | statetimeline.Panel | table.Panel]]
 Steps = Sequence[tuple[float | None, str]]  # (from this value on, colour); None: from the start
 
 
@@ -56,29 +59,24 @@ class Look:
 
 
 def number(
-    title: str, description: str, expr: str, look: Look, words: dict[int, str]
+    title: str, description: str, expr: str, look: Look, labels: Mapping[int, str] | None = None
 ) -> stat.Panel:
-    """Return one large value, or the word that `words` has for it."""
+    """Return one large value, or the text that `labels` has for it."""
     panel = (
-        stat.Panel()
-        .title(title)
-        .description(description)
-        .datasource(DATASOURCE)
-        .span(look.span)
-        .height(look.height)
+        _common(stat.Panel(), title, description, look)
         .unit(look.unit)
         .thresholds(_thresholds(look.steps))
         .color_mode(common.BigValueColorMode.VALUE)
-        .graph_mode(common.BigValueGraphMode.AREA if not words else common.BigValueGraphMode.NONE)
+        .graph_mode(common.BigValueGraphMode.AREA if not labels else common.BigValueGraphMode.NONE)
         .reduce_options(common_builder.ReduceDataOptions().calcs(["lastNotNull"]))
         .no_value("no data")
         .with_target(_target(Query(expr), "A"))
     )
-    return panel.mappings([_words(words, look.steps)]) if words else panel
+    return panel.mappings([_value_mapping(labels, look.steps)]) if labels else panel
 
 
 def graph(
-    title: str, description: str, queries: Sequence[Query], look: Look, *, stacked: bool = False
+    title: str, description: str, look: Look, *queries: Query, stacked: bool = False
 ) -> timeseries.Panel:
     """Return curves over time, with the last value of each in the legend."""
     legend = (
@@ -89,12 +87,7 @@ def graph(
         .calcs(["lastNotNull", "max"])
     )
     panel = (
-        timeseries.Panel()
-        .title(title)
-        .description(description)
-        .datasource(DATASOURCE)
-        .span(look.span)
-        .height(look.height)
+        _common(timeseries.Panel(), title, description, look)
         .unit(look.unit)
         .thresholds(_thresholds(look.steps))
         .legend(legend)
@@ -124,18 +117,13 @@ def graph(
 
 
 def states(
-    title: str, description: str, queries: Sequence[Query], look: Look, words: dict[int, str]
+    title: str, description: str, look: Look, labels: Mapping[int, str], *queries: Query
 ) -> statetimeline.Panel:
-    """Return a band of states over time for each series; `words` names each value."""
+    """Return a band of states over time for each series; `labels` names each value."""
     panel = (
-        statetimeline.Panel()
-        .title(title)
-        .description(description)
-        .datasource(DATASOURCE)
-        .span(look.span)
-        .height(look.height)
+        _common(statetimeline.Panel(), title, description, look)
         .thresholds(_thresholds(look.steps))
-        .mappings([_words(words, look.steps)])
+        .mappings([_value_mapping(labels, look.steps)])
         .color_scheme(dashboard.FieldColor().mode(models.FieldColorModeId.THRESHOLDS))
         .show_value(common.VisibilityMode.AUTO)
         .merge_values(merge_values=True)
@@ -168,12 +156,7 @@ def rows(
         id_val="filterFieldsByName", options={"include": {"names": shown}}
     )
     panel = (
-        table.Panel()
-        .title(title)
-        .description(description)
-        .datasource(DATASOURCE)
-        .span(look.span)
-        .height(look.height)
+        _common(table.Panel(), title, description, look)
         .unit(look.unit)
         .no_value("none")
         .with_transformation(only)
@@ -184,6 +167,24 @@ def rows(
         return panel
     link = models.DynamicConfigValue(id_val="links", value=[_MODEL_LINK])
     return panel.override_by_name("Model", [link])
+
+
+def quantiles(rate_of_buckets: str, named: Mapping[str, float]) -> list[Query]:
+    """Return a curve for each of the named quantiles of a histogram."""
+    return [
+        Query(f"histogram_quantile({quantile}, sum by (le) ({rate_of_buckets}))", name)
+        for name, quantile in named.items()
+    ]
+
+
+def _common(panel: Panel, title: str, description: str, look: Look) -> Panel:
+    return (
+        panel.title(title)
+        .description(description)
+        .datasource(DATASOURCE)
+        .span(look.span)
+        .height(look.height)
+    )
 
 
 def _target(query: Query, letter: str) -> prometheus.Dataquery:
@@ -199,13 +200,13 @@ def _thresholds(steps: Steps) -> dashboard.ThresholdsConfig:
     )
 
 
-def _words(words: dict[int, str], steps: Steps) -> models.ValueMap:
+def _value_mapping(labels: Mapping[int, str], steps: Steps) -> models.ValueMap:
     return models.ValueMap(
         options={
             str(value): models.ValueMappingResult(
                 text=word, color=_color(value, steps), index=place
             )
-            for place, (value, word) in enumerate(words.items())
+            for place, (value, word) in enumerate(labels.items())
         }
     )
 

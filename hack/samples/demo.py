@@ -40,9 +40,9 @@ def _set_up(shell: Shell) -> None:
             "a Kubernetes cluster of two nodes, one of them with (the labels of) NVIDIA L4s",
             *("hack/cluster/cluster", "up", "--nodes", "2", "--gpus", f"2=l4:{GPUS}"),
         )
-        told = shell.quiet("hack/cluster/cluster env")
+        printed = shell.quiet("hack/cluster/cluster env")
         for name, pattern in (("KUBECONFIG", r"KUBECONFIG=(\S+)"), ("PATH", r'PATH="([^:]+):')):
-            found = re.search(pattern, told)
+            found = re.search(pattern, printed)
             if not found:
                 raise DemoError(f"`hack/cluster/cluster env` names no {name}")
             rest = f":{shell.environment['PATH']}" if name == "PATH" else ""

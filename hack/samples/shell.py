@@ -121,8 +121,8 @@ class Shell:
 
     def condition(self, model: str, kind: str) -> dict[str, Any]:
         """Return a condition of an InferenceModel; empty when it is not there."""
-        told = json.loads(self.quiet(f"kubectl get im {model} --output json"))
-        conditions = told.get("status", {}).get("conditions", [])
+        model_object = json.loads(self.quiet(f"kubectl get im {model} --output json"))
+        conditions = model_object.get("status", {}).get("conditions", [])
         return next((each for each in conditions if each["type"] == kind), {})
 
 

@@ -14,10 +14,10 @@ from typing import Any, Final, cast
 
 import kopf
 
-from enginewright.controller.app import Application
+from enginewright.controller.app import OperatorApplication
 from enginewright.controller.informer import Watch
 from enginewright.controller.logs import configure_logging
-from enginewright.controller.settings import BadSettings, Settings, load_settings
+from enginewright.controller.settings import BadSettings, OperatorSettings, load_settings
 from enginewright.kube.connection import (
     ConnectionNotConfigured,
     authorization_of,
@@ -40,10 +40,10 @@ def main() -> None:
         sys.exit(EX_CONFIG)
 
 
-async def _run(settings: Settings) -> None:
+async def _run(settings: OperatorSettings) -> None:
     await load_connection()  # says at once what is wrong with it
     stop = asyncio.Event()
-    app = Application(settings, _lost)
+    app = OperatorApplication(settings, _lost)
     starting = asyncio.create_task(app.start())
     stopping = asyncio.create_task(stop.wait())
     _on_signals(stop)
@@ -69,7 +69,10 @@ def _lost(why: str) -> None:
 
 
 async def _watch(
-    app: Application, settings: Settings, stop: asyncio.Event, stopping: asyncio.Task[bool]
+    app: OperatorApplication,
+    settings: OperatorSettings,
+    stop: asyncio.Event,
+    stopping: asyncio.Task[bool],
 ) -> None:
     """Run kopf until `stop`, or until it fails.
 
@@ -108,7 +111,7 @@ def _on_signals(stop: asyncio.Event) -> None:
         loop.add_signal_handler(number, stop.set)
 
 
-def _registry(app: Application) -> kopf.OperatorRegistry:
+def _registry(app: OperatorApplication) -> kopf.OperatorRegistry:
     """One handler for all kinds: hand the event to the router."""
 
     async def handle(event: Any, param: Any = None, **_kwargs: Any) -> None:  # noqa: ANN401 - kopf's
@@ -125,7 +128,7 @@ def _registry(app: Application) -> kopf.OperatorRegistry:
 
 
 async def _login(**_kwargs: Any) -> kopf.ConnectionInfo:  # noqa: ANN401 - kopf's
-    """Give kopf the connection that our client has, read anew at every 401."""
+    """Give kopf the connection that our client has, read again at every 401."""
     configuration = await load_connection()
     scheme, _, token = (await authorization_of(configuration) or "").partition(" ")
     return kopf.ConnectionInfo(

@@ -2,10 +2,12 @@
 
 One module a command; none imports another. What is heavy (Kubernetes' client, the runtime package)
 is imported inside the functions that need it, so that `--help` answers at once and a machine
-without it is told what to install.
+without it gets a message that names what to install.
 """
 
 import sys
+
+from enginewright_cli import installing
 
 
 def main() -> None:
@@ -20,10 +22,7 @@ def _run() -> None:
     try:
         from enginewright_cli.app import app  # noqa: PLC0415 - the operator's image has no Typer
     except ImportError as error:
-        print(
-            f"enginewright needs {error.name}, which is not installed;"
-            " run: pip install 'enginewright[cli]'",
-            file=sys.stderr,
-        )
+        missing = f"enginewright needs {error.name}, which is not installed"
+        print(f"{missing}; {installing.remedy('cli')}", file=sys.stderr)
         sys.exit(2)
     app(prog_name="enginewright")

@@ -1,4 +1,4 @@
-"""Reading from the cluster, for commands of people: one conversation, and every failure in words."""
+"""Reading from the cluster, for commands: one client, and a message for every failure."""
 
 import asyncio
 import logging

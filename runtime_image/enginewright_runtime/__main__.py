@@ -16,6 +16,7 @@ from enginewright.contract.task import (
     ENGINE_STAGES,
     LOOKUP_STAGE,
     PREPARE_STAGES,
+    ROOT_VARIABLE,
     TASK_VARIABLE,
     EngineTask,
     PrepareTask,
@@ -25,8 +26,8 @@ from pydantic import ValidationError
 
 from enginewright_runtime.core import logs
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.paths import ROOT_VARIABLE, Paths
-from enginewright_runtime.core.reporting import failed, write_herald
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.core.reporting import failed, write_termination_message
 from enginewright_runtime.runner import run_stage
 from enginewright_runtime.stages import engine_stage, prepare_stage
 
@@ -100,8 +101,8 @@ def _with_task(stage: str, kind: type[_Task], paths: Paths, act: Callable[[_Task
             f"{TASK_VARIABLE} is no {kind.__name__}: {where}: {first['msg']}",
         )
         report = failed(stage, failure)
-        _log.error("%s", report.message)
-        write_herald(paths, report.herald())
+        _log.error("%s", report.outcome)
+        write_termination_message(paths, report.termination_message())
         return int(exit_code(report.reason))
     return act(task)
 
@@ -144,11 +145,11 @@ def _probe(paths: Paths) -> int:
         facts = probe().to_json()
     except StageFailure as failure:
         report = failed("probe", failure)
-        _log.error("%s", report.message)
-        write_herald(paths, report.herald())
+        _log.error("%s", report.outcome)
+        write_termination_message(paths, report.termination_message())
         return int(exit_code(report.reason))
     print(facts)
-    write_herald(paths, facts)
+    write_termination_message(paths, facts)
     return 0
 
 

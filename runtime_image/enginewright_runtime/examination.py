@@ -1,4 +1,4 @@
-"""Loads a prepared model as a serving pod would and tells where its nodes run, and how fast.
+"""Loads a prepared model as a serving pod would and reports where its nodes run, and how fast.
 
 For machines without a cluster: in pods the server and the sidecar find out the same, live. It is
 run, and reports, as a stage does: `python -m enginewright_runtime.examination`.
@@ -33,7 +33,7 @@ def run(task: ServeTask, paths: Paths) -> StageReport:
 
     Raises:
         StageFailure: BackendCrashed, OutOfMemory or Timeout; UnsupportedOperator: the backend
-            refuses the model, which the stages would have told.
+            refuses the model, which the stages would have reported.
     """
     artifact = paths.store / "prepared" / task.prepared_key
     manifest = Manifest.model_validate_json((artifact / MANIFEST_NAME).read_bytes())

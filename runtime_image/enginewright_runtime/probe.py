@@ -1,4 +1,4 @@
-"""Asks this image what it holds: the limits are found by making sessions, not looked up."""
+"""Finds out what this image holds: the limits are found by making sessions, not looked up."""
 
 from collections.abc import Callable
 from importlib import metadata
@@ -11,6 +11,7 @@ from enginewright.contract.reasons import Reason
 from onnx import TensorProto, helper
 
 from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.pipeline import pipeline_digest
 from enginewright_runtime.session import processor
 from enginewright_runtime.session.base import CPU_PROVIDER, distribution
 from enginewright_runtime.session.loading import available
@@ -41,6 +42,8 @@ def probe() -> ImageFacts:
                 f"backend {name} cannot be relied on: {conflict}",
                 remedy="build the image from its lock, or install the extra rtx, which pins them",
             )
+    versions = {name: backend.version() for name, backend in backends.items()}
+    cuda_major = next(filter(None, (each.cuda_major() for each in backends.values())), None)
     return ImageFacts(
         # the distribution alone does not tell: a provider may come beside it, as a plug-in
         variant="rtx" if "tensorrt-rtx" in backends else _VARIANTS.get(owner, owner),
@@ -49,10 +52,11 @@ def probe() -> ImageFacts:
         max_opset=_greatest(_KNOWN_OPSET, lambda opset: _loads(opset, _KNOWN_IR)),
         max_ir_version=_greatest(_KNOWN_IR, lambda version: _loads(_KNOWN_OPSET, version)),
         providers=tuple(ort.get_available_providers()),
-        backends={name: backend.version() for name, backend in backends.items()},
-        cuda_major=next(filter(None, (each.cuda_major() for each in backends.values())), None),
+        backends=versions,
+        cuda_major=cuda_major,
         onnx_version=str(onnx.__version__),
         runtime_version=metadata.version("enginewright"),
+        pipeline=pipeline_digest({"backends": versions, "cuda_major": cuda_major}),
         processor=processor.read(),
     )
 

@@ -1,6 +1,6 @@
-"""Runs one stage and sees to it that its outcome is told, whatever it is.
+"""Runs one stage and reports its outcome, whatever it is.
 
-Three readers: the operator takes the herald from the termination message at once, people read the
+Three readers: the operator takes the short report from the termination message at once, people read the
 full report in the store, and the Job controller acts on the exit code.
 """
 
@@ -13,10 +13,10 @@ from typing import Final
 from enginewright.contract.reasons import Reason, exit_code
 from enginewright.contract.report import StageReport
 
-from enginewright_runtime.core.disk import FULL, no_room
+from enginewright_runtime.core.disk import disk_full, is_full
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.core.reporting import failed, write_herald
+from enginewright_runtime.core.reporting import failed, write_termination_message
 from enginewright_runtime.store import Store
 
 _log: Final = logging.getLogger(__name__)
@@ -35,12 +35,12 @@ def run_stage(stage: str, run: Callable[[], StageReport], paths: Paths, job: str
     report = _outcome(stage, run, paths)
     report = report.model_copy(update={"seconds": round(time.monotonic() - began, 3)})
     if report.ok:
-        _log.info("%s", report.message)
+        _log.info("%s", report.outcome)
     else:
-        _log.error("%s: %s", report.reason, report.message)
+        _log.error("%s: %s", report.reason, report.outcome)
     for finding in report.findings[0 if report.ok else 1 :]:
         _log.warning("%s: %s", finding.severity, finding.message)
-    write_herald(paths, report.herald())
+    write_termination_message(paths, report.termination_message())
     if job is not None:
         _upload(paths, job, report)
     return int(exit_code(report.reason))
@@ -53,11 +53,9 @@ def _outcome(stage: str, run: Callable[[], StageReport], paths: Paths) -> StageR
         return failed(stage, failure)
     except MemoryError:
         return failed(stage, StageFailure(Reason.OUT_OF_MEMORY, f"{stage} ran out of memory"))
-    except OSError as error:
-        if error.errno in FULL:
-            return failed(stage, no_room(stage, None, shutil.disk_usage(paths.work).free))
-        return failed(stage, _internal(stage, error))
     except Exception as error:  # noqa: BLE001 - the boundary: everything becomes a report
+        if is_full(error):
+            return failed(stage, disk_full(stage, None, shutil.disk_usage(paths.work).free))
         return failed(stage, _internal(stage, error))
 
 

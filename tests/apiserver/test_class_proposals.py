@@ -68,11 +68,11 @@ class World:
     def wait_ready(self, name: str, reason: str) -> None:
         """Wait until a class tells this reason."""
 
-        def told() -> bool:
+        def reported() -> bool:
             conditions = self.admin.get("aclass", name).get("status", {}).get("conditions", [])
             return any(each["reason"] == reason for each in conditions)
 
-        eventually(told, 20, f"{name}: {reason}", interval=0.1)
+        eventually(reported, 20, f"{name}: {reason}", interval=0.1)
 
     def remembered(self) -> dict[str, str]:
         try:

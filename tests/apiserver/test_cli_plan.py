@@ -139,8 +139,8 @@ def plan(
     return done.returncode, json.loads(done.stdout)
 
 
-def actions(told: dict[str, Any]) -> list[str]:
-    return [f"{each['action']} {each['kind']}" for each in told["models"][0]["steps"]]
+def actions(reported: dict[str, Any]) -> list[str]:
+    return [f"{each['action']} {each['kind']}" for each in reported["models"][0]["steps"]]
 
 
 def test_what_is_foreseen_is_what_the_operator_does(world: World) -> None:
@@ -174,17 +174,17 @@ def test_what_is_foreseen_is_what_the_operator_does(world: World) -> None:
         changed["spec"] |= {"targetOpset": 18, "replicas": 2}
         code, other = plan(world, kubeconfig, changed, "--save-facts", "facts.yaml")
         assert actions(other) == ["make Job", "change Deployment"]
-        (foreseen,) = other["models"]
-        assert {each["field"] for each in foreseen["spec"]} == {
+        (forecast_of,) = other["models"]
+        assert {each["field"] for each in forecast_of["spec"]} == {
             "spec.targetOpset",
             "spec.replicas",
         }
-        assert foreseen["serving"] == same["models"][0]["revision"]
+        assert forecast_of["serving"] == same["models"][0]["revision"]
         versions = world.versions()
 
         world.user.apply(changed)
         again = world.job("prepare", 2)
-        assert again["metadata"]["name"] == foreseen["steps"][0]["name"]
+        assert again["metadata"]["name"] == forecast_of["steps"][0]["name"]
     assert versions
 
     # the cluster as it was, without it
@@ -203,14 +203,14 @@ def test_planning_writes_nothing(world: World) -> None:
     assert world.versions() == before
 
 
-def test_who_may_read_little_is_told_what_is_assumed(world: World) -> None:
+def test_with_few_permissions_the_assumptions_are_printed(world: World) -> None:
     little = [{"apiGroups": ["enginewright.dev"], "resources": OURS}]
-    code, told = plan(world, reader(world, "little", little), model())
-    words = "; ".join(told["assumed"])
+    code, reported = plan(world, reader(world, "little", little), model())
+    wording = "; ".join(reported["assumed"])
     for each in ("nodes", "runtime images", "Deployments of all namespaces"):
-        assert f"you may not read {each}" in words
-    assert "the operator's settings are not known" in words
-    assert (code, told["models"][0]["refusals"][0]["reason"]) == (0, "ProbingImage")
+        assert f"you may not read {each}" in wording
+    assert "the operator's settings are not known" in wording
+    assert (code, reported["models"][0]["refusals"][0]["reason"]) == (0, "ProbingImage")
 
 
 def unusable(kubeconfig: Path) -> str:
@@ -228,16 +228,16 @@ def unusable(kubeconfig: Path) -> str:
     return done.stderr
 
 
-def test_who_may_read_nothing_is_told_why(world: World) -> None:
+def test_without_permissions_the_reason_is_printed(world: World) -> None:
     kubeconfig = reader(world, "nobody", [])
-    words = unusable(kubeconfig)
-    assert "the cluster does not allow it: acceleratorclasses" in words
-    assert "without a cluster, give --offline" in words
+    wording = unusable(kubeconfig)
+    assert "the cluster does not allow it: acceleratorclasses" in wording
+    assert "without a cluster, give --offline" in wording
 
 
 def test_a_server_that_knows_nothing_of_ours(bare_kubeconfig: Path, tmp_path: Path) -> None:
-    words = unusable(bare_kubeconfig)
-    assert "the cluster has no Enginewright" in words
+    wording = unusable(bare_kubeconfig)
+    assert "the cluster has no Enginewright" in wording
 
 
 def test_preflight_takes_what_an_image_of_the_cluster_holds(world: World, tmp_path: Path) -> None:
@@ -274,10 +274,12 @@ def test_preflight_takes_what_an_image_of_the_cluster_holds(world: World, tmp_pa
     desk = Desk(tmp_path)
     newer = desk.save(broken.relu(opset=21, ir_version=10))
     for image in (digest, digest[:20], "5e5e5e", "example.com/cpu:2"):
-        code, told = desk.told(newer, "--target", "cpu", "--image", image, environment=there)
+        code, reported = desk.run_json(
+            newer, "--target", "cpu", "--image", image, environment=there
+        )
         # what is too new is brought down to what the image loads
         assert code == 0
-        assert told["targets"]["cpu"]["changes"], image
+        assert reported["targets"]["cpu"]["changes"], image
     none = desk.run(newer, "--target", "cpu", "--image", "ffff", environment=there)
     assert none.returncode == 2
     assert "no images of the cluster have this digest or reference; it knows" in none.stderr

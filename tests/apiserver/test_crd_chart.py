@@ -175,8 +175,8 @@ def test_uninstall_keeps_the_definitions_and_the_models(home: Namespace, helm: H
         "spec": {"source": {"uri": "pvc://models/model.onnx"}},
     }
     home.apply(body)
-    told = helm("uninstall", "enginewright")
-    assert "inferencemodels.enginewright.dev" in told
+    reported = helm("uninstall", "enginewright")
+    assert "inferencemodels.enginewright.dev" in reported
     assert home.get("im", "kept")["spec"]["replicas"] == 1
     assert home.items("deployments") == []
     assert home.items("roles,rolebindings") == []

@@ -50,7 +50,7 @@ def mounted(path: str) -> Spec:
     return pod(volumes=[volume], volumeMounts=[{"name": "data", "mountPath": path}])
 
 
-NOT_YET = "this version does not act on it"
+NOT_YET = "not supported by this version"
 TAKEN = "this path is the operator's or the image's own: choose another one, such as /data"
 BAD_POD_FIELDS: list[tuple[str, Spec, str, str]] = [
     *(
@@ -554,9 +554,9 @@ def inference_model(change: Spec, name: str = "resnet50") -> Spec:
 
 def refusal(namespace: Namespace, body: Spec) -> str:
     """Return what the user reads when `body` is refused."""
-    with pytest.raises(CommandError) as told:
+    with pytest.raises(CommandError) as reported:
         namespace.kubectl("create", "--dry-run=server", "--filename", "-", stdin=json.dumps(body))
-    return told.value.stderr
+    return reported.value.stderr
 
 
 @pytest.fixture(scope="module")
@@ -572,18 +572,21 @@ def place(new_namespace: Callable[[], Namespace]) -> Namespace:
 def test_a_bad_model_is_refused_with_the_remedy(
     place: Namespace, change: Spec, field: str, sentence: str
 ) -> None:
-    told = refusal(place, inference_model(change))
-    assert f"{field}: " in told
-    assert sentence in told
-    assert "evaluation" not in told  # no rule stumbles over what another one is there to refuse
+    reported = refusal(place, inference_model(change))
+    assert f"{field}: " in reported
+    assert sentence in reported
+    assert "evaluation" not in reported  # no rule stumbles over what another one is there to refuse
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_a_name_that_cannot_be_a_services_is_refused(place: Namespace, name: str) -> None:
-    told = refusal(place, inference_model({}, name))
-    assert "metadata.name: Invalid value" in told
+    reported = refusal(place, inference_model({}, name))
+    assert "metadata.name: Invalid value" in reported
     if name != "ends-":  # which the API server refuses for every kind, before our rule
-        assert "write at most 40 lowercase letters, digits and '-', beginning with a letter" in told
+        assert (
+            "write at most 40 lowercase letters, digits and '-', beginning with a letter"
+            in reported
+        )
 
 
 @pytest.mark.parametrize(
@@ -594,17 +597,17 @@ def test_a_bad_class_is_refused_with_the_remedy(
     place: Namespace, change: Spec, field: str, sentence: str
 ) -> None:
     good: Spec = {"nodeSelector": {"kubernetes.io/os": "linux"}, "backends": ["cpu"]}
-    told = refusal(place, obj("AcceleratorClass", "l4", merged(good, change)))
-    assert f"{field}: " in told
-    assert sentence in told
-    assert "evaluation" not in told
+    reported = refusal(place, obj("AcceleratorClass", "l4", merged(good, change)))
+    assert f"{field}: " in reported
+    assert sentence in reported
+    assert "evaluation" not in reported
 
 
 def test_a_class_with_a_dot_in_its_name_is_refused(place: Namespace) -> None:
     good: Spec = {"nodeSelector": {"kubernetes.io/os": "linux"}, "backends": ["cpu"]}
-    told = refusal(place, obj("AcceleratorClass", "mig-1g.10gb", good))
-    assert "metadata.name: Invalid value" in told
-    assert "write at most 63 lowercase letters, digits and '-'" in told
+    reported = refusal(place, obj("AcceleratorClass", "mig-1g.10gb", good))
+    assert "metadata.name: Invalid value" in reported
+    assert "write at most 63 lowercase letters, digits and '-'" in reported
 
 
 @pytest.mark.parametrize(

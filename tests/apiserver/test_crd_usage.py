@@ -10,11 +10,11 @@ from enginewright.api.conditions import Condition
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import (
     InferenceModelStatus,
+    ModelSummary,
     Preparation,
     Prepared,
     ServingClass,
     ServingState,
-    Summary,
 )
 from enginewright.api.job_failure import JobFailure
 
@@ -145,7 +145,7 @@ STATUS = InferenceModelStatus(
             ServingClass(class_name="l4", backend="cpu", replicas=4, ready_replicas=4),
         ),
     ),
-    summary=Summary(
+    summary=ModelSummary(
         backend="openvino",
         placement="97% OpenVINO",
         classes="a100-80gb 2/2, l4 4/4",
@@ -235,19 +235,21 @@ def test_the_largest_object_is_within_the_cost_of_the_rules(namespace: Namespace
 
 
 def test_explain_teaches_shapes(namespace: Namespace) -> None:
-    told = " ".join(namespace.kubectl("explain", "inferencemodel.spec.shapes").split())
-    assert "Sizes of the dynamic inputs, which are then limits of what is served. Absent:" in told
+    reported = " ".join(namespace.kubectl("explain", "inferencemodel.spec.shapes").split())
+    assert (
+        "Shape profiles of the dynamic inputs, which then limit what is served. Absent:" in reported
+    )
     assert (
         "min <[]integer> -required- Smallest size of every dimension, such as [1, 3, 224, 224];"
         " 0 where it may be empty, as the past of a decoder; [] for a scalar."
-    ) in told
-    assert "Larger requests are refused." in told
+    ) in reported
+    assert "Larger requests are rejected." in reported
 
 
 @pytest.mark.parametrize(
     ("field", "sentence"),
     [
-        ("im.spec.source.uri", "External data files are looked for beside it."),
+        ("im.spec.source.uri", "External data files must be in the same folder."),
         ("im.spec.serving.batching", "This version refuses it."),
         ("im.spec.podTemplate.tolerations.effect", "Effect of the taint; absent: every effect."),
         ("im.status.serving", "What serves now; absent: nothing."),

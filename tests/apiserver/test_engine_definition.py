@@ -75,7 +75,7 @@ def refusal(namespace: Namespace, obj: dict[str, Any]) -> str:
 
 
 def write_status(namespace: Namespace) -> None:
-    status = STATUS.model_dump(mode="json", by_alias=True, exclude_none=True)
+    status = STATUS.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
     patch = ["--subresource=status", "--type=merge", "--patch", json.dumps({"status": status})]
     namespace.kubectl("patch", "ieng", NAME, *patch)
 
@@ -108,7 +108,7 @@ def test_what_the_operator_writes_is_what_it_reads(namespace: Namespace) -> None
         ("ieng.spec", "Which engine, and how it is built."),
         ("ieng.spec.build", "How the Job runs; it decides nothing of the engine's content."),
         ("ieng.spec.build.timeoutSeconds", "waiting for a free device does not count."),
-        ("ieng.status.failedBuilds", "so that none is tried twice."),
+        ("ieng.status.failedBuilds", "so that none is retried."),
         (
             "ieng.status.engine.computeBillionthsElsewhere",
             "outside the engine; absent: not profiled.",
@@ -134,9 +134,9 @@ def test_what_an_engine_is_cannot_change(
     namespace: Namespace, field: str, change: dict[str, Any]
 ) -> None:
     namespace.apply(engine())
-    told = refusal(namespace, engine(**change))
-    assert f"spec.{field}: Invalid value" in told
-    assert "an engine is what its key says: make another InferenceEngine instead" in told
+    reported = refusal(namespace, engine(**change))
+    assert f"spec.{field}: Invalid value" in reported
+    assert "an engine is what its key says: make another InferenceEngine instead" in reported
 
 
 def test_how_it_is_built_may_change(namespace: Namespace) -> None:
@@ -164,9 +164,9 @@ def test_how_it_is_built_may_change(namespace: Namespace) -> None:
 def test_what_cannot_be_is_refused(
     namespace: Namespace, change: dict[str, Any], field: str, sentence: str
 ) -> None:
-    told = refusal(namespace, engine(**change))
-    assert f"{field}: " in told
-    assert sentence in told
+    reported = refusal(namespace, engine(**change))
+    assert f"{field}: " in reported
+    assert sentence in reported
 
 
 def test_a_typo_is_refused_by_kubectl(namespace: Namespace) -> None:

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, TASK_VARIABLE, ServeTask
 
-from tests.e2e.harness import REPOSITORY, Namespace, eventually, run
+from tests.e2e.harness import Namespace, eventually
 from tests.support import simulated_cluster as played
 from tests.support.engine_world import ENGINE, engine_spec, published_engine
-from tests.support.operator_process import CPU_IMAGE, OperatorProcess
+from tests.support.operator_process import CPU_IMAGE, OperatorProcess, chart_kubeconfig
 
 pytestmark = pytest.mark.apiserver
 
@@ -108,7 +107,7 @@ class World:
         played.place_pod(self.user, pod)
         played.run_stages(self.user, pod, ended, running, stages)
         name = job["metadata"]["name"]
-        if not all(herald["ok"] for herald in ended.values()):
+        if not all(termination_message["ok"] for termination_message in ended.values()):
             played.fail_job(self.user, name)
         elif len(ended) == len(stages):
             played.complete_job(self.user, name)
@@ -198,8 +197,8 @@ def test_from_the_look_into_the_store_to_the_engine(world: World) -> None:
         assert world.condition("Reconciling")["status"] == "False"
 
         def events() -> bool:
-            told = world.user.kubectl("describe", "ieng", ENGINE).split("Events:")[1]
-            return all(each in told for each in ("LookingUp", "Queued", "Building", "Built"))
+            reported = world.user.kubectl("describe", "ieng", ENGINE).split("Events:")[1]
+            return all(each in reported for each in ("LookingUp", "Queued", "Building", "Built"))
 
         eventually(events, 20, "Events", interval=0.2)
         assert operator.total("enginewright_engine_builds_total", result="succeeded") == 1
@@ -272,7 +271,7 @@ def test_an_engine_that_the_store_holds_takes_no_device(world: World) -> None:
         assert operator.total("enginewright_engine_builds_total") == 0
 
 
-def test_a_device_that_is_not_free_is_told_and_the_build_goes_on_when_one_is(
+def test_a_device_that_is_not_free_is_reported_and_the_build_goes_on_when_one_is(
     world: World,
 ) -> None:
     with world.operator() as operator:
@@ -311,7 +310,7 @@ def test_what_can_pass_waits_and_says_so(world: World) -> None:
         world.look(NOTHING)
         world.play(world.job("engine"), NO_DRIVER)
         message = world.wait("False", "DriverMissing")
-        assert message == "libcuda.so.1 is not there; it is tried again"
+        assert message == "libcuda.so.1 is not there; retrying"
         operator.wait_quiet()
         assert len(world.jobs("engine")) == 1, "not at once"
         failure = world.user.get("ieng", ENGINE)["status"]["failure"]
@@ -364,18 +363,7 @@ def test_a_deleted_engine_waits_for_the_jobs_of_the_earlier_one(world: World) ->
 
 
 def test_the_charts_rights_are_enough(world: World) -> None:
-    program = str(world.system.kubeconfig.parent / "bin/helm")
-    chart = str(REPOSITORY / "charts/enginewright")
-    images = ["--set=images.operator=o:1", "--set=images.runtime.cpu=c:1"]
-    template = ["template", "enginewright", chart, "--namespace", world.system.name]
-    rendered = list(yaml.safe_load_all(run([program, *template, *images])))
-    kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-    world.system.apply(*(each for each in rendered if each and each["kind"] in kinds))
-    token = world.system.kubectl("create", "token", "enginewright").strip()
-    document = yaml.safe_load(world.system.kubeconfig.read_text())
-    document["users"][0]["user"] = {"token": token}
-    limited = world.folder / "kubeconfig"
-    limited.write_text(yaml.safe_dump(document))
+    limited = chart_kubeconfig(world.system, world.folder)
     with OperatorProcess(limited, world.system.name, world.folder) as operator:
         operator.wait_ready()
         world.build()

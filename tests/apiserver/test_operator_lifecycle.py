@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.task import PREPARE_STAGES
 
-from tests.e2e.harness import REPOSITORY, Namespace, eventually, run
+from tests.e2e.harness import Namespace, eventually
 from tests.support import simulated_cluster as played
-from tests.support.operator_process import CPU_IMAGE, STORE, OperatorProcess
+from tests.support.operator_process import CPU_IMAGE, STORE, OperatorProcess, chart_kubeconfig
 
 pytestmark = pytest.mark.apiserver
 
@@ -142,7 +141,7 @@ class World:
         job = self.job("prepare", count)
         pod = played.start_pod(self.user, job)
         played.run_stages(self.user, pod, stages)
-        ended_well = all(herald["ok"] for herald in stages.values())
+        ended_well = all(termination_message["ok"] for termination_message in stages.values())
         end = played.complete_job if ended_well else played.fail_job
         end(self.user, job["metadata"]["name"])
         return job
@@ -163,7 +162,7 @@ class World:
 
         eventually(runs, 20, f"stage {stage}", interval=0.1)
 
-    def told(self, reason: str) -> str:
+    def reported(self, reason: str) -> str:
         """What `kubectl describe` shows of Events, once there is one for this reason."""
 
         def events() -> str:
@@ -240,7 +239,7 @@ def test_from_a_manifest_to_a_model_that_serves(world: World) -> None:
             owned = world.user.items(kind, f"enginewright.dev/model={MODEL}")
             assert len(owned) == count, kind
             assert all(each["metadata"]["ownerReferences"][0]["name"] == MODEL for each in owned)
-        assert "Normal" in world.told("Serving")
+        assert "Normal" in world.reported("Serving")
 
 
 def test_what_has_not_changed_costs_nothing_also_after_a_restart(world: World) -> None:
@@ -273,7 +272,7 @@ def test_a_refused_model_says_why_and_its_correction_goes_through(world: World) 
         refused = world.user.wait_condition(MODEL, "Ready", "False", "OpsetUnsupported", 20)
         assert "export with opset 26" in refused["message"]
         assert world.user.condition(MODEL, "Stalled")["status"] == "True"
-        assert "Warning" in world.told("OpsetUnsupported")
+        assert "Warning" in world.reported("OpsetUnsupported")
         operator.wait_quiet()
         assert len(world.jobs("prepare")) == 1  # what cannot succeed is not repeated
 
@@ -368,7 +367,7 @@ def test_somebodys_edit_is_undone_and_additions_are_left(world: World) -> None:
         labels = world.user.get("deployment", f"{MODEL}-cpu")["metadata"]["labels"]
         assert labels["example.com/theirs"] == "yes"
         world.user.kubectl("scale", "deployment", f"{MODEL}-cpu", "--replicas=7")
-        text = f"Deployment {MODEL}-cpu: spec.replicas was edited by kubectl and is set back"
+        text = f"reverted kubectl's change of spec.replicas in Deployment {MODEL}-cpu"
         eventually(
             lambda: [
                 each for each in world.user.items("events") if each["message"].startswith(text)
@@ -415,7 +414,7 @@ def test_a_namespace_that_is_being_deleted_is_left_alone(world: World) -> None:
         before = operator.writes()
         # what the namespace's controller does, which does not run here
         world.user.kubectl("delete", "deployment,service,pdb", "--all")
-        eventually(lambda: "left alone: " in operator.log, 20, "the operator to see it")
+        eventually(lambda: "skipped: " in operator.log, 20, "the operator to see it")
         operator.wait_quiet()
         assert operator.writes() - before <= 6
         assert " level=error" not in operator.log
@@ -435,8 +434,8 @@ def test_an_object_of_somebody_else_is_not_taken(world: World) -> None:
         world.user.apply(model())
         world.know_image()
         world.prepare(GOOD)
-        text = f"Service {MODEL} exists and is not Enginewright's"
-        assert text in world.told("ApplyFailed")
+        text = f"Service {MODEL} exists and is not managed"
+        assert text in world.reported("ApplyFailed")
         refused = world.user.wait_condition(MODEL, "Ready", "False", "ApplyFailed", 20)
         assert text in refused["message"]
         assert world.user.get("service", MODEL)["spec"]["selector"] == {"app": "database"}
@@ -492,23 +491,8 @@ def test_it_ends_at_once_and_in_order_also_under_an_open_scrape(world: World) ->
 
 @pytest.mark.parametrize("everywhere", [True, False], ids=["everywhere", "watchNamespaces"])
 def test_the_charts_rights_are_enough(world: World, *, everywhere: bool) -> None:
-    program = str(world.system.kubeconfig.parent / "bin/helm")
-    chart = str(REPOSITORY / "charts/enginewright")
-    images = ["--set=images.operator=o:1", "--set=images.runtime.cpu=c:1"]
-    if not everywhere:
-        images.append(f"--set=watchNamespaces={{{world.user.name}}}")
-    template = ["template", "enginewright", chart, "--namespace", world.system.name]
-    rendered = list(yaml.safe_load_all(run([program, *template, *images])))
-    kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-    for each in rendered:
-        if each and each["kind"] in kinds:
-            place = Namespace(each["metadata"].get("namespace", "default"), world.user.kubeconfig)
-            place.apply(each)
-    token = world.system.kubectl("create", "token", "enginewright").strip()
-    document = yaml.safe_load(world.system.kubeconfig.read_text())
-    document["users"][0]["user"] = {"token": token}
-    limited = world.folder / "kubeconfig"
-    limited.write_text(yaml.safe_dump(document))
+    values = [] if everywhere else [f"watchNamespaces={{{world.user.name}}}"]
+    limited = chart_kubeconfig(world.system, world.folder, *values)
     settings = {} if everywhere else {"watchNamespaces": [world.user.name]}
     process = OperatorProcess(limited, world.system.name, world.folder, settings=settings)
     with process as operator:
@@ -517,7 +501,7 @@ def test_the_charts_rights_are_enough(world: World, *, everywhere: bool) -> None
         world.job("prepare", 2)
         world.user.apply(model(uri="https://example.com/third.onnx"))
         world.job("prepare", 2)  # the third Job; the second, which still ran, is deleted
-        world.told("Serving")
+        world.reported("Serving")
         operator.wait_quiet()
         assert operator.total("rest_client_requests_total", method="DELETE") == 1
         for client in ("rest_client", "enginewright_lease"):
@@ -540,7 +524,7 @@ def test_missing_definitions_are_waited_for(
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "reported"),
     [
         ("ENGINEWRIGHT_CONFIG", '{"images":{}}', "ENGINEWRIGHT_CONFIG cannot be used"),
         ("POD_NAMESPACE", "", "POD_NAMESPACE is not set"),
@@ -548,13 +532,13 @@ def test_missing_definitions_are_waited_for(
     ],
 )
 def test_bad_settings_are_one_sentence(
-    kubeconfig: Path, tmp_path: Path, name: str, value: str, told: str
+    kubeconfig: Path, tmp_path: Path, name: str, value: str, reported: str
 ) -> None:
     operator = OperatorProcess(kubeconfig, "default", tmp_path)
     operator.environment[name] = value
     with operator:
         assert operator.wait_exit() == 78
-    assert told in operator.log
+    assert reported in operator.log
     assert "Traceback" not in operator.log
     assert operator.log.count("\n") == 1
 

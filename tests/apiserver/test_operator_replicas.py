@@ -99,7 +99,7 @@ def test_a_follower_takes_over_from_a_leader_that_is_killed(
         print(f"\nfail-over after SIGKILL: acted upon after {seconds:.1f} s")
 
 
-def test_a_leader_that_is_told_to_end_hands_over(
+def test_a_leader_that_is_terminated_hands_over(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     took = []
@@ -128,13 +128,13 @@ def test_a_leader_that_loses_its_lease_ends(world: World) -> None:
             "patch", "lease", "enginewright", "--type=merge", "--patch", json.dumps(stolen)
         )
         assert operator.wait_exit() == 75
-        assert "the Lease has been taken by somebody" in operator.log
+        assert "the Lease was acquired by somebody" in operator.log
     with world.operator() as operator:
         operator.wait_ready()  # nobody renews it
 
 
 def test_what_vanished_while_a_watch_was_broken_is_gone_for_the_next_leader(world: World) -> None:
-    """An API server that begins anew answers an old watch with 410, and sends no deletion again."""
+    """An API server that starts again answers an old watch with 410, and sends no deletion again."""
     direct = world.user.kubeconfig.read_text()
     (server,) = re.findall(r"https://127.0.0.1:(\d+)", direct)
     url = f"http://127.0.0.1:{server}"
@@ -219,9 +219,9 @@ def test_a_second_release_does_nothing_says_why_and_takes_over(
             assert "another release watches all namespaces" in text
             assert f"Lease {world.system.name}/enginewright" in text
             assert "watchNamespaces" in text
-            told = elsewhere.kubectl("describe", "deployment", "staging")
-            assert "ClaimedByAnotherRelease" in told
-            assert "does nothing: another release watches" in second.log
+            reported = elsewhere.kubectl("describe", "deployment", "staging")
+            assert "ClaimedByAnotherRelease" in reported
+            assert "not reconciling: another release watches" in second.log
             assert second.get("/healthz")[0] == 200
             world.user.apply(model(uri="https://example.com/second.onnx"))
             world.job("prepare", 2)

@@ -112,8 +112,8 @@ def test_jobs_are_taken_wherever_they_are_placed(restricted: Namespace) -> None:
     )
     engine = EngineWorld()
     engine.spec["podTemplate"] = JOBS
-    look = engine.settle().running()
-    build = engine.misses().running()
+    look = engine.settle().job()
+    build = engine.misses().job()
     prepare = World(build={"podTemplate": JOBS}).settle().job()
     for each in (probe, prepare, look, build):
         pod = taken(restricted, each)

@@ -16,7 +16,7 @@ import pytest
 from driver.layout import Cluster
 from enginewright.contract.task import SIDECAR_PORT
 from enginewright.contract.verdict import RELEASE_ANNOTATION, RELEASE_SECONDS
-from enginewright.controller.cache import Cache
+from enginewright.controller.cache import ObjectCache
 from enginewright.controller.observe import POD
 from enginewright.controller.routing import ModelKey
 from enginewright.controller.verdicts import VerdictPoller
@@ -180,7 +180,7 @@ async def test_the_poller_keeps_what_a_listed_pod_says(
     add_pod(namespace)
     registry = CollectorRegistry()
     client = KubeClient(load_connection, RestMetrics(registry))
-    cache = Cache()
+    cache = ObjectCache()
     cache.replace(PODS, await client.list(PODS, namespace.name))
     woken: asyncio.Queue[ModelKey] = asyncio.Queue()
     poller = VerdictPoller(

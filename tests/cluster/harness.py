@@ -98,13 +98,13 @@ def traces(name: str) -> list[str]:
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
-            words = (entry / "cmdline").read_bytes()
-            words += b" " + (entry / "cgroup").read_bytes()
-            words += (entry / "mountinfo").read_bytes()
+            wording = (entry / "cmdline").read_bytes()
+            wording += b" " + (entry / "cgroup").read_bytes()
+            wording += (entry / "mountinfo").read_bytes()
         except OSError:
             continue
-        if any(needle in words for needle in needles):
-            found.append(f"process {entry.name}: {words[:200]!r}")
+        if any(needle in wording for needle in needles):
+            found.append(f"process {entry.name}: {wording[:200]!r}")
     return found
 
 

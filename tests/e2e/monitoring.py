@@ -35,14 +35,14 @@ def wait_told(
 ) -> dict[str, Any]:
     """Wait until the webhook was told of an alert's status for a model; the last such notification."""
 
-    def told() -> list[dict[str, Any]]:
+    def reported() -> list[dict[str, Any]]:
         return [
             each
             for each in stack.notified(alert)
             if each["status"] == status and each["labels"].get("model") == model
         ]
 
-    return eventually(told, seconds, f"{alert} for {model}, {status}", interval=0.2)[-1]
+    return eventually(reported, seconds, f"{alert} for {model}, {status}", interval=0.2)[-1]
 
 
 def first_seen(stack: Stack, series: str) -> float:

@@ -117,12 +117,12 @@ def test_a_mended_model_ends_the_alert(
     assert not [each for each in watch.notified(ALERT) if _resolved(each, "alerted")]
     began = time.time()
     namespace.apply(inference_model("alerted", "magika.onnx", backends=["cpu"]))
-    told = wait_told(watch, ALERT, "resolved", model="alerted", seconds=240)
-    assert told["labels"] == fired["labels"]
-    ended = datetime.fromisoformat(told["endsAt"]).timestamp()
+    reported = wait_told(watch, ALERT, "resolved", model="alerted", seconds=240)
+    assert reported["labels"] == fired["labels"]
+    ended = datetime.fromisoformat(reported["endsAt"]).timestamp()
     print(
         f"spec mended to alert ended {ended - began:.1f} s,"
-        f" to the webhook {told['receivedAt'] - began:.1f} s"
+        f" to the webhook {reported['receivedAt'] - began:.1f} s"
     )
     namespace.wait_ready("alerted")
     assert not [each for each in watch.alerts() if each["labels"].get("model") == "alerted"]
@@ -159,7 +159,7 @@ def test_a_model_that_never_starts_is_one_alert_that_names_the_cause(
     l4.kubectl("delete", "im", model)
 
 
-def test_a_session_that_falls_back_while_serving_is_told_within_seconds(
+def test_a_session_that_falls_back_while_serving_alerts_within_seconds(
     watch: Stack, namespace: Namespace
 ) -> None:
     """The pod has served well before, so that the moment of the fallback is known."""

@@ -49,7 +49,7 @@ def ahead(l4: Namespace) -> Namespace:
     return l4
 
 
-def test_the_engine_tells_its_size_time_digest_and_target(ahead: Namespace) -> None:
+def test_the_engine_reports_its_size_time_digest_and_target(ahead: Namespace) -> None:
     (name,) = engines_of(ahead, "ahead")
     assert name.startswith("tensorrt-rtx-l4-")
     status = ahead.get("inferenceengine", name)["status"]
@@ -169,7 +169,7 @@ def test_under_recreate_pods_leave_the_last_device_to_a_build_and_come_back(
 
         def gives_way() -> bool:
             message = ahead.condition("last-device", "Ready")["message"]
-            return "the pods of l4 give way to it" in message
+            return "the pods of l4 yield the device" in message
 
         eventually(gives_way, 180, "the device for the build")
         (name,) = engines_of(ahead, "last-device")

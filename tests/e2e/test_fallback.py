@@ -1,6 +1,7 @@
 """The incident itself, on real nodes: a session that falls back to the CPU without a word."""
 
 import time
+from typing import Any
 
 import pytest
 from enginewright.contract.verdict import RELEASE_ANNOTATION
@@ -57,11 +58,11 @@ def value(exposition: str, metric: str, *labels: str) -> float:
 
 
 def test_under_forbid_a_whole_fallback_gets_no_traffic(l4: Namespace) -> None:
-    def told() -> dict[str, object]:
+    def reported() -> dict[str, object]:
         found = l4.condition("forbidden", "PlacementVerified")
         return found if found.get("status") == "False" else {}
 
-    found = eventually(told, 240, "PlacementVerified=False")
+    found = eventually(reported, 240, "PlacementVerified=False")
     assert found["reason"] in ("ProviderMissing", "DriverMissing")
     assert "lib" in str(found["message"]), "it names the library that is not there"
     assert l4.condition("forbidden", "Available")["status"] == "False"
@@ -69,7 +70,7 @@ def test_under_forbid_a_whole_fallback_gets_no_traffic(l4: Namespace) -> None:
     l4.kubectl("delete", "im", "forbidden")
 
 
-def test_under_allow_it_serves_and_everybody_is_told(l4: Namespace) -> None:
+def test_under_allow_it_serves_and_reports_the_fallback(l4: Namespace) -> None:
     l4.wait_ready("allowed", 300)
     found = l4.wait_condition("allowed", "FallbackActive", "True", "ProviderMissing", 60)
     assert "CPUExecutionProvider" in found["message"]
@@ -107,6 +108,35 @@ def test_under_allow_the_next_backend_serves_and_is_a_fallback(l4: Namespace) ->
     (rejected,) = status["rejectedBackends"]
     assert (rejected["backend"], rejected["reason"]) == ("tensorrt-rtx", "DriverMissing")
     assert status["serving"]["backend"] == "cuda"
+
+
+def test_a_rejected_backend_is_tried_again_beside_what_serves(l4: Namespace) -> None:
+    def reported() -> dict[str, object]:
+        (found,) = l4.get("inferencemodel", "second-choice")["status"]["rejectedBackends"]
+        return dict(found)
+
+    def tried() -> list[dict[str, Any]]:
+        return l4.items(
+            "pods", "enginewright.dev/model=second-choice,enginewright.dev/component=trial"
+        )
+
+    before = l4.get("inferencemodel", "second-choice")["status"]
+    assert reported()["failures"] == 1
+    at_once = '[{"op": "replace", "path": "/status/rejectedBackends/0/retryAt", "value": "%s"}]'
+    past = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 60))
+    l4.kubectl(
+        "patch", "im", "second-choice", "--subresource=status", "--type=json", "-p", at_once % past
+    )
+    eventually(tried, 60, "a pod of the trial")
+    assert l4.condition("second-choice", "Ready")["status"] == "True"
+    served = l4.items("endpointslices", "kubernetes.io/service-name=second-choice")
+    names = {each["targetRef"]["name"] for one in served for each in one["endpoints"]}
+    assert names
+    assert not names & {each["metadata"]["name"] for each in tried()}, "it gets no traffic"
+    eventually(lambda: reported()["failures"] == 2, 300, "the second failure")
+    eventually(lambda: not tried(), 90, "the end of the trial")
+    after = l4.get("inferencemodel", "second-choice")["status"]
+    assert (after["serving"], after["prepared"]) == (before["serving"], before["prepared"])
     l4.kubectl("delete", "im", "second-choice")
 
 
@@ -126,7 +156,7 @@ def test_a_part_elsewhere_is_named_forbidden_and_within_a_budget_allowed(
 
 
 # The product's own server, but a file makes ONNX Runtime do what it does by itself when a provider
-# fails in the middle of a run: make the session anew on the CPU (InferenceSession.set_providers).
+# fails in the middle of a run: make the session again on the CPU (InferenceSession.set_providers).
 FALLS = """\
 import pathlib, sys, threading, time
 import onnxruntime
@@ -146,7 +176,7 @@ sys.exit(main(["serve"]))
 """
 
 
-def test_a_session_replaced_while_serving_is_told_within_seconds(namespace: Namespace) -> None:
+def test_a_session_replaced_while_serving_is_reported_within_seconds(namespace: Namespace) -> None:
     namespace.wait_ready("sudden")
     namespace.apply(_twin(namespace, "sudden"))
     namespace.kubectl("wait", "--for=condition=Ready", "pod/twin", "--timeout=120s")
@@ -162,15 +192,15 @@ def test_a_session_replaced_while_serving_is_told_within_seconds(namespace: Name
     began = time.monotonic()
 
     def shown() -> bool:
-        told = namespace.kubectl("get", "--raw", path)
-        return value(told, "enginewright_fallback_active", 'kind="NodeFallback"') == 1
+        reported = namespace.kubectl("get", "--raw", path)
+        return value(reported, "enginewright_fallback_active", 'kind="NodeFallback"') == 1
 
     eventually(shown, 60, "the metric", interval=0.2)
     metric = time.monotonic() - began
     found = namespace.wait_condition("sudden", "Ready", "False", "SessionReplaced", 90)
-    told = time.monotonic() - began
+    reported = time.monotonic() - began
     assert "CPUExecutionProvider" in found["message"]
-    print(f"fallback begun to metric {metric:.1f} s, to Ready=False {told:.1f} s")
+    print(f"fallback begun to metric {metric:.1f} s, to Ready=False {reported:.1f} s")
     assert namespace.condition("sudden", "FallbackActive")["status"] == "True"
     assert namespace.condition("sudden", "Available")["status"] == "True"
     # the operator's annotation, the kubelet's file of the downward API, the sidecar's next look

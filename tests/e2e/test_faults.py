@@ -185,7 +185,7 @@ def test_a_server_that_loses_its_device_is_unready_and_says_why(lost: LosesItsDe
 
 def test_a_server_killed_for_memory_names_its_limit(together: Namespace) -> None:
     found = together.wait_condition("too-small", "Ready", "False", "OutOfMemory", 240)
-    assert "more memory than its limit of 48Mi" in found["message"]
+    assert "exceeded its memory limit of 48Mi" in found["message"]
     together.kubectl("delete", "im", "too-small")
 
 

@@ -219,11 +219,11 @@ def _told_all(served: Namespace, model: str) -> bool:
         for pod in pods
     ]
     proven = proofs(said, Promise())
-    told = served.get("inferencemodel", model)["status"]["summary"]
+    reported = served.get("inferencemodel", model)["status"]["summary"]
     return (
         proven is not None
         and all(each.baseline for each in said)
-        and told.get("p99", "") == proven.p99
+        and reported.get("p99", "") == proven.p99
     )
 
 

@@ -19,7 +19,7 @@ def place(tmp_path: Path, device: Device) -> EnginePlace:
     """Return a place with a prepared model, where TensorRT-RTX serves on this device."""
     if unusable := why_unusable("tensorrt-rtx", device.compute_capability):
         pytest.skip(unusable)
-    made = EnginePlace(tmp_path)
+    made = EnginePlace(tmp_path, fresh=True)
     made.prepare_model(matmul())
     return made
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import onnx
 import pytest
-from enginewright.contract.causes import Cause
 from enginewright.contract.reasons import Reason
-from enginewright_runtime.session import driver, evidence, libcuda
+from enginewright.contract.report import Finding
+from enginewright_runtime.session import driver, libcuda, load_errors
 
 from tests.support import broken_models as broken
 from tests.support.serving import run_json
@@ -37,7 +37,7 @@ try:
     told = {"providers": loaded.session.get_providers(), "nodes": loaded.placement.nodes,
         "elsewhere": loaded.placement.elsewhere,
         "reason": loaded.cause and loaded.cause.reason,
-        "message": loaded.cause and loaded.cause.message}
+        "message": loaded.cause and loaded.cause.cause}
 except StageFailure as failure:
     told = {"providers": None, "reason": failure.reason, "message": failure.message}
 print(json.dumps(told))
@@ -65,17 +65,17 @@ def load(
         "ask": ask,
     }
     environment = {"LD_LIBRARY_PATH": str(libraries)} if libraries else {}
-    told: dict[str, Any] = run_json(python, _LOAD, json.dumps(asked), **environment)
-    return told
+    reported: dict[str, Any] = run_json(python, _LOAD, json.dumps(asked), **environment)
+    return reported
 
 
 def test_onnxruntime_gpu_without_cuda_is_refused_and_names_what_is_missing(
     gpu_python: Path, tmp_path: Path
 ) -> None:
-    told = load(gpu_python, tmp_path, "cuda")
-    assert told["reason"] == Reason.PROVIDER_MISSING
-    assert told["providers"] is None
-    libraries, _, driver = told["message"].partition("; and DriverMissing: ")
+    reported = load(gpu_python, tmp_path, "cuda")
+    assert reported["reason"] == Reason.PROVIDER_MISSING
+    assert reported["providers"] is None
+    libraries, _, driver = reported["message"].partition("; and DriverMissing: ")
     assert all(name in libraries for name in CUDA_LIBRARIES)
     assert "libcuda.so.1" not in libraries, "that is the driver's, another reason"
     assert "libcuda.so.1" in driver, "the other cause is named too"
@@ -84,20 +84,20 @@ def test_onnxruntime_gpu_without_cuda_is_refused_and_names_what_is_missing(
 def test_where_fallback_is_allowed_the_same_serves_from_the_cpu_and_says_why(
     gpu_python: Path, tmp_path: Path
 ) -> None:
-    told = load(gpu_python, tmp_path, "cuda", strict=False)
-    assert told["providers"] == ["CPUExecutionProvider"]
-    assert told["nodes"] == {"CPUExecutionProvider": 1}
-    assert len(told["elsewhere"]) == 1
-    assert told["reason"] == Reason.PROVIDER_MISSING
-    assert "libcublasLt.so.13" in told["message"]
+    reported = load(gpu_python, tmp_path, "cuda", strict=False)
+    assert reported["providers"] == ["CPUExecutionProvider"]
+    assert reported["nodes"] == {"CPUExecutionProvider": 1}
+    assert len(reported["elsewhere"]) == 1
+    assert reported["reason"] == Reason.PROVIDER_MISSING
+    assert "libcublasLt.so.13" in reported["message"]
 
 
 def test_tensorrt_runs_nothing_without_its_library_even_where_fallback_is_allowed(
     gpu_python: Path, tmp_path: Path
 ) -> None:
-    told = load(gpu_python, tmp_path, "tensorrt", strict=False)
-    assert (told["providers"], told["reason"]) == (None, Reason.PROVIDER_MISSING)
-    assert "libnvinfer.so.10" in told["message"]
+    reported = load(gpu_python, tmp_path, "tensorrt", strict=False)
+    assert (reported["providers"], reported["reason"]) == (None, Reason.PROVIDER_MISSING)
+    assert "libnvinfer.so.10" in reported["message"]
 
 
 def shared_objects(folder: Path, sources: dict[str, str]) -> Path:
@@ -119,9 +119,9 @@ def shared_objects(folder: Path, sources: dict[str, str]) -> Path:
 def test_cuda_without_a_driver_is_driver_missing(gpu_python: Path, tmp_path: Path) -> None:
     """The libraries are empty, but they are found: what ONNX Runtime misses next is libcuda."""
     found = shared_objects(tmp_path / "cuda", dict.fromkeys(CUDA_LIBRARIES, ""))
-    told = load(gpu_python, tmp_path, "cuda", libraries=found)
-    assert told["reason"] == Reason.DRIVER_MISSING
-    assert "NVIDIA's driver is not here: libcuda.so.1" in told["message"]
+    reported = load(gpu_python, tmp_path, "cuda", libraries=found)
+    assert reported["reason"] == Reason.DRIVER_MISSING
+    assert "NVIDIA's driver is not here: libcuda.so.1" in reported["message"]
     by_its_words = load(gpu_python, tmp_path, "cuda", strict=False, ask=False, libraries=found)
     assert by_its_words["reason"] == Reason.DRIVER_MISSING
     assert by_its_words["message"] == (
@@ -135,13 +135,13 @@ def test_tensorrt_is_held_where_the_loader_finds_it(gpu_python: Path, tmp_path: 
     (folder / "libnvinfer.so.10").rename(folder / "libnvinfer.so.10.13.3")
     (folder / "libnvinfer.so.10").symlink_to("libnvinfer.so.10.13.3")
     program = "from enginewright_runtime.probe import probe; print(probe().to_json())"
-    told = run_json(gpu_python, program, LD_LIBRARY_PATH=str(folder))
-    assert told["backends"]["tensorrt"] == "10.13.3"
+    reported = run_json(gpu_python, program, LD_LIBRARY_PATH=str(folder))
+    assert reported["backends"]["tensorrt"] == "10.13.3"
 
 
 def test_tensorrt_rtx_without_a_driver_is_driver_missing(tmp_path: Path) -> None:
-    told = load(sys.executable, tmp_path, "tensorrt-rtx", strict=False)
-    assert (told["providers"], told["reason"]) == (None, Reason.DRIVER_MISSING)
+    reported = load(sys.executable, tmp_path, "tensorrt-rtx", strict=False)
+    assert (reported["providers"], reported["reason"]) == (None, Reason.DRIVER_MISSING)
     by_its_words = load(sys.executable, tmp_path, "tensorrt-rtx", ask=False)
     assert by_its_words["reason"] == Reason.DRIVER_MISSING
     assert by_its_words["message"].startswith(
@@ -150,7 +150,7 @@ def test_tensorrt_rtx_without_a_driver_is_driver_missing(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "wording"),
     [
         ({"device_type": "GPU"}, "OpenVINO: Device GPU is not available"),
         (
@@ -165,17 +165,17 @@ def test_tensorrt_rtx_without_a_driver_is_driver_missing(tmp_path: Path) -> None
         ({"no_such_option": "1"}, "Invalid OpenVINO EP option: no_such_option"),
     ],
 )
-def test_what_openvino_refuses_is_told_in_its_words(
-    options: dict[str, str], words: str, openvino_python: Path, tmp_path: Path
+def test_what_openvino_refuses_is_reported_verbatim(
+    options: dict[str, str], wording: str, openvino_python: Path, tmp_path: Path
 ) -> None:
-    told = load(openvino_python, tmp_path, "openvino", options=options)
-    assert (told["providers"], told["reason"]) == (None, Reason.PROVIDER_REFUSED)
-    assert words in told["message"]
+    reported = load(openvino_python, tmp_path, "openvino", options=options)
+    assert (reported["providers"], reported["reason"]) == (None, Reason.PROVIDER_REFUSED)
+    assert wording in reported["message"]
     kept = load(openvino_python, tmp_path, "openvino", options=options, strict=False)
     assert kept["providers"] == ["CPUExecutionProvider"]
     assert kept["nodes"] == {"CPUExecutionProvider": 1}
     assert kept["reason"] == Reason.PROVIDER_REFUSED
-    assert words in kept["message"]
+    assert wording in kept["message"]
     assert "onnxruntime/core" not in kept["message"]
 
 
@@ -183,7 +183,7 @@ def test_what_openvino_refuses_is_told_in_its_words(
 
 
 @pytest.mark.parametrize(
-    ("words", "reason", "message"),
+    ("wording", "reason", "message"),
     [
         (
             (
@@ -216,21 +216,21 @@ def test_what_openvino_refuses_is_told_in_its_words(
             "not supported in the installed CUDA driver",
         ),
         ("CUDA failure 100: no CUDA-capable device", Reason.PROVIDER_REFUSED, "no CUDA-capable"),
-        ("", Reason.PROVIDER_REFUSED, "could not make XProvider, and nothing says why"),
+        ("", Reason.PROVIDER_REFUSED, "could not create XProvider, and no error was logged"),
     ],
 )
-def test_words_to_reasons(words: str, reason: Reason, message: str) -> None:
-    found = evidence.cause("XProvider", words)
+def test_words_to_reasons(wording: str, reason: Reason, message: str) -> None:
+    found = load_errors.cause("XProvider", wording)
     assert found.reason is reason
-    assert message in found.message
-    assert "hostname" not in found.message, "a condition names no pod"
+    assert message in found.cause
+    assert "hostname" not in found.cause, "a condition names no pod"
 
 
 def test_an_engine_that_is_refused_for_nothing_known_is_incompatible() -> None:
-    found = evidence.engine_cause("tensorrt", "[ONNXRuntimeError] : 1 : FAIL : it did not load")
-    assert found == Cause(
+    found = load_errors.engine_cause("tensorrt", "[ONNXRuntimeError] : 1 : FAIL : it did not load")
+    assert found == Finding(
         reason=Reason.ENGINE_INCOMPATIBLE,
-        message="backend tensorrt refuses the engine: it did not load",
+        cause="backend tensorrt rejected the engine: it did not load",
     )
 
 
@@ -272,20 +272,20 @@ def test_a_driver_tells_version_and_compute_capability(tmp_path: Path) -> None:
 
 
 def test_a_driver_for_an_older_cuda_is_too_old(tmp_path: Path) -> None:
-    told = driver.ask("13", tuple(driver_saying(tmp_path, 0, 12040))).driver
-    assert (told.present, told.reason) == (True, Reason.DRIVER_TOO_OLD)
-    assert told.message == "NVIDIA's driver is for CUDA 12.4, and this image needs CUDA 13"
+    reported = driver.ask("13", tuple(driver_saying(tmp_path, 0, 12040))).driver
+    assert (reported.present, reported.reason) == (True, Reason.DRIVER_TOO_OLD)
+    assert reported.message == "NVIDIA's driver is for CUDA 12.4, and this image needs CUDA 13"
 
 
 @pytest.mark.parametrize(
     ("code", "reason"), [(100, Reason.DRIVER_MISSING), (803, Reason.DRIVER_TOO_OLD)]
 )
-def test_a_driver_that_does_not_start_is_told_with_its_code(
+def test_a_driver_that_does_not_start_is_reported_with_its_code(
     code: int, reason: Reason, tmp_path: Path
 ) -> None:
-    told = driver.ask("13", tuple(driver_saying(tmp_path, code, 13000))).driver
-    assert told.reason is reason
-    assert f"cuInit fails with code {code}: no CUDA-capable device" in told.message
+    reported = driver.ask("13", tuple(driver_saying(tmp_path, code, 13000))).driver
+    assert reported.reason is reason
+    assert f"cuInit fails with code {code}: no CUDA-capable device" in reported.message
 
 
 @pytest.mark.parametrize(
@@ -296,9 +296,9 @@ def test_a_driver_that_does_not_start_is_told_with_its_code(
     ],
 )
 def test_a_driver_that_breaks_its_asker_is_missing(program: str, message: str) -> None:
-    told = driver.ask(None, (sys.executable, "-c", program)).driver
-    assert told.reason is Reason.DRIVER_MISSING
-    assert message in told.message
+    reported = driver.ask(None, (sys.executable, "-c", program)).driver
+    assert reported.reason is Reason.DRIVER_MISSING
+    assert message in reported.message
 
 
 # What native libraries write

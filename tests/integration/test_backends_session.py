@@ -94,7 +94,7 @@ def test_two_distributions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.reason is Reason.PROVIDER_MISSING
 
 
-def test_partial_placement_is_told_node_by_node(openvino_python: Path, tmp_path: Path) -> None:
+def test_partial_placement_is_reported_node_by_node(openvino_python: Path, tmp_path: Path) -> None:
     found = in_openvino(
         openvino_python,
         """
@@ -121,7 +121,7 @@ def test_whole_fallback_is_refused(openvino_python: Path, tmp_path: Path) -> Non
         [broken.value("x", 2, 3, 3)],
         [broken.value("y", 2)],
     )
-    place = Workplace(tmp_path, openvino_python)
+    place = Workplace(tmp_path, openvino_python, fresh=True)
     stage, outcome = place.prepare(place.task(place.put("model.onnx", model), backend="openvino"))
     assert (stage, outcome.report.reason) == ("convert", Reason.UNSUPPORTED_OPERATOR)
     assert "OpenVINOExecutionProvider took none of 1 nodes: determinant (Det)" in outcome.message

@@ -381,7 +381,7 @@ def test_releases_do_not_share_names() -> None:
         ({**IMAGES, "store": {"size": "much"}}, "/store/size"),
         ({**IMAGES, "store": {"claim": "My Claim"}}, "/store/claim"),
         ({**IMAGES, "replicas": -1}, "/replicas"),
-        ({**IMAGES, "watchNamespaces": ["My Shop"]}, "/watchNamespaces/0"),
+        ({**IMAGES, "watchNamespaces": ["My RunSettings"]}, "/watchNamespaces/0"),
         ({**IMAGES, "watchNamespaces": "shop"}, "/watchNamespaces"),
         ({**IMAGES, "logLevel": "loud"}, "'debug', 'info', 'warning', 'error'"),
         ({**IMAGES, "crds": {"install": "no"}}, "/crds/install"),

@@ -14,8 +14,8 @@ import onnx
 import pytest
 from enginewright.contract.images import ImageFacts
 from enginewright_cli.app import app
-from enginewright_cli.inspect.fit import Target, judge
-from enginewright_cli.inspect.found import Inspection
+from enginewright_cli.inspect.fit import EngineTarget, judge
+from enginewright_cli.inspect.result import EngineInspection
 from onnx import helper
 from typer.testing import CliRunner
 from typing_extensions import override
@@ -143,7 +143,7 @@ def other_builder(copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "reported"),
     [
         (cut, "model/part-0.engine is cut off: it has 1000 bytes"),
         (changed, "model/model.onnx is not the file that the manifest lists"),
@@ -153,11 +153,11 @@ def other_builder(copy: Path) -> None:
         (other_builder, "was built by version 1.6.1.116, and the manifest says 1.7.1.116"),
     ],
 )
-def test_damage(damage: Callable[[Path], None], told: str, copy: Path) -> None:
+def test_damage(damage: Callable[[Path], None], reported: str, copy: Path) -> None:
     damage(copy)
     shown, _ = run(str(copy), code=1)
     assert "will not load" in shown
-    assert f"because {told}" in shown or told in shown
+    assert f"because {reported}" in shown or reported in shown
     assert not read(str(copy), "--compute-capability", "8.9", code=1)["fit"]["loads"]
 
 
@@ -194,13 +194,33 @@ def test_engines_around_which_a_model_is(copy: Path) -> None:
     assert "engine file gone.engine is not beside the model" in shown
 
 
+def test_control_characters_of_an_engine_are_spelled_out(copy: Path) -> None:
+    path = copy / "model/model.onnx"
+    model = onnx.load(path)
+    (context,) = [node for node in model.graph.node if node.op_type == "EPContext"]
+    (file,) = [each for each in context.attribute if each.name == "ep_cache_context"]
+    file.s = b"\x1b[2Jgone.engine"
+    onnx.save(model, path)
+    shown, _ = run(str(path), code=1)
+    assert "engine file \\x1b[2Jgone.engine is not beside the model" in shown
+    manifest = copy / "manifest.json"
+    body = json.loads(manifest.read_text())
+    body["engine"]["partitions"][0]["nodes"] = ["node\x1b]0;title\x07"]
+    body["engine"]["partitions"][0]["context_node"] = "[red]\x1b[31m"
+    manifest.write_text(json.dumps(body))
+    shown, _ = run(str(copy), code=1)
+    assert "node\\x1b]0;title\\x07" in shown
+    assert "[red]\\x1b[31m" in shown
+    assert "\x1b" not in shown
+
+
 PLAIN = build(
     [helper.make_node("Relu", ["x"], ["y"])], [value("x", 1, 4)], [value("y", 1, 4)]
 ).SerializeToString()
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "reported"),
     [
         ("gone.engine", None, "gone.engine: there is no such file or folder"),
         ("a.engine", b"", "does not begin as a TensorRT-RTX engine does"),
@@ -218,7 +238,7 @@ PLAIN = build(
         ("folder/", b"", "has no manifest.json, and an artefact without one does not exist"),
     ],
 )
-def test_what_is_no_engine(name: str, content: bytes | None, told: str, tmp_path: Path) -> None:
+def test_what_is_no_engine(name: str, content: bytes | None, reported: str, tmp_path: Path) -> None:
     path = tmp_path / name
     if name.endswith("/"):
         path.mkdir()
@@ -226,7 +246,7 @@ def test_what_is_no_engine(name: str, content: bytes | None, told: str, tmp_path
         path.write_bytes(content)
     shown, said = run(str(path), code=2)
     assert shown == ""
-    assert told in said
+    assert reported in said
     assert "Traceback" not in said
 
 
@@ -236,7 +256,7 @@ def test_a_prepared_model_is_no_engine(artifact: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (("--compute-capability", "89"), "write MAJOR.MINOR, such as 8.9"),
         (("--compute-capability", "8.9", "--class", "l4"), "give one of --class and"),
@@ -244,8 +264,8 @@ def test_a_prepared_model_is_no_engine(artifact: Path) -> None:
         (("--unknown",), "No such option"),
     ],
 )
-def test_usage(arguments: tuple[str, ...], told: str, artifact: Path) -> None:
-    assert told in " ".join(run(str(artifact), *arguments, code=2)[1].split())
+def test_usage(arguments: tuple[str, ...], reported: str, artifact: Path) -> None:
+    assert reported in " ".join(run(str(artifact), *arguments, code=2)[1].split())
 
 
 def image(version: str = VERSION, ort: str = "1.31.1") -> ImageFacts:
@@ -262,7 +282,7 @@ def image(version: str = VERSION, ort: str = "1.31.1") -> ImageFacts:
     )
 
 
-ENGINE = Inspection(
+ENGINE = EngineInspection(
     source="e",
     kind="artifact",
     backend="tensorrt-rtx",
@@ -275,17 +295,17 @@ ENGINE = Inspection(
 @pytest.mark.parametrize(
     ("change", "target", "obstacles", "not_compared"),
     [
-        ({}, Target("class l4", "8.9", ("tensorrt-rtx",), (image(),)), (), ()),
-        ({}, Target("class l4", "8.9", ("tensorrt-rtx",), (image("1.6"), image())), (), ()),
+        ({}, EngineTarget("class l4", "8.9", ("tensorrt-rtx",), (image(),)), (), ()),
+        ({}, EngineTarget("class l4", "8.9", ("tensorrt-rtx",), (image("1.6"), image())), (), ()),
         (
             {},
-            Target("class l4", "8.9", ("cuda",), (image(),)),
+            EngineTarget("class l4", "8.9", ("cuda",), (image(),)),
             ("it is run by backend tensorrt-rtx, and class l4 allows cuda only",),
             (),
         ),
         (
             {},
-            Target("class t4", "7.5", (), (image("1.6"), image(ort="1.30.0"))),
+            EngineTarget("class t4", "7.5", (), (image("1.6"), image(ort="1.30.0"))),
             (
                 "it runs on compute capability 8.9 and not on 7.5",
                 (
@@ -298,7 +318,7 @@ ENGINE = Inspection(
         ),
         (
             {"problems": ("model.onnx is missing",)},
-            Target("class l4"),
+            EngineTarget("class l4"),
             ("model.onnx is missing",),
             (
                 "compute capability: class l4 does not say which its devices have",
@@ -307,7 +327,7 @@ ENGINE = Inspection(
         ),
         (
             {"compute_capabilities": (), "backend": None},
-            Target("class l4", "8.9", unknown=("versions: you may not read them",)),
+            EngineTarget("class l4", "8.9", unknown=("versions: you may not read them",)),
             (),
             (
                 "versions: you may not read them",
@@ -317,29 +337,31 @@ ENGINE = Inspection(
         ),
         (
             {},
-            Target("class a10", "8.6", (), (image(),)),
+            EngineTarget("class a10", "8.6", (), (image(),)),
             ("it runs on compute capability 8.9 and not on 8.6: build one for that",),
             (),
         ),
         (
             {"compute_capabilities": ("8.0",)},
-            Target("class a100", "8.0", (), (image(),)),
+            EngineTarget("class a100", "8.0", (), (image(),)),
             ("TensorRT-RTX builds engines for compute capability 8.0, but they cannot be served",),
             (),
         ),
-        ({"ort_version": None}, Target("class l4", "8.9", (), (image(ort="1.20"),)), (), ()),
+        ({"ort_version": None}, EngineTarget("class l4", "8.9", (), (image(ort="1.20"),)), (), ()),
     ],
 )
 def test_fit(
     change: dict[str, Any],
-    target: Target,
+    target: EngineTarget,
     obstacles: tuple[str, ...],
     not_compared: tuple[str, ...],
 ) -> None:
     fit = judge(ENGINE.model_copy(update=change), target)
     assert fit.loads == (not obstacles)
     assert len(fit.obstacles) == len(obstacles)
-    assert all(found.startswith(told) for found, told in zip(fit.obstacles, obstacles, strict=True))
+    assert all(
+        found.startswith(reported) for found, reported in zip(fit.obstacles, obstacles, strict=True)
+    )
     assert fit.not_compared == not_compared
 
 
@@ -493,7 +515,7 @@ def test_a_resource() -> None:
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "reported"),
     [
         (("failed",), 1, "there is no engine yet: BuildFailed: it cannot be built"),
         (("building",), 1, "there is no engine yet: stage build, 40%"),
@@ -507,9 +529,9 @@ def test_a_resource() -> None:
         (("secret",), 2, "the cluster does not allow it: you may not"),
     ],
 )
-def test_resources_that_do_not_load(arguments: tuple[str, ...], code: int, told: str) -> None:
+def test_resources_that_do_not_load(arguments: tuple[str, ...], code: int, reported: str) -> None:
     shown, said = run(*arguments, code=code)
-    assert told in shown + said
+    assert reported in shown + said
 
 
 def test_without_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

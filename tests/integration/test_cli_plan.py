@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
+from enginewright_cli.plan.cluster_state import ClusterState, ClusterStateError
 from enginewright_cli.plan.manifest import ManifestError, read
-from enginewright_cli.plan.surroundings import Surroundings
 
 from tests.support.plan_world import MODEL
 from tests.support.preflight_runs import COMMAND, Desk
@@ -41,16 +41,16 @@ def test_saved_facts_are_planned_on_again(desk: Desk) -> None:
     (desk.root / "facts.yaml").write_text(around(world, exists=True).to_yaml())
     body = manifest({**world.spec, "replicas": 3})
     done = plan(desk, "-f", write(desk, body), "--facts", "facts.yaml", "--json")
-    told = json.loads(done.stdout)
-    assert (done.returncode, list(told)) == (0, ["schema", "models", "assumed", "ignored"])
-    assert told["models"][0]["verdict"] == "changes"
-    assert told["models"][0]["serving"] == world.status["serving"]["revision"]
+    reported = json.loads(done.stdout)
+    assert (done.returncode, list(reported)) == (0, ["schema", "models", "assumed", "ignored"])
+    assert reported["models"][0]["verdict"] == "changes"
+    assert reported["models"][0]["serving"] == world.status["serving"]["revision"]
     again = plan(desk, "-f", "manifest.yaml", "--facts", "facts.yaml", "--save-facts", "copy.yaml")
     assert again.returncode == 0
     assert "change  Deployment" in again.stdout
     assert "spec.replicas: 1 → 3" in again.stdout
-    first = Surroundings.read(desk.root / "facts.yaml")
-    assert Surroundings.read(desk.root / "copy.yaml") == first
+    first = ClusterState.read(desk.root / "facts.yaml")
+    assert ClusterState.read(desk.root / "copy.yaml") == first
 
 
 def test_without_a_cluster_it_assumes_and_says_so(desk: Desk) -> None:
@@ -77,10 +77,10 @@ def test_classes_of_the_manifest_take_the_place_of_the_assumed_one(desk: Desk) -
     }
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
     name = write(desk, manifest({"source": PINNED}), accelerator, service)
-    told = json.loads(plan(desk, "-f", name, "--offline", "--json").stdout)
-    (model,) = told["models"]
+    reported = json.loads(plan(desk, "-f", name, "--offline", "--json").stdout)
+    (model,) = reported["models"]
     assert (model["backend"], model["verdict"]) == ("tensorrt-rtx", "changes")
-    assert told["ignored"] == ["Service"]
+    assert reported["ignored"] == ["Service"]
 
 
 def test_a_spec_that_would_not_be_stored_is_refused_with_its_field(desk: Desk) -> None:
@@ -100,11 +100,20 @@ def test_a_namespace_that_yaml_takes_for_a_number_is_refused(desk: Desk) -> None
     assert "InvalidSpec: metadata.namespace: write lowercase letters" in done.stdout
 
 
+def test_an_unquoted_date_is_a_string_as_for_kubectl(desk: Desk) -> None:
+    body = manifest({"source": SOURCE, "podTemplate": {"labels": {"released": "DATE"}}})
+    path = desk.root / "manifest.yaml"
+    path.write_text(yaml.safe_dump(body).replace("DATE", "2026-01-02"))
+    (model,) = read(str(path)).models
+    assert model.problems == ()
+    assert model.body["spec"]["podTemplate"]["labels"] == {"released": "2026-01-02"}
+
+
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "wording"),
     [
-        ("a: [", "manifest.yaml is no YAML: while parsing"),
-        ("- 1", "manifest.yaml: document 1 is no Kubernetes object: it has no kind"),
+        ("a: [", "manifest.yaml is not valid YAML: while parsing"),
+        ("- 1", "manifest.yaml: document 1 is not a Kubernetes object: it has no kind"),
         ("kind: Pod\nmetadata: {name: p}", "manifest.yaml holds no InferenceModel, but Pod"),
         ("", "manifest.yaml holds no InferenceModel"),
         ("kind: List\nitems: 5", "manifest.yaml: document 1: items of a List must be a list"),
@@ -112,18 +121,18 @@ def test_a_namespace_that_yaml_takes_for_a_number_is_refused(desk: Desk) -> None
         ("kind: List\nitems: &i [{kind: List, items: *i}]", "manifest.yaml is nested too deeply"),
     ],
 )
-def test_a_manifest_that_is_none_is_told(desk: Desk, text: str, words: str) -> None:
+def test_a_manifest_that_is_none_is_reported(desk: Desk, text: str, wording: str) -> None:
     (desk.root / "manifest.yaml").write_text(text)
     with pytest.raises(ManifestError, match=r"manifest\.yaml"):
         read(str(desk.root / "manifest.yaml"))
     done = plan(desk, "-f", "manifest.yaml", "--offline")
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"enginewright plan: {words}" in done.stderr
+    assert f"enginewright plan: {wording}" in done.stderr
 
 
 def test_other_ways_not_to_come_to_a_plan(desk: Desk) -> None:
     name = write(desk, manifest({"source": SOURCE}))
-    for arguments, words in (
+    for arguments, wording in (
         (("-f", "gone.yaml", "--offline"), "gone.yaml: No such file or directory"),
         (("-f", name, "--facts", "gone.yaml"), "gone.yaml: No such file or directory"),
         (("-f", name, "--facts", name), "images: Field required"),
@@ -132,10 +141,22 @@ def test_other_ways_not_to_come_to_a_plan(desk: Desk) -> None:
     ):
         done = plan(desk, *arguments)
         assert (done.returncode, done.stdout) == (2, "")
-        assert words in done.stderr
+        assert wording in done.stderr
 
 
-def test_a_cluster_that_does_not_answer_is_told_with_the_way_around(desk: Desk) -> None:
+@pytest.mark.parametrize(
+    "broken", [{"kind": "Node"}, {"metadata": {}}, {"metadata": {"name": 5}}, {"metadata": 1}]
+)
+def test_facts_with_an_object_that_has_no_name_are_refused(tmp_path: Path, broken: Any) -> None:
+    state = yaml.safe_load(around(serving(), exists=True).to_yaml())
+    state["objects"].append({"apiVersion": "v1", "kind": "Node", **broken})
+    file = tmp_path / "facts.yaml"
+    file.write_text(yaml.safe_dump(state))
+    with pytest.raises(ClusterStateError, match=r"objects: .*\[\d+\] has no metadata\.name"):
+        ClusterState.read(file)
+
+
+def test_a_cluster_that_does_not_answer_is_reported_with_the_way_around(desk: Desk) -> None:
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -157,6 +178,6 @@ def test_a_manifest_from_standard_input(desk: Desk) -> None:
     process = desk.start(
         "plan", "-f", "-", "--offline", "--json", command=COMMAND, stdin=subprocess.PIPE
     )
-    out, words = process.communicate(text, timeout=60)
-    assert (process.returncode, words) == (0, "")
+    out, wording = process.communicate(text, timeout=60)
+    assert (process.returncode, wording) == (0, "")
     assert json.loads(out)["models"][0]["name"] == MODEL

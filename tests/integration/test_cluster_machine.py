@@ -24,13 +24,13 @@ def test_too_little_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         machine.require_room()
 
 
-def test_a_user_without_rights_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_rights_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(ClusterError, match="needs root; run it with sudo"):
         machine.require_linux_root()
 
 
-def test_another_system_is_told_what_to_do_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_system_gets_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.system", lambda: "Darwin")
     with pytest.raises(ClusterError, match="CONTEXT="):
         machine.require_linux_root()

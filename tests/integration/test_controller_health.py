@@ -5,9 +5,9 @@ import socket
 from typing import Any
 
 import aiohttp
-from enginewright.controller.cache import Cache
+from enginewright.controller.cache import ObjectCache
 from enginewright.controller.health import HealthServer
-from enginewright.controller.logs import LogfmtFormatter, Sparse, about
+from enginewright.controller.logs import LogfmtFormatter, Sparse, log_context
 from enginewright.controller.metrics import NAMED_MODELS, ModelCollector
 from enginewright.kube.resources import INFERENCE_MODELS
 from prometheus_client import CollectorRegistry, generate_latest
@@ -17,11 +17,11 @@ async def test_probes_and_metrics_over_http() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    troubles: list[str | None] = [None]
+    problems: list[str | None] = [None]
     registry = CollectorRegistry()
-    ModelCollector(Cache(), registry)
+    ModelCollector(ObjectCache(), registry)
     server = HealthServer(
-        port, alive=lambda: troubles[0], ready=lambda: "not yet", registry=registry
+        port, alive=lambda: problems[0], ready=lambda: "not yet", registry=registry
     )
     await server.start()
     try:
@@ -33,7 +33,7 @@ async def test_probes_and_metrics_over_http() -> None:
 
             assert await get("/healthz") == (200, "ok\n")
             assert await get("/readyz") == (503, "not yet\n")
-            troubles[0] = "a worker is stuck"
+            problems[0] = "a worker is stuck"
             assert await get("/healthz") == (503, "a worker is stuck\n")
             status, text = await get("/metrics")
             assert status == 200
@@ -43,7 +43,7 @@ async def test_probes_and_metrics_over_http() -> None:
 
 
 def test_models_are_counted_by_condition_when_asked() -> None:
-    cache, registry = Cache(), CollectorRegistry()
+    cache, registry = ObjectCache(), CollectorRegistry()
     ModelCollector(cache, registry)
     for number, ready in enumerate(("True", "True", "False")):
         conditions = [{"type": "Ready", "status": ready}]
@@ -67,7 +67,7 @@ def not_ready(number: int, reason: str, *, stalled: bool = False) -> dict[str, A
 
 
 def test_models_that_are_not_ready_are_named_stalled_ones_first_and_no_more_than_so_many() -> None:
-    cache, registry = Cache(), CollectorRegistry()
+    cache, registry = ObjectCache(), CollectorRegistry()
     ModelCollector(cache, registry)
     assert "enginewright_model_not_ready_omitted 0.0" in generate_latest(registry).decode()
     ready = not_ready(0, "Serving")
@@ -97,7 +97,7 @@ def test_models_that_are_not_ready_are_named_stalled_ones_first_and_no_more_than
 def test_a_log_line_says_what_it_is_about_and_stays_one_line() -> None:
     record = logging.LogRecord("a.b", logging.INFO, "", 0, 'said "%s"\nand more', ("so",), None)
     record.created = 0.25
-    with about(controller="inferencemodel", namespace="ns", name="m"):
+    with log_context(controller="inferencemodel", namespace="ns", name="m"):
         line = LogfmtFormatter().format(record)
     assert line == (
         "ts=1970-01-01T00:00:00.250+00:00 level=info logger=a.b controller=inferencemodel"

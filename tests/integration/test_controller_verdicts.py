@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from enginewright.contract.verdict import Check
-from enginewright.controller import polled
+from enginewright.controller import poll_targets
 from enginewright.controller.routing import ModelKey
 from enginewright.controller.verdicts import VerdictPoller
 from enginewright.kube.pod_http import DirectPodHttp
@@ -26,7 +26,7 @@ async def test_the_real_sidecar_is_understood(
     task = artifact(tmp_path, linear_model(), [{"x": np.ones((1, 8), np.float32)}])
     # No server beside it: that, too, is a verdict.
     with Sidecar(tmp_path, task, free_port()) as sidecar:
-        monkeypatch.setattr(polled, "SIDECAR_PORT", sidecar.port)
+        monkeypatch.setattr(poll_targets, "SIDECAR_PORT", sidecar.port)
         world = World()
         world.add_pod(model=task.model, revision=task.revision, podIP="127.0.0.1")
         woken: asyncio.Queue[ModelKey] = asyncio.Queue()

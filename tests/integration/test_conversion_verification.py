@@ -8,41 +8,40 @@ import pytest
 from enginewright_runtime.core.failure import SessionError
 from enginewright_runtime.prepare.convert import simplifying, verification
 from enginewright_runtime.prepare.convert.verification import (
-    INPUTS,
-    OUTPUTS,
+    Compared,
     compare,
     form_differs,
     run_source,
-    run_source_by_definition,
 )
+from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS, run_definition
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tests.support.broken_models import build, random_output, relu, unsorted, value
 from tests.support.converting import attention, copy, one, operators, recipe, weight
 
 
-def prove(folder: Path, source: ModelProto, changed: ModelProto, **arrays: Any) -> dict[str, Any]:
+def prove(folder: Path, source: ModelProto, changed: ModelProto, **arrays: Any) -> Compared:
     """Return what `compare` says of two models, one sample."""
     samples: dict[str, Any] = {f"opt/{name}": array for name, array in arrays.items()}
     for name, model in (("source", source), ("changed", changed)):
         (folder / f"{name}.onnx").write_bytes(model.SerializeToString())
     np.savez(folder / INPUTS, **samples)
-    run_source(model=str(folder / "source.onnx"), folder=str(folder))
-    paths = {name: str(folder / f"{name}.onnx") for name in ("source", "changed")}
-    return compare(model=paths["changed"], source=paths["source"], folder=str(folder))
+    varying = run_source(folder / "source.onnx", folder).varying
+    return compare(folder / "changed.onnx", folder / "source.onnx", folder, varying)
 
 
 X = np.linspace(-1, 1, 4, dtype=np.float32).reshape(1, 4)
 
 
 def test_equal_models_agree(tmp_path: Path) -> None:
-    assert prove(tmp_path, relu(), relu(opset=13), x=X) == {"differs": None, "compared": 1}
+    assert prove(tmp_path, relu(), relu(opset=13), x=X) == Compared(None, 1)
 
 
-def test_another_operator_is_told(tmp_path: Path) -> None:
+def test_another_operator_is_reported(tmp_path: Path) -> None:
     changed = relu()
     changed.graph.node[0].op_type = "Abs"
-    differs = prove(tmp_path, relu(), changed, x=X)["differs"]
+    differs = prove(tmp_path, relu(), changed, x=X).differs
+    assert differs is not None
     assert differs.startswith("output 'y' of sample 'opt' ")
 
 
@@ -52,24 +51,25 @@ def test_a_thousandth_is_too_much_for_floats(tmp_path: Path) -> None:
         one("Mul", 17, numpy_helper.from_array(np.array(factor, np.float32), "f"), shape=(1, 4))
         for factor in (1.0, 1.004)
     )
-    assert prove(tmp_path, source, changed, x=X)["differs"]
+    assert prove(tmp_path, source, changed, x=X).differs
 
 
-def test_other_places_of_nan_are_told(tmp_path: Path) -> None:
+def test_other_places_of_nan_are_reported(tmp_path: Path) -> None:
     changed = relu()
     changed.graph.node[0].op_type = "Log"
-    assert "NaN" in prove(tmp_path, relu(), changed, x=X)["differs"]
+    assert "NaN" in str(prove(tmp_path, relu(), changed, x=X).differs)
 
 
 def test_random_outputs_are_compared_in_distribution(tmp_path: Path) -> None:
     inputs = np.zeros((1, 400), np.float32)
-    told = prove(tmp_path, random_output(), random_output(), x=inputs)
-    assert told == {"differs": None, "compared": 2}
+    reported = prove(tmp_path, random_output(), random_output(), x=inputs)
+    assert reported == Compared(None, 2)
     wider, frozen = random_output(), random_output()
     wider.graph.node[0].attribute.append(helper.make_attribute("scale", 1e6))
     frozen.graph.node[0].op_type = "Relu"
     for changed in (wider, frozen):
-        differs = prove(tmp_path, random_output(), changed, x=inputs)["differs"]
+        differs = prove(tmp_path, random_output(), changed, x=inputs).differs
+        assert differs is not None
         assert differs.startswith("output 'noise' of sample 'opt' varies otherwise"), differs
 
 
@@ -83,20 +83,21 @@ def test_a_changed_model_that_does_not_load_is_refused(tmp_path: Path) -> None:
 
 def test_what_the_checker_has_against_the_source_too_is_no_objection(tmp_path: Path) -> None:
     """ONNX Runtime loads nodes in any order, and onnx.checker does not."""
-    assert prove(tmp_path, unsorted(), unsorted(), x=X)["differs"] is None
+    assert prove(tmp_path, unsorted(), unsorted(), x=X).differs is None
     unchecked = copy(unsorted())
     sound = copy(unsorted())
     nodes = list(sound.graph.node)[::-1]
     del sound.graph.node[:]
     sound.graph.node.extend(nodes)
-    differs = prove(tmp_path, sound, unchecked, x=X)["differs"]
+    differs = prove(tmp_path, sound, unchecked, x=X).differs
+    assert differs is not None
     assert differs.startswith("onnx.checker says: Nodes in a graph must be topologically sorted")
 
 
 def test_an_opset_under_development_is_run_by_onnx_runtime_or_by_definition(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(relu(opset=28, ir_version=13).SerializeToString())
     np.savez(tmp_path / INPUTS, allow_pickle=False, **{"opt/x": X})
-    run_source_by_definition(model=str(tmp_path / "m.onnx"), folder=str(tmp_path))
+    assert run_definition(tmp_path / "m.onnx", tmp_path).samples == 1
     with np.load(tmp_path / OUTPUTS) as outputs:
         np.testing.assert_array_equal(outputs["opt/y"], np.maximum(X, 0))
 
@@ -139,7 +140,7 @@ def quantized() -> ModelProto:
     )
 
 
-def test_undone_quantisation_is_told(tmp_path: Path) -> None:
+def test_undone_quantisation_is_reported(tmp_path: Path) -> None:
     """ONNX Runtime's optimiser, onnxslim and onnxsim all fold the weights back to floats."""
     path = tmp_path / "m.onnx"
     path.write_bytes(quantized().SerializeToString())
@@ -151,7 +152,7 @@ def test_undone_quantisation_is_told(tmp_path: Path) -> None:
     )
 
 
-def test_weights_that_folding_made_large_are_told() -> None:
+def test_weights_that_folding_made_large_are_reported() -> None:
     large = copy(relu())
     large.graph.initializer.append(TensorProto(name="w", data_type=1, dims=[8 << 20]))
     assert form_differs(relu(), large, recipe()) == "its weights grow from 0 to 33554432 bytes"

@@ -14,7 +14,7 @@ def test_the_files_are_what_the_models_say() -> None:
     subprocess.run([str(REPOSITORY / "hack/crds"), "--check"], check=True, timeout=60)
 
 
-def test_drift_is_told(tmp_path: Path) -> None:
+def test_drift_is_reported(tmp_path: Path) -> None:
     """In a copy of the tree, since the check looks at the tree it lies in."""
     for name in ("hack/crds.py", "crds", "charts/enginewright/files/crds"):
         target = tmp_path / name
@@ -24,12 +24,12 @@ def test_drift_is_told(tmp_path: Path) -> None:
     changed.write_text(changed.read_text().replace("shortNames", "longNames"))
     (tmp_path / "crds/leftover.yaml").write_text("a: b\n")
     check = [sys.executable, str(tmp_path / "hack/crds.py"), "--check"]
-    told = subprocess.run(check, capture_output=True, text=True, check=False, timeout=60)
-    assert told.returncode == 1
-    assert "-    longNames:" in told.stdout
-    assert "+    shortNames:" in told.stdout
-    assert "-a: b" in told.stdout
-    assert "run hack/crds" in told.stderr
+    reported = subprocess.run(check, capture_output=True, text=True, check=False, timeout=60)
+    assert reported.returncode == 1
+    assert "-    longNames:" in reported.stdout
+    assert "+    shortNames:" in reported.stdout
+    assert "-a: b" in reported.stdout
+    assert "run hack/crds" in reported.stderr
     subprocess.run(check[:-1], check=True, timeout=60)
     assert subprocess.run(check, check=False, timeout=60).returncode == 0
     assert not (tmp_path / "crds/leftover.yaml").exists()

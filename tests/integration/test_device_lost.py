@@ -15,11 +15,11 @@ import numpy as np
 import onnx
 import pytest
 from enginewright.contract.reasons import NOTHING_RUNS, ExitCode, Reason
-from enginewright.contract.report import read_herald
+from enginewright.contract.report import read_termination_message
 from enginewright.contract.task import ServeTask
 from enginewright.contract.verdict import Check
 from enginewright_runtime.serve.server.health import RunHealth
-from enginewright_runtime.serve.server.settings import Settings
+from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.session.device_errors import LOST, lost_device
 from enginewright_runtime.session.nvml import XidEvents
 from onnx import TensorProto, helper
@@ -101,9 +101,11 @@ def test_a_server_whose_runs_all_fail_is_taken_out_restarted_and_says_why(
         assert sidecar.check(Check.GOLDEN).state == "failed", "it goes on to be asked"
         server.terminate()  # as the kubelet does
         assert server.wait() == ExitCode.TRANSIENT
-        herald = read_herald((tmp_path / "dev/termination-log").read_text())
-        assert herald is not None
-        assert (herald.reason, said in herald.message) == (reason, True)
+        termination_message = read_termination_message(
+            (tmp_path / "dev/termination-log").read_text()
+        )
+        assert termination_message is not None
+        assert (termination_message.reason, said in termination_message.outcome) == (reason, True)
 
 
 def test_without_a_sidecar_and_without_further_requests_it_is_found_too(
@@ -171,11 +173,13 @@ def test_a_device_lost_before_the_start_is_named_too(
         assert server.wait() == ExitCode.TRANSIENT
     finally:
         server.stop()
-    herald = read_herald((tmp_path / "dev/termination-log").read_text())
-    assert herald is not None
-    assert herald.reason is Reason.DEVICE_LOST
-    assert "CUDA failure 700: an illegal memory access was encountered" in herald.message
-    assert "pod-x" not in herald.message, "the same on every pod"
+    termination_message = read_termination_message((tmp_path / "dev/termination-log").read_text())
+    assert termination_message is not None
+    assert termination_message.reason is Reason.DEVICE_LOST
+    assert (
+        "CUDA failure 700: an illegal memory access was encountered" in termination_message.outcome
+    )
+    assert "pod-x" not in termination_message.outcome, "the same on every pod"
 
 
 def wait_until(holds: Callable[[], bool], seconds: float = 60) -> None:
@@ -197,9 +201,9 @@ def cudart() -> ctypes.CDLL:
 
 def test_the_errors_are_those_of_the_cuda_runtime() -> None:
     library = cudart()
-    for code, words in LOST.items():
+    for code, wording in LOST.items():
         text = library.cudaGetErrorString(code).decode()
-        assert text == words
+        assert text == wording
         assert lost_device(f"CUDA failure {code}: {text} ; GPU=0 ; hostname=h ;") is not None
         assert lost_device(f"something failed: {text}") is not None
     for code in (1, 2, 701, 720, 801):  # this launch, this size, this memory: the device is there
@@ -233,7 +237,7 @@ def test_what_does_not_name_the_device_is_not_its_loss(text: str) -> None:
 
 
 def test_only_a_golden_sample_decides() -> None:
-    known = RunHealth(Settings())
+    known = RunHealth(ServerSettings())
     for _ in range(2):
         known.failed()
     assert known.next_test(0.0) is None
@@ -241,7 +245,7 @@ def test_only_a_golden_sample_decides() -> None:
     assert known.next_test(0.0) == 0.0
     assert known.why_not_ready() is None
     known.tested(None, 0.0)
-    assert known.next_test(100.0) is None, "counted anew"
+    assert known.next_test(100.0) is None, "counted again"
     for _ in range(3):
         known.failed()
     assert known.next_test(0.25) == 0.75, "a flood of failures costs one run a second"
@@ -256,7 +260,7 @@ def test_only_a_golden_sample_decides() -> None:
 
 
 def test_the_device_s_own_word_comes_first_and_stays() -> None:
-    known = RunHealth(Settings())
+    known = RunHealth(ServerSettings())
     for at, error in enumerate(["it is dry", LOST_DEVICE, "CUDA failure 719: x"]):
         known.tested(error, float(at))
     trouble = known.why_not_ready()
@@ -268,7 +272,7 @@ def test_the_device_s_own_word_comes_first_and_stays() -> None:
 
 
 def test_an_xid_asks_for_a_trial_and_names_the_device() -> None:
-    known = RunHealth(Settings())
+    known = RunHealth(ServerSettings())
     known.reported(43)
     assert known.next_test(0.0) == 0.0
     known.tested(None, 0.0)
@@ -280,7 +284,7 @@ def test_an_xid_asks_for_a_trial_and_names_the_device() -> None:
     assert trouble.reason is Reason.DEVICE_LOST
     assert trouble.message.endswith("TensorRT EP execution context enqueue failed. (Xid 79)")
     assert known.stuck(60).reason is Reason.DEVICE_LOST
-    assert RunHealth(Settings()).stuck(60).reason is Reason.RUNS_FAIL
+    assert RunHealth(ServerSettings()).stuck(60).reason is Reason.RUNS_FAIL
 
 
 # NVML: what it says with the ABI of nvml.h, by a library compiled here; and nothing without one.

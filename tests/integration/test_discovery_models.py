@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -11,9 +10,10 @@ import yaml
 from enginewright.contract.images import COMPILED_BACKENDS
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding
 from enginewright.contract.task import ShapeProfile
 from enginewright_runtime.graph import graphs, shapes
-from enginewright_runtime.prepare.sizes.discovery.discover import discover
+from enginewright_runtime.prepare.sizes.discovery.discover import Discovered, Open, discover
 from enginewright_runtime.prepare.sizes.trial_build import Tried, buildable
 from enginewright_runtime.proof.golden_inputs import Filling, generate
 from onnx import ModelProto, parser
@@ -44,24 +44,26 @@ def found(
     model: ModelProto,
     backend: str = "tensorrt-rtx",
     samples: Mapping[str, list[int]] | None = None,
-) -> dict[str, Any]:
+) -> Discovered:
     """Return what discovery finds of a model that nothing is declared of, in this process."""
     path.write_bytes(model.SerializeToString())
     inputs = graphs.inputs_of(model)
     unranked = [each.name for each in inputs if not graphs.has_rank(model, each.name)]
     known = shapes.resolve(inputs, (), frozenset(unranked)).profiles
     guessed = shapes.defaulted(inputs, known, ())
-    return discover(
-        str(path), engines=backend in COMPILED_BACKENDS,
-        inputs=[each.model_dump(mode="json") for each in inputs],
-        known=[each.model_dump(mode="json") for each in known if each.input not in guessed],
-        unranked=unranked, samples=dict(samples or {}), journal=str(path.with_suffix(".jsonl")),
-    )  # fmt: skip
+    asked = Open(
+        backend in COMPILED_BACKENDS,
+        tuple(inputs),
+        tuple(each for each in known if each.input not in guessed),
+        tuple(unranked),
+        samples or {},
+    )
+    return discover(path, asked, path.with_suffix(".jsonl"))
 
 
-def profiles_of(answer: Mapping[str, Any]) -> tuple[ShapeProfile, ...]:
-    assert answer["profiles"] is not None, answer["words"]
-    return tuple(ShapeProfile.model_validate(each) for each in answer["profiles"])
+def profiles_of(answer: Discovered) -> tuple[ShapeProfile, ...]:
+    assert answer.profiles, answer.cause
+    return answer.profiles
 
 
 @pytest.mark.parametrize("name", OPEN)
@@ -72,7 +74,7 @@ def test_every_corner_runs_in_another_session_and_the_sizes_are_the_models(
     answer = found(tmp_path / "m.onnx", model)
     profiles = profiles_of(answer)
     session = ort.InferenceSession(model.SerializeToString())
-    samples = generate(graphs.inputs_of(model), profiles, Filling(answer["integers"]))
+    samples = generate(graphs.inputs_of(model), profiles, Filling(answer.integers or ""))
     assert samples
     for sample in samples:
         session.run(None, dict(sample.inputs))
@@ -80,7 +82,7 @@ def test_every_corner_runs_in_another_session_and_the_sizes_are_the_models(
     for one, axis, sizes in KNOWN.get(name, []):
         each = by_input[one]
         assert (each.min[axis], each.opt[axis], each.max[axis]) == sizes, one
-    assert answer["runs"] <= 200
+    assert answer.runs <= 200
     again = found(tmp_path / "again.onnx", model)
     assert again == answer, "the same on every machine and every run"
 
@@ -103,9 +105,9 @@ def test_samples_that_contradict_a_sum_end_no_search(tmp_path: Path) -> None:
     assert second.opt[1] == first.opt[1] + 3
 
 
-def test_what_runs_at_one_size_alone_is_told(tmp_path: Path) -> None:
-    assert found(tmp_path / "m.onnx", OPEN["squeezed"]())["fixed"] == ["x[0]"]
-    assert found(tmp_path / "n.onnx", OPEN["flattened"]())["fixed"] == ["x[2]", "x[3]"]
+def test_what_runs_at_one_size_alone_is_reported(tmp_path: Path) -> None:
+    assert found(tmp_path / "m.onnx", OPEN["squeezed"]()).fixed == ("x[0]",)
+    assert found(tmp_path / "n.onnx", OPEN["flattened"]()).fixed == ("x[2]", "x[3]")
 
 
 @pytest.mark.parametrize("name", OPEN)
@@ -129,8 +131,12 @@ def proposed(outcome: Outcome) -> list[ShapeProfile]:
     """Return the sizes that a refusal proposes, as its whole report has them."""
     assert outcome.report.reason is Reason.SHAPE_PROFILE_MISSING, outcome.message
     assert outcome.full is not None
-    text: str = outcome.full["findings"][0]["message"].partition("(these ran): ")[2]
-    return [ShapeProfile.model_validate(each) for each in yaml.safe_load(text)["shapes"]]
+    finding = Finding.model_validate(outcome.full["findings"][0])
+    assert finding.proposal is not None
+    reported = yaml.safe_load(finding.proposal.yaml)["shapes"]
+    shapes = [ShapeProfile.model_validate(each) for each in reported]
+    assert shapes == list(finding.proposal.shapes)
+    return shapes
 
 
 @pytest.mark.parametrize("name", OPEN)

@@ -24,4 +24,4 @@ def test_after_a_crash_nothing_runs_twice_and_the_point_is_left_out(tmp_path: Pa
     assert len(keys) == len(set(keys))
     assert [each for each in begun if each[0] == crashed[0]] == [crashed], "it is not run again"
     assert profiles_of(again)
-    assert whole["profiles"] is not None
+    assert whole.profiles

@@ -1,4 +1,4 @@
-"""The commands of docs/preflight.md about many models are run as they stand there.
+"""The commands of docs/preflight.md about many models, and of docs/plan.md, are run as they stand there.
 
 Those of its first sections are run where their outputs are looked at (`examples` in conftest.py).
 """
@@ -15,18 +15,21 @@ from tests.support import broken_models as broken
 from tests.support.preflight_runs import Desk
 
 REPOSITORY = Path(__file__).parents[2]
-TEXT = (REPOSITORY / "docs/preflight.md").read_text()
+PREFLIGHT = (REPOSITORY / "docs/preflight.md").read_text()
+PLAN = (REPOSITORY / "docs/plan.md").read_text()
 
 
-def blocks(section: str, language: str) -> list[str]:
-    """Return the fenced blocks of one section."""
+def section(name: str) -> str:
     (body,) = re.findall(
-        rf"^## {re.escape(section)}\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL
+        rf"^## {re.escape(name)}\n(.*?)(?=^## |\Z)", PREFLIGHT, re.MULTILINE | re.DOTALL
     )
-    return [
-        str(each)
-        for each in re.findall(rf"^```{language}\n(.*?)^```", body, re.MULTILINE | re.DOTALL)
-    ]
+    return str(body)
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """Return the fenced blocks of a text."""
+    found = re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [str(each) for each in found]
 
 
 @pytest.fixture
@@ -35,7 +38,7 @@ def desk(tmp_path: Path) -> Desk:
     desk = Desk(tmp_path)
     desk.save(broken.open_dimensions("batch", "width"), "models/detect.onnx")
     desk.save(broken.relu(), "models/embed.onnx")
-    (toml,) = blocks("enginewright.toml", "toml")
+    (toml,) = blocks(section("enginewright.toml"), "toml")
     (desk.root / "enginewright.toml").write_text(toml)
     return desk
 
@@ -48,24 +51,24 @@ def bash(desk: Desk, script: str) -> str:
 
 
 def test_many_models(desk: Desk) -> None:
-    (script,) = blocks("Many models", "sh")
+    (script,) = blocks(section("Many models"), "sh")
     assert "2 models: 2 pass" in bash(desk, script)
 
 
 def test_the_configuration(desk: Desk) -> None:
-    (script,) = blocks("enginewright.toml", "sh")
+    (script,) = blocks(section("enginewright.toml"), "sh")
     whole, one = script.strip().splitlines()
-    told = json.loads(bash(desk, f"{whole} --json"))
-    assert [list(each["targets"]) for each in told["models"]] == [["sm89", "cpu"], ["cpu"]]
+    reported = json.loads(bash(desk, f"{whole} --json"))
+    assert [list(each["targets"]) for each in reported["models"]] == [["sm89", "cpu"], ["cpu"]]
     assert bash(desk, one).startswith("PASS  models/embed.onnx")
 
 
 def test_plan(desk: Desk) -> None:
-    (manifest,) = blocks("plan", "yaml")
+    (manifest,) = blocks(PLAN, "yaml")
     (desk.root / "manifest.yaml").write_text(manifest)
-    (script,) = blocks("plan", "sh")
+    (script,) = blocks(PLAN, "sh")
     first, second = script.strip().splitlines()
     assert bash(desk, first).startswith("CHANGES  InferenceModel default/resnet50 (new)")
-    told = json.loads(bash(desk, second))
-    assert told["models"][0]["steps"][1]["key"]
-    assert "no cluster" in told["assumed"][0]
+    reported = json.loads(bash(desk, second))
+    assert reported["models"][0]["steps"][1]["key"]
+    assert "no cluster" in reported["assumed"][0]

@@ -69,7 +69,7 @@ def test_the_tensorrt_provider_claims_an_engine_of_the_whole_model_only(
         provider.said(relu("x", "h"), engine("h", "y")),
         provider.said(engine("x", "h"), engine("h", "y")),
     ]
-    assert all(left in words and claimed not in words for words in parts), parts
+    assert all(left in wording and claimed not in wording for wording in parts), parts
     assert not PROVIDERS["tensorrt"].loads_parts
 
 
@@ -100,7 +100,7 @@ def test_no_engine_is_built_that_cannot_be_served(capability: str, tmp_path: Pat
     assert list(outcomes) == ["lookup", "build"]
     report = outcomes["build"].report
     assert report.reason is Reason.ENGINE_INCOMPATIBLE
-    assert "choose backend tensorrt or cuda" in report.message
+    assert "choose backend tensorrt or cuda" in report.outcome
     assert not list((tmp_path / "work").rglob("*.engine"))
 
 

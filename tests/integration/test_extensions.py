@@ -12,7 +12,7 @@ import onnx
 import pytest
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import ExitCode, Reason
-from enginewright.contract.report import read_herald
+from enginewright.contract.report import read_termination_message
 from enginewright.contract.task import Extension, PrepareTask, ServeTask
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.isolation import Limits
@@ -38,12 +38,12 @@ def refused(model: Path, *extensions: Extension) -> str:
     with pytest.raises(StageFailure) as caught:
         proving.prove(model, extensions)
     assert caught.value.reason is Reason.EXTENSION_FAILED
-    message = caught.value.message
-    assert message.startswith(f"extension {extensions[0].sha256[:12]} cannot be used: ")
-    assert message.endswith("and set its sha256 in spec.extensions")
-    assert not re.search(r"[0-9a-f]{64}", message), "too long for a condition"
-    assert not re.search(r"/\w+/", message), "paths of a pod mean nothing to users"
-    return message.partition("used: ")[2].rpartition("; ")[0]
+    cause = caught.value.cause
+    start = f"extension {extensions[0].sha256[:12]} cannot be used: "
+    assert cause.startswith(start)
+    assert not re.search(r"[0-9a-f]{64}", cause), "too long for a condition"
+    assert not re.search(r"/\w+/", cause), "paths of a pod mean nothing to users"
+    return cause.removeprefix(start)
 
 
 def test_a_session_finds_the_operators_beside_its_model(tmp_path: Path) -> None:
@@ -57,22 +57,22 @@ def test_a_session_finds_the_operators_beside_its_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("macro", "told"),
+    ("macro", "reported"),
     [
-        (NEWER, "crashed with SIGSEGV; its last words: The requested API version [999] is not av"),
+        (NEWER, "crashed with SIGSEGV; last output: The requested API version [999] is not av"),
         ("UNDEFINED", "undefined symbol: nowhere_to_be_found"),
         ("CRASH", "crashed with SIGABRT"),
         ("HANG", "took longer than 2 s"),
         ("NO_ENTRY", "it has no function RegisterCustomOps, by which ONNX Runtime finds its"),
     ],
 )
-def test_a_bad_library_is_told_of(
-    macro: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_bad_library_is_reported(
+    macro: str, reported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if macro == "HANG":
         monkeypatch.setattr(proving, "_LIMITS", Limits(seconds=2))
     library = compile_library(tmp_path / "extensions", macro)
-    assert told in refused(model_with(library), listed(library))
+    assert reported in refused(model_with(library), listed(library))
 
 
 def other_machine(library: Path) -> Path:
@@ -122,7 +122,7 @@ def write(library: Path, content: bytes) -> Path:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the other machine is AArch64")
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         (other_machine, "it is built for aarch64, and this image is for x86_64"),
         (cut_off, "the file is cut off, or its headers are damaged"),
@@ -135,10 +135,10 @@ def write(library: Path, content: bytes) -> Path:
     ],
 )
 def test_what_a_file_tells_without_being_loaded(
-    change: Callable[[Path], Path], told: str, tmp_path: Path
+    change: Callable[[Path], Path], reported: str, tmp_path: Path
 ) -> None:
     library = change(compile_library(tmp_path / "extensions", "CRASH"))
-    assert refused(model_with(library), listed(library)).startswith(told)
+    assert refused(model_with(library), listed(library)).startswith(reported)
     if library.exists():
         with pytest.raises(StageFailure, match="cannot be used"):
             loading.create("cpu", model_with(library))
@@ -146,8 +146,8 @@ def test_what_a_file_tells_without_being_loaded(
 
 def test_the_kind_must_be_the_library_s(tmp_path: Path) -> None:
     library = compile_library(tmp_path / "extensions")
-    told = refused(model_with(library), listed(library, "TensorRTPlugin"))
-    assert told == (
+    reported = refused(model_with(library), listed(library, "TensorRTPlugin"))
+    assert reported == (
         "it has operators of ONNX Runtime, and its type in spec.extensions is TensorRTPlugin"
     )
 
@@ -236,10 +236,10 @@ def test_the_operator_goes_into_the_artefact(tmp_path: Path) -> None:
         assert server.wait() == ExitCode.PERMANENT
     finally:
         server.stop()
-    herald = read_herald((tmp_path / "dev/termination-log").read_text())
-    assert herald is not None
-    assert herald.reason is Reason.EXTENSION_FAILED
-    assert "The requested API version [999] is not available" in herald.message
+    termination_message = read_termination_message((tmp_path / "dev/termination-log").read_text())
+    assert termination_message is not None
+    assert termination_message.reason is Reason.EXTENSION_FAILED
+    assert "The requested API version [999] is not available" in termination_message.outcome
 
 
 def place_extension(place: Workplace, task: PrepareTask, library: Path) -> None:
@@ -286,4 +286,4 @@ def test_a_plug_in_s_operator_is_left_to_the_device(tmp_path: Path) -> None:
     assert outcome.full is not None
     (warning,) = outcome.full["findings"]
     assert (warning["severity"], warning["nodes"]) == ("warning", ["cube (Cube)"])
-    assert "whether backend tensorrt-rtx can is found out on its device" in warning["message"]
+    assert "whether backend tensorrt-rtx can is found out on its device" in warning["cause"]

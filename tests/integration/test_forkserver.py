@@ -8,15 +8,17 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 import pytest
 from enginewright.contract.reasons import Reason
 from enginewright_cli.preflight.stages import _PRELOAD
-from enginewright_runtime.core import children
+from enginewright_runtime.core import children, isolated
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.isolation import Limits, run_isolated
+from enginewright_runtime.core.isolation import Call, Limits
+from enginewright_runtime.graph.checker import complaint
 
 from tests.support import broken_models as broken
 from tests.support.preflight_runs import until
@@ -31,7 +33,7 @@ def add_up(path: str, value: float) -> float:
     return float(np.sum(found))
 
 
-def surroundings() -> dict[str, object]:
+def surroundings() -> dict[str, Any]:
     """Return what a child sees of the process that asked for it."""
     return {
         "folder": os.getcwd(),
@@ -54,25 +56,25 @@ def wait_for_ever(file: str) -> None:
 
 def wait_in_a_child(file: str) -> None:
     """Have a child of one's own wait."""
-    run_isolated(f"{HERE}:wait_for_ever", "waiting", file=file)
+    Call(wait_for_ever, "waiting").run(file)
 
 
 def test_models_run_in_one_child_after_the_other(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(broken.relu().SerializeToString())
     for value in (1.0, 2.0, -1.0):
-        found = run_isolated(f"{HERE}:add_up", "adding up", path=str(path), value=value)
+        found = Call(add_up, "adding up").run(str(path), value)
         assert found == max(0.0, value) * 4
 
 
 def test_a_child_has_the_surroundings_of_who_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_isolated(f"{HERE}:surroundings", "looking")  # the server is there before they change
+    Call(surroundings, "looking").run()  # the server is there before they change
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ENGINEWRIGHT_TEST", "mine")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    seen = run_isolated(f"{HERE}:surroundings", "looking")
+    seen = Call(surroundings, "looking").run()
     assert seen["folder"] == seen["temporary"] == str(tmp_path)
     assert (seen["variable"], seen["interrupt"]) == ("mine", True)
     # its way to the server, and no other's socket nor process
@@ -106,7 +108,7 @@ def test_who_ends_takes_children_along(tmp_path: Path) -> None:
     with tempfile.TemporaryFile() as output:
         arguments = (f"{HERE}:wait_in_a_child", {"file": str(file)})
         with children.Child(
-            "enginewright_runtime.core.isolated:main",
+            isolated.main,
             *arguments,
             output=output.fileno(),
             descriptors=(output.fileno(),),
@@ -125,16 +127,17 @@ def test_a_server_that_is_killed_is_replaced(tmp_path: Path) -> None:
         "import os, signal, sys, threading\n"
         "from enginewright_runtime.core import children\n"
         "from enginewright_runtime.core.failure import StageFailure\n"
-        "from enginewright_runtime.core.isolation import run_isolated\n"
-        f"run_isolated('{HERE}:surroundings', 'looking')\n"
+        "from enginewright_runtime.core.isolation import Call\n"
+        f"from {HERE} import surroundings, wait_for_ever\n"
+        "Call(surroundings, 'looking').run()\n"
         "server = children._processes[0]\n"
         "threading.Timer(0.5, server.kill).start()\n"
         "try:\n"
-        f"    run_isolated('{HERE}:wait_for_ever', 'waiting', file={str(tmp_path / 'pid')!r})\n"
+        f"    Call(wait_for_ever, 'waiting').run({str(tmp_path / 'pid')!r})\n"
         "except StageFailure as failure:\n"
         "    print(failure.reason.value)\n"
         "server.wait()\n"
-        f"print(run_isolated('{HERE}:surroundings', 'looking')['interrupt'])\n"
+        "print(Call(surroundings, 'looking').run()['interrupt'])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -151,11 +154,11 @@ def test_a_child_costs_little_beside_a_python(tmp_path: Path) -> None:
     """What the server is for: in processor time, which other load does not change much."""
     path = tmp_path / "model.onnx"
     path.write_bytes(broken.relu().SerializeToString())
-    run_isolated(f"{HERE}:surroundings", "looking")
+    Call(surroundings, "looking").run()
     (server,) = children._processes
     before = _seconds(server.pid)
     for _ in range(5):
-        run_isolated("enginewright_runtime.engine.verify:check_model", "checking", path=str(path))
+        Call(complaint, "checking").run(path)
     forked = (_seconds(server.pid) - before) / 5
     began = os.times()
     subprocess.run([sys.executable, "-c", "import enginewright_runtime.engine.verify"], check=True)
@@ -174,7 +177,5 @@ def _seconds(pid: int) -> float:
 def test_a_child_past_its_time_is_ended(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(StageFailure, match="waiting took longer than 1 s"):
-        run_isolated(
-            f"{HERE}:wait_for_ever", "waiting", limits=Limits(seconds=1), file=str(tmp_path / "pid")
-        )
+        Call(wait_for_ever, "waiting", Limits(seconds=1)).run(str(tmp_path / "pid"))
     assert time.monotonic() - began < 100

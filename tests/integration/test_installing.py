@@ -51,12 +51,13 @@ def test_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
     install("preflight")
     assert VERSION is not None
     assert run("--version").stdout == f"enginewright {VERSION[1]}\n"
-    found = run("preflight", "model.onnx", "--target", "cpu")
+    found = run("preflight", "model.onnx", "--target", "cpu", "--html", "report.html")
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.startswith("PASS  model.onnx")
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
     missing = run("preflight", "model.onnx", "--target", "sm89")
     assert missing.returncode == 2
-    assert "run: pip install 'enginewright[preflight,rtx]'" in missing.stderr
+    assert "pip install '.[preflight,rtx]'" in missing.stderr
     install("preflight,rtx")
     found = run("preflight", "model.onnx", "--target", "sm89")
     assert (found.returncode, found.stderr) == (0, "")

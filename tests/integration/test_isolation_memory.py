@@ -1,5 +1,6 @@
-"""A child that dies while it is held to a limit of memory: of that, or of something else."""
+"""A child that ends at a limit of memory or disk, or of something else."""
 
+import errno
 import os
 import signal
 import sys
@@ -7,7 +8,7 @@ import sys
 import pytest
 from enginewright.contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.isolation import UNLIMITED, Limits, run_isolated
+from enginewright_runtime.core.isolation import UNLIMITED, Call, Limits
 
 LIMIT = 800 << 20  # of which what the fork server has imported is a part
 
@@ -23,30 +24,22 @@ def use_and_end(megabytes: int, how: str) -> None:
     os.kill(os.getpid(), getattr(signal, how))
 
 
+def fill() -> None:
+    """Meet a full disk."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def run_beside(held: int, megabytes: int, how: str, limit: int | None) -> None:
     """Run `use_and_end` in a child of a process that holds memory itself."""
     mine = bytearray(b"\1") * (held << 20)
-    run_isolated(
-        "tests.integration.test_isolation_memory:use_and_end",
-        "trying",
-        limits=Limits(memory_bytes=limit),
-        megabytes=megabytes,
-        how=how,
-    )
+    Call(use_and_end, "trying", Limits(memory_bytes=limit)).run(megabytes, how)
     del mine
 
 
 def ends(megabytes: int, how: str, limits: Limits, *, held: int = 0) -> StageFailure:
     """Return how the child ends; its parent is a fresh process, for pytest's own may be large."""
     with pytest.raises(StageFailure) as caught:
-        run_isolated(
-            "tests.integration.test_isolation_memory:run_beside",
-            "running beside",
-            held=held,
-            megabytes=megabytes,
-            how=how,
-            limit=limits.memory_bytes,
-        )
+        Call(run_beside, "running beside").run(held, megabytes, how, limits.memory_bytes)
     return caught.value
 
 
@@ -58,17 +51,17 @@ def test_at_its_limit_a_child_dies_of_it(how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "reported"),
     [
         ("SIGSEGV", "trying crashed with SIGSEGV"),
-        ("code", "trying ended its process with code 1; its last words: cannot go on"),
+        ("code", "trying ended its process with code 1; last output: cannot go on"),
     ],
 )
 @pytest.mark.parametrize("limits", [Limits(memory_bytes=LIMIT), UNLIMITED])
-def test_below_it_a_child_crashes(how: str, told: str, limits: Limits) -> None:
+def test_below_it_a_child_crashes(how: str, reported: str, limits: Limits) -> None:
     failure = ends(20, how, limits)
     assert failure.reason is Reason.BACKEND_CRASHED
-    assert told in failure.message
+    assert reported in failure.message
 
 
 def test_what_its_parent_holds_is_not_blamed_on_a_child() -> None:
@@ -80,3 +73,10 @@ def test_what_is_past_the_limit_fails_in_the_child() -> None:
     failure = ends(900, "SIGSEGV", Limits(memory_bytes=LIMIT))
     assert failure.reason is Reason.OUT_OF_MEMORY
     assert "trying ran out of memory" in failure.message
+
+
+def test_a_disk_that_is_full_in_the_child_is_one_here() -> None:
+    with pytest.raises(StageFailure) as caught:
+        Call(fill, "trying").run()
+    assert caught.value.reason is Reason.STORAGE_FULL
+    assert caught.value.cause == "trying ran out of disk space"

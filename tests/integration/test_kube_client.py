@@ -221,7 +221,7 @@ async def test_requests_are_counted_and_timed(setup: Setup) -> None:
     assert sample("rest_client_request_duration_seconds_count", {"method": "GET"}) == 2
 
 
-async def test_warnings_of_the_server_are_told_once(
+async def test_warnings_of_the_server_are_reported_once(
     setup: Setup, caplog: pytest.LogCaptureFixture
 ) -> None:
     warned = {"Warning": '299 - "unknown field \\"status.new\\""'}

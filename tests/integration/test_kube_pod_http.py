@@ -162,7 +162,7 @@ async def test_a_slow_answer_is_given_up() -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "wording",
     [
         b"",
         b"no HTTP at all\r\n\r\n",
@@ -172,9 +172,9 @@ async def test_a_slow_answer_is_given_up() -> None:
         b"HTTP/1.1 200 OK\r\n" + b"X: " + b"y" * 100_000 + b"\r\n\r\n",
     ],
 )
-async def test_broken_http_is_no_answer(words: bytes) -> None:
+async def test_broken_http_is_no_answer(wording: bytes) -> None:
     async def talk(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(words)
+        writer.write(wording)
         await writer.drain()
 
     async with talking(talk) as port, direct() as http:

@@ -75,8 +75,8 @@ def test_a_locale_that_the_image_has_not_is_refused_by_name(tmp_path: Path) -> N
 
 def test_preflight_has_the_image_s_locales_on_any_machine(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
-    code, told = desk.told(desk.save(upper_case(None)), "--target", "cpu")
-    assert (code, told["targets"]["cpu"]["verdict"]) == (0, "pass"), told["findings"]
+    code, reported = desk.run_json(desk.save(upper_case(None)), "--target", "cpu")
+    assert (code, reported["targets"]["cpu"]["verdict"]) == (0, "pass"), reported["findings"]
 
 
 def test_without_c_utf_8_nothing_is_changed(tmp_path: Path) -> None:

@@ -56,16 +56,16 @@ def test_from_metric_to_webhook_and_back(tmp_path: Path) -> None:
         seen = first_seen(stack, "enginewright_fallback_active == 1")
         mended = time.time()
         pods.serving.fallen_back = False
-        told = eventually(
+        reported = eventually(
             lambda: [each for each in stack.notified(name) if each["status"] == "resolved"],
             60,
             "the notification of the end",
             interval=0.05,
         )
-        assert expected.items() <= told[0]["labels"].items()
+        assert expected.items() <= reported[0]["labels"].items()
     print(
         f"fallback to metric: {seen - began:.1f} s, to webhook: {fired['receivedAt'] - began:.1f} s;"
-        f" mended to webhook: {told[0]['receivedAt'] - mended:.1f} s"
+        f" mended to webhook: {reported[0]['receivedAt'] - mended:.1f} s"
     )
 
 

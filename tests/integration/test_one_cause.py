@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import yaml
 from enginewright.contract import causes
-from enginewright.contract.causes import Cause
 from enginewright.contract.execution import Execution
 from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding
 from enginewright.contract.task import ServeTask
 from enginewright.contract.verdict import Check, Verdict
 from onnx import TensorProto, helper
@@ -33,15 +33,15 @@ from tests.support.sidecar import Sidecar, artifact, prepared, promising
 
 
 @dataclass(frozen=True)
-class Voices:
-    """All that is said of one fallback."""
+class Observed:
+    """All that shows one fallback."""
 
     execution: Execution
     verdict: Verdict
     metric: set[str]
 
 
-def listen(
+def serve_until(
     root: Path,
     task: ServeTask,
     python: Path,
@@ -49,7 +49,7 @@ def listen(
     *,
     before: str = "",
     falls: bool = False,
-) -> Voices:
+) -> Observed:
     """Serve under Allow until fallback for `reason` is seen; `falls`: it begins while it serves."""
     with (
         Server(root, task, python=python, before=before) as server,
@@ -65,8 +65,8 @@ def listen(
 
         sidecar.until(seen, f"the reason {reason}")
         active = [each for each in sidecar.metrics()["enginewright_fallback_active"] if each.value]
-        told = Execution.model_validate(server.get("/v2/models/m/execution").json())
-        return Voices(told, sidecar.verdict(), {each.labels["reason"] for each in active})
+        execution = Execution.model_validate(server.get("/v2/models/m/execution").json())
+        return Observed(execution, sidecar.verdict(), {each.labels["reason"] for each in active})
 
 
 def alerted(folder: Path, metric: set[str], reason: Reason) -> None:
@@ -105,18 +105,18 @@ def _labels(labels: dict[str, str]) -> str:
     return ", ".join(f'{name}="{value}"' for name, value in labels.items())
 
 
-def agree(folder: Path, heard: Voices, reason: Reason, *, provider: bool) -> None:
+def agree(folder: Path, observed: Observed, reason: Reason, *, provider: bool) -> None:
     """Check that all say `reason`; `provider`: it is about the provider, not only about nodes."""
-    assert heard.verdict.fallback is not None
-    assert heard.verdict.fallback.reason is reason
-    assert heard.metric == {str(reason)}
-    alerted(folder, heard.metric, reason)
-    failed = {each.check: each.reason for each in heard.verdict.checks if each.state == "failed"}
+    assert observed.verdict.fallback is not None
+    assert observed.verdict.fallback.reason is reason
+    assert observed.metric == {str(reason)}
+    alerted(folder, observed.metric, reason)
+    failed = {each.check: each.reason for each in observed.verdict.checks if each.state == "failed"}
     assert failed == ({Check.PROVIDER: reason} if provider else {})
     # under Allow: it serves, and says so
     world = World(fallback={"policy": "Allow"}, replicas=2).settle().job_succeeds().all_available()
     world.events.clear()
-    world.sidecars_say(heard.verdict)
+    world.sidecars_say(observed.verdict)
     found = {each["type"]: each for each in world.status["conditions"]}
     fallback, placement = found["FallbackActive"], found["PlacementVerified"]
     assert (fallback["status"], fallback["reason"]) == ("True", reason)
@@ -124,7 +124,7 @@ def agree(folder: Path, heard: Voices, reason: Reason, *, provider: bool) -> Non
     assert {each.reason for each in world.events if each.type == "Warning"} == {str(reason)}
     # under Forbid: it is not ready, for that very reason
     forbidden = World(replicas=2).settle().job_succeeds().all_available()
-    forbidden.sidecars_say(_broken(heard.verdict))
+    forbidden.sidecars_say(_broken(observed.verdict))
     found = {each["type"]: each for each in forbidden.status["conditions"]}
     assert {
         kind: found[kind]["reason"] for kind in ("Ready", "PlacementVerified", "FallbackActive")
@@ -147,13 +147,13 @@ def test_onnxruntime_gpu_without_cuda(gpu_python: Path, tmp_path: Path) -> None:
     sample = {"x": np.ones((2, 8), np.float32)}
     task = promising(artifact(tmp_path, linear_model(), [sample]), "Allow")
     task = task.model_copy(update={"backend": "cuda"})
-    heard = listen(tmp_path, task, gpu_python, Reason.PROVIDER_MISSING)
-    agree(tmp_path, heard, Reason.PROVIDER_MISSING, provider=True)
+    observed = serve_until(tmp_path, task, gpu_python, Reason.PROVIDER_MISSING)
+    agree(tmp_path, observed, Reason.PROVIDER_MISSING, provider=True)
     # both things that are wrong are facts, and the message names the second one too
-    assert heard.execution.provider_reason is Reason.PROVIDER_MISSING
-    assert heard.execution.driver.reason is Reason.DRIVER_MISSING
-    (provider,) = [each for each in heard.verdict.checks if each.check is Check.PROVIDER]
-    for message in (heard.execution.provider_message, provider.message):
+    assert observed.execution.provider_reason is Reason.PROVIDER_MISSING
+    assert observed.execution.driver.reason is Reason.DRIVER_MISSING
+    (provider,) = [each for each in observed.verdict.checks if each.check is Check.PROVIDER]
+    for message in (observed.execution.provider_message, provider.message):
         libraries, _, driver = message.partition("; and DriverMissing: ")
         assert "libcublasLt.so.13" in libraries
         assert driver.count("libcuda.so.1: ") == 1
@@ -186,37 +186,38 @@ def copied(openvino: tuple[Path, ServeTask], tmp_path: Path) -> ServeTask:
 
 def test_openvino_refused_whole(copied: ServeTask, openvino_python: Path, tmp_path: Path) -> None:
     before = asks_openvino_for(device_type="GPU")
-    heard = listen(tmp_path, copied, openvino_python, Reason.PROVIDER_REFUSED, before=before)
-    assert heard.execution.provider_reason is Reason.PROVIDER_REFUSED
-    agree(tmp_path, heard, Reason.PROVIDER_REFUSED, provider=True)
+    observed = serve_until(
+        tmp_path, copied, openvino_python, Reason.PROVIDER_REFUSED, before=before
+    )
+    assert observed.execution.provider_reason is Reason.PROVIDER_REFUSED
+    agree(tmp_path, observed, Reason.PROVIDER_REFUSED, provider=True)
 
 
 def test_openvino_in_part(copied: ServeTask, openvino_python: Path, tmp_path: Path) -> None:
-    heard = listen(tmp_path, copied, openvino_python, Reason.NODE_FALLBACK)
-    assert heard.execution.provider_reason is None
-    agree(tmp_path, heard, Reason.NODE_FALLBACK, provider=False)
+    observed = serve_until(tmp_path, copied, openvino_python, Reason.NODE_FALLBACK)
+    assert observed.execution.provider_reason is None
+    agree(tmp_path, observed, Reason.NODE_FALLBACK, provider=False)
 
 
 def test_openvino_replaced_while_it_serves(
     copied: ServeTask, openvino_python: Path, tmp_path: Path
 ) -> None:
-    heard = listen(
+    observed = serve_until(
         tmp_path, copied, openvino_python, Reason.SESSION_REPLACED,
         before=REPLACES_SESSION, falls=True,
     )  # fmt: skip
-    agree(tmp_path, heard, Reason.SESSION_REPLACED, provider=True)
+    agree(tmp_path, observed, Reason.SESSION_REPLACED, provider=True)
 
 
 def test_the_cause_whose_remedy_comes_first_is_named_and_the_others_listed() -> None:
-    libraries = Cause(reason=Reason.PROVIDER_MISSING, message="no libcudart")
-    driver = Cause(reason=Reason.DRIVER_MISSING, message="no libcuda")
-    nodes = Cause(reason=Reason.NODE_FALLBACK, message="4 of 4 nodes")
+    libraries = Finding(reason=Reason.PROVIDER_MISSING, cause="no libcudart")
+    driver = Finding(reason=Reason.DRIVER_MISSING, cause="no libcuda")
+    nodes = Finding(reason=Reason.NODE_FALLBACK, cause="4 of 4 nodes")
     found = causes.first([nodes, driver, libraries])
     assert found is not None
     assert found.reason is Reason.PROVIDER_MISSING
     assert (
-        found.message
-        == "no libcudart; and DriverMissing: no libcuda; and NodeFallback: 4 of 4 nodes"
+        found.cause == "no libcudart; and DriverMissing: no libcuda; and NodeFallback: 4 of 4 nodes"
     )
     assert causes.first([found, driver]) == found, "what is listed is not listed twice"
     assert causes.first([]) is None

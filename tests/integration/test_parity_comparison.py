@@ -9,11 +9,11 @@ import sys
 
 def test_no_native_library_is_needed() -> None:
     """The sidecar compares too, and has little memory."""
-    told = (
+    reported = (
         "import sys, enginewright_runtime.proof.parity;"
         "print([name for name in ('onnx', 'onnxruntime', 'ml_dtypes') if name in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", told], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", reported], capture_output=True, text=True, check=True, timeout=30
     )
     assert done.stdout.strip() == "[]"

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from enginewright_runtime.core import isolated
+from enginewright_runtime.core.children import name_of
 from enginewright_runtime.proof.parity import Tolerances
 from enginewright_runtime.proof.parity.drift import Drift, Side, find_drift, search
 from onnx import (
@@ -124,7 +126,7 @@ def test_one_node_was_tampered_with(
     assert "of its elements (largest absolute error" in str(found)
 
 
-def test_a_node_inside_an_if_is_told_by_the_if(models: Path, tmp_path: Path) -> None:
+def test_a_node_inside_an_if_is_reported_by_the_if(models: Path, tmp_path: Path) -> None:
     pair = Pair(tmp_path, onnx.load(real(models, "data/silero_vad.onnx")), SPEECH)
     branch = next(node for node in pair.model.graph.node if node.op_type == "If")
     for node in (each for attribute in branch.attribute for each in walk(attribute.g)):
@@ -239,10 +241,10 @@ def test_what_are_no_numbers(
     found = pair.find()
     assert found is not None
     assert found.label == label
-    assert "differs in" in found.words
+    assert "differs in" in found.description
 
 
-def test_whoever_allows_less_is_told_of_less(tmp_path: Path) -> None:
+def test_the_tolerance_asked_for_decides_what_drifts(tmp_path: Path) -> None:
     model = broken.build(
         [
             helper.make_node("Mul", ["x", "a"], ["xa"], name="first"),
@@ -274,8 +276,8 @@ def test_on_another_backend(models: Path, openvino_python: Path, tmp_path: Path)
     name = set_attribute(pair.model, "HardSigmoid", 3, alpha=0.3)
     onnx.save(pair.model, pair.judged)
     arguments = {
-        "right": [str(pair.right), "cpu"],
-        "judged": [str(pair.judged), "openvino"],
+        "right": {"model": str(pair.right), "backend": "cpu"},
+        "judged": {"model": str(pair.judged), "backend": "openvino"},
         "inputs": str(pair.inputs),
         "sample": "s",
         "output": pair.output,
@@ -283,15 +285,10 @@ def test_on_another_backend(models: Path, openvino_python: Path, tmp_path: Path)
         "rtol": 0.01,
     }
     done = subprocess.run(
-        [
-            openvino_python,
-            "-c",
-            f"import json, {search.__module__} as d;print(json.dumps(d.search(**json.loads(input()))))",
-        ],
-        input=json.dumps(arguments),
+        [openvino_python, "-m", isolated.__name__, name_of(search), json.dumps(arguments)],
         capture_output=True,
         text=True,
         timeout=200,
         check=True,
     )
-    assert json.loads(done.stdout.splitlines()[-1])["label"] == f"{name} (HardSigmoid)"
+    assert json.loads(done.stdout.splitlines()[-1])["result"]["label"] == f"{name} (HardSigmoid)"

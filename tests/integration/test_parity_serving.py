@@ -11,12 +11,12 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.task import OutputTolerance, Recipe
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.serve.server.buckets import ComputeBuckets
-from enginewright_runtime.serve.server.proofs import Prover
+from enginewright_runtime.serve.server.proofs import StartupProver
 from enginewright_runtime.serve.sidecar.client import Client
 from enginewright_runtime.serve.sidecar.golden import GoldenProbe
-from enginewright_runtime.serve.sidecar.samples import Samples
+from enginewright_runtime.serve.sidecar.samples import GoldenSamples
 from enginewright_runtime.session.runner import Runner
-from enginewright_runtime.session.samples import Sample
+from enginewright_runtime.session.samples import GoldenSample
 from enginewright_runtime.session.signature import read_signature
 from onnx import helper, numpy_helper
 
@@ -66,14 +66,14 @@ def test_server(known: Manifest, agrees: bool) -> None:
     )
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     signature = read_signature(session.get_inputs(), session.get_outputs(), ())
-    prover = Prover(Runner(session, signature), signature, ComputeBuckets())
-    samples = [Sample("a", {"x": X}, {"y": X})]
+    prover = StartupProver(Runner(session, signature), signature, ComputeBuckets())
+    samples = [GoldenSample("a", {"x": X}, {"y": X})]
     if agrees:
         prover.prove(samples, known, lambda _: None)
         return
-    with pytest.raises(StageFailure, match="output 'y' of golden sample 'a'") as told:
+    with pytest.raises(StageFailure, match="output 'y' of golden sample 'a'") as reported:
         prover.prove(samples, known, lambda _: None)
-    assert told.value.reason is Reason.PARITY_FAILED
+    assert reported.value.reason is Reason.PARITY_FAILED
 
 
 @CASES
@@ -82,7 +82,7 @@ def test_sidecar(known: Manifest, agrees: bool, tmp_path: Path) -> None:
     for name, tensor in (("inputs", "x"), ("outputs", "y")):
         arrays: dict[str, Any] = {f"a/{tensor}": X}
         np.savez(tmp_path / f"golden/{name}.npz", **arrays)
-    probe = GoldenProbe(Client(1), "m", Samples(tmp_path, known), known, 1.0)
+    probe = GoldenProbe(Client(1), "m", GoldenSamples(tmp_path, known), known, 1.0)
     differs = probe._differs("y", X, X * np.float32(SCALE))
     assert (differs is None) is agrees
 
@@ -100,13 +100,15 @@ def test_a_flipped_class_is_found(tmp_path: Path) -> None:
     )
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     signature = read_signature(session.get_inputs(), session.get_outputs(), ())
-    prover = Prover(Runner(session, signature), signature, ComputeBuckets())
+    prover = StartupProver(Runner(session, signature), signature, ComputeBuckets())
     with pytest.raises(StageFailure, match="same best class"):
-        prover.prove([Sample("a", {"x": golden}, {"y": golden})], manifest(None), lambda _: None)
+        prover.prove(
+            [GoldenSample("a", {"x": golden}, {"y": golden})], manifest(None), lambda _: None
+        )
     (tmp_path / "golden").mkdir()
     for name, tensor in (("inputs", "x"), ("outputs", "y")):
         arrays: dict[str, Any] = {f"a/{tensor}": golden}
         np.savez(tmp_path / f"golden/{name}.npz", **arrays)
     known = manifest(None)
-    probe = GoldenProbe(Client(1), "m", Samples(tmp_path, known), known, 1.0)
+    probe = GoldenProbe(Client(1), "m", GoldenSamples(tmp_path, known), known, 1.0)
     assert "same best class" in str(probe._differs("y", golden, golden + flip))

@@ -12,7 +12,12 @@ import onnxruntime as ort
 import pytest
 from enginewright.contract.manifest import Manifest, Spread, VaryingOutput
 from enginewright.contract.reasons import Reason
-from enginewright_runtime.proof.parity import Comparison, Tolerances, Trial, Verdict
+from enginewright_runtime.proof.parity import (
+    Comparison,
+    DistributionTest,
+    ParityVerdict,
+    Tolerances,
+)
 from enginewright_runtime.proof.parity.observing import is_random, observe
 from enginewright_runtime.proof.parity.spread import (
     FEWEST_RUNS,
@@ -104,7 +109,7 @@ def known(name: str) -> tuple[Arrays, tuple[VaryingOutput, ...]]:
 
 def judge(
     golden: Arrays, varying: tuple[VaryingOutput, ...], runs: Callable[[], Arrays]
-) -> Verdict:
+) -> ParityVerdict:
     comparison = Comparison("prepared", Tolerances(), {}, {}, varying)
     comparison.add("s", golden, runs(), runs)
     return comparison.verdict()
@@ -118,7 +123,7 @@ def test_the_source_agrees_with_itself(name: str) -> None:
     run = runner(name)
     for _ in range(10):
         verdict = judge(golden, found, lambda: run({"x": X}))
-        assert verdict.agrees, verdict.words
+        assert verdict.agrees, verdict.description
         assert verdict.compared
         assert verdict.outputs[0].runs
 
@@ -182,7 +187,7 @@ def test_a_wrong_signal_under_the_noise_is_refused() -> None:
     golden, found = known("with signal")
     run = runner("with signal")
     verdict = judge(golden, found, lambda: {"y": run({"x": X})["y"][:, ::-1]})
-    assert "cosine similarity with the golden run" in str(verdict.words)
+    assert "cosine similarity with the golden run" in str(verdict.description)
 
 
 def test_what_the_source_is_not_known_to_vary_in_may_not_vary() -> None:
@@ -191,7 +196,9 @@ def test_what_the_source_is_not_known_to_vary_in_may_not_vary() -> None:
     run({"x": X})  # ONNX Runtime begins every session with the same numbers
     verdict = judge(golden, (), lambda: run({"x": X}))
     assert not verdict.agrees
-    assert "other values in every run, though the source is stable there" in str(verdict.words)
+    assert "other values in every run, though the source is stable there" in str(
+        verdict.description
+    )
 
 
 def test_where_the_distribution_is_not_known_nothing_is_compared() -> None:
@@ -217,10 +224,10 @@ def test_one_run_out_of_range_is_no_failure() -> None:
     allowed = Tolerances().of_output("y", "float64")
     high, low, usual = (np.array([value]) for value in (9.0, -9.0, 0.7))
     for series in ([high] * 7 + [usual], [high, low], [low] * 7 + [high]):
-        trial = Trial(spread, golden, allowed, None)
+        trial = DistributionTest(spread, golden, allowed, None)
         assert [trial.take(each) for each in series] == [True] * (len(series) - 1) + [False]
         assert trial.wrong is None
-    trial = Trial(spread, golden, allowed, None)
+    trial = DistributionTest(spread, golden, allowed, None)
     assert [trial.take(high) for _ in range(8)] == [True] * 7 + [False]
     assert "in each of 8 runs its mean is above what it may be" in str(trial.wrong)
 

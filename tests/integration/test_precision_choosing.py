@@ -21,6 +21,6 @@ def test_a_quantised_model_names_its_nodes(models: Path) -> None:
     model.graph.initializer.append(
         helper.make_tensor("q", TensorProto.FLOAT8E4M3FN, [2], [1.0, 2.0])
     )
-    words = existing(model).refuses("FP16")
-    assert words == "the model is FP8 already, by 1 node: dequantize (DequantizeLinear)"
+    wording = existing(model).refuses("FP16")
+    assert wording == "the model is FP8 already, by 1 node: dequantize (DequantizeLinear)"
     assert existing(onnx.load(real(models, "standard_v3_3/model.onnx"))).precision == "FP32"

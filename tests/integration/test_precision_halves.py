@@ -10,8 +10,7 @@ import pytest
 from enginewright_runtime.graph import graphs
 from enginewright_runtime.prepare.quantize import half_rules, halves
 from enginewright_runtime.prepare.quantize.half_rules import HALVES
-from enginewright_runtime.prepare.quantize.halves import Lowered
-from enginewright_runtime.prepare.quantize.subject import Subject
+from enginewright_runtime.prepare.quantize.subject import Lowered, SourceModel
 from enginewright_runtime.prepare.quantize.tensors import Sink
 from enginewright_runtime.prepare.quantize.widening import widen
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
@@ -38,7 +37,7 @@ X = {"x": random(2, 64)}
 
 
 def lowered(
-    about: Subject, folder: Path, precision: str = "FP16", **more: object
+    about: SourceModel, folder: Path, precision: str = "FP16", **more: object
 ) -> tuple[Path, Lowered]:
     """Lower a model and write it; ONNX's checker must agree that it is one."""
     with Sink(folder, about.model) as sink:
@@ -274,7 +273,7 @@ def test_sizes_and_indices_stay_exact(tmp_path: Path) -> None:
     assert run(simulated(path), {"x": random(2049)})[0].shape == (2049,)
 
 
-def test_unsafe_operators_stay_and_are_told(tmp_path: Path) -> None:
+def test_unsafe_operators_stay_and_are_reported(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Exp", ["x"], ["a"], name="exp"),
         helper.make_node("ReduceSum", ["a"], ["b"], name="sum"),
@@ -313,7 +312,7 @@ def test_external_data_is_written_anew_and_complete(tmp_path: Path) -> None:
         size_threshold=0,
     )
     before = (tmp_path / "subject/weights.bin").read_bytes()
-    about = Subject.load(tmp_path / "subject/model.onnx")
+    about = SourceModel.load(tmp_path / "subject/model.onnx")
     path, _ = lowered(about, tmp_path / "out", excluded=frozenset({2}))
     assert (tmp_path / "subject/weights.bin").read_bytes() == before
     kinds = {tensor.name: tensor.data_type for tensor in graphs.parse(path).graph.initializer}
@@ -334,7 +333,7 @@ def test_the_naive_conversion_of_a_text_detector_is_wrong_and_ours_is_not(
     naive = run(convert_float_to_float16(onnx.load(source), keep_io_types=True), feeds)[0]
     assert cosine(wanted, naive) < 0.99
 
-    path, result = lowered(Subject.load(source), tmp_path / "out")
+    path, result = lowered(SourceModel.load(source), tmp_path / "out")
     [kept] = result.kept.values()
     assert kept == "weight batch_norm_0.w_2 has 9.79e+07, beyond FP16's 6.55e+04"
     assert cosine(wanted, run(simulated(path), feeds)[0]) > 0.999
@@ -352,7 +351,7 @@ def test_the_naive_conversion_of_a_text_detector_is_wrong_and_ours_is_not(
 def test_real_models_keep_their_rules(
     file: str, precision: str, models: Path, tmp_path: Path
 ) -> None:
-    about = Subject.load(real(models, file), 22 if precision == "BF16" else None)
+    about = SourceModel.load(real(models, file), 22 if precision == "BF16" else None)
     path, result = lowered(about, tmp_path / "out", precision)
     assert len(result.nodes) > 50
     source = graphs.parse(real(models, file))

@@ -19,12 +19,12 @@ from enginewright_runtime.prepare.quantize.forms import (
     dynamic_form,
     form_of,
 )
-from enginewright_runtime.prepare.quantize.subject import Subject
+from enginewright_runtime.prepare.quantize.subject import Lowered, SourceModel
 from enginewright_runtime.prepare.quantize.tensors import Sink
 from onnx import ModelProto, helper
 
 from tests.support.broken_models import build, value
-from tests.support.processors import PATIENCE, needs_exact_products, without_vnni
+from tests.support.processors import TIMEOUT, needs_exact_products, without_vnni
 from tests.support.quantizing import (
     Arrays,
     build_engine,
@@ -48,21 +48,21 @@ EXACT = form_of("INT8", "cpu", "exact")  # for processors that are known to have
 ROOT = Path(__file__).parents[2]
 
 
-def ranges(about: Subject, feeds: Arrays) -> dict[str, tuple[float, float]]:
+def ranges(about: SourceModel, feeds: Arrays) -> dict[str, tuple[float, float]]:
     names = observing.single_values(about.model)
     found = observing.limits(about.folder / "model.onnx", names, [feeds])
     return {name: (each.low, each.high) for name, each in found.items() if each.seen}
 
 
 def written(
-    about: Subject,
+    about: SourceModel,
     form: Form,
     feeds: Arrays,
     out: Path,
     *,
     per_channel: bool = True,
     excluded: frozenset[int] = frozenset(),
-) -> tuple[Path, static.Written]:
+) -> tuple[Path, Lowered]:
     """Quantise a model and write it; ONNX's checker must agree that it is one."""
     layers = static.find_layers(about, form, per_channel=per_channel)
     with Sink(out, about.model) as sink:
@@ -102,13 +102,13 @@ def test_weights_are_within_half_a_step_of_themselves(axis: int | None) -> None:
     assert (np.abs(exact - array) <= np.maximum(np.abs(array) / 16, steps)).all()
 
 
-def test_a_bias_that_32_bits_do_not_hold_is_told(tmp_path: Path) -> None:
+def test_a_bias_that_32_bits_do_not_hold_is_reported(tmp_path: Path) -> None:
     assert scales.quantize_bias(np.array([1e6], np.float32), np.array([1e-6])) is None
     source = convolutions(2)
     bias = next(each for each in source.graph.initializer if each.name == "b1")
     bias.CopyFrom(weight("b1", np.full(8, 1e9)))
     _, result = written(subject(tmp_path, source), CPU, IMAGE, tmp_path / "out")
-    assert result.left == {"conv-1 (Conv)": "its bias does not fit into 32-bit integers"}
+    assert result.kept == {"conv-1 (Conv)": "its bias does not fit into 32-bit integers"}
 
 
 @pytest.mark.parametrize("per_channel", [True, False])
@@ -138,8 +138,8 @@ def test_every_form_keeps_the_outputs(
         path, result = written(
             about, form, feeds, tmp_path / f"out-{index}", per_channel=per_channel
         )
-        assert len(result.quantized) == len(source.graph.initializer) // 2
-        assert not result.left
+        assert len(result.nodes) == len(source.graph.initializer) // 2
+        assert not result.kept
         found = run(path, feeds, form.proof_level)[0]
         assert least < cosine(wanted, found) < 1, form
         assert graphs.outputs_of(graphs.parse(path)) == graphs.outputs_of(source)
@@ -192,7 +192,7 @@ def test_processors_with_exact_products_get_all_8_bits(
     assert errors[0] < errors[1] < 1e-3
 
 
-@pytest.mark.timeout(PATIENCE)
+@pytest.mark.timeout(TIMEOUT)
 def test_every_form_holds_without_vnni() -> None:
     """The tests of this module that run kernels, on a processor whose UINT8 x INT8 products saturate."""
     cases = "keeps_the_outputs or saturate or fused_and_close or keeps_its_name"
@@ -201,13 +201,13 @@ def test_every_form_holds_without_vnni() -> None:
         *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__, "-k", cases),
     ]
     ended = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT, check=False
     )
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-2000:]
     assert "11 passed" in ended.stdout
 
 
-@pytest.mark.timeout(PATIENCE)
+@pytest.mark.timeout(TIMEOUT)
 def test_full_weights_are_wrong_without_vnni(tmp_path: Path) -> None:
     """What the two forms are there for: the emulated kernels saturate, else the test before says nothing."""
     path, _ = written(subject(tmp_path, dense()), EXACT, X, tmp_path / "out")
@@ -221,7 +221,7 @@ def test_full_weights_are_wrong_without_vnni(tmp_path: Path) -> None:
         "np.save(sys.argv[3], session.run(None, dict(np.load(sys.argv[2])))[0])\n"
     )
     files = (path, tmp_path / "x.npz", tmp_path / "y.npy")
-    subprocess.run([*without_vnni(), "-c", program, *map(str, files)], check=True, timeout=PATIENCE)
+    subprocess.run([*without_vnni(), "-c", program, *map(str, files)], check=True, timeout=TIMEOUT)
     assert 1 - cosine(run(dense(), X)[0], np.load(tmp_path / "y.npy")) > 2e-3
 
 
@@ -254,7 +254,7 @@ def test_tensorrt_builds_it(precision: str, per_channel: bool, tmp_path: Path) -
     source.graph.output[0].CopyFrom(value("z", "n", 32))
     about = subject(tmp_path, source, form.opset)
     path, result = written(about, form, IMAGE, tmp_path / "out", per_channel=per_channel)
-    assert len(result.quantized) == 3
+    assert len(result.nodes) == 3
     built = build_engine(tmp_path / "engine", path, "8.9", [2, 3, 16, 16])
     assert built.engine.nodes_accelerated == built.engine.nodes_total
 
@@ -294,7 +294,7 @@ def test_dynamic_quantisation_is_fused_and_close(tmp_path: Path) -> None:
         )
     )
     path, result = written(subject(tmp_path, source), DYNAMIC, X, tmp_path / "out")
-    assert result.quantized == [
+    assert result.nodes == [
         "matmul-0 (MatMul)",
         "matmul-1 (MatMul)",
         "gemm (Gemm)",
@@ -330,12 +330,12 @@ def test_what_is_not_quantised_has_a_reason(tmp_path: Path) -> None:
         result = static.write(
             about, layers, {"x": (-1, 1)}, TENSORRT, sink, excluded=frozenset({0})
         )
-    assert result.quantized == []
-    assert result.left["gemm-0 (Gemm)"] == static.EXCLUDED
-    assert result.left["gemm-1 (Gemm)"] == "calibration saw no values of r0"
+    assert result.nodes == []
+    assert result.kept["gemm-0 (Gemm)"] == static.EXCLUDED
+    assert result.kept["gemm-1 (Gemm)"] == "calibration saw no values of r0"
 
 
-def test_nodes_in_bodies_are_left_and_told(tmp_path: Path) -> None:
+def test_nodes_in_bodies_are_left_and_reported(tmp_path: Path) -> None:
     def body(name: str) -> onnx.GraphProto:
         product = helper.make_node("MatMul", ["x", "w0"], [name], name=f"inside-{name}")
         return helper.make_graph([product], name, [], [value(name, "n", 64)])
@@ -350,7 +350,7 @@ def test_nodes_in_bodies_are_left_and_told(tmp_path: Path) -> None:
     source.graph.output.append(value("z", "n", 64))
     feeds = {**X, "c": np.array(True)}
     path, result = written(subject(tmp_path, source), TENSORRT, feeds, tmp_path / "out")
-    assert set(result.left) == {"inside-a (MatMul)", "inside-b (MatMul)"}
+    assert set(result.kept) == {"inside-a (MatMul)", "inside-b (MatMul)"}
     assert cosine(run(source, feeds)[1], run(path, feeds)[1]) == pytest.approx(
         1
     )  # w0 is still there

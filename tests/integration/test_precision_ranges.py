@@ -10,7 +10,7 @@ from enginewright.contract.manifest import TensorSpec
 from enginewright_runtime.core.failure import SessionError
 from enginewright_runtime.prepare.quantize import calibration, observing, ranges, scales
 from enginewright_runtime.prepare.quantize.calibration import CalibrationData
-from enginewright_runtime.prepare.quantize.observing import Limits
+from enginewright_runtime.prepare.quantize.observing import ValueLimits
 from onnx import TensorProto, helper
 
 from tests.support.broken_models import build, value
@@ -53,7 +53,7 @@ def test_values_that_are_never_finite_have_no_range(tmp_path: Path) -> None:
     assert found["y"].largest == 0
 
 
-def test_a_sample_that_the_model_refuses_is_told_and_nothing_is_left(tmp_path: Path) -> None:
+def test_a_sample_that_the_model_refuses_is_reported_and_nothing_is_left(tmp_path: Path) -> None:
     path = saved(tmp_path, dense(1))
     with pytest.raises(SessionError, match="x"):
         observing.limits(path, ["y"], [{"x": random(1, 63)}])
@@ -130,22 +130,22 @@ def test_methods_on_data_with_an_outlier(method: ranges.Method, tmp_path: Path) 
     array = random(400, 64)
     array[7, 7] = 500
     path = saved(tmp_path, dense(1))
-    told: list[float] = []
-    found = ranges.learn(path, ["x", "y"], data(tmp_path, x=array), method, told.append)
+    reported: list[float] = []
+    found = ranges.learn(path, ["x", "y"], data(tmp_path, x=array), method, reported.append)
     low, high = found["x"]
     assert low == pytest.approx(array.min(), rel=0.5)
     if method == "MinMax":
         assert (low, high) == (array.min(), 500)
     else:
         assert 2 < high < 50
-    assert told == sorted(told)
-    assert 0.9 < told[-1] < 1
+    assert reported == sorted(reported)
+    assert 0.9 < reported[-1] < 1
 
 
 def test_entropy_of_both_signs_is_of_absolute_values() -> None:
-    histogram = observing.Histogram(-1.0, 3.0, np.array([4, 0, 0, 2], np.int64))
+    histogram = observing.ValueHistogram(-1.0, 3.0, np.array([4, 0, 0, 2], np.int64))
     assert ranges.folded(histogram) == [4, 0, 0, 2]  # middles 0.5, 0.5, 1.5 and 2.5 of 3
 
 
 def test_limits_of_nothing() -> None:
-    assert not Limits().seen
+    assert not ValueLimits().seen

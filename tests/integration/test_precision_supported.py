@@ -16,7 +16,7 @@ from tests.support.quantizing import build_engine, convolutions, subject
 
 
 @pytest.mark.parametrize(
-    ("precision", "capability", "backend", "words"),
+    ("precision", "capability", "backend", "wording"),
     [
         ("FP16", "7.5", "tensorrt-rtx", None),
         ("FP16", None, "cpu", "backend cpu runs FP32, INT8"),
@@ -31,9 +31,9 @@ from tests.support.quantizing import build_engine, convolutions, subject
     ],
 )
 def test_the_table(
-    precision: Precision, capability: str | None, backend: str, words: str | None
+    precision: Precision, capability: str | None, backend: str, wording: str | None
 ) -> None:
-    assert supported(precision, capability, backend) == words
+    assert supported(precision, capability, backend) == wording
 
 
 @pytest.mark.parametrize(

@@ -1,73 +1,26 @@
 """preflight on real models: what the stages say, as a verdict, a table and an exit code."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-from enginewright.contract.images import ImageFacts
 from enginewright.contract.processors import Feature, unlike
 from enginewright_cli.preflight import options, targets
 from enginewright_runtime.session import processor
 
 from tests.support import broken_models as broken
+from tests.support.preflight_runs import HELD, Desk
 from tests.support.preparing import Workplace
 from tests.support.quantizing import dense
 
-HELD = ImageFacts(
-    variant="cpu",
-    ort_distribution="onnxruntime",
-    ort_version="1.31.1",
-    max_opset=26,
-    max_ir_version=13,
-    providers=("CPUExecutionProvider",),
-    backends={"cpu": "1.31.1"},
-    onnx_version="1.23.2",
-    runtime_version="0.1.0",
-)
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
 
 
-def run(
-    *arguments: str | Path, folder: Path, check_empty: bool = True
-) -> "subprocess.CompletedProcess[str]":
-    """Run the command with a temporary folder of its own, which it leaves empty."""
-    scratch = folder / "scratch"
-    scratch.mkdir(exist_ok=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "enginewright_cli", "preflight", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-        env=os.environ | {"TMPDIR": str(scratch)},
-    )
-    assert "Traceback" not in done.stdout + done.stderr
-    if check_empty:
-        assert not list(scratch.iterdir())
-    return done
-
-
-def told(*arguments: str | Path, folder: Path) -> tuple[int, dict[str, Any]]:
-    """Run the command and read its JSON."""
-    done = run("--json", *arguments, folder=folder)
-    return done.returncode, json.loads(done.stdout)
-
-
-def save(model: Any, folder: Path, name: str = "model.onnx") -> Path:
-    """Write a model of `broken`."""
-    path = folder / name
-    path.write_bytes(model.SerializeToString())
-    return path
-
-
-def test_a_good_model_passes_on_the_cpu_and_as_an_engine(models: Path, tmp_path: Path) -> None:
+def test_a_good_model_passes_on_the_cpu_and_as_an_engine(models: Path, desk: Desk) -> None:
     magika = next(models.rglob("standard_v3_3/model.onnx"))
-    code, result = told(magika, "--target", "sm89,cpu", folder=tmp_path)
+    code, result = desk.run_json(magika, "--target", "sm89,cpu")
     assert (code, result["verdict"]) == (0, "pass")
     assert list(result["targets"]) == ["sm89", "cpu"]
     assert result["model"]["opset"] == 15
@@ -81,9 +34,9 @@ def test_a_good_model_passes_on_the_cpu_and_as_an_engine(models: Path, tmp_path:
     assert result["findings"] == []
 
 
-def test_a_warning_has_its_own_remedy(tmp_path: Path) -> None:
-    model = save(broken.lower_case(), tmp_path)
-    code, result = told(model, "--target", "sm89,cpu", folder=tmp_path)
+def test_a_warning_has_its_own_remedy(desk: Desk) -> None:
+    model = desk.save(broken.lower_case())
+    code, result = desk.run_json(model, "--target", "sm89,cpu")
     assert code == 1
     found = {each["message"].partition(":")[0]: each for each in result["findings"]}
     locale = "no locale xx_XX is installed here, by which lower (StringNormalizer) works"
@@ -97,9 +50,9 @@ def test_a_warning_has_its_own_remedy(tmp_path: Path) -> None:
     assert not [each for each in result["findings"] if "/onnxruntime_src/" in each["message"]]
 
 
-def test_a_refused_model_names_nodes_reason_and_remedy_once(tmp_path: Path) -> None:
-    path = save(broken.one_node("Frobnicate", "com.example"), tmp_path)
-    code, result = told(path, "--target", "sm89,cpu", folder=tmp_path)
+def test_a_refused_model_names_nodes_reason_and_remedy_once(desk: Desk) -> None:
+    path = desk.save(broken.one_node("Frobnicate", "com.example"))
+    code, result = desk.run_json(path, "--target", "sm89,cpu")
     assert (code, result["verdict"]) == (1, "fail")
     (finding,) = [each for each in result["findings"] if each["severity"] == "error"]
     assert finding["reason"] == "CustomDomainUnsupported"
@@ -110,19 +63,19 @@ def test_a_refused_model_names_nodes_reason_and_remedy_once(tmp_path: Path) -> N
     assert all(each["reason"] == finding["reason"] for each in result["targets"].values())
 
 
-def test_a_shape_that_is_missing_is_refused_for_an_engine_alone(tmp_path: Path) -> None:
-    path = save(broken.open_dimensions("batch", "width"), tmp_path)
-    code, result = told(path, "--target", "sm89,cpu", folder=tmp_path)
+def test_a_shape_that_is_missing_is_refused_for_an_engine_alone(desk: Desk) -> None:
+    path = desk.save(broken.open_dimensions("batch", "width"))
+    code, result = desk.run_json(path, "--target", "sm89,cpu")
     assert (code, result["targets"]["cpu"]["verdict"]) == (1, "pass")
     assert result["targets"]["sm89"]["reason"] == "ShapeProfileMissing"
     (finding,) = [each for each in result["findings"] if each["severity"] == "error"]
     assert "shapes: [{input: x, min: [1, 1]" in finding["remedy"]
-    code, result = told(path, "--target", "sm89,cpu", "--shapes", "x=1x2:2x4:4x8", folder=tmp_path)
+    code, result = desk.run_json(path, "--target", "sm89,cpu", "--shapes", "x=1x2:2x4:4x8")
     assert (code, result["verdict"]) == (0, "pass")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "wording"),
     [
         (["nothing-here.onnx"], "there is no such file"),
         (["{model}", "--target", "gpu"], "is no target; write sm86"),
@@ -134,45 +87,23 @@ def test_a_shape_that_is_missing_is_refused_for_an_engine_alone(tmp_path: Path) 
     ],
 )
 def test_unusable_input_is_said_in_a_sentence(
-    arguments: list[str], words: str, tmp_path: Path
+    arguments: list[str], wording: str, desk: Desk
 ) -> None:
-    path = save(broken.relu(), tmp_path)
-    done = run(*(each.format(model=path) for each in arguments), folder=tmp_path)
+    path = desk.save(broken.relu())
+    done = desk.run(*(each.format(model=path) for each in arguments))
     assert done.returncode == 2
-    assert words in " ".join(done.stderr.split())
+    assert wording in " ".join(done.stderr.split())
     assert not done.stdout
 
 
-def test_an_interrupt_leaves_nothing_and_nobody(tmp_path: Path) -> None:
-    path = save(broken.endless(), tmp_path)
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "enginewright_cli", "preflight", str(path), "--target", "cpu"],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"TMPDIR": str(scratch)},
-    )
-    deadline = time.monotonic() + 60
-    while not list(scratch.glob("*/*/work/converted.json")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, words = process.communicate(timeout=30)
-    assert process.returncode == 2
-    assert "interrupted; nothing is left behind" in words
-    assert not list(scratch.iterdir())
-    running = subprocess.run(["pgrep", "-f", str(scratch)], capture_output=True, check=False)
-    assert running.returncode == 1
-
-
-def test_the_table_is_plain_where_it_is_piped(tmp_path: Path) -> None:
-    path = save(broken.one_node("Frobnicate", "com.example"), tmp_path)
-    done = run(path, "--target", "cpu", folder=tmp_path)
+def test_the_table_is_plain_where_it_is_piped(desk: Desk) -> None:
+    path = desk.save(broken.one_node("Frobnicate", "com.example"))
+    done = desk.run(path, "--target", "cpu")
     assert done.returncode == 1
     assert "\x1b" not in done.stdout
     assert "CustomDomainUnsupported" in done.stdout
     assert "remedy: " in done.stdout
-    assert run(path, "--target", "cpu", "--quiet", folder=tmp_path).stdout == ""
+    assert desk.run(path, "--target", "cpu", "--quiet").stdout == ""
 
 
 @pytest.mark.parametrize(
@@ -211,13 +142,13 @@ def test_a_kind_of_cpu_decides_what_int8_relies_on(name: str, products: str | No
 
 
 def test_each_kind_of_cpu_has_its_form_and_what_cannot_be_timed_here_is_said(
-    tmp_path: Path,
+    desk: Desk,
 ) -> None:
     """On any machine: INT8 without VNNI is proven everywhere, with it where the machine is exact."""
     here = processor.read()
     names = [f"cpu:{each.lower()}" for each in ("AVX2", "AVX512", "VNNI", "AMX")]
-    model = save(dense(), tmp_path)
-    _, found = told(model, "--target", ",".join(names), "--precision", "INT8", folder=tmp_path)
+    model = desk.save(dense())
+    _, found = desk.run_json(model, "--target", ",".join(names), "--precision", "INT8")
     untimed = [name for name in names if unlike(here, Feature(name[4:].upper()))]
     said = {
         name

@@ -17,17 +17,17 @@ def test_external_data_is_part_of_the_model(tmp_path: Path) -> None:
     path = desk.save(broken.external("weights.bin"))
     data = desk.root / "weights.bin"
     data.write_bytes(broken.weights())
-    assert external_locations(str(path)) == ["weights.bin"]
-    first = desk.told(path, "--target", "cpu")[1]
-    again = desk.told(path, "--target", "cpu")[1]
+    assert external_locations(path) == ["weights.bin"]
+    first = desk.run_json(path, "--target", "cpu")[1]
+    again = desk.run_json(path, "--target", "cpu")[1]
     assert (first["cached"], again["cached"]) == (False, True)
     assert again["model"] == first["model"]
     data.write_bytes(bytes(reversed(broken.weights())))
-    changed = desk.told(path, "--target", "cpu")[1]
+    changed = desk.run_json(path, "--target", "cpu")[1]
     assert not changed["cached"]
     assert changed["model"]["digest"] != first["model"]["digest"]
     data.unlink()
-    gone = desk.told(path, "--target", "cpu")[1]
+    gone = desk.run_json(path, "--target", "cpu")[1]
     assert gone["targets"]["cpu"]["reason"] == "ExternalDataMissing"
 
 
@@ -36,9 +36,9 @@ def test_two_processes_share_it(tmp_path: Path) -> None:
     path = desk.save(broken.relu())
     running = [desk.start(path, "--target", "cpu") for _ in range(2)]
     for each in running:
-        out, words = each.communicate(timeout=100)
-        assert (each.returncode, words) == (0, "")
+        out, wording = each.communicate(timeout=100)
+        assert (each.returncode, wording) == (0, "")
         assert out.startswith("PASS")
     desk.check_clean()
-    assert desk.told(path, "--target", "cpu")[1]["cached"]
-    assert not desk.told(path, "--target", "cpu", "--no-cache")[1]["cached"]
+    assert desk.run_json(path, "--target", "cpu")[1]["cached"]
+    assert not desk.run_json(path, "--target", "cpu", "--no-cache")[1]["cached"]

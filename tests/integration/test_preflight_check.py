@@ -12,7 +12,7 @@ from enginewright.contract.task import STORE_PATH, TASK_VARIABLE
 from enginewright_cli.preflight.check import _Model, check
 from enginewright_cli.preflight.result import Result
 from enginewright_cli.preflight.stages import Stages
-from enginewright_cli.preflight.workplace import workplace
+from enginewright_cli.preflight.workspace import workspace
 from typing_extensions import override
 
 from tests.support import broken_models as broken
@@ -48,8 +48,9 @@ class Failing(Stages):
 
 def failed(stage: str, reason: Reason) -> StageReport:
     """Return the report of a stage that failed, with a warning."""
-    warning = Finding(severity="warning", reason=Reason.CALIBRATION_TOO_SMALL, message="earlier")
-    return StageReport(stage=stage, ok=False, reason=reason, message="why", findings=(warning,))
+    warning = Finding(severity="warning", reason=Reason.CALIBRATION_TOO_SMALL, cause="earlier")
+    failure = Finding(reason=reason, cause="why")
+    return StageReport(stage=stage, ok=False, failure=failure, findings=(warning,))
 
 
 @pytest.fixture
@@ -63,13 +64,13 @@ def checked(
     path: Path, stages: Stages, at_once: int, *names: str
 ) -> tuple[Result, list[tuple[str, str]]]:
     """Look at a model; return the result and what was told meanwhile."""
-    told: list[tuple[str, str]] = []
-    with workplace(stages) as place:
-        with place.room("probe") as room:
-            held = room.facts()
+    reported: list[tuple[str, str]] = []
+    with workspace(stages) as place:
+        with place.pod("probe") as pod:
+            held = pod.facts()
         request = asked(path, *names)
-        result = check(request, place, held, lambda *stage: told.append(stage), at_once)
-    return result, told
+        result = check(request, place, held, lambda *stage: reported.append(stage), at_once)
+    return result, reported
 
 
 @pytest.fixture
@@ -81,9 +82,9 @@ def model(tmp_path: Path) -> Path:
 
 def test_no_stage_begins_after_one_that_failed(model: Path, stages: Failing) -> None:
     stages.fails["prepare-cpu-any"] = [failed("fetch", Reason.SOURCE_UNREACHABLE)]
-    result, told = checked(model, stages, 1, "cpu")
+    result, reported = checked(model, stages, 1, "cpu")
     assert result.targets["cpu"].reason == "SourceUnreachable"
-    assert told == [("cpu", "fetch")]
+    assert reported == [("cpu", "fetch")]
 
 
 def test_what_was_no_model_is_looked_at_again(tmp_path: Path, model: Path) -> None:
@@ -101,7 +102,7 @@ def short() -> dict[str, list[StageReport]]:
     """Return what a prepare and an engine Job report that lack memory and disk."""
     return {
         "prepare-tensorrt-rtx": [failed("golden", Reason.OUT_OF_MEMORY)],
-        "prepare-cpu-any": [failed("fetch", Reason.STORE_UNAVAILABLE)],
+        "prepare-cpu-any": [failed("fetch", Reason.STORAGE_FULL)],
         "engine-sm89": [failed("build", Reason.BUILD_OUT_OF_MEMORY)],
     }
 
@@ -135,9 +136,9 @@ def test_what_the_first_run_reported_is_discarded(model: Path, stages: Failing) 
 
 def test_a_job_that_ran_alone_does_not_run_again(model: Path, stages: Failing) -> None:
     stages.fails = short()
-    result, told = checked(model, stages, 1, "sm89", "cpu")
+    result, reported = checked(model, stages, 1, "sm89", "cpu")
     assert {name: each.reason for name, each in result.targets.items()} == {
         "sm89": "OutOfMemory",
-        "cpu": "StoreUnavailable",
+        "cpu": "StorageFull",
     }
-    assert [stage for _, stage in told] == ["fetch", "fetch"]
+    assert [stage for _, stage in reported] == ["fetch", "fetch"]

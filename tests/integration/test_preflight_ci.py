@@ -139,7 +139,7 @@ def test_the_action_installs_the_extras_of_its_own_repository(desk: Desk) -> Non
 
 
 @pytest.mark.parametrize(
-    ("models", "arguments", "code", "verdict", "told"),
+    ("models", "arguments", "code", "verdict", "reported"),
     [
         ("", "", 1, "fail", "2 models: 1 pass, 1 fail"),
         ("models/good.onnx\n", "--budget\nallow", 0, "pass", "PASS  models/good.onnx"),
@@ -148,7 +148,7 @@ def test_the_action_installs_the_extras_of_its_own_repository(desk: Desk) -> Non
     ],
 )
 def test_the_action_runs(
-    desk: Desk, models: str, arguments: str, code: int, verdict: str, told: str
+    desk: Desk, models: str, arguments: str, code: int, verdict: str, reported: str
 ) -> None:
     run = step("Preflight")
     inputs = {"models": models, "target": "cpu", "config": "", "arguments": arguments}
@@ -160,7 +160,7 @@ def test_the_action_runs(
     output = desk.root / "output"
     done = bash(desk, run["run"], **env, GITHUB_OUTPUT=str(output))
     assert done.returncode == code, done.stderr
-    assert told in done.stdout
+    assert reported in done.stdout
     assert output.read_text() == f"verdict={verdict}\n"
     kept = sorted(each.name for each in (desk.root / "enginewright-preflight").iterdir())
     assert kept == ([] if code == 2 else ["junit.xml", "report.html"])

@@ -20,11 +20,11 @@ def test_a_run_without_a_model_takes_all_of_the_configuration(tmp_path: Path) ->
     (desk.root / NAME).write_text(
         '[defaults]\ntargets = ["cpu"]\n\n[[models]]\npath = "models/*.onnx"\n'
     )
-    code, told = desk.told()
-    assert (code, told["verdict"]) == (1, "fail")
-    assert [each["source"] for each in told["models"]] == ["models/a.onnx", "models/b.onnx"]
-    assert [each["verdict"] for each in told["models"]] == ["pass", "fail"]
-    assert [list(each["targets"]) for each in told["models"]] == [["cpu"], ["cpu"]]
+    code, reported = desk.run_json()
+    assert (code, reported["verdict"]) == (1, "fail")
+    assert [each["source"] for each in reported["models"]] == ["models/a.onnx", "models/b.onnx"]
+    assert [each["verdict"] for each in reported["models"]] == ["pass", "fail"]
+    assert [list(each["targets"]) for each in reported["models"]] == [["cpu"], ["cpu"]]
 
 
 def test_a_run_without_anything_says_what_to_write(tmp_path: Path) -> None:

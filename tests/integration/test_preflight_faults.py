@@ -106,13 +106,13 @@ def interrupted(desk: Desk, process: "subprocess.Popen[str]", number: signal.Sig
     """Interrupt a run; see it say so, and leave nothing."""
     process.send_signal(number)
     process.send_signal(number)  # people press it more than once
-    out, words = process.communicate(timeout=30)
+    out, wording = process.communicate(timeout=30)
     assert (process.returncode, out) == (2, "")
-    assert words == "enginewright preflight: interrupted; nothing is left behind\n"
+    assert wording == "enginewright preflight: interrupted; nothing is left behind\n"
     desk.check_clean()
 
 
-def test_a_signal_while_another_is_being_heard() -> None:
+def test_a_signal_while_another_is_handled() -> None:
     """Nothing that the handler does may wait for what it has interrupted."""
     came: set[str] = set()
 
@@ -131,7 +131,7 @@ def test_a_signal_while_another_is_being_heard() -> None:
         finally:
             sys.settrace(None)
         assert stop.is_set()
-    assert {"hear", "set"} <= came
+    assert {"interrupt", "set"} <= came
 
 
 def test_an_interrupt_while_many_models_are_looked_at(desk: Desk) -> None:
@@ -141,15 +141,25 @@ def test_an_interrupt_while_many_models_are_looked_at(desk: Desk) -> None:
     interrupted(desk, process, signal.SIGINT)
 
 
-@pytest.mark.parametrize("size", ["64k", "5m"])
-def test_a_full_disk(desk: Desk, models: Path, mounted: Callable[..., Path], size: str) -> None:
-    """A model of 3 MB: no room for its file, or for what is made of it."""
+def test_a_full_disk(desk: Desk, models: Path, mounted: Callable[..., Path]) -> None:
+    """A model of 3 MB: no room for what is made of it."""
     magika = next(models.rglob("standard_v3_3/model.onnx"))
-    desk.scratch = mounted(f"size={size}")
+    desk.scratch = mounted("size=5m")
     done = desk.run(magika, *CPU)
     assert done.returncode == 2
-    assert "StoreUnavailable" in done.stdout
+    assert "StorageFull" in done.stdout
     assert "remedy: free space where temporary files lie, or set TMPDIR" in done.stdout
+
+
+def test_a_disk_smaller_than_the_model(
+    desk: Desk, models: Path, mounted: Callable[..., Path]
+) -> None:
+    desk.scratch = mounted("size=64k")
+    done = desk.run(next(models.rglob("standard_v3_3/model.onnx")), *CPU)
+    assert done.returncode == 2
+    output = " ".join(done.stdout.split())
+    assert "the disk of the work folder has 64.0 KiB in all" in output
+    assert "remedy: free space where temporary files lie, or set TMPDIR" in output
 
 
 def test_no_room_for_a_folder(desk: Desk, mounted: Callable[..., Path]) -> None:
@@ -163,12 +173,12 @@ def test_a_read_only_folder_for_temporary_files(desk: Desk, mounted: Callable[..
     desk.scratch = mounted("ro")
     done = desk.run(without_results(desk).save(broken.relu()), *CPU)
     assert done.returncode == 2
-    words = " ".join(done.stdout.split())
-    assert f"StoreUnavailable (preflight; cpu): {desk.scratch}/" in words
-    assert "Read-only file system remedy: free space" in words
+    wording = " ".join(done.stdout.split())
+    assert f"StoreUnavailable (preflight; cpu): {desk.scratch}/" in wording
+    assert "Read-only file system remedy: set TMPDIR" in wording
 
 
-def test_a_read_only_cache_is_told_of_and_hinders_nothing(
+def test_a_read_only_cache_is_reported_and_hinders_nothing(
     desk: Desk, mounted: Callable[..., Path]
 ) -> None:
     desk.cache = mounted("ro")
@@ -196,7 +206,7 @@ def test_nobody_listens(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "number", "code", "words"),
+    ("program", "number", "code", "wording"),
     [
         # the library crashes in its own process, the stage tells
         ("isolated", signal.SIGSEGV, 1, "crashed with SIGSEGV"),
@@ -205,17 +215,17 @@ def test_nobody_listens(desk: Desk) -> None:
     ],
 )
 def test_a_crash_in_the_middle(
-    desk: Desk, program: str, number: signal.Signals, code: int, words: str
+    desk: Desk, program: str, number: signal.Signals, code: int, wording: str
 ) -> None:
     process = desk.start(desk.save(broken.endless()), *CPU)
     until(lambda: list(desk.scratch.glob("*/*/work/converted.json")), "stage golden", 100)
     until(lambda: desk.named("isolated"), "a child of stage golden")
     for each in desk.named(program):
         os.kill(each, number)
-    out, told = process.communicate(timeout=60)
-    assert "Traceback" not in told
+    out, reported = process.communicate(timeout=60)
+    assert "Traceback" not in reported
     assert process.returncode == code
-    assert words in " ".join(out.split())
+    assert wording in " ".join(out.split())
     desk.check_clean()
 
 
@@ -244,7 +254,7 @@ def _folder(desk: Desk) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "wording"),
     [
         (_dangling, "link.onnx: it is a link to gone.onnx, which is not there"),
         (_pipe, "pipe.onnx: that is neither a file nor a folder"),
@@ -253,18 +263,18 @@ def _folder(desk: Desk) -> Path:
         (_folder, "has 0 .onnx files"),
     ],
 )
-def test_what_cannot_be_read(desk: Desk, make: Callable[[Desk], Path], words: str) -> None:
+def test_what_cannot_be_read(desk: Desk, make: Callable[[Desk], Path], wording: str) -> None:
     done = desk.run(make(desk), *CPU)
     assert done.returncode == 2
-    assert words in " ".join((done.stderr + done.stdout).split())
+    assert wording in " ".join((done.stderr + done.stdout).split())
 
 
 def test_a_path_of_spaces_and_signs(desk: Desk) -> None:
     path = without_results(desk).save(broken.relu(), "mo dèle ✓/#1 [a]?*%20 'q'.onnx")
-    code, told = desk.told(path, *CPU)
-    assert (code, told["verdict"], told["source"]) == (0, "pass", str(path))
-    code, told = desk.told(path, *CPU)
-    assert told["cached"]
+    code, reported = desk.run_json(path, *CPU)
+    assert (code, reported["verdict"], reported["source"]) == (0, "pass", str(path))
+    code, reported = desk.run_json(path, *CPU)
+    assert reported["cached"]
 
 
 @pytest.mark.parametrize(
@@ -298,14 +308,14 @@ def test_a_runtime_package_without_its_parts_names_the_command(desk: Desk) -> No
     done = desk.run(desk.save(broken.relu()), *CPU, environment={"PYTHONPATH": f"{hidden}:{paths}"})
     assert (done.returncode, done.stdout) == (2, "")
     assert "the runtime package needs onnx, which is not installed" in done.stderr
-    assert "run: pip install 'enginewright[preflight]'" in done.stderr
+    assert "pip install '.[preflight]'" in done.stderr
 
 
 def test_a_job_that_does_not_end_is_ended(desk: Desk) -> None:
     path = desk.save(broken.endless())
     process = desk.start(path, *CPU, "--timeout", "12")
-    out, words = process.communicate(timeout=100)
-    assert process.returncode == 1, words
+    out, wording = process.communicate(timeout=100)
+    assert process.returncode == 1, wording
     assert "Timeout" in out
     assert "the Job took longer than 12 s, the last of it in stage " in " ".join(out.split())
     desk.check_clean()

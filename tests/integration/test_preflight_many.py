@@ -30,11 +30,11 @@ def test_results_in_the_order_asked_and_the_worst_exit_code(desk: Desk) -> None:
     good = desk.save(broken.relu(), "z-good.onnx")
     bad = desk.save(broken.one_node("Frobnicate", "com.example"), "a-bad.onnx")
     done = desk.run(good, bad, good, *CPU, "--json", "--jobs", "2")
-    told = json.loads(done.stdout)
+    reported = json.loads(done.stdout)
     assert done.returncode == 1
-    assert list(told) == ["schema", "verdict", "models"]
-    assert [each["source"] for each in told["models"]] == [str(good), str(bad)]
-    assert [each["verdict"] for each in told["models"]] == ["pass", "fail"]
+    assert list(reported) == ["schema", "verdict", "models"]
+    assert [each["source"] for each in reported["models"]] == [str(good), str(bad)]
+    assert [each["verdict"] for each in reported["models"]] == ["pass", "fail"]
     lines = done.stderr.splitlines()
     assert [line.split("] ")[0] for line in lines] == ["[1/2", "[2/2"]
     assert {line.split("] ")[1].split(" (")[0] for line in lines} == {f"pass {good}", f"fail {bad}"}
@@ -55,11 +55,11 @@ def test_a_model_that_cannot_be_looked_at_stops_no_other(desk: Desk) -> None:
     (stage,) = desk.named("enginewright_ru")
     os.kill(stage, signal.SIGKILL)
     out, _ = process.communicate(timeout=100)
-    told = json.loads(out)
+    reported = json.loads(out)
     assert process.returncode == 2
-    assert [each["verdict"] for each in told["models"]] == ["fail", "pass"]
-    assert told["models"][0]["targets"]["cpu"]["reason"] == "InternalError"
-    assert "was killed by SIGKILL" in told["models"][0]["targets"]["cpu"]["message"]
+    assert [each["verdict"] for each in reported["models"]] == ["fail", "pass"]
+    assert reported["models"][0]["targets"]["cpu"]["reason"] == "InternalError"
+    assert "was killed by SIGKILL" in reported["models"][0]["targets"]["cpu"]["message"]
     desk.check_clean()
 
 
@@ -91,9 +91,9 @@ class NoProcesses(Stages):
 
 
 def test_stages_that_cannot_begin_are_the_result_of_that_model(desk: Desk) -> None:
-    shop = many.Shop(HELD, "", None, Outputs(), 2, NoProcesses(), Stop(), JOB_SECONDS)
+    settings = many.RunSettings(HELD, "", None, Outputs(), 2, NoProcesses(), Stop(), JOB_SECONDS)
     requests = [asked(desk.save(broken.relu(), name), "cpu") for name in ("a.onnx", "b.onnx")]
     with shown(Console(quiet=True), 2) as watcher:
-        results, _ = many.look(requests, shop, watcher)
+        results, _ = many.check_all(requests, settings, watcher)
     assert [each.targets["cpu"].reason for each in results] == ["InternalError"] * 2
     assert results[0].targets["cpu"].message == "Resource temporarily unavailable"

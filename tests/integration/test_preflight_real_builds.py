@@ -54,8 +54,8 @@ def holds(desk: Desk, model: Path, sizes: Sizes) -> str:
         for name, corners in sizes.items()
         for text in ("--shapes", f"{name}={':'.join('x'.join(map(str, each)) for each in corners)}")
     ]
-    told = desk.told(model, "--target", "sm89", "--fix", fixed, *shapes)[1]
-    target = told["targets"]["sm89"]
+    reported = desk.run_json(model, "--target", "sm89", "--fix", fixed, *shapes)[1]
+    target = reported["targets"]["sm89"]
     if target["verdict"] == "fail":
         assert not by_hand(model, sizes), target["message"]
     else:
@@ -78,14 +78,14 @@ def test_what_is_built_and_cannot_be_served(models: Path, tmp_path: Path) -> Non
     source = next(path for path in models.rglob("model.onnx") if "swift_f0" in str(path))
     assert by_hand(source, LISTEN)
     shapes = ("--shapes", "audio=1x4096:1x8000:1x16000")
-    code, told = desk.told(source, "--target", "sm89", *shapes)
-    target = told["targets"]["sm89"]
+    code, reported = desk.run_json(source, "--target", "sm89", *shapes)
+    target = reported["targets"]["sm89"]
     assert (code, target["verdict"], target["reason"]) == (1, "fail", "ProviderRefused")
     assert "of these types: pitch (float64); export these" in target["message"]
     model = desk.save(broken.relu())
     for name in ("sm75", "sm80", "sm90"):
-        code, told = desk.told(model, "--target", name)
-        target = told["targets"][name]
+        code, reported = desk.run_json(model, "--target", name)
+        target = reported["targets"][name]
         assert (code, target["reason"]) == (1, "EngineIncompatible")
         assert "engine_key" not in target
         assert "takes 8.6, 8.9, 12.0 and newer" in target["message"]
@@ -106,9 +106,11 @@ def test_models_that_it_takes_in_part_or_whole(
 
 def test_a_model_in_parts_is_one_that_backend_tensorrt_would_refuse(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
-    code, told = desk.told(desk.save(mixed()), "--target", "sm89", "--budget", "allow")
-    assert (code, told["verdict"]) == (0, "warn")
-    (found,) = [each for each in told["findings"] if "backend tensorrt would" in each["message"]]
+    code, reported = desk.run_json(desk.save(mixed()), "--target", "sm89", "--budget", "allow")
+    assert (code, reported["verdict"]) == (0, "warn")
+    (found,) = [
+        each for each in reported["findings"] if "backend tensorrt would" in each["message"]
+    ]
     assert "loads an engine only where it is the whole model" in found["message"]
     assert (found["severity"], found["nodes"]) == ("warning", ["det_bad (Det)", "add_out (Add)"])
 
@@ -117,9 +119,11 @@ def test_what_it_refuses_by_hand_and_builds_from_the_operators_body(tmp_path: Pa
     desk = Desk(tmp_path)
     model = desk.save(attention(23))
     assert not by_hand(model, {})
-    code, told = desk.told(model, "--target", "sm89")
-    assert (code, told["verdict"]) == (0, "warn")
-    assert "has no kernel of its own for attention (Attention)" in told["findings"][0]["message"]
+    code, reported = desk.run_json(model, "--target", "sm89")
+    assert (code, reported["verdict"]) == (0, "warn")
+    assert (
+        "has no kernel of its own for attention (Attention)" in reported["findings"][0]["message"]
+    )
 
 
 def test_what_its_parser_refuses_in_a_precision_is_built_from_the_operators_body(
@@ -134,8 +138,8 @@ def test_what_its_parser_refuses_in_a_precision_is_built_from_the_operators_body
     model = broken.build(nodes, sides[:1], sides[1:], [weight("w", random(64, 64))], opset=22)
     fixed = desk.root / "fixed.onnx"
     arguments = ("--target", "sm89", "--precision", "BF16", "--fix", fixed)
-    code, told = desk.told(desk.save(model), *arguments)
-    assert (code, told["verdict"]) == (0, "warn")
-    assert told["findings"][0]["nodes"] == ["swish (HardSwish)"]
-    assert "has no kernel of its own for" in told["findings"][0]["message"]
+    code, reported = desk.run_json(desk.save(model), *arguments)
+    assert (code, reported["verdict"]) == (0, "warn")
+    assert reported["findings"][0]["nodes"] == ["swish (HardSwish)"]
+    assert "has no kernel of its own for" in reported["findings"][0]["message"]
     assert not by_hand(fixed, {})

@@ -32,21 +32,21 @@ def test_what_is_not_looked_at_is_not_known(
 ) -> None:
     targets = [parse(each) for each in looked]
     known = held("cpu", "openvino", "cuda", "tensorrt-rtx")
-    told = scope(parse(target), targets, known)
-    assert told.startswith(
+    reported = scope(parse(target), targets, known)
+    assert reported.startswith(
         f"backend {parse(target).backend} 1.2 (onnxruntime 1.31.1), as installed"
     )
-    assert ("not known" in told) == (unknown is not None)
+    assert ("not known" in reported) == (unknown is not None)
     if unknown:
-        assert f"whose backends begin with {unknown}:" in told
+        assert f"whose backends begin with {unknown}:" in reported
 
 
 def test_the_table_and_the_json_say_it(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     path = desk.save(broken.relu())
-    _, told = desk.told(path, "--target", "cpu")
-    words = told["targets"]["cpu"]["scope"]
-    assert words.startswith("backend cpu ")
-    assert "whose backends begin with openvino" in words
+    _, reported = desk.run_json(path, "--target", "cpu")
+    wording = reported["targets"]["cpu"]["scope"]
+    assert wording.startswith("backend cpu ")
+    assert "whose backends begin with openvino" in wording
     shown = " ".join(desk.run(path, "--target", "cpu").stdout.split())
-    assert f"cpu: {words}" in shown
+    assert f"cpu: {wording}" in shown

@@ -19,7 +19,7 @@ from enginewright.contract.processors import (
     unlike,
 )
 from enginewright.contract.reasons import ExitCode, Reason
-from enginewright.contract.report import StageReport, read_herald
+from enginewright.contract.report import StageReport, read_termination_message
 from enginewright.contract.task import PrepareTask, Recipe, ServeTask
 from enginewright_runtime.graph import graphs
 from enginewright_runtime.prepare.quantize.forms import dynamic_form, form_of
@@ -28,7 +28,7 @@ from enginewright_runtime.session import processor
 
 from tests.support.preparing import Workplace
 from tests.support.processors import (
-    PATIENCE,
+    TIMEOUT,
     needs_exact_products,
     python_without_vnni,
     without_vnni,
@@ -91,7 +91,7 @@ def test_only_what_all_cores_have_counts() -> None:
     assert found.model == "12th Gen Intel(R) Core(TM)"
 
 
-@pytest.mark.timeout(PATIENCE)
+@pytest.mark.timeout(TIMEOUT)
 def test_products_are_measured_and_agree_with_what_the_kernel_reports() -> None:
     here = processor.read()
     assert here.exact_products is has_exact_products(here.features)
@@ -99,7 +99,7 @@ def test_products_are_measured_and_agree_with_what_the_kernel_reports() -> None:
         "from enginewright_runtime.session import processor; print(processor.read().to_json())"
     )
     ended = subprocess.run(
-        [*without_vnni(), "-c", program], capture_output=True, check=True, timeout=PATIENCE
+        [*without_vnni(), "-c", program], capture_output=True, check=True, timeout=TIMEOUT
     )
     emulated = Processor.model_validate_json(ended.stdout)
     assert emulated.exact_products is False
@@ -193,21 +193,21 @@ def prepare(root: Path, model: onnx.ModelProto, **recipe: Any) -> tuple[ServeTas
     return ServeTask(model="m", revision="r1", prepared_key=key, backend="cpu"), manifest
 
 
-@pytest.mark.timeout(PATIENCE)
+@pytest.mark.timeout(TIMEOUT)
 def test_int8_that_was_proved_here_serves_without_vnni(tmp_path: Path, haswell: Path) -> None:
     """Of processors that nothing is known of: the golden outputs of this one are those of the other."""
     root = tmp_path / "a"
     task, manifest = prepare(root, dense(), precision="INT8", int8_products="any")
     assert (manifest.precision, manifest.saturable) == ("INT8", False)
     assert manifest.processor == processor.read()
-    with Server(root, task, python=haswell, patience=PATIENCE) as server:
-        told = server.get("/v2/models/m/execution").json()
-    assert told["processor"]["exact_products"] is False
-    assert told["details"]["proofs"]["golden_samples"] > 0
+    with Server(root, task, python=haswell, fresh=True, start_seconds=TIMEOUT) as server:
+        reported = server.get("/v2/models/m/execution").json()
+    assert reported["processor"]["exact_products"] is False
+    assert reported["details"]["proofs"]["golden_samples"] > 0
 
 
 @needs_exact_products
-@pytest.mark.timeout(PATIENCE)
+@pytest.mark.timeout(TIMEOUT)
 def test_int8_for_exact_products_is_refused_where_they_saturate(
     tmp_path: Path, haswell: Path
 ) -> None:
@@ -217,15 +217,15 @@ def test_int8_for_exact_products_is_refused_where_they_saturate(
     assert manifest.saturable
     with Server(root, task):
         pass
-    server = Server(root, task, python=haswell)
-    code = server.wait(PATIENCE)
+    server = Server(root, task, python=haswell, fresh=True)
+    code = server.wait(TIMEOUT)
     server.stop()
-    herald = read_herald((root / "dev/termination-log").read_text())
+    termination_message = read_termination_message((root / "dev/termination-log").read_text())
     assert code == ExitCode.PERMANENT
-    assert herald is not None
-    assert herald.reason is Reason.PROCESSOR_MISMATCH
-    assert "INT8 products are saturating on this processor" in herald.message
-    assert "spec.cpuFeatures" in herald.message
+    assert termination_message is not None
+    assert termination_message.reason is Reason.PROCESSOR_MISMATCH
+    assert "INT8 products are saturating on this processor" in termination_message.outcome
+    assert "spec.cpuFeatures" in termination_message.outcome
 
 
 _QUANTIZE = """
@@ -245,7 +245,7 @@ for root in sys.argv[1:]:
 """
 
 
-@pytest.mark.timeout(PATIENCE)
+@pytest.mark.timeout(TIMEOUT)
 def test_stage_quantize_knows_the_processor_that_it_runs_on(tmp_path: Path) -> None:
     """It proves no form that its kernels are wrong for, and warns of a model that came with one."""
     feeds = {"x": random(4, 64)}
@@ -258,14 +258,14 @@ def test_stage_quantize_knows_the_processor_that_it_runs_on(tmp_path: Path) -> N
         task = PrepareTask(job="job-1", source_uri="pvc://models/m.onnx", recipe=how)
         (root / "task.json").write_text(task.to_json())
     roots = [str(tmp_path / name) for name in ("asked", "came")]
-    subprocess.run([*without_vnni(), "-c", _QUANTIZE, *roots], check=True, timeout=PATIENCE)
+    subprocess.run([*without_vnni(), "-c", _QUANTIZE, *roots], check=True, timeout=TIMEOUT)
     refused = (tmp_path / "asked/report").read_text()
     assert refused.startswith(
         "ProcessorMismatch: the INT8 form is for processors whose INT8 products"
     )
     report = StageReport.model_validate_json((tmp_path / "came/report").read_text())
     assert [each.reason for each in report.findings] == [Reason.PROCESSOR_MISMATCH]
-    assert "reduce_range" in report.findings[0].message
+    assert "reduce_range" in report.findings[0].cause
 
 
 _PRODUCTS: Final[tuple[Int8Products, ...]] = ("any", "exact")
@@ -280,7 +280,7 @@ for model in sys.argv[2:]:
 """
 
 
-@pytest.mark.timeout(PATIENCE)
+@pytest.mark.timeout(TIMEOUT)
 def test_openvino_saturates_alike_and_is_right_with_weights_of_7_bits(
     tmp_path: Path, openvino_python: Path
 ) -> None:
@@ -292,7 +292,7 @@ def test_openvino_saturates_alike_and_is_right_with_weights_of_7_bits(
     ]
     command = without_vnni(python=str(openvino_python))
     arguments = [str(tmp_path / "x.npz"), *map(str, paths)]
-    subprocess.run([*command, "-c", _OPENVINO, *arguments], check=True, timeout=PATIENCE)
+    subprocess.run([*command, "-c", _OPENVINO, *arguments], check=True, timeout=TIMEOUT)
     wanted = run(dense(), feeds)[0]
     reduced, full = (1 - cosine(wanted, np.load(f"{path}.npy")) for path in paths)
     assert reduced < 1e-3

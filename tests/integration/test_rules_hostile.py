@@ -32,7 +32,7 @@ class Case:
     name: str
     content: Callable[[], Content]
     reason: Reason | None  # None: it does no harm, and passes
-    told: str
+    reported: str
     beside: Callable[[Path], None] | None = None  # writes w.bin
 
 
@@ -167,11 +167,11 @@ def test_hostile(case: Case, place: Workplace) -> None:
     before = sorted(path.name for path in folder.iterdir())
     outcome = validate(place)
     assert (outcome.report.reason, outcome.code) == (case.reason, exit_code(case.reason))
-    assert case.told in outcome.message
+    assert case.reported in outcome.message
     assert len(outcome.message) <= 1024
     assert outcome.full is not None
     for finding in outcome.full["findings"]:
-        assert finding["message"].isprintable()
+        assert (finding["cause"] + finding.get("remedy", "")).isprintable()
         assert all(label.isprintable() and len(label) < 400 for label in finding["nodes"])
         assert finding["rule"]
     assert sorted(path.name for path in folder.iterdir()) == before

@@ -31,8 +31,8 @@ def judge(path: Path, backend: str, precision: str | None = None) -> dict[str, s
         "max_ir_version": 13,
         "precision": precision,
     }
-    answer = inspect_here(str(path), Recipe.model_validate(recipe).model_dump(mode="json"))
-    found = {each["rule"]: each["severity"] for each in answer["findings"]}
+    inspected = inspect_here(path, Recipe.model_validate(recipe))
+    found = {each.rule: each.severity for each in inspected.findings}
     return {rule: severity for rule, severity in found.items() if rule not in SHAPES}
 
 

@@ -15,13 +15,13 @@ import onnxruntime as ort
 import pytest
 import uvloop
 from enginewright.contract.task import ServeTask
-from enginewright_runtime.serve.server.app import App
+from enginewright_runtime.serve.server.app import ServerApp
 from enginewright_runtime.serve.server.chunked import ChunkedDecoder, ChunkedError
 from enginewright_runtime.serve.server.connection import RECEIVE_BYTES, Connection
 from enginewright_runtime.serve.server.decode import Decoder
 from enginewright_runtime.serve.server.head import HeadError, HeadParser
-from enginewright_runtime.serve.server.message import ALIGNMENT, Body, Request, Response
-from enginewright_runtime.serve.server.settings import Settings
+from enginewright_runtime.serve.server.message import ALIGNMENT, Body, HttpRequest, HttpResponse
+from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.serve.server.startup import prepare
 from enginewright_runtime.session.datatypes import BF16, BY_ONNX
 from enginewright_runtime.session.request_errors import RequestError
@@ -194,13 +194,13 @@ def test_tensors_are_views_of_the_body_unless_that_would_misalign_them(
         assert np.shares_memory(feeds["x"], body.memory) is not copied
 
 
-class Watching(App):
+class Watching(ServerApp):
     """Keeps what its requests were read into."""
 
     bodies: list[Any]
 
     @override
-    def serve(self, connection: Connection, request: Request) -> Response | None:
+    def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
         assert request.body is not None
         self.bodies.append(request.body.memory)
         return super().serve(connection, request)
@@ -217,7 +217,7 @@ async def _serve_one(root: Path, task: ServeTask, request: bytes) -> tuple[Watch
             fed.append(feeds["x"])
             return super().run(outputs, feeds)
 
-    app = Watching(task, Settings(), "0")
+    app = Watching(task, ServerSettings(), "0")
     app.bodies = []
     app.serve_model(replace(served, runner=Recording(session, served.signature)))
     buffer = bytearray(RECEIVE_BYTES)

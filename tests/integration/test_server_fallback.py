@@ -15,7 +15,7 @@ import pytest
 from enginewright.contract.execution import Execution
 from enginewright.contract.manifest import EngineInfo, Manifest
 from enginewright.contract.reasons import ExitCode, Reason
-from enginewright.contract.report import StageReport, read_herald
+from enginewright.contract.report import StageReport, read_termination_message
 from enginewright.contract.task import Promise, ServeTask
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.serve.server.startup import prepare
@@ -57,21 +57,21 @@ def refused(root: Path, task: ServeTask, **how: Any) -> tuple[int, StageReport]:
     server = Server(root, task, **how)
     try:
         code = server.wait()
-        herald = read_herald((root / "dev/termination-log").read_text())
+        termination_message = read_termination_message((root / "dev/termination-log").read_text())
     finally:
         server.stop()
-    assert herald is not None, server.log()
+    assert termination_message is not None, server.log()
     assert "Traceback" not in server.log()
-    return code, herald
+    return code, termination_message
 
 
 # The incident: onnxruntime-gpu where CUDA is not.
 
 
 def test_under_forbid_a_whole_fallback_never_serves(gpu_python: Path, tmp_path: Path) -> None:
-    code, herald = refused(tmp_path, served_by(tmp_path, "cuda"), python=gpu_python)
-    assert (code, herald.reason) == (ExitCode.PERMANENT, Reason.PROVIDER_MISSING)
-    assert "libcublasLt.so.13" in herald.message
+    code, termination_message = refused(tmp_path, served_by(tmp_path, "cuda"), python=gpu_python)
+    assert (code, termination_message.reason) == (ExitCode.PERMANENT, Reason.PROVIDER_MISSING)
+    assert "libcublasLt.so.13" in termination_message.outcome
 
 
 @pytest.mark.parametrize("policy", ["Allow", "Budget"])
@@ -81,18 +81,18 @@ def test_where_it_is_allowed_it_serves_and_tells_the_truth(
     promise = Promise.model_validate({"policy": policy, "max_node_share": 1.0})
     with Server(tmp_path, served_by(tmp_path, "cuda", promise), python=gpu_python) as server:
         answers(server)
-        told = execution(server)
+        reported = execution(server)
         log = server.log()
-    assert told.provider == "CUDAExecutionProvider"
-    assert told.providers == ("CPUExecutionProvider",)
-    assert told.placement.nodes == {"CPUExecutionProvider": 2}
-    assert len(told.placement.elsewhere) == 2
-    assert told.provider_reason is Reason.PROVIDER_MISSING
-    assert "libcublasLt.so.13" in told.provider_message
-    assert told.driver.needed
-    assert told.driver.reason is Reason.DRIVER_MISSING
-    assert told.ort_distributions == ("onnxruntime-gpu",)
-    assert told.backend_version == "13"
+    assert reported.provider == "CUDAExecutionProvider"
+    assert reported.providers == ("CPUExecutionProvider",)
+    assert reported.placement.nodes == {"CPUExecutionProvider": 2}
+    assert len(reported.placement.elsewhere) == 2
+    assert reported.provider_reason is Reason.PROVIDER_MISSING
+    assert "libcublasLt.so.13" in reported.provider_message
+    assert reported.driver.needed
+    assert reported.driver.reason is Reason.DRIVER_MISSING
+    assert reported.ort_distributions == ("onnxruntime-gpu",)
+    assert reported.backend_version == "13"
     assert f"FALLBACK, which policy {policy} allows" in log
     assert "Failed to load library" in log, "ONNX Runtime's own words are not swallowed"
 
@@ -101,27 +101,27 @@ def test_where_it_is_allowed_it_serves_and_tells_the_truth(
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "wording"),
     [
         ({"device_type": "GPU"}, "Device GPU is not available"),
         ({"device_type": "CPU", "precision": "FP16"}, "Unsupported inference precision"),
     ],
 )
-def test_a_refused_provider_is_told_in_its_words(
-    options: dict[str, str], words: str, openvino_python: Path, tmp_path: Path
+def test_a_refused_provider_is_reported_verbatim(
+    options: dict[str, str], wording: str, openvino_python: Path, tmp_path: Path
 ) -> None:
     how: dict[str, Any] = {"python": openvino_python, "before": asks_openvino_for(**options)}
     task = served_by(tmp_path, "openvino")
-    code, herald = refused(tmp_path, task, **how)
-    assert (code, herald.reason) == (ExitCode.PERMANENT, Reason.PROVIDER_REFUSED)
-    assert words in herald.message
+    code, termination_message = refused(tmp_path, task, **how)
+    assert (code, termination_message.reason) == (ExitCode.PERMANENT, Reason.PROVIDER_REFUSED)
+    assert wording in termination_message.outcome
     with Server(tmp_path, task.model_copy(update={"promise": ALLOW}), **how) as server:
         answers(server)
-        told = execution(server)
-    assert told.provider_reason is Reason.PROVIDER_REFUSED
-    assert words in told.provider_message
-    assert told.placement.nodes == {"CPUExecutionProvider": 2}
-    assert not told.driver.needed
+        reported = execution(server)
+    assert reported.provider_reason is Reason.PROVIDER_REFUSED
+    assert wording in reported.provider_message
+    assert reported.placement.nodes == {"CPUExecutionProvider": 2}
+    assert not reported.driver.needed
 
 
 # Sudden: the session is replaced while it serves.
@@ -146,7 +146,7 @@ def test_a_session_replaced_while_serving_is_seen(openvino_python: Path, tmp_pat
     assert len(after.placement.elsewhere) == 2
 
 
-def test_in_the_midst_of_a_replacement_the_last_session_is_told(
+def test_in_the_midst_of_a_replacement_the_last_session_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     onnx.save(linear_model(), tmp_path / "model.onnx")
@@ -222,9 +222,9 @@ def change_engine(root: Path, **facts: Any) -> None:
 def test_an_engine_where_there_is_no_driver_is_driver_missing(
     tmp_path: Path, engine: ServeTask
 ) -> None:
-    code, herald = refused(tmp_path, engine)
-    assert (code, herald.reason) == (ExitCode.TRANSIENT, Reason.DRIVER_MISSING)
-    assert "libcuda.so.1" in herald.message
+    code, termination_message = refused(tmp_path, engine)
+    assert (code, termination_message.reason) == (ExitCode.TRANSIENT, Reason.DRIVER_MISSING)
+    assert "libcuda.so.1" in termination_message.outcome
 
 
 def test_a_damaged_engine_is_corrupt(tmp_path: Path, engine: ServeTask) -> None:
@@ -232,9 +232,9 @@ def test_a_damaged_engine_is_corrupt(tmp_path: Path, engine: ServeTask) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    code, herald = refused(tmp_path, engine)
-    assert (code, herald.reason) == (ExitCode.PERMANENT, Reason.ENGINE_CORRUPT)
-    assert "model.engine is damaged" in herald.message
+    code, termination_message = refused(tmp_path, engine)
+    assert (code, termination_message.reason) == (ExitCode.PERMANENT, Reason.ENGINE_CORRUPT)
+    assert "model.engine is damaged" in termination_message.outcome
 
 
 @pytest.mark.parametrize("name", ["model/model.onnx", "golden/outputs.npz"])
@@ -300,7 +300,7 @@ def test_an_artefact_without_an_engine_is_none(tmp_path: Path) -> None:
 
 def test_execution_is_what_the_contract_says_and_more(tmp_path: Path) -> None:
     with Server(tmp_path, served_by(tmp_path, "cpu")) as server:
-        told = server.get("/v2/models/m/execution").json()
-    known = json.loads(Execution.model_validate(told).model_dump_json(exclude_none=True))
-    assert told.keys() - known.keys() == {"details"}
-    assert {key: told[key] for key in known} == known
+        reported = server.get("/v2/models/m/execution").json()
+    known = json.loads(Execution.model_validate(reported).model_dump_json(exclude_none=True))
+    assert reported.keys() - known.keys() == {"details"}
+    assert {key: reported[key] for key in known} == known

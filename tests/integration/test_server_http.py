@@ -127,7 +127,7 @@ def test_head_is_get_without_the_body(server: Server) -> None:
     assert head.headers["content-length"] == got.headers["content-length"]
 
 
-def test_a_wrong_method_is_told_the_right_one(server: Server) -> None:
+def test_a_wrong_method_is_answered_with_the_right_one(server: Server) -> None:
     answer = server.get("/v2/models/m/infer")
     assert answer.status == 405
     assert answer.headers["allow"] == "POST"

@@ -258,7 +258,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("document", "message"), REFUSED, ids=lambda value: str(value)[:60])
-def test_a_bad_request_is_told_what_is_wrong(
+def test_a_bad_request_is_answered_with_what_is_wrong(
     linear: Server, document: object, message: str
 ) -> None:
     answer = linear.post(document)
@@ -402,8 +402,8 @@ def test_the_metrics_have_the_names_that_alerts_hang_on(linear: Server) -> None:
 
 
 def test_execution_tells_what_runs_where(linear: Server) -> None:
-    told = linear.get("/v2/models/m/execution").json()
-    execution = Execution.model_validate(told)
+    reported = linear.get("/v2/models/m/execution").json()
+    execution = Execution.model_validate(reported)
     assert execution.placement.nodes == {"CPUExecutionProvider": 2}
     assert (execution.placement.elsewhere, execution.placement.context_nodes) == ((), ())
     assert (execution.backend, execution.provider) == ("cpu", "CPUExecutionProvider")
@@ -413,7 +413,7 @@ def test_execution_tells_what_runs_where(linear: Server) -> None:
     assert execution.prepared_key == linear.task.prepared_key
     assert execution.ort_distributions == ("onnxruntime",)
     assert execution.ort_version == execution.backend_version == ort.__version__
-    details = told["details"]
+    details = reported["details"]
     assert details["placement"] == {"total": 2, "share": 1.0, "elsewhere_count": 0}
     assert details["threads"] >= 1
     assert details["versions"].keys() == {"onnxruntime", "cpu"}
@@ -422,11 +422,11 @@ def test_execution_tells_what_runs_where(linear: Server) -> None:
 
 
 def buckets(server: Server) -> dict[int, ComputeBucket]:
-    told = server.get("/v2/models/m/execution").json()
-    return {each.elements: each for each in Execution.model_validate(told).buckets}
+    reported = server.get("/v2/models/m/execution").json()
+    return {each.elements: each for each in Execution.model_validate(reported).buckets}
 
 
-def test_time_in_the_model_is_told_by_size_of_request(linear: Server) -> None:
+def test_time_in_the_model_is_reported_by_size_of_request(linear: Server) -> None:
     before = buckets(linear)
     assert before[16].warmup_seconds  # the golden sample has 2 x 8 elements
     for rows in (1, 2, 3, 1, 3):
@@ -447,7 +447,7 @@ def test_the_first_run_of_a_shape_is_left_out() -> None:
     counted.warmed_up(row, 0.010)
     for feeds, seconds in ((row, 0.011), (rows, 5.0), (rows, 0.030), (rows, 0.031)):
         counted.add(feeds, seconds)
-    assert counted.told() == (
+    assert counted.report() == (
         ComputeBucket(elements=8, warmup_seconds=0.010, count=1, seconds=0.011),
         ComputeBucket(elements=32, count=2, seconds=0.061, untimed=1),
     )
@@ -468,12 +468,12 @@ def test_runs_that_are_not_timed_are_counted_all_the_same(tmp_path: Path) -> Non
                 for name, size in zip("xz", sizes, strict=True)
             ]
             assert server.post({"inputs": given}).status == status
-        told = buckets(server).values()
-        assert sum(each.untimed for each in told) == 3
-        assert not any(each.count for each in told)
+        reported = buckets(server).values()
+        assert sum(each.untimed for each in reported) == 3
+        assert not any(each.count for each in reported)
 
 
-def test_what_a_run_usually_takes_is_told_of_one_shape(linear: Server) -> None:
+def test_what_a_run_usually_takes_is_reported_of_one_shape(linear: Server) -> None:
     usual = Execution.model_validate(linear.get("/v2/models/m/execution").json()).usual
     assert usual is not None
     assert (usual.shapes, usual.samples) == ("opt", 200)
@@ -520,7 +520,9 @@ def test_who_only_claims_to_be_the_sidecar_is_counted_and_limited(linear: Server
         ("/v2/models/m%00/x", "is not served here"),
     ],
 )
-def test_an_unknown_path_is_told_what_is_there(linear: Server, path: str, message: str) -> None:
+def test_an_unknown_path_is_refused_with_what_is_there(
+    linear: Server, path: str, message: str
+) -> None:
     answer = linear.get(path)
     assert answer.status == 404
     assert message in answer.json()["error"]
@@ -585,9 +587,9 @@ def test_openvino_serves_and_tells_which_nodes_it_left_to_the_cpu(
     with Server(tmp_path, task, python=openvino_python) as server:
         given = triton_input("x", "FP32", sample, binary=True)
         np.testing.assert_allclose(client(server).infer("m", [given]).as_numpy("y"), [1, 8])
-        told = server.get("/v2/models/m/execution").json()
-    assert told["provider"] == "OpenVINOExecutionProvider"
-    assert told["placement"]["nodes"]["OpenVINOExecutionProvider"] > 0
-    assert told["placement"]["elsewhere"] == ["determinant (Det)"]
-    assert told["details"]["placement"]["share"] < 1
-    assert told["details"]["versions"].keys() == {"onnxruntime", "openvino"}
+        reported = server.get("/v2/models/m/execution").json()
+    assert reported["provider"] == "OpenVINOExecutionProvider"
+    assert reported["placement"]["nodes"]["OpenVINOExecutionProvider"] > 0
+    assert reported["placement"]["elsewhere"] == ["determinant (Det)"]
+    assert reported["details"]["placement"]["share"] < 1
+    assert reported["details"]["versions"].keys() == {"onnxruntime", "openvino"}

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 from enginewright_runtime.serve.server.diagnosis import Diagnosis
-from enginewright_runtime.serve.server.plan import Plan
+from enginewright_runtime.serve.server.inference_request import InferenceRequest
 from enginewright_runtime.serve.server.run_errors import (
     Fault,
-    Trial,
+    Rerun,
     at_once,
     by_trial,
     fingerprint,
 )
-from enginewright_runtime.session.samples import Sample
+from enginewright_runtime.session.samples import GoldenSample
 from onnx import TensorProto, helper
 
 from tests.support.serving import Feeds, Server, model, tensor, write_artifact
@@ -190,7 +190,7 @@ def test_memory_that_the_server_lacks_is_its_own_fault(tmp_path: Path) -> None:
         x = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}
         return {"inputs": [x, {"name": "shape", "datatype": "INT64", "shape": [1], "data": [size]}]}
 
-    with Server(tmp_path, task) as server:
+    with Server(tmp_path, task, fresh=True) as server:
         pages = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[0])
         granted = pages * resource.getpagesize() + (256 << 20)
         resource.prlimit(server.process.pid, resource.RLIMIT_AS, (granted, granted))
@@ -233,11 +233,11 @@ def test_shapes_that_no_longer_run_with_any_values_are_the_servers_fault() -> No
             raise CLASH
         return [feeds["x"]]
 
-    def golden(size: int) -> Sample:
-        return Sample(f"s{size}", {"x": np.ones(size, np.float32)}, {})
+    def golden(size: int) -> GoldenSample:
+        return GoldenSample(f"s{size}", {"x": np.ones(size, np.float32)}, {})
 
     diagnosis = Diagnosis(run, ["y"], [golden(32), golden(64)], None)
-    plan = Plan(None, {}, (), 0, ["y"], (False,), 0.0)
+    plan = InferenceRequest(None, {}, (), 0, ["y"], (False,), 0.0)
     asked = {"x": np.zeros(64, np.float32)}
     assert diagnosis.judge(plan, asked, CLASH) is Fault.SERVER
 
@@ -268,22 +268,22 @@ def failed(text: str) -> Exception:
 def test_a_lost_device_is_known_when_golden_inputs_fail_too(text: str) -> None:
     error = failed(text)
     assert at_once(error, ran_before=False) is None
-    assert by_trial(error, Trial(error, error)) is Fault.SERVER
+    assert by_trial(error, Rerun(error, error)) is Fault.SERVER
     # what still serves is not lost, whatever an error repeats of what a client wrote
-    assert by_trial(error, Trial(None, error)) is Fault.SERVER
+    assert by_trial(error, Rerun(None, error)) is Fault.SERVER
 
 
 @pytest.mark.parametrize("text", MEMORY)
 def test_memory_is_never_a_lost_device(text: str) -> None:
     error = failed(text)
-    assert by_trial(error, Trial(error, error)) is Fault.SERVER
-    assert by_trial(error, Trial(None, error)) is Fault.SERVER
+    assert by_trial(error, Rerun(error, error)) is Fault.SERVER
+    assert by_trial(error, Rerun(None, error)) is Fault.SERVER
 
 
 def test_without_words_the_trial_decides() -> None:
-    assert by_trial(CLASH, Trial(None, CLASH)) is Fault.CLIENT
-    assert by_trial(CLASH, Trial(None, None)) is Fault.SERVER, "it comes and goes"
-    assert by_trial(CLASH, Trial(CLASH, CLASH)) is Fault.SERVER, "everything fails"
+    assert by_trial(CLASH, Rerun(None, CLASH)) is Fault.CLIENT
+    assert by_trial(CLASH, Rerun(None, None)) is Fault.SERVER, "it comes and goes"
+    assert by_trial(CLASH, Rerun(CLASH, CLASH)) is Fault.SERVER, "everything fails"
     assert at_once(REFUSED, ran_before=False) is Fault.CLIENT
     assert at_once(REFUSED, ran_before=True) is Fault.SERVER, "the very input ran"
 

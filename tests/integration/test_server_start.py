@@ -16,7 +16,7 @@ import onnx
 import pytest
 from enginewright.contract.manifest import Manifest, VaryingOutput
 from enginewright.contract.reasons import ExitCode, Reason
-from enginewright.contract.report import StageReport, read_herald
+from enginewright.contract.report import StageReport, read_termination_message
 from enginewright.contract.task import ServeTask, ShapeProfile
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.serve.server.startup import prepare
@@ -48,15 +48,15 @@ def refused(root: Path, task: ServeTask) -> tuple[int, StageReport]:
     server = Server(root, task)
     try:
         code = server.wait()
-        herald = read_herald((root / "dev/termination-log").read_text())
+        termination_message = read_termination_message((root / "dev/termination-log").read_text())
     finally:
         server.stop()
-    assert herald is not None, server.log()
-    assert herald.stage == "serve"
-    assert not herald.ok
-    assert herald.message.replace('"', '\\"') in server.log()
+    assert termination_message is not None, server.log()
+    assert termination_message.stage == "serve"
+    assert not termination_message.ok
+    assert termination_message.outcome.replace('"', '\\"') in server.log()
     assert "Traceback" not in server.log()
-    return code, herald
+    return code, termination_message
 
 
 def refusal(root: Path, task: ServeTask) -> StageFailure:
@@ -90,13 +90,15 @@ def test_other_numbers_than_the_golden_ones_are_not_served(
     assert message in why.message
 
 
-def test_a_refused_start_is_told_in_exit_code_termination_message_and_log(
+def test_a_refused_start_is_reported_in_exit_code_termination_message_and_log(
     tmp_path: Path, task: ServeTask
 ) -> None:
     change_golden(tmp_path, "s0/y", lambda y: y * 1.5)
-    code, herald = refused(tmp_path, task)
-    assert (code, herald.reason) == (ExitCode.PERMANENT, Reason.PARITY_FAILED)
-    assert "output 'y' of golden sample 's0' is outside the tolerance" in herald.message
+    code, termination_message = refused(tmp_path, task)
+    assert (code, termination_message.reason) == (ExitCode.PERMANENT, Reason.PARITY_FAILED)
+    assert (
+        "output 'y' of golden sample 's0' is outside the tolerance" in termination_message.outcome
+    )
 
 
 @pytest.mark.parametrize("factor", [1.005, 1.5])
@@ -162,8 +164,8 @@ def list_again(root: Path) -> None:
 
 def test_without_an_artefact_the_start_is_tried_again(tmp_path: Path, task: ServeTask) -> None:
     (tmp_path / "artifact/manifest.json").unlink()
-    code, herald = refused(tmp_path, task)
-    assert (code, herald.reason) == (ExitCode.TRANSIENT, Reason.ARTIFACT_MISSING)
+    code, termination_message = refused(tmp_path, task)
+    assert (code, termination_message.reason) == (ExitCode.TRANSIENT, Reason.ARTIFACT_MISSING)
 
 
 def test_another_artefact_than_asked_for_is_refused(tmp_path: Path, task: ServeTask) -> None:
@@ -260,7 +262,7 @@ def held(tmp_path: Path, task: ServeTask) -> Iterator[tuple[Server, Callable[[],
     text = path.read_bytes()
     path.unlink()
     os.mkfifo(path)
-    server = Server(tmp_path, task)
+    server = Server(tmp_path, task, fresh=True)
     writer = threading.Thread(target=lambda: path.write_bytes(text), daemon=True)
     try:
         until(lambda: get(server, "/v2/health/live") == 200)
@@ -319,12 +321,14 @@ def test_a_native_crash_while_it_loads_leaves_its_reason(
     server, _ = held
     server.process.send_signal(signal.SIGSEGV)
     assert server.wait(5) == -signal.SIGSEGV
-    herald = read_herald((server.root / "dev/termination-log").read_text())
-    assert herald is not None
-    assert herald.reason is Reason.BACKEND_CRASHED
+    termination_message = read_termination_message(
+        (server.root / "dev/termination-log").read_text()
+    )
+    assert termination_message is not None
+    assert termination_message.reason is Reason.BACKEND_CRASHED
 
 
-def test_a_taken_port_is_told(tmp_path: Path, task: ServeTask) -> None:
+def test_a_taken_port_is_reported(tmp_path: Path, task: ServeTask) -> None:
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))
         taken.listen()

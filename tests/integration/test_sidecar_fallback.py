@@ -54,12 +54,12 @@ def partial(
 
 @contextmanager
 def pod(
-    root: Path, task: ServeTask, python: Path, before: str = "", **settings: float
+    root: Path, task: ServeTask, python: Path, before: str = ""
 ) -> Iterator[tuple[Server, Sidecar]]:
     """Run server and sidecar on the same image, as pods do."""
     with (
         Server(root, task, python=python, before=before) as server,
-        Sidecar(root, task, server.port, python=python, **settings) as sidecar,
+        Sidecar(root, task, server.port, python=python) as sidecar,
     ):
         yield server, sidecar
 
@@ -193,14 +193,14 @@ def test_a_session_that_falls_back_while_it_serves(openvino_python: Path, tmp_pa
         assert "product (MatMul)" in found.message
 
 
-def everything_is_fine(told: dict[str, Any]) -> dict[str, Any]:
+def everything_is_fine(reported: dict[str, Any]) -> dict[str, Any]:
     """Return the lie: all nodes on the provider that was promised, which was made."""
-    total = sum(told["placement"]["nodes"].values())
-    return told | {
-        "providers": [told["provider"], CPU],
+    total = sum(reported["placement"]["nodes"].values())
+    return reported | {
+        "providers": [reported["provider"], CPU],
         "provider_reason": None,
         "session": 1,
-        "placement": {"nodes": {told["provider"]: total}},
+        "placement": {"nodes": {reported["provider"]: total}},
     }
 
 

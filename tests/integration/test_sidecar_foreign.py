@@ -129,8 +129,8 @@ def test_beside_another_server_what_can_be_proven_is(
             Check.CLASS_LATENCY: "unknown",
             Check.ERRORS: "unknown",
         }
-        assert "it is not Enginewright's" in sidecar.check(Check.PLACEMENT).message
-        assert sidecar.check(Check.ERRORS).message == "the server does not count its answers"
+        assert "it is not Enginewright's server" in sidecar.check(Check.PLACEMENT).message
+        assert sidecar.check(Check.ERRORS).message == "the server does not count its responses"
         verdict = sidecar.verdict()
         assert (verdict.provider, verdict.fallback) == (None, None)
         metrics = sidecar.metrics()
@@ -191,24 +191,24 @@ async def test_a_connection_is_kept_and_opened_anew_when_the_server_has_closed_i
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "wording"),
     [
-        (b"", "closed before it answered"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok", "its answer is cut off"),
-        (b"SSH-2.0-server\r\n\r\n", "does not answer in HTTP"),
-        (b"HTTP/1.1 200 OK\r\n", "its answer is cut off"),
+        (b"", "closed before it responded"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok", "the response was truncated"),
+        (b"SSH-2.0-server\r\n\r\n", "does not speak HTTP"),
+        (b"HTTP/1.1 200 OK\r\n", "the response was truncated"),
     ],
 )
-async def test_what_is_no_answer_is_told(answer: bytes, words: str) -> None:
+async def test_what_is_no_answer_is_reported(answer: bytes, wording: str) -> None:
     async def act(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await _head(reader)
         writer.write(answer)
         writer.close()
 
     async with peer(act) as client:
-        with pytest.raises(UnreachableError, match=words) as caught:
+        with pytest.raises(UnreachableError, match=wording) as caught:
             await client.get("/", 5.0)
-    assert not caught.value.gone
+    assert not caught.value.unreachable
 
 
 async def test_nothing_waits_for_ever_and_the_next_question_is_answered() -> None:
@@ -221,7 +221,7 @@ async def test_nothing_waits_for_ever_and_the_next_question_is_answered() -> Non
             writer.close()
 
     async with peer(act) as client:
-        with pytest.raises(UnreachableError, match=r"has not answered within 0\.2 s") as caught:
+        with pytest.raises(UnreachableError, match=r"did not respond within 0\.2 s") as caught:
             await client.get("/", 0.2)
         assert caught.value.late
         silent = False
@@ -231,4 +231,4 @@ async def test_nothing_waits_for_ever_and_the_next_question_is_answered() -> Non
 async def test_nobody_listens() -> None:
     with pytest.raises(UnreachableError) as caught:
         await Client(free_port()).get("/", 5.0)
-    assert caught.value.gone
+    assert caught.value.unreachable

@@ -46,7 +46,7 @@ def test_a_large_output_is_proven_within_the_limit(tmp_path: Path, size: int) ->
     task, size = large_output(tmp_path, size)
     differ(tmp_path)
     port = free_port()
-    with Sidecar(tmp_path, task, port) as sidecar:
+    with Sidecar(tmp_path, task, port, fresh=True) as sidecar:
         sidecar.bound_memory(sidecar_memory(size))
         with Server(tmp_path, task, port=port):
             sidecar.until_state(Check.GOLDEN, "ok", 90)
@@ -65,7 +65,7 @@ def test_a_large_input_takes_no_memory_at_all(tmp_path: Path) -> None:
     image[-1, -1, -1, -1] = 7
     task = artifact(tmp_path, total, [{"x": image}])
     port = free_port()
-    with Sidecar(tmp_path, task, port) as sidecar:
+    with Sidecar(tmp_path, task, port, fresh=True) as sidecar:
         sidecar.bound_memory(128 * MIB)
         with Server(tmp_path, task, port=port, body_bytes=256 * MIB, inflight_bytes=512 * MIB):
             sidecar.until_state(Check.GOLDEN, "ok", 90)

@@ -95,7 +95,7 @@ def test_unknown_figures_are_left_out_not_zero(tmp_path: Path) -> None:
             }
 
 
-def test_an_opset_beyond_the_runtimes_is_told(tmp_path: Path) -> None:
+def test_an_opset_beyond_the_runtimes_is_reported(tmp_path: Path) -> None:
     task = artifact(tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
     with Server(tmp_path, task) as server:
         recipe = change_manifest(tmp_path).recipe

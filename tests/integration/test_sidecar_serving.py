@@ -18,7 +18,7 @@ import onnx
 import pytest
 from enginewright.contract.manifest import VaryingOutput
 from enginewright.contract.reasons import ExitCode, Reason
-from enginewright.contract.report import read_herald
+from enginewright.contract.report import read_termination_message
 from enginewright.contract.task import ServeTask, ShapeProfile
 from enginewright.contract.verdict import Check
 from onnx import TensorProto, helper
@@ -128,10 +128,10 @@ def test_a_model_that_throws_dice_is_admitted(tmp_path: Path) -> None:
 
 def test_noise_in_place_of_noise_is_never_admitted(tmp_path: Path) -> None:
     """The server serves another model than that whose proofs the sidecar has."""
-    served, told = (tmp_path / name for name in ("served", "told"))
+    served, reported = (tmp_path / name for name in ("served", "reported"))
     wild = artifact(served, dice(1e6), [DICE])
-    task = artifact(told, dice(), [DICE])
-    with Server(served, wild) as server, Sidecar(told, task, server.port) as sidecar:
+    task = artifact(reported, dice(), [DICE])
+    with Server(served, wild) as server, Sidecar(reported, task, server.port) as sidecar:
         wrong = sidecar.until_state(Check.GOLDEN, "failed")
         assert wrong.reason is Reason.PARITY_FAILED
         assert "output 'y' of golden sample 's0' varies otherwise than the source's" in (
@@ -142,11 +142,11 @@ def test_noise_in_place_of_noise_is_never_admitted(tmp_path: Path) -> None:
 
 def test_outputs_that_vary_though_the_source_is_stable_are_wrong(tmp_path: Path) -> None:
     """An artefact of which nothing is known to vary: noise does not excuse itself."""
-    served, told = (tmp_path / name for name in ("served", "told"))
+    served, reported = (tmp_path / name for name in ("served", "reported"))
     wild = artifact(served, dice(), [DICE])
-    task = artifact(told, dice(), [DICE])
-    change_manifest(told, varying=())
-    with Server(served, wild) as server, Sidecar(told, task, server.port) as sidecar:
+    task = artifact(reported, dice(), [DICE])
+    change_manifest(reported, varying=())
+    with Server(served, wild) as server, Sidecar(reported, task, server.port) as sidecar:
         wrong = sidecar.until_state(Check.GOLDEN, "failed")
         assert wrong.reason is Reason.PARITY_FAILED
 
@@ -183,8 +183,8 @@ def test_a_server_that_is_not_there_yet_or_not_any_more(tmp_path: Path, task: Se
             sidecar.until_ready()
             assert "enginewright_requests_total" in sidecar.metrics()
             server.process.kill()
-            gone = sidecar.until_state(Check.SERVER, "failed")
-            assert gone.reason is Reason.SERVER_DOWN
+            unreachable = sidecar.until_state(Check.SERVER, "failed")
+            assert unreachable.reason is Reason.SERVER_DOWN
             sidecar.until(lambda: not sidecar.verdict().admitted, "admission withdrawn")
             assert not sidecar.is_ready()
             assert "enginewright_requests_total" not in sidecar.metrics()
@@ -204,7 +204,7 @@ def test_a_server_that_hangs_delays_neither_answers_nor_scrapes(
         server.process.send_signal(19)  # SIGSTOP
         try:
             hung = sidecar.until_state(Check.SERVER, "failed")
-            assert hung.message == "the server has not answered within 2 s"
+            assert hung.message == "the server did not respond within 2 s"
             began = time.monotonic()
             assert "enginewright_requests_total" not in sidecar.metrics()
             assert time.monotonic() - began < 10  # when Prometheus gives up
@@ -254,7 +254,7 @@ def test_a_pod_with_wrong_answers_is_never_admitted(tmp_path: Path, task: ServeT
             assert not sidecar.verdict().admitted
 
 
-def test_a_model_that_has_become_slow_is_told_whatever_execution_says(
+def test_a_model_that_has_become_slow_is_reported_whatever_execution_says(
     tmp_path: Path, task: ServeTask
 ) -> None:
     with (
@@ -278,17 +278,17 @@ def test_a_model_that_has_become_slow_is_told_whatever_execution_says(
 
 @pytest.mark.timeout(300)
 def test_golden_inferences_of_a_slow_model_leave_it_alone(tmp_path: Path) -> None:
-    task = artifact(tmp_path, slow_model(), [{"turns": np.array([500], np.int64)}])
+    task = artifact(tmp_path, slow_model(), [{"turns": np.array([150], np.int64)}])
     with (
         Server(tmp_path, task) as server,
-        Sidecar(tmp_path, task, server.port, baseline_probes=4) as sidecar,
+        Sidecar(tmp_path, task, server.port, pace=QUICK, baseline_probes=4) as sidecar,
     ):
         sidecar.until_state(Check.PROBE_LATENCY, "ok", 200)
         baseline = sidecar.verdict().baseline
         assert baseline is not None
         before = value(sidecar.metrics(), "enginewright_probe_duration_seconds_count") or 0.0
         time_left = 20 * baseline.p50
-        assert time_left > 2, "the model is too quick for this test"
+        assert time_left > 0.5, "the model is too quick for this test"
         time.sleep(time_left)  # the absence of probes shows in time only
         after = value(sidecar.metrics(), "enginewright_probe_duration_seconds_count") or 0.0
         assert after - before <= 2
@@ -296,7 +296,7 @@ def test_golden_inferences_of_a_slow_model_leave_it_alone(tmp_path: Path) -> Non
 
 
 def test_in_service_no_sample_is_asked_that_costs_more_than_requests_do(tmp_path: Path) -> None:
-    turns = {name: np.array([count], np.int64) for name, count in (("large", 3000), ("small", 1))}
+    turns = {name: np.array([count], np.int64) for name, count in (("large", 300), ("small", 1))}
     task = artifact(tmp_path, slow_model(), [{"turns": each} for each in turns.values()])
     small = {
         "inputs": [{"name": "turns", "datatype": "INT64", "shape": [1], "data": [1]}],
@@ -405,11 +405,12 @@ def many(server: Server, count: int) -> None:
 
 
 def test_live_requests_are_compared_with_earlier_ones(tmp_path: Path, task: ServeTask) -> None:
-    def slowed(told: dict[str, Any]) -> dict[str, Any]:
+    def slowed(reported: dict[str, Any]) -> dict[str, Any]:
         buckets = [
-            each | {"seconds": each["seconds"] + 0.01 * each["count"]} for each in told["buckets"]
+            each | {"seconds": each["seconds"] + 0.01 * each["count"]}
+            for each in reported["buckets"]
         ]
-        return told | {"buckets": buckets}
+        return reported | {"buckets": buckets}
 
     with (
         Server(tmp_path, task) as server,
@@ -526,22 +527,22 @@ def test_overload_is_neither_wrong_nor_unready(tmp_path: Path) -> None:
     assert statuses == {200, 503}
 
 
-@pytest.mark.parametrize("nonsense", [b"null", b"{" * 10_000])
-def test_nonsense_is_survived(tmp_path: Path, task: ServeTask, nonsense: bytes) -> None:
+def test_nonsense_is_survived(tmp_path: Path, task: ServeTask) -> None:
     with (
         Server(tmp_path, task) as server,
         Proxy(server.port) as proxy,
         Sidecar(tmp_path, task, proxy.port, pace=QUICK) as sidecar,
     ):
-        sidecar.until_ready()
-        proxy.saying = nonsense
-        sidecar.until_state(Check.GOLDEN, "failed")  # 200 and no answer is a wrong answer
-        placement = sidecar.until_state(Check.PLACEMENT, "unknown")
-        assert "are not understood" in placement.message
-        sidecar.until_state(Check.ERRORS, "unknown")
-        assert "enginewright_check" in sidecar.metrics()
-        assert sidecar.get("/healthz").status == 200
-        proxy.saying = None
+        for nonsense in (b"null", b"{" * 10_000):
+            sidecar.until_ready()
+            proxy.saying = nonsense
+            sidecar.until_state(Check.GOLDEN, "failed")  # 200 and no answer is a wrong answer
+            placement = sidecar.until_state(Check.PLACEMENT, "unknown")
+            assert "execution report is invalid" in placement.message
+            sidecar.until_state(Check.ERRORS, "unknown")
+            assert "enginewright_check" in sidecar.metrics()
+            assert sidecar.get("/healthz").status == 200
+            proxy.saying = None
         sidecar.until_ready()
 
 
@@ -562,12 +563,12 @@ def test_without_execution_nothing_is_admitted_under_forbid_and_it_is_otherwise(
             assert not sidecar.is_ready()
 
 
-def test_a_manifest_of_other_versions_is_told(tmp_path: Path, task: ServeTask) -> None:
+def test_a_manifest_of_other_versions_is_reported(tmp_path: Path, task: ServeTask) -> None:
     with Server(tmp_path, task) as server:
         change_manifest(tmp_path, opset=16)
         with Sidecar(tmp_path, task, server.port) as sidecar:
             found = sidecar.until_state(Check.VERSIONS, "failed")
-            assert found.message == "opset is 17, proven was 16"
+            assert found.message == "opset is 17, verified with 16"
             assert not sidecar.is_ready()
 
 
@@ -582,10 +583,10 @@ def serving(tmp_path: Path, task: ServeTask) -> Iterator[tuple[Proxy, Sidecar]]:
         yield proxy, sidecar
 
 
-def replaced(told: dict[str, Any]) -> dict[str, Any]:
-    """Return what a server says whose session ONNX Runtime has made anew, elsewhere."""
+def replaced(reported: dict[str, Any]) -> dict[str, Any]:
+    """Return what a server says whose session ONNX Runtime has made again, elsewhere."""
     placement = {"nodes": {"Elsewhere": 2}, "elsewhere": ["a (MatMul)", "b (ReduceSum)"]}
-    return told | {"session": 2, "placement": placement, "providers": ["Elsewhere"]}
+    return reported | {"session": 2, "placement": placement, "providers": ["Elsewhere"]}
 
 
 def test_a_replaced_session_shows_in_the_metrics_and_the_pod_waits_to_be_let_go(
@@ -612,7 +613,7 @@ def test_a_replaced_session_shows_in_the_metrics_and_the_pod_waits_to_be_let_go(
     sidecar.annotate(time.time() + 60)
     sidecar.until(lambda: not sidecar.is_ready(), "the operator lets it go")
     assert sidecar.verdict().admitted
-    proxy.execution = lambda told: told
+    proxy.execution = lambda reported: reported
     sidecar.until_ready()
     sidecar.annotate(None)
 
@@ -621,12 +622,12 @@ def test_release_is_forgotten_after_its_time(tmp_path: Path, task: ServeTask) ->
     with (
         Server(tmp_path, task) as server,
         Proxy(server.port) as proxy,
-        Sidecar(tmp_path, task, proxy.port) as sidecar,
+        Sidecar(tmp_path, task, proxy.port, pace=QUICK, release_interval=0.1) as sidecar,
     ):
         sidecar.until_ready()
         proxy.execution = replaced
         sidecar.until_state(Check.PLACEMENT, "failed")
-        sidecar.annotate(time.time() + 8)
+        sidecar.annotate(time.time() + 5)
         sidecar.until(lambda: not sidecar.is_ready(), "the operator lets it go")
         sidecar.until_ready()
 
@@ -672,13 +673,15 @@ def refused(root: Path, task: ServeTask) -> tuple[int, Reason | None]:
     finally:
         sidecar.stop()
     assert "Traceback" not in sidecar.log()
-    herald = read_herald((root / "dev/termination-log").read_text())
-    assert herald is not None
-    assert herald.stage == "sidecar"
-    return code, herald.reason
+    termination_message = read_termination_message((root / "dev/termination-log").read_text())
+    assert termination_message is not None
+    assert termination_message.stage == "sidecar"
+    return code, termination_message.reason
 
 
-def test_an_artefact_that_is_not_there_or_damaged_is_told(tmp_path: Path, task: ServeTask) -> None:
+def test_an_artefact_that_is_not_there_or_damaged_is_reported(
+    tmp_path: Path, task: ServeTask
+) -> None:
     (tmp_path / "artifact/golden/inputs.npz").write_bytes(b"no zip")
     assert refused(tmp_path, task) == (ExitCode.PERMANENT, Reason.ARTIFACT_CORRUPT)
     other = task.model_copy(update={"prepared_key": "0" * 64})
@@ -703,9 +706,12 @@ def test_the_command_and_what_it_loads(tmp_path: Path, task: ServeTask) -> None:
         timeout=60,
     )
     assert done.returncode == ExitCode.TRANSIENT, done.stderr
-    herald = read_herald((tmp_path / "dev/termination-log").read_text())
-    assert herald is not None
-    assert (herald.stage, herald.reason) == ("sidecar", Reason.ARTIFACT_MISSING)
+    termination_message = read_termination_message((tmp_path / "dev/termination-log").read_text())
+    assert termination_message is not None
+    assert (termination_message.stage, termination_message.reason) == (
+        "sidecar",
+        Reason.ARTIFACT_MISSING,
+    )
     loaded = set(done.stdout.split())
     assert "numpy" in loaded
     assert not loaded & {"onnx", "onnxruntime", "aiohttp", "prometheus_client", "uvloop"}

@@ -67,7 +67,7 @@ def archive_digest(content: bytes) -> str:
 
 
 @pytest.mark.parametrize(
-    ("packed", "told"),
+    ("packed", "reported"),
     [
         (zipped({"a.onnx": RELU, "b/b.onnx": RELU}), None),  # the one at the top
         (zipped({"data.pkl": b"x"}), "has 0 .onnx files: none; is it a PyTorch checkpoint?"),
@@ -78,13 +78,13 @@ def archive_digest(content: bytes) -> str:
         (b"\xfd7zXZ\x00", "it is xz-compressed"),
     ],
 )
-def test_what_an_archive_must_hold(packed: bytes, told: str | None, place: Workplace) -> None:
+def test_what_an_archive_must_hold(packed: bytes, reported: str | None, place: Workplace) -> None:
     outcome = place.stage("fetch", place.task(place.put("packed", packed)))
-    if told is None:
+    if reported is None:
         assert outcome.code == 0, outcome.message
     else:
         assert (outcome.code, outcome.report.reason) == (ExitCode.PERMANENT, Reason.INVALID_MODEL)
-        assert told in outcome.message
+        assert reported in outcome.message
     assert not list((place.root / "work").glob("unpacked-*"))
 
 

@@ -12,7 +12,7 @@ from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.task import Calibration, Extension, PrepareTask, Quantization
 from enginewright_runtime.core.handoff import Fetched
 from enginewright_runtime.prepare.fetch import stage as fetch
-from enginewright_runtime.sources import patience
+from enginewright_runtime.sources import retry
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Workplace
@@ -26,7 +26,7 @@ DIGEST = sha256(LIBRARY).hexdigest()
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not wait between tries."""
-    monkeypatch.setattr(patience, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(retry, "_FIRST_PAUSE", 0.001)
 
 
 @pytest.fixture
@@ -141,24 +141,24 @@ def test_calibration_data_over_http_with_credentials_of_its_own(
 
 
 @pytest.mark.parametrize(
-    ("content", "reason", "told"),
+    ("content", "reason", "reported"),
     [
         (b"<html>", Reason.CALIBRATION_INVALID, "is an HTML page"),
         (b"", Reason.CALIBRATION_INVALID, "is empty"),
         (zipped({"../evil.npy": b"x"}), Reason.CALIBRATION_INVALID, "leads out of the folder"),
-        (zipped({".hidden": b"x"}), Reason.CALIBRATION_INVALID, "holds no files"),
+        (zipped({".hidden": b"x"}), Reason.CALIBRATION_INVALID, "has no files"),
         (None, Reason.SOURCE_UNREACHABLE, "/calib answered 404"),
     ],
 )
 def test_calibration_data_that_is_none(
-    content: bytes | None, reason: Reason, told: str, web: WebServer, place: Workplace
+    content: bytes | None, reason: Reason, reported: str, web: WebServer, place: Workplace
 ) -> None:
     if content is not None:
         web.routes["/calib"] = serve(content)
     outcome = place.stage("fetch", calibrated(place, f"{web.url}/calib"))
     assert outcome.report.reason is reason
     assert outcome.message.startswith("calibration data: ")
-    assert told in outcome.message
+    assert reported in outcome.message
     assert "spec.quantization.calibration" in outcome.message
 
 

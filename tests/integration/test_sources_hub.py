@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from enginewright.contract.reasons import ExitCode, Reason
-from enginewright_runtime.sources import patience
+from enginewright_runtime.sources import retry
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Outcome, Workplace
@@ -28,7 +28,7 @@ FILES = {
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not wait between tries."""
-    monkeypatch.setattr(patience, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(retry, "_FIRST_PAUSE", 0.001)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_whole_repository(uri: str, place: Workplace) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "told"),
+    ("uri", "reported"),
     [
         ("hf://org/model/none.onnx", "commit 0123456789ab has no such file"),
         ("hf://org/model@v2/plain.onnx", "there is no such repository or revision"),
@@ -72,11 +72,11 @@ def test_a_whole_repository(uri: str, place: Workplace) -> None:
         ("hf://plain.onnx", "names no repository; write hf://ORG/REPO"),
     ],
 )
-def test_what_is_not_there(uri: str, told: str, place: Workplace) -> None:
+def test_what_is_not_there(uri: str, reported: str, place: Workplace) -> None:
     with Hub(FILES) as hub:
         outcome = fetch(place, uri, hub.secret)
     assert (outcome.code, outcome.report.reason) == (ExitCode.TRANSIENT, Reason.SOURCE_UNREACHABLE)
-    assert told in outcome.message
+    assert reported in outcome.message
 
 
 def test_external_data_that_the_commit_lacks(place: Workplace) -> None:
@@ -98,6 +98,6 @@ def test_neither_token_nor_signature_is_logged(tmp_path: Path) -> None:
         outcome = fetch(command, "hf://org/model/onnx", hub.secret)
     assert outcome.report.reason is Reason.DIGEST_MISMATCH
     assert "'onnx/w 1.bin' of hf://org/model/onnx arrived with sha256" in outcome.message
-    told = outcome.message + outcome.log + str(outcome.full)
-    assert TOKEN not in told
-    assert "s3cretsig" not in told
+    reported = outcome.message + outcome.log + str(outcome.full)
+    assert TOKEN not in reported
+    assert "s3cretsig" not in reported

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright_runtime.prepare.fetch import stage as fetch
-from enginewright_runtime.sources import objects, patience
+from enginewright_runtime.sources import objects, retry
 from enginewright_runtime.sources.credentials import Secret
 from enginewright_runtime.sources.objects import ObjectSource
-from enginewright_runtime.sources.room import Room
+from enginewright_runtime.sources.quota import DiskQuota
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Outcome, Workplace
@@ -41,7 +41,7 @@ FILES = {
 @pytest.fixture(autouse=True)
 def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no test ask a metadata service of the machine that it runs on, or wait between tries."""
-    monkeypatch.setattr(patience, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(retry, "_FIRST_PAUSE", 0.001)
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
     monkeypatch.setenv("AZURE_MSI_ENDPOINT", "http://127.0.0.1:9")
@@ -122,7 +122,7 @@ def test_external_data_beside_the_model(
 
 @schemes
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "reported"),
     [
         ("models/nett.onnx", "/models/nett.onnx: there is no such file or folder"),
         ("models/two", "/models/two has 2 .onnx files: a.onnx, b.onnx; name the file"),
@@ -131,10 +131,10 @@ def test_external_data_beside_the_model(
     ],
 )
 def test_what_is_not_there(
-    scheme: str, path: str, told: str, filled: SourceServers, fetching: Fetch
+    scheme: str, path: str, reported: str, filled: SourceServers, fetching: Fetch
 ) -> None:
     outcome = fetching(f"{scheme}://{path}", secret_for(scheme, filled))
-    assert told in outcome.message
+    assert reported in outcome.message
 
 
 @pytest.mark.parametrize("scheme", ["s3", "az"])  # the server of gs does not tell it
@@ -162,8 +162,8 @@ def test_a_download_that_breaks_off_goes_on_where_it_stopped(
         )
         name = source.find()
         assert name == "big.bin"
-        room = Room(place.root, "a model", 1 << 40)
-        copied = source.copy(name, place.root / "big", room)
+        quota = DiskQuota(place.root, "a model", 1 << 40)
+        copied = source.copy(name, place.root / "big", quota)
         assert (place.root / "big").read_bytes() == BIG
         assert copied.size_bytes == len(BIG)
         assert cutter.cuts == 3
@@ -188,7 +188,7 @@ def test_an_object_that_was_replaced_meanwhile_is_taken_whole(
             "s3://models/moving.bin", Secret(filled.s3(AWS_ENDPOINT_URL=cutter.url))
         )
         assert source.find() == "moving.bin"
-        source.copy("moving.bin", place.root / "big", Room(place.root, "a model", 1 << 40))
+        source.copy("moving.bin", place.root / "big", DiskQuota(place.root, "a model", 1 << 40))
     assert (place.root / "big").read_bytes() == new
 
 
@@ -203,7 +203,7 @@ def test_a_server_that_always_breaks_off_is_given_up(
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"AWS_SECRET_ACCESS_KEY": "wr0ng"}, "the secret access key is wrong; correct the Secret"),
         ({"AWS_ACCESS_KEY_ID": "b0b"}, "there is no such access key"),
@@ -213,11 +213,11 @@ def test_a_server_that_always_breaks_off_is_given_up(
             "the name models.invalid cannot be resolved",
         ),
         ({"AWS_ENDPOINT_URL": "TLS"}, "is not trusted (UnknownIssuer)"),
-        ({"ca.crt": "no PEM"}, "cannot be used"),
+        ({"ca.crt": "no PEM"}, "are invalid"),
     ],
 )
-def test_what_is_wrong_with_s3_is_told_in_words(
-    change: dict[str, str], told: str, filled: SourceServers, fetching: Fetch
+def test_what_is_wrong_with_s3_is_reported(
+    change: dict[str, str], reported: str, filled: SourceServers, fetching: Fetch
 ) -> None:
     replaced = {
         key: filled.addresses["s3_tls"] if value == "TLS" else value
@@ -225,7 +225,7 @@ def test_what_is_wrong_with_s3_is_told_in_words(
     }
     outcome = fetching("s3://models/plain.onnx", filled.s3(**replaced))
     assert (outcome.code, outcome.report.reason) == (ExitCode.TRANSIENT, Reason.SOURCE_UNREACHABLE)
-    assert told in outcome.message
+    assert reported in outcome.message
     assert "Error performing" not in outcome.message
 
 
@@ -248,11 +248,11 @@ def test_a_bucket_that_only_points_elsewhere(
         monkeypatch.setattr(objects, "_REGION_OF", server.url + "/{bucket}")
         keys = {"AWS_ACCESS_KEY_ID": "ann", "AWS_SECRET_ACCESS_KEY": "x"}
         outcome = fetching("s3://models/m.onnx", {**keys, "AWS_ENDPOINT_URL": server.url})
-    assert "the bucket lies in another region; put AWS_REGION into the Secret" in outcome.message
+    assert "the bucket is in another region; put AWS_REGION into the Secret" in outcome.message
 
 
 @pytest.mark.parametrize(
-    ("secret", "told"),
+    ("secret", "reported"),
     [
         (
             {"AWS_ACCESS_KEY_ID": "ann"},
@@ -262,8 +262,8 @@ def test_a_bucket_that_only_points_elsewhere(
         ({}, "secretRef names does not exist in this namespace, or is empty"),
     ],
 )
-def test_a_secret_that_does_not_fit(secret: dict[str, str], told: str, fetching: Fetch) -> None:
-    assert told in fetching("s3://models/m.onnx", secret).message
+def test_a_secret_that_does_not_fit(secret: dict[str, str], reported: str, fetching: Fetch) -> None:
+    assert reported in fetching("s3://models/m.onnx", secret).message
 
 
 def test_without_credentials_a_private_bucket_is_refused(
@@ -274,17 +274,17 @@ def test_without_credentials_a_private_bucket_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"AZURE_STORAGE_ACCOUNT_KEY": "d3Jvbmc="}, "the key or signature is wrong"),
-        ({"AZURE_STORAGE_ACCOUNT_KEY": "no base64!"}, "cannot be used: Invalid Access Key"),
+        ({"AZURE_STORAGE_ACCOUNT_KEY": "no base64!"}, "are invalid: Invalid Access Key"),
     ],
 )
-def test_what_is_wrong_with_azure_is_told_in_words(
-    change: dict[str, str], told: str, filled: SourceServers, fetching: Fetch
+def test_what_is_wrong_with_azure_is_reported(
+    change: dict[str, str], reported: str, filled: SourceServers, fetching: Fetch
 ) -> None:
     outcome = fetching("az://models/plain.onnx", {**secret_for("az", filled), **change})
-    assert told in outcome.message
+    assert reported in outcome.message
     assert "d3Jvbmc=" not in outcome.message
 
 
@@ -309,7 +309,7 @@ def test_an_azure_signature_that_has_expired_is_not_shown(
 
 def test_a_service_account_that_is_none(fetching: Fetch) -> None:
     outcome = fetching("gs://models/m.onnx", {"service-account.json": '{"type": "s3cret"}'})
-    assert "cannot be used: GCP credential error: Unable to decode" in outcome.message
+    assert "are invalid: GCP credential error: Unable to decode" in outcome.message
     assert "s3cret" not in outcome.message
 
 
@@ -318,9 +318,9 @@ def test_nothing_secret_is_logged(filled: SourceServers, tmp_path: Path) -> None
     give(command, filled.s3(AWS_SESSION_TOKEN="session-t0ken", AWS_REGION="us-west-2"))
     outcome = command.stage("fetch", command.task("s3://models/none.onnx"))
     assert outcome.report.reason is Reason.SOURCE_UNREACHABLE
-    told = outcome.message + outcome.log + str(outcome.full)
-    assert PASSWORD not in told
-    assert "session-t0ken" not in told
+    reported = outcome.message + outcome.log + str(outcome.full)
+    assert PASSWORD not in reported
+    assert "session-t0ken" not in reported
 
 
 def test_a_model_that_may_not_be_so_large_is_not_begun(
@@ -435,7 +435,7 @@ def test_a_role_that_may_not_be_taken_on(
     monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/reader")
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", identities.server.url + "/sts")
     outcome = fetching("s3://models/plain.onnx", {"ca.crt": (filled.folder / "ca.crt").read_text()})
-    assert "the pod's identity is not taken: access is denied; let the pod's" in outcome.message
+    assert "the pod's identity is not accepted: access is denied; let the pod's" in outcome.message
 
 
 def test_a_pod_identity(

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from enginewright.contract.reasons import ExitCode, Reason
-from enginewright_runtime.sources import patience
+from enginewright_runtime.sources import retry
 from enginewright_runtime.sources.credentials import Secret
+from enginewright_runtime.sources.quota import DiskQuota
 from enginewright_runtime.sources.registry import RegistrySource
-from enginewright_runtime.sources.room import Room
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Outcome, Workplace
@@ -31,7 +31,7 @@ ACCOUNT = {"username": USERNAME, "password": PASSWORD}
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not wait between tries."""
-    monkeypatch.setattr(patience, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(retry, "_FIRST_PAUSE", 0.001)
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_what_is_public_needs_no_account_though_a_token(
 
 
 @pytest.mark.parametrize(
-    ("kind", "secret", "told"),
+    ("kind", "secret", "reported"),
     [
         ("registry_basic", None, "answered 401 Unauthorized; check the credentials in secretRef"),
         ("registry_token", None, "answered 401 Unauthorized; check the credentials in secretRef"),
@@ -151,14 +151,14 @@ def test_what_is_public_needs_no_account_though_a_token(
 def test_a_private_artefact_without_the_right_account(
     kind: str,
     secret: dict[str, str] | None,
-    told: str,
+    reported: str,
     servers: SourceServers,
     place: Workplace,
 ) -> None:
     servers.push("team/private", "v1", {"net.onnx": RELU})
     outcome = fetch(place, f"oci://{servers.host(kind)}/team/private:v1", secret)
     assert (outcome.code, outcome.report.reason) == (ExitCode.TRANSIENT, Reason.SOURCE_UNREACHABLE)
-    assert told in outcome.message
+    assert reported in outcome.message
     assert "wr0ng" not in outcome.message
 
 
@@ -167,9 +167,9 @@ def test_passwords_and_tokens_are_not_logged(servers: SourceServers, tmp_path: P
     servers.push("team/private", "v1", {"net.onnx": RELU})
     outcome = fetch(command, f"oci://{servers.host('registry_token')}/team/private:none", ACCOUNT)
     assert "there is no such artefact" in outcome.message
-    told = outcome.message + outcome.log + str(outcome.full)
-    assert PASSWORD not in told
-    assert "eyJ" not in told, "a token"
+    reported = outcome.message + outcome.log + str(outcome.full)
+    assert PASSWORD not in reported
+    assert "eyJ" not in reported, "a token"
 
 
 def test_a_layer_that_breaks_off_goes_on_where_it_stopped(
@@ -181,7 +181,7 @@ def test_a_layer_that_breaks_off_goes_on_where_it_stopped(
         host = cutter.url.removeprefix("http://")
         source = RegistrySource(f"oci://{host}/team/big:v1", Secret(ACCOUNT))
         assert source.find() == "big.bin"
-        source.copy("big.bin", place.root / "big", Room(place.root, "a model", 1 << 40))
+        source.copy("big.bin", place.root / "big", DiskQuota(place.root, "a model", 1 << 40))
         assert cutter.cuts == 3
     assert (place.root / "big").read_bytes() == content
 
@@ -206,7 +206,7 @@ def test_a_manifest_with_another_digest_is_refused(place: Workplace) -> None:
 
 
 @pytest.mark.parametrize(
-    ("title", "told"),
+    ("title", "reported"),
     [
         ("../net.onnx", "leads out of the folder"),
         ("/etc/net.onnx", "is an absolute path"),
@@ -215,16 +215,16 @@ def test_a_manifest_with_another_digest_is_refused(place: Workplace) -> None:
     ],
 )
 def test_a_title_that_leads_elsewhere_is_refused(
-    title: str, told: str, servers: SourceServers, place: Workplace
+    title: str, reported: str, servers: SourceServers, place: Workplace
 ) -> None:
     servers.push("team/evil", "v1", {title: RELU, "other": b"x"})
     outcome = fetch(place, f"oci://{servers.host('registry')}/team/evil:v1")
     assert outcome.report.reason is Reason.SOURCE_UNREACHABLE
-    assert told in outcome.message
+    assert reported in outcome.message
 
 
 @pytest.mark.parametrize(
-    ("reference", "told"),
+    ("reference", "reported"),
     [
         ("team/none:v1", "there is no such artefact"),
         ("team/plain:v2", "there is no such artefact"),
@@ -233,10 +233,10 @@ def test_a_title_that_leads_elsewhere_is_refused(
     ],
 )
 def test_an_artefact_that_is_not_there(
-    reference: str, told: str, servers: SourceServers, place: Workplace
+    reference: str, reported: str, servers: SourceServers, place: Workplace
 ) -> None:
     servers.push("team/plain", "v1", {"net.onnx": RELU})
-    assert told in fetch(place, f"oci://{servers.host('registry')}/{reference}").message
+    assert reported in fetch(place, f"oci://{servers.host('registry')}/{reference}").message
 
 
 def test_a_container_image_is_no_model(servers: SourceServers, place: Workplace) -> None:

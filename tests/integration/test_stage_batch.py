@@ -10,7 +10,7 @@ from enginewright_runtime.engine import builder
 from enginewright_runtime.graph import shapes
 from enginewright_runtime.graph.shapes import DEFAULT_BATCH
 from enginewright_runtime.prepare.sizes import batch
-from enginewright_runtime.prepare.sizes.batch import Cost, most
+from enginewright_runtime.prepare.sizes.batch import RunCost, most
 from enginewright_runtime.rules import table
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,7 +98,7 @@ def test_large_inputs_get_smaller_batches_though_runs_are_cheap(tmp_path: Path) 
         assert max(len(samples[each]) for each in samples.files) == largest, "the largest is proven"
 
 
-def test_what_an_engine_is_built_for_is_told_and_kept(tmp_path: Path) -> None:
+def test_what_an_engine_is_built_for_is_reported_and_kept(tmp_path: Path) -> None:
     place = Workplace(tmp_path, in_process=True)
     task = place.task(place.put("m.onnx", hungry()), backend="tensorrt-rtx")
     assert place.stage("fetch", task).code == 0
@@ -108,8 +108,8 @@ def test_what_an_engine_is_built_for_is_told_and_kept(tmp_path: Path) -> None:
         each for each in validated.full["findings"] if each["rule"] == table.SMALLER_BATCH.name
     )
     assert finding["severity"] == "warning"
-    assert ", not 32, as far as spec.shapes says nothing" in finding["message"]
-    assert "spec.shapes" in finding["message"].rpartition("; ")[2]
+    assert ", not 32, as far as spec.shapes says nothing" in finding["cause"]
+    assert "spec.shapes" in finding["remedy"]
 
 
 def test_an_engine_is_built_for_what_the_manifest_says(tmp_path: Path) -> None:
@@ -135,11 +135,11 @@ def _place(tmp_path: Path) -> Workplace:
     return Workplace(tmp_path / "place", in_process=True)
 
 
-costs = st.builds(Cost, st.floats(0, 1e4), st.integers(0, 1 << 40))
+costs = st.builds(RunCost, st.floats(0, 1e4), st.integers(0, 1 << 40))
 
 
 @given(costs, st.none() | st.integers(1 << 20, 1 << 40))
-def test_the_largest_power_of_two_that_fits(cost: Cost, memory: int | None) -> None:
+def test_the_largest_power_of_two_that_fits(cost: RunCost, memory: int | None) -> None:
     found = most(cost, memory)
     room = min(batch.MOST_BYTES, batch.MOST_BYTES if memory is None else memory // 3)
 
@@ -179,9 +179,9 @@ def test_batches_that_share_a_declared_name_are_declared() -> None:
 def test_what_is_measured_is_of_the_usual_shapes(sizes: tuple[int, int, int], name: str) -> None:
     low, middle, high = sizes
     found = shapes.points([ShapeProfile(input="x", min=(low,), opt=(middle,), max=(high,))])
-    assert shapes.usual(list(found)) == name
+    assert shapes.opt_sample(list(found)) == name
     assert found[name] == {"x": (middle,)}
 
 
 def test_of_a_user_s_own_samples_the_middle_one_is_usual() -> None:
-    assert shapes.usual(["cat", "dog", "zebra"]) == "dog"
+    assert shapes.opt_sample(["cat", "dog", "zebra"]) == "dog"

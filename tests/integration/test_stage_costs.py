@@ -216,7 +216,7 @@ def test_a_model_that_cannot_be_profiled_is_prepared_all_the_same(tmp_path: Path
 
 
 def test_files_of_the_profiler_go(tmp_path: Path) -> None:
-    place = Workplace(tmp_path)
+    place = Workplace(tmp_path, fresh=True)  # the whole pipeline as containers run it
     task = place.task(place.put("model.onnx", broken.relu()))
     stage, outcome = place.prepare(task)  # looks for what is left behind
     assert (stage, outcome.code) == ("publish", 0), outcome.message

@@ -10,6 +10,8 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.engine import build, verify
 from enginewright_runtime.engine.handoff import EngineBuilt, shortened
 from enginewright_runtime.proof import golden_run
+from enginewright_runtime.proof.golden_run import GoldenFiles
 from enginewright_runtime.proof.latency import measure
 from enginewright_runtime.store import ENGINE, Store
 
@@ -158,7 +161,7 @@ def test_a_refusal_reaches_every_reader(place: EnginePlace) -> None:
         ExitCode.PERMANENT,
     )
     assert outcome.full is not None
-    assert outcome.full["facts"]["nodes"] == ["determinant (Det)"]
+    assert outcome.full["failure"]["nodes"] == ["determinant (Det)"]
 
 
 def test_an_engine_that_was_changed_after_the_build(place: EnginePlace) -> None:
@@ -258,28 +261,28 @@ def test_progress_moves_while_it_builds(models: Path, tmp_path: Path) -> None:
             with contextlib.suppress(OSError):  # not yet, or not any more
                 url = f"http://127.0.0.1:{port}/progress"
                 with urllib.request.urlopen(url, timeout=5) as answer:
-                    told = Progress.model_validate_json(answer.read())
-                if not seen or told != seen[-1]:
-                    seen.append(told)
+                    reported = Progress.model_validate_json(answer.read())
+                if not seen or reported != seen[-1]:
+                    seen.append(reported)
             return built.done()
 
         until(ended)
         assert built.result().ok
-    percents = [told.percent for told in seen]
+    percents = [reported.percent for reported in seen]
     assert percents == sorted(percents)
     assert len(set(percents)) >= 3, seen
-    assert "Building engine" in " ".join(told.phase for told in seen)
+    assert "Building engine" in " ".join(reported.phase for reported in seen)
 
 
 @pytest.mark.parametrize(
-    ("number", "reason", "told"),
+    ("number", "reason", "reported"),
     [
         (signal.SIGSEGV, Reason.BACKEND_CRASHED, "crashed with SIGSEGV"),
         (signal.SIGKILL, Reason.OUT_OF_MEMORY, "spec.build.resources.limits.memory"),
     ],
 )
 def test_a_builder_that_dies(
-    number: signal.Signals, reason: Reason, told: str, models: Path, tmp_path: Path
+    number: signal.Signals, reason: Reason, reported: str, models: Path, tmp_path: Path
 ) -> None:
     place = EnginePlace(tmp_path, in_process=True)
     with building(place, models) as process:
@@ -287,7 +290,7 @@ def test_a_builder_that_dies(
         process.communicate(timeout=DEADLINE_SECONDS)
         outcome = place._outcome(process.returncode, "")
     assert outcome.report.reason is reason
-    assert told in outcome.message
+    assert reported in outcome.message
     assert not (tmp_path / "store/engines").exists()
 
 
@@ -309,35 +312,35 @@ def test_on_a_device(place: EnginePlace) -> None:
     """The parts that run on one, on the CPU provider and the prepared model: no device is here."""
     folder = place.root / "store/prepared" / place.prepared
     outputs = folder / "golden/outputs.npz"
-    common = {
-        "backend": "cpu",
-        "model": str(folder / "model/model.onnx"),
-        "inputs": str(folder / "golden/inputs.npz"),
-    }
-    measured = measure(Path(common["model"]), "cpu", Path(common["inputs"]), seconds=0.2)
+    files = GoldenFiles(folder / "golden/inputs.npz", outputs, outputs)
+    model = folder / "model/model.onnx"
+    measured = measure(model, "cpu", files.inputs, seconds=0.2)
     assert [each.shapes for each in measured.latencies] == ["min", "opt", "max"]
     manifest = Manifest.model_validate_json((folder / "manifest.json").read_bytes())
-    judging: dict[str, Any] = {
-        **common,
-        "recipe": manifest.recipe.model_dump(mode="json"),
-        "compared_with": "prepared",
-        "precision": manifest.precision,
-    }
-    proven = golden_run.run_judged(**judging, outputs=str(outputs), expected=str(outputs))
-    assert (proven["samples"], proven["failed"]) == (3, None)
-    assert proven["max_abs_error"] == pytest.approx(0, abs=1e-5)
-    assert [each["compared_with"] for each in proven["parity"]] == ["prepared", "expected"]
+    judge = partial(
+        golden_run.run_judged,
+        model=model,
+        backend="cpu",
+        recipe=manifest.recipe,
+        compared_with="prepared",
+        precision=manifest.precision,
+    )
+    proven = judge(files=files)
+    assert (proven.samples, proven.failed) == (3, None)
+    assert proven.max_abs_error == pytest.approx(0, abs=1e-5)
+    assert [each.compared_with for each in proven.parity] == ["prepared", "expected"]
     with np.load(outputs) as kept:
         wrong = {name: kept[name] * 1.5 for name in kept.files}
     np.savez(place.root / "wrong.npz", **wrong)
-    for files, against in (
-        ((place.root / "wrong.npz", outputs), "prepared"),
-        ((outputs, place.root / "wrong.npz"), "expected"),
+    for one, against in (
+        (replace(files, outputs=place.root / "wrong.npz"), "prepared"),
+        (replace(files, expected=place.root / "wrong.npz"), "expected"),
     ):
-        told = golden_run.run_judged(**judging, outputs=str(files[0]), expected=str(files[1]))
-        assert told["failed"]["against"] == against
-        assert "output 'y' of golden sample " in told["failed"]["words"]
-        assert "is outside the tolerance" in told["failed"]["words"]
+        failed = judge(files=one).failed
+        assert failed is not None
+        assert failed.against == against
+        assert "output 'y' of golden sample " in failed.description
+        assert "is outside the tolerance" in failed.description
 
 
 def test_verify_and_benchmark_ask_the_device(place: EnginePlace) -> None:
@@ -382,7 +385,7 @@ def test_what_the_wrapper_must_be(place: EnginePlace, tmp_path: Path) -> None:
 
 def test_a_long_label_keeps_its_operator() -> None:
     assert shortened("a (Relu)") == "a (Relu)"
-    told = shortened(f"{'x' * 80} (DequantizeLinear)")
-    assert len(told) == 60
-    assert told.endswith("x… (DequantizeLinear)")
+    reported = shortened(f"{'x' * 80} (DequantizeLinear)")
+    assert len(reported) == 60
+    assert reported.endswith("x… (DequantizeLinear)")
     assert len(shortened("x" * 80)) == 60

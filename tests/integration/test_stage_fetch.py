@@ -12,11 +12,11 @@ import pytest
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.prepare.fetch import stage as fetch
-from enginewright_runtime.sources import open_source, patience
+from enginewright_runtime.sources import open_source, retry
 from enginewright_runtime.sources import web as web_source
 from enginewright_runtime.sources.credentials import Secret
 from enginewright_runtime.sources.http import HttpSource
-from enginewright_runtime.sources.room import Room
+from enginewright_runtime.sources.quota import DiskQuota
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Workplace
@@ -47,14 +47,14 @@ def command(tmp_path: Path) -> Workplace:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not wait between tries."""
-    monkeypatch.setattr(patience, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(retry, "_FIRST_PAUSE", 0.001)
 
 
 def download(web: WebServer, target: Path, path: str = "/m.onnx") -> str:
     source = HttpSource(web.url + path, Secret())
     name = source.find()
     assert name is not None
-    return source.copy(name, target, Room(target.parent, "a model", 1 << 40)).sha256
+    return source.copy(name, target, DiskQuota(target.parent, "a model", 1 << 40)).sha256
 
 
 def model_at(place: Workplace, name: str = "model.onnx") -> bytes:
@@ -100,7 +100,7 @@ def test_a_folder_with_two_models_is_ambiguous(place: Workplace) -> None:
     assert "has 2 .onnx files: a.onnx, b.onnx; name the file" in outcome.message
 
 
-def test_a_missing_file_is_told_with_what_is_there(place: Workplace) -> None:
+def test_a_missing_file_is_reported_with_what_is_there(place: Workplace) -> None:
     place.put("models/net.onnx", RELU)
     outcome = place.stage("fetch", place.task("pvc://models/models/nett.onnx"))
     assert outcome.code == ExitCode.TRANSIENT
@@ -153,7 +153,7 @@ def test_external_data_that_the_server_lacks(web: WebServer, place: Workplace) -
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 410])
-def test_refusals_are_told_with_their_status_and_without_the_query(
+def test_refusals_are_reported_with_their_status_and_without_the_query(
     status: int, web: WebServer, command: Workplace
 ) -> None:
     web.routes["/m.onnx"] = lambda request: request.send(b"no", status)
@@ -184,16 +184,16 @@ def test_a_name_that_does_not_exist(place: Workplace) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "told"),
+    ("uri", "reported"),
     [
         ("ftp://host/m.onnx", "is no address that can be read; write pvc://"),
         ("https:///m.onnx", "is no address that can be read"),
         ("https://ann:pa55@host/m.onnx", "holds a user name; put it into the Secret"),
     ],
 )
-def test_an_address_that_is_none(uri: str, told: str, command: Workplace) -> None:
+def test_an_address_that_is_none(uri: str, reported: str, command: Workplace) -> None:
     outcome = command.stage("fetch", command.task(uri))
-    assert told in outcome.message
+    assert reported in outcome.message
     assert "pa55" not in outcome.message + outcome.log
 
 
@@ -303,7 +303,7 @@ def test_a_redirect_loop(web: WebServer, place: Workplace) -> None:
 
 
 @pytest.mark.parametrize(
-    ("location", "told"),
+    ("location", "reported"),
     [
         ("file:///etc/passwd", "it redirects to file:, not to http"),
         ("ftp://host/m.onnx", "it redirects to ftp:, not to http"),
@@ -312,12 +312,12 @@ def test_a_redirect_loop(web: WebServer, place: Workplace) -> None:
     ],
 )
 def test_a_redirect_to_something_else_than_http(
-    location: str, told: str, web: WebServer, place: Workplace
+    location: str, reported: str, web: WebServer, place: Workplace
 ) -> None:
     web.routes["/m.onnx"] = lambda request: request.send(b"", 302, Location=location)
     outcome = place.stage("fetch", place.task(f"{web.url}/m.onnx"))
     assert outcome.report.reason is Reason.SOURCE_UNREACHABLE
-    assert told in outcome.message
+    assert reported in outcome.message
 
 
 def test_a_redirect_from_https_to_http(servers: SourceServers, place: Workplace) -> None:
@@ -357,7 +357,7 @@ def test_basic_authentication(web: WebServer, place: Workplace) -> None:
     assert web.seen[0][1]["Authorization"] == "Basic YW5uOnBhNTU="
 
 
-def test_a_secret_with_other_keys_is_told(tmp_path: Path) -> None:
+def test_a_secret_with_other_keys_is_reported(tmp_path: Path) -> None:
     (tmp_path / "..data").mkdir()
     (tmp_path / "user").write_text("ann")
     with pytest.raises(StageFailure, match="has only user; give it the keys token, or username"):
@@ -370,20 +370,20 @@ def test_a_secret_with_other_keys_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "reported"),
     [
         (lambda request: request.send(b"", 200, Content_Encoding="br"), "insists on"),
         (serve(RELU, Content_Encoding="identity"), None),
     ],
 )
 def test_compressed_bodies_are_refused(
-    answer: Callable[[Request], None], told: str | None, web: WebServer, tmp_path: Path
+    answer: Callable[[Request], None], reported: str | None, web: WebServer, tmp_path: Path
 ) -> None:
     web.routes["/m.onnx"] = answer
-    if told is None:
+    if reported is None:
         download(web, tmp_path / "m")
     else:
-        with pytest.raises(StageFailure, match=told):
+        with pytest.raises(StageFailure, match=reported):
             download(web, tmp_path / "m")
 
 
@@ -391,7 +391,7 @@ def test_a_server_that_falls_silent(
     web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(web_source, "_SILENCE_SECONDS", 0.2)
-    monkeypatch.setattr(patience, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(retry, "_FIRST_PAUSE", 0.001)
     ended = threading.Event()
 
     def silent(_: Request) -> None:
@@ -429,7 +429,9 @@ def test_a_file_that_no_protobuf_can_be_is_not_begun(web: WebServer, place: Work
     web.routes["/m.onnx"] = large
     outcome = place.stage("fetch", place.task(f"{web.url}/m.onnx"))
     assert (outcome.code, outcome.report.reason) == (ExitCode.PERMANENT, Reason.MODEL_TOO_LARGE)
-    assert "m.onnx has 3.0 GiB, and such a file can have 2.0 GiB; save the wei" in outcome.message
+    assert (
+        "m.onnx has 3.0 GiB; the limit for such a file is 2.0 GiB; save the wei" in outcome.message
+    )
 
 
 def test_what_never_ends_is_cut_off_at_the_limit(
@@ -457,6 +459,7 @@ def test_a_part_of_the_disk_stays_free(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     web.routes["/m.onnx"] = serve(bytes(1001))
     outcome = place.stage("fetch", place.task(f"{web.url}/m.onnx"))
+    assert (outcome.code, outcome.report.reason) == (ExitCode.TRANSIENT, Reason.STORAGE_FULL)
     assert "the work folder has 1000 B free and m.onnx has 1001 B" in outcome.message
 
 

@@ -123,7 +123,7 @@ def test_tolerances_of_the_user(place: Workplace) -> None:
 
 
 @pytest.mark.parametrize(
-    ("samples", "told"),
+    ("samples", "reported"),
     [
         ({"a/x": X.astype(np.float64)}, "array 'a/x' has type float64, the model takes float32"),
         ({"a/x": X[:, :3]}, "array 'a/x' has shape [1, 3], the model has [1, 4]"),
@@ -134,10 +134,10 @@ def test_tolerances_of_the_user(place: Workplace) -> None:
         ({}, "it holds no arrays"),
     ],
 )
-def test_samples_that_do_not_fit(samples: dict[str, Any], told: str, place: Workplace) -> None:
+def test_samples_that_do_not_fit(samples: dict[str, Any], reported: str, place: Workplace) -> None:
     outcome = with_samples(place, samples)
     assert (outcome.code, outcome.report.reason) == (ExitCode.PERMANENT, Reason.PARITY_FAILED)
-    assert told in outcome.message
+    assert reported in outcome.message
 
 
 @pytest.mark.parametrize("content", [b"not an archive", b"PK\x03\x04 cut", b""])
@@ -150,7 +150,7 @@ def test_samples_that_are_no_archive(content: bytes, place: Workplace) -> None:
     assert "it is no .npz file of plain arrays" in outcome.message
 
 
-def test_outputs_that_are_not_finite_are_told(place: Workplace) -> None:
+def test_outputs_that_are_not_finite_are_reported(place: Workplace) -> None:
     task = place.task(place.put("model.onnx", broken.not_finite()))
     assert place.prepare(task)[1].code == 0
     golden = place.stage("golden", task)
@@ -242,11 +242,11 @@ def test_what_only_the_device_may_run(samples: dict[str, Any] | None, place: Wor
     assert golden.code == 0, golden.message
     given, got = (next(iter(arrays(place, each).values())) for each in ("inputs", "outputs"))
     assert np.array_equal(got, np.maximum(given, 0))
-    told = "spec.parity.samples" if samples and "a/y" in samples else "ONNX's reference impl"
+    reported = "spec.parity.samples" if samples and "a/y" in samples else "ONNX's reference impl"
     assert golden.full is not None
     assert any(
-        "Could not find an implementation for Relu" in each["message"]
-        and f"golden outputs are those of {told}" in each["message"]
+        "Could not find an implementation for Relu" in each["cause"]
+        and f"golden outputs are those of {reported}" in each["cause"]
         for each in golden.full["findings"]
     )
 
@@ -367,7 +367,7 @@ def test_a_converted_model_that_drifts_is_refused_with_the_first_node(place: Wor
         outcome.message
     )
     assert outcome.full is not None
-    assert outcome.full["facts"]["nodes"] == ["scaling (Mul)"]
+    assert outcome.full["failure"]["nodes"] == ["scaling (Mul)"]
     assert not list(place.root.rglob("golden-*"))
     assert not list(place.root.rglob("drift-*"))
 

@@ -10,6 +10,7 @@ from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import OutputTolerance, PrepareTask, ServeTask
 from enginewright_runtime.proof import golden_run
+from enginewright_runtime.proof.golden_run import Disagreement, GoldenRun
 from enginewright_runtime.serve.server.startup import prepare
 from enginewright_runtime.session import loading
 
@@ -99,18 +100,17 @@ def test_what_is_wrong_at_every_level_is_refused(tmp_path: Path) -> None:
 def test_levels_are_tried_in_order_until_one_is_right() -> None:
     tried: list[str | None] = []
 
-    def judge(level: str | None) -> dict[str, Any]:
+    def judge(level: str | None) -> GoldenRun:
         tried.append(level)
-        right = level == "BASIC"
-        failed = None if right else {"words": f"is wrong at {level or 'ALL'}"}
-        refused = {"min": "words"} if level is None else {}
-        return {"refused": refused, "level": level or "ALL", "failed": failed, "warnings": ["w"]}
+        wording = f"is wrong at {level or 'ALL'}"
+        failed = None if level == "BASIC" else Disagreement("y", "opt", wording, "expected")
+        refused = {"min": "wording"} if level is None else {}
+        return GoldenRun(refused, level=level or "ALL", failed=failed, warnings=("w",))
 
     found = golden_run._at_the_right_level("cpu", judge)
     assert tried == [None, "EXTENDED", "BASIC"]
-    assert found == {
-        "refused": {"min": "words"},
-        "level": "BASIC",
-        "failed": None,
-        "warnings": ["w", "graph optimisations are lowered to BASIC: at ALL, is wrong at ALL"],
-    }
+    assert found == GoldenRun(
+        {"min": "wording"},
+        level="BASIC",
+        warnings=("w", "graph optimisations are lowered to BASIC: at ALL, is wrong at ALL"),
+    )

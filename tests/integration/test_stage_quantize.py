@@ -1,6 +1,5 @@
 """Stage `quantize`: what serves afterwards is proven, or the reason says why nothing does."""
 
-import importlib
 import json
 import os
 import subprocess
@@ -14,12 +13,14 @@ from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import PREPARE_STAGES, PrepareTask
-from enginewright_runtime.core import answers
+from enginewright_runtime.core import isolated
+from enginewright_runtime.core.children import name_of
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import Converted, Golden, Quantized
+from enginewright_runtime.core.isolation import Call
 from enginewright_runtime.graph import graphs
 from enginewright_runtime.prepare.quantize import stage as quantize
-from enginewright_runtime.prepare.quantize.choosing import Choice, Times, is_faster
+from enginewright_runtime.prepare.quantize.selection import Selection, Times, is_faster
 from onnx import ModelProto, TensorProto, helper
 
 from tests.support import extensions
@@ -48,19 +49,16 @@ DATA = {"x": random(40, 64)}
 RTX = "tensorrt-rtx"
 
 
-def here(function: str, doing: str, *, limits: object = None, **arguments: Any) -> Any:
+def here(call: Call[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run in this process what the stage runs in one of its own, which takes a second to start."""
-    del doing, limits
-    module, _, name = function.partition(":")
-    called = getattr(importlib.import_module(module), name)
-    return json.loads(json.dumps(called(**json.loads(json.dumps(arguments)))))
+    arguments = json.loads(json.dumps(isolated.dump_arguments(call.function, *args, **kwargs)))
+    return call.read(json.loads(json.dumps(isolated.call(name_of(call.function), arguments))))
 
 
 @pytest.fixture(autouse=True)
 def _in_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "isolated" not in request.node.originalname:
-        monkeypatch.setattr(quantize, "run_isolated", here)
-        monkeypatch.setattr(answers, "run_isolated", here)
+        monkeypatch.setattr(Call, "run", here)
 
 
 def refused(about: Work) -> StageFailure:
@@ -364,10 +362,10 @@ def test_the_fastest_is_not_chosen_if_it_breaks_the_outputs(tmp_path: Path) -> N
 def test_what_no_faster_precision_is_worth_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def choose(*_: object) -> Choice:
-        return Choice(None, {"INT8": "no faster than the model's own precision: 2 ms, 2 ms"})
+    def select(*_: object) -> Selection:
+        return Selection(None, {"INT8": "no faster than the model's own precision: 2 ms, 2 ms"})
 
-    monkeypatch.setattr(quantize, "choose", choose)
+    monkeypatch.setattr(quantize, "select", select)
     how = recipe(allowed_precisions=["INT8"], quantization=calibrated())
     about = work(tmp_path, dense(), [X], how, DATA)
     report = succeeded(about)
@@ -396,7 +394,7 @@ def test_what_no_faster_precision_is_worth_stays(
     ],
     ids=["device", "quantised", "no data"],
 )
-def test_what_cannot_be_chosen_is_told(
+def test_what_cannot_be_chosen_is_reported(
     model: ModelProto, how: Any, words: str, tmp_path: Path
 ) -> None:
     about = work(tmp_path, model, [X], how)

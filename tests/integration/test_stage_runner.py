@@ -4,8 +4,11 @@ What of it starts something: the rest is in tests/unit.
 """
 
 import faulthandler
+import json
 import os
+import shlex
 import signal
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +20,7 @@ from enginewright_runtime.core.failure import StageFailure
 from tests.support import broken_models as broken
 from tests.support.preparing import Workplace
 
-TESTS = "tests.integration.test_stage_runner"
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def crash(name: str) -> None:
@@ -40,12 +43,12 @@ def crash(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reason", "told"),
+    ("name", "reason", "reported"),
     [
         (
             "segfault",
             Reason.BACKEND_CRASHED,
-            "trying crashed with SIGSEGV; its last words: last words",
+            "trying crashed with SIGSEGV; last output: last words",
         ),
         ("killed", Reason.OUT_OF_MEMORY, "trying was killed: out of memory"),
         ("exit", Reason.BACKEND_CRASHED, "trying ended its process with code 7"),
@@ -54,12 +57,25 @@ def crash(name: str) -> None:
         ("failure", Reason.PROVIDER_MISSING, "no provider"),
     ],
 )
-def test_ends_of_a_child(name: str, reason: Reason, told: str) -> None:
+def test_ends_of_a_child(name: str, reason: Reason, reported: str) -> None:
     with pytest.raises(StageFailure) as caught:
-        isolation.run_isolated(f"{TESTS}:crash", "trying", name=name)
+        isolation.Call(crash, "trying").run(name)
     assert caught.value.reason is reason
-    assert told in caught.value.message
+    assert reported in caught.value.message
     assert "Traceback" not in caught.value.message
+
+
+def test_the_command_that_runs_a_failed_child_again_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "enginewright_runtime")
+    with pytest.raises(StageFailure):
+        isolation.Call(crash, "trying").run("error")
+    command = shlex.split(caplog.messages[-1].removeprefix("to run it again: "))
+    done = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=100, check=True
+    )
+    assert json.loads(done.stdout.splitlines()[-1]) == {"error": "ValueError: of no use"}
 
 
 @pytest.mark.parametrize("task", ["", "{}", "[1]", '{"job": 1}'])
@@ -72,7 +88,7 @@ def test_a_task_that_is_none(task: str, tmp_path: Path) -> None:
     assert "Traceback" not in log
 
 
-def test_a_herald_of_many_nodes_is_cut_and_the_report_is_not(tmp_path: Path) -> None:
+def test_a_termination_message_of_many_nodes_is_cut_and_the_report_is_not(tmp_path: Path) -> None:
     place = Workplace(tmp_path, in_process=True)
     model = broken.newer_operators(150)
     model.opset_import[0].version = 17  # which has them not
@@ -80,7 +96,8 @@ def test_a_herald_of_many_nodes_is_cut_and_the_report_is_not(tmp_path: Path) -> 
         node.name = f"/一个/很长的/作用域/第{index}层/注意力" * 8  # three bytes a letter
     _, outcome = place.prepare(place.task(place.put("m.onnx", model)))
     assert outcome.report.reason is Reason.UNSUPPORTED_OPERATOR
-    assert outcome.message.endswith("…")
+    assert outcome.report.failure is not None
+    assert outcome.report.failure.cause.endswith("…")
     assert outcome.full is not None
     finding = outcome.full["findings"][0]
     assert (len(finding["nodes"]), finding["node_count"]) == (100, 150)

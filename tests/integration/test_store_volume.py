@@ -89,11 +89,21 @@ def small(root: Path) -> Iterator[Path]:
 
 
 def test_a_full_store(small: Path, tmp_path: Path) -> None:
-    with pytest.raises(StageFailure, match="the store fails: it is full; check that") as caught:
+    with pytest.raises(StageFailure, match="the store is full: No space left") as caught:
         publish(small, KEY, content(tmp_path / "a", b"x" * 200_000))
-    assert caught.value.reason is Reason.STORE_UNAVAILABLE
-    assert not list((small / "tmp").iterdir()), "room is given back"
+    assert caught.value.reason is Reason.STORAGE_FULL
+    assert not list((small / "tmp").iterdir()), "the space is given back"
     assert publish(small, KEY, content(tmp_path / "b")) is False
+
+
+def test_a_full_folder_of_a_serving_pod(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    publish(tmp_path / "other", KEY, content(tmp_path / "a", b"x" * 200_000))
+    with pytest.raises(
+        StageFailure, match="the folder of the pod is full: No space left"
+    ) as caught:
+        Store(tmp_path / "other").read(KEY, small / "artifact")
+    assert caught.value.reason is Reason.STORAGE_FULL
 
 
 def test_a_read_only_store(small: Path, tmp_path: Path) -> None:
@@ -105,10 +115,7 @@ def test_a_read_only_store(small: Path, tmp_path: Path) -> None:
 def test_a_report_that_cannot_be_stored_hides_nothing(small: Path, tmp_path: Path) -> None:
     """The stage's own outcome reaches the operator; only the full report is lost."""
     subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
-    place = Workplace.__new__(Workplace)
-    place.root, place.in_process, place.python = tmp_path, False, sys.executable
-    for name in ("work", "source", "samples", "dev", "tmp"):
-        (tmp_path / name).mkdir()
+    place = Workplace(tmp_path)
     outcome = place.stage("fetch", place.task(place.put("model.onnx", b"")))
     assert outcome.report.reason is Reason.INVALID_MODEL
     assert outcome.code == exit_code(Reason.INVALID_MODEL)

@@ -1,5 +1,6 @@
 """The real TensorRT-RTX, ahead of time: what it builds of real models, and what it refuses."""
 
+import functools
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
@@ -18,11 +19,13 @@ from enginewright_runtime.core import isolation, limits
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.engine import builder
 from enginewright_runtime.engine.builder import Built, Order
-from enginewright_runtime.tensorrt import attempts, flavor, native, words
-from enginewright_runtime.tensorrt.attempts import Attempts
+from enginewright_runtime.tensorrt import flavor, native
+from enginewright_runtime.tensorrt.attempts import EngineBuilds
 from enginewright_runtime.tensorrt.header import check_engine
+from enginewright_runtime.tensorrt.results import BuildResult
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from tests.integration.test_stage_runner import crash
 from tests.support.broken_models import build, value
 from tests.support.converting import attention
 from tests.support.engines import (
@@ -152,7 +155,7 @@ def test_a_refused_operator_stays_outside(tmp_path: Path) -> None:
     engine = built.engine
     assert (engine.nodes_total, engine.nodes_accelerated) == (10, 8)
     assert [len(part.nodes) for part in engine.partitions] == [8]
-    assert built.findings[0].message == (
+    assert built.findings[0].cause == (
         "not in the engine: 2 of 10 compute nodes, det_bad (Det), add_out (Add)"
     )
     wrapper = model_of(asked)
@@ -400,7 +403,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(
-    ("model", "shapes", "how", "reason", "told"),
+    ("model", "shapes", "how", "reason", "reported"),
     [each[1:] for each in REFUSALS],
     ids=[each[0] for each in REFUSALS],
 )
@@ -409,11 +412,11 @@ def test_refusals(
     shapes: Sequence[ShapeProfile],
     how: EngineRecipe,
     reason: Reason,
-    told: str,
+    reported: str,
     tmp_path: Path,
 ) -> None:
     failure = refused(order(tmp_path, model, shapes, how))
-    assert (failure.reason, told in failure.message) == (reason, True), failure.message
+    assert (failure.reason, reported in failure.message) == (reason, True), failure.message
 
 
 def test_an_input_that_is_a_shape_has_a_range(tmp_path: Path) -> None:
@@ -436,9 +439,9 @@ def test_the_workspace_goes_down_until_a_build_fits_the_device(
 ) -> None:
     """A device with less free memory than a kernel asks for; only the device itself is pretended."""
     limits_tried: list[int | None] = []
-    once = Attempts._once
+    once = EngineBuilds._once
 
-    def full(self: Any, *given: Any) -> words.Answer:
+    def full(self: Any, *given: Any) -> BuildResult:
         answer = once(self, *given)
         limits_tried.append(given[-1])
         used = answer.workspace_bytes or 0
@@ -448,7 +451,7 @@ def test_the_workspace_goes_down_until_a_build_fits_the_device(
         error = f"Error Code 2: OutOfMemory (Requested size was {wants} bytes.)"
         return replace(answer, built=False, errors=(error,))
 
-    monkeypatch.setattr(Attempts, "_once", full)
+    monkeypatch.setattr(EngineBuilds, "_once", full)
     built = builder.build(order(tmp_path, matmul(), how=recipe(workspace=512 << 20)))
     assert limits_tried == [512 << 20, 150 << 20, (75 << 20) - 1]
     assert built.engine.workspace_bytes == (75 << 20) - 1
@@ -479,7 +482,8 @@ def test_external_data_of_a_model_in_parts(tmp_path: Path) -> None:
     assert [tensor.name for tensor in wrapper.graph.initializer] == ["b"]
 
 
-def as_tensorrt_builds(**given: Any) -> Any:
+@functools.wraps(native.build, assigned=("__annotations__",))
+def as_tensorrt_builds(**given: Any) -> BuildResult:
     """Build with what the table says of TensorRT proper, as far as TensorRT-RTX has it too."""
     rtx = flavor.FLAVORS["tensorrt-rtx"]
     flavor.FLAVORS["tensorrt-rtx"] = replace(rtx, typed_by_flag=True, timing_cache=True)
@@ -490,14 +494,8 @@ def test_networks_typed_by_a_flag_and_timings_that_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both differences of TensorRT proper that its sister's library can show."""
-
-    def run(function: str, doing: str, **given: Any) -> Any:
-        assert function.endswith("native:build")
-        name = "tests.integration.test_tensorrt_builder:as_tensorrt_builds"
-        return isolation.run_isolated(name, doing, **given)
-
     plain = builder.build(order(tmp_path / "plain", matmul()))
-    monkeypatch.setattr(attempts, "run_isolated", run)
+    monkeypatch.setattr(native, "build", as_tensorrt_builds)
     asked = order(tmp_path / "flag", matmul())
     built = builder.build(asked)
     assert built.engine.sha256 == plain.engine.sha256, "strongly typed in either way"
@@ -511,20 +509,20 @@ def cut(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "reported"),
     [
         (Path.unlink, "Failed to open file: weights.data;"),
         (cut, "out of range for file: weights.data (offset=0, length=16384, file size=5)"),
     ],
 )
 def test_external_data_that_is_damaged(
-    damage: Callable[[Path], None], told: str, tmp_path: Path
+    damage: Callable[[Path], None], reported: str, tmp_path: Path
 ) -> None:
     asked = order(tmp_path, external(tmp_path / "source", matmul(columns=64)))
     damage(tmp_path / "prepared/model/weights.data")
     failure = refused(asked)
     assert failure.reason is Reason.EXTERNAL_DATA_MISSING
-    assert told in failure.message
+    assert reported in failure.message
     assert str(tmp_path) not in failure.message
 
 
@@ -547,11 +545,7 @@ def wait() -> None:
 
 def test_a_child_that_takes_too_long_is_ended() -> None:
     with pytest.raises(StageFailure, match="waiting took longer than 1 s") as caught:
-        isolation.run_isolated(
-            "tests.integration.test_tensorrt_builder:wait",
-            "waiting",
-            limits=isolation.Limits(seconds=1),
-        )
+        isolation.Call(wait, "waiting", isolation.Limits(seconds=1)).run()
     assert caught.value.reason is Reason.TIMEOUT
 
 
@@ -575,19 +569,19 @@ def test_the_containers_memory_is_read_from_its_cgroup(tmp_path: Path) -> None:
 def crashes(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the builds from the given one on crash as native code does."""
     count = 0
-    original = isolation.run_isolated
+    original = isolation.Call.run
 
-    def run(function: str, doing: str, **given: Any) -> Any:
+    def run(call: isolation.Call[..., Any], *args: Any, **kwargs: Any) -> Any:
         nonlocal count
-        count += function.endswith(":build")
-        if function.endswith(":build") and count >= number:
-            return original("tests.integration.test_stage_runner:crash", doing, name="segfault")
-        return original(function, doing, **given)
+        count += call.function is native.build
+        if call.function is native.build and count >= number:
+            return original(isolation.Call(crash, call.doing), "segfault")
+        return original(call, *args, **kwargs)
 
-    monkeypatch.setattr(attempts, "run_isolated", run)
+    monkeypatch.setattr(isolation.Call, "run", run)
 
 
-def test_a_crash_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     crashes(1, monkeypatch)
     failure = refused(order(tmp_path, matmul()))
     assert failure.reason is Reason.BACKEND_CRASHED
@@ -607,9 +601,9 @@ def test_a_part_that_cannot_be_built_stays_outside(
     crashes(3, monkeypatch)  # the whole is tried first, then the first part
     built = builder.build(asked)
     assert [part.context_node for part in built.engine.partitions] == ["part-0"]
-    assert "not in the engine: 4 of 7 compute nodes" in built.findings[0].message
+    assert "not in the engine: 4 of 7 compute nodes" in built.findings[0].cause
     assert built.findings[1].reason is Reason.BACKEND_CRASHED
-    assert "part 1 of the model gets no engine" in built.findings[1].message
+    assert "part 1 of the model gets no engine" in built.findings[1].cause
     model_of(asked)
 
 

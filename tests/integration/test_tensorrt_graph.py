@@ -8,7 +8,8 @@ import onnxruntime as ort
 import pytest
 from enginewright_runtime.graph import parts as graph
 from enginewright_runtime.graph.graphs import outputs_of
-from enginewright_runtime.graph.parts import Part, TensorType
+from enginewright_runtime.graph.order import order, uses
+from enginewright_runtime.graph.parts import Part, TensorProfile, TensorType
 from enginewright_runtime.tensorrt import context
 from enginewright_runtime.tensorrt.flavor import FLAVORS
 from onnx import ModelProto, TensorProto, helper, numpy_helper
@@ -85,7 +86,7 @@ def test_what_a_body_takes_from_outside_is_an_input_and_stays_an_output() -> Non
         [value("x", "n", 4), value("flag", kind=TensorProto.BOOL)],
         [value("y", "n", 4)],
     )
-    assert graph.uses(model.graph.node[1]) == {"flag", "outer", "x"}
+    assert uses(model.graph.node[1]) == {"flag", "outer", "x"}
     assert graph.labels(model.graph.node[1]) == ["if (If)", "inner (Add)", "inner (Add)"]
     first = graph.extract(model, [0], types(model))
     second = graph.extract(model, [1], types(model) | {"flag": TensorType(TensorProto.BOOL, ())})
@@ -140,12 +141,12 @@ def test_parts_that_need_each_other_are_no_model() -> None:
 def test_nodes_in_any_order() -> None:
     model = chain("Relu", "Exp", "Neg", "Abs")
     reverse = list(reversed(model.graph.node))
-    assert graph.order(reverse) == [3, 2, 1, 0]
-    assert graph.order(list(model.graph.node)) == [0, 1, 2, 3]
+    assert order(reverse) == [3, 2, 1, 0]
+    assert order(list(model.graph.node)) == [0, 1, 2, 3]
     reverse[0].output[0] = "t1"
     del reverse[3].input[:]
     reverse[3].input.append("t3")
-    assert graph.order(reverse) is None
+    assert order(reverse) is None
 
 
 def test_the_wrapper_has_the_models_face() -> None:
@@ -222,10 +223,10 @@ def test_names_that_stand_for_several_sizes() -> None:
         [value("x", "?", "?", "s"), value("z", "n", "s")],
         [value("y", None, None)],
     )
-    profiles: dict[str, dict[str, tuple[int, ...]]] = {
-        "x": {"min": (1, 4, 2), "opt": (1, 4, 2), "max": (8, 4, 9)},
-        "z": {"min": (1, 2), "opt": (1, 2), "max": (8, 9)},
-    }
+    profiles = [
+        TensorProfile("x", (1, 4, 2), (1, 4, 2), (8, 4, 9)),
+        TensorProfile("z", (1, 2), (1, 2), (8, 9)),
+    ]
     assert graph.contradicts(model, profiles) == {"?"}
     graph.forget(model, {"?"})
     shape = model.graph.input[0].type.tensor_type.shape

@@ -88,7 +88,7 @@ def no_engine(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "reported"),
     [
         (flip, "its sha256 is"),
         (cut, "bytes instead of"),
@@ -97,14 +97,14 @@ def no_engine(path: Path) -> None:
     ],
 )
 def test_damage(
-    damage: Callable[[Path], None], told: str, built: tuple[bytes, EngineInfo], engine: Path
+    damage: Callable[[Path], None], reported: str, built: tuple[bytes, EngineInfo], engine: Path
 ) -> None:
     damage(engine)
     with pytest.raises(StageFailure) as caught:
         check_engine(engine, built[1], "8.6", VERSION)
     assert caught.value.reason is Reason.ENGINE_CORRUPT
     assert "engine file model.engine is damaged" in caught.value.message
-    assert told in caught.value.message
+    assert reported in caught.value.message
 
 
 def test_a_header_of_another_kind_is_a_warning(

@@ -12,7 +12,7 @@ from enginewright_runtime.tensorrt.layers import kernels, origins
 from tests.support.engines import VERSION, matmul, mixed, order
 
 
-def told(path: Path) -> dict[str, Any]:
+def report(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((path / "layers.json").read_text())
     return found
 
@@ -21,7 +21,7 @@ def test_layers_name_their_nodes(tmp_path: Path) -> None:
     asked = order(tmp_path, matmul())
     built = builder.build(asked)
     assert "layers.json" in built.files
-    found = told(asked.out)
+    found = report(asked.out)
     assert found["library"] == f"TensorRT-RTX {VERSION}"
     (engine,) = found["engines"]
     assert (engine["engine"], engine["kernels"]) == ("model.engine", [])
@@ -40,7 +40,7 @@ def test_layers_name_their_nodes(tmp_path: Path) -> None:
 def test_every_engine_of_a_model_in_parts(tmp_path: Path) -> None:
     asked = order(tmp_path, mixed())
     builder.build(asked)
-    (engine,) = told(asked.out)["engines"]
+    (engine,) = report(asked.out)["engines"]
     assert engine["engine"] == "part-0.engine"
     nodes = {node for layer in engine["layers"] for node in layer["nodes"]}
     assert {"conv_1", "mvn", "reshape"} <= nodes
@@ -54,7 +54,7 @@ def test_the_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for engine in engines:
         layers.beside(engine).write_text(json.dumps({"total": 90, "layers": [layer] * 3}))
     layers.write(tmp_path / "layers.json", "L 1", engines, {"b.engine": ["k"] * 9})
-    found = told(tmp_path)["engines"]
+    found = report(tmp_path)["engines"]
     assert [(each["total"], len(each["layers"]), each["kernels"]) for each in found] == [
         (90, 3, []),
         (90, 2, []),
@@ -81,7 +81,7 @@ def test_without_a_device_nothing_is_inspected(tmp_path: Path) -> None:
     engine = asked.out / builder.build(asked).engine.file
     log = tmp_path / "log"
     said = native.inspect(
-        backend="tensorrt-rtx", version=VERSION, engine=str(engine), log=str(log), plugins=()
+        backend="tensorrt-rtx", version=VERSION, engine=engine, log=log, plugins=()
     )
     assert said == ""
     assert "CUDA" in log.read_text()

@@ -58,7 +58,7 @@ def test_a_library_without_creators_registers_by_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("macros", "told"),
+    ("macros", "reported"),
     [
         (("PLUGIN", "UNDEFINED"), "undefined symbol: nowhere_to_be_found"),
         (("PLUGIN", "NO_LOGGER"), "SymbolAddress for setLoggerFinder could not be loaded"),
@@ -67,11 +67,11 @@ def test_a_library_without_creators_registers_by_itself(tmp_path: Path) -> None:
         (("PLUGIN", "REGISTRY_CRASH"), "crashed with SIGABRT"),
     ],
 )
-def test_a_bad_plug_in_is_told_of(macros: tuple[str, ...], told: str, tmp_path: Path) -> None:
+def test_a_bad_plug_in_is_reported(macros: tuple[str, ...], reported: str, tmp_path: Path) -> None:
     given, library = asked(tmp_path, *macros)
     with pytest.raises(StageFailure) as caught:
         builder.build(given)
     assert caught.value.reason is Reason.EXTENSION_FAILED
     assert f"extension {library.stem[:12]} cannot be used: " in caught.value.message
-    assert told in caught.value.message
+    assert reported in caught.value.message
     assert not re.search(r"[0-9a-f]{64}|/\w+/", caught.value.message)

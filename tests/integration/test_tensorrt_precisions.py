@@ -70,7 +70,7 @@ def quantise(name: str) -> list[NodeProto]:
 
 
 @pytest.mark.parametrize(
-    ("precision", "capability", "told"),
+    ("precision", "capability", "reported"),
     [
         ("FP32", "7.5", "at multiply (MatMul): Cannot compile operation 'multiply' for Turing" + "|" + FP16),
         ("FP32", "8.6", ""),
@@ -90,9 +90,9 @@ def quantise(name: str) -> list[NodeProto]:
         ("INT8", "8.9", ""),
     ],
 )  # fmt: skip
-def test_precisions(precision: str, capability: str, told: str, tmp_path: Path) -> None:
+def test_precisions(precision: str, capability: str, reported: str, tmp_path: Path) -> None:
     asked = order(tmp_path, model(precision), (), recipe(capability))
-    if not told:
+    if not reported:
         engine = builder.build(asked).engine
         assert engine.nodes_accelerated == engine.nodes_total
         assert engine.compute_capabilities == (capability,)
@@ -100,5 +100,5 @@ def test_precisions(precision: str, capability: str, told: str, tmp_path: Path) 
     with pytest.raises(StageFailure) as caught:
         builder.build(asked)
     assert caught.value.reason is Reason.PRECISION_UNSUPPORTED
-    for part in told.split("|"):
+    for part in reported.split("|"):
         assert part in caught.value.message

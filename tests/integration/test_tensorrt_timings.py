@@ -5,12 +5,14 @@ TensorRT-RTX takes none, so what is kept is its stub's, and what matters is who 
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from enginewright_runtime.engine import timings
+from enginewright_runtime.core.isolation import Call
 from enginewright_runtime.engine.timings import Timings
 from enginewright_runtime.store import Store
 from enginewright_runtime.tensorrt import flavor
+from enginewright_runtime.tensorrt.native import merge_timings
 
 from tests.support.engines import EnginePlace, matmul, recipe
 
@@ -52,13 +54,13 @@ def test_what_another_build_took_meanwhile_is_kept_too(
     store.put_cache(NAME, b"theirs")
     asked = []
 
-    def merge(function: str, doing: str, **given: object) -> None:
-        asked.append((function, [Path(each).read_bytes() for each in given["timings"]]))  # type: ignore[attr-defined]  # of paths
-        Path(str(given["target"])).write_bytes(b"both")
+    def merge(call: Call[..., Any], *, timings: list[Path], target: Path, **_: object) -> None:
+        asked.append((call.function, [each.read_bytes() for each in timings]))
+        target.write_bytes(b"both")
 
-    monkeypatch.setattr(timings, "run_isolated", merge)
+    monkeypatch.setattr(Call, "run", merge)
     mine.give_back(tmp_path / "log")
-    assert asked == [("enginewright_runtime.tensorrt.native:merge_timings", [b"mine", b"theirs"])]
+    assert asked == [(merge_timings, [b"mine", b"theirs"])]
     assert store.get_cache(NAME) == b"both"
     assert [path.name for path in (tmp_path / "work").iterdir()] == ["timing.cache"]
 
@@ -90,16 +92,16 @@ def test_their_loss_is_no_failure(damage: str, tmp_path: Path, store: Store) -> 
     assert not of_build(tmp_path, store).path.exists()
 
 
-def test_a_store_that_fails_is_told_of_in_the_log(
+def test_a_store_that_fails_is_logged(
     tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "store").rmdir()
     mine = of_build(tmp_path, store)
     mine.path.write_bytes(b"mine")
     mine.give_back(tmp_path / "log")
-    told = [record.message for record in caplog.records]
-    assert "building without earlier timings: the store is not there" in told[0]
-    assert "the timings of this build are not kept: the store is not there" in told[1]
+    reported = [record.message for record in caplog.records]
+    assert "building without earlier timings: the store is not there" in reported[0]
+    assert "the timings of this build are not kept: the store is not there" in reported[1]
 
 
 def test_a_library_without_timings_leaves_none(tmp_path: Path) -> None:

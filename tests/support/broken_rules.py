@@ -34,7 +34,7 @@ class Broken:
 
     rule: str
     model: Callable[[], ModelProto]
-    told: str  # part of the message
+    reported: str  # part of the message
     severity: str = "error"
     backend: str = "cpu"
     precision: str | None = None

@@ -18,10 +18,10 @@ from enginewright_runtime.core import limits
 from enginewright_runtime.core.failure import SessionError
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.serve.server.diagnosis import Diagnosis
-from enginewright_runtime.serve.server.plan import Plan
+from enginewright_runtime.serve.server.inference_request import InferenceRequest
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.runner import Runner
-from enginewright_runtime.session.samples import Sample
+from enginewright_runtime.session.samples import GoldenSample
 from enginewright_runtime.session.signature import read_signature
 
 from tests.support.clashing import Clash, Feeds, clashes
@@ -38,13 +38,13 @@ def judged(clash: Clash, backend: str, folder: Path, threads: int) -> dict[str, 
     signature = read_signature(session.get_inputs(), session.get_outputs(), ())
     outputs = list(signature.outputs)
     runner = Runner(session, signature)
-    golden = Sample(
+    golden = GoldenSample(
         "s", clash.good, dict(zip(outputs, runner.run(outputs, clash.good), strict=True))
     )
     try:
         runner.run(outputs, clash.bad)
     except Exception as error:  # noqa: BLE001 - exceptions of ONNX Runtime share no other class
-        plan = Plan(None, {}, (), 0, outputs, (), 0.0)
+        plan = InferenceRequest(None, {}, (), 0, outputs, (), 0.0)
         fault = Diagnosis(runner.run, outputs, [golden], limits.memory()).judge(
             plan, clash.bad, error
         )

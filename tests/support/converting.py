@@ -17,7 +17,7 @@ from enginewright_runtime.graph import graphs
 from enginewright_runtime.graph.shapes import resolve
 from enginewright_runtime.prepare.convert import stage as convert
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.support.broken_models import build, value
@@ -206,8 +206,3 @@ def converted(root: Path, model: ModelProto | Path, wanted: Recipe) -> Outcome:
         assert not list(work.glob("convert-*"))
     left = Converted.pick_up(work)
     return Outcome(report, left, work / left.folder / MODEL_NAME)
-
-
-def nodes_named(model: ModelProto, name: str) -> list[NodeProto]:
-    """Return the nodes of a name."""
-    return [node for node in graphs.walk_nodes(model) if node.name == name]

@@ -14,19 +14,21 @@ from enginewright.contract.execution import (
 )
 from enginewright.contract.manifest import Manifest, NodeCost
 from enginewright.contract.reasons import Reason
-from enginewright.contract.task import Promise, Recipe, ServeTask
-from enginewright.controller.cache import Cache
+from enginewright.contract.task import Promise, ServeTask
+from enginewright.controller.cache import ObjectCache
 from enginewright.controller.loop import LoopMetrics
 from enginewright.controller.metrics import EngineMetrics, ModelCollector
 from enginewright.kube.metrics import RestMetrics
 from enginewright.kube.resources import INFERENCE_MODELS
 from enginewright.plan.engines import Ended
 from enginewright_runtime.serve.server.metrics import Metrics
-from enginewright_runtime.serve.sidecar.findings import OF_EXECUTION, Findings
-from enginewright_runtime.serve.sidecar.golden import Finding
+from enginewright_runtime.serve.sidecar.golden import ProbeResult
 from enginewright_runtime.serve.sidecar.metrics import expose
-from enginewright_runtime.serve.sidecar.settings import Settings
+from enginewright_runtime.serve.sidecar.pod_state import OF_EXECUTION, PodState
+from enginewright_runtime.serve.sidecar.settings import SidecarSettings
 from prometheus_client import CollectorRegistry, generate_latest
+
+from tests.support.manifests import CPU_RECIPE, manifest
 
 GPU, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 NODES = ("conv (Conv)", "act (Relu)", "pool (MaxPool)", "head (Gemm)")
@@ -45,12 +47,12 @@ class ServingPod:
             backend="cuda",
             promise=Promise(policy="Allow"),
         )
-        self._findings = Findings(task, _manifest(), 1, Settings(), time.monotonic)
+        self._findings = PodState(task, _manifest(), 1, SidecarSettings(), time.monotonic)
         self._server = Metrics(MODEL, REVISION)
         self._server.depth = lambda: 2
         for index in range(40):  # enough for a baseline and for what is compared with it
             self._findings.golden(
-                Finding("s0", 0.010, 0.0, compute=0.010, error=1e-6, compared=1), 1.0
+                ProbeResult("s0", 0.010, 0.0, compute=0.010, error=1e-6, compared=1), 1.0
             )
             buckets = (ComputeBucket(elements=64, count=20 * index, seconds=0.2 * index),)
             self._findings.live.add(buckets, time.monotonic())
@@ -63,12 +65,12 @@ class ServingPod:
         server.queue.observe(0.002)
         server.compute.observe(0.010)
         server.out_of_profile += 1
-        findings = self._findings
-        findings.server(live=True, ready=True)
-        findings.execution(self._execution(), OF_EXECUTION)
-        findings.golden(Finding("s0", 0.011, 0.0, compute=0.011, error=1e-6, compared=1), 1.0)
-        findings.answers({200: 1.0})
-        return expose(findings, server.expose())
+        pod_state = self._findings
+        pod_state.server(live=True, ready=True)
+        pod_state.execution(self._execution(), OF_EXECUTION)
+        pod_state.golden(ProbeResult("s0", 0.011, 0.0, compute=0.011, error=1e-6, compared=1), 1.0)
+        pod_state.responses({200: 1.0})
+        return expose(pod_state, server.expose())
 
     def _execution(self) -> Execution:
         lost = self.fallen_back
@@ -97,18 +99,9 @@ class ServingPod:
 
 
 def _manifest() -> Manifest:
-    return Manifest(
-        key="a" * 64,
-        model_digest="d" * 64,
-        recipe=Recipe(backend="cuda", ort_version="1.31.1", max_opset=26, max_ir_version=13),
-        files=(),
-        opset=17,
-        ir_version=9,
+    return manifest(
+        recipe=CPU_RECIPE.model_copy(update={"backend": "cuda"}),
         nodes=len(NODES),
-        inputs=(),
-        outputs=(),
-        golden_source="generated",
-        versions={},
         node_costs=tuple(NodeCost(label=label, count=1, share=0.25) for label in NODES),
     )
 
@@ -118,7 +111,7 @@ class OperatorPod:
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
-        cache = Cache()
+        cache = ObjectCache()
         conditions = [
             {"type": kind, "status": status}
             for kind, status in (

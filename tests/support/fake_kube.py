@@ -3,16 +3,28 @@
 Only for unit tests; the same behaviour is tested on a real API server in tests/apiserver.
 """
 
+import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
+from enginewright.controller.cache import ObjectCache
+from enginewright.controller.events import EventRecorder
 from enginewright.kube.api import JsonObject, Listing
 from enginewright.kube.errors import Conflict, KubeError, NotFound
-from enginewright.kube.resources import Resource, resource_of
+from enginewright.kube.resources import EVENTS, Resource, resource_of
+from enginewright.plan.types import Config, StoreConfig
 
 from tests.support.copies import copied
+
+CONFIG: Final = Config(
+    namespace="system",
+    images={"cpu": "example.com/cpu:1"},
+    image_pull_policy="Always",
+    image_pull_secrets=(),
+    store=StoreConfig("store", "1Gi", "ReadWriteMany", None),
+)
 
 _Key = tuple[Resource, str, str]
 
@@ -152,3 +164,52 @@ def _merge(known: Any, wanted: Any) -> Any:
         merged = {key: _merge(known.get(key), value) for key, value in wanted.items()}
         return {**known, **merged}
     return copied(wanted)
+
+
+class FakeCluster:
+    """An API server in memory, and what a process of the operator has observed of it."""
+
+    def __init__(self) -> None:
+        self.kube = FakeKube()
+        self.restart()
+
+    def restart(self) -> None:
+        """A new process: its memory is gone, the listings bring back what is there."""
+        self.cache = ObjectCache()
+        self.recorder = EventRecorder(self.kube)
+        for (resource, _, _), stored in self.kube.objects.items():
+            self.cache.observe(resource, stored)
+
+    def put(self, obj: Mapping[str, Any]) -> JsonObject:
+        """Have somebody else write `obj` whole, and the watch show it."""
+        stored = self.kube.put(obj)
+        self.cache.observe(resource_of(obj["apiVersion"], obj["kind"]), stored)
+        return stored
+
+    async def events(self) -> list[str]:
+        """Return the reasons of all Events so far."""
+        writer = asyncio.create_task(self.recorder.run())
+        await asyncio.wait_for(self.recorder.drain(), 5)
+        writer.cancel()
+        return [
+            event["reason"] for (kind, _, _), event in self.kube.objects.items() if kind == EVENTS
+        ]
+
+
+def pod_of(job: Mapping[str, Any], status: Mapping[str, Any], **metadata: str) -> JsonObject:
+    """Return a pod as the Job controller makes it, on a node."""
+    known = job["metadata"]
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": known["name"], "uid": known["uid"]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{known['name']}-x",
+            "namespace": known["namespace"],
+            "labels": {**known["labels"], "batch.kubernetes.io/job-name": known["name"]},
+            "ownerReferences": [owner],
+            **metadata,
+        },
+        "spec": {"nodeName": "node-1"},
+        "status": dict(status),
+    }

@@ -14,9 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.e2e.harness import eventually
+from tests.e2e.harness import REPOSITORY, Namespace, eventually, run
 
 CPU_IMAGE = "example.com/enginewright/cpu:1"
 STORE = "enginewright-store"
@@ -29,6 +30,26 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def chart_kubeconfig(system: Namespace, folder: Path, *values: str) -> Path:
+    """Return a kubeconfig with no more rights than the chart grants with these values."""
+    program = str(system.kubeconfig.parent / "bin/helm")
+    chart = str(REPOSITORY / "charts/enginewright")
+    template = ["template", "enginewright", chart, "--namespace", system.name]
+    needed = ("images.operator=o:1", "images.runtime.cpu=c:1")
+    sets = [f"--set={value}" for value in (*needed, *values)]
+    kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+    for each in yaml.safe_load_all(run([program, *template, *sets])):
+        if each and each["kind"] in kinds:
+            place = each["metadata"].get("namespace", "default")
+            Namespace(place, system.kubeconfig).apply(each)
+    token = system.kubectl("create", "token", "enginewright").strip()
+    document = yaml.safe_load(system.kubeconfig.read_text())
+    document["users"][0]["user"] = {"token": token}
+    limited = folder / "kubeconfig"
+    limited.write_text(yaml.safe_dump(document))
+    return limited
 
 
 class OperatorProcess:
@@ -94,7 +115,9 @@ class OperatorProcess:
 
     def wait_standby(self) -> Self:
         """Wait until everything is listed and another one is known to lead."""
-        eventually(lambda: self._is_ready and "stands by" in self.log, 30, "standby", interval=0.05)
+        eventually(
+            lambda: self._is_ready and "standing by" in self.log, 30, "standby", interval=0.05
+        )
         return self
 
     def wait_relisted(self) -> Self:

@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 
 from enginewright.contract.execution import PlacementFacts
-from enginewright.contract.manifest import EngineInfo, Manifest, NodeCost, Partition
-from enginewright.contract.task import EngineRecipe, Recipe
+from enginewright.contract.manifest import Manifest, NodeCost, Partition
+
+from tests.support.manifests import CPU_RECIPE, engine_info
+from tests.support.manifests import manifest as smallest
 
 TENSORRT = "TensorrtExecutionProvider"
 CPU = "CPUExecutionProvider"
-RECIPE = Recipe(backend="tensorrt", ort_version="1.31.1", max_opset=26, max_ir_version=13)
+RECIPE = CPU_RECIPE.model_copy(update={"backend": "tensorrt"})
 
 
 def manifest(
@@ -18,35 +20,17 @@ def manifest(
     nodes: int = 10,
 ) -> Manifest:
     """Return a prepared model's manifest, or with partitions an engine's."""
-    engine = EngineInfo(
-        recipe=EngineRecipe(
-            backend="tensorrt", backend_version="10.9", ort_version="1.31.1", accelerator_class="l4"
-        ),
-        prepared_key="p",
-        file="model.engine",
-        sha256="0" * 64,
-        size_bytes=1,
-        compute_capabilities=("8.9",),
+    engine = engine_info(
         partitions=tuple(
             Partition(context_node=name, nodes=tuple(labels))
             for name, labels in (partitions or {}).items()
         ),
         nodes_total=nodes,
         nodes_accelerated=nodes,
-        build_seconds=1.0,
     )
-    return Manifest(
-        key="k",
-        model_digest="d",
+    return smallest(
         recipe=RECIPE,
-        files=(),
-        opset=17,
-        ir_version=9,
         nodes=nodes,
-        inputs=(),
-        outputs=(),
-        golden_source="generated",
-        versions={},
         node_costs=tuple(NodeCost(label=name, count=n, share=share) for name, n, share in costs),
         shape_nodes=tuple(shape),
         engine=engine if partitions is not None else None,

@@ -9,24 +9,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from enginewright.contract.images import ImageFacts
 from enginewright_cli.preflight import options, targets
-from enginewright_cli.preflight.request import Request
+from enginewright_cli.preflight.request import PreflightRequest
 from onnx import ModelProto
+
+from tests.support.plan_world import image_facts
 
 SECONDS = 110.0
 COMMAND = (sys.executable, "-m", "enginewright_cli")
-HELD = ImageFacts(
-    variant="cpu",
-    ort_distribution="onnxruntime",
-    ort_version="1.31.1",
-    max_opset=26,
-    max_ir_version=13,
-    providers=("CPUExecutionProvider",),
-    backends={"cpu": "1.31.1"},
-    onnx_version="1.23.2",
-    runtime_version="0.1.0",
-)
+HELD = image_facts("cpu")
 
 
 class Desk:
@@ -71,15 +62,15 @@ class Desk:
         """Run it to its end, which leaves nothing behind and shows no traceback."""
         process = self.start(*arguments, **options)
         try:
-            out, words = process.communicate(timeout=SECONDS)
+            out, wording = process.communicate(timeout=SECONDS)
         finally:
             process.kill()
-        done = subprocess.CompletedProcess(process.args, process.returncode, out, words)
-        assert "Traceback" not in f"{out}{words}", words
+        done = subprocess.CompletedProcess(process.args, process.returncode, out, wording)
+        assert "Traceback" not in f"{out}{wording}", wording
         self.check_clean()
         return done
 
-    def told(self, *arguments: str | Path, **options: Any) -> tuple[int, dict[str, Any]]:
+    def run_json(self, *arguments: str | Path, **options: Any) -> tuple[int, dict[str, Any]]:
         """Run it and read its JSON."""
         done = self.run("--json", *arguments, **options)
         assert done.stdout, done.stderr
@@ -104,8 +95,8 @@ class Desk:
                 if mark in (entry / "environ").read_bytes():
                     line = (entry / "cmdline").read_bytes()
                     if line:  # else it is a zombie
-                        words = line.replace(b"\0", b" ").decode()
-                        found.append((int(entry.name), words))
+                        wording = line.replace(b"\0", b" ").decode()
+                        found.append((int(entry.name), wording))
             except OSError:
                 continue
         return found
@@ -130,9 +121,9 @@ def until(check: Callable[[], object], what: str, seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
-def asked(source: str | Path, *names: str) -> Request:
+def asked(source: str | Path, *names: str) -> PreflightRequest:
     """Return what is asked of a model with no further options."""
-    return Request(
+    return PreflightRequest(
         source=str(source),
         targets=tuple(map(targets.parse, names)),
         recipe=options.recipe(HELD),

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,11 @@ from typing import Any
 
 import onnx
 from enginewright.contract.images import ImageFacts
-from enginewright.contract.report import HERALD_LIMIT, StageReport, read_herald
+from enginewright.contract.report import (
+    TERMINATION_MESSAGE_LIMIT,
+    StageReport,
+    read_termination_message,
+)
 from enginewright.contract.task import (
     PREPARE_STAGES,
     PrepareTask,
@@ -23,36 +28,52 @@ from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.runner import run_stage
 from enginewright_runtime.stages import prepare_stage
 
+from tests.support.forked import Forked
+
 STAGE_SECONDS = 200.0
 LIMITS = {"1.31.1": (26, 13), "1.24.1": (25, 13)}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one stage has told, to each of its readers."""
+    """What one stage reported, to each of its readers."""
 
     code: int
-    report: StageReport  # the herald
+    report: StageReport
     full: dict[str, Any] | None  # the report in the store
     log: str
 
     @property
     def message(self) -> str:
-        """Return the herald's message."""
-        return self.report.message
+        """Return its message, as people read it."""
+        return self.report.outcome
 
 
 class Workplace:
     """One pod's folders under `root`, and the environment that the command runs in."""
 
     def __init__(
-        self, root: Path, python: Path | str = sys.executable, *, in_process: bool = False
+        self,
+        root: Path,
+        python: Path | str = sys.executable,
+        *,
+        in_process: bool = False,
+        fresh: bool = False,
     ) -> None:
+        """Make the folders.
+
+        Args:
+            root: of all of them.
+            python: interpreter of the image.
+            in_process: stages have no process of their own, so that tests can change what they use.
+            fresh: stages start Python themselves, as in a container, instead of being forked.
+        """
         self.root = root
-        self.in_process = in_process  # stages without a process of their own, which is quicker
+        self.in_process = in_process
+        self.fresh = fresh
         self.python = str(python)
         for name in ("work", "store", "source", "samples", "dev", "tmp"):
-            (root / name).mkdir()
+            (root / name).mkdir(exist_ok=True)
 
     def put(self, name: str, content: onnx.ModelProto | Path | bytes) -> str:
         """Put a file on the claim; return its address."""
@@ -136,13 +157,7 @@ class Workplace:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ
-            | {
-                "ENGINEWRIGHT_ROOT": str(self.root),
-                "ENGINEWRIGHT_TASK": task,
-                "TMPDIR": str(self.root / "tmp"),
-                **environment,
-            },
+            env=self._environment(task) | environment,
         )
 
     def leftovers(self) -> list[str]:
@@ -158,16 +173,44 @@ class Workplace:
 
     def _run(self, arguments: Sequence[str], task: str) -> Outcome:
         self._termination_log().unlink(missing_ok=True)
-        process = self.start(arguments, task)
-        _, log = process.communicate(timeout=STAGE_SECONDS)
+        if self.fresh:
+            process = self.start(arguments, task)
+            _, log = process.communicate(timeout=STAGE_SECONDS)
+            code = process.returncode
+        else:
+            code, log = self._fork(arguments, task)
         assert "Traceback" not in log
-        return self._outcome(process.returncode, log)
+        return self._outcome(code, log)
+
+    def _fork(self, arguments: Sequence[str], task: str) -> tuple[int, str]:
+        main = "enginewright_runtime.__main__:main"
+        with tempfile.TemporaryFile("w+") as output:
+            process = Forked(
+                self.python,
+                main,
+                list(arguments),
+                output=output.fileno(),
+                environment=self._environment(task),
+            )
+            try:
+                code = process.wait(STAGE_SECONDS)
+            finally:
+                process.close()
+            output.seek(0)
+            return code, output.read()
+
+    def _environment(self, task: str) -> dict[str, str]:
+        return os.environ | {
+            "ENGINEWRIGHT_ROOT": str(self.root),
+            "ENGINEWRIGHT_TASK": task,
+            "TMPDIR": str(self.root / "tmp"),
+        }
 
     def _outcome(self, code: int, log: str) -> Outcome:
-        herald = self._termination_log().read_bytes()
-        report = read_herald(herald.decode())
+        termination_message = self._termination_log().read_bytes()
+        report = read_termination_message(termination_message.decode())
         assert report is not None, log
-        assert len(herald) <= HERALD_LIMIT
+        assert len(termination_message) <= TERMINATION_MESSAGE_LIMIT
         assert not self.leftovers(), self.leftovers()
         path = self.root / "store/reports/job-1" / f"{report.stage}.json"
         full = json.loads(path.read_text()) if path.exists() else None

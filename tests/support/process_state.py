@@ -14,8 +14,9 @@ def process_state() -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in ("enginewright", "enginewright.kube")]
     levels = [logger.level for logger in loggers]
     yield
-    for name in os.environ.keys() - environment.keys():
-        del os.environ[name]
-    os.environ.update(environment)
+    if os.environ != environment:
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        os.environ.update(environment)
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)

@@ -10,7 +10,7 @@ import pytest
 from enginewright_runtime.session import processor
 
 WITHOUT_VNNI = "Haswell"  # AVX2 and no more, as qemu's TCG implements it
-PATIENCE = 900.0  # seconds; emulation is 10 to 30 times slower, and other load may slow it more
+TIMEOUT = 900.0  # seconds; emulation is 10 to 30 times slower, and other load may slow it more
 
 needs_exact_products = pytest.mark.skipif(
     not processor.read().exact_products,
@@ -29,7 +29,7 @@ def without_vnni(*options: str, python: str = sys.executable) -> list[str]:
 def _emulator() -> str:
     """Return the path of qemu-x86_64, installed where it is missing."""
     command = [str(Path(__file__).parents[2] / "hack/qemu-user")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

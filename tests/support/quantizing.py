@@ -24,10 +24,14 @@ from enginewright_runtime.engine import builder
 from enginewright_runtime.engine.builder import Built
 from enginewright_runtime.graph import graphs
 from enginewright_runtime.prepare.quantize import dynamic, observing, static
-from enginewright_runtime.prepare.quantize import stage as quantize
+from enginewright_runtime.prepare.quantize import stage as quantize_stage
 from enginewright_runtime.prepare.quantize.forms import Form, dynamic_form
-from enginewright_runtime.prepare.quantize.making import Made, Order, make
-from enginewright_runtime.prepare.quantize.subject import Subject
+from enginewright_runtime.prepare.quantize.quantizer import (
+    QuantizationRequest,
+    QuantizedModel,
+    quantize,
+)
+from enginewright_runtime.prepare.quantize.subject import SourceModel
 from enginewright_runtime.prepare.quantize.tensors import Sink
 from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS
 from enginewright_runtime.session.arrays import write_arrays
@@ -188,12 +192,12 @@ def cosine(first: Array, second: Array) -> float:
     return float(one @ other / np.sqrt((one @ one) * (other @ other)))
 
 
-def subject(root: Path, model: ModelProto, opset: int | None = None) -> Subject:
+def subject(root: Path, model: ModelProto, opset: int | None = None) -> SourceModel:
     """Return a model as the precision package takes it."""
     folder = root / "subject"
     folder.mkdir(exist_ok=True)
     onnx.save_model(model, folder / MODEL_NAME)
-    return Subject.load(folder / MODEL_NAME, opset)
+    return SourceModel.load(folder / MODEL_NAME, opset)
 
 
 def recipe(backend: str = "cpu", **changes: Any) -> Recipe:
@@ -224,23 +228,23 @@ class Work:
     def run(self) -> StageReport:
         """Run the stage."""
         task = PrepareTask(job="job-1", source_uri="pvc://models/m.onnx", recipe=self.recipe)
-        return quantize.run(task, Paths.under(self.folder.parent))
+        return quantize_stage.run(task, Paths.under(self.folder.parent))
 
-    def make(self, precision: str) -> Made:
+    def make(self, precision: str) -> QuantizedModel:
         """Make a model of a precision, in this process."""
         calibration = self.folder / CALIBRATION_FOLDER
         converted = Converted.pick_up(self.folder)
-        order = Order(
+        request = QuantizationRequest(
             precision=precision,
-            source=str(self.folder / MODEL_FOLDER / MODEL_NAME),
-            golden=str(self.folder / GOLDEN_FOLDER),
-            calibration=str(calibration) if calibration.is_dir() else None,
+            source=self.folder / MODEL_FOLDER / MODEL_NAME,
+            golden=self.folder / GOLDEN_FOLDER,
+            calibration=calibration if calibration.is_dir() else None,
             inputs=converted.inputs,
             recipe=self.recipe,
-            out=str(self.folder / "out"),
-            progress=str(self.folder / "progress"),
+            out=self.folder / "out",
+            progress=self.folder / "progress",
         )
-        return Made.model_validate(make(order=order.model_dump(mode="json")))
+        return quantize(request)
 
     @property
     def quantized(self) -> Quantized:

@@ -25,33 +25,15 @@ from enginewright_runtime.serve.probe_token import HEADER, read_or_create
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.support.forked import end, pod_process
+
 OPSET = 17
 IR_VERSION = 9
 START_SECONDS = 60.0
 Feeds = dict[str, NDArray[Any]]
 
-_PROGRAM = """
-import json, sys
-from pathlib import Path
-arguments = json.loads(sys.argv[1])
-exec(arguments["before"])
-from enginewright.contract.task import ServeTask
-from enginewright_runtime.core import logs
-from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.serve.server.main import run
-from enginewright_runtime.serve.server.settings import Settings
-logs.configure("serve")
-sys.exit(run(
-    ServeTask.model_validate(arguments["task"]),
-    Paths.under(Path(arguments["root"])),
-    port=arguments["port"],
-    settings=Settings(**arguments["settings"]),
-))
-"""
-
-
 # For `Server(before=...)`. What ONNX Runtime does by itself when a provider fails in the middle of a
-# run: it makes the session anew on the CPU. SIGUSR1 makes it do so here.
+# run: it makes the session again on the CPU. SIGUSR1 makes it do so here.
 REPLACES_SESSION = """
 import signal, threading
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # of all threads that are yet to start
@@ -337,11 +319,13 @@ class Server:
         port: int | None = None,
         python: str | Path = sys.executable,
         before: str = "",
-        patience: float = START_SECONDS,
+        fresh: bool = False,
+        start_seconds: float = START_SECONDS,
         **settings: float,
     ) -> None:
+        """Start it; `fresh`: with a Python of its own, as in a container, instead of forked."""
         self.root = root
-        self._patience = patience
+        self._start_seconds = start_seconds
         self.port = port or free_port()
         self.task = task
         arguments = {
@@ -351,13 +335,8 @@ class Server:
             "settings": settings,
             "before": before,
         }
-        self._log = (root / "server.log").open("wb")
-        self.process = subprocess.Popen(
-            [python, "-c", _PROGRAM, json.dumps(arguments)],
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
-        )
+        log = root / "server.log"
+        self.process = pod_process("serve", arguments, python=python, log=log, fresh=fresh)
 
     def __enter__(self) -> Self:
         try:
@@ -372,10 +351,7 @@ class Server:
 
     def stop(self) -> None:
         """Kill the process if it still runs."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(10)
-        self._log.close()
+        end(self.process)
 
     def log(self) -> str:
         """Return what the server has logged."""
@@ -391,10 +367,10 @@ class Server:
 
     def wait_until_ready(self) -> None:
         """Poll readiness; fail with the log when the process ends."""
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._start_seconds
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
-                raise AssertionError(f"ended with {self.process.returncode}: {self.log()}")
+                raise AssertionError(f"ended with {self.process.poll()}: {self.log()}")
             try:
                 if self.get("/v2/health/ready").status == 200:
                     return

@@ -3,9 +3,7 @@
 import contextlib
 import http.client
 import json
-import os
 import resource
-import subprocess
 import sys
 import threading
 import time
@@ -23,28 +21,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from typing_extensions import override
 
+from tests.support.forked import end, pod_process
 from tests.support.preparing import Workplace
 from tests.support.serving import Answer, Feeds, Wire, free_port, write_artifact
 
 READY_SECONDS = 30.0
-_PROGRAM = """
-import json, sys
-from pathlib import Path
-from enginewright.contract.task import ServeTask
-from enginewright_runtime.core import logs
-from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.serve.sidecar.main import run
-from enginewright_runtime.serve.sidecar.settings import Settings
-logs.configure("sidecar")
-arguments = json.loads(sys.argv[1])
-sys.exit(run(
-    ServeTask.model_validate(arguments["task"]),
-    Paths.under(Path(arguments["root"])),
-    port=arguments["port"],
-    server_port=arguments["server_port"],
-    settings=Settings(**arguments["settings"]),
-))
-"""
 
 
 def artifact(root: Path, model: onnx.ModelProto, samples: Sequence[Feeds]) -> ServeTask:
@@ -72,7 +53,7 @@ def _specs(values: Any) -> tuple[TensorSpec, ...]:
 
 
 def change_manifest(root: Path, **fields: Any) -> Manifest:
-    """Write the artefact's manifest anew with other values."""
+    """Write the artefact's manifest again with other values."""
     path = root / "artifact" / MANIFEST_NAME
     manifest = Manifest.model_validate_json(path.read_bytes()).model_copy(update=fields)
     path.write_text(manifest.to_json())
@@ -89,7 +70,7 @@ def prepared(
 ) -> ServeTask:
     """Prepare `model` with the real stages and fetch the artefact; return the task to serve it."""
     root.mkdir(exist_ok=True)
-    place = Workplace(root, python or sys.executable)
+    place = Workplace(root, python or sys.executable, in_process=python is None)
     uri = place.put("model.onnx", model)
     name, outcome = place.prepare(place.task(uri, backend=backend, shapes=shapes))
     assert outcome.code == 0, f"{name}: {outcome.message}"
@@ -116,9 +97,10 @@ class Sidecar:
         *,
         python: str | Path = sys.executable,
         pace: float = 1.0,
+        fresh: bool = False,
         **settings: float,
     ) -> None:
-        """Start it; `pace` multiplies the intervals of the checks."""
+        """Start it; `pace` multiplies the intervals of the checks, `fresh` is as for servers."""
         self.root = root
         self.port = free_port()
         intervals = {check: seconds * pace for check, seconds in INTERVALS.items()}
@@ -129,13 +111,8 @@ class Sidecar:
             "server_port": server_port,
             "settings": {"intervals": intervals, **settings},
         }
-        self._log = (root / "sidecar.log").open("wb")
-        self.process = subprocess.Popen(
-            [python, "-c", _PROGRAM, json.dumps(arguments)],
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
-        )
+        log = root / "sidecar.log"
+        self.process = pod_process("watch", arguments, python=python, log=log, fresh=fresh)
 
     def __enter__(self) -> Self:
         try:
@@ -151,10 +128,7 @@ class Sidecar:
 
     def stop(self) -> None:
         """Kill the process if it still runs."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(10)
-        self._log.close()
+        end(self.process)
 
     def bound_memory(self, limit: int) -> None:
         """Let the process have as much private memory as a container with `limit` bytes leaves it.
@@ -215,7 +189,7 @@ class Sidecar:
         began = time.monotonic()
         while time.monotonic() < began + seconds:
             if self.process.poll() is not None:
-                raise AssertionError(f"ended with {self.process.returncode}: {self.log()}")
+                raise AssertionError(f"ended with {self.process.poll()}: {self.log()}")
             with contextlib.suppress(OSError):
                 if holds():
                     return time.monotonic() - began
@@ -242,7 +216,7 @@ class Proxy:
         self.refusing: dict[str, int] = {}  # answered by a status: the end of a path
         self.saying: bytes | None = None  # to everything, with 200
         self.asked: list[bytes] = []  # the last 8 bytes of each inference's body
-        self.execution: Callable[[dict[str, Any]], dict[str, Any]] = lambda told: told
+        self.execution: Callable[[dict[str, Any]], dict[str, Any]] = lambda reported: reported
         self.metrics: Callable[[str], str] = lambda text: text
         # of an inference that was answered by 200: headers and body
         self.inference: Callable[[tuple[dict[str, str], bytes]], tuple[dict[str, str], bytes]] = (
@@ -303,8 +277,8 @@ class Proxy:
     def _answer(
         self, request: BaseHTTPRequestHandler, body: bytes
     ) -> tuple[int, list[tuple[str, str]], bytes]:
-        for end, status in self.refusing.items():
-            if request.path.endswith(end):
+        for suffix, status in self.refusing.items():
+            if request.path.endswith(suffix):
                 return status, [], b"{}"
         inference = request.path.endswith("/infer")
         port = self.inference_port if inference and self.inference_port else self.server_port

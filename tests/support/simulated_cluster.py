@@ -65,13 +65,13 @@ def place_pod(namespace: Namespace, pod: str, node: str = "node-1") -> None:
     namespace.kubectl("create", "--raw", path, "--filename", "-", stdin=json.dumps(binding))
 
 
-def refuse_pod(namespace: Namespace, pod: str, words: str) -> None:
+def refuse_pod(namespace: Namespace, pod: str, wording: str) -> None:
     """Say why no node takes a pod, as the scheduler does."""
     condition = {
         "type": "PodScheduled",
         "status": "False",
         "reason": "Unschedulable",
-        "message": words,
+        "message": wording,
     }
     _set_status(namespace, "pod", pod, {"phase": "Pending", "conditions": [condition]})
 
@@ -83,23 +83,27 @@ def run_stages(
     running: str | None = None,
     stages: tuple[str, ...] = PREPARE_STAGES,
 ) -> None:
-    """Set the status of a Job's pod: stages that have ended with their heralds, one that runs.
+    """Set the status of a Job's pod: stages that have ended with their reports, one that runs.
 
-    A herald with `"ok": false` ends its stage with the exit code of its reason.
+    A report with `"ok": false` ends its stage with the exit code of its reason.
     """
     statuses = []
     for stage in stages:
         if stage in ended:
-            herald = ended[stage]
-            code = 0 if herald["ok"] else int(exit_code(Reason(herald["reason"])))
-            message = json.dumps({"stage": stage, **herald})
+            termination_message = ended[stage]
+            code = (
+                0
+                if termination_message["ok"]
+                else int(exit_code(Reason(termination_message["reason"])))
+            )
+            message = json.dumps({"stage": stage, **termination_message})
             state = {"terminated": {"exitCode": code, "message": message, "finishedAt": _now()}}
         elif stage == running:
             state = {"running": {"startedAt": _now()}}
         else:
             state = {"waiting": {"reason": "PodInitializing"}}
         statuses.append(_container_status(stage, state))
-    failed = any(not herald["ok"] for herald in ended.values())
+    failed = any(not termination_message["ok"] for termination_message in ended.values())
     done = len(ended) == len(stages)
     phase = "Failed" if failed else "Succeeded" if done else "Pending"
     status = {

@@ -4,28 +4,16 @@ import sys
 from pathlib import Path
 
 from enginewright.contract.manifest import ArtifactFile, Manifest
-from enginewright.contract.task import Recipe
 from enginewright_runtime.store import Store
+
+from tests.support.manifests import manifest as smallest
 
 FILES = ("model/model.onnx", "golden/inputs.npz", "golden/outputs.npz")
 
 
 def manifest(key: str, files: tuple[ArtifactFile, ...]) -> Manifest:
     """Return a manifest of `files`."""
-    return Manifest(
-        key=key,
-        model_digest="0" * 64,
-        recipe=Recipe(backend="cpu", ort_version="1.31.1", max_opset=26, max_ir_version=13),
-        model=FILES[0],
-        files=files,
-        opset=17,
-        ir_version=9,
-        nodes=1,
-        inputs=(),
-        outputs=(),
-        golden_source="generated",
-        versions={},
-    )
+    return smallest(key=key, model=FILES[0], files=files)
 
 
 def publish(root: Path, key: str, folder: Path) -> bool:

@@ -1,13 +1,19 @@
-"""The unit layer is pure: tests/support/purity.py refuses what starts something."""
+"""The unit layer is pure: tests/support/purity.py refuses what starts something, and nothing waits: time is virtual."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.support import purity
 from tests.support.process_state import process_state  # noqa: F401
+from tests.support.virtual_time import VirtualLoop
 
 purity.install()
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"virtual": VirtualLoop}
 
 
 @pytest.hookimpl(wrapper=True)

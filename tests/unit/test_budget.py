@@ -19,7 +19,7 @@ from tests.support.placements import TENSORRT, facts, manifest
 
 def published(total: int, elsewhere: int, compute: float | None) -> PublishedEngine:
     """Return what an engine Job tells, as it comes out of the pod's status."""
-    told = PublishedEngine(
+    reported = PublishedEngine(
         key="k",
         sha256="0" * 64,
         size_bytes=1,
@@ -29,7 +29,7 @@ def published(total: int, elsewhere: int, compute: float | None) -> PublishedEng
         nodes_accelerated=total - elsewhere,
         compute_share_elsewhere=compute,
     )
-    return PublishedEngine.model_validate_json(told.to_json())
+    return PublishedEngine.model_validate_json(reported.to_json())
 
 
 @given(
@@ -90,8 +90,8 @@ def test_time_is_judged_by_more_than_thousandths(
     promise = Promise(policy="Budget", max_compute_share=share(percent))
     before = _judge(engine_facts(published(100, 1, compute)), promise, "l4")
     assert (before is None) is kept
-    told = None if compute is None else billionths(compute)
-    assert (excess(promise, 100, 1, told) is None) is kept
+    reported = None if compute is None else billionths(compute)
+    assert (excess(promise, 100, 1, reported) is None) is kept
 
 
 def test_engines_of_earlier_versions_are_judged_by_what_was_kept_of_them() -> None:

@@ -7,19 +7,21 @@ from enginewright.contract.keys import prepared_key
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import ENGINE_STAGES, PREPARE_STAGES
 from enginewright.plan.resolve import Target, resolve
+from enginewright_cli.plan.cluster_state import ClusterState, facts, live_model
 from enginewright_cli.plan.forecast import forecast
-from enginewright_cli.plan.foreseen import (
+from enginewright_cli.plan.manifest import Applied
+from enginewright_cli.plan.result import (
     ClassPlan,
     Difference,
     Forecast,
     Forecasts,
+    PlanStep,
     Refusal,
-    Step,
 )
-from enginewright_cli.plan.manifest import Applied
-from enginewright_cli.plan.surroundings import Surroundings, facts, live_model
+from enginewright_cli.preflight.schema import descriptions
 
-from tests.support.plan_world import DIGEST, GPU_IMAGE, MODEL, NAMESPACE, World, published
+from tests.support.plan_world import DIGEST, GPU_IMAGE, MODEL, World, published
+from tests.support.simulation import NAMESPACE
 
 API = "enginewright.dev/v1alpha1"
 ENGINE = "InferenceEngine"
@@ -36,7 +38,7 @@ def manifest(spec: dict[str, Any], name: str = MODEL) -> dict[str, Any]:
     }
 
 
-def around(world: World, *, exists: bool) -> Surroundings:
+def around(world: World, *, exists: bool) -> ClusterState:
     """Return what a cluster like this world would be gathered as."""
     config, store = world.config, world.config.store
     objects: list[dict[str, Any]] = [*world.objects.values(), *world.nodes]
@@ -49,7 +51,7 @@ def around(world: World, *, exists: bool) -> Surroundings:
         live = manifest(world.spec)
         live["metadata"] |= metadata
         objects.append({**live, "status": world.status})
-    return Surroundings(
+    return ClusterState(
         namespace=config.namespace,
         config={
             "images": dict(config.images),
@@ -62,7 +64,9 @@ def around(world: World, *, exists: bool) -> Surroundings:
     )
 
 
-def foreseen(world: World, spec: dict[str, Any] | None = None, *, exists: bool = True) -> Forecast:
+def forecast_of(
+    world: World, spec: dict[str, Any] | None = None, *, exists: bool = True
+) -> Forecast:
     """Return what applying a spec, the world's own if none is given, would do."""
     known = around(world, exists=exists)
     applied = Applied(manifest(world.spec if spec is None else spec), ())
@@ -70,7 +74,7 @@ def foreseen(world: World, spec: dict[str, Any] | None = None, *, exists: bool =
     return forecast(found, live_model(known, NAMESPACE, MODEL), nodes_known=True)
 
 
-def steps(found: Forecast, kind: str) -> list[Step]:
+def steps(found: Forecast, kind: str) -> list[PlanStep]:
     return [each for each in found.steps if each.kind == kind]
 
 
@@ -92,7 +96,7 @@ def serving(**spec: Any) -> World:
 
 def test_a_new_model_and_the_jobs_that_are_then_made() -> None:
     world = World(replicas=2)
-    found = foreseen(world, exists=False)
+    found = forecast_of(world, exists=False)
     assert (found.exists, found.verdict) == (False, "changes")
     assert actions(found) == ["make PersistentVolumeClaim", "make Job", "make Deployment"]
     (job,) = steps(found, "Job")
@@ -109,7 +113,7 @@ def test_a_new_model_and_the_jobs_that_are_then_made() -> None:
 
 def test_with_a_digest_keys_and_revision_are_known_beforehand() -> None:
     world = World(source=PINNED)
-    found = foreseen(world, exists=False)
+    found = forecast_of(world, exists=False)
     (job,) = steps(found, "Job")
     assert job.key == key_of(world)
     world.settle().job_succeeds(published(str(job.key)))
@@ -119,13 +123,13 @@ def test_with_a_digest_keys_and_revision_are_known_beforehand() -> None:
 
 def test_data_that_may_change_leaves_the_key_open() -> None:
     samples = {"samples": {"uri": "https://models.example/samples.npz"}}
-    found = foreseen(World(source=PINNED, parity=samples), exists=False)
+    found = forecast_of(World(source=PINNED, parity=samples), exists=False)
     assert steps(found, "Job")[0].key is None
     assert found.revision is None
 
 
 def test_nothing_changes_where_all_of_it_serves() -> None:
-    found = foreseen(serving())
+    found = forecast_of(serving())
     assert found.verdict == "unchanged"
     assert actions(found) == ["reuse Prepared", "keep Deployment"]
     assert (found.spec, found.rollout) == ((), ())
@@ -134,7 +138,7 @@ def test_nothing_changes_where_all_of_it_serves() -> None:
 
 def test_more_replicas_are_no_new_revision() -> None:
     world = serving()
-    found = foreseen(world, {**world.spec, "replicas": 3})
+    found = forecast_of(world, {**world.spec, "replicas": 3})
     assert found.verdict == "changes"
     assert actions(found) == ["reuse Prepared", "change Deployment"]
     assert steps(found, "Deployment")[0].message == "1 → 3 pods"
@@ -147,7 +151,7 @@ def test_more_replicas_are_no_new_revision() -> None:
 def test_another_opset_is_another_prepared_model_and_revision() -> None:
     world = serving()
     spec = {**world.spec, "targetOpset": 18, "rollout": {"strategy": "Recreate"}}
-    found = foreseen(world, spec)
+    found = forecast_of(world, spec)
     assert actions(found) == ["make Job", "change Deployment"]
     assert {each.field for each in found.spec} == {"spec.targetOpset", "spec.rollout.strategy"}
     assert {each.field for each in found.rollout} == {"prepared model"}
@@ -162,37 +166,37 @@ def test_another_opset_is_another_prepared_model_and_revision() -> None:
 
 def test_a_paused_rollout_holds_what_serves() -> None:
     world = serving()
-    found = foreseen(world, {**world.spec, "targetOpset": 18, "rollout": {"paused": True}})
+    found = forecast_of(world, {**world.spec, "targetOpset": 18, "rollout": {"paused": True}})
     assert actions(found) == ["make Job", "keep Deployment"]
     assert "paused holds" in steps(found, "Deployment")[0].message
     new = World(source=PINNED, rollout={"paused": True})
-    assert actions(foreseen(new, exists=False))[-1] == "wait Deployment"
+    assert actions(forecast_of(new, exists=False))[-1] == "wait Deployment"
 
 
 def test_a_job_that_runs_is_waited_for() -> None:
     world = World().settle().stage_runs("golden")
-    found = foreseen(world)
+    found = forecast_of(world)
     (job,) = steps(found, "Job")
     assert (job.action, job.message) == ("wait", "golden (4/6)")
     assert found.verdict == "changes"
-    edited = foreseen(world, {**world.spec, "targetOpset": 18})
+    edited = forecast_of(world, {**world.spec, "targetOpset": 18})
     assert "delete Job" in actions(edited)
 
 
-def test_a_failure_that_lasts_is_told_again() -> None:
+def test_a_failure_that_lasts_is_reported_again() -> None:
     world = World().settle().job_fails(Reason.INVALID_MODEL, message="no graph")
-    found = foreseen(world)
+    found = forecast_of(world)
     assert found.verdict == "refused"
     assert [(each.reason, each.message) for each in found.refusals] == [
         ("InvalidModel", "no graph")
     ]
     assert actions(found)[-1] == "refuse Job"
-    assert foreseen(world, {**world.spec, "targetOpset": 18}).verdict == "changes"
+    assert forecast_of(world, {**world.spec, "targetOpset": 18}).verdict == "changes"
 
 
 def test_an_engine_on_a_device_is_looked_for_first() -> None:
     world = World(source=PINNED).has_gpus(aheadOfTime=False)
-    found = foreseen(world, exists=False)
+    found = forecast_of(world, exists=False)
     assert actions(found)[2:] == [
         "make InferenceEngine",
         "make Job",
@@ -213,18 +217,18 @@ def test_an_engine_on_a_device_is_looked_for_first() -> None:
 
 def test_an_engine_ahead_of_time_takes_no_device_and_is_made_once() -> None:
     world = World(source=PINNED).has_gpus()
-    first = foreseen(world, exists=False)
+    first = forecast_of(world, exists=False)
     job = steps(first, "Job")[-1]
     assert (job.stages, job.message) == (ENGINE_STAGES, "takes no device")
     world.settle().job_succeeds(published(str(steps(first, "Job")[0].key)))
-    assert [each.action for each in steps(foreseen(world), "InferenceEngine")] == ["wait"]
+    assert [each.action for each in steps(forecast_of(world), "InferenceEngine")] == ["wait"]
     world.engine_built()
-    other = foreseen(world, {**world.spec, "replicas": 4})
+    other = forecast_of(world, {**world.spec, "replicas": 4})
     assert [each.action for each in steps(other, "InferenceEngine")] == ["reuse"]
 
 
 def test_without_a_digest_engines_have_no_names_yet() -> None:
-    found = foreseen(World().has_gpus(), exists=False)
+    found = forecast_of(World().has_gpus(), exists=False)
     (engine,) = steps(found, "InferenceEngine")
     assert (engine.name, engine.key, engine.class_name) == (None, None, "l4")
     assert found.revision is None
@@ -233,25 +237,25 @@ def test_without_a_digest_engines_have_no_names_yet() -> None:
 def test_an_engine_that_breaks_the_promise_is_refused() -> None:
     world = World(source=PINNED).has_gpus().settle()
     world.job_succeeds(published(key_of(world))).engine_built(accelerated=100, elsewhere=["a (If)"])
-    found = foreseen(world)
+    found = forecast_of(world)
     assert found.verdict == "refused"
     assert found.refusals[0].reason == "NodeFallback"
     assert "a (If)" in found.refusals[0].message
     assert not steps(found, "Deployment")
     fallback = {"policy": "Budget", "maxNodeShare": "5%"}
-    assert foreseen(world, {**world.spec, "fallback": fallback}).verdict == "changes"
+    assert forecast_of(world, {**world.spec, "fallback": fallback}).verdict == "changes"
 
 
 def test_an_engine_that_cannot_be_built_is_refused() -> None:
     world = World(source=PINNED).has_gpus().settle()
     world.job_succeeds(published(key_of(world))).engine_fails(Reason.BUILD_FAILED)
-    found = foreseen(world)
+    found = forecast_of(world)
     assert (found.verdict, found.refusals[0].reason) == ("refused", "BuildFailed")
     assert steps(found, "InferenceEngine")[0].action == "refuse"
 
 
 @pytest.mark.parametrize(
-    ("spec", "reason", "words"),
+    ("spec", "reason", "wording"),
     [
         ({"accelerators": [{"class": "l5"}]}, "UnknownAcceleratorClass", "the cluster has cpu"),
         ({"backends": ["tensorrt"]}, "BackendNotAllowed", "does not run on the class cpu"),
@@ -259,25 +263,27 @@ def test_an_engine_that_cannot_be_built_is_refused() -> None:
         ({"precision": "BF16", "backends": ["cpu"]}, "PrecisionUnsupported", "cannot run BF16"),
     ],
 )
-def test_what_cannot_be_resolved_is_refused(spec: dict[str, Any], reason: str, words: str) -> None:
-    found = foreseen(World(**spec), exists=False)
+def test_what_cannot_be_resolved_is_refused(
+    spec: dict[str, Any], reason: str, wording: str
+) -> None:
+    found = forecast_of(World(**spec), exists=False)
     assert found.verdict == "refused"
     assert (found.refusals[0].reason, found.refusals[0].lasting) == (reason, True)
-    assert words in found.refusals[0].message
+    assert wording in found.refusals[0].message
     assert found.steps == ()
 
 
 def test_an_image_that_nobody_has_asked_is_waited_for() -> None:
     world = World()
     world.images = {}
-    found = foreseen(world, exists=False)
+    found = forecast_of(world, exists=False)
     assert (found.verdict, found.refusals[0].reason) == ("waits", "ProbingImage")
     assert not found.refusals[0].lasting
 
 
-def test_a_class_without_nodes_is_told() -> None:
+def test_a_class_without_nodes_is_reported() -> None:
     world = World(source=PINNED).has_gpus()
-    (accelerator,) = foreseen(world, exists=False).classes
+    (accelerator,) = forecast_of(world, exists=False).classes
     assert (accelerator.resource, accelerator.compute_capability) == ("nvidia.com/gpu", "8.9")
     assert accelerator.trouble.startswith("no node has the labels of spec.nodeSelector")
 
@@ -288,7 +294,7 @@ def test_a_class_that_serves_no_more_is_deleted_once_another_does() -> None:
         update={"metadata": world.classes[0].metadata.model_copy(update={"name": "big"})}
     )
     world.classes.append(other)
-    found = foreseen(world, {**world.spec, "accelerators": [{"class": "big"}]})
+    found = forecast_of(world, {**world.spec, "accelerators": [{"class": "big"}]})
     assert actions(found)[-2:] == ["make Deployment", "delete Deployment"]
 
 
@@ -299,19 +305,18 @@ def test_an_engine_of_tensorrt_is_whole_or_none_and_the_plan_says_so() -> None:
     world.images[GPU_IMAGE] = world.images[GPU_IMAGE].model_copy(
         update={"backends": {"tensorrt": "10.13.3"}}
     )
-    (step,) = [each for each in foreseen(world, exists=False).steps if each.kind == ENGINE]
+    (step,) = [each for each in forecast_of(world, exists=False).steps if each.kind == ENGINE]
     assert step.message.startswith(
-        "of the whole model or none, whatever spec.fallback grants: ONNX"
+        "of the whole model or none, whatever spec.fallback allows: ONNX"
     )
     rtx = World(source=PINNED, fallback=budget).has_gpus()
-    (step,) = [each for each in foreseen(rtx, exists=False).steps if each.kind == ENGINE]
+    (step,) = [each for each in forecast_of(rtx, exists=False).steps if each.kind == ENGINE]
     assert step.message == ""
 
 
 def test_every_field_of_the_json_is_described() -> None:
-    for model in (Forecast, Forecasts, Step, ClassPlan, Refusal, Difference):
-        for name, field in model.model_fields.items():
-            assert field.description, f"{model.__name__}.{name}"
+    for model in (Forecast, Forecasts, PlanStep, ClassPlan, Refusal, Difference):
+        assert descriptions(model).keys() == model.model_fields.keys()
 
 
 def test_a_refresh_that_an_apply_would_begin_is_foreseen() -> None:
@@ -323,6 +328,6 @@ def test_a_refresh_that_an_apply_would_begin_is_foreseen() -> None:
     found = forecast(after, live_model(known, NAMESPACE, MODEL), nodes_known=True)
     (job,) = steps(found, "Job")
     assert (found.verdict, job.action) == ("changes", "make")
-    assert job.message.startswith("fetches anew, beside what serves")
+    assert job.message.startswith("fetches again while the old revision serves")
     world.annotate("enginewright.dev/refresh", "1")
     assert world.job()["metadata"]["name"] == job.name

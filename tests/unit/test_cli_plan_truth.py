@@ -12,7 +12,7 @@ from enginewright.contract.keys import prepared_key
 from enginewright.plan.resolve import Target, resolve
 
 from tests.support.plan_world import DIGEST, World, accelerator_class, published
-from tests.unit.test_cli_plan import PINNED, SOURCE, foreseen, key_of, serving, steps
+from tests.unit.test_cli_plan import PINNED, SOURCE, forecast_of, key_of, serving, steps
 
 OTHER = "e" * 64
 OTHER_URI = "https://models.example/other.onnx"
@@ -56,8 +56,7 @@ def test_every_field_of_the_spec_is_changed() -> None:
 
 def brought_up(source: dict[str, str]) -> World:
     """Return a world in which the model serves, from that source."""
-    world = World(source=source)
-    world.classes = [accelerator_class("cpu", "cpu", "openvino")]
+    world = World(accelerator_class("cpu", "cpu", "openvino"), source=source)
     world.spec["backends"] = ["cpu", "openvino"]
     world.settle()
     return world.job_succeeds(published(key_of(world))).all_available()
@@ -89,7 +88,7 @@ def comes_true(world: World, digest: str) -> bool:
 @pytest.mark.parametrize("bytes_of", ["as before", "others"])
 @pytest.mark.parametrize("source", [SOURCE, PINNED], ids=["unpinned", "pinned"])
 @pytest.mark.parametrize(("field", "value"), CASES, ids=lambda each: str(each)[:60])
-def test_what_is_foretold_is_what_happens(
+def test_what_is_predicted_is_what_happens(
     field: str, value: Any, source: dict[str, str], bytes_of: str
 ) -> None:
     world = brought_up(source)
@@ -98,7 +97,7 @@ def test_what_is_foretold_is_what_happens(
     moved = field == "source" and value["uri"] == OTHER_URI
     digest = value.get("sha256") if field == "source" else None
     digest = digest or (OTHER if moved and bytes_of == "others" else DIGEST)
-    found = foreseen(world, spec)
+    found = forecast_of(world, spec)
     world.edit(**{field: value})
     began = comes_true(world, digest)
     world.all_available()
@@ -108,11 +107,11 @@ def test_what_is_foretold_is_what_happens(
         assert found.refusals
         assert after == before, "what serves goes on serving"
         return
-    told = {each.name: each for each in steps(found, "Deployment")}
-    assert set(told) == {name for name, _, _ in (*before, *after)}
+    reported = {each.name: each for each in steps(found, "Deployment")}
+    assert set(reported) == {name for name, _, _ in (*before, *after)}
     known = {name: rest for name, *rest in before}
     for name, revision, replicas in after:
-        step = told[name]
+        step = reported[name]
         same = known[name] == [revision, replicas]
         if step.action == "keep":
             assert same, step
@@ -130,7 +129,7 @@ def test_what_is_foretold_is_what_happens(
 def test_another_address_is_another_model_until_it_is_read() -> None:
     """It was said to keep what serves, and then the other model was rolled out."""
     world = brought_up(SOURCE)
-    found = foreseen(world, {**world.spec, "source": {"uri": OTHER_URI}})
+    found = forecast_of(world, {**world.spec, "source": {"uri": OTHER_URI}})
     (job,) = steps(found, "Job")
     (deployment,) = steps(found, "Deployment")
     assert (job.action, job.key, found.revision) == ("make", None, None)
@@ -144,12 +143,12 @@ def test_another_address_is_another_model_until_it_is_read() -> None:
     }
 
 
-def test_what_is_assumed_of_the_source_is_told() -> None:
+def test_what_is_assumed_of_the_source_is_printed() -> None:
     world = serving()
-    (job,) = steps(foreseen(world, {**world.spec, "targetOpset": 18}), "Job")
+    (job,) = steps(forecast_of(world, {**world.spec, "targetOpset": 18}), "Job")
     assert job.message == "the key: if the source still is what it was"
     new = {"uri": OTHER_URI, "sha256": OTHER}
-    (job,) = steps(foreseen(world, {**world.spec, "source": new}), "Job")
+    (job,) = steps(forecast_of(world, {**world.spec, "source": new}), "Job")
     assert job.message == "the key: if the source is what its digest says, and one file"
 
 
@@ -157,6 +156,6 @@ def test_a_status_of_an_earlier_spec_says_nothing_of_this_one() -> None:
     """Between an edit and the end of its Job the status tells what was prepared before."""
     world = brought_up(SOURCE)
     world.edit(source={"uri": OTHER_URI})
-    found = foreseen(world, {**world.spec, "targetOpset": 18})
+    found = forecast_of(world, {**world.spec, "targetOpset": 18})
     (job,) = [each for each in steps(found, "Job") if each.action == "make"]
     assert (job.key, found.revision) == (None, None)

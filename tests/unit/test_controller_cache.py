@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from enginewright.controller.cache import Cache
+from enginewright.controller.cache import ObjectCache
 from enginewright.controller.routing import ModelKey, Router, Sinks
 from enginewright.kube.api import Listing
 from enginewright.kube.resources import (
@@ -31,7 +31,7 @@ def of_model(name: str, version: int, model: str = "m", **rest: Any) -> dict[str
 
 
 def test_an_older_version_never_overwrites_a_newer_one() -> None:
-    cache = Cache()
+    cache = ObjectCache()
     cache.wrote(JOBS, obj("j", 20, spec={"a": 2}))
     assert cache.observe(JOBS, obj("j", 9, spec={"a": 1})) is None
     held = cache.get(JOBS, "ns", "j")
@@ -40,13 +40,13 @@ def test_an_older_version_never_overwrites_a_newer_one() -> None:
 
 
 def test_the_echo_of_our_own_write_is_no_change() -> None:
-    cache = Cache()
+    cache = ObjectCache()
     cache.wrote(JOBS, obj("j", 20))
     assert cache.observe(JOBS, obj("j", 20)) is None
 
 
 def test_a_new_version_with_nothing_new_in_it_is_no_change_but_is_remembered() -> None:
-    cache = Cache()
+    cache = ObjectCache()
     cache.observe(JOBS, obj("j", 1, metadata={"managedFields": [1]}))
     assert cache.observe(JOBS, obj("j", 2, metadata={"managedFields": [2]})) is None
     held = cache.get(JOBS, "ns", "j")
@@ -56,7 +56,7 @@ def test_a_new_version_with_nothing_new_in_it_is_no_change_but_is_remembered() -
 
 
 def test_a_late_event_does_not_raise_the_dead() -> None:
-    cache = Cache()
+    cache = ObjectCache()
     cache.observe(JOBS, obj("j", 1))
     cache.deleted(JOBS, obj("j", 1))
     assert cache.observe(JOBS, obj("j", 2)) is None
@@ -64,7 +64,7 @@ def test_a_late_event_does_not_raise_the_dead() -> None:
 
 
 def test_the_old_ones_deletion_leaves_its_successor() -> None:
-    cache = Cache()
+    cache = ObjectCache()
     cache.observe(JOBS, obj("j", 1, uid="old"))
     cache.observe(JOBS, obj("j", 5, uid="new"))
     assert cache.observe(JOBS, obj("j", 4, uid="old"), deleted=True) is None
@@ -74,7 +74,7 @@ def test_the_old_ones_deletion_leaves_its_successor() -> None:
 
 
 def test_children_are_found_by_label_and_follow_it() -> None:
-    cache = Cache()
+    cache = ObjectCache()
     cache.observe(JOBS, of_model("b", 1))
     cache.observe(JOBS, of_model("a", 2))
     cache.observe(JOBS, of_model("c", 3, model="other"))
@@ -91,7 +91,7 @@ def of_engine(name: str, version: int, **rest: Any) -> dict[str, Any]:
 
 
 def test_children_of_engines_are_found_apart_from_those_of_models() -> None:
-    cache = Cache()
+    cache = ObjectCache()
     cache.observe(JOBS, of_engine("b", 1))
     cache.observe(JOBS, of_engine("a", 2))
     cache.observe(JOBS, of_model("c", 3, model="e"))
@@ -104,7 +104,7 @@ def test_children_of_engines_are_found_apart_from_those_of_models() -> None:
 
 
 def test_a_listing_drops_ghosts_and_keeps_what_came_after_it() -> None:
-    cache = Cache()
+    cache = ObjectCache()
     cache.observe(JOBS, obj("ghost", 1, uid="g"))
     cache.observe(JOBS, obj("kept", 2, uid="k"))
     cache.observe(JOBS, obj("newer", 50, uid="n"))
@@ -123,7 +123,7 @@ class Routed:
         self.classes: list[str] = []
         self.images: list[str] = []
         self.proposals: list[str] = []
-        self.cache = Cache()
+        self.cache = ObjectCache()
         self.router = Router(
             self.cache,
             Sinks(
@@ -241,7 +241,7 @@ def node(version: int, **changes: Any) -> dict[str, Any]:
     )
 
 
-def test_a_nodes_heartbeat_wakes_nobody(routed: Routed) -> None:
+def test_a_node_heartbeat_queues_nothing(routed: Routed) -> None:
     routed.see(NODES, node(1))
     assert sorted(routed.models) == ALL
     routed.forget()

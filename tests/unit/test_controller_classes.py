@@ -1,26 +1,24 @@
 """What AcceleratorClasses say of themselves, and which ones the operator proposes."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from enginewright.controller.cache import Cache
 from enginewright.controller.classes import ClassReconciler
 from enginewright.controller.execute import Executor
-from enginewright.controller.home import Home
-from enginewright.controller.loop import Outcome
+from enginewright.controller.loop import ReconcileResult
+from enginewright.controller.operator_namespace import OperatorNamespace
 from enginewright.controller.proposals import CONFIG_MAP, KEY, ProposalReconciler
 from enginewright.kube.errors import Conflict, Transient
-from enginewright.kube.resources import ACCELERATOR_CLASSES, CONFIG_MAPS, NODES
-from enginewright.plan.types import Config, StoreConfig
+from enginewright.kube.resources import ACCELERATOR_CLASSES, CONFIG_MAPS
 
-from tests.support.fake_kube import FakeKube
+from tests.support.fake_kube import CONFIG, FakeCluster
 
 
-class World:
+class World(FakeCluster):
     def __init__(self) -> None:
-        self.kube = FakeKube()
-        self.cache = Cache()
+        super().__init__()
         self.reconciler = ClassReconciler(
             self.cache,
             Executor(self.kube, self.cache),
@@ -35,14 +33,14 @@ class World:
             "metadata": {"name": name, "generation": 1},
             "spec": {**spec, "resourceName": resource} if resource else spec,
         }
-        self.cache.observe(ACCELERATOR_CLASSES, self.kube.put(obj))
+        self.put(obj)
 
     def add_node(self, name: str, **labels: str) -> None:
         self.label_node(name, labels)
 
     def label_node(self, name: str, labels: dict[str, str]) -> None:
         obj = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
-        self.cache.observe(NODES, self.kube.put(obj))
+        self.put(obj)
 
     def see_classes(self) -> None:
         """Bring the cache up to date, as the watch does."""
@@ -55,9 +53,10 @@ class World:
 
     def proposer(self, *, on: bool = True, **images: str) -> ProposalReconciler:
         """Return what a new process starts with."""
-        store = StoreConfig("store", "1Gi", "ReadWriteMany", None)
-        config = Config("system", images or {"rtx": "rtx:1"}, "Always", (), store, on)
-        return ProposalReconciler(self.kube, self.cache, config, Home(self.kube, "system", None))
+        config = replace(CONFIG, images=images or {"rtx": "rtx:1"}, propose_classes=on)
+        return ProposalReconciler(
+            self.kube, self.cache, config, OperatorNamespace(self.kube, "system", None)
+        )
 
     async def ready(self, name: str) -> tuple[int, str, str, str]:
         await self.reconciler.reconcile(name)
@@ -99,8 +98,8 @@ async def test_two_classes_of_one_node_name_each_other(world: World) -> None:
     for name, other in (("a", "b"), ("b", "a")):
         _, status, reason, message = await world.ready(name)
         assert (status, reason) == ("False", "OverlappingClass")
-        told = f"AcceleratorClass {other} asks for no resource on nodes of this class too"
-        assert told in message
+        reported = f"AcceleratorClass {other} requests no resource on nodes of this class too"
+        assert reported in message
     assert (await world.ready("c"))[1] == "True"
 
 
@@ -121,7 +120,7 @@ async def test_two_classes_of_one_resource_on_one_node_are_a_conflict(world: Wor
     _, _, reason, message = await world.ready("a")
     assert reason == "OverlappingClass"
     assert message == (
-        "AcceleratorClasses b, c ask for nvidia.com/gpu on nodes of this class too: narrow"
+        "AcceleratorClasses b, c request nvidia.com/gpu on nodes of this class too: narrow"
         " spec.nodeSelector so that every node belongs to one class, or delete one of them"
     )
     world.label_node("n", {"gpu": "l4"})
@@ -131,14 +130,14 @@ async def test_two_classes_of_one_resource_on_one_node_are_a_conflict(world: Wor
 
 async def test_it_is_written_on_change_only(world: World) -> None:
     world.add_class("gpu", kind="gpu")
-    assert await world.reconciler.reconcile("gpu") == Outcome(again=True)
-    assert await world.reconciler.reconcile("gpu") == Outcome(again=False)
+    assert await world.reconciler.reconcile("gpu") == ReconcileResult(requeue=True)
+    assert await world.reconciler.reconcile("gpu") == ReconcileResult(requeue=False)
     world.add_node("n", kind="gpu")
-    assert await world.reconciler.reconcile("gpu") == Outcome(again=True)
+    assert await world.reconciler.reconcile("gpu") == ReconcileResult(requeue=True)
 
 
 async def test_a_class_that_is_gone_is_forgotten(world: World) -> None:
-    assert await world.reconciler.reconcile("gone") == Outcome(exists=False)
+    assert await world.reconciler.reconcile("gone") == ReconcileResult(exists=False)
 
 
 L4 = {
@@ -151,7 +150,7 @@ L4 = {
 async def test_a_class_is_proposed_once_and_remembered(world: World) -> None:
     world.label_node("n", L4)
     proposer = world.proposer()
-    assert await proposer.reconcile(KEY) == Outcome()
+    assert await proposer.reconcile(KEY) == ReconcileResult()
     assert world.classes() == {"l4"}
     assert world.kube.objects[(CONFIG_MAPS, "system", CONFIG_MAP)]["data"] == {
         "gpu_NVIDIA-L4": "l4"
@@ -181,7 +180,7 @@ async def test_what_an_administrator_changes_stays_so(world: World) -> None:
     await world.proposer().reconcile(KEY)
     changed = world.kube.objects[(ACCELERATOR_CLASSES, "", "l4")]
     changed["spec"]["backends"] = ["cuda"]
-    world.cache.observe(ACCELERATOR_CLASSES, world.kube.put(changed))
+    world.put(changed)
     writes = world.kube.writes
     await world.proposer().reconcile(KEY)
     assert world.kube.writes == writes

@@ -1,42 +1,40 @@
 """One pass over an InferenceEngine: what goes into the plan, what is written, what is counted."""
 
-import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Progress, StageReport
+from enginewright.contract.report import Finding, Progress, StageReport
 from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE
-from enginewright.controller.cache import Cache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.engines import EngineReconciler
-from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
-from enginewright.controller.loop import Outcome
+from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.metrics import EngineMetrics
 from enginewright.controller.routing import EngineKey
 from enginewright.kube.errors import Forbidden, Transient
-from enginewright.kube.resources import EVENTS, INFERENCE_ENGINES, JOBS, PODS
+from enginewright.kube.resources import INFERENCE_ENGINES, JOBS, PODS
 from enginewright.plan.engines import Ended
 from prometheus_client import CollectorRegistry
+from typing_extensions import override
 
-from tests.support.engine_world import CONFIG, ENGINE, NAMESPACE, engine_spec, published_engine
-from tests.support.fake_kube import FakeKube
+from tests.support.engine_world import CONFIG, ENGINE, engine_spec, published_engine
+from tests.support.fake_kube import FakeCluster, pod_of
+from tests.support.simulation import NAMESPACE
 
 KEY = EngineKey(NAMESPACE, ENGINE)
-JOB_NAME = "batch.kubernetes.io/job-name"
 
 
-class World:
+class World(FakeCluster):
     """A reconciler over the fake, for one engine that is built on a device."""
 
     def __init__(self) -> None:
-        self.kube = FakeKube()
         self.registry = CollectorRegistry()
         self.metrics = EngineMetrics(self.registry)
         self.progress: dict[tuple[str, str], Progress] = {}
-        self.observed = self.kube.put(
+        super().__init__()
+        self.observed = self.put(
             {
                 "apiVersion": "enginewright.dev/v1alpha1",
                 "kind": "InferenceEngine",
@@ -44,14 +42,10 @@ class World:
                 "spec": engine_spec(),
             }
         )
-        self.restart()
 
+    @override
     def restart(self) -> None:
-        """A new process: the memory is gone, the listings bring back what is there."""
-        self.cache = Cache()
-        for (resource, _, _), stored in self.kube.objects.items():
-            self.cache.observe(resource, stored)
-        self.recorder = EventRecorder(self.kube)
+        super().restart()
         self.reconciler = EngineReconciler(
             PodCatchUp(self.kube, self.cache),
             self.cache,
@@ -63,12 +57,12 @@ class World:
             now=lambda: datetime(2026, 1, 1, tzinfo=UTC),
         )
 
-    async def reconcile(self) -> Outcome:
+    async def reconcile(self) -> ReconcileResult:
         return await self.reconciler.reconcile(KEY)
 
     async def settle(self) -> None:
         for _ in range(10):
-            if not (await self.reconcile()).again:
+            if not (await self.reconcile()).requeue:
                 return
         raise AssertionError("no rest after 10 passes")
 
@@ -79,24 +73,11 @@ class World:
         """End a Job and its pod, which says `report`."""
         job = self.kube.objects[(JOBS, NAMESPACE, name)]
         kind, phase = ("Failed", "Failed") if code else ("Complete", "Succeeded")
-        ended = {"exitCode": code, "message": report.herald()}
+        ended = {"exitCode": code, "message": report.termination_message()}
         status = {"name": report.stage, "state": {"terminated": ended}}
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name}
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "name": f"{name}-x",
-                "namespace": NAMESPACE,
-                "labels": {**job["metadata"]["labels"], JOB_NAME: name},
-                "ownerReferences": [{**owner, "uid": job["metadata"]["uid"]}],
-            },
-            "spec": {"nodeName": "node-1"},
-            "status": {"phase": phase, "containerStatuses": [status]},
-        }
-        self.cache.observe(PODS, self.kube.put(pod))
+        self.put(pod_of(job, {"phase": phase, "containerStatuses": [status]}))
         conditions = [{"type": kind, "status": "True"}]
-        self.cache.observe(JOBS, self.kube.put({**job, "status": {"conditions": conditions}}))
+        self.put({**job, "status": {"conditions": conditions}})
 
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = self.kube.objects[(INFERENCE_ENGINES, NAMESPACE, ENGINE)]["status"]
@@ -105,15 +86,6 @@ class World:
     def ready(self) -> tuple[str, str]:
         (found,) = [each for each in self.status()["conditions"] if each["type"] == "Ready"]
         return found["status"], found["reason"]
-
-    async def events(self) -> list[str]:
-        """The reasons of all Events told so far."""
-        writer = asyncio.create_task(self.recorder.run())
-        await asyncio.wait_for(self.recorder.drain(), 5)
-        writer.cancel()
-        return [
-            event["reason"] for (kind, _, _), event in self.kube.objects.items() if kind == EVENTS
-        ]
 
     def count(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(name, labels) or 0
@@ -169,7 +141,9 @@ async def test_what_the_store_holds_is_a_hit_and_no_build(world: World) -> None:
 async def test_a_lasting_failure_outlives_job_and_operator_with_zero_writes(world: World) -> None:
     await world.settle()
     look = world.jobs()[0]
-    report = StageReport(stage=LOOKUP_STAGE, ok=False, reason=Reason.BUILD_FAILED, message="no")
+    report = StageReport(
+        stage=LOOKUP_STAGE, ok=False, failure=Finding(reason=Reason.BUILD_FAILED, cause="no")
+    )
     world.end(look, report, code=65)
     await world.settle()
     assert world.ready() == ("False", "BuildFailed")
@@ -188,7 +162,9 @@ async def test_a_lasting_failure_outlives_job_and_operator_with_zero_writes(worl
 
 async def test_a_failure_is_counted_once_however_often_its_status_is_written(world: World) -> None:
     await world.settle()
-    report = StageReport(stage=LOOKUP_STAGE, ok=False, reason=Reason.BUILD_FAILED, message="no")
+    report = StageReport(
+        stage=LOOKUP_STAGE, ok=False, failure=Finding(reason=Reason.BUILD_FAILED, cause="no")
+    )
     world.end(world.jobs()[0], report, code=65)
     world.kube.fail["apply_status"] = [Transient("busy")]
     with pytest.raises(Transient):
@@ -205,20 +181,8 @@ async def test_progress_is_asked_for_by_job(world: World) -> None:
     await world.settle()
     (build,) = [name for name in world.jobs() if name != look]
     job = world.kube.objects[(JOBS, NAMESPACE, build)]
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": build, "uid": job["metadata"]["uid"]}
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": "p",
-            "namespace": NAMESPACE,
-            "labels": {**job["metadata"]["labels"], JOB_NAME: build},
-            "ownerReferences": [owner],
-        },
-        "spec": {"nodeName": "node-1"},
-        "status": {"initContainerStatuses": [{"name": "build", "state": {"running": {}}}]},
-    }
-    world.cache.observe(PODS, world.kube.put(pod))
+    running = {"name": "build", "state": {"running": {}}}
+    world.put(pod_of(job, {"initContainerStatuses": [running]}))
     await world.settle()
     assert "percent" not in world.status()
     world.progress[(NAMESPACE, build)] = Progress(stage="build", percent=57)
@@ -233,9 +197,9 @@ async def test_jobs_of_an_earlier_engine_are_waited_for(world: World) -> None:
     leaving = world.observed
     world.cache.deleted(INFERENCE_ENGINES, leaving)
     del world.kube.objects[(INFERENCE_ENGINES, NAMESPACE, ENGINE)]
-    again = {**leaving, "metadata": {**leaving["metadata"], "uid": "another", "generation": 1}}
-    world.cache.observe(INFERENCE_ENGINES, world.kube.put(again))
-    assert (await world.reconcile()).again
+    requeue = {**leaving, "metadata": {**leaving["metadata"], "uid": "another", "generation": 1}}
+    world.put(requeue)
+    assert (await world.reconcile()).requeue
     assert world.ready() == ("False", "LookingUp"), "what the earlier one was told is not taken"
     stored = world.kube.objects.pop((JOBS, NAMESPACE, look))
     world.cache.observe(JOBS, stored, deleted=True)
@@ -244,7 +208,7 @@ async def test_jobs_of_an_earlier_engine_are_waited_for(world: World) -> None:
     assert owner["uid"] == "another"
 
 
-async def test_what_cannot_be_applied_is_told(world: World) -> None:
+async def test_what_cannot_be_applied_is_reported(world: World) -> None:
     world.kube.fail["apply"] = [Forbidden("exceeded quota: q")]
     with pytest.raises(Forbidden):
         await world.reconcile()
@@ -254,16 +218,16 @@ async def test_what_cannot_be_applied_is_told(world: World) -> None:
 
 async def test_an_engine_that_is_gone_or_going_is_left_alone(world: World) -> None:
     metadata = {**world.observed["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
-    world.cache.observe(INFERENCE_ENGINES, world.kube.put({**world.observed, "metadata": metadata}))
-    assert await world.reconcile() == Outcome(exists=False)
+    world.put({**world.observed, "metadata": metadata})
+    assert await world.reconcile() == ReconcileResult(exists=False)
     world.cache.deleted(INFERENCE_ENGINES, world.observed)
-    assert await world.reconcile() == Outcome(exists=False)
+    assert await world.reconcile() == ReconcileResult(exists=False)
     assert world.kube.writes == 0
 
 
-async def test_an_engine_that_cannot_be_read_is_told_and_not_tried_again(world: World) -> None:
-    world.cache.observe(INFERENCE_ENGINES, world.kube.put({**world.observed, "spec": {"key": 7}}))
-    assert await world.reconcile() == Outcome()
+async def test_an_engine_that_cannot_be_read_is_reported_and_not_retried(world: World) -> None:
+    world.put({**world.observed, "spec": {"key": 7}})
+    assert await world.reconcile() == ReconcileResult()
     assert await world.events() == ["InvalidSpec"]
 
 
@@ -272,10 +236,10 @@ def test_no_pod_can_make_series() -> None:
     metrics = EngineMetrics(registry)
     for reason in ("Invented", "Another", Reason.TIMEOUT):
         metrics.count(Ended(reason))
-    told = {
+    reported = {
         sample.labels["reason"]: sample.value
         for family in registry.collect()
         for sample in family.samples
         if sample.name == "enginewright_engine_builds_total" and sample.labels["reason"]
     }
-    assert told == {"InternalError": 2, "Timeout": 1}
+    assert reported == {"InternalError": 2, "Timeout": 1}

@@ -34,12 +34,14 @@ class Clock:
         return datetime.fromtimestamp(self.seconds, UTC)
 
 
-async def told(kube: FakeKube, clock: Clock, *news: tuple[Mapping[str, Any], EventIntent]) -> None:
+async def reported(
+    kube: FakeKube, clock: Clock, *news: tuple[Mapping[str, Any], EventIntent]
+) -> None:
     """Tell `news` in a process of its own and wait until all is written."""
     recorder = EventRecorder(kube, clock=clock, now=clock.now)
     writer = asyncio.create_task(recorder.run())
     for regarding, intent in news:
-        recorder.tell(regarding, intent)
+        recorder.record(regarding, intent)
     await asyncio.wait_for(recorder.drain(), 5)
     writer.cancel()
     with suppress(asyncio.CancelledError):
@@ -48,7 +50,7 @@ async def told(kube: FakeKube, clock: Clock, *news: tuple[Mapping[str, Any], Eve
 
 async def test_what_kubectl_describe_needs() -> None:
     kube, clock = FakeKube(), Clock()
-    await told(kube, clock, (MODEL, NEWS))
+    await reported(kube, clock, (MODEL, NEWS))
     (event,) = kube.objects.values()
     assert event["involvedObject"] == {
         "apiVersion": "enginewright.dev/v1alpha1",
@@ -63,22 +65,22 @@ async def test_what_kubectl_describe_needs() -> None:
     assert event["firstTimestamp"] == event["lastTimestamp"] == "1970-01-12T13:46:40Z"
 
 
-async def test_repeated_news_is_told_once() -> None:
+async def test_repeated_events_are_written_once() -> None:
     kube, clock = FakeKube(), Clock()
-    await told(kube, clock, (MODEL, NEWS), (MODEL, NEWS))
+    await reported(kube, clock, (MODEL, NEWS), (MODEL, NEWS))
     assert kube.writes == 1
 
 
 async def test_other_news_is_another_event() -> None:
     kube, clock = FakeKube(), Clock()
     other = EventIntent("Normal", "Serving", "serves")
-    await told(kube, clock, (MODEL, NEWS), (MODEL, other), (CLASS, NEWS))
+    await reported(kube, clock, (MODEL, NEWS), (MODEL, other), (CLASS, NEWS))
     assert len(kube.objects) == 3
 
 
 async def test_news_of_cluster_scoped_objects_lie_in_default() -> None:
     kube, clock = FakeKube(), Clock()
-    await told(kube, clock, (CLASS, NEWS))
+    await reported(kube, clock, (CLASS, NEWS))
     assert [namespace for _, namespace, _ in kube.objects] == ["default"]
 
 
@@ -87,11 +89,11 @@ async def test_after_a_while_and_after_a_restart_it_counts_up() -> None:
     recorder = EventRecorder(kube, clock=clock, now=clock.now)
     writer = asyncio.create_task(recorder.run())
     for _ in range(4):
-        recorder.tell(MODEL, NEWS)
+        recorder.record(MODEL, NEWS)
         await asyncio.wait_for(recorder.drain(), 5)
         clock.seconds += 0.4 * REPEAT_AFTER
     writer.cancel()
-    await told(kube, clock, (MODEL, NEWS))
+    await reported(kube, clock, (MODEL, NEWS))
     ((_, _, _), event), *more = kube.objects.items()
     assert not more
     assert event["count"] == 3  # at 0, at 1.2 and, restarted, at 1.6 times REPEAT_AFTER
@@ -103,12 +105,12 @@ async def test_an_event_that_cannot_be_written_stops_no_other(
 ) -> None:
     kube, clock = FakeKube(), Clock()
     kube.fail["apply"] = [Forbidden("events is forbidden")]
-    await told(kube, clock, (MODEL, NEWS), (MODEL, EventIntent("Normal", "A", "b")))
+    await reported(kube, clock, (MODEL, NEWS), (MODEL, EventIntent("Normal", "A", "b")))
     assert [resource for resource, _, _ in kube.objects] == [EVENTS]
     assert "events is forbidden" in caplog.text
 
 
-async def test_telling_never_waits_however_much_there_is() -> None:
+async def test_recording_never_waits_however_many_events_there_are() -> None:
     recorder = EventRecorder(FakeKube())
     for number in range(5000):  # nobody writes
-        recorder.tell(MODEL, EventIntent("Normal", "A", str(number)))
+        recorder.record(MODEL, EventIntent("Normal", "A", str(number)))

@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from enginewright.controller.cache import Cache
 from enginewright.controller.execute import (
     Executor,
     NameTaken,
-    StillLeaving,
+    StillTerminating,
 )
 from enginewright.kube.errors import Conflict
-from enginewright.kube.resources import CLAIMS, DEPLOYMENTS, INFERENCE_MODELS, JOBS
+from enginewright.kube.resources import CLAIMS, DEPLOYMENTS, INFERENCE_MODELS
 from enginewright.plan.types import ObjectRef
+from typing_extensions import override
 
-from tests.support.fake_kube import FakeKube
+from tests.support.fake_kube import FakeCluster
 
 OWNER = {"apiVersion": "enginewright.dev/v1alpha1", "kind": "InferenceModel", "name": "m"}
 
@@ -37,22 +37,14 @@ def job(**changes: Any) -> dict[str, Any]:
     return {**deployment(), "apiVersion": "batch/v1", "kind": "Job", **changes}
 
 
-class World:
-    def __init__(self) -> None:
-        self.kube = FakeKube()
-        self.restart()
-
+class World(FakeCluster):
+    @override
     def restart(self) -> None:
-        """A new process: the memory is gone, the listings bring back what is there."""
-        self.cache = Cache()
+        super().restart()
         self.executor = Executor(self.kube, self.cache)
-        for (resource, _, _), stored in self.kube.objects.items():
-            self.cache.observe(resource, stored)
 
     def somebody_edits(self, obj: Mapping[str, Any], **spec: Any) -> None:
-        edited = {**obj, "spec": {**obj["spec"], **spec}}
-        resource = DEPLOYMENTS if obj["kind"] == "Deployment" else JOBS
-        self.cache.observe(resource, self.kube.put(edited))
+        self.put({**obj, "spec": {**obj["spec"], **spec}})
 
 
 @pytest.fixture
@@ -91,8 +83,8 @@ async def test_somebodys_edit_is_undone(world: World) -> None:
 
 
 async def test_an_edit_that_is_undone_is_reported_with_its_author(world: World) -> None:
-    told: list[str] = []
-    await world.executor.apply(deployment(), told.append)
+    reported: list[str] = []
+    await world.executor.apply(deployment(), reported.append)
     stored = world.cache.get(DEPLOYMENTS, "ns", "m-cpu")
     assert stored is not None
     owned = {"manager": "keda", "subresource": "scale", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
@@ -100,14 +92,14 @@ async def test_an_edit_that_is_undone_is_reported_with_its_author(world: World) 
     ours = {"manager": "enginewright", "fieldsV1": owned["fieldsV1"]}
     metadata = {**stored["metadata"], "managedFields": [ours, status, owned]}
     world.somebody_edits({**stored, "metadata": metadata}, replicas=7)
-    await world.executor.apply(deployment(), told.append)
-    await world.executor.apply(deployment(), told.append)
-    (message,) = told
-    assert message.startswith("Deployment m-cpu: spec.replicas was edited by keda and is set back")
+    await world.executor.apply(deployment(), reported.append)
+    await world.executor.apply(deployment(), reported.append)
+    (message,) = reported
+    assert message.startswith("reverted keda's change of spec.replicas in Deployment m-cpu")
 
 
 async def test_what_a_webhook_rewrites_is_nobodys_edit(world: World) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     stored = world.kube.put(deployment(strange="as rewritten"))
 
     async def rewriting(obj: Mapping[str, Any], *, force: bool = True) -> dict[str, Any]:
@@ -115,17 +107,17 @@ async def test_what_a_webhook_rewrites_is_nobodys_edit(world: World) -> None:
         return world.kube.put(stored)
 
     world.kube.apply = rewriting  # type: ignore[method-assign] # a webhook, in short
-    await world.executor.apply(deployment(strange="as sent"), told.append)
+    await world.executor.apply(deployment(strange="as sent"), reported.append)
     world.restart()
-    assert await world.executor.apply(deployment(strange="as sent"), told.append)
-    assert told == []
+    assert await world.executor.apply(deployment(strange="as sent"), reported.append)
+    assert reported == []
 
 
 async def test_what_we_change_ourselves_is_no_edit_of_others(world: World) -> None:
-    told: list[str] = []
-    await world.executor.apply(deployment(), told.append)
-    await world.executor.apply(deployment(replicas=3), told.append)
-    assert told == []
+    reported: list[str] = []
+    await world.executor.apply(deployment(), reported.append)
+    await world.executor.apply(deployment(replicas=3), reported.append)
+    assert reported == []
     assert world.kube.calls["get"] == 0
 
 
@@ -135,14 +127,9 @@ async def test_a_name_that_another_model_has_is_said_and_not_waited_for(world: W
     assert stored is not None
     (owner,) = stored["metadata"]["ownerReferences"]
     model = {"name": owner["name"], "namespace": "ns", "uid": owner["uid"]}
-    world.cache.observe(
-        INFERENCE_MODELS,
-        world.kube.put(
-            {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "metadata": model}
-        ),
-    )
+    world.put({"apiVersion": owner["apiVersion"], "kind": owner["kind"], "metadata": model})
     with pytest.raises(
-        NameTaken, match=f"Deployment m-cpu belongs to InferenceModel {owner['name']}"
+        NameTaken, match=f"Deployment m-cpu is owned by InferenceModel {owner['name']}"
     ):
         await world.executor.apply(deployment(uid="another"))
 
@@ -152,7 +139,7 @@ async def test_a_lost_label_comes_back(world: World) -> None:
     stored = world.cache.get(DEPLOYMENTS, "ns", "m-cpu")
     assert stored is not None
     metadata = {**stored["metadata"], "labels": {}}
-    world.cache.observe(DEPLOYMENTS, world.kube.put({**stored, "metadata": metadata}))
+    world.put({**stored, "metadata": metadata})
     assert await world.executor.apply(deployment())
 
 
@@ -187,7 +174,7 @@ async def test_a_job_is_made_once(world: World) -> None:
 
 async def test_somebody_elses_object_is_not_taken(world: World) -> None:
     world.kube.put({**deployment(uid="x"), "metadata": {"name": "m-cpu", "namespace": "ns"}})
-    with pytest.raises(NameTaken, match="Deployment m-cpu exists and is not Enginewright's"):
+    with pytest.raises(NameTaken, match="Deployment m-cpu exists and is not managed"):
         await world.executor.apply(deployment())
 
 
@@ -216,8 +203,8 @@ async def test_a_shared_object_without_owner_is_known_by_its_label(world: World)
 
 
 async def test_the_object_of_an_earlier_model_of_this_name_is_waited_for(world: World) -> None:
-    world.cache.observe(DEPLOYMENTS, world.kube.put(deployment(uid="gone-model")))
-    with pytest.raises(StillLeaving):
+    world.put(deployment(uid="gone-model"))
+    with pytest.raises(StillTerminating):
         await world.executor.apply(deployment())
     assert world.kube.writes == 0
 
@@ -227,7 +214,7 @@ async def test_deleting_takes_the_observed_one_only(world: World) -> None:
     assert not await world.executor.delete(ref)
     await world.executor.apply(deployment())
     del world.kube.objects[(DEPLOYMENTS, "ns", "m-cpu")]
-    world.kube.put(deployment())  # made anew, unseen
+    world.kube.put(deployment())  # made again, unseen
     with pytest.raises(Conflict):
         await world.executor.delete(ref)
     world.restart()
@@ -239,24 +226,15 @@ async def test_deleting_takes_the_observed_one_only(world: World) -> None:
 async def test_what_stays_for_its_finalizer_is_waited_for(world: World) -> None:
     stored = world.kube.put(deployment())
     stored["metadata"]["finalizers"] = ["example.com/f"]
-    world.cache.observe(DEPLOYMENTS, world.kube.put(stored))
+    world.put(stored)
     assert await world.executor.delete(ObjectRef("apps/v1", "Deployment", "ns", "m-cpu"))
     assert not await world.executor.delete(ObjectRef("apps/v1", "Deployment", "ns", "m-cpu"))
-    with pytest.raises(StillLeaving):
+    with pytest.raises(StillTerminating):
         await world.executor.apply(deployment())
 
 
 def model(world: World) -> dict[str, Any]:
-    stored = world.kube.put(
-        {
-            "apiVersion": OWNER["apiVersion"],
-            "kind": OWNER["kind"],
-            "metadata": {"name": "m", "namespace": "ns"},
-            "spec": {},
-        }
-    )
-    world.cache.observe(INFERENCE_MODELS, stored)
-    return stored
+    return world.put({**OWNER, "metadata": {"name": "m", "namespace": "ns"}, "spec": {}})
 
 
 async def test_a_status_is_written_where_it_differs(world: World) -> None:

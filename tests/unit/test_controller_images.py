@@ -1,73 +1,55 @@
 """Asking images what they hold: once, kept over restarts, failures told and tried again."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from enginewright.contract.images import ImageFacts
-from enginewright.controller.cache import Cache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.execute import Executor
-from enginewright.controller.home import Home
 from enginewright.controller.images import CONFIG_MAP, ImageReconciler
-from enginewright.controller.loop import Outcome
+from enginewright.controller.loop import ReconcileResult
+from enginewright.controller.operator_namespace import OperatorNamespace
 from enginewright.kube.errors import Forbidden
-from enginewright.kube.resources import CONFIG_MAPS, JOBS, PODS
+from enginewright.kube.resources import CONFIG_MAPS, JOBS
 from enginewright.manifests.probe_job import image_hash
 from enginewright.plan.attempts import FIRST_RETRY
-from enginewright.plan.types import Config, StoreConfig
+from typing_extensions import override
 
-from tests.support.fake_kube import FakeKube
+from tests.support.fake_kube import CONFIG, FakeCluster, pod_of
+from tests.support.plan_world import image_facts
 
 CPU, OPENVINO = "example.com/cpu:1", "example.com/openvino:1"
 KEY = image_hash(CPU)
 START = datetime(2026, 1, 1, tzinfo=UTC)
-FACTS = ImageFacts(
-    variant="cpu",
-    ort_distribution="onnxruntime",
-    ort_version="1.31.1",
-    max_opset=26,
-    max_ir_version=13,
-    providers=("CPUExecutionProvider",),
-    backends={"cpu": "1.31.1"},
-    onnx_version="1.23.2",
-    runtime_version="0.1.0",
-)
+FACTS = image_facts("cpu")
 
 
-class World:
+class World(FakeCluster):
     def __init__(self) -> None:
-        self.kube = FakeKube()
         self.now = START
-        self.told = 0
-        self.restart()
+        self.reported = 0
+        super().__init__()
 
+    @override
     def restart(self) -> None:
-        self.cache = Cache()
-        for (resource, _, _), stored in self.kube.objects.items():
-            self.cache.observe(resource, stored)
+        super().restart()
         self.images = ImageReconciler(
             self.kube,
             self.cache,
             PodCatchUp(self.kube, self.cache),
             Executor(self.kube, self.cache),
-            Config(
-                namespace="system",
-                images={"cpu": CPU, "openvino": OPENVINO},
-                image_pull_policy="Always",
-                image_pull_secrets=("pull",),
-                store=StoreConfig("store", "1Gi", "ReadWriteMany", None),
-            ),
-            Home(self.kube, "system", None),
+            replace(CONFIG, images={"cpu": CPU, "openvino": OPENVINO}),
+            OperatorNamespace(self.kube, "system", None),
             changed=self.changed,
             now=lambda: self.now,
         )
 
     def changed(self) -> None:
-        self.told += 1
+        self.reported += 1
 
-    async def reconcile(self, key: str = KEY) -> Outcome:
+    async def reconcile(self, key: str = KEY) -> ReconcileResult:
         return await self.images.reconcile(key)
 
     def probe(self) -> dict[str, Any] | None:
@@ -79,23 +61,9 @@ class World:
     ) -> None:
         job = self.probe()
         assert job is not None
-        labels = {
-            **job["spec"]["template"]["metadata"]["labels"],
-            "batch.kubernetes.io/job-name": job["metadata"]["name"],
-        }
-        owner = {"kind": "Job", "uid": job["metadata"]["uid"]}
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "name": "probe-x",
-                "namespace": namespace,
-                "labels": labels,
-                "ownerReferences": [owner],
-            },
-            "status": {"phase": phase, "containerStatuses": [{"name": "probe", "state": state}]},
-        }
-        self.cache.observe(PODS, self.kube.put(pod))
+        statuses = [{"name": "probe", "state": state}]
+        pod = pod_of(job, {"phase": phase, "containerStatuses": statuses}, namespace=namespace)
+        self.put(pod)
 
     def ended(self, code: int, message: str) -> None:
         state = {"terminated": {"exitCode": code, "message": message}}
@@ -110,7 +78,7 @@ class World:
             "message": message,
             "lastTransitionTime": self.now.isoformat().replace("+00:00", "Z"),
         }
-        self.cache.observe(JOBS, self.kube.put({**job, "status": {"conditions": [condition]}}))
+        self.put({**job, "status": {"conditions": [condition]}})
 
 
 @pytest.fixture
@@ -118,14 +86,14 @@ def world() -> World:
     return World()
 
 
-async def test_an_image_is_asked_once_and_all_models_hear(world: World) -> None:
+async def test_an_image_is_probed_once_and_all_models_are_queued(world: World) -> None:
     await world.images.load()
     assert world.images.loaded
-    assert (await world.reconcile()).again
-    assert not (await world.reconcile()).again
+    assert (await world.reconcile()).requeue
+    assert not (await world.reconcile()).requeue
     world.ended(0, FACTS.to_json())
-    assert await world.reconcile() == Outcome(exists=False)
-    assert (world.images.facts, world.told) == ({CPU: FACTS}, 1)
+    assert await world.reconcile() == ReconcileResult(exists=False)
+    assert (world.images.facts, world.reported) == ({CPU: FACTS}, 1)
     assert (CONFIG_MAPS, "system", CONFIG_MAP) in world.kube.objects
 
 
@@ -133,7 +101,7 @@ async def test_a_tenants_pod_cannot_answer_for_an_image(world: World) -> None:
     await world.reconcile()
     state = {"terminated": {"exitCode": 0, "message": FACTS.to_json()}}
     world.pod(state, "Succeeded", namespace="tenant")
-    assert await world.reconcile() == Outcome()
+    assert await world.reconcile() == ReconcileResult()
     assert not world.images.facts
 
 
@@ -145,7 +113,7 @@ async def test_a_restart_asks_nothing(world: World) -> None:
     world.restart()
     await world.images.load()
     assert world.images.facts == {CPU: FACTS}
-    assert await world.reconcile() == Outcome(exists=False)
+    assert await world.reconcile() == ReconcileResult(exists=False)
     assert world.kube.writes == writes
 
 
@@ -157,28 +125,9 @@ async def test_a_second_image_is_kept_beside_the_first(world: World) -> None:
     await world.reconcile(other)
     job = world.cache.get(JOBS, "system", f"probe-{other}-1")
     assert job is not None
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": "y",
-            "namespace": "system",
-            "labels": {
-                **job["spec"]["template"]["metadata"]["labels"],
-                "batch.kubernetes.io/job-name": job["metadata"]["name"],
-            },
-        },
-        "status": {
-            "phase": "Succeeded",
-            "containerStatuses": [
-                {
-                    "name": "probe",
-                    "state": {"terminated": {"exitCode": 0, "message": FACTS.to_json()}},
-                }
-            ],
-        },
-    }
-    world.cache.observe(PODS, world.kube.put(pod))
+    state = {"terminated": {"exitCode": 0, "message": FACTS.to_json()}}
+    status = {"phase": "Succeeded", "containerStatuses": [{"name": "probe", "state": state}]}
+    world.put(pod_of(job, status))
     await world.reconcile(other)
     stored = world.kube.objects[(CONFIG_MAPS, "system", CONFIG_MAP)]
     assert set(stored["data"]) == {KEY, other}
@@ -196,33 +145,33 @@ async def test_a_stored_answer_that_is_no_use_is_asked_again(world: World, text:
     )
     await world.images.load()
     assert world.images.facts == {}
-    assert (await world.reconcile()).again
+    assert (await world.reconcile()).requeue
 
 
-async def test_an_image_that_cannot_be_pulled_is_told_once(world: World) -> None:
+async def test_an_image_that_cannot_be_pulled_is_reported_once(world: World) -> None:
     await world.reconcile()
     for reason in ("ErrImagePull", "ImagePullBackOff", "ErrImagePull"):
         world.pod({"waiting": {"reason": reason, "message": "request 7 failed"}})
         await world.reconcile()
-    assert "cannot be pulled" in world.images.failures[CPU]
-    assert world.told == 1
+    assert "cannot pull the image" in world.images.failures[CPU]
+    assert world.reported == 1
 
 
 async def test_an_image_that_starts_slowly_is_no_failure(world: World) -> None:
     await world.reconcile()
     world.pod({"waiting": {"reason": "ContainerCreating"}})
-    assert await world.reconcile() == Outcome()
+    assert await world.reconcile() == ReconcileResult()
     assert world.images.failures == {}
 
 
-async def test_a_failed_probe_is_told_and_tried_again_ever_later(world: World) -> None:
+async def test_a_failed_probe_is_reported_and_retried_with_growing_waits(world: World) -> None:
     await world.reconcile()
     world.ended(1, "onnxruntime is missing")
     world.job_failed()
     assert (await world.reconcile()).requeue_after == FIRST_RETRY.total_seconds()
     assert "onnxruntime is missing" in world.images.failures[CPU]
     world.now += FIRST_RETRY
-    assert (await world.reconcile()).again
+    assert (await world.reconcile()).requeue
     assert [each["metadata"]["name"] for each in world.cache.all(JOBS)] == [f"probe-{KEY}-2"]
     assert "onnxruntime is missing" in world.images.failures[CPU]
     world.job_failed("deadline")
@@ -237,7 +186,7 @@ async def test_a_restart_goes_on_with_the_newest_probe(world: World) -> None:
     world.now += FIRST_RETRY
     await world.reconcile()
     world.restart()
-    assert await world.reconcile() == Outcome()
+    assert await world.reconcile() == ReconcileResult()
     assert [each["metadata"]["name"] for each in world.cache.all(JOBS)] == [f"probe-{KEY}-2"]
     world.ended(0, FACTS.to_json())
     await world.reconcile()
@@ -258,7 +207,7 @@ async def test_a_success_ends_the_failure(world: World) -> None:
     await world.reconcile()
     world.ended(0, FACTS.to_json())
     await world.reconcile()
-    assert (world.images.failures, world.told) == ({}, 2)
+    assert (world.images.failures, world.reported) == ({}, 2)
 
 
 async def test_facts_that_cannot_be_kept_are_not_used(world: World) -> None:
@@ -273,5 +222,5 @@ async def test_facts_that_cannot_be_kept_are_not_used(world: World) -> None:
 
 
 async def test_a_probe_of_an_image_that_is_configured_no_more_is_left(world: World) -> None:
-    assert await world.reconcile("0123456789abcdef") == Outcome(exists=False)
+    assert await world.reconcile("0123456789abcdef") == ReconcileResult(exists=False)
     assert world.kube.writes == 0

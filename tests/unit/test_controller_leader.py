@@ -3,14 +3,14 @@
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import pytest
-from enginewright.controller.election import Claim, Election
+from enginewright.controller.election import Election, LeaseClaim
 from enginewright.controller.leader import (
-    Candidate,
+    Elector,
     Lead,
     Record,
     Refused,
@@ -51,20 +51,20 @@ class Machine:
 
     def __init__(self, scope: frozenset[str] = ALL) -> None:
         self.now = 100.0
-        self.candidate = Candidate(KEY, "me", scope, TIMING)
+        self.candidate = Elector(KEY, "me", scope, TIMING)
 
-    def look(self, *records: Record, after: float = 0.0) -> object:
+    def decide(self, *records: Record, after: float = 0.0) -> object:
         self.now += after
-        return self.candidate.look(records, sent=self.now, answered=self.now)
+        return self.candidate.decide(records, sent=self.now, received=self.now)
 
     def confirm(self, *records: Record, after: float = 0.0) -> object:
         self.now += after
-        return self.candidate.confirm(records, sent=self.now, answered=self.now)
+        return self.candidate.confirm(records, sent=self.now, received=self.now)
 
 
 def test_a_free_lease_is_taken_and_confirmed_before_anything_is_done() -> None:
     machine = Machine()
-    assert machine.look() == Take(None)
+    assert machine.decide() == Take(None)
     machine.candidate.wrote(sent=machine.now)
     assert not machine.candidate.may_act(machine.now)
     assert machine.confirm(record("me")) == Lead()
@@ -74,40 +74,40 @@ def test_a_free_lease_is_taken_and_confirmed_before_anything_is_done() -> None:
 
 def test_a_lease_is_left_to_its_holder_until_it_was_unchanged_for_its_time() -> None:
     machine = Machine()
-    assert machine.look(record("other", "1")) == StandBy("other")
-    assert machine.look(record("other", "2"), after=9) == StandBy("other")
-    assert machine.look(record("other", "2"), after=9.9) == StandBy("other")
-    assert machine.look(record("other", "2"), after=0.1) == Take(record("other", "2"))
+    assert machine.decide(record("other", "1")) == StandBy("other")
+    assert machine.decide(record("other", "2"), after=9) == StandBy("other")
+    assert machine.decide(record("other", "2"), after=9.9) == StandBy("other")
+    assert machine.decide(record("other", "2"), after=0.1) == Take(record("other", "2"))
 
 
 def test_a_lease_that_was_handed_over_is_taken_at_once_and_not_by_another_release() -> None:
-    assert Machine().look(record("")) == Take(record(""))
+    assert Machine().decide(record("")) == Take(record(""))
     held, others = record("they", key=ELSEWHERE), record("", "2", key=ELSEWHERE)
-    assert Machine().look(others) == Take(None)  # nobody has held it for as long as it is known
+    assert Machine().decide(others) == Take(None)  # nobody has held it for as long as it is known
     machine = Machine()
-    assert machine.look(held) == Refused(held)
-    assert machine.look(others) == Refused(others)
-    assert machine.look(others, after=14.9) == Refused(others)
-    assert machine.look(others, after=0.1) == Take(None)
+    assert machine.decide(held) == Refused(held)
+    assert machine.decide(others) == Refused(others)
+    assert machine.decide(others, after=14.9) == Refused(others)
+    assert machine.decide(others, after=0.1) == Take(None)
 
 
 def test_replicas_of_a_release_come_before_another_release_when_their_leader_dies() -> None:
     dead = record("dead", key=ELSEWHERE)
-    replica = Candidate(ELSEWHERE, "replica", ALL, TIMING)
+    replica = Elector(ELSEWHERE, "replica", ALL, TIMING)
     other = Machine()
-    other.look(dead)
-    replica.look([dead], sent=100, answered=100)
-    assert replica.look([dead], sent=110, answered=110) == Take(dead)
-    assert other.look(dead, after=10) == Refused(dead)
+    other.decide(dead)
+    replica.decide([dead], sent=100, received=100)
+    assert replica.decide([dead], sent=110, received=110) == Take(dead)
+    assert other.decide(dead, after=10) == Refused(dead)
 
 
 def test_what_was_withdrawn_is_no_claim() -> None:
-    assert Machine().look(record("", key=ELSEWHERE, duration=1)) == Take(None)
+    assert Machine().decide(record("", key=ELSEWHERE, duration=1)) == Take(None)
 
 
 def test_of_two_that_write_at_once_the_one_that_sees_the_other_withdraws() -> None:
     machine = Machine()
-    machine.look()
+    machine.decide()
     machine.candidate.wrote(sent=machine.now)
     mine, theirs = record("me"), record("they", key=ELSEWHERE)
     assert machine.confirm(mine, theirs) == Withdraw(mine, theirs)
@@ -116,7 +116,7 @@ def test_of_two_that_write_at_once_the_one_that_sees_the_other_withdraws() -> No
 
 def test_one_that_was_paused_before_its_confirmation_does_not_lead() -> None:
     machine = Machine()
-    machine.look()
+    machine.decide()
     machine.candidate.wrote(sent=machine.now)
     assert machine.confirm(record("me"), after=TIMING.deadline) is None
     assert Machine().confirm(record("other")) is None
@@ -140,7 +140,7 @@ def test_scopes(one: str, other: str, *, common: bool) -> None:
 
 def test_a_deadline_beyond_the_lease_is_a_bug() -> None:
     with pytest.raises(ValueError, match="must stop before"):
-        Candidate(KEY, "me", ALL, Timing(lease=5, deadline=5))
+        Elector(KEY, "me", ALL, Timing(lease=5, deadline=5))
 
 
 @dataclass
@@ -171,7 +171,7 @@ class World:
         refused: list[str | None] = []
         election = Election(
             api or self.kube,
-            Claim(key, name, scope),
+            LeaseClaim(key, name, scope),
             lost=lost.append,
             refused=refused.append,
             clock=clock or asyncio.get_running_loop().time,
@@ -192,156 +192,128 @@ class World:
         return self.kube.objects[(LEASES, *key)]
 
 
-def play(scenario: Callable[[World], Awaitable[T]]) -> T:
-    async def inside() -> T:
-        world = World()
-        try:
-            return await scenario(world)
-        finally:
-            await world.end()
-
-    return run(inside())
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    yield world
+    await world.end()
 
 
-def test_a_follower_takes_over_from_one_that_was_killed_within_15_seconds() -> None:
-    async def scenario(world: World) -> None:
-        first = world.start("first")
-        await asyncio.sleep(1)
-        second = world.start("second")
-        await asyncio.sleep(60)
-        assert (first.election.may_act(), second.election.may_act()) == (True, False)
-        await world.kill(first)
-        started = asyncio.get_running_loop().time()
-        await second.election.leading.wait()
-        assert 7 < asyncio.get_running_loop().time() - started < 13
-        assert world.lease()["spec"]["leaseTransitions"] == 2
-
-    play(scenario)
-
-
-def test_a_lease_that_is_handed_over_is_taken_within_a_second() -> None:
-    async def scenario(world: World) -> None:
-        first = world.start("first")
-        await asyncio.sleep(1)
-        second = world.start("second")
-        await asyncio.sleep(5)
-        await world.kill(first)
-        await first.election.release()
-        assert not first.election.may_act()
-        started = asyncio.get_running_loop().time()
-        await second.election.leading.wait()
-        assert asyncio.get_running_loop().time() - started <= 1
-
-    play(scenario)
+async def test_a_follower_takes_over_from_one_that_was_killed_within_15_seconds(
+    world: World,
+) -> None:
+    first = world.start("first")
+    await asyncio.sleep(1)
+    second = world.start("second")
+    await asyncio.sleep(60)
+    assert (first.election.may_act(), second.election.may_act()) == (True, False)
+    await world.kill(first)
+    started = asyncio.get_running_loop().time()
+    await second.election.leading.wait()
+    assert 7 < asyncio.get_running_loop().time() - started < 13
+    assert world.lease()["spec"]["leaseTransitions"] == 2
 
 
-def test_what_an_hour_of_leading_and_of_standing_by_costs() -> None:
-    async def scenario(world: World) -> None:
-        world.start("first")
-        await asyncio.sleep(3600)
-        assert world.kube.calls["replace"] <= 1801
-        assert world.kube.calls["list"] <= 3
-        world.kube.calls.clear()
-        world.start("second")
-        await asyncio.sleep(3600)
-        assert world.kube.calls["list"] <= 3600 / (0.75 * TIMING.retry) + 1
-        assert world.kube.calls["replace"] <= 1801
-        assert world.kube.calls["create"] == 0
-
-    play(scenario)
+async def test_a_lease_that_is_handed_over_is_taken_within_a_second(world: World) -> None:
+    first = world.start("first")
+    await asyncio.sleep(1)
+    second = world.start("second")
+    await asyncio.sleep(5)
+    await world.kill(first)
+    await first.election.release()
+    assert not first.election.may_act()
+    started = asyncio.get_running_loop().time()
+    await second.election.leading.wait()
+    assert asyncio.get_running_loop().time() - started <= 1
 
 
-def test_errors_are_outlasted_until_the_deadline_and_no_longer() -> None:
-    async def scenario(world: World) -> None:
-        first = world.start("first")
-        await asyncio.sleep(1)
-        world.kube.fail["replace"] = [Transient("no")] * 3
-        await asyncio.sleep(60)
-        assert first.election.may_act()
-        world.kube.fail["replace"] = [Transient("no route")] * 100
-        await first.task
-        assert not first.election.may_act()
-        (why,) = first.lost
-        assert "could not be renewed for 7 s: no route" in why
+async def test_what_an_hour_of_leading_and_of_standing_by_costs(world: World) -> None:
+    world.start("first")
+    await asyncio.sleep(3600)
+    assert world.kube.calls["replace"] <= 1801
+    assert world.kube.calls["list"] <= 3
+    world.kube.calls.clear()
+    world.start("second")
+    await asyncio.sleep(3600)
+    assert world.kube.calls["list"] <= 3600 / (0.75 * TIMING.retry) + 1
+    assert world.kube.calls["replace"] <= 1801
+    assert world.kube.calls["create"] == 0
 
-    play(scenario)
+
+async def test_errors_are_outlasted_until_the_deadline_and_no_longer(world: World) -> None:
+    first = world.start("first")
+    await asyncio.sleep(1)
+    world.kube.fail["replace"] = [Transient("no")] * 3
+    await asyncio.sleep(60)
+    assert first.election.may_act()
+    world.kube.fail["replace"] = [Transient("no route")] * 100
+    await first.task
+    assert not first.election.may_act()
+    (why,) = first.lost
+    assert "was not renewed for 7 s: no route" in why
 
 
 @pytest.mark.parametrize("event", ["deleted", "taken", "annotated"])
-def test_what_others_do_to_the_lease(event: str) -> None:
-    async def scenario(world: World) -> None:
-        first = world.start("first")
-        await asyncio.sleep(1)
-        if event == "deleted":
-            del world.kube.objects[(LEASES, *KEY)]
-        else:
-            lease = world.lease()
-            lease["metadata"]["annotations"]["example.com/note"] = "1"
-            if event == "taken":
-                lease["spec"]["holderIdentity"] = "thief"
-            world.kube.put(lease)
-        await asyncio.sleep(30)
-        assert first.election.may_act() is (event == "annotated")
-        assert bool(first.lost) is (event != "annotated")
-
-    play(scenario)
+async def test_what_others_do_to_the_lease(world: World, event: str) -> None:
+    first = world.start("first")
+    await asyncio.sleep(1)
+    if event == "deleted":
+        del world.kube.objects[(LEASES, *KEY)]
+    else:
+        lease = world.lease()
+        lease["metadata"]["annotations"]["example.com/note"] = "1"
+        if event == "taken":
+            lease["spec"]["holderIdentity"] = "thief"
+        world.kube.put(lease)
+    await asyncio.sleep(30)
+    assert first.election.may_act() is (event == "annotated")
+    assert bool(first.lost) is (event != "annotated")
 
 
-def test_a_second_release_waits_says_why_and_takes_over_when_the_first_is_gone() -> None:
-    async def scenario(world: World) -> None:
-        first = world.start("first")
-        await asyncio.sleep(1)
-        second = world.start("second", ELSEWHERE)
-        await asyncio.sleep(100)
-        assert not second.election.may_act()
-        why = second.refused[-1]
-        assert why is not None
-        assert "another release watches all namespaces: Lease home/enginewright" in why
-        assert "watchNamespaces" in why
-        assert ELSEWHERE not in {key[1:] for key in world.kube.objects}  # it has written nothing
-        await world.kill(first)
-        await asyncio.sleep(17)
-        assert second.election.may_act()
-        assert second.refused[-1] is None
-
-    play(scenario)
-
-
-def test_releases_with_nothing_in_common_lead_side_by_side() -> None:
-    async def scenario(world: World) -> None:
-        first = world.start("first", KEY, frozenset({"home", "a"}))
-        second = world.start("second", ELSEWHERE, frozenset({"staging", "b"}))
-        third = world.start("third", ("third", "enginewright"), frozenset({"third", "b"}))
-        await asyncio.sleep(30)
-        acting = [each.election.may_act() for each in (first, second, third)]
-        assert acting[0]
-        assert sorted(acting[1:]) == [False, True]
-
-    play(scenario)
+async def test_a_second_release_waits_says_why_and_takes_over_when_the_first_is_gone(
+    world: World,
+) -> None:
+    first = world.start("first")
+    await asyncio.sleep(1)
+    second = world.start("second", ELSEWHERE)
+    await asyncio.sleep(100)
+    assert not second.election.may_act()
+    why = second.refused[-1]
+    assert why is not None
+    assert "another release watches all namespaces: Lease home/enginewright" in why
+    assert "watchNamespaces" in why
+    assert ELSEWHERE not in {key[1:] for key in world.kube.objects}  # it has written nothing
+    await world.kill(first)
+    await asyncio.sleep(17)
+    assert second.election.may_act()
+    assert second.refused[-1] is None
 
 
-def test_releases_that_start_at_once_agree_on_one() -> None:
-    async def scenario(world: World) -> None:
-        releases = [world.start(str(n), (str(n), "enginewright")) for n in range(4)]
-        await asyncio.sleep(60)
-        assert sum(each.election.may_act() for each in releases) == 1
+async def test_releases_with_nothing_in_common_lead_side_by_side(world: World) -> None:
+    first = world.start("first", KEY, frozenset({"home", "a"}))
+    second = world.start("second", ELSEWHERE, frozenset({"staging", "b"}))
+    third = world.start("third", ("third", "enginewright"), frozenset({"third", "b"}))
+    await asyncio.sleep(30)
+    acting = [each.election.may_act() for each in (first, second, third)]
+    assert acting[0]
+    assert sorted(acting[1:]) == [False, True]
 
-    play(scenario)
+
+async def test_releases_that_start_at_once_agree_on_one(world: World) -> None:
+    releases = [world.start(str(n), (str(n), "enginewright")) for n in range(4)]
+    await asyncio.sleep(60)
+    assert sum(each.election.may_act() for each in releases) == 1
 
 
-def test_an_api_server_that_cannot_be_reached_is_said_once(
+async def test_an_api_server_that_cannot_be_reached_is_said_once(
+    world: World,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def scenario(world: World) -> None:
-        world.kube.fail["list"] = [Transient("no route")] * 5
-        with caplog.at_level(logging.WARNING):
-            world.start("first")
-            await asyncio.sleep(30)
-        assert [each.getMessage() for each in caplog.records] == [
-            "cannot stand for leader: no route"
-        ]
-
-    play(scenario)
+    world.kube.fail["list"] = [Transient("no route")] * 5
+    with caplog.at_level(logging.WARNING):
+        world.start("first")
+        await asyncio.sleep(30)
+    assert [each.getMessage() for each in caplog.records] == ["cannot acquire the Lease: no route"]
 
 
 LIVELY: Final = 30  # seconds in which one must lead once the network has healed
@@ -420,9 +392,10 @@ async def leads_once_healed(networks: Iterable[Hostile], replicas: Iterable[Repl
 def test_no_two_of_overlapping_scopes_ever_act_at_once(
     seed: int, places: list[tuple[str, str]], worst: float
 ) -> None:
-    """Replicas are delayed, cut off, killed, paused and started anew; their clocks have nothing in common."""
+    """Replicas are delayed, cut off, killed, paused and restarted; their clocks have nothing in common."""
 
-    async def scenario(world: World) -> None:
+    async def scenario() -> None:
+        world = World()
         chance = random.Random(seed)  # noqa: S311 - reproducible
         loop = asyncio.get_running_loop()
 
@@ -465,5 +438,6 @@ def test_no_two_of_overlapping_scopes_ever_act_at_once(
                 elif chance.random() < 0.005:
                     networks[number].cut_until = loop.time() + chance.uniform(3, 30)
         await leads_once_healed(networks.values(), replicas)
+        await world.end()
 
-    play(scenario)
+    run(scenario())

@@ -6,15 +6,14 @@ import logging
 from collections.abc import Awaitable, Callable
 
 import pytest
-from enginewright.controller.loop import STUCK, Controller, LoopMetrics, Outcome
+from enginewright.controller.loop import STUCK, Controller, LoopMetrics, ReconcileResult
 from enginewright.kube.errors import Forbidden, Transient
 from prometheus_client import CollectorRegistry
 
-from tests.support.virtual_time import run
-
 
 def make(
-    reconcile: Callable[[str], Awaitable[Outcome]], registry: CollectorRegistry | None = None
+    reconcile: Callable[[str], Awaitable[ReconcileResult]],
+    registry: CollectorRegistry | None = None,
 ) -> Controller[str]:
     return Controller(
         "test",
@@ -30,12 +29,14 @@ def now() -> float:
 
 
 async def passes(
-    outcomes: list[Outcome | Exception], seconds: float, registry: CollectorRegistry | None = None
+    outcomes: list[ReconcileResult | Exception],
+    seconds: float,
+    registry: CollectorRegistry | None = None,
 ) -> list[float]:
     """Add one key, answer its passes with `outcomes` (the last for ever); return their times."""
     times: list[float] = []
 
-    async def reconcile(_key: str) -> Outcome:
+    async def reconcile(_key: str) -> ReconcileResult:
         times.append(now())
         outcome = outcomes[min(len(times), len(outcomes)) - 1]
         if isinstance(outcome, Exception):
@@ -50,31 +51,31 @@ async def passes(
     return times
 
 
-def test_an_unchanged_key_is_looked_at_about_every_ten_minutes() -> None:
-    times = run(passes([Outcome()], 6700))
+async def test_an_unchanged_key_is_looked_at_about_every_ten_minutes() -> None:
+    times = await passes([ReconcileResult()], 6700)
     assert len(times) in (11, 12)
     assert all(540 <= later - earlier <= 660 for earlier, later in itertools.pairwise(times))
 
 
-def test_requeue_after_is_kept() -> None:
-    times = run(passes([Outcome(requeue_after=7), Outcome()], 60))
+async def test_requeue_after_is_kept() -> None:
+    times = await passes([ReconcileResult(requeue_after=7), ReconcileResult()], 60)
     assert times == pytest.approx([0, 7])
 
 
-def test_what_we_wrote_is_looked_at_once_more_and_ever_later_if_it_never_settles() -> None:
-    assert len(run(passes([Outcome(again=True), Outcome()], 60))) == 2
-    restless = run(passes([Outcome(again=True)], 600))
+async def test_what_we_wrote_is_looked_at_once_more_and_ever_later_if_it_never_settles() -> None:
+    assert len(await passes([ReconcileResult(requeue=True), ReconcileResult()], 60)) == 2
+    restless = await passes([ReconcileResult(requeue=True)], 600)
     assert len(restless) < 16
 
 
-def test_what_is_gone_is_forgotten() -> None:
-    assert len(run(passes([Outcome(exists=False)], 10_000))) == 1
+async def test_what_is_gone_is_forgotten() -> None:
+    assert len(await passes([ReconcileResult(exists=False)], 10_000)) == 1
 
 
-def test_a_failure_is_tried_again_and_said(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_is_tried_again_and_said(caplog: pytest.LogCaptureFixture) -> None:
     registry = CollectorRegistry()
     with caplog.at_level(logging.ERROR):
-        times = run(passes([Forbidden("quota q is used up"), Outcome()], 60, registry))
+        times = await passes([Forbidden("quota q is used up"), ReconcileResult()], 60, registry)
     assert len(times) == 2
     assert "quota q is used up" in caplog.text
     assert "Traceback" not in caplog.text
@@ -98,71 +99,61 @@ def test_a_failure_is_tried_again_and_said(caplog: pytest.LogCaptureFixture) -> 
     )
 
 
-def test_retry_after_is_honoured() -> None:
-    times = run(passes([Transient("busy", code=429, retry_after=30), Outcome()], 60))
+async def test_retry_after_is_honoured() -> None:
+    times = await passes([Transient("busy", code=429, retry_after=30), ReconcileResult()], 60)
     assert times == pytest.approx([0, 30])
 
 
-def test_a_bug_in_one_key_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> list[str]:
-        seen: list[str] = []
+async def test_a_bug_in_one_key_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[str] = []
 
-        async def reconcile(key: str) -> Outcome:
-            if key == "poisoned":
-                raise ZeroDivisionError
-            seen.append(key)
-            return Outcome()
+    async def reconcile(key: str) -> ReconcileResult:
+        if key == "poisoned":
+            raise ZeroDivisionError
+        seen.append(key)
+        return ReconcileResult()
 
-        controller = make(reconcile)
-        controller.start()
-        for key in ("poisoned", "a", "b"):
-            controller.queue.add(key)
-        await asyncio.sleep(30)
-        assert controller.trouble() is None
-        await controller.stop(grace=1)
-        return seen
-
-    with caplog.at_level(logging.ERROR):
-        assert run(scenario()) == ["a", "b"]
+    controller = make(reconcile)
+    controller.start()
+    for key in ("poisoned", "a", "b"):
+        controller.queue.add(key)
+    await asyncio.sleep(30)
+    assert controller.problem() is None
+    await controller.stop(grace=1)
+    assert seen == ["a", "b"]
     assert "Traceback" in caplog.text
 
 
-def test_stopping_lets_work_end_and_cuts_off_what_does_not() -> None:
-    async def scenario() -> None:
-        ended: list[str] = []
+async def test_stopping_lets_work_end_and_cuts_off_what_does_not() -> None:
+    ended: list[str] = []
 
-        async def reconcile(key: str) -> Outcome:
-            await asyncio.sleep(0.5 if key == "short" else 3600)
-            ended.append(key)
-            return Outcome()
+    async def reconcile(key: str) -> ReconcileResult:
+        await asyncio.sleep(0.5 if key == "short" else 3600)
+        ended.append(key)
+        return ReconcileResult()
 
-        controller = make(reconcile)
-        controller.start()
-        controller.queue.add("short")
-        controller.queue.add("long")
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        started = now()
-        await controller.stop(grace=1)
-        assert ended == ["short"]
-        assert now() - started == pytest.approx(1)
-
-    run(scenario())
+    controller = make(reconcile)
+    controller.start()
+    controller.queue.add("short")
+    controller.queue.add("long")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    started = now()
+    await controller.stop(grace=1)
+    assert ended == ["short"]
+    assert now() - started == pytest.approx(1)
 
 
-def test_a_stuck_worker_is_trouble() -> None:
-    async def scenario() -> None:
-        async def reconcile(_key: str) -> Outcome:
-            await asyncio.sleep(10 * STUCK)
-            return Outcome()
+async def test_a_stuck_worker_is_trouble() -> None:
+    async def reconcile(_key: str) -> ReconcileResult:
+        await asyncio.sleep(10 * STUCK)
+        return ReconcileResult()
 
-        controller = make(reconcile)
-        controller.start()
-        controller.queue.add("a")
-        await asyncio.sleep(STUCK - 1)
-        assert controller.trouble() is None
-        await asyncio.sleep(2)
-        assert "on one key" in (controller.trouble() or "")
-        await controller.stop(grace=0.1)
-
-    run(scenario())
+    controller = make(reconcile)
+    controller.start()
+    controller.queue.add("a")
+    await asyncio.sleep(STUCK - 1)
+    assert controller.problem() is None
+    await asyncio.sleep(2)
+    assert "on one key" in (controller.problem() or "")
+    await controller.stop(grace=0.1)

@@ -6,8 +6,6 @@ import pytest
 from enginewright.controller.queue import QueueClosed, QueueMetrics, WorkQueue
 from prometheus_client import CollectorRegistry
 
-from tests.support.virtual_time import run
-
 
 def make_queue(registry: CollectorRegistry | None = None, jitter: float = 1.0) -> WorkQueue[str]:
     metrics = QueueMetrics(registry or CollectorRegistry())
@@ -18,14 +16,11 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def test_a_waiting_key_is_queued_once() -> None:
-    async def scenario() -> list[str]:
-        queue = make_queue()
-        for key in ("a", "b", "a", "a"):
-            queue.add(key)
-        return [await queue.get(), await queue.get(), *await rest(queue)]
-
-    assert run(scenario()) == ["a", "b"]
+async def test_a_waiting_key_is_queued_once() -> None:
+    queue = make_queue()
+    for key in ("a", "b", "a", "a"):
+        queue.add(key)
+    assert [await queue.get(), await queue.get(), *await rest(queue)] == ["a", "b"]
 
 
 async def rest(queue: WorkQueue[str]) -> list[str]:
@@ -38,127 +33,100 @@ async def rest(queue: WorkQueue[str]) -> list[str]:
             return taken
 
 
-def test_a_key_in_work_is_given_to_nobody_else_and_comes_again_after() -> None:
-    async def scenario() -> None:
-        queue = make_queue()
-        queue.add("a")
-        assert await queue.get() == "a"
-        queue.add("a")
-        queue.add("a")
-        assert await rest(queue) == []
-        queue.done("a")
-        assert await rest(queue) == ["a"]
-        queue.done("a")
-        assert await rest(queue) == []
-
-    run(scenario())
+async def test_a_key_in_work_is_given_to_nobody_else_and_comes_again_after() -> None:
+    queue = make_queue()
+    queue.add("a")
+    assert await queue.get() == "a"
+    queue.add("a")
+    queue.add("a")
+    assert await rest(queue) == []
+    queue.done("a")
+    assert await rest(queue) == ["a"]
+    queue.done("a")
+    assert await rest(queue) == []
 
 
 @pytest.mark.parametrize(("first", "second"), [(10.0, 3.0), (3.0, 10.0)])
-def test_add_after_keeps_the_earliest(first: float, second: float) -> None:
-    async def scenario() -> None:
-        queue = make_queue()
-        queue.add_after("a", first)
-        queue.add_after("a", second)
-        assert await queue.get() == "a"
-        assert now() == pytest.approx(3.0)
-        queue.done("a")
-        assert await rest(queue) == []
-
-    run(scenario())
+async def test_add_after_keeps_the_earliest(first: float, second: float) -> None:
+    queue = make_queue()
+    queue.add_after("a", first)
+    queue.add_after("a", second)
+    assert await queue.get() == "a"
+    assert now() == pytest.approx(3.0)
+    queue.done("a")
+    assert await rest(queue) == []
 
 
-def test_failures_double_up_to_five_minutes_and_forget_starts_anew() -> None:
-    async def scenario() -> None:
-        queue = make_queue()
-        delays = [queue.add_rate_limited("a") for _ in range(14)]
-        assert delays[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
-        assert delays[-1] == 300
-        assert queue.failures("a") == 14
-        queue.forget("a")
-        assert queue.add_rate_limited("a") == pytest.approx(0.1)
-
-    run(scenario())
+async def test_failures_double_up_to_five_minutes_until_forgotten() -> None:
+    queue = make_queue()
+    delays = [queue.add_rate_limited("a") for _ in range(14)]
+    assert delays[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
+    assert delays[-1] == 300
+    assert queue.failures("a") == 14
+    queue.forget("a")
+    assert queue.add_rate_limited("a") == pytest.approx(0.1)
 
 
-def test_jitter_halves_at_most() -> None:
-    async def scenario() -> None:
-        assert make_queue(jitter=0.0).add_rate_limited("a") == pytest.approx(0.05)
-
-    run(scenario())
+async def test_jitter_halves_at_most() -> None:
+    assert make_queue(jitter=0.0).add_rate_limited("a") == pytest.approx(0.05)
 
 
-def test_a_servers_wish_for_later_is_kept() -> None:
-    async def scenario() -> None:
-        queue = make_queue()
-        queue.add_rate_limited("a", at_least=20)
-        assert await queue.get() == "a"
-        assert now() == pytest.approx(20)
-
-    run(scenario())
+async def test_a_servers_wish_for_later_is_kept() -> None:
+    queue = make_queue()
+    queue.add_rate_limited("a", at_least=20)
+    assert await queue.get() == "a"
+    assert now() == pytest.approx(20)
 
 
-def test_keys_fail_by_themselves() -> None:
-    async def scenario() -> None:
-        queue = make_queue()
-        for _ in range(5):
-            queue.add_rate_limited("a")
-        assert queue.add_rate_limited("b") == pytest.approx(0.1)
-
-    run(scenario())
+async def test_keys_fail_by_themselves() -> None:
+    queue = make_queue()
+    for _ in range(5):
+        queue.add_rate_limited("a")
+    assert queue.add_rate_limited("b") == pytest.approx(0.1)
 
 
-def test_a_cancelled_getter_loses_no_key() -> None:
-    async def scenario() -> None:
-        queue = make_queue()
-        first = asyncio.create_task(queue.get())
-        second = asyncio.create_task(queue.get())
-        await asyncio.sleep(0)
-        queue.add("a")  # wakes the first, which is cancelled before it runs
-        first.cancel()
-        assert await asyncio.wait_for(second, 1) == "a"
-
-    run(scenario())
+async def test_a_cancelled_getter_loses_no_key() -> None:
+    queue = make_queue()
+    first = asyncio.create_task(queue.get())
+    second = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    queue.add("a")  # wakes the first, which is cancelled before it runs
+    first.cancel()
+    assert await asyncio.wait_for(second, 1) == "a"
 
 
-def test_shutting_down_ends_all_getters_and_drops_what_waits() -> None:
-    async def scenario() -> None:
-        queue = make_queue()
-        getters = [asyncio.create_task(queue.get()) for _ in range(3)]
-        await asyncio.sleep(0)
-        queue.add_after("later", 5)
-        queue.shut_down()
-        queue.add("too late")
-        results = await asyncio.gather(*getters, return_exceptions=True)
-        assert [type(result) for result in results] == [QueueClosed] * 3
-        with pytest.raises(QueueClosed):
-            await queue.get()
-
-    run(scenario())
+async def test_shutting_down_ends_all_getters_and_drops_what_waits() -> None:
+    queue = make_queue()
+    getters = [asyncio.create_task(queue.get()) for _ in range(3)]
+    await asyncio.sleep(0)
+    queue.add_after("later", 5)
+    queue.shut_down()
+    queue.add("too late")
+    results = await asyncio.gather(*getters, return_exceptions=True)
+    assert [type(result) for result in results] == [QueueClosed] * 3
+    with pytest.raises(QueueClosed):
+        await queue.get()
 
 
-def test_metrics_have_client_gos_names() -> None:
-    async def scenario() -> None:
-        registry = CollectorRegistry()
+async def test_metrics_have_client_gos_names() -> None:
+    registry = CollectorRegistry()
 
-        def value(name: str) -> float | None:
-            return registry.get_sample_value(name, {"name": "test"})
+    def value(name: str) -> float | None:
+        return registry.get_sample_value(name, {"name": "test"})
 
-        queue = make_queue(registry)
-        queue.add("a")
-        queue.add("b")
-        assert value("workqueue_depth") == 2
-        await asyncio.sleep(2)
-        key = await queue.get()
-        await asyncio.sleep(3)
-        assert value("workqueue_depth") == 1
-        assert value("workqueue_unfinished_work_seconds") == pytest.approx(3)
-        assert queue.longest_running == pytest.approx(3)
-        queue.done(key)
-        queue.add_rate_limited(key)
-        assert value("workqueue_adds_total") == 2
-        assert value("workqueue_retries_total") == 1
-        assert value("workqueue_queue_duration_seconds_sum") == pytest.approx(2)
-        assert value("workqueue_work_duration_seconds_sum") == pytest.approx(3)
-
-    run(scenario())
+    queue = make_queue(registry)
+    queue.add("a")
+    queue.add("b")
+    assert value("workqueue_depth") == 2
+    await asyncio.sleep(2)
+    key = await queue.get()
+    await asyncio.sleep(3)
+    assert value("workqueue_depth") == 1
+    assert value("workqueue_unfinished_work_seconds") == pytest.approx(3)
+    assert queue.longest_running == pytest.approx(3)
+    queue.done(key)
+    queue.add_rate_limited(key)
+    assert value("workqueue_adds_total") == 2
+    assert value("workqueue_retries_total") == 1
+    assert value("workqueue_queue_duration_seconds_sum") == pytest.approx(2)
+    assert value("workqueue_work_duration_seconds_sum") == pytest.approx(3)

@@ -1,42 +1,28 @@
 """One pass over a model: what goes into the plan, and what is done when carrying it out fails."""
 
-import asyncio
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from enginewright.contract.images import ImageFacts
-from enginewright.controller.cache import Cache
 from enginewright.controller.catch_up import PodCatchUp
-from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
-from enginewright.controller.loop import Outcome
+from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.reconcile import ModelReconciler
 from enginewright.controller.routing import ModelKey
 from enginewright.kube.errors import Forbidden, Terminating, Transient
 from enginewright.kube.resources import (
-    ACCELERATOR_CLASSES,
-    DEPLOYMENTS,
-    EVENTS,
     INFERENCE_MODELS,
     JOBS,
-    PODS,
 )
-from enginewright.plan.types import Config, EventIntent, Facts, ObjectRef, Plan, StoreConfig
+from enginewright.plan.types import EventIntent, Facts, ObjectRef, Plan
 
-from tests.support.fake_kube import FakeKube
+from tests.support.fake_kube import CONFIG, FakeCluster, pod_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 KEY = ModelKey("ns", "m")
-CONFIG = Config(
-    namespace="system",
-    images={"cpu": "example.com/cpu:1"},
-    image_pull_policy="IfNotPresent",
-    image_pull_secrets=(),
-    store=StoreConfig("store", "1Gi", "ReadWriteMany", None),
-)
 
 
 class NoImages:
@@ -44,13 +30,11 @@ class NoImages:
     failures: dict[str, str] = {}  # noqa: RUF012 - never changed
 
 
-class World:
+class World(FakeCluster):
     """A reconciler over the fake, with a plan that a test writes."""
 
     def __init__(self) -> None:
-        self.kube = FakeKube()
-        self.cache = Cache()
-        self.recorder = EventRecorder(self.kube)
+        super().__init__()
         self.seen: list[Facts] = []
         self.plan: Callable[[Facts], Plan] = lambda _: decided()
         self.reconciler = ModelReconciler(
@@ -63,7 +47,7 @@ class World:
             self._planned,
             now=lambda: datetime(2026, 1, 1, tzinfo=UTC),
         )
-        self.model = self.kube.put(
+        self.model = self.put(
             {
                 "apiVersion": "enginewright.dev/v1alpha1",
                 "kind": "InferenceModel",
@@ -71,23 +55,13 @@ class World:
                 "spec": {"source": {"uri": "https://example.com/m.onnx"}},
             }
         )
-        self.cache.observe(INFERENCE_MODELS, self.model)
 
     def _planned(self, facts: Facts) -> Plan:
         self.seen.append(facts)
         return self.plan(facts)
 
-    async def reconcile(self) -> Outcome:
+    async def reconcile(self) -> ReconcileResult:
         return await self.reconciler.reconcile(KEY)
-
-    async def events(self) -> list[str]:
-        """The reasons of all Events told so far."""
-        writer = asyncio.create_task(self.recorder.run())
-        await asyncio.wait_for(self.recorder.drain(), 5)
-        writer.cancel()
-        return [
-            event["reason"] for (kind, _, _), event in self.kube.objects.items() if kind == EVENTS
-        ]
 
     def child(self, kind: str = "Job", name: str = "j", **rest: Any) -> dict[str, Any]:
         owner = {
@@ -126,10 +100,10 @@ async def test_a_plan_is_carried_out_once_and_then_costs_nothing(world: World) -
         apply=(world.child("Job"), world.child("Deployment", "d", spec={"replicas": 1})),
         requeue_after=5,
     )
-    assert await world.reconcile() == Outcome(again=True, requeue_after=5)
+    assert await world.reconcile() == ReconcileResult(requeue=True, requeue_after=5)
     writes = world.kube.writes
     assert writes == 3
-    assert await world.reconcile() == Outcome(requeue_after=5)
+    assert await world.reconcile() == ReconcileResult(requeue_after=5)
     assert world.kube.writes == writes
     # what was written is in the next facts, before any watch event
     assert [job.name for job in world.seen[1].jobs] == ["j"]
@@ -138,12 +112,12 @@ async def test_a_plan_is_carried_out_once_and_then_costs_nothing(world: World) -
 
 
 async def test_deletions_are_carried_out(world: World) -> None:
-    world.cache.observe(DEPLOYMENTS, world.kube.put(world.child("Deployment", "d")))
+    world.put(world.child("Deployment", "d"))
     world.plan = lambda facts: decided(
         delete=tuple(ObjectRef("apps/v1", "Deployment", "ns", "d") for _ in facts.deployments)
     )
-    assert (await world.reconcile()).again
-    assert not (await world.reconcile()).again
+    assert (await world.reconcile()).requeue
+    assert not (await world.reconcile()).requeue
     assert world.kube.calls["delete"] == 1
 
 
@@ -152,16 +126,16 @@ async def test_a_model_that_is_gone_or_going_is_left_alone(world: World) -> None
         **world.model,
         "metadata": {**world.model["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"},
     }
-    world.cache.observe(INFERENCE_MODELS, world.kube.put(going))
-    assert await world.reconcile() == Outcome(exists=False)
+    world.put(going)
+    assert await world.reconcile() == ReconcileResult(exists=False)
     world.cache.deleted(INFERENCE_MODELS, world.model)
-    assert await world.reconcile() == Outcome(exists=False)
+    assert await world.reconcile() == ReconcileResult(exists=False)
     assert world.seen == []
 
 
-async def test_a_model_that_cannot_be_read_is_told_and_not_tried_again(world: World) -> None:
-    world.cache.observe(INFERENCE_MODELS, world.kube.put({**world.model, "spec": {"source": 7}}))
-    assert await world.reconcile() == Outcome()
+async def test_a_model_that_cannot_be_read_is_reported_and_not_retried(world: World) -> None:
+    world.put({**world.model, "spec": {"source": 7}})
+    assert await world.reconcile() == ReconcileResult()
     assert world.seen == []
     assert await world.events() == ["InvalidSpec"]
 
@@ -174,13 +148,13 @@ async def test_a_class_that_cannot_be_read_is_left_out(world: World) -> None:
             "metadata": {"name": name},
             "spec": spec,
         }
-        world.cache.observe(ACCELERATOR_CLASSES, world.kube.put(accelerator_class))
+        world.put(accelerator_class)
     await world.reconcile()
     assert [each.metadata.name for each in world.seen[0].classes] == ["good"]
 
 
 @pytest.mark.parametrize(("ready", "reason"), [("False", "ApplyFailed"), ("True", "Planned")])
-async def test_what_cannot_be_applied_is_told(world: World, ready: str, reason: str) -> None:
+async def test_what_cannot_be_applied_is_reported(world: World, ready: str, reason: str) -> None:
     conditions = [
         {"type": "Ready", "status": ready, "reason": "Planned", "message": "m"},
         {"type": "Reconciling", "status": "True", "reason": "Planned", "message": "m"},
@@ -190,13 +164,13 @@ async def test_what_cannot_be_applied_is_told(world: World, ready: str, reason: 
     world.kube.fail["apply"] = [Forbidden("exceeded quota: q")]
     with pytest.raises(Forbidden):
         await world.reconcile()
-    told = world.kube.objects[(INFERENCE_MODELS, "ns", "m")]["status"]["conditions"]
-    assert [each["reason"] for each in told] == [reason, reason, "Planned"]
-    assert ("exceeded quota: q" in told[0]["message"]) == (ready == "False")
+    reported = world.kube.objects[(INFERENCE_MODELS, "ns", "m")]["status"]["conditions"]
+    assert [each["reason"] for each in reported] == [reason, reason, "Planned"]
+    assert ("exceeded quota: q" in reported[0]["message"]) == (ready == "False")
     assert await world.events() == ["ApplyFailed"]
 
 
-async def test_a_webhook_that_is_not_reached_is_told(world: World) -> None:
+async def test_a_webhook_that_is_not_reached_is_reported(world: World) -> None:
     world.plan = lambda _: decided(apply=(world.child("Job"),))
     said = 'failed calling webhook "policy.example": connection refused'
     world.kube.fail["apply"] = [Transient(said, code=500, reason="InternalError")]
@@ -211,7 +185,7 @@ async def test_a_namespace_that_is_deleted_is_left_alone(world: World) -> None:
     )
     world.kube.fail["apply"] = [Terminating("namespace ns is being terminated")] * 3
     for _ in range(3):
-        assert not (await world.reconcile()).again
+        assert not (await world.reconcile()).requeue
     assert world.kube.writes == 3
     assert await world.events() == []
 
@@ -224,7 +198,7 @@ async def test_a_busy_api_server_is_no_news(world: World) -> None:
     assert await world.events() == []
 
 
-async def test_events_are_told_after_the_status(world: World) -> None:
+async def test_events_are_written_after_the_status(world: World) -> None:
     world.plan = lambda _: decided(events=(EventIntent("Normal", "Serving", "serves"),))
     world.kube.fail["apply_status"] = [Transient("busy")]
     with pytest.raises(Transient):
@@ -235,42 +209,24 @@ async def test_events_are_told_after_the_status(world: World) -> None:
 
 
 async def test_children_of_an_earlier_model_are_no_facts_and_are_waited_for(world: World) -> None:
-    old = world.kube.put(world.child("Job", owner="an earlier model"))
-    world.cache.observe(JOBS, old)
-    world.cache.observe(PODS, world.kube.put(pod_of(old, "Succeeded")))
+    old = world.put(world.child("Job", owner="an earlier model"))
+    world.put(pod_of(old, {"phase": "Succeeded"}))
     world.plan = lambda _: decided(apply=(world.child("Job"),))
     outcome = await world.reconcile()
     assert (world.seen[0].jobs, world.seen[0].pods) == ((), ())
-    assert outcome == Outcome(again=True)
+    assert outcome == ReconcileResult(requeue=True)
     assert world.kube.calls["apply"] == 0
     world.cache.observe(JOBS, old, deleted=True)
     del world.kube.objects[(JOBS, "ns", "j")]
-    assert (await world.reconcile()).again
-
-
-def pod_of(job: dict[str, Any], phase: str) -> dict[str, Any]:
-    metadata = job["metadata"]
-    labels = {**metadata["labels"], "batch.kubernetes.io/job-name": metadata["name"]}
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": metadata["uid"]}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": f"{metadata['name']}-x",
-            "namespace": "ns",
-            "labels": labels,
-            "ownerReferences": [owner],
-        },
-        "status": {"phase": phase},
-    }
+    assert (await world.reconcile()).requeue
 
 
 async def test_a_finished_jobs_pods_are_asked_for_when_the_watch_lags(world: World) -> None:
     job = world.kube.put(world.child("Job"))
-    world.cache.observe(PODS, world.kube.put(pod_of(job, "Running")))
-    world.kube.put(pod_of(job, "Succeeded"))  # its event is still on the way
+    world.put(pod_of(job, {"phase": "Running"}))
+    world.kube.put(pod_of(job, {"phase": "Succeeded"}))  # its event is still on the way
     done = {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}
-    world.cache.observe(JOBS, world.kube.put({**job, "status": done}))
+    world.put({**job, "status": done})
     await world.reconcile()
     assert [pod.phase for pod in world.seen[0].pods] == ["Succeeded"]
     assert world.kube.calls["list"] == 1
@@ -279,6 +235,6 @@ async def test_a_finished_jobs_pods_are_asked_for_when_the_watch_lags(world: Wor
 
 
 async def test_a_running_jobs_pods_are_not_asked_for(world: World) -> None:
-    world.cache.observe(JOBS, world.kube.put(world.child("Job", status={"active": 1})))
+    world.put(world.child("Job", status={"active": 1}))
     await world.reconcile()
     assert world.kube.calls["list"] == 0

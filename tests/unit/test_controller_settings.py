@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from enginewright.controller.settings import BadSettings, Settings, load_settings
+from enginewright.controller.settings import BadSettings, OperatorSettings, load_settings
 
 DOCUMENT = {
     "images": {"cpu": "example.com/cpu:1"},
@@ -15,7 +15,7 @@ DOCUMENT = {
 }
 
 
-def load(document: Any, namespace: str = "system") -> Settings:
+def load(document: Any, namespace: str = "system") -> OperatorSettings:
     text = document if isinstance(document, str) else json.dumps(document)
     return load_settings({"ENGINEWRIGHT_CONFIG": text, "POD_NAMESPACE": namespace})
 
@@ -52,7 +52,7 @@ def test_the_own_namespace_is_watched_with_those_that_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "reported"),
     [
         ("", "ENGINEWRIGHT_CONFIG is not set"),
         ("{", "ENGINEWRIGHT_CONFIG cannot be used"),
@@ -67,10 +67,10 @@ def test_the_own_namespace_is_watched_with_those_that_are_named() -> None:
         ({**DOCUMENT, "imagePullPolcy": "Always"}, "imagePullPolcy"),
     ],
 )
-def test_what_is_wrong_is_named(document: Any, told: str) -> None:
+def test_what_is_wrong_is_named(document: Any, reported: str) -> None:
     with pytest.raises(BadSettings) as caught:
         load(document)
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

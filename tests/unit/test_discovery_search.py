@@ -36,15 +36,17 @@ WORDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "wanted"), WORDS)
-def test_words_say_which_size_is_wanted(words: str, wanted: dict[str, int]) -> None:
+@pytest.mark.parametrize(("wording", "wanted"), WORDS)
+def test_messages_say_which_size_is_wanted(wording: str, wanted: dict[str, int]) -> None:
     about = problem(x=("n", "t"))
-    assert wanted in changes(words, about.start, about)[:4]
+    assert wanted in changes(wording, about.start, about)[:4]
 
 
 def test_the_innermost_node_is_the_one_that_failed() -> None:
-    words = "while running If node. Name:'outer' Status Message: while running Conv node. Name:'in'"
-    assert failed_node(words) == "in"
+    wording = (
+        "while running If node. Name:'outer' Status Message: while running Conv node. Name:'in'"
+    )
+    assert failed_node(wording) == "in"
 
 
 def test_what_takes_every_size_is_tried_at_its_likeliest_only_once() -> None:
@@ -87,7 +89,7 @@ def test_clues_of_many_inputs_cost_no_more_than_their_nodes() -> None:
     of_one = time.process_time() - began
     began = time.process_time()
     every = graph.read(model, names)
-    assert time.process_time() - began < 20 * of_one, "it took as long as reading for each anew"
+    assert time.process_time() - began < 20 * of_one, "it took as long as reading for each again"
     assert every.sizes == {
         f"x{index}": tuple(dict.fromkeys((4, 2 + index))) for index in range(count)
     }

@@ -5,20 +5,36 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from enginewright.contract.reasons import REMEDIES
+from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAGES
 
 from hack import docs
 
 PAGES = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
+ALERTS = (docs.ALERTS, docs.RULES_TEST)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_tables_are_those_of_the_code(page: Path) -> None:
+@pytest.mark.parametrize("page", [*PAGES, *ALERTS], ids=lambda page: page.stem)
+def test_tables_and_remedies_are_those_of_the_code(page: Path) -> None:
     assert docs.written(page.read_text()) == page.read_text(), "run hack/docs"
 
 
 def test_every_table_is_shown_somewhere() -> None:
     text = "".join(page.read_text() for page in PAGES)
     assert {name for name in docs.TABLES if f"<!-- hack/docs: {name}" not in text} == set()
+
+
+def test_no_remedy_that_the_code_has_is_written_by_hand() -> None:
+    for file in ALERTS:
+        by_hand = " ".join(docs.REMEDY.sub("", file.read_text()).split())
+        assert [remedy for remedy in REMEDIES.values() if remedy in by_hand] == []
+
+
+def test_the_stages_are_those_that_run() -> None:
+    text = next(page for page in PAGES if page.stem == "stages").read_text()
+    stages = (*PREPARE_STAGES, LOOKUP_STAGE, *ENGINE_STAGES)
+    assert tuple(re.findall(r"^\| `([\w-]+)` \|", text, re.MULTILINE)) == stages
+    assert f"for stage in {' '.join(PREPARE_STAGES)};" in text
 
 
 def test_every_page_is_in_the_navigation_and_ends_with_its_next_step() -> None:

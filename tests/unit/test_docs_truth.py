@@ -23,7 +23,7 @@ def rows() -> list[Row]:
     lines = (REPOSITORY / "docs/truth.md").read_text().splitlines()
     tables = [line for line in lines if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in tables]
-    return [Row(*each) for each in cells if each[0] != "lie or fault" and set(each[0]) != {"-"}]
+    return [Row(*each) for each in cells if each[0] != "fault" and set(each[0]) != {"-"}]
 
 
 def serving_rows() -> list[Row]:

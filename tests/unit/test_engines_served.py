@@ -18,7 +18,7 @@ from enginewright.contract.images import COMPILED_BACKENDS, DEVICE_BACKENDS
 from enginewright.contract.manifest import TensorSpec
 from enginewright.contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.prepare.convert.planning import is_function
+from enginewright_runtime.graph.schemas import is_function
 from enginewright_runtime.probe import probe
 from enginewright_runtime.rules.serving import UNKNOWN_TO_TENSORRT
 from enginewright_runtime.session import tensorrt_rtx
@@ -68,12 +68,12 @@ def test_operators_that_no_engine_holds() -> None:
     assert parser.supports_operator("Relu")
     newest = defs.onnx_opset_version()
     nodes = [helper.make_node(each, [], []) for each in UNKNOWN_TO_TENSORRT]
-    assert [node.op_type for node in nodes if is_function(node, newest)] == []
-    assert is_function(helper.make_node("DynamicQuantizeLinear", [], []), newest)
+    assert [node.op_type for node in nodes if is_function(node.op_type, "", newest)] == []
+    assert is_function("DynamicQuantizeLinear", "", newest)
 
 
 @pytest.mark.parametrize(
-    ("backend", "capability", "words"),
+    ("backend", "capability", "wording"),
     [
         (RTX, "8.9", None),
         (RTX, None, None),
@@ -101,10 +101,12 @@ def test_operators_that_no_engine_holds() -> None:
         ("cpu", "10.0", None),
     ],
 )
-def test_of_what_use_a_backend_is(backend: str, capability: str | None, words: str | None) -> None:
+def test_of_what_use_a_backend_is(
+    backend: str, capability: str | None, wording: str | None
+) -> None:
     why = why_unusable(backend, capability)
-    assert (why is None) == (words is None)
-    assert words is None or words in str(why)
+    assert (why is None) == (wording is None)
+    assert wording is None or wording in str(why)
     if capability:
         assert (why is None) == (builds(backend, capability) and serves(backend, capability))
 

@@ -1,4 +1,4 @@
-"""An image's tag changes with what runs in it, and with nothing else: a new tag prepares every model again."""
+"""An image's tag changes with what runs in it, and with nothing else: a new tag replaces every pod."""
 
 import sys
 from importlib.machinery import SourceFileLoader

@@ -46,7 +46,7 @@ def test_codes_map_to_errors(code: int, expected: type[KubeError]) -> None:
     assert (error.message, error.code, error.reason) == ("said so", code, "R")
 
 
-def test_a_namespace_that_is_being_deleted_is_told_by_its_cause() -> None:
+def test_a_namespace_that_is_being_deleted_is_known_by_its_cause() -> None:
     cause = {"reason": "NamespaceTerminating", "field": "metadata.namespace"}
     body = {"message": "forbidden", "reason": "Forbidden", "details": {"causes": [cause]}}
     assert type(error_from(403, json.dumps(body).encode(), {})) is Terminating

@@ -52,7 +52,9 @@ async def test_an_unusable_kubeconfig_is_one_sentence(
         await load_connection()
 
 
-async def test_a_pod_without_a_token_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pod_without_a_token_is_refused_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "192.0.2.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")

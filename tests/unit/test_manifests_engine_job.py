@@ -7,7 +7,8 @@ from enginewright.contract.reasons import ExitCode
 from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE
 from enginewright.manifests.names import engine_job_name, lookup_job_name
 
-from tests.support.engine_world import ENGINE, IMAGE, NAMESPACE, RESOURCE, EngineWorld
+from tests.support.engine_world import ENGINE, IMAGE, RESOURCE, EngineWorld
+from tests.support.simulation import NAMESPACE
 
 LABELS: Final = {
     "app.kubernetes.io/managed-by": "enginewright",
@@ -24,15 +25,15 @@ RICH: Final[dict[str, Any]] = {
 
 
 def lookup(**world: Any) -> dict[str, Any]:
-    return EngineWorld(**world).settle().running()
+    return EngineWorld(**world).settle().job()
 
 
 def build(**world: Any) -> dict[str, Any]:
-    return EngineWorld(**world).settle().misses().running()
+    return EngineWorld(**world).settle().misses().job()
 
 
 def ahead(**world: Any) -> dict[str, Any]:
-    return EngineWorld(ahead_of_time=True, **world).settle().running()
+    return EngineWorld(ahead_of_time=True, **world).settle().job()
 
 
 def pod(job: dict[str, Any]) -> dict[str, Any]:

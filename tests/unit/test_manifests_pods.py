@@ -72,7 +72,7 @@ def probe_pod() -> dict[str, Any]:
 
 def engine_pod(*, look: bool = False, **world: Any) -> dict[str, Any]:
     engine = EngineWorld(**world).settle()
-    pod: dict[str, Any] = (engine if look else engine.misses()).running()["spec"]["template"]
+    pod: dict[str, Any] = (engine if look else engine.misses()).job()["spec"]["template"]
     return pod
 
 

@@ -44,9 +44,9 @@ def test_the_runbook_has_no_section_without_an_alert() -> None:
     assert headings == [named(alert) for alert in ALERTS]
 
 
-def test_a_fallback_is_told_with_the_remedy_of_its_reason() -> None:
+def test_a_fallback_has_the_remedies_of_its_reasons() -> None:
     (alert,) = [each for each in ALERTS if named(each) == "EnginewrightCPUFallback"]
-    told = dict(
+    shown = dict(
         re.findall(r'eq \$labels\.reason "(\w+)" -}}\s*(.+?)\s*{{-', alert["annotations"]["remedy"])
     )
     causes = {
@@ -54,4 +54,4 @@ def test_a_fallback_is_told_with_the_remedy_of_its_reason() -> None:
         Reason.NODE_FALLBACK, Reason.BACKEND_FALLBACK, Reason.SESSION_REPLACED,
         Reason.UNSUPPORTED_OPERATOR,
     }  # fmt: skip
-    assert told == {reason.value: REMEDIES[reason] for reason in causes}
+    assert shown == {reason.value: REMEDIES[reason] for reason in causes}

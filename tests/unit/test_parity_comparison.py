@@ -1,6 +1,7 @@
 """How outputs are compared: every type, every figure, every tolerance."""
 
 import tracemalloc
+from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
@@ -9,7 +10,15 @@ import pytest
 from enginewright.contract.manifest import OutputParity
 from enginewright.contract.task import OutputTolerance, Recipe
 from enginewright_runtime.proof import parity
-from enginewright_runtime.proof.parity import DEFAULTS, Tolerances, Verdict
+from enginewright_runtime.proof.parity import (
+    DEFAULTS,
+    ComparedWith,
+    Comparison,
+    ParityVerdict,
+    Tolerances,
+    scales_of,
+)
+from enginewright_runtime.proof.parity.comparison import Outputs
 
 LIMITS: dict[str, Any] = {
     "backend": "cpu",
@@ -19,15 +28,30 @@ LIMITS: dict[str, Any] = {
 }
 
 
+def compare(
+    wanted: Mapping[str, Outputs],
+    found: Mapping[str, Outputs],
+    *,
+    compared_with: ComparedWith,
+    tolerances: Tolerances,
+    dtypes: Mapping[str, str] | None = None,
+) -> ParityVerdict:
+    """Compare all outputs of all samples."""
+    comparison = Comparison(compared_with, tolerances, dtypes, scales_of(wanted, dtypes))
+    for sample, outputs in wanted.items():
+        comparison.add(sample, outputs, found.get(sample, {}))
+    return comparison.verdict()
+
+
 def judge(
     want: Any,
     have: Any,
     precision: str = "FP32",
     dtype: str | None = None,
     **recipe: Any,
-) -> Verdict:
+) -> ParityVerdict:
     tolerances = Tolerances.of(Recipe(**LIMITS, **recipe), precision)
-    return parity.compare(
+    return compare(
         {"a": {"y": np.asarray(want)}},
         {"a": {"y": np.asarray(have)}},
         compared_with="source",
@@ -36,7 +60,7 @@ def judge(
     )
 
 
-def figures(verdict: Verdict) -> OutputParity:
+def figures(verdict: ParityVerdict) -> OutputParity:
     assert len(verdict.outputs) == 1
     return verdict.outputs[0]
 
@@ -44,22 +68,27 @@ def figures(verdict: Verdict) -> OutputParity:
 def test_figures_over_all_samples() -> None:
     wanted = {"a": {"y": np.array([1.0, 2.0])}, "b": {"y": np.array([4.0, 0.0])}}
     found = {"a": {"y": np.array([1.0, 2.002])}, "b": {"y": np.array([4.004, 0.01])}}
-    verdict = parity.compare(wanted, found, compared_with="expected", tolerances=Tolerances())
+    verdict = compare(wanted, found, compared_with="expected", tolerances=Tolerances())
     assert verdict.agrees
-    assert verdict.words is None
+    assert verdict.description is None
     assert verdict.worst is None
-    told = figures(verdict)
-    assert (told.name, told.compared_with, told.nan, told.inf) == ("y", "expected", 0, 0)
-    assert told.max_abs_error == pytest.approx(0.01)
-    assert told.max_rel_error == pytest.approx(0.001)  # of 0 nothing can be a relative error
-    assert told.cosine is not None
-    assert told.cosine == pytest.approx(1, abs=1e-5)
-    assert told.top1_agreement == 1
-    assert verdict.max_abs_error == told.max_abs_error
+    reported = figures(verdict)
+    assert (reported.name, reported.compared_with, reported.nan, reported.inf) == (
+        "y",
+        "expected",
+        0,
+        0,
+    )
+    assert reported.max_abs_error == pytest.approx(0.01)
+    assert reported.max_rel_error == pytest.approx(0.001)  # of 0 nothing can be a relative error
+    assert reported.cosine is not None
+    assert reported.cosine == pytest.approx(1, abs=1e-5)
+    assert reported.top1_agreement == 1
+    assert verdict.max_abs_error == reported.max_abs_error
 
 
 @pytest.mark.parametrize(
-    ("want", "have", "told"),
+    ("want", "have", "reported"),
     [
         (
             np.ones((2, 3), np.float32),
@@ -76,9 +105,9 @@ def test_figures_over_all_samples() -> None:
         (np.array(["a"]), np.ones(1), "has type float64, expected string"),
     ],
 )
-def test_form(want: Any, have: Any, told: str) -> None:
+def test_form(want: Any, have: Any, reported: str) -> None:
     verdict = judge(want, have)
-    assert verdict.words == f"output 'y' of golden sample 'a' {told}"
+    assert verdict.description == f"output 'y' of golden sample 'a' {reported}"
     assert figures(verdict).max_abs_error is None
 
 
@@ -109,17 +138,17 @@ def test_labels_must_be_the_same_but_for_one_in_a_hundred() -> None:
     other[:2] = -1
     assert judge(labels, other).agrees
     other[:3] = -1
-    assert str(judge(labels, other).words).endswith("differs in 1.5% of its elements")
+    assert str(judge(labels, other).description).endswith("differs in 1.5% of its elements")
 
 
 def test_output_that_is_not_there() -> None:
     wanted = {"a": {"y": np.ones(2), "z": np.ones(2)}}
-    verdict = parity.compare(
+    verdict = compare(
         wanted, {"a": {"y": np.ones(2)}}, compared_with="source", tolerances=Tolerances()
     )
-    assert verdict.words == "output 'z' of golden sample 'a' is missing"
+    assert verdict.description == "output 'z' of golden sample 'a' is missing"
     assert verdict.failures[0].figure == "missing"
-    assert not parity.compare(wanted, {}, compared_with="source", tolerances=Tolerances()).agrees
+    assert not compare(wanted, {}, compared_with="source", tolerances=Tolerances()).agrees
 
 
 @pytest.mark.parametrize(
@@ -142,16 +171,16 @@ def test_output_that_is_not_there() -> None:
 @pytest.mark.parametrize("precision", list(DEFAULTS))
 def test_what_agrees_with_itself(array: Any, precision: str) -> None:
     verdict = judge(array, array, precision)
-    assert verdict.agrees, verdict.words
-    told = figures(verdict)
-    assert told.max_abs_error in {0, None}
-    assert OutputParity.model_validate_json(told.to_json()) == told
+    assert verdict.agrees, verdict.description
+    reported = figures(verdict)
+    assert reported.max_abs_error in {0, None}
+    assert OutputParity.model_validate_json(reported.to_json()) == reported
 
 
 def test_strings_of_either_form() -> None:
     assert judge(np.array(["a", "bc"]), np.array(["a", "bc"], object)).agrees
     verdict = judge(np.array(["a", "bc"]), np.array(["a", "b"], object))
-    assert verdict.words == "output 'y' of golden sample 'a' differs in 50.0% of its elements"
+    assert verdict.description == "output 'y' of golden sample 'a' differs in 50.0% of its elements"
     assert verdict.failures[0].figure == "equal"
     assert judge(np.array([b"a", b"b"]), np.array(["a\0", "b"], object)).agrees
 
@@ -174,11 +203,11 @@ def test_not_a_number_and_infinity() -> None:
     want = [np.nan, np.inf, 1.0, 2.0]
     assert judge(want, want).agrees
     verdict = judge(want, [np.nan, -np.inf, np.nan, np.inf])
-    told = figures(verdict)
-    assert (told.nan, told.inf) == (1, 2)
-    assert verdict.words is not None
-    assert "in other places than expected: 1 NaN and 2 infinite of 4 values" in verdict.words
-    assert "1 finite of 4 values" in str(judge(want, [0.0, np.inf, 1, 2]).words)
+    reported = figures(verdict)
+    assert (reported.nan, reported.inf) == (1, 2)
+    assert verdict.description is not None
+    assert "in other places than expected: 1 NaN and 2 infinite of 4 values" in verdict.description
+    assert "1 finite of 4 values" in str(judge(want, [0.0, np.inf, 1, 2]).description)
 
 
 @pytest.mark.parametrize(("error", "agrees"), [(1e-7, True), (1e-2, False)])
@@ -222,17 +251,17 @@ def test_pieces_of_large_arrays(count: int) -> None:
     have = want.copy()
     have[-1] += 0.05
     verdict = judge(want, have)
-    told = figures(verdict)
-    assert told.max_abs_error == pytest.approx(0.05, rel=1e-3)
-    assert told.max_rel_error == pytest.approx(0.05, rel=1e-3)
+    reported = figures(verdict)
+    assert reported.max_abs_error == pytest.approx(0.05, rel=1e-3)
+    assert reported.max_rel_error == pytest.approx(0.05, rel=1e-3)
     assert verdict.agrees is (count > 100)  # one outlier among many
 
 
 def test_best_classes() -> None:
     want = np.array([[0.1, 0.9], [0.9, 0.1], [0.501, 0.499], [0.3, 0.7]])
     have = np.array([[0.2, 0.8], [0.8, 0.2], [0.499, 0.501], [0.7, 0.3]])
-    told = figures(judge(want, have, "INT8"))
-    assert told.top1_agreement == 0.75  # a tie is nobody's fault, the last row is wrong
+    reported = figures(judge(want, have, "INT8"))
+    assert reported.top1_agreement == 0.75  # a tie is nobody's fault, the last row is wrong
     assert figures(judge(want.reshape(1, 1, 4, 2), have.reshape(1, 1, 4, 2))).top1_agreement is None
     assert figures(judge(want[:, :1], want[:, :1])).top1_agreement is None
     assert figures(judge(np.arange(4), np.arange(4))).top1_agreement is None
@@ -247,7 +276,7 @@ def test_a_wrong_class_is_refused_though_the_direction_agrees() -> None:
     verdict = judge(want, have, "INT8")
     assert verdict.failures[0].figure == "top1"
     assert "has the same best class in 90.0% of 40 rows, 95% is the least for INT8" in str(
-        verdict.words
+        verdict.description
     )
 
 
@@ -294,7 +323,7 @@ def test_another_direction_is_refused_in_single_precision() -> None:
 def test_rounding_beside_small_values_changes_no_direction() -> None:
     want = np.linspace(1e-6, 1e-5, 10).astype(np.float32)
     verdict = judge(want, want + np.float32(9e-7))
-    assert verdict.agrees, verdict.words
+    assert verdict.agrees, verdict.description
     assert figures(verdict).cosine is None
 
 
@@ -323,10 +352,10 @@ def test_a_sample_without_content_is_judged_by_the_range_of_the_others() -> None
     wanted = {"text": {"y": full}, "blank": {"y": empty}}
     found = {"text": {"y": full + 0.004}, "blank": {"y": empty + 0.004}}
     for precision, agrees in (("INT8", True), ("FP16", False)):
-        verdict = parity.compare(
+        verdict = compare(
             wanted, found, compared_with="source", tolerances=Tolerances(precision=precision)
         )
-        assert verdict.agrees is agrees, verdict.words
+        assert verdict.agrees is agrees, verdict.description
 
 
 def test_tolerances_of_the_user() -> None:
@@ -334,13 +363,13 @@ def test_tolerances_of_the_user() -> None:
     assert not judge(want, have, "INT8", rtol=0.0, atol=0.0005).agrees
     assert judge(want, have, rtol=0.002).agrees
     assert "allowed: 0 of the value plus 0.0005, by spec.parity" in str(
-        judge(want, have, atol=0.0005).words
+        judge(want, have, atol=0.0005).description
     )
     own = (OutputTolerance(name="y", atol=0.01), OutputTolerance(name="other", atol=1.0))
     assert judge(want, have, rtol=0.0, atol=0.0, outputs=own).agrees
     assert not judge(want, have, rtol=0.0, atol=0.0, outputs=own[1:]).agrees
     assert judge(want, have, outputs=(OutputTolerance(name="y"),)).agrees  # no numbers: the default
-    assert "by spec.parity.outputs, y" in str(judge(want, have + 1, outputs=own).words)
+    assert "by spec.parity.outputs, y" in str(judge(want, have + 1, outputs=own).description)
 
 
 def test_integers_are_equal_unless_their_own_output_has_a_tolerance() -> None:
@@ -365,11 +394,11 @@ def test_the_worst_failure() -> None:
     found = {
         name: {"y": np.array([1.0, 2.0 + add])} for name, add in zip("abc", [1, 5, 2], strict=True)
     }
-    verdict = parity.compare(wanted, found, compared_with="source", tolerances=Tolerances())
+    verdict = compare(wanted, found, compared_with="source", tolerances=Tolerances())
     assert verdict.worst is not None
     assert verdict.worst.sample == "b"
-    assert str(verdict.words).startswith("output 'y' of golden sample 'b'")
-    assert str(verdict.words).endswith("(and 2 more)")
+    assert str(verdict.description).startswith("output 'y' of golden sample 'b'")
+    assert str(verdict.description).endswith("(and 2 more)")
 
 
 def test_outputs_that_vary() -> None:
@@ -386,9 +415,9 @@ def test_where_only_rounding_may_differ(dtype: Any, precision: str | None, agree
     tolerances = Tolerances.of(Recipe(**LIMITS), precision, rounding=True)
     want = np.linspace(1, 2, 100)
     wanted, found = ({"a": {"y": each.astype(dtype)}} for each in (want, want * 1.004))
-    verdict = parity.compare(wanted, found, compared_with="source", tolerances=tolerances)
+    verdict = compare(wanted, found, compared_with="source", tolerances=tolerances)
     assert verdict.agrees is agrees
-    assert agrees or "by FP32 rounding" in str(verdict.words)
+    assert agrees or "by FP32 rounding" in str(verdict.description)
     assert (
         Tolerances.of(Recipe(**LIMITS, rtol=0.01), rounding=True).of_output("y", "float32").rtol
         == 0.01

@@ -9,7 +9,17 @@ import pytest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.verdict import Check, FallbackVerdict
 
-from tests.support.plan_world import CPU_IMAGE, MODEL, World, published, terminated, verdict
+from tests.support.plan_world import (
+    CPU_IMAGE,
+    MODEL,
+    OTHER,
+    SECOND,
+    World,
+    published,
+    serving,
+    verdict,
+)
+from tests.support.simulation import terminated
 
 TABLE: Final = Path(__file__).parents[2] / "docs" / "conditions.md"
 COLUMNS: Final = (
@@ -39,7 +49,6 @@ WHOLLY: Final = FallbackVerdict(
     nodes_elsewhere=105,
     compute_share=1.0,
 )
-OTHER: Final = {"uri": "https://models.example/other.onnx"}
 
 
 def table() -> dict[str, dict[str, str]]:
@@ -55,10 +64,6 @@ def table() -> dict[str, dict[str, str]]:
         elif columns and not set(cells[0]) <= set("-"):
             rows[cells[0]] = dict(zip(columns, cells[1:], strict=True))
     return rows
-
-
-def serving() -> World:
-    return World(replicas=2).settle().job_succeeds().all_available()
 
 
 def silenced(world: World, *pods: str) -> World:
@@ -87,7 +92,7 @@ def refused(world: World) -> World:
 
 
 def updating() -> World:
-    return serving().edit(source=OTHER).job_succeeds(published(key="b" * 64, digest="e" * 64))
+    return serving().edit(source=OTHER).job_succeeds(SECOND)
 
 
 def unprobed() -> World:
@@ -167,16 +172,16 @@ def promise_breaks() -> World:
 
 
 STATES: Final[dict[str, Callable[[], World]]] = {
-    "the runtime image is asked what it holds": unprobed,
+    "the runtime image is being probed": unprobed,
     "the spec cannot be acted on": lambda: World(serving={"batching": {"maxSize": 8}}).settle(),
     "first preparation": lambda: World().settle().stage_runs("validate"),
-    "a stage failed, its Job tries again": lambda: (
+    "a stage failed, its Job retries": lambda: (
         World().settle().pod_fails(Reason.SOURCE_UNREACHABLE, "fetch")
     ),
-    "a passing failure, the next Job waits": lambda: (
+    "a transient failure, the next Job waits": lambda: (
         World().settle().job_fails(Reason.SOURCE_UNREACHABLE, "fetch")
     ),
-    "a passing failure, the next Job runs": next_job_runs,
+    "a transient failure, the next Job runs": next_job_runs,
     "refused, nothing serves": lambda: World().settle().job_fails(Reason.DIGEST_MISMATCH, "fetch"),
     "first rollout": lambda: World().settle().job_succeeds(),
     "first rollout, its pods fail": lambda: (
@@ -206,7 +211,7 @@ STATES: Final[dict[str, Callable[[], World]]] = {
     "update given up, the old revision serves": lambda: (
         update_fails().rolling(available=2, stuck=True).new_pod_fails(Reason.PROVIDER_MISSING)
     ),
-    "update given up without a word": lambda: updating().rolling(available=2, stuck=True),
+    "update given up without a reason": lambda: updating().rolling(available=2, stuck=True),
     "update, the API server refuses its pods": lambda: refused(updating().rolling(available=2)),
     "paused, an update is held back": paused_update,
     "paused, nothing to hold back": lambda: serving().edit(rollout={"paused": True}),
@@ -222,7 +227,7 @@ STATES: Final[dict[str, Callable[[], World]]] = {
     "the engine is built, its pods lack the driver": driver_missing,
     "the engine serves": lambda: building().engine_built().all_available(),
     "the first backend fails, the next is prepared": next_backend,
-    "first rollout, held back by its proofs": held_back,
+    "first rollout, held back by its checks": held_back,
     "serving, some nodes elsewhere, within the budget": lambda: (
         World(fallback={"policy": "Budget", "maxNodeShare": "5%"}, replicas=2)
         .settle()
@@ -253,10 +258,10 @@ def test_every_row_has_a_state_and_every_state_a_row() -> None:
 @pytest.mark.parametrize("state", STATES)
 def test_the_conditions_are_those_of_the_table(state: str) -> None:
     world = STATES[state]()
-    told = {kind: " ".join(pair) for kind, pair in world.told().items()}
+    reported = {kind: " ".join(pair) for kind, pair in world.conditions().items()}
     shown = {
         kind: text if " " in table()[state][kind] else text.split()[0]
-        for kind, text in told.items()
+        for kind, text in reported.items()
     }
     assert shown == table()[state]
 
@@ -264,15 +269,15 @@ def test_the_conditions_are_those_of_the_table(state: str) -> None:
 @pytest.mark.parametrize("state", STATES)
 def test_what_tools_rely_on_holds_in_every_state(state: str) -> None:
     world = STATES[state]()
-    told = world.told()
-    assert tuple(told) == COLUMNS
-    status = {kind: pair[0] for kind, pair in told.items()}
+    reported = world.conditions()
+    assert tuple(reported) == COLUMNS
+    status = {kind: pair[0] for kind, pair in reported.items()}
     assert (status["Ready"], status["Reconciling"], status["Stalled"]) in {
         ("True", "False", "False"),
         ("False", "True", "False"),
         ("False", "False", "True"),
     }
-    assert len({told[kind][1] for kind in ("Ready", "Reconciling", "Stalled")}) == 1
+    assert len({reported[kind][1] for kind in ("Ready", "Reconciling", "Stalled")}) == 1
     assert world.status["observedGeneration"] == world.generation
     assert all(
         each["observedGeneration"] == world.generation for each in world.status["conditions"]
@@ -293,7 +298,7 @@ def test_messages_are_sentences_that_do_not_change_by_themselves(state: str) -> 
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_an_operator_that_starts_anew_says_the_same(state: str) -> None:
+def test_a_restarted_operator_writes_the_same_status(state: str) -> None:
     world = STATES[state]()
     before = world.status
     world.verdicts = {}
@@ -314,7 +319,7 @@ def two_pods() -> tuple[World, list[str]]:
 
 
 @pytest.mark.parametrize("asked", [0, 1])
-def test_the_first_pod_that_is_asked_anew_does_not_speak_for_all(asked: int) -> None:
+def test_the_first_pod_polled_after_a_restart_does_not_speak_for_all(asked: int) -> None:
     world, names = two_pods()
     before = world.status
     world.verdicts = {names[asked]: world.verdicts[names[asked]]}
@@ -323,7 +328,7 @@ def test_the_first_pod_that_is_asked_anew_does_not_speak_for_all(asked: int) -> 
 
 
 @pytest.mark.parametrize("asked", [0, 1])
-def test_bad_news_that_is_known_is_not_told_anew_by_each_pod(asked: int) -> None:
+def test_a_known_fallback_is_not_written_again_by_each_pod(asked: int) -> None:
     """Figures of one pod would be written, and those of both right after."""
     world = serving()
     names = sorted(world.verdicts)
@@ -363,12 +368,12 @@ def test_what_a_pod_said_long_ago_proves_nothing() -> None:
     found = world.condition("PlacementVerified")
     assert (found["status"], found["reason"]) == ("Unknown", "SidecarUnreachable")
     assert found["message"].startswith(
-        "1 of 2 pods have not answered the operator for five minutes"
+        "the sidecars of 1 of 2 pods have not responded to the operator"
     )
     assert world.condition("Ready")["status"] == "True", "it serves: Kubernetes' own probes say so"
-    told = world.status
+    reported = world.status
     world.settle()
-    assert world.status == told, "said once"
+    assert world.status == reported, "said once"
     world.silent.clear()
     world.verdicts = {name: verdict() for name in names}
     world.settle()
@@ -385,13 +390,13 @@ def test_bad_news_from_one_pod_does_not_wait_for_the_others() -> None:
 
 def test_a_failure_that_is_tried_again_says_so_once() -> None:
     world = World().settle().job_fails(Reason.STORE_UNAVAILABLE, "fetch", "the disk is full")
-    assert world.condition("Ready")["message"] == "the disk is full; it is tried again"
+    assert world.message() == "the disk is full; retrying"
 
 
-def test_pods_that_the_api_server_refuses_are_told_in_its_own_sentence() -> None:
+def test_pods_that_the_api_server_refuses_are_reported_in_its_own_sentence() -> None:
     world = refused(World(replicas=2).settle().job_succeeds().rolling(available=0))
-    assert world.told()["Ready"] == ("False", "FailedCreate")
-    assert world.condition("Ready")["message"] == f"pods of class cpu are refused: {QUOTA}"
+    assert world.conditions()["Ready"] == ("False", "FailedCreate")
+    assert world.message() == f"cannot create pods of class cpu: {QUOTA}"
     assert world.events[-1].type == "Warning"
 
 
@@ -399,7 +404,7 @@ def test_a_refused_update_says_what_serves_on() -> None:
     world = serving()
     revision = world.status["serving"]["revision"]
     world.edit(source=OTHER).job_fails(Reason.DIGEST_MISMATCH, "fetch", "other digest")
-    assert world.condition("Ready")["message"] == f"other digest; revision {revision} serves on"
+    assert world.message() == f"other digest; revision {revision} keeps serving"
     assert world.condition("Validated")["message"] == "other digest"
 
 
@@ -418,5 +423,5 @@ def test_an_image_that_cannot_be_asked_stalls_with_the_reason() -> None:
     world.images = {}
     world.image_failures = {CPU_IMAGE: "exec format error"}
     world.settle()
-    assert world.told()["Stalled"] == ("True", "ImageProbeFailed")
+    assert world.conditions()["Stalled"] == ("True", "ImageProbeFailed")
     assert "exec format error" in world.condition("Stalled")["message"]

@@ -6,22 +6,17 @@ from datetime import timedelta
 from typing import Any, Final
 
 import pytest
-from enginewright.contract.reasons import REMEDIES, SELDOM_PASSES, ExitCode, Reason, exit_code
+from enginewright.contract.reasons import REMEDIES, Reason
 from enginewright.contract.report import Progress
 from enginewright.contract.task import ENGINE_STAGES, TASK_VARIABLE, EngineTask
-from enginewright.plan.engine_status import size_in_words, time_in_words
+from enginewright.plan.engine_status import format_duration, format_size
 from enginewright.plan.engines import Ended, plan_engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.engine_world import RESOURCE, EngineWorld, published_engine
+from tests.support.simulation import PASSING, PERMANENT
 
-PERMANENT: Final = [each for each in Reason if exit_code(each) is ExitCode.PERMANENT]
-PASSING: Final = [
-    each
-    for each in Reason
-    if exit_code(each) is not ExitCode.PERMANENT and each not in SELDOM_PASSES
-]
 FULL: Final = "0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) didn't match Pod's node affinity/selector."
 
 
@@ -40,7 +35,7 @@ def ahead() -> EngineWorld:
 def test_a_build_that_takes_a_device_is_preceded_by_a_look_into_the_store() -> None:
     world = EngineWorld().settle()
     assert world.stages() == ("lookup",)
-    assert world.told() == {
+    assert world.conditions() == {
         "Ready": ("False", "LookingUp"),
         "Reconciling": ("True", "LookingUp"),
         "Stalled": ("False", "LookingUp"),
@@ -48,13 +43,13 @@ def test_a_build_that_takes_a_device_is_preceded_by_a_look_into_the_store() -> N
     assert world.status["summary"] == {"capability": "8.9"}
     world.misses()
     assert world.stages() == ENGINE_STAGES
-    assert world.told()["Ready"] == ("False", "Queued")
+    assert world.conditions()["Ready"] == ("False", "Queued")
     assert len(world.made) == 2
 
 
 def test_a_hit_takes_no_device() -> None:
     world = EngineWorld().settle().succeeds(cached=True)
-    assert world.told()["Ready"] == ("True", "Built")
+    assert world.conditions()["Ready"] == ("True", "Built")
     assert "found in the store: 3.5 MB for compute capability 8.9" in world.message()
     assert len(world.made) == 1
     assert world.counted == [Ended("", cached=True, build_seconds=0.512)]
@@ -71,13 +66,13 @@ def test_a_build_without_a_device_looks_by_itself(build: dict[str, Any]) -> None
 def test_a_look_whose_report_is_gone_is_made_again() -> None:
     world = EngineWorld().settle().job_ends("Complete")
     assert world.stages() == ("lookup",)
-    assert world.running()["metadata"]["name"].endswith("-2")
+    assert world.job()["metadata"]["name"].endswith("-2")
     world.misses()
     assert world.stages() == ENGINE_STAGES
 
 
 def test_only_the_look_that_was_made_counts_for_the_stages_after_it() -> None:
-    world = on_device().fails(Reason.DRIVER_MISSING, "verify").later(minutes=1)
+    world = on_device().job_fails(Reason.DRIVER_MISSING, "verify").later(minutes=1)
     assert world.stages() == ENGINE_STAGES, "nobody has to look again"
     assert len(world.made) == 3
 
@@ -87,7 +82,7 @@ def test_only_the_look_that_was_made_counts_for_the_stages_after_it() -> None:
 
 def test_the_task_says_all_that_decides_the_engine() -> None:
     world = on_device()
-    job = world.running()
+    job = world.job()
     texts = {
         each["env"][0]["value"]
         for each in job["spec"]["template"]["spec"]["initContainers"]
@@ -107,8 +102,8 @@ def test_a_key_that_is_not_of_this_recipe_is_not_built() -> None:
     world = EngineWorld()
     world.spec["key"] = "b" * 64
     world.settle()
-    assert world.told()["Stalled"] == ("True", "InvalidSpec")
-    assert "spec.key is not the key" in world.message()
+    assert world.conditions()["Stalled"] == ("True", "InvalidSpec")
+    assert "spec.key does not match" in world.message()
     assert world.made == []
 
 
@@ -124,16 +119,16 @@ def test_a_key_that_is_not_of_this_recipe_is_not_built() -> None:
         ("publish-engine", "publish-engine (4/4)"),
     ],
 )
-def test_the_stage_that_runs_is_told(stage: str, text: str) -> None:
+def test_the_running_stage_is_reported(stage: str, text: str) -> None:
     world = on_device().stage_runs(stage)
     assert world.status["stage"] == stage
-    assert world.told()["Ready"] == ("False", "Building")
+    assert world.conditions()["Ready"] == ("False", "Building")
     assert world.message() == text
 
 
-def test_the_build_is_told_in_tens_and_no_more_often() -> None:
+def test_build_progress_is_reported_in_tens() -> None:
     world = on_device().stage_runs("build")
-    job = world.running()["metadata"]["name"]
+    job = world.job()["metadata"]["name"]
     before = world.writes
     for percent in range(101):
         world.progress[job] = Progress(stage="build", percent=percent, phase="tactics")
@@ -148,7 +143,7 @@ def test_the_build_is_told_in_tens_and_no_more_often() -> None:
 
 def test_what_is_not_known_after_a_restart_changes_nothing() -> None:
     world = on_device().stage_runs("build")
-    world.progress[world.running()["metadata"]["name"]] = Progress(stage="build", percent=47)
+    world.progress[world.job()["metadata"]["name"]] = Progress(stage="build", percent=47)
     world.settle()
     before = world.writes
     world.progress.clear()
@@ -160,11 +155,11 @@ def test_what_is_not_known_after_a_restart_changes_nothing() -> None:
 # waiting for a device
 
 
-def test_a_device_that_is_not_free_is_told_and_waited_for() -> None:
+def test_a_device_that_is_not_free_is_reported_and_waited_for() -> None:
     world = on_device().unschedulable(FULL)
-    assert world.told()["Ready"] == ("False", "CapacityBlocked")
-    assert world.told()["Reconciling"] == ("True", "CapacityBlocked")
-    assert world.told()["Stalled"] == ("False", "CapacityBlocked")
+    assert world.conditions()["Ready"] == ("False", "CapacityBlocked")
+    assert world.conditions()["Reconciling"] == ("True", "CapacityBlocked")
+    assert world.conditions()["Stalled"] == ("False", "CapacityBlocked")
     assert world.message() == (
         "no nvidia.com/gpu is free: Insufficient nvidia.com/gpu, node(s) didn't match Pod's node"
         f" affinity/selector; {REMEDIES[Reason.CAPACITY_BLOCKED]}"
@@ -172,11 +167,11 @@ def test_a_device_that_is_not_free_is_told_and_waited_for() -> None:
     assert world.events[-1].type == "Warning"
     made = list(world.made)
     world.later(days=3)
-    assert world.told()["Ready"] == ("False", "CapacityBlocked")
+    assert world.conditions()["Ready"] == ("False", "CapacityBlocked")
     world.stage_runs("build")
-    assert world.told()["Ready"] == ("False", "Building")
+    assert world.conditions()["Ready"] == ("False", "Building")
     world.succeeds()
-    assert world.told()["Ready"] == ("True", "Built")
+    assert world.conditions()["Ready"] == ("True", "Built")
     assert world.made == made
 
 
@@ -187,40 +182,41 @@ def test_the_schedulers_attempts_at_preemption_are_no_news() -> None:
     assert world.writes == before
 
 
-def test_a_class_without_a_node_is_told_likewise() -> None:
-    words = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
-    world = on_device().unschedulable(words)
-    assert world.told()["Ready"] == ("False", "CapacityBlocked")
-    assert world.message().startswith("no node of class l4 is there: node(s) didn't match")
+def test_a_class_without_a_node_is_reported_likewise() -> None:
+    wording = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
+    world = on_device().unschedulable(wording)
+    assert world.conditions()["Ready"] == ("False", "CapacityBlocked")
+    assert world.message().startswith("no node of class l4 exists: node(s) didn't match")
 
 
 @pytest.mark.parametrize("is_ahead", [True, False])
-def test_other_troubles_of_scheduling_are_told_as_they_are(is_ahead: bool) -> None:
-    words = "0/2 nodes are available: 2 Insufficient memory."
-    world = (ahead() if is_ahead else on_device()).unschedulable(words)
-    assert world.told()["Ready"] == ("False", "Queued")
-    expected = "waiting for a node to build on: no node takes the pod: Insufficient memory"
+def test_other_scheduling_messages_are_passed_on(is_ahead: bool) -> None:
+    wording = "0/2 nodes are available: 2 Insufficient memory."
+    world = (ahead() if is_ahead else on_device()).unschedulable(wording)
+    assert world.conditions()["Ready"] == ("False", "Queued")
+    expected = "waiting for a node: the pod is unschedulable: Insufficient memory"
     assert world.message() == expected
 
 
 def test_a_look_that_no_node_takes_says_so() -> None:
     world = EngineWorld().settle().unschedulable("0/1 nodes are available: 1 Too many pods.")
-    assert world.told()["Ready"] == ("False", "LookingUp")
+    assert world.conditions()["Ready"] == ("False", "LookingUp")
     assert "Too many pods" in world.message()
 
 
-def test_an_image_that_cannot_be_pulled_is_told() -> None:
+def test_an_image_that_cannot_be_pulled_is_reported() -> None:
     world = on_device()
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}
-    world.pod(initContainerStatuses=[{"name": "build", "image": "i:1", "state": waiting}])
-    world.settle()
-    assert "the image i:1 cannot be pulled" in world.message()
+    world.job_pod_becomes(
+        initContainerStatuses=[{"name": "build", "image": "i:1", "state": waiting}]
+    )
+    assert "cannot pull the image i:1" in world.message()
 
 
 # the engine
 
 
-def test_what_was_built_is_told_in_the_apis_units() -> None:
+def test_what_was_built_is_reported_in_the_apis_units() -> None:
     world = on_device().succeeds()
     assert world.status["engine"] == {
         "sha256": "e" * 64,
@@ -239,7 +235,7 @@ def test_what_was_built_is_told_in_the_apis_units() -> None:
         "build": "0.5s",
         "nodes": "412/415",
     }
-    assert world.told() == {
+    assert world.conditions() == {
         "Ready": ("True", "Built"),
         "Reconciling": ("False", "Built"),
         "Stalled": ("False", "Built"),
@@ -267,12 +263,12 @@ def test_an_engine_that_is_there_is_never_built_again() -> None:
     world.build_changes(image="registry.example/gpu:2")
     assert world.made == made
     assert world.status["observedGeneration"] == 2
-    assert world.told()["Ready"] == ("True", "Built")
+    assert world.conditions()["Ready"] == ("True", "Built")
 
 
 def test_an_engine_of_another_key_is_not_believed() -> None:
-    world = on_device().job_says(published_engine("f" * 64))
-    assert world.told()["Ready"] == ("False", "InternalError")
+    world = on_device().job_publishes(published_engine("f" * 64))
+    assert world.conditions()["Ready"] == ("False", "InternalError")
     assert "engine" not in world.status
 
 
@@ -280,12 +276,12 @@ def test_an_engine_whose_report_is_gone_is_found_in_the_store() -> None:
     world = on_device().job_ends("Complete")
     assert world.stages() == ("lookup",), "no device is taken for what is there"
     world.succeeds(cached=True)
-    assert world.told()["Ready"] == ("True", "Built")
+    assert world.conditions()["Ready"] == ("True", "Built")
 
 
 def test_a_job_that_ended_well_and_was_cleaned_away_unseen_is_looked_for() -> None:
     world = on_device()
-    world.drop(world.running()["metadata"]["name"])
+    world.remove("Job", world.job()["metadata"]["name"])
     world.settle()
     assert world.stages() == ENGINE_STAGES  # its build stage looks first, too
 
@@ -295,9 +291,9 @@ def test_a_job_that_ended_well_and_was_cleaned_away_unseen_is_looked_for() -> No
 
 @pytest.mark.parametrize("reason", PERMANENT)
 def test_what_cannot_succeed_is_remembered_when_its_job_is_gone(reason: Reason) -> None:
-    world = on_device().fails(reason, message="the thing, the cause")
-    assert world.told()["Stalled"] == ("True", reason)
-    assert world.told()["Reconciling"] == ("False", reason)
+    world = on_device().job_fails(reason, message="the thing, the cause")
+    assert world.conditions()["Stalled"] == ("True", reason)
+    assert world.conditions()["Reconciling"] == ("False", reason)
     assert world.last
     assert world.last.requeue_after is None
     assert world.status["failedBuilds"] == [world.status["buildHash"]]
@@ -313,10 +309,10 @@ def test_what_can_pass_is_tried_again_with_growing_waits(reason: Reason) -> None
     world = on_device()
     waits = []
     for attempt in range(1, 10):
-        assert world.running()["metadata"]["name"].endswith(f"-{attempt}")
-        world.fails(reason)
-        assert world.told()["Reconciling"] == ("True", reason)
-        assert world.message().count("tried again") == 1
+        assert world.job()["metadata"]["name"].endswith(f"-{attempt}")
+        world.job_fails(reason)
+        assert world.conditions()["Reconciling"] == ("True", reason)
+        assert world.message().count("retrying") == 1
         assert world.last
         assert world.last.requeue_after
         waits.append(timedelta(seconds=world.last.requeue_after))
@@ -326,45 +322,45 @@ def test_what_can_pass_is_tried_again_with_growing_waits(reason: Reason) -> None
         assert len(world.made) == made, "not before its time"
         world.later(seconds=1)
         assert len(world.made) == made + 1
-        assert len(world.jobs) == 1, "those of earlier attempts go"
+        assert len(world.all("Job")) == 1, "those of earlier attempts go"
     assert [int(wait.total_seconds() // 60) for wait in waits] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert [each.reason for each in world.counted] == [reason] * 9
 
 
 def test_a_failure_of_the_look_is_tried_again_as_a_look() -> None:
-    world = EngineWorld().settle().fails(Reason.STORE_UNAVAILABLE, "lookup", "no space")
-    assert world.told()["Ready"] == ("False", "StoreUnavailable")
+    world = EngineWorld().settle().job_fails(Reason.STORE_UNAVAILABLE, "lookup", "no space")
+    assert world.conditions()["Ready"] == ("False", "StoreUnavailable")
     world.later(minutes=1)
     assert world.stages() == ("lookup",)
-    assert world.message() == "no space; trying again: looking for the engine in the store"
+    assert world.message() == "no space; retrying: looking for the engine in the store"
     world.misses()
     assert world.stages() == ENGINE_STAGES
 
 
 def test_a_retry_that_succeeds_forgets_the_failure() -> None:
-    world = on_device().fails(Reason.BUILD_OUT_OF_MEMORY).later(minutes=1)
-    assert world.message() == "build!; trying again: waiting for a node to build on"
+    world = on_device().job_fails(Reason.BUILD_OUT_OF_MEMORY).later(minutes=1)
+    assert world.message() == "build!; retrying: waiting for a node"
     world.succeeds()
     assert "failure" not in world.status
     assert "failedBuilds" not in world.status
 
 
-def test_a_pod_that_failed_is_told_while_its_job_goes_on() -> None:
+def test_a_failed_pod_is_reported_while_its_job_retries() -> None:
     world = on_device().pod_fails(Reason.DRIVER_MISSING, "verify", "no libcuda.so.1")
-    assert world.told()["Ready"] == ("False", "DriverMissing")
-    assert world.told()["Reconciling"] == ("True", "DriverMissing")
+    assert world.conditions()["Ready"] == ("False", "DriverMissing")
+    assert world.conditions()["Reconciling"] == ("True", "DriverMissing")
     assert "failure" not in world.status
     world.stage_runs("build")
-    assert world.message() == "no libcuda.so.1; trying again: build (1/4)"
+    assert world.message() == "no libcuda.so.1; retrying: build (1/4)"
     world.succeeds()
-    assert world.told()["Ready"] == ("True", "Built")
+    assert world.conditions()["Ready"] == ("True", "Built")
     assert world.counted == [Ended("", cached=False, build_seconds=0.512)]
 
 
 def test_a_bad_exit_code_is_remembered_before_its_job_is_ended() -> None:
     world = on_device().pod_fails(Reason.BUILD_FAILED, message="no Det")
-    assert world.told()["Stalled"] == ("True", "BuildFailed")
-    assert len(world.jobs) == 2, "the Job stays, for its log"
+    assert world.conditions()["Stalled"] == ("True", "BuildFailed")
+    assert len(world.all("Job")) == 2, "the Job stays, for its log"
     writes = world.writes
     world.job_ends("Failed", world.made[-1])
     assert world.writes == writes
@@ -372,19 +368,19 @@ def test_a_bad_exit_code_is_remembered_before_its_job_is_ended() -> None:
 
 
 def test_another_build_is_tried_and_none_twice() -> None:
-    world = on_device().fails(Reason.BUILD_FAILED, message="no Det")
+    world = on_device().job_fails(Reason.BUILD_FAILED, message="no Det")
     first = world.spec["build"]
     world.build_changes(image="registry.example/gpu:2")
     assert world.stages() == ("lookup",)
     assert world.status["failedBuilds"]
     assert "failure" not in world.status
-    world.misses().fails(Reason.PRECISION_UNSUPPORTED, message="no FP8")
+    world.misses().job_fails(Reason.PRECISION_UNSUPPORTED, message="no FP8")
     assert len(world.status["failedBuilds"]) == 2
     made = list(world.made)
     world.build_changes(**first)
     assert world.made == made
-    assert world.told()["Stalled"] == ("True", "PrecisionUnsupported")
-    assert "has failed before" in world.message()
+    assert world.conditions()["Stalled"] == ("True", "PrecisionUnsupported")
+    assert "failed before" in world.message()
     assert "no FP8" in world.message()
     assert len(world.counted) == 2
     writes = world.writes
@@ -395,33 +391,26 @@ def test_another_build_is_tried_and_none_twice() -> None:
 def test_many_failed_builds_are_remembered_as_far_as_there_is_room() -> None:
     world = on_device()
     for number in range(20):
-        world.fails(Reason.BUILD_FAILED)
+        world.job_fails(Reason.BUILD_FAILED)
         world.build_changes(image=f"registry.example/gpu:{number + 2}").misses()
     assert len(world.status["failedBuilds"]) == 16
 
 
 def test_a_changed_build_ends_the_one_that_runs() -> None:
     world = on_device().stage_runs("build")
-    old = world.running()["metadata"]["name"]
+    old = world.job()["metadata"]["name"]
     world.build_changes(timeoutSeconds=7200)
-    assert old not in world.jobs
+    assert ("Job", old) not in world.objects
     assert world.stages() == ("lookup",)
 
 
 def test_the_engine_may_be_made_again_by_its_model() -> None:
     """As after `kubectl delete ieng`: a new object, and what it is named after is in the store."""
-    world = on_device().fails(Reason.BUILD_FAILED)
+    world = on_device().job_fails(Reason.BUILD_FAILED)
     again = EngineWorld().settle()
     assert again.made[0] == world.made[0], "its name is the same, its owner is not"
     again.succeeds(cached=True)
-    assert again.told()["Ready"] == ("True", "Built")
-
-
-def test_a_running_job_that_somebody_deletes_is_made_again() -> None:
-    world = on_device().stage_runs("build")
-    name = world.running()["metadata"]["name"]
-    world.job_is_deleted()
-    assert world.running()["metadata"]["name"] == name
+    assert again.conditions()["Ready"] == ("True", "Built")
 
 
 # time
@@ -429,9 +418,9 @@ def test_a_running_job_that_somebody_deletes_is_made_again() -> None:
 
 def test_a_build_that_takes_too_long_is_ended_and_not_repeated() -> None:
     world = on_device().is_too_late()
-    assert world.told()["Stalled"] == ("True", "Timeout")
-    assert world.message() == f"build was not done after 3600 s; {REMEDIES[Reason.TIMEOUT]}"
-    assert world.made[-1] not in world.jobs, "it would begin anew"
+    assert world.conditions()["Stalled"] == ("True", "Timeout")
+    assert world.message() == f"build timed out after 3600 s; {REMEDIES[Reason.TIMEOUT]}"
+    assert ("Job", world.made[-1]) not in world.objects, "it would start again"
     made = list(world.made)
     world.later(days=1)
     assert world.made == made
@@ -441,24 +430,18 @@ def test_a_build_that_takes_too_long_is_ended_and_not_repeated() -> None:
 
 def test_a_look_that_takes_too_long_is_about_the_store() -> None:
     world = EngineWorld().settle().is_too_late("lookup")
-    assert world.told()["Ready"] == ("False", "StoreUnavailable")
-    assert world.told()["Reconciling"][0] == "True"
+    assert world.conditions()["Ready"] == ("False", "StoreUnavailable")
+    assert world.conditions()["Reconciling"][0] == "True"
     world.later(minutes=1)
     assert world.stages() == ("lookup",)
 
 
 def test_a_pod_that_no_kubelet_would_run_says_why() -> None:
     world = on_device()
-    world.pod(phase="Failed", reason="UnexpectedAdmissionError", message="Allocate failed")
+    world.job_pod(phase="Failed", reason="UnexpectedAdmissionError", message="Allocate failed")
     world.job_ends("Failed")
-    assert world.told()["Ready"] == ("False", "InternalError")
+    assert world.conditions()["Ready"] == ("False", "InternalError")
     assert "the Job failed before a stage began: Allocate failed" in world.message()
-
-
-def test_a_job_that_fails_without_a_word_is_tried_again() -> None:
-    world = on_device().job_ends("Failed")
-    assert world.told()["Ready"] == ("False", "InternalError")
-    assert world.told()["Reconciling"][0] == "True"
 
 
 # a pass may be cut off anywhere
@@ -472,7 +455,7 @@ def test_a_job_made_just_before_the_operator_ended_is_found() -> None:
     world.status = before  # the Job was made, its status was not written
     world.settle()
     assert world.made == made
-    assert world.told()["Ready"] == ("False", "Queued")
+    assert world.conditions()["Ready"] == ("False", "Queued")
     world.status = before
     world.jobs_are_cleaned_away()  # and the look is gone, too
     assert world.made == made
@@ -490,10 +473,10 @@ def test_an_engine_that_is_being_deleted_is_left_alone() -> None:
 
 # What may happen to a Job that runs, by stage, and at any time.
 TO_JOBS: Final[dict[str, Callable[[EngineWorld, str, Reason], object]]] = {
-    "fails": lambda world, stage, reason: world.fails(reason, stage),
+    "fails": lambda world, stage, reason: world.job_fails(reason, stage),
     "its pod fails": lambda world, stage, reason: world.pod_fails(reason, stage),
     "succeeds": lambda world, stage, _: world.succeeds(cached=stage == "lookup"),
-    "says nothing": lambda world, _, __: world.job_says(None),
+    "says nothing": lambda world, _, __: world.job_publishes(None),
     "is deleted": lambda world, _, __: world.job_is_deleted(),
     "is late": lambda world, stage, _: world.is_too_late(stage),
     "is blocked": lambda world, _, __: world.unschedulable(FULL),
@@ -510,7 +493,7 @@ def act(world: EngineWorld, action: str, reason: Reason) -> None:
     """Do one thing, where it can happen now."""
     if do := TO_ALL.get(action):
         do(world, reason)
-    elif any(not job.get("status") for job in world.jobs.values()):
+    elif any(not job.get("status") for job in world.all("Job")):
         TO_JOBS[action](world, world.stages()[0], reason)
 
 
@@ -522,17 +505,17 @@ def test_whatever_happens(is_ahead: bool, actions: list[tuple[str, Reason]]) -> 
     for action, reason in actions:
         made = len(world.made)
         there = "engine" in world.status
-        stalled = world.told()["Stalled"][0] == "True"
+        stalled = world.conditions()["Stalled"][0] == "True"
         act(world, action, reason)
-        assert sum(not job.get("status") for job in world.jobs.values()) <= 1 or stalled
+        assert sum(not job.get("status") for job in world.all("Job")) <= 1 or stalled
         if there:
-            assert world.told()["Ready"] == ("True", "Built")
+            assert world.conditions()["Ready"] == ("True", "Built")
             assert len(world.made) == made
         if stalled and action != "spec.build changes":
-            assert world.told()["Stalled"][0] == "True"
+            assert world.conditions()["Stalled"][0] == "True"
             assert len(world.made) == made
-        told = world.told()
-        states = [told[each][0] for each in ("Ready", "Reconciling", "Stalled")]
+        reported = world.conditions()
+        states = [reported[each][0] for each in ("Ready", "Reconciling", "Stalled")]
         assert states.count("True") == 1
         assert world.message()
 
@@ -552,13 +535,13 @@ def test_whatever_happens(is_ahead: bool, actions: list[tuple[str, Reason]]) -> 
         (2_000_000_000_000, "2000 GB"),
     ],
 )
-def test_sizes_in_words(size: int, text: str) -> None:
-    assert size_in_words(size) == text
+def test_sizes_are_readable(size: int, text: str) -> None:
+    assert format_size(size) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0, "0.0s"), (0.512, "0.5s"), (9.96, "10s"), (61, "1m1s"), (200, "3m20s"), (3900, "1h5m")],
 )
-def test_times_in_words(seconds: float, text: str) -> None:
-    assert time_in_words(seconds) == text
+def test_times_are_readable(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text

@@ -1,4 +1,4 @@
-"""Where Jobs run: asked for by chart and model, chosen by the image, and no reason to make anything anew."""
+"""Where Jobs run: asked for by chart and model, chosen by the image, and no reason to make anything again."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,7 @@ TEMPLATE: dict[str, Any] = {
     "runtimeClassName": "gvisor",
     "priorityClassName": "low",
 }
-UNSCHEDULED = {
+UNSCHEDULED: dict[str, Any] = {
     "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
 }
 
@@ -55,13 +55,13 @@ def test_a_model_places_its_jobs() -> None:
     engine = world.job_succeeds().the("InferenceEngine")
     built = EngineWorld()
     built.spec["podTemplate"] = engine["spec"]["podTemplate"]
-    is_placed(built.settle().running())
-    is_placed(built.misses().running())
-    of_class = built.running()["spec"]["template"]["spec"]["nodeSelector"]
+    is_placed(built.settle().job())
+    is_placed(built.misses().job())
+    of_class = built.job()["spec"]["template"]["spec"]["nodeSelector"]
     assert of_class["nvidia.com/gpu.product"] == "NVIDIA-L4"
 
 
-def test_the_chart_places_all_jobs_and_a_model_has_the_last_word() -> None:
+def test_the_chart_places_all_jobs_and_a_model_overrides_it() -> None:
     is_placed(with_defaults(World(), **TEMPLATE).settle().job())
     own = {"nodeSelector": {"pool": "mine", "zone": "a"}, "priorityClassName": "high"}
     world = with_defaults(World(build={"podTemplate": own}), **TEMPLATE).settle()
@@ -100,10 +100,10 @@ def test_a_suspended_job_waits_and_fails_nothing(queue: str | None) -> None:
     world.job_pod(initContainerStatuses=[{"name": "fetch", "state": {"terminated": ended}}])
     world.job()["spec"]["suspend"] = True
     world.settle()
-    assert world.told()["Ready"] == ("False", "Queued")
-    assert world.told()["Stalled"][0] == "False"
+    assert world.conditions()["Ready"] == ("False", "Queued")
+    assert world.conditions()["Stalled"][0] == "False"
     waits = f"the queue {queue} of Kueue admits it" if queue else "it is resumed"
-    assert waits in world.condition("Ready")["message"]
+    assert waits in world.message()
     assert "failure" not in world.status["preparation"]
     assert {each.type for each in world.events} == {"Normal"}
     world.job()["spec"]["suspend"] = False
@@ -113,19 +113,19 @@ def test_a_suspended_job_waits_and_fails_nothing(queue: str | None) -> None:
 def test_a_suspended_engine_job_waits_and_fails_nothing() -> None:
     world = EngineWorld().settle()
     for _ in range(2):
-        world.running()["spec"]["suspend"] = True
+        world.job()["spec"]["suspend"] = True
         world.settle()
-        assert world.told()["Ready"] == ("False", "Queued")
+        assert world.conditions()["Ready"] == ("False", "Queued")
         assert "suspended" in world.message()
         if len(world.made) == 1:
-            world.running()["spec"]["suspend"] = False
+            world.job()["spec"]["suspend"] = False
             world.misses()
 
 
 # changes
 
 
-def test_another_placement_makes_nothing_anew_where_a_pod_has_run() -> None:
+def test_another_placement_replaces_no_job_whose_pod_has_run() -> None:
     world = World().settle().stage_runs("convert")
     before = world.job()
     world.edit(build={"podTemplate": TEMPLATE})
@@ -135,7 +135,7 @@ def test_another_placement_makes_nothing_anew_where_a_pod_has_run() -> None:
     world.edit(build={"podTemplate": {"priorityClassName": "high"}})
     assert world.status["revision"] == revision
     assert len(world.all("Job")) == 1
-    assert world.told()["Ready"] == ("True", "Serving")
+    assert world.conditions()["Ready"] == ("True", "Serving")
 
 
 def test_a_job_that_no_node_takes_is_replaced_by_one_with_the_new_placement() -> None:
@@ -162,13 +162,13 @@ def test_a_suspended_job_is_moved_to_another_queue() -> None:
 def test_an_engine_job_that_no_node_takes_is_replaced() -> None:
     world = EngineWorld().settle().misses()
     world.unschedulable("0/3 nodes are available: 3 node(s) had untolerated taint {a: b}.")
-    first, key = world.running()["metadata"]["name"], world.status["buildHash"]
+    first, key = world.job()["metadata"]["name"], world.status["buildHash"]
     world.spec["podTemplate"] = {"tolerations": [{"key": "a", "operator": "Exists"}]}
     world.settle()
-    assert world.running()["metadata"]["name"] != first
+    assert world.job()["metadata"]["name"] != first
     assert world.status["buildHash"] == key
     assert {"key": "a", "operator": "Exists"} in (
-        world.running()["spec"]["template"]["spec"]["tolerations"]
+        world.job()["spec"]["template"]["spec"]["tolerations"]
     )
 
 
@@ -237,7 +237,7 @@ def test_jobs_go_where_the_image_runs(
         {"affinity": {"nodeAffinity": {"of": [{"key": "kubernetes.io/arch"}]}}},
     ],
 )
-def test_the_users_word_on_the_architecture_counts(template: dict[str, Any]) -> None:
+def test_the_users_architecture_counts(template: dict[str, Any]) -> None:
     world = World(build={"podTemplate": template})
     spec = of_architecture(world, "x86_64", "amd64", "arm64").settle().job()["spec"]
     found = spec["template"]["spec"].get("nodeSelector")
@@ -251,7 +251,7 @@ def test_the_look_for_an_engine_goes_where_the_image_runs_and_the_build_to_its_c
     assert made.the("InferenceEngine")["spec"]["architecture"] == "amd64"
     engine = EngineWorld()
     engine.spec["architecture"] = "amd64"
-    look = engine.settle().running()["spec"]["template"]["spec"]
+    look = engine.settle().job()["spec"]["template"]["spec"]
     assert look["nodeSelector"] == {"kubernetes.io/arch": "amd64"}
-    build = engine.misses().running()["spec"]["template"]["spec"]
+    build = engine.misses().job()["spec"]["template"]["spec"]
     assert build["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-L4"}

@@ -4,18 +4,20 @@ from typing import Any
 
 import pytest
 from enginewright.contract.reasons import REMEDIES, Reason
-from enginewright.contract.report import StageReport
+from enginewright.contract.report import Finding, StageReport
 from enginewright.controller.slim import slim
 from enginewright.kube.resources import PODS
 from enginewright.observed.pods import pod_view
 from enginewright.plan import pods
 
 
-def test_an_out_of_memory_kill_outweighs_the_word_left_before_loading() -> None:
-    herald = StageReport(
-        stage="serve", ok=False, reason=Reason.BACKEND_CRASHED, message="the backend crashed"
-    ).herald()
-    ended = {"exitCode": 137, "reason": "OOMKilled", "message": herald}
+def test_an_out_of_memory_kill_outweighs_the_message_written_before_loading() -> None:
+    termination_message = StageReport(
+        stage="serve",
+        ok=False,
+        failure=Finding(reason=Reason.BACKEND_CRASHED, cause="the backend crashed"),
+    ).termination_message()
+    ended = {"exitCode": 137, "reason": "OOMKilled", "message": termination_message}
     pod = {
         "metadata": {"name": "x"},
         "status": {
@@ -52,27 +54,32 @@ def ended_server(**ended: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("code", "kubernetes", "reason", "words"),
+    ("code", "kubernetes", "reason", "wording"),
     [
-        (137, "OOMKilled", Reason.OUT_OF_MEMORY, "more memory than its limit of 256Mi"),
-        (137, "Error", Reason.SERVER_DOWN, "ended from outside by SIGKILL (exit code 137)"),
-        (143, "Error", Reason.SERVER_DOWN, "ended from outside by SIGTERM (exit code 143)"),
+        (
+            137,
+            "OOMKilled",
+            Reason.OUT_OF_MEMORY,
+            "exceeded its memory limit of 256Mi and was killed",
+        ),
+        (137, "Error", Reason.SERVER_DOWN, "was killed by SIGKILL (exit code 137)"),
+        (143, "Error", Reason.SERVER_DOWN, "was killed by SIGTERM (exit code 143)"),
         (139, "Error", Reason.BACKEND_CRASHED, "crashed in native code (SIGSEGV)"),
         (136, "Error", Reason.BACKEND_CRASHED, "crashed in native code (SIGFPE)"),
         (159, "Error", Reason.BACKEND_CRASHED, "crashed in native code (SIGSYS)"),
-        (1, "Error", Reason.INTERNAL_ERROR, "exit code 1 and said nothing"),
-        (255, "Error", Reason.INTERNAL_ERROR, "exit code 255 and said nothing"),
+        (1, "Error", Reason.INTERNAL_ERROR, "exit code 1 without a message"),
+        (255, "Error", Reason.INTERNAL_ERROR, "exit code 255 without a message"),
     ],
 )
-def test_a_server_that_was_killed_is_told_by_its_signal(
-    code: int, kubernetes: str, reason: Reason, words: str
+def test_a_server_that_was_killed_is_explained_by_its_signal(
+    code: int, kubernetes: str, reason: Reason, wording: str
 ) -> None:
     pod = slim(PODS, ended_server(exitCode=code, reason=kubernetes))
     found = pods.failure(pod_view(pod))
     assert found is not None
     assert found.reason is reason
-    assert words in found.message
-    assert found.message.endswith(REMEDIES[reason])
+    assert wording in found.finding.cause
+    assert found.finding.advice == REMEDIES[reason]
 
 
 def test_without_a_limit_none_is_named() -> None:
@@ -80,7 +87,7 @@ def test_without_a_limit_none_is_named() -> None:
     del pod["spec"]["containers"][0]["resources"]
     found = pods.failure(pod_view(slim(PODS, pod)))
     assert found is not None
-    assert "more memory than its limit; raise" in found.message
+    assert "exceeded its memory limit and was killed; raise" in found.finding.message
 
 
 @pytest.mark.parametrize(
@@ -117,4 +124,4 @@ def test_the_schedulers_reasons_do_not_change_with_the_number_of_nodes(
             "status": {"phase": "Pending", "conditions": [{**condition, "message": said}]},
         }
     )
-    assert pods.waiting_for(pod) == f"no node takes the pod: {reported}"
+    assert pods.waiting_for(pod) == f"the pod is unschedulable: {reported}"

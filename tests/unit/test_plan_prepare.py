@@ -1,38 +1,24 @@
 """Preparing: which Job is made when, what came of it, and that nothing becomes a storm."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from enginewright.contract.reasons import (
     REMEDIES,
     SELDOM_PASSES,
-    ExitCode,
     Reason,
-    exit_code,
     remedy,
 )
-from enginewright.contract.report import HERALD_LIMIT, StageReport
+from enginewright.contract.report import TERMINATION_MESSAGE_LIMIT, Finding, StageReport
 from enginewright.contract.task import PREPARE_STAGES
 
-from tests.support.plan_world import CPU_IMAGE, World, image_facts, published, terminated
-
-PERMANENT: Final = [each for each in Reason if exit_code(each) is ExitCode.PERMANENT]
-PASSING: Final = [
-    each
-    for each in Reason
-    if exit_code(each) is not ExitCode.PERMANENT and each not in SELDOM_PASSES
-]
-OTHER: Final = {"uri": "https://models.example/other.onnx"}
+from tests.support.plan_world import CPU_IMAGE, OTHER, World, image_facts, published
+from tests.support.simulation import PASSING, PERMANENT, terminated
 
 
 def jobs(world: World) -> list[str]:
     return [job["metadata"]["name"] for job in world.all("Job")]
-
-
-def ready(world: World) -> str:
-    return str(world.condition("Ready")["message"])
 
 
 # progress
@@ -57,22 +43,10 @@ def test_the_claim_comes_before_the_job() -> None:
         ("publish", "publish (6/6)"),
     ],
 )
-def test_the_stage_that_runs_is_told(stage: str, text: str) -> None:
+def test_the_running_stage_is_reported(stage: str, text: str) -> None:
     world = World().settle().stage_runs(stage)
     assert world.status["preparation"]["stage"] == stage
-    assert ready(world) == f"preparing the model: {text}"
-
-
-UNSCHEDULED: Final = {
-    "conditions": [
-        {
-            "type": "PodScheduled",
-            "status": "False",
-            "reason": "Unschedulable",
-            "message": "0/2 nodes are available: 2 Insufficient cpu.",
-        }
-    ]
-}
+    assert world.message() == f"preparing the model: {text}"
 
 
 def waiting(reason: str, message: str = "") -> dict[str, Any]:
@@ -83,18 +57,16 @@ def waiting(reason: str, message: str = "") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("status", "text"),
     [
-        (UNSCHEDULED, "no node takes the pod: Insufficient cpu"),
-        (waiting("ImagePullBackOff"), f"the image {CPU_IMAGE} cannot be pulled"),
-        (waiting("ErrImagePull"), f"the image {CPU_IMAGE} cannot be pulled"),
+        (waiting("ImagePullBackOff"), f"cannot pull the image {CPU_IMAGE}"),
+        (waiting("ErrImagePull"), f"cannot pull the image {CPU_IMAGE}"),
         (waiting("CreateContainerConfigError", 'secret "s" not found'), 'secret "s" not found'),
     ],
 )
 def test_a_pod_that_cannot_start_says_why(status: dict[str, Any], text: str) -> None:
     world = World().settle()
-    world.job_pod(**status)
-    world.settle()
-    assert text in ready(world)
-    assert world.told()["Reconciling"] == ("True", "Preparing")
+    world.job_pod_becomes(**status)
+    assert text in world.message()
+    assert world.conditions()["Reconciling"] == ("True", "Preparing")
 
 
 def test_what_was_made_is_remembered_and_the_job_is_needed_no_more() -> None:
@@ -103,7 +75,7 @@ def test_what_was_made_is_remembered_and_the_job_is_needed_no_more() -> None:
     assert prepared["key"] == "a" * 64
     assert (prepared["opset"], prepared["irVersion"], prepared["nodes"]) == (17, 8, 105)
     assert "preparation" not in world.status
-    world.job_is_cleaned_away()
+    world.jobs_are_cleaned_away()
     assert world.status["prepared"] == prepared
     assert jobs(world) == []
 
@@ -112,10 +84,9 @@ def test_a_pod_that_succeeded_is_enough_and_its_job_is_kept() -> None:
     world = World().settle()
     report = StageReport(stage="publish", ok=True, published=published())
     done = [terminated(stage) for stage in PREPARE_STAGES[:-1]]
-    last = [terminated("publish", message=report.herald())]
-    world.job_pod(phase="Succeeded", initContainerStatuses=done, containerStatuses=last)
-    world.settle()
-    assert world.told()["Validated"] == ("True", "Prepared")
+    last = [terminated("publish", message=report.termination_message())]
+    world.job_pod_becomes(phase="Succeeded", initContainerStatuses=done, containerStatuses=last)
+    assert world.conditions()["Validated"] == ("True", "Prepared")
     assert len(jobs(world)) == 1, "the Job controller is about to count it"
 
 
@@ -125,16 +96,16 @@ def test_a_pod_that_succeeded_is_enough_and_its_job_is_kept() -> None:
 @pytest.mark.parametrize("reason", PERMANENT)
 def test_what_cannot_succeed_is_not_tried_again(reason: Reason) -> None:
     world = World().settle().job_fails(reason, message="the thing, the cause")
-    assert world.told()["Stalled"] == ("True", reason)
+    assert world.conditions()["Stalled"] == ("True", reason)
     assert world.last
     assert world.last.requeue_after is None
     before = jobs(world)
     world.later(days=2)
     assert jobs(world) == before
-    world.job_is_cleaned_away().later(days=2)
+    world.jobs_are_cleaned_away().later(days=2)
     assert jobs(world) == []
-    assert world.told()["Stalled"] == ("True", reason)
-    assert ready(world) == "the thing, the cause"
+    assert world.conditions()["Stalled"] == ("True", reason)
+    assert world.message() == "the thing, the cause"
 
 
 @pytest.mark.parametrize("reason", PASSING)
@@ -144,7 +115,7 @@ def test_what_can_pass_is_tried_again_with_growing_waits(reason: Reason) -> None
     for attempt in range(1, 10):
         assert world.job()["metadata"]["name"].endswith(f"-{attempt}")
         world.job_fails(reason, "fetch")
-        assert world.told()["Reconciling"] == ("True", reason)
+        assert world.conditions()["Reconciling"] == ("True", reason)
         assert world.last
         assert world.last.requeue_after
         waits.append(timedelta(seconds=world.last.requeue_after))
@@ -161,11 +132,11 @@ def test_what_seldom_passes_by_itself_is_given_up(reason: Reason) -> None:
     world = World().settle()
     for _ in range(4):
         world.job_fails(reason, "convert")
-        assert world.told()["Reconciling"] == ("True", reason)
+        assert world.conditions()["Reconciling"] == ("True", reason)
         world.later(hours=1)
     world.job_fails(reason, "convert")
-    assert world.told()["Stalled"] == ("True", reason)
-    assert ready(world) == "convert!; given up after 5 attempts"
+    assert world.conditions()["Stalled"] == ("True", reason)
+    assert world.message() == "convert!; given up after 5 attempts"
     world.later(days=2)
     assert all(job.get("status") for job in world.all("Job"))
     world.edit(build={"resources": {"limits": {"memory": "8Gi"}}})
@@ -173,23 +144,22 @@ def test_what_seldom_passes_by_itself_is_given_up(reason: Reason) -> None:
 
 
 def test_waiting_for_a_node_is_no_timeout() -> None:
-    world = World().settle()
-    world.job_pod(**UNSCHEDULED)
+    world = World().settle().unschedulable("0/2 nodes are available: 2 Insufficient cpu.")
     world.later(days=3)
-    assert world.told()["Reconciling"] == ("True", "Preparing")
-    assert "no node takes the pod" in ready(world)
+    assert world.conditions()["Reconciling"] == ("True", "Preparing")
+    assert "the pod is unschedulable: Insufficient cpu" in world.message()
 
 
 def test_an_image_that_cannot_be_pulled_until_the_deadline_is_no_timeout() -> None:
     world = World().settle()
     world.job_pod(**waiting("ImagePullBackOff"))
     world.later(minutes=59)
-    assert world.told()["Ready"] == ("False", "Preparing")
+    assert world.conditions()["Ready"] == ("False", "Preparing")
     pod = world.job_pod(**waiting("ImagePullBackOff"))
     pod["status"] |= {"phase": "Failed", "reason": "DeadlineExceeded"}
     world.settle()
-    assert world.told()["Reconciling"] == ("True", "PodNotStarted")
-    assert f"the image {CPU_IMAGE} cannot be pulled" in ready(world)
+    assert world.conditions()["Reconciling"] == ("True", "PodNotStarted")
+    assert f"cannot pull the image {CPU_IMAGE}" in world.message()
     assert jobs(world) == [], "the Job controller would make another pod at once"
     world.later(minutes=1)
     assert world.job()["metadata"]["name"].endswith("-2")
@@ -201,10 +171,10 @@ def test_a_result_counts_though_an_earlier_pod_ran_out_of_time() -> None:
     world.the("Pod")["status"] |= {"phase": "Failed", "reason": "DeadlineExceeded"}
     report = StageReport(stage="publish", ok=True, published=published())
     done = [terminated(stage) for stage in PREPARE_STAGES[:-1]]
-    last = [terminated("publish", message=report.herald())]
+    last = [terminated("publish", message=report.termination_message())]
     world.job_pod(phase="Succeeded", initContainerStatuses=done, containerStatuses=last)
     world.job_ends("Complete")
-    assert world.told()["Validated"] == ("True", "Prepared")
+    assert world.conditions()["Validated"] == ("True", "Prepared")
 
 
 def test_a_pod_on_a_node_that_died_is_replaced_elsewhere() -> None:
@@ -222,29 +192,21 @@ def test_a_pod_on_a_node_that_died_is_replaced_elsewhere() -> None:
     assert len(jobs(world)) == 1
 
 
-def test_a_retry_that_succeeds_forgets_the_failure() -> None:
-    world = World().settle().job_fails(Reason.SOURCE_UNREACHABLE, "fetch", "no host")
-    world.later(minutes=1)
-    assert ready(world) == "no host; trying again: fetch (1/6)"
-    world.job_succeeds()
-    assert world.told()["Validated"] == ("True", "Prepared")
-    assert "preparation" not in world.status
-
-
-def test_a_pod_that_failed_is_told_while_its_job_goes_on() -> None:
+def test_a_failed_pod_is_reported_while_its_job_retries() -> None:
     world = World().settle().pod_fails(Reason.STORE_UNAVAILABLE, "golden", "the disk is full")
-    assert world.told()["Validated"] == ("False", "StoreUnavailable")
-    assert world.told()["Reconciling"] == ("True", "StoreUnavailable")
+    assert world.conditions()["Validated"] == ("False", "StoreUnavailable")
+    assert world.conditions()["Reconciling"] == ("True", "StoreUnavailable")
     world.stage_runs("fetch")
-    assert ready(world) == "the disk is full; trying again: fetch (1/6)"
+    assert world.message() == "the disk is full; retrying: fetch (1/6)"
     world.job_succeeds()
-    assert world.told()["Validated"] == ("True", "Prepared")
+    assert world.conditions()["Validated"] == ("True", "Prepared")
+    assert "preparation" not in world.status
 
 
 def test_a_pod_whose_failure_ends_the_job_promises_no_retry() -> None:
     world = World().settle().pod_fails(Reason.INVALID_MODEL, "validate", "not a model")
-    assert world.told()["Stalled"] == ("True", "InvalidModel")
-    assert ready(world) == "not a model"
+    assert world.conditions()["Stalled"] == ("True", "InvalidModel")
+    assert world.message() == "not a model"
     assert world.event_reasons() == ["Preparing", "InvalidModel"]
     world.job_ends("Failed", reason="PodFailurePolicy")
     assert world.event_reasons() == ["Preparing", "InvalidModel"]
@@ -253,7 +215,7 @@ def test_a_pod_whose_failure_ends_the_job_promises_no_retry() -> None:
 @pytest.mark.parametrize(
     ("code", "kubernetes", "reason", "text"),
     [
-        (137, "OOMKilled", Reason.OUT_OF_MEMORY, "more memory than its limit"),
+        (137, "OOMKilled", Reason.OUT_OF_MEMORY, "exceeded its memory limit"),
         (139, "Error", Reason.BACKEND_CRASHED, "SIGSEGV"),
         (134, "Error", Reason.BACKEND_CRASHED, "SIGABRT"),
         (132, "Error", Reason.BACKEND_CRASHED, "SIGILL"),
@@ -262,7 +224,7 @@ def test_a_pod_whose_failure_ends_the_job_promises_no_retry() -> None:
         (128, "StartError", Reason.INTERNAL_ERROR, "exit code 128"),
     ],
 )
-def test_a_stage_that_dies_without_a_word_is_explained(
+def test_a_stage_that_dies_without_a_report_is_explained(
     code: int, kubernetes: str, reason: Reason, text: str
 ) -> None:
     world = World().settle()
@@ -272,48 +234,56 @@ def test_a_stage_that_dies_without_a_word_is_explained(
     failure = world.status["preparation"]["failure"]
     assert (failure["stage"], failure["reason"]) == ("golden", reason)
     assert text in failure["message"]
-    assert failure["message"].endswith(remedy(reason, "golden"))
+    assert failure["remedy"] == remedy(reason, "golden")
 
 
 def test_a_pod_that_takes_too_long_names_the_stage_and_the_field() -> None:
     world = World().settle().stage_runs("golden")
     world.the("Pod")["status"] |= {"phase": "Failed", "reason": "DeadlineExceeded"}
     world.settle()
-    assert world.told()["Stalled"] == ("True", "Timeout")
+    assert world.conditions()["Stalled"] == ("True", "Timeout")
     assert world.status["preparation"]["failure"]["stage"] == "golden"
-    assert "spec.build.timeout" in ready(world)
+    assert "spec.build.timeout" in world.message()
     assert jobs(world) == [], "the Job controller would make another pod"
     world.edit(build={"timeout": "2h"})
     pod = world.job()["spec"]["template"]["spec"]
     assert pod["activeDeadlineSeconds"] == 7200, "the remedy takes effect at once"
 
 
+def test_a_job_that_takes_too_long_before_it_has_a_pod_names_its_first_stage() -> None:
+    world = World().settle().job_ends("Failed", reason="DeadlineExceeded")
+    assert world.conditions()["Stalled"] == ("True", "Timeout")
+    assert world.status["preparation"]["failure"]["stage"] == "fetch"
+
+
 def test_a_job_of_an_earlier_version_that_takes_too_long_is_understood() -> None:
     world = World().settle().stage_runs("golden")
     world.the("Pod")["metadata"]["deletionTimestamp"] = "2026-11-21T13:00:00Z"
     world.job_ends("Failed", reason="DeadlineExceeded")
-    assert world.told()["Stalled"] == ("True", "Timeout")
+    assert world.conditions()["Stalled"] == ("True", "Timeout")
 
 
 def test_a_message_that_was_cut_gets_its_remedy_back() -> None:
     report = StageReport(
-        stage="validate", ok=False, reason=Reason.INVALID_MODEL, message="x" * 2 * HERALD_LIMIT
+        stage="validate",
+        ok=False,
+        failure=Finding(reason=Reason.INVALID_MODEL, cause="x" * 2 * TERMINATION_MESSAGE_LIMIT),
     )
     world = World().settle()
-    ended = terminated("validate", code=65, message=report.herald())
-    world.job_pod(phase="Failed", initContainerStatuses=[terminated("fetch"), ended])
-    world.settle()
-    assert ready(world).endswith(f"…; {REMEDIES[Reason.INVALID_MODEL]}")
+    ended = terminated("validate", code=65, message=report.termination_message())
+    world.job_pod_becomes(phase="Failed", initContainerStatuses=[terminated("fetch"), ended])
+    assert world.message().endswith(f"…; {REMEDIES[Reason.INVALID_MODEL]}")
 
 
-def test_a_herald_cut_by_the_kubelet_still_gives_its_reason() -> None:
-    report = StageReport(stage="fetch", ok=False, reason=Reason.DIGEST_MISMATCH, message="m" * 300)
+def test_a_termination_message_cut_by_the_kubelet_still_gives_its_reason() -> None:
+    report = StageReport(
+        stage="fetch", ok=False, failure=Finding(reason=Reason.DIGEST_MISMATCH, cause="m" * 300)
+    )
     world = World().settle()
-    ended = terminated("fetch", code=65, message=report.herald()[:120])
-    world.job_pod(phase="Failed", initContainerStatuses=[ended])
-    world.settle()
-    assert world.told()["Validated"] == ("False", "DigestMismatch")
-    assert ready(world) == REMEDIES[Reason.DIGEST_MISMATCH]
+    ended = terminated("fetch", code=65, message=report.termination_message()[:120])
+    world.job_pod_becomes(phase="Failed", initContainerStatuses=[ended])
+    assert world.conditions()["Validated"] == ("False", "DigestMismatch")
+    assert world.message() == REMEDIES[Reason.DIGEST_MISMATCH]
 
 
 # what is seen late, or never
@@ -323,33 +293,33 @@ def test_a_job_seen_to_end_before_its_pod_is_not_judged_yet() -> None:
     for kind in ("Complete", "Failed"):
         world = World().settle().stage_runs("publish")
         world.job_ends(kind)
-        assert world.told()["Reconciling"] == ("True", "Preparing")
+        assert world.conditions()["Reconciling"] == ("True", "Preparing")
         assert len(jobs(world)) == 1
         assert "failure" not in world.status["preparation"]
 
 
-def test_a_job_whose_pod_is_gone_with_its_word_is_made_again() -> None:
+def test_a_job_whose_pod_is_gone_with_its_report_is_made_again() -> None:
     world = World().settle()
     world.job_ends("Complete")
     assert world.job()["metadata"]["name"].endswith("-2")
     world.job_succeeds()
-    assert world.told()["Validated"] == ("True", "Prepared")
+    assert world.conditions()["Validated"] == ("True", "Prepared")
 
 
-def test_a_job_whose_word_cannot_be_read_is_no_endless_loop() -> None:
+def test_a_job_whose_report_cannot_be_read_is_no_endless_loop() -> None:
     world = World().settle()
     for _ in range(3):
         world.job_pod(phase="Succeeded", containerStatuses=[terminated("publish", message="?")])
         world.job_ends("Complete")
-        assert world.told()["Reconciling"] == ("True", "InternalError")
+        assert world.conditions()["Reconciling"] == ("True", "InternalError")
         assert all(job.get("status") for job in world.all("Job")), "it waits"
         world.later(hours=1)
 
 
-def test_a_job_that_failed_without_any_pod_is_told() -> None:
+def test_a_job_that_failed_without_any_pod_is_reported() -> None:
     world = World().settle()
     world.job_ends("Failed", reason="BackoffLimitExceeded")
-    assert world.told()["Validated"] == ("False", "InternalError")
+    assert world.conditions()["Validated"] == ("False", "InternalError")
 
 
 def test_a_job_that_somebody_deletes_is_made_again() -> None:
@@ -370,7 +340,7 @@ def test_a_corrected_spec_is_tried_at_once_and_the_running_job_goes() -> None:
     assert first not in jobs(world)
     world.job_fails(Reason.DIGEST_MISMATCH, "fetch")
     world.edit(source={**OTHER, "sha256": "f" * 64})
-    assert world.told()["Reconciling"] == ("True", "Preparing")
+    assert world.conditions()["Reconciling"] == ("True", "Preparing")
     assert "failure" not in world.status["preparation"]
 
 
@@ -387,7 +357,7 @@ def test_a_corrected_spec_is_tried_at_once_and_the_running_job_goes() -> None:
 def test_every_remedy_leads_to_a_new_job(spec: dict[str, Any]) -> None:
     world = World(source=OTHER).settle().job_fails(Reason.OUT_OF_MEMORY, "golden")
     world.edit(**spec)
-    assert world.told()["Reconciling"] == ("True", "Preparing")
+    assert world.conditions()["Reconciling"] == ("True", "Preparing")
     world.job()
 
 
@@ -403,7 +373,7 @@ def test_every_remedy_leads_to_a_new_job(spec: dict[str, Any]) -> None:
 )
 def test_what_does_not_make_the_artefact_prepares_nothing_again(spec: dict[str, Any]) -> None:
     world = World().settle().job_succeeds().all_available().edit(**spec)
-    assert world.told()["Validated"] == ("True", "Prepared")
+    assert world.conditions()["Validated"] == ("True", "Prepared")
     assert len(jobs(world)) == 1
 
 
@@ -412,21 +382,21 @@ def test_another_onnx_runtime_prepares_again_while_the_old_revision_serves() -> 
     before = world.the("Deployment")
     world.images = {CPU_IMAGE: image_facts("cpu", "1.32.0", 27)}
     world.settle()
-    assert world.told()["Ready"] == ("False", "Preparing")
-    assert world.told()["Available"] == ("True", "Serving")
+    assert world.conditions()["Ready"] == ("False", "Preparing")
+    assert world.conditions()["Available"] == ("True", "Serving")
     assert world.the("Deployment") == before
 
 
 def test_another_image_prepares_again_since_the_one_that_serves_must_have_prepared() -> None:
     world = World().settle().job_succeeds().all_available()
-    world.config = replace(world.config, images={"cpu": "registry.example/cpu:2"})
+    world.new_runtime_image()
     world.images["registry.example/cpu:2"] = image_facts("cpu")
     world.settle()
     (container,) = world.job()["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "registry.example/cpu:2"
 
 
-def test_going_back_takes_the_word_of_the_job_that_is_still_there() -> None:
+def test_going_back_takes_the_report_of_the_job_that_is_still_there() -> None:
     world = World().settle().job_succeeds().edit(source=OTHER).job_succeeds(published("b" * 64))
     world.edit(source={"uri": "https://models.example/resnet.onnx"})
     assert world.status["prepared"]["key"] == "a" * 64
@@ -446,17 +416,11 @@ def lost(reason: Reason = Reason.ARTIFACT_MISSING, container: str = "fetch-artif
 def test_an_artefact_that_the_store_lost_is_prepared_again(reason: Reason) -> None:
     world = lost(reason)
     assert world.job()["metadata"]["name"].endswith("-2")
-    assert world.told()["Available"] == ("True", "Serving")
+    assert world.conditions()["Available"] == ("True", "Serving")
     world.now += timedelta(minutes=1)
     world.job_succeeds().all_available()
-    assert world.told()["Ready"] == ("True", "Serving")
+    assert world.conditions()["Ready"] == ("True", "Serving")
     assert all(job.get("status") for job in world.all("Job"))
-
-
-def test_it_is_prepared_again_also_when_its_first_job_is_gone() -> None:
-    world = World().settle().job_succeeds().all_available().job_is_cleaned_away()
-    world.new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
-    assert world.job()["metadata"]["name"].endswith("-1")
 
 
 def test_a_damaged_copy_in_a_pod_says_nothing_of_the_store() -> None:
@@ -465,11 +429,17 @@ def test_a_damaged_copy_in_a_pod_says_nothing_of_the_store() -> None:
 
 
 def test_a_pod_that_has_fetched_since_complains_no_more() -> None:
-    world = World().settle().job_succeeds().all_available().job_is_cleaned_away()
-    report = StageReport(stage="fetch-artifact", ok=False, reason=Reason.ARTIFACT_MISSING)
+    world = World().settle().job_succeeds().all_available().jobs_are_cleaned_away()
+    report = StageReport(
+        stage="fetch-artifact",
+        ok=False,
+        failure=Finding(reason=Reason.ARTIFACT_MISSING, cause="gone"),
+    )
     again = {
         **terminated("fetch-artifact"),
-        "lastState": terminated("fetch-artifact", code=75, message=report.herald())["state"],
+        "lastState": terminated("fetch-artifact", code=75, message=report.termination_message())[
+            "state"
+        ],
     }
     name = world.the("Deployment")["metadata"]["name"]
     world.serving_pod(name, index=7, status={"initContainerStatuses": [again]})
@@ -482,12 +452,16 @@ def test_an_old_revision_that_lost_its_artefact_does_not_hold_up_the_new_one() -
     world.edit(source=OTHER)
     old = world.serving_pod(world.the("Deployment")["metadata"]["name"], index=8)
     world.job_succeeds(published("b" * 64))
-    report = StageReport(stage="fetch-artifact", ok=False, reason=Reason.ARTIFACT_MISSING)
-    failed = terminated("fetch-artifact", code=75, message=report.herald())
+    report = StageReport(
+        stage="fetch-artifact",
+        ok=False,
+        failure=Finding(reason=Reason.ARTIFACT_MISSING, cause="gone"),
+    )
+    failed = terminated("fetch-artifact", code=75, message=report.termination_message())
     failed["state"]["terminated"]["finishedAt"] = "2026-11-21T23:00:00Z"
     old["status"] = {"initContainerStatuses": [failed]}
     world.settle()
-    assert world.told()["Ready"] == ("False", "RollingOut")
+    assert world.conditions()["Ready"] == ("False", "RollingOut")
     assert all(job.get("status") for job in world.all("Job"))
 
 
@@ -495,16 +469,16 @@ def test_an_old_revision_that_lost_its_artefact_does_not_hold_up_the_new_one() -
 
 
 def test_a_refusal_in_between_forgets_nothing_that_was_made() -> None:
-    world = World().settle().job_succeeds().job_is_cleaned_away()
+    world = World().settle().job_succeeds().jobs_are_cleaned_away()
     world.edit(serving={"batching": {"maxSize": 8}}).edit(serving=None)
-    assert world.told()["Validated"] == ("True", "Prepared")
+    assert world.conditions()["Validated"] == ("True", "Prepared")
     assert jobs(world) == []
 
 
 def test_a_refusal_in_between_forgets_no_failure() -> None:
-    world = World().settle().job_fails(Reason.DIGEST_MISMATCH, "fetch").job_is_cleaned_away()
+    world = World().settle().job_fails(Reason.DIGEST_MISMATCH, "fetch").jobs_are_cleaned_away()
     world.edit(serving={"batching": {"maxSize": 8}}).edit(serving=None)
-    assert world.told()["Stalled"] == ("True", "DigestMismatch")
+    assert world.conditions()["Stalled"] == ("True", "DigestMismatch")
     assert jobs(world) == []
 
 

@@ -25,15 +25,11 @@ def selecting(**labels: str) -> Any:
 
 
 def world_of(*classes: Any, **spec: Any) -> World:
-    world = World(**spec)
-    world.classes = [*classes]
-    return world
+    return World(*classes, **spec)
 
 
 def recipe(world: World) -> Recipe:
-    (container,) = world.settle().job()["spec"]["template"]["spec"]["containers"]
-    (variable,) = container["env"]
-    return PrepareTask.model_validate_json(variable["value"]).recipe
+    return PrepareTask.model_validate_json(world.settle().task()).recipe
 
 
 @pytest.mark.parametrize(
@@ -86,16 +82,16 @@ def test_the_class_decides_the_recipe_and_where_the_job_proves_it() -> None:
     assert recipe(world_of(VNNI)).int8_products is None
 
 
-def test_a_class_that_promises_what_a_node_has_not_is_told() -> None:
+def test_a_class_that_promises_what_a_node_has_not_is_reported() -> None:
     with_vnni = replace(node_view(node("a")), labels=labels(AVX512VNNI="true"))
     without = replace(node_view(node("b")), labels=labels(AVX2="true"))
     unlabelled = node_view(node("c"))
     promising = accelerator_class("vnni", cpuFeatures=["VNNI", "I8MM"])
     assert readiness(promising, [], [with_vnni, unlabelled]).status == "True"
-    told = readiness(promising, [], [with_vnni, without])
-    assert (told.status, told.reason) == ("False", "FeatureMissing")
-    assert "names VNNI, which" in told.message
-    assert "node b does not have" in told.message
+    reported = readiness(promising, [], [with_vnni, without])
+    assert (reported.status, reported.reason) == ("False", "FeatureMissing")
+    assert "names VNNI, which" in reported.message
+    assert "node b does not have" in reported.message
     assert contradicted(UNKNOWN, labels(AVX2="true")) == ()
 
 

@@ -141,7 +141,7 @@ def test_slowness_and_errors_alert_and_take_nothing_away(check: Check) -> None:
     assert refusal(verdict(failed={check: Reason.SLOWER_THAN_BASELINE})) is None
 
 
-def test_the_cause_is_told_before_its_consequence() -> None:
+def test_the_cause_is_reported_before_its_consequence() -> None:
     said = verdict(
         failed={
             Check.GOLDEN: Reason.PARITY_FAILED,
@@ -161,19 +161,17 @@ def test_within_a_budget_nothing_is_active() -> None:
     assert "197 of 200 nodes" in found.placement.message
 
 
-def test_messages_carry_the_remedy_once() -> None:
+def test_a_refusal_is_the_checks_finding_with_the_reasons_remedy() -> None:
     check = CheckVerdict(
-        check=Check.PROVIDER,
-        state="failed",
-        reason=Reason.DRIVER_MISSING,
-        message=f"no libcuda; {REMEDIES[Reason.DRIVER_MISSING]}",
+        check=Check.PROVIDER, state="failed", reason=Reason.DRIVER_MISSING, message="no libcuda"
     )
     said: Verdict = verdict().model_copy(
         update={"checks": (check,), "baseline": Baseline(p50=1, p90=1, p99=1, samples=1)}
     )
     found = refusal(said)
     assert found is not None
-    assert found.message.count(REMEDIES[Reason.DRIVER_MISSING]) == 1
+    assert found.finding.cause == "no libcuda"
+    assert found.finding.advice == REMEDIES[Reason.DRIVER_MISSING]
 
 
 def lost(check: Check, reason: Reason) -> Verdict:
@@ -194,7 +192,7 @@ def test_a_server_that_runs_nothing_is_broken_news_and_no_wrong_answer(
     assert found.broken is not None
     assert (found.broken.status, found.broken.reason) == ("False", Reason.DEVICE_LOST)
     assert found.broken.message == f"CUDA failure 700; {REMEDIES[Reason.DEVICE_LOST]}"
-    assert found.bad_news
+    assert found.any_failed
     assert found.parity.status != "False"
     failure = refusal(given)
     assert failure is not None

@@ -13,14 +13,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.support.plan_world import (
-    CPU_IMAGE,
-    World,
-    accelerator_class,
-    image_facts,
-    published,
-    terminated,
-)
+from tests.support.plan_world import CPU_IMAGE, World, accelerator_class, image_facts, published
+from tests.support.simulation import terminated
 
 URIS = ("https://models.example/a.onnx", "https://models.example/b.onnx", "pvc://claim/c.onnx")
 FAILURES = (Reason.SOURCE_UNREACHABLE, Reason.INVALID_MODEL, Reason.INTERNAL_ERROR)
@@ -106,7 +100,7 @@ class Model(RuleBasedStateMachine):
 
     @rule()
     def ended_jobs_are_cleaned_away(self) -> None:
-        self.world.job_is_cleaned_away()
+        self.world.jobs_are_cleaned_away()
 
     # Deployments
 
@@ -130,9 +124,9 @@ class Model(RuleBasedStateMachine):
 
     @rule()
     def the_operator_dies_before_it_writes_the_status(self) -> None:
-        told = self.world.status
+        reported = self.world.status
         self.world.pass_once()
-        self.world.status = told
+        self.world.status = reported
         self.world.settle()
 
     @rule()
@@ -148,14 +142,14 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def one_state_is_told(self) -> None:
-        status = {kind: pair[0] for kind, pair in self.world.told().items()}
-        told = [kind for kind in ("Ready", "Reconciling", "Stalled") if status[kind] == "True"]
-        assert len(told) == 1
+        status = {kind: pair[0] for kind, pair in self.world.conditions().items()}
+        reported = [kind for kind in ("Ready", "Reconciling", "Stalled") if status[kind] == "True"]
+        assert len(reported) == 1
 
     @invariant()
     def ready_means_that_the_wanted_revision_serves(self) -> None:
         status = self.world.status
-        if self.world.told()["Ready"][0] != "True":
+        if self.world.conditions()["Ready"][0] != "True":
             return
         assert status["revision"] == status["serving"]["revision"]
         assert {self._revision(each) for each in self.world.all("Deployment")} == {
@@ -179,8 +173,10 @@ class Model(RuleBasedStateMachine):
         """Reconciling without a Job, an image probe or a rollout is a wait for the clock."""
         assert self.world.last
         failure = self.world.status.get("preparation", {}).get("failure")
-        waits = self.world.told()["Reconciling"][0] == "True" and failure and not self._job_runs()
-        if waits and self.world.told()["Ready"][1] == failure["reason"]:
+        waits = (
+            self.world.conditions()["Reconciling"][0] == "True" and failure and not self._job_runs()
+        )
+        if waits and self.world.conditions()["Ready"][1] == failure["reason"]:
             assert self.world.last.requeue_after
 
     @invariant()

@@ -16,34 +16,34 @@ from enginewright.contract.task import (
 )
 from enginewright.plan.classes import PROPOSED
 from enginewright.plan.plan import plan
+from enginewright.plan.resolve import Target, resolve
 from enginewright.plan.types import StoreConfig
 
 from tests.support.plan_world import (
     CPU_IMAGE,
-    NAMESPACE,
     OPENVINO_IMAGE,
     World,
     accelerator_class,
     image_facts,
     node,
 )
+from tests.support.simulation import NAMESPACE
 
+SOURCE: Final = {"uri": "https://models.example/resnet.onnx"}
 SHAPE: Final = {"input": "images", "min": [1, 3], "opt": [8, 3], "max": [32, 3]}
 
 
-def task(world: World) -> Mapping[str, Any]:
-    """Return the task of the running prepare Job."""
-    (container,) = world.job()["spec"]["template"]["spec"]["containers"]
-    (variable,) = container["env"]
-    return PrepareTask.model_validate_json(variable["value"]).model_dump(exclude_none=True)
+def recipe(world: World) -> Recipe:
+    """Return the recipe of the running prepare Job."""
+    return PrepareTask.model_validate_json(world.settle().task()).recipe
 
 
 def stalled(world: World) -> tuple[str, str]:
     world.settle()
-    told = world.condition("Stalled")
-    assert told["status"] == "True", told
+    reported = world.condition("Stalled")
+    assert reported["status"] == "True", reported
     assert not world.objects, "nothing is made for a spec that is refused"
-    return told["reason"], told["message"]
+    return reported["reason"], reported["message"]
 
 
 # fields that this version does not act on
@@ -73,14 +73,8 @@ def test_values_that_mean_what_happens_anyway_are_taken() -> None:
 # classes
 
 
-def test_the_one_class_there_is_needs_no_name() -> None:
-    world = World().settle().job_succeeds()
-    assert [each["metadata"]["name"] for each in world.all("Deployment")] == ["resnet-cpu"]
-
-
 def test_several_classes_must_be_named() -> None:
-    world = World()
-    world.classes = [accelerator_class("l4"), accelerator_class("a100")]
+    world = World("l4", "a100")
     reason, message = stalled(world)
     assert reason == "AmbiguousAcceleratorClass"
     assert "a100, l4" in message
@@ -93,7 +87,7 @@ def test_a_class_that_was_only_proposed_makes_no_model_ambiguous() -> None:
     labelled = proposed.metadata.model_copy(update={"labels": {PROPOSED: "true"}})
     world.classes = [accelerator_class("cpu"), proposed.model_copy(update={"metadata": labelled})]
     world.settle()
-    assert world.told()["Ready"] == ("False", "Preparing")
+    assert world.conditions()["Ready"] == ("False", "Preparing")
     world.job_succeeds()
     assert world.the("Deployment")["metadata"]["name"] == "resnet-cpu"
 
@@ -128,11 +122,9 @@ def test_a_class_that_is_not_there_is_named_beside_those_that_are() -> None:
 def test_the_first_candidate_serves(
     allowed: tuple[str, ...], wanted: list[str] | None, chosen: str
 ) -> None:
-    world = World(**({"backends": wanted} if wanted else {}))
-    world.classes = [accelerator_class("cpu", *allowed)]
-    world.settle()
+    world = World(accelerator_class("cpu", *allowed), **({"backends": wanted} if wanted else {}))
     image = {"cpu": CPU_IMAGE, "openvino": OPENVINO_IMAGE}[chosen]
-    assert task(world)["recipe"]["backend"] == chosen
+    assert recipe(world).backend == chosen
     assert world.job()["spec"]["template"]["spec"]["containers"][0]["image"] == image
 
 
@@ -149,8 +141,7 @@ def test_the_first_candidate_serves(
 def test_a_lower_ranked_backend_never_takes_the_place_of_the_first(
     allowed: tuple[str, ...], wanted: list[str] | None
 ) -> None:
-    world = World(**({"backends": wanted} if wanted else {}))
-    world.classes = [accelerator_class("edge", *allowed)]
+    world = World(accelerator_class("edge", *allowed), **({"backends": wanted} if wanted else {}))
     reason, message = stalled(world)
     assert reason == "BackendNotAllowed"
     assert "edge" in message
@@ -158,8 +149,11 @@ def test_a_lower_ranked_backend_never_takes_the_place_of_the_first(
 
 
 def test_classes_with_different_backends_are_two_models() -> None:
-    world = World(accelerators=[{"class": "cpu"}, {"class": "intel"}])
-    world.classes = [accelerator_class("cpu"), accelerator_class("intel", "openvino")]
+    world = World(
+        "cpu",
+        accelerator_class("intel", "openvino"),
+        accelerators=[{"class": "cpu"}, {"class": "intel"}],
+    )
     reason, message = stalled(world)
     assert reason == "BackendNotAllowed"
     assert "cpu: cpu, intel: openvino" in message
@@ -179,10 +173,10 @@ def test_the_recipe_holds_what_the_image_said_of_itself() -> None:
         source={"uri": "pvc://models/m.onnx", "sha256": "f" * 64},
     )
     world.images = {CPU_IMAGE: image_facts("cpu", "1.30.0", 24)}
-    told = task(world.settle())
-    assert told["source_sha256"] == "f" * 64
-    assert told["job"] == world.job()["metadata"]["name"]
-    assert told["recipe"] == {
+    task = PrepareTask.model_validate_json(world.settle().task())
+    assert task.source_sha256 == "f" * 64
+    assert task.job == world.job()["metadata"]["name"]
+    assert task.recipe.model_dump(exclude_none=True) == {
         "backend": "cpu",
         "ort_version": "1.30.0",
         "max_opset": 24,
@@ -223,7 +217,7 @@ def test_the_recipe_holds_all_that_the_spec_asks_for() -> None:
         extensions=[{"uri": "pvc://libs/a.so", "sha256": "A" * 64, "type": "CustomOperators"}],
         parity={"outputs": [{"name": "y", "rtol": "0.1"}]},
     )
-    found = Recipe.model_validate(task(world.settle())["recipe"])
+    found = recipe(world)
     assert (found.target_opset, found.precision, found.allowed_precisions) == (17, "INT8", ())
     assert found.quantization == Quantization(
         calibration=Calibration(
@@ -241,12 +235,80 @@ def test_the_recipe_holds_all_that_the_spec_asks_for() -> None:
     assert found.outputs == (OutputTolerance(name="y", rtol=0.1),)
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"replicas": 3},
+        {"accelerators": [{"class": "cpu", "replicas": 2}]},
+        {"backends": ["cpu"]},
+        {"fallback": {"policy": "Forbid"}},
+        {"serving": {"maxQueue": 8, "startupTimeout": "5m"}},
+        {"rollout": {"strategy": "Recreate", "paused": True}},
+        {"podTemplate": {"labels": {"team": "vision"}, "serviceAccountName": "reader"}},
+        {"podTemplate": {"imagePullSecrets": [{"name": "mine"}]}},
+        {"build": {"timeout": "2h", "resources": {"limits": {"memory": "8Gi"}}}},
+        {"source": {**SOURCE, "secretRef": {"name": "token"}, "refreshInterval": "1h"}},
+    ],
+)
+def test_what_does_not_make_the_artefacts_is_not_in_their_hash(spec: dict[str, Any]) -> None:
+    assert artifact_hash(World(**spec)) == artifact_hash(World())
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"source": {"uri": "https://models.example/other.onnx"}},
+        {"source": {**SOURCE, "sha256": "f" * 64}},
+        {"targetOpset": 17},
+        {"precision": "FP32"},
+        {"shapes": [SHAPE]},
+        {"parity": {"atol": "0.5"}},
+        {"backends": ["openvino"]},
+    ],
+)
+def test_what_makes_the_artefacts_is_in_their_hash(spec: dict[str, Any]) -> None:
+    def world(**changed: Any) -> World:
+        found = World(**changed)
+        found.classes = [accelerator_class("cpu", "cpu", "openvino")]
+        return found
+
+    assert artifact_hash(world(**spec)) != artifact_hash(world())
+
+
+def test_of_a_cluster_only_the_image_that_prepares_is_in_the_hash() -> None:
+    before = artifact_hash(World())
+    world = World()
+    world.classes = [
+        accelerator_class("cpu", nodeSelector={"pool": "b"}, tolerations=[{"operator": "Exists"}])
+    ]
+    world.nodes = []
+    world.config = replace(
+        world.config,
+        image_pull_policy="Always",
+        image_pull_secrets=(),
+        images={**world.config.images, "openvino": "registry.example/openvino:2"},
+    )
+    assert artifact_hash(world) == before
+    world.new_runtime_image()
+    world.images["registry.example/cpu:2"] = image_facts("cpu")
+    assert artifact_hash(world) != before
+
+
+def artifact_hash(world: World) -> str:
+    target = resolve(world.facts())
+    assert isinstance(target, Target), target
+    return target.artifact_hash
+
+
 def test_int8_is_tried_by_itself_only_with_data_to_calibrate_with() -> None:
     data = {"calibration": {"uri": "pvc://data/c.npz"}}
-    plain = Recipe.model_validate(task(World().settle())["recipe"])
-    calibrated = Recipe.model_validate(task(World(quantization=data).settle())["recipe"])
-    assert "INT8" not in plain.allowed_precisions
-    assert "INT8" in calibrated.allowed_precisions
+    plain = recipe(World())
+    calibrated = recipe(World(quantization=data))
+    assert (plain.allowed_precisions, calibrated.allowed_precisions) == ((), ("INT8",))
+
+
+def test_halves_are_tried_by_themselves_only_on_devices() -> None:
+    assert recipe(World().has_gpus()).allowed_precisions == ("FP16", "BF16")
 
 
 def test_a_precision_that_the_class_does_not_have() -> None:

@@ -2,24 +2,21 @@
 
 import copy
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from enginewright.contract.reasons import Reason
 from enginewright.manifests import deployment
 
-from tests.support.plan_world import World, accelerator_class, image_facts, node, published
-
-OTHER: Final = {"uri": "https://models.example/other.onnx"}
-SECOND: Final = published("b" * 64, "e" * 64)
-
-
-def serving(**spec: Any) -> World:
-    return World(**{"replicas": 2, **spec}).settle().job_succeeds().all_available()
-
-
-def counts(world: World) -> dict[str, int]:
-    return {each["metadata"]["name"]: each["spec"]["replicas"] for each in world.all("Deployment")}
+from tests.support.plan_world import (
+    OTHER,
+    SECOND,
+    World,
+    accelerator_class,
+    image_facts,
+    node,
+    serving,
+)
 
 
 def templates(world: World) -> dict[str, Any]:
@@ -33,53 +30,86 @@ def templates(world: World) -> dict[str, Any]:
 
 
 def on_big(**spec: Any) -> World:
-    world = World(**{"accelerators": [{"class": "big", "replicas": 8}], **spec})
-    world.classes = [accelerator_class("big"), accelerator_class("small")]
+    world = World("big", "small", **{"accelerators": [{"class": "big", "replicas": 8}], **spec})
     return world.settle().job_succeeds().all_available()
+
+
+def test_a_class_that_is_named_again_keeps_its_pods_until_it_serves_again() -> None:
+    world = World("big", "small", accelerators=[{"class": "big"}], replicas=4)
+    world.settle().job_succeeds()
+    world.edit(accelerators=[{"class": "small"}]).edit(source=OTHER)
+    world.complete("resnet-big")
+    world.edit(accelerators=[{"class": "big"}, {"class": "small", "replicas": 1}])
+    world.complete("resnet-small")
+    assert world.settle().replicas()["resnet-big"] == 4
+    world.job_succeeds(SECOND)
+    assert world.all_available().replicas() == {"resnet-big": 4, "resnet-small": 1}
+    assert world.edit(accelerators=[{"class": "small"}]).all_available().replicas() == {
+        "resnet-small": 4
+    }
+
+
+def half_moved() -> World:
+    world = on_big(accelerators=[{"class": "big"}], replicas=4)
+    world.edit(accelerators=[{"class": "small"}], source=OTHER).job_succeeds(SECOND)
+    return world.partly_available("resnet-small", 2)
+
+
+def test_a_move_that_is_paused_is_taken_back_whole() -> None:
+    world = half_moved().edit(rollout={"paused": True})
+    world.complete("resnet-big")
+    assert world.settle().replicas() == {"resnet-big": 4}
+
+
+def test_a_half_moved_class_goes_when_the_next_source_cannot_be_prepared() -> None:
+    world = half_moved().edit(source={"uri": "https://models.example/third.onnx"})
+    world.job_fails(Reason.INVALID_MODEL).complete("resnet-big")
+    assert world.settle().replicas() == {"resnet-big": 4}
+
+
+def test_a_count_of_its_own_of_a_class_that_is_nowhere_is_no_part_of_the_scale() -> None:
+    world = on_big(accelerators=[{"class": "big"}], replicas=4)
+    world.edit(accelerators=[{"class": "big"}, {"class": "nosuch", "replicas": 3}])
+    assert world.edit(replicas=1).replicas() == {"resnet-big": 1}
+
+
+def test_a_class_keeps_the_pods_that_another_one_is_to_have_while_that_is_prepared() -> None:
+    world = on_big(accelerators=[{"class": "big"}], replicas=4)
+    world.edit(source=OTHER)
+    world.edit(accelerators=[{"class": "big", "replicas": 1}, {"class": "small"}])
+    assert world.replicas() == {"resnet-big": 4}
+    assert world.edit(replicas=2).replicas() == {"resnet-big": 3}, "as many as are asked for in all"
+    world.job_succeeds(SECOND).all_available()
+    assert world.replicas() == {"resnet-big": 1, "resnet-small": 2}
 
 
 def test_a_class_that_is_replaced_keeps_its_count_until_it_is() -> None:
     world = on_big()
     world.edit(accelerators=[{"class": "small"}], source=OTHER)
-    assert counts(world) == {"resnet-big": 8}, "while the model is prepared"
+    assert world.replicas() == {"resnet-big": 8}, "while the model is prepared"
     world.job_succeeds(SECOND)
-    assert counts(world) == {"resnet-big": 8, "resnet-small": 1}, "while the new one starts"
+    assert world.replicas() == {"resnet-big": 8, "resnet-small": 1}, "while the new one starts"
     world.complete("resnet-small")
-    assert counts(world.settle()) == {"resnet-small": 1}
+    assert world.settle().replicas() == {"resnet-small": 1}
 
 
 def test_a_class_that_shares_the_count_with_a_new_one_keeps_its_pods_until_that_serves() -> None:
     world = on_big(accelerators=[{"class": "big"}], replicas=4)
-    assert counts(world) == {"resnet-big": 4}
+    assert world.replicas() == {"resnet-big": 4}
     world.edit(accelerators=[{"class": "big"}, {"class": "small"}])
-    assert counts(world) == {"resnet-big": 4, "resnet-small": 2}
+    assert world.replicas() == {"resnet-big": 4, "resnet-small": 2}
     world.all_available()
-    assert counts(world) == {"resnet-big": 2, "resnet-small": 2}
-
-
-def partly(world: World, name: str, available: int) -> World:
-    """Have a Deployment's pods be all of its latest template, some of them available."""
-    found = world.objects[("Deployment", name)]
-    wanted = found["spec"]["replicas"]
-    found["status"] = {
-        "observedGeneration": found["metadata"]["generation"],
-        "replicas": wanted,
-        "updatedReplicas": wanted,
-        "readyReplicas": available,
-        "availableReplicas": available,
-    }
-    return world.settle()
+    assert world.replicas() == {"resnet-big": 2, "resnet-small": 2}
 
 
 def test_pods_of_a_first_rollout_that_is_not_complete_are_kept_too() -> None:
-    world = World(accelerators=[{"class": "big"}], replicas=8)
-    world.classes = [accelerator_class("big"), accelerator_class("small")]
-    partly(world.settle().job_succeeds(), "resnet-big", 7)
+    world = World("big", "small", accelerators=[{"class": "big"}], replicas=8)
+    world.settle().job_succeeds().partly_available("resnet-big", 7)
     assert "serving" not in world.status
     world.edit(accelerators=[{"class": "big"}, {"class": "small"}])
-    assert counts(world) == {"resnet-big": 7, "resnet-small": 4}
-    partly(world, "resnet-small", 3)
-    assert counts(world) == {"resnet-big": 5, "resnet-small": 4}
+    assert world.replicas() == {"resnet-big": 7, "resnet-small": 4}
+    world.partly_available("resnet-small", 3)
+    assert world.replicas() == {"resnet-big": 5, "resnet-small": 4}
 
 
 @pytest.mark.parametrize(("replicas", "big"), [(8, 4), (2, 2), (0, 0)])
@@ -87,15 +117,15 @@ def test_a_model_that_moves_is_scaled(replicas: int, big: int) -> None:
     world = on_big(accelerators=[{"class": "big"}], replicas=4)
     world.edit(accelerators=[{"class": "big"}, {"class": "small"}])
     world.edit(replicas=replicas)
-    assert counts(world)["resnet-big"] == big
+    assert world.replicas()["resnet-big"] == big
 
 
 def test_a_class_that_is_not_there_takes_no_part_of_the_scale() -> None:
     world = on_big(accelerators=[{"class": "big"}], replicas=4)
     world.edit(accelerators=[{"class": "big"}, {"class": "nosuch"}])
-    assert world.told()["Ready"][1] == "UnknownAcceleratorClass"
-    assert counts(world.edit(replicas=8)) == {"resnet-big": 8}
-    assert counts(world.edit(replicas=2)) == {"resnet-big": 2}
+    assert world.conditions()["Ready"][1] == "UnknownAcceleratorClass"
+    assert world.edit(replicas=8).replicas() == {"resnet-big": 8}
+    assert world.edit(replicas=2).replicas() == {"resnet-big": 2}
 
 
 def test_another_order_of_the_classes_changes_nothing() -> None:
@@ -103,24 +133,24 @@ def test_another_order_of_the_classes_changes_nothing() -> None:
     world = on_big(accelerators=classes, replicas=3)
     before = templates(world)
     world.edit(accelerators=classes[::-1])
-    assert counts(world) == {"resnet-big": 2, "resnet-small": 2}, "until the other one is there"
+    assert world.replicas() == {"resnet-big": 2, "resnet-small": 2}, "until the other one is there"
     assert templates(world) == before
     world.complete("resnet-small")
-    assert counts(world.settle()) == {"resnet-big": 1, "resnet-small": 2}
+    assert world.settle().replicas() == {"resnet-big": 1, "resnet-small": 2}
 
 
 def test_a_move_that_was_given_up_takes_nothing_from_the_class_that_serves() -> None:
     world = on_big()
     world.edit(accelerators=[{"class": "small"}])
-    partly(world, "resnet-big", 7)
+    world.partly_available("resnet-big", 7)
     world.edit(accelerators=[{"class": "big", "replicas": 8}], source=OTHER)
     world.complete("resnet-small")
-    assert counts(world.settle())["resnet-big"] == 8
+    assert world.settle().replicas()["resnet-big"] == 8
 
 
 def test_scaling_down_is_the_users_own() -> None:
     world = serving(replicas=4).edit(source=OTHER).job_succeeds(SECOND).rolling(available=4)
-    assert counts(world.edit(replicas=1)) == {"resnet-cpu": 1}
+    assert world.edit(replicas=1).replicas() == {"resnet-cpu": 1}
 
 
 # scale
@@ -128,15 +158,14 @@ def test_scaling_down_is_the_users_own() -> None:
 
 def test_scale_is_the_total_over_classes_without_a_count_of_their_own() -> None:
     three = [{"class": "a"}, {"class": "b"}, {"class": "fixed", "replicas": 2}]
-    world = World(accelerators=three, replicas=5)
-    world.classes = [accelerator_class(name) for name in ("a", "b", "fixed")]
+    world = World("a", "b", "fixed", accelerators=three, replicas=5)
     world.settle().job_succeeds().all_available()
-    assert counts(world) == {"resnet-a": 3, "resnet-b": 2, "resnet-fixed": 2}
+    assert world.replicas() == {"resnet-a": 3, "resnet-b": 2, "resnet-fixed": 2}
     assert world.status["replicas"] == 5, "what an autoscaler compares its own count with"
     selector = world.status["selector"]
     assert "enginewright.dev/class notin (fixed)" in selector
-    assert counts(world.edit(replicas=1)) == {"resnet-a": 1, "resnet-b": 1, "resnet-fixed": 2}
-    assert counts(world.edit(replicas=0)) == {"resnet-a": 0, "resnet-b": 0, "resnet-fixed": 2}
+    assert world.edit(replicas=1).replicas() == {"resnet-a": 1, "resnet-b": 1, "resnet-fixed": 2}
+    assert world.edit(replicas=0).replicas() == {"resnet-a": 0, "resnet-b": 0, "resnet-fixed": 2}
 
 
 def test_the_scale_status_counts_pods_that_are_there() -> None:
@@ -150,31 +179,32 @@ def test_the_scale_status_counts_pods_that_are_there() -> None:
 # policy Allow
 
 
-def on_gpu() -> World:
+def on_gpu(**spec: Any) -> World:
     world = World(
-        fallback={"policy": "Allow"}, backends=["tensorrt-rtx", "cuda"], replicas=2
+        fallback={"policy": "Allow"}, backends=["tensorrt-rtx", "cuda"], replicas=2, **spec
     ).has_gpus()
     return world.settle().job_succeeds().engine_built().settle()
 
 
-def crash(world: World, index: int, node_name: str, restarts: int = 0) -> World:
-    (found,) = world.all("Deployment")
-    ended = {"exitCode": 65, "message": driver_missing(), "finishedAt": "2026-11-21T12:00:00Z"}
+def crash(
+    world: World, index: int, node_name: str, restarts: int = 0, deployment: str = ""
+) -> World:
+    """Have a server crash without a driver, on its node and that many times before."""
+    name = deployment or world.the("Deployment")["metadata"]["name"]
+    ended = {
+        "exitCode": 65,
+        "message": '{"stage":"serve","ok":false,"reason":"DriverMissing","message":"no driver here"}',
+        "finishedAt": "2026-11-21T12:00:00Z",
+    }
     state = {
         "name": "server",
         "restartCount": restarts,
         "state": {"waiting": {"reason": "CrashLoopBackOff"}},
         "lastState": {"terminated": ended},
     }
-    pod = world.serving_pod(
-        found["metadata"]["name"], index=index, status={"containerStatuses": [state]}
-    )
+    pod = world.serving_pod(name, index=index, status={"containerStatuses": [state]})
     pod["spec"] = {"nodeName": node_name}
     return world.settle()
-
-
-def driver_missing() -> str:
-    return '{"stage":"serve","ok":false,"reason":"DriverMissing","message":"no driver here"}'
 
 
 def test_a_crash_of_one_pod_rejects_no_backend_that_serves() -> None:
@@ -235,24 +265,24 @@ def test_a_new_class_stalls_nobody_who_names_none() -> None:
     world = serving()
     world.classes = [*world.classes, accelerator_class("a-newer-one")]
     world.settle()
-    assert world.told()["Ready"] == ("True", "Serving")
+    assert world.conditions()["Ready"] == ("True", "Serving")
     world.edit(source=OTHER).job_succeeds(SECOND).all_available()
-    assert world.told()["Ready"] == ("True", "Serving")
-    assert list(counts(world)) == ["resnet-cpu"]
+    assert world.conditions()["Ready"] == ("True", "Serving")
+    assert list(world.replicas()) == ["resnet-cpu"]
 
 
 def test_a_new_class_stalls_no_model_that_is_being_prepared() -> None:
     world = World().settle()
     world.classes = [*world.classes, accelerator_class("a-newer-one")]
     world.settle().job_succeeds().all_available()
-    assert list(counts(world)) == ["resnet-cpu"]
+    assert list(world.replicas()) == ["resnet-cpu"]
 
 
 def test_a_class_that_was_chosen_and_is_gone_is_chosen_no_more() -> None:
     world = serving()
     world.classes = [accelerator_class("next")]
     world.settle().all_available()
-    assert list(counts(world)) == ["resnet-next"]
+    assert list(world.replicas()) == ["resnet-next"]
 
 
 @pytest.mark.parametrize("strategy", ["Surge", "Recreate"])
@@ -268,16 +298,15 @@ def test_an_obstacle_outside_the_spec_reverts_nothing(obstacle: str, strategy: s
     if obstacle == "class":
         world.classes = []
     if obstacle == "image":
-        images = {**world.config.images, "cpu": "registry.example/cpu:2"}
-        world.config = replace(world.config, images=images)
+        world.new_runtime_image()
     if obstacle == "store":
         world.objects[("PersistentVolumeClaim", "enginewright-store")]["spec"]["accessModes"] = [
             "ReadWriteOnce"
         ]
     world.settle()
-    assert world.told()["Ready"][0] == "False"
+    assert world.conditions()["Ready"][0] == "False"
     assert templates(world) == before
-    assert counts(world.edit(replicas=3)) == {"resnet-cpu": 3}, "an autoscaler goes on"
+    assert world.edit(replicas=3).replicas() == {"resnet-cpu": 3}, "an autoscaler goes on"
     assert templates(world) == before
 
 
@@ -285,16 +314,16 @@ def test_going_back_is_not_undone_by_an_obstacle() -> None:
     world = on_big()
     world.edit(accelerators=[{"class": "small"}]).all_available()
     world.edit(accelerators=[{"class": "big", "replicas": 8}])
-    partly(world, "resnet-big", 6)
-    world.config = replace(world.config, images={"cpu": "registry.example/cpu:2"})
-    assert counts(world.settle())["resnet-big"] == 8
+    world.partly_available("resnet-big", 6)
+    world.new_runtime_image()
+    assert world.settle().replicas()["resnet-big"] == 8
 
 
 def test_a_lost_artefact_reverts_nothing_that_is_rolling_out() -> None:
     world = serving().edit(source=OTHER).job_succeeds(SECOND).rolling(available=2)
     before = templates(world)
     world.new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
-    assert world.told()["Ready"][0] == "False"
+    assert world.conditions()["Ready"][0] == "False"
     assert templates(world) == before
 
 
@@ -322,7 +351,7 @@ def test_settings_of_the_chart_restart_no_pods() -> None:
     )
     world.settle()
     assert templates(world) == before
-    assert world.told()["Ready"] == ("True", "Serving")
+    assert world.conditions()["Ready"] == ("True", "Serving")
 
 
 def test_another_strategy_restarts_no_pods() -> None:
@@ -332,7 +361,7 @@ def test_another_strategy_restarts_no_pods() -> None:
     assert templates(world) == before
     assert world.the("Deployment")["spec"]["strategy"] == {"type": "Recreate"}
     world.all_available()
-    assert world.told()["Ready"] == ("True", "Serving")
+    assert world.conditions()["Ready"] == ("True", "Serving")
 
 
 def test_a_revision_that_an_earlier_version_kept_is_not_written_again() -> None:
@@ -343,15 +372,15 @@ def test_a_revision_that_an_earlier_version_kept_is_not_written_again() -> None:
     before = copy.deepcopy(kept)
     world.settle()
     assert world.the("ControllerRevision") == before
-    assert world.told()["Ready"] == ("True", "Serving")
+    assert world.conditions()["Ready"] == ("True", "Serving")
 
 
 def test_an_image_that_is_not_probed_yet_takes_nothing_away() -> None:
     world = serving()
     before = templates(world)
-    world.config = replace(world.config, images={"cpu": "registry.example/cpu:2"})
+    world.new_runtime_image()
     world.settle()
-    assert world.told()["Ready"] == ("False", "ProbingImage")
+    assert world.conditions()["Ready"] == ("False", "ProbingImage")
     assert templates(world) == before
     world.images["registry.example/cpu:2"] = image_facts("cpu", "1.32.0")
     world.settle()

@@ -1,7 +1,6 @@
 """In no order of events does a plan take available pods away that the user still asks for."""
 
 import contextlib
-from dataclasses import replace
 from typing import Any, Final
 
 from enginewright.contract.reasons import Reason
@@ -36,8 +35,7 @@ class Cluster:
     """A model, and what its users and its cluster may do to it."""
 
     def __init__(self) -> None:
-        self.world = World(accelerators=[{"class": "a"}], replicas=4)
-        self.world.classes = [accelerator_class(name) for name in NAMES]
+        self.world = World(*NAMES, accelerators=[{"class": "a"}], replicas=4)
         self.world.settle().job_succeeds()
         self.images = 1
 
@@ -92,15 +90,7 @@ class Cluster:
         found = self.world.objects.get(("Deployment", f"resnet-{name}"))
         if found is None:
             return
-        wanted = found["spec"]["replicas"]
-        available = min(count, wanted)
-        found["status"] = {
-            "observedGeneration": found["metadata"]["generation"],
-            "replicas": wanted,
-            "updatedReplicas": wanted,
-            "readyReplicas": available,
-            "availableReplicas": available,
-        }
+        self.world.count_pods(found, min(count, found["spec"]["replicas"]))
 
     def _complete(self, name: str) -> None:
         if ("Deployment", f"resnet-{name}") in self.world.objects:
@@ -109,7 +99,7 @@ class Cluster:
     def _image(self, state: str) -> None:
         self.images += 1
         image = f"registry.example/cpu:{self.images}"
-        self.world.config = replace(self.world.config, images={"cpu": image})
+        self.world.new_runtime_image(image)
         if state == "known":
             self.world.images[image] = image_facts("cpu")
         self.world.settle()

@@ -1,19 +1,18 @@
 """Which bytes are prepared: those that were fetched first, until a refresh is asked for."""
 
-import json
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
 import pytest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Published
+from enginewright.contract.task import PrepareTask
+from enginewright.manifests.labels import COMPONENT
 
-from tests.support.plan_world import DIGEST, World, image_facts, published
+from tests.support.plan_world import CPU_IMAGE, DIGEST, OTHER, World, image_facts, published
 
 REFRESH: Final = "enginewright.dev/refresh"
 FIRST: Final = {"uri": "https://models.example/resnet.onnx"}
-OTHER: Final = {"uri": "https://models.example/other.onnx"}
 LATER: Final = published("b" * 64, "e" * 64)  # other bytes at the same address
 
 
@@ -21,12 +20,9 @@ def serving(**spec: Any) -> World:
     return World(**spec).settle().job_succeeds().all_available()
 
 
-def task(world: World) -> dict[str, Any]:
+def task(world: World) -> PrepareTask:
     """Return the task of the Job that runs."""
-    (container,) = world.job()["spec"]["template"]["spec"]["containers"]
-    (variable,) = container["env"]
-    found: dict[str, Any] = json.loads(variable["value"])
-    return found
+    return PrepareTask.model_validate_json(world.task())
 
 
 def running(world: World) -> int:
@@ -39,7 +35,7 @@ def key(world: World) -> str:
 
 def loses_artifact(world: World) -> World:
     """Have a pod that is started find the artefact gone."""
-    world.job_is_cleaned_away()
+    world.jobs_are_cleaned_away()
     world.now += timedelta(hours=1)
     return world.new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
 
@@ -49,41 +45,93 @@ def loses_artifact(world: World) -> World:
 
 def test_the_first_fetch_takes_what_there_is_and_pins_it() -> None:
     world = World().settle()
-    assert task(world)["pinned"] == {}
+    assert task(world).pinned == {}
     world.job_succeeds()
     assert world.status["source"]["pins"] == [{"name": "model", **FIRST, "digest": DIGEST}]
 
 
 def test_a_lost_artefact_comes_back_from_the_same_bytes_or_not_at_all() -> None:
     world = loses_artifact(serving())
-    assert task(world)["pinned"] == {"model": DIGEST}
+    assert task(world).pinned == {"model": DIGEST}
     world.job_fails(Reason.SOURCE_CHANGED, stage="fetch")
-    assert world.told()["Ready"] == ("False", "SourceChanged")
-    assert world.told()["Stalled"][0] == "True"
+    assert world.conditions()["Ready"] == ("False", "SourceChanged")
+    assert world.conditions()["Stalled"][0] == "True"
     assert key(world) == "a" * 64, "what serves is not touched"
 
 
 def test_a_new_runtime_image_prepares_the_same_bytes() -> None:
     world = serving()
     image = "registry.example/cpu:2"
-    world.config = replace(world.config, images={**world.config.images, "cpu": image})
+    world.new_runtime_image(image)
     world.images[image] = image_facts("cpu", "1.32.0")
     world.settle()
-    assert task(world)["pinned"] == {"model": DIGEST}
+    assert task(world).pinned == {"model": DIGEST}
+
+
+def moved_to(image: str, pipelines: tuple[str | None, str | None], **spec: Any) -> World:
+    """Return a world whose model serves from one image when the chart names another."""
+    before, after = (image_facts("cpu").model_copy(update={"pipeline": each}) for each in pipelines)
+    world = World(**spec)
+    world.images[CPU_IMAGE] = before
+    world.settle().job_succeeds().all_available()
+    world.jobs_are_cleaned_away()
+    world.new_runtime_image(image)
+    world.images[image] = after
+    return world.settle()
+
+
+def test_under_recreate_an_image_shows_that_it_can_be_pulled_before_pods_go() -> None:
+    world = moved_to("mirror.example/cpu:2", ("5" * 64, "5" * 64), rollout={"strategy": "Recreate"})
+    assert [each["metadata"]["labels"][COMPONENT] for each in world.all("Job")] == ["prepare"]
+    (deployment,) = world.serving_deployments()
+    images = {each["image"] for each in deployment["spec"]["template"]["spec"]["containers"]}
+    assert images == {CPU_IMAGE}
+
+
+def test_a_tag_that_was_pushed_again_is_another_image_to_jobs() -> None:
+    """What failed, or was made, by its earlier content is not taken for the new one's."""
+    world = World()
+    world.images[CPU_IMAGE] = image_facts("cpu").model_copy(update={"pipeline": "5" * 64})
+    world.settle()
+    (before,) = world.all("Job")
+    world.images[CPU_IMAGE] = image_facts("cpu").model_copy(update={"pipeline": "6" * 64})
+    world.settle()
+    assert before["metadata"]["name"] not in {each["metadata"]["name"] for each in world.all("Job")}
+
+
+def test_an_image_that_makes_the_same_artefacts_prepares_nothing() -> None:
+    """A new sidecar, another registry: the pods roll out on the new image, with the same artefact."""
+    world = moved_to("mirror.example/cpu:2", ("5" * 64, "5" * 64))
+    assert not world.all("Job")
+    (container,) = {
+        each["image"]
+        for deployment in world.serving_deployments()
+        for each in deployment["spec"]["template"]["spec"]["containers"]
+        if each["name"] == "server"
+    }
+    assert container == "mirror.example/cpu:2"
+
+
+@pytest.mark.parametrize("pipelines", [("5" * 64, "6" * 64), (None, "6" * 64), (None, None)])
+def test_an_image_that_may_make_others_is_prepared_for(
+    pipelines: tuple[str | None, str | None],
+) -> None:
+    world = moved_to("mirror.example/cpu:2", pipelines)
+    assert [each["metadata"]["labels"][COMPONENT] for each in world.all("Job")] == ["prepare"]
 
 
 def test_a_return_to_an_address_returns_to_its_bytes() -> None:
     world = serving()
     world.edit(source=OTHER).job_succeeds(LATER).all_available()
-    world.job_is_cleaned_away()
+    world.jobs_are_cleaned_away()
     world.edit(source=FIRST)
-    assert task(world)["pinned"] == {"model": DIGEST}, "the revision remembers"
+    assert task(world).pinned == {"model": DIGEST}, "the revision remembers"
 
 
 def test_another_digest_in_the_spec_is_another_model() -> None:
     world = serving(source={**FIRST, "sha256": "1" * 64})
     world.edit(source={**FIRST, "sha256": "2" * 64})
-    assert task(world)["pinned"] == {}
+    assert task(world).pinned == {}
 
 
 def test_samples_and_calibration_data_are_pinned_too() -> None:
@@ -91,12 +139,12 @@ def test_samples_and_calibration_data_are_pinned_too() -> None:
     world = World(parity=samples).settle()
     made = published().model_copy(update={"data": {"samples": "5" * 64}})
     world.job_succeeds(made).all_available()
-    assert task(loses_artifact(world))["pinned"] == {"model": DIGEST, "samples": "5" * 64}
+    assert task(loses_artifact(world)).pinned == {"model": DIGEST, "samples": "5" * 64}
 
 
 def test_what_an_earlier_version_has_prepared_is_pinned_and_not_prepared_again() -> None:
     world = serving()
-    world.job_is_cleaned_away()
+    world.jobs_are_cleaned_away()
     del world.status["source"]
     world.settle()
     assert world.status["source"]["pins"][0]["digest"] == DIGEST
@@ -108,8 +156,8 @@ def test_what_an_earlier_version_has_prepared_is_pinned_and_not_prepared_again()
 
 def test_a_refresh_goes_on_beside_what_serves_and_takes_over() -> None:
     world = serving().annotate(REFRESH, "1")
-    assert task(world)["pinned"] == {}
-    assert world.told()["Ready"] == ("True", "Serving")
+    assert task(world).pinned == {}
+    assert world.conditions()["Ready"] == ("True", "Serving")
     world.job_succeeds(LATER)
     assert key(world) == "a" * 64, "until the new revision is there"
     world.all_available()
@@ -123,12 +171,12 @@ def test_a_refresh_that_finds_the_same_restarts_nothing() -> None:
     before = world.the("Deployment")["metadata"]["generation"]
     world.annotate(REFRESH, "1").job_succeeds()
     assert world.the("Deployment")["metadata"]["generation"] == before
-    assert world.events[-1].message == "fetched again: nothing has changed"
+    assert world.events[-1].message == "refreshed the source: no change"
 
 
 def test_a_refresh_is_done_once() -> None:
     world = serving().annotate(REFRESH, "1").job_succeeds(LATER).all_available()
-    world.job_is_cleaned_away()
+    world.jobs_are_cleaned_away()
     assert world.all("Job") == []
     world.annotate(REFRESH, "2")
     assert running(world) == 1
@@ -137,8 +185,8 @@ def test_a_refresh_is_done_once() -> None:
 @pytest.mark.parametrize("reason", [Reason.SOURCE_UNREACHABLE, Reason.INVALID_MODEL])
 def test_a_refresh_that_fails_takes_nothing_away(reason: Reason) -> None:
     world = serving().annotate(REFRESH, "1").job_fails(reason, stage="fetch")
-    assert world.told()["Ready"] == ("True", "Serving")
-    assert world.told()["Validated"] == ("True", "Prepared")
+    assert world.conditions()["Ready"] == ("True", "Serving")
+    assert world.conditions()["Validated"] == ("True", "Prepared")
     assert key(world) == "a" * 64
 
 
@@ -147,9 +195,9 @@ def test_a_refresh_that_cannot_succeed_is_given_up_and_reported_once() -> None:
     assert world.status["source"]["failure"]["reason"] == "InvalidModel"
     warnings = [each for each in world.events if each.reason == "InvalidModel"]
     assert [each.type for each in warnings] == ["Warning"]
-    world.job_is_cleaned_away()
+    world.jobs_are_cleaned_away()
     assert world.all("Job") == []
-    assert task(loses_artifact(world))["pinned"] == {"model": DIGEST}
+    assert task(loses_artifact(world)).pinned == {"model": DIGEST}
     world.job_succeeds().all_available()
     assert "failure" not in world.status["source"] or world.status["source"]["requested"] == "1"
 
@@ -165,7 +213,7 @@ def test_a_refresh_hurries_a_first_preparation_that_waits() -> None:
     assert running(world) == 0
     assert running(world.annotate(REFRESH, "1")) == 1
     world.job_succeeds().all_available()
-    assert world.told()["Ready"] == ("True", "Serving")
+    assert world.conditions()["Ready"] == ("True", "Serving")
     assert running(world) == 0
 
 
@@ -177,14 +225,14 @@ def test_a_refresh_tries_again_what_was_refused() -> None:
 def test_a_refresh_brings_bytes_back_that_are_gone() -> None:
     world = loses_artifact(serving()).job_fails(Reason.SOURCE_CHANGED, stage="fetch")
     world.annotate(REFRESH, "1")
-    assert task(world)["pinned"] == {}
+    assert task(world).pinned == {}
     world.job_succeeds(LATER).all_available()
     assert key(world) == "b" * 64
 
 
 def test_a_removed_annotation_changes_nothing() -> None:
     world = serving().annotate(REFRESH, "1").job_succeeds(LATER).all_available()
-    world.job_is_cleaned_away()
+    world.jobs_are_cleaned_away()
     world.annotate(REFRESH, None)
     assert (world.all("Job"), key(world)) == ([], "b" * 64)
 
@@ -201,7 +249,7 @@ def test_a_spec_that_changes_meanwhile_comes_first() -> None:
     world = serving().annotate(REFRESH, "1")
     world.edit(source=OTHER)
     assert running(world) == 1
-    assert task(world)["source_uri"] == OTHER["uri"]
+    assert task(world).source_uri == OTHER["uri"]
     world.job_succeeds(LATER).all_available()
     assert key(world) == "b" * 64
     assert running(world) == 0
@@ -224,7 +272,7 @@ def test_an_interval_refreshes_again_and_again() -> None:
 def test_an_interval_that_meets_a_failure_waits_for_the_next() -> None:
     world = serving(source={**FIRST, "refreshInterval": "24h"})
     world.later(hours=25).job_fails(Reason.INVALID_MODEL)
-    assert (running(world), world.told()["Ready"]) == (0, ("True", "Serving"))
+    assert (running(world), world.conditions()["Ready"]) == (0, ("True", "Serving"))
     assert running(world.later(hours=25)) == 1
 
 
@@ -245,7 +293,7 @@ def test_a_value_that_comes_back_is_another_refresh() -> None:
     world = serving().annotate(REFRESH, "1").job_succeeds(LATER).all_available()
     world.annotate(REFRESH, "2").job_fails(Reason.INVALID_MODEL)
     world.annotate(REFRESH, "1")
-    assert task(world)["pinned"] == {}
+    assert task(world).pinned == {}
     world.job_succeeds(published("c" * 64, "f" * 64)).all_available()
     assert key(world) == "c" * 64
 
@@ -255,9 +303,9 @@ def test_a_backend_that_was_rejected_is_not_asked_again_by_a_refresh() -> None:
     world.job_fails(Reason.OPSET_UNSUPPORTED).job_succeeds().all_available()
     assert world.status["serving"]["backend"] == "cuda"
     world.annotate(REFRESH, "1")
-    assert task(world)["recipe"]["backend"] == "cuda"
+    assert task(world).recipe.backend == "cuda"
     world.job_succeeds().all_available()
-    assert (key(world), world.told()["Ready"][0]) == ("a" * 64, "True")
+    assert (key(world), world.conditions()["Ready"][0]) == ("a" * 64, "True")
 
 
 def test_an_address_stands_for_what_it_stood_for_last() -> None:
@@ -265,18 +313,18 @@ def test_an_address_stands_for_what_it_stood_for_last() -> None:
     world.annotate(REFRESH, "2").job_succeeds().all_available()
     assert key(world) == "a" * 64
     world.edit(source=OTHER).job_succeeds(LATER).all_available()
-    world.job_is_cleaned_away()
+    world.jobs_are_cleaned_away()
     world.edit(source=FIRST)
-    assert task(world)["pinned"] == {"model": DIGEST}
+    assert task(world).pinned == {"model": DIGEST}
     assert [each.reason for each in world.events].count("Refreshed") == 2, "an edit is none"
 
 
 def test_what_an_earlier_version_has_prepared_is_pinned_while_it_is_refreshed() -> None:
     world = serving()
-    world.job_is_cleaned_away()
+    world.jobs_are_cleaned_away()
     del world.status["source"]
     world.annotate(REFRESH, "1").job_fails(Reason.INVALID_MODEL)
-    assert task(loses_artifact(world))["pinned"] == {"model": DIGEST}
+    assert task(loses_artifact(world)).pinned == {"model": DIGEST}
 
 
 def test_samples_that_are_named_again_are_those_of_before() -> None:
@@ -285,18 +333,18 @@ def test_samples_that_are_named_again_are_those_of_before() -> None:
     world = World(parity=first).settle().job_succeeds(made).all_available()
     other = published("b" * 64).model_copy(update={"data": {"samples": "6" * 64}})
     world.edit(parity=second).job_succeeds(other).all_available()
-    world.job_is_cleaned_away()
+    world.jobs_are_cleaned_away()
     world.edit(parity=first)
-    assert task(world)["pinned"] == {"model": DIGEST, "samples": "5" * 64}
+    assert task(world).pinned == {"model": DIGEST, "samples": "5" * 64}
 
 
 def test_an_interval_goes_on_where_the_pinned_bytes_are_gone() -> None:
     world = loses_artifact(serving(source={**FIRST, "refreshInterval": "6h"}))
     world.job_fails(Reason.SOURCE_CHANGED, stage="fetch")
     world.later(hours=6)
-    assert task(world)["pinned"] == {}
+    assert task(world).pinned == {}
     world.job_fails(Reason.INVALID_MODEL)
-    assert world.told()["Ready"] == ("False", "SourceChanged"), "what is pinned is still gone"
+    assert world.conditions()["Ready"] == ("False", "SourceChanged"), "what is pinned is still gone"
     assert world.last
     assert world.last.requeue_after == pytest.approx(6 * 3600, abs=2)
     world.later(hours=7).job_succeeds(LATER).all_available()

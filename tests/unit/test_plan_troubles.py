@@ -3,14 +3,15 @@
 from typing import Any
 
 import pytest
-from enginewright.contract.reasons import REMEDIES, Reason, remedy
-from enginewright.contract.report import StageReport
+from enginewright.contract.reasons import Reason, remedy
+from enginewright.contract.report import Finding, StageReport
 from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAGES
 from enginewright.observed.pods import pod_view
 from enginewright.plan import pods
 
 from tests.support.engine_world import EngineWorld
-from tests.support.plan_world import World, terminated
+from tests.support.plan_world import World
+from tests.support.simulation import terminated
 
 OF_JOBS = "raise spec.build.resources.limits.memory"
 
@@ -46,15 +47,13 @@ def failure(pod: dict[str, Any]) -> pods.Failure:
 )
 def test_memory_is_raised_where_it_ran_out(container: str, field: str) -> None:
     wanted = f"; raise {field}.limits.memory"
-    assert failure(killed(container)).message.endswith(wanted)
-    # what the container reported itself, in words of any version of the runtime image
-    report = StageReport(
-        stage=container,
-        ok=False,
-        reason=Reason.OUT_OF_MEMORY,
-        message=f"the model does not fit; {REMEDIES[Reason.OUT_OF_MEMORY]}",
+    assert failure(killed(container)).finding.message.endswith(wanted)
+    own = Finding(reason=Reason.OUT_OF_MEMORY, cause="the model does not fit")
+    termination_message = StageReport(stage=container, ok=False, failure=own).termination_message()
+    assert (
+        failure(killed(container, termination_message)).finding.message
+        == f"the model does not fit{wanted}"
     )
-    assert failure(killed(container, report.herald())).message == f"the model does not fit{wanted}"
 
 
 @pytest.mark.parametrize("stage", ["build", "golden"])
@@ -64,10 +63,12 @@ def test_a_driver_that_a_job_misses_is_a_runtime_class_of_the_job(stage: str) ->
 
 
 def test_a_remedy_of_the_stages_own_is_left_as_it_is() -> None:
-    report = StageReport(
-        stage="build", ok=False, reason=Reason.OUT_OF_MEMORY, message="too much; buy a larger node"
+    own = Finding(reason=Reason.OUT_OF_MEMORY, cause="too much", remedy="buy a larger node")
+    termination_message = StageReport(stage="build", ok=False, failure=own).termination_message()
+    assert (
+        failure(killed("build", termination_message)).finding.message
+        == "too much; buy a larger node"
     )
-    assert failure(killed("build", report.herald())).message == "too much; buy a larger node"
 
 
 # evictions
@@ -87,12 +88,11 @@ def evicted(message: str = LOW) -> dict[str, Any]:
     }
 
 
-def test_an_eviction_is_told_as_one_with_the_kubelets_reason_and_no_figures() -> None:
+def test_an_eviction_has_the_kubelets_reason_and_no_figures() -> None:
     world = World().settle()
-    world.job_pod(**evicted())
-    world.settle()
-    assert world.told()["Ready"] == ("False", "Evicted")
-    message = world.condition("Ready")["message"]
+    world.job_pod_becomes(**evicted())
+    assert world.conditions()["Ready"] == ("False", "Evicted")
+    message = world.message()
     assert "The node was low on resource: ephemeral-storage;" in message
     assert "spec.build.resources.requests" in message
     assert "Threshold" not in message
@@ -103,27 +103,24 @@ def test_a_job_that_is_evicted_again_and_again_is_ended_and_given_up() -> None:
     first = world.job()["metadata"]["name"]
     for _ in range(3):
         assert world.job()["metadata"]["name"] == first
-        world.job_pod(**evicted())
-        world.settle()
+        world.job_pod_becomes(**evicted())
     assert not world.all("Job"), "the Job controller would go on for ever"
     for _ in range(4):
         world.later(hours=2)
         for _ in range(3):
-            world.job_pod(**evicted())
-            world.settle()
+            world.job_pod_becomes(**evicted())
     world.later(days=30)
     assert not world.all("Job")
-    assert world.told()["Stalled"] == ("True", "Evicted")
-    assert "given up after 5 attempts" in world.condition("Ready")["message"]
+    assert world.conditions()["Stalled"] == ("True", "Evicted")
+    assert "given up after 5 attempts" in world.message()
 
 
 def test_an_engine_job_that_is_evicted_again_and_again_holds_no_device() -> None:
     world = EngineWorld().settle().misses()
     for _ in range(3):
-        world.pod(**evicted() | {"initContainerStatuses": []})
-        world.settle()
-    assert all(job["status"].get("conditions") for job in world.jobs.values())
-    assert world.told()["Ready"] == ("False", "Evicted")
+        world.job_pod_becomes(**evicted() | {"initContainerStatuses": []})
+    assert all(job["status"].get("conditions") for job in world.all("Job"))
+    assert world.conditions()["Ready"] == ("False", "Evicted")
 
 
 # what cannot pass
@@ -134,28 +131,28 @@ def test_an_engine_job_that_is_evicted_again_and_again_holds_no_device() -> None
 )
 def test_what_another_pod_would_find_too_stalls_at_once(reason: Reason) -> None:
     world = World().settle().job_succeeds().rolling(0).new_pod_fails(reason)
-    assert world.told()["Ready"] == ("False", reason)
-    assert world.told()["Stalled"] == ("True", reason)
-    assert world.told()["Reconciling"][0] == "False"
+    assert world.conditions()["Ready"] == ("False", reason)
+    assert world.conditions()["Stalled"] == ("True", reason)
+    assert world.conditions()["Reconciling"][0] == "False"
 
 
 @pytest.mark.parametrize("reason", [Reason.DRIVER_MISSING, Reason.OUT_OF_MEMORY])
 def test_what_another_node_may_not_find_stalls_after_the_deadline(reason: Reason) -> None:
     world = World().settle().job_succeeds().rolling(0).new_pod_fails(reason)
-    assert world.told()["Stalled"][0] == "False"
+    assert world.conditions()["Stalled"][0] == "False"
 
 
 def test_where_another_backend_may_be_tried_nothing_stalls_yet() -> None:
     world = World(fallback={"policy": "Allow"}).settle().job_succeeds().rolling(0)
     world.new_pod_fails(Reason.UNSUPPORTED_OPERATOR)
-    assert world.told()["Stalled"][0] == "False"
+    assert world.conditions()["Stalled"][0] == "False"
 
 
 # claims
 
 
 @pytest.mark.parametrize(
-    ("message", "reason", "words"),
+    ("message", "reason", "wording"),
     [
         (
             (
@@ -186,15 +183,13 @@ def test_where_another_backend_may_be_tried_nothing_stalls_yet() -> None:
     ],
 )
 def test_a_claim_that_is_not_there_is_a_warning_with_its_reason(
-    message: str, reason: str, words: str
+    message: str, reason: str, wording: str
 ) -> None:
     world = World(source={"uri": "pvc://models/m.onnx"}).settle()
-    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    world.job_pod(conditions=[{**condition, "message": message}])
-    world.settle()
-    assert world.told()["Ready"] == ("False", reason)
-    assert world.told()["Reconciling"] == ("True", reason)
-    assert words in world.condition("Ready")["message"]
+    world.unschedulable(message)
+    assert world.conditions()["Ready"] == ("False", reason)
+    assert world.conditions()["Reconciling"] == ("True", reason)
+    assert wording in world.message()
     (event,) = [each for each in world.events if each.reason == reason]
     assert event.type == "Warning"
 
@@ -202,8 +197,6 @@ def test_a_claim_that_is_not_there_is_a_warning_with_its_reason(
 def test_an_engine_job_without_its_claim_says_so() -> None:
     world = EngineWorld().settle()
     message = '0/3 nodes are available: persistentvolumeclaim "enginewright-store" not found.'
-    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    world.pod(placed=False, conditions=[{**condition, "message": message}])
-    world.settle()
-    assert world.told()["Ready"] == ("False", "ClaimNotFound")
+    world.unschedulable(message)
+    assert world.conditions()["Ready"] == ("False", "ClaimNotFound")
     assert any(each.type == "Warning" for each in world.events)

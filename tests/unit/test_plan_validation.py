@@ -19,8 +19,8 @@ from tests.apiserver import test_crd_usage as usage
 def test_what_the_api_server_refuses_of_a_model(
     change: dict[str, Any], field: str, sentence: str
 ) -> None:
-    told = problems(server.inference_model(change))
-    assert any(each.startswith(f"{field}: ") and sentence in each for each in told), told
+    reported = problems(server.inference_model(change))
+    assert any(each.startswith(f"{field}: ") and sentence in each for each in reported), reported
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,8 @@ def test_what_the_api_server_refuses_of_a_class(
     change: dict[str, Any], field: str, sentence: str
 ) -> None:
     base = {"nodeSelector": {"a": "b"}, "backends": ["cpu"]}
-    told = problems(server.obj("AcceleratorClass", "l4", server.merged(base, change)))
-    assert any(each.startswith(f"{field}: ") and sentence in each for each in told), told
+    reported = problems(server.obj("AcceleratorClass", "l4", server.merged(base, change)))
+    assert any(each.startswith(f"{field}: ") and sentence in each for each in reported), reported
 
 
 @pytest.mark.parametrize("name", server.BAD_NAMES)
@@ -48,7 +48,7 @@ def test_every_field_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"sorce": {}}, "spec.sorce: unknown field; did you mean source?"),
         ({"rollout": {"cannary": {}}}, "spec.rollout.cannary: unknown field; did you mean canary?"),
@@ -59,9 +59,9 @@ def test_every_field_is_accepted() -> None:
         ({"build": {"zzz": 1}}, "spec.build.zzz: unknown field; there are workspace, timeout,"),
     ],
 )
-def test_an_unknown_field_is_named_with_the_nearest(change: dict[str, Any], told: str) -> None:
-    (words,) = problems(server.inference_model(change))
-    assert words.startswith(told)
+def test_an_unknown_field_is_named_with_the_nearest(change: dict[str, Any], reported: str) -> None:
+    (wording,) = problems(server.inference_model(change))
+    assert wording.startswith(reported)
 
 
 def test_free_forms_and_labels_may_hold_anything() -> None:
@@ -74,10 +74,10 @@ def test_what_is_no_object_is_refused() -> None:
         "apiVersion: write enginewright.dev/v1alpha1",
         "metadata.name: write lowercase letters, digits, '-' and '.'",
     ]
-    (told,) = problems(server.obj("InferenceModel", "a", None))  # type: ignore[arg-type] # as users may
-    assert told == "spec: Required value"
-    (told,) = problems(server.obj("InferenceModel", "a", []))  # type: ignore[arg-type] # as users may
-    assert told == "spec: must be of type object, and is array"
+    (reported,) = problems(server.obj("InferenceModel", "a", None))  # type: ignore[arg-type] # as users may
+    assert reported == "spec: Required value"
+    (reported,) = problems(server.obj("InferenceModel", "a", []))  # type: ignore[arg-type] # as users may
+    assert reported == "spec: must be of type object, and is array"
 
 
 def test_every_rule_can_be_evaluated_here() -> None:
@@ -97,23 +97,21 @@ def test_every_rule_can_be_evaluated_here() -> None:
 @pytest.mark.parametrize(
     ("rule", "value", "wanted"),
     [
-        ("self == 'a' ? true : self == 'b'", "b", True),
-        ("has(self.a.b) || self.c == 1", {"c": 1}, True),
-        ("self.a.b || self.c == 1", {"c": 1}, True),
-        ("self.c == 1 && !has(self.a)", {"c": 1}, True),
-        ("self.c == 2 && self.a.b", {"c": 1}, False),
         ("self.all(i, x, x >= i)", [0, 1, 2], True),
         ("self.all(i, x, x > i)", [1, 1], False),
-        ("self.exists(x, x == 2)", [1, 2], True),
-        ("self.exists_one(x, x == 1)", [1, 1], False),
-        ("size(self) == 2 && self.size() == 2", "ab", True),
-        ("self in ['a', 'b']", "c", False),
-        ("-1 < double(self)", "0.5", True),
+        ("{'a': 1}[self] == 1", "a", True),
+        ("self.filter(x, x.contains('b')).size() == 1", ["a", "abc"], True),
+        ("self.matches('^[a-z]+$')", "abc\n", False),
         ("quantity(self).compareTo(quantity('1500m')) > 0", "1.6", True),
+        ("quantity(self).compareTo(quantity('9007199254740992')) > 0", "9007199254740993", True),
         ("isQuantity(self)", "4Gib", False),
+        ("isQuantity(self)", "1e3Mi", False),
+        ("isQuantity(self)", "1..2", False),
+        ("isQuantity(self)", "1e9999999999999999999", False),
+        ("quantity(self).compareTo(quantity('1000n')) == 0", "1u", True),
+        ("quantity(self).compareTo(quantity('1u')) > 0", "1E", True),
         ("duration(self) < duration('1h')", "59m", True),
         ("type(self) == int ? self >= 0 : isQuantity(self)", 3, True),
-        ("self.matches('^a\\\\.b$')", "a.b", True),
         ("!format.dns1123Label().validate(self).hasValue()", "a.b", False),
         ("!format.dns1123Subdomain().validate(self).hasValue()", "a.b", True),
         ("!format.qualifiedName().validate(self).hasValue()", "example.com/Note_1", True),
@@ -121,16 +119,18 @@ def test_every_rule_can_be_evaluated_here() -> None:
     ],
 )
 def test_the_language(rule: str, value: Any, wanted: bool) -> None:
-    assert compiled(rule)({"self": value}) is wanted
+    assert compiled(rule)(value) is wanted
 
 
-@pytest.mark.parametrize("rule", ["self.b", "other", "self[3]", "double(self.a)", "self < 1"])
+@pytest.mark.parametrize(
+    "rule", ["self.b", "self[3]", "double(self.a)", "self < 1", "quantity(self.a) == ''"]
+)
 def test_what_comes_to_nothing_is_an_error(rule: str) -> None:
     with pytest.raises(CelError):
-        compiled(rule)({"self": {"a": "x"}})
+        compiled(rule)({"a": "x"})
 
 
-@pytest.mark.parametrize("rule", ["self.find('a')", "now()", "self +", "(self", "self; self", ""])
+@pytest.mark.parametrize("rule", ["self.find('a')", "now()", "other", "self +", ""])
 def test_what_is_not_known_is_refused(rule: str) -> None:
     with pytest.raises(CelError):
         compiled(rule)

@@ -82,7 +82,7 @@ def test_what_is_so_anyhow_restarts_no_pods(spec: dict[str, Any]) -> None:
     revision = world.status["revision"]
     world.edit(**spec).all_available()
     assert world.status["revision"] == revision
-    assert world.told()["Ready"] == ("True", "Serving")
+    assert world.conditions()["Ready"] == ("True", "Serving")
 
 
 # environment
@@ -150,7 +150,7 @@ def test_the_user_may_choose_who_runs() -> None:
     assert found["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
-def test_containers_may_be_told_apart_and_get_no_privileges() -> None:
+def test_containers_may_differ_and_get_no_privileges() -> None:
     own = {"readOnlyRootFilesystem": False, "runAsUser": 1000}
     for each in containers(pod(podTemplate={"containerSecurityContext": own})).values():
         security = each["securityContext"]
@@ -177,7 +177,7 @@ def test_jobs_run_as_the_user_that_is_chosen_for_them() -> None:
     world = World(build={"podTemplate": template}).settle()
     engine = EngineWorld()
     engine.spec["podTemplate"] = template
-    for job in (world.job(), engine.settle().running()):
+    for job in (world.job(), engine.settle().job()):
         security = job["spec"]["template"]["spec"]["securityContext"]
         assert (security["runAsUser"], security["fsGroup"]) == (1000, 1000)
 

@@ -113,7 +113,7 @@ def test_pieces_are_read_and_not_the_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arrays", "words"),
+    ("arrays", "wording"),
     [
         (
             {"x": random(4, 3).astype(np.float64)},
@@ -133,15 +133,15 @@ def test_pieces_are_read_and_not_the_whole(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(
-    arrays: dict[str, np.ndarray], words: str, tmp_path: Path
+    arrays: dict[str, np.ndarray], wording: str, tmp_path: Path
 ) -> None:
-    assert words in refused(npz(tmp_path, **arrays), [X])
+    assert wording in refused(npz(tmp_path, **arrays), [X])
 
 
 def test_arrays_of_different_lengths_are_refused(tmp_path: Path) -> None:
     npz(tmp_path, a=random(4, 3), b=random(5, 3))
-    told = refused(tmp_path, [spec("a", "n", 3), spec("b", "n", 3)])
-    assert "different numbers of samples: a 4, b 5" in told
+    reported = refused(tmp_path, [spec("a", "n", 3), spec("b", "n", 3)])
+    assert "different numbers of samples: a 4, b 5" in reported
 
 
 def test_nothing_pickled_is_ever_read(tmp_path: Path) -> None:
@@ -202,13 +202,15 @@ AS_IMAGE = Preprocessing(width=6, height=4)
 def test_images_must_fit_the_input(tmp_path: Path) -> None:
     (tmp_path / "cat.jpg").touch()
     assert "add spec.quantization.calibration.preprocessing" in refused(tmp_path, [IMAGE])
-    told = refused(tmp_path, [IMAGE], preprocessing=Preprocessing(width=4, height=6))
+    reported = refused(tmp_path, [IMAGE], preprocessing=Preprocessing(width=4, height=6))
     assert (
         "makes float32 [1, 3, 6, 4] of an image, and input 'images' takes float32 [n, 3, 4, 6]"
-        in told
+        in reported
     )
-    told = refused(tmp_path, [IMAGE], preprocessing=Preprocessing(width=6, height=4, mean=(1, 2)))
-    assert "mean has 2 numbers, and RGB images have 3 channels" in told
+    reported = refused(
+        tmp_path, [IMAGE], preprocessing=Preprocessing(width=6, height=4, mean=(1, 2))
+    )
+    assert "mean has 2 numbers, and RGB images have 3 channels" in reported
     assert "images are data for one input" in refused(tmp_path, [IMAGE, X], preprocessing=AS_IMAGE)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
-from enginewright_runtime.prepare.quantize.searching import Budget, Found, search
+from enginewright_runtime.prepare.quantize.searching import Budget, Exclusions, search
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Costs:
         error = sum(self.costs.get(unit, 1e-6) for unit in self.units if unit not in excluded)
         return Result(error <= self.limit, error)
 
-    def search(self, allowed: int, trials: int = 64) -> Found:
+    def search(self, allowed: int, trials: int = 64) -> Exclusions:
         return search(self.units, self, allowed, Budget(trials, 60.0))
 
 

@@ -8,31 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enginewright.contract.images import ImageFacts
 from enginewright_cli.preflight import cache as cached
 from enginewright_cli.preflight import options, targets
-from enginewright_cli.preflight.cache import Cache
-from enginewright_cli.preflight.request import Request
+from enginewright_cli.preflight.cache import ResultCache
+from enginewright_cli.preflight.request import PreflightRequest
 from enginewright_cli.preflight.result import Found, ModelFacts, Result, TargetResult
 
 from tests.support import broken_models as broken
+from tests.support.plan_world import image_facts
 
-HELD = ImageFacts(
-    variant="cpu",
-    ort_distribution="onnxruntime",
-    ort_version="1.31.1",
-    max_opset=26,
-    max_ir_version=13,
-    providers=("CPUExecutionProvider",),
-    backends={"cpu": "1.31.1"},
-    onnx_version="1.23.2",
-    runtime_version="0.1.0",
-)
+HELD = image_facts("cpu")
 INSTALLED = "a" * 64
 
 
-def asked(source: Path | str, **changes: Any) -> Request:
-    known = Request(
+def asked(source: Path | str, **changes: Any) -> PreflightRequest:
+    known = PreflightRequest(
         source=str(source),
         targets=(targets.parse("cpu"),),
         recipe=options.recipe(HELD),
@@ -69,8 +59,8 @@ def warnings() -> list[str]:
 
 
 @pytest.fixture
-def kept(tmp_path: Path, warnings: list[str]) -> Cache:
-    return Cache(tmp_path / "cache", warnings.append)
+def kept(tmp_path: Path, warnings: list[str]) -> ResultCache:
+    return ResultCache(tmp_path / "cache", warnings.append)
 
 
 @pytest.fixture
@@ -80,11 +70,11 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def keep(kept: Cache, request: Request, found: Result, *beside: str) -> None:
+def keep(kept: ResultCache, request: PreflightRequest, found: Result, *beside: str) -> None:
     kept.keep(request, HELD, INSTALLED, found, ("model.onnx", *beside))
 
 
-def test_the_same_question_has_the_same_answer(kept: Cache, model: Path) -> None:
+def test_the_same_question_has_the_same_answer(kept: ResultCache, model: Path) -> None:
     assert kept.result(asked(model), HELD, INSTALLED) is None
     keep(kept, asked(model), result(model))
     found = kept.result(asked(model), HELD, INSTALLED)
@@ -93,7 +83,7 @@ def test_the_same_question_has_the_same_answer(kept: Cache, model: Path) -> None
     assert found.model_copy(update={"cached": False}) == result(model)
 
 
-def test_a_copy_elsewhere_is_the_same_model(kept: Cache, model: Path, tmp_path: Path) -> None:
+def test_a_copy_elsewhere_is_the_same_model(kept: ResultCache, model: Path, tmp_path: Path) -> None:
     keep(kept, asked(model), result(model))
     copy = tmp_path / "elsewhere" / "other.onnx"
     copy.parent.mkdir()
@@ -104,7 +94,7 @@ def test_a_copy_elsewhere_is_the_same_model(kept: Cache, model: Path, tmp_path: 
         assert found.source == str(source)
 
 
-def test_another_question_has_no_answer(kept: Cache, model: Path, tmp_path: Path) -> None:
+def test_another_question_has_no_answer(kept: ResultCache, model: Path, tmp_path: Path) -> None:
     request = asked(model)
     keep(kept, request, result(model))
     newer = HELD.model_copy(update={"ort_version": "1.32.0"})
@@ -124,7 +114,7 @@ def test_another_question_has_no_answer(kept: Cache, model: Path, tmp_path: Path
 
 
 def test_data_that_a_model_is_tried_with_counts_by_its_content(
-    kept: Cache, model: Path, tmp_path: Path
+    kept: ResultCache, model: Path, tmp_path: Path
 ) -> None:
     samples, images = tmp_path / "samples.npz", tmp_path / "images"
     samples.write_bytes(b"1")
@@ -144,26 +134,26 @@ def test_data_that_a_model_is_tried_with_counts_by_its_content(
 @pytest.mark.parametrize(
     "reason", ["OutOfMemory", "Timeout", "BackendCrashed", "StoreUnavailable", "InternalError"]
 )
-def test_what_may_pass_is_not_remembered(kept: Cache, model: Path, reason: str) -> None:
+def test_what_may_pass_is_not_remembered(kept: ResultCache, model: Path, reason: str) -> None:
     keep(kept, asked(model), result(model, reason=reason))
     assert kept.result(asked(model), HELD, INSTALLED) is None
 
 
-def test_what_is_wrong_with_the_model_is_remembered(kept: Cache, model: Path) -> None:
+def test_what_is_wrong_with_the_model_is_remembered(kept: ResultCache, model: Path) -> None:
     keep(kept, asked(model), result(model, reason="UnsupportedOperator"))
     found = kept.result(asked(model), HELD, INSTALLED)
     assert found is not None
     assert found.verdict == "fail"
 
 
-def test_a_model_that_changed_meanwhile_is_not_remembered(kept: Cache, model: Path) -> None:
+def test_a_model_that_changed_meanwhile_is_not_remembered(kept: ResultCache, model: Path) -> None:
     keep(kept, asked(model), result(model, digest="0" * 64))
     assert kept.result(asked(model), HELD, INSTALLED) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"verdict": "pass"}', b"\xff\xfe"])
 def test_a_spoilt_entry_is_none_and_is_replaced(
-    kept: Cache, model: Path, tmp_path: Path, content: bytes
+    kept: ResultCache, model: Path, tmp_path: Path, content: bytes
 ) -> None:
     keep(kept, asked(model), result(model))
     entries = list((tmp_path / "cache").glob("*/*.json"))
@@ -176,7 +166,7 @@ def test_a_spoilt_entry_is_none_and_is_replaced(
 
 
 def test_a_folder_in_the_place_of_an_entry_hinders_nothing(
-    kept: Cache, model: Path, tmp_path: Path, warnings: list[str]
+    kept: ResultCache, model: Path, tmp_path: Path, warnings: list[str]
 ) -> None:
     keep(kept, asked(model), result(model))
     (entry,) = (tmp_path / "cache/results").iterdir()
@@ -191,7 +181,7 @@ def test_a_folder_in_the_place_of_an_entry_hinders_nothing(
 
 
 def test_what_was_not_used_for_longest_goes_first(
-    kept: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kept: ResultCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = []
     for number in range(4):
@@ -214,7 +204,7 @@ def test_what_was_not_used_for_longest_goes_first(
     assert not there[1]
 
 
-def test_writers_at_the_same_time_leave_whole_entries(kept: Cache, model: Path) -> None:
+def test_writers_at_the_same_time_leave_whole_entries(kept: ResultCache, model: Path) -> None:
     found = result(model)
 
     def write() -> None:
@@ -233,13 +223,13 @@ def test_writers_at_the_same_time_leave_whole_entries(kept: Cache, model: Path) 
 
 
 @pytest.mark.parametrize(
-    ("told", "wanted"),
+    ("reported", "wanted"),
     [("", ".cache"), ("relative", ".cache"), ("/absolute", "/absolute")],
 )
 def test_the_folder_follows_the_specification(
-    monkeypatch: pytest.MonkeyPatch, told: str, wanted: str
+    monkeypatch: pytest.MonkeyPatch, reported: str, wanted: str
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", told)
+    monkeypatch.setenv("XDG_CACHE_HOME", reported)
     assert cached.usual_folder() == Path.home() / wanted / "enginewright/preflight"
 
 
@@ -250,7 +240,7 @@ def test_what_is_installed_is_known_by_its_content(monkeypatch: pytest.MonkeyPat
     assert cached.installation() != first
 
 
-def test_a_source_that_only_fetching_can_tell_is_not_looked_up(tmp_path: Path) -> None:
+def test_a_source_that_only_fetching_identifies_is_not_looked_up(tmp_path: Path) -> None:
     (tmp_path / "a.onnx").write_bytes(b"1")
     assert cached.see(str(tmp_path))
     (tmp_path / "b.onnx").write_bytes(b"2")

@@ -99,7 +99,7 @@ def test_it_is_found_upwards(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "wording"),
     [
         ("[default]", "default is no key; did you mean defaults?"),
         ("[defaults]\ntarget = []", "defaults.target is no key; did you mean targets?"),
@@ -125,13 +125,16 @@ def test_it_is_found_upwards(folder: Path) -> None:
             "[defaults]\ntarget_opset = 'x'",
             "defaults.target_opset: input should be a valid integer",
         ),
-        ("[defaults", "is no TOML: Expected ']' at the end of a table declaration (at end of"),
+        (
+            "[defaults",
+            "is not valid TOML: Expected ']' at the end of a table declaration (at end of",
+        ),
     ],
 )
-def test_what_nobody_understands_is_refused(folder: Path, text: str, words: str) -> None:
+def test_what_nobody_understands_is_refused(folder: Path, text: str, wording: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read(folder, text)
-    assert words in str(refused.value)
+    assert wording in str(refused.value)
     assert str(folder / NAME) in str(refused.value)
 
 
@@ -148,5 +151,5 @@ def test_every_field_is_documented() -> None:
     text = (Path(__file__).parents[2] / "docs/preflight.md").read_text()
     fields = {**descriptions(ModelOptions), **descriptions(ModelEntry)}
     assert set(fields) == {*ModelOptions.model_fields, *ModelEntry.model_fields}
-    for name, words in fields.items():
-        assert f"| `{name}` | {words.removesuffix('.')}" in text, name
+    for name, wording in fields.items():
+        assert f"| `{name}` | {wording.removesuffix('.')}" in text, name

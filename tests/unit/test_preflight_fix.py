@@ -5,15 +5,15 @@ import hashlib
 import os
 import resource
 import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright.contract.manifest import ArtifactFile, Change, Manifest, TensorSpec
-from enginewright.contract.report import Finding
-from enginewright.contract.task import Recipe, ShapeProfile
+from enginewright.contract.manifest import ArtifactFile, Change, TensorSpec
+from enginewright.contract.task import ShapeProfile
 from enginewright_cli.preflight import fix, options, outfile
 from enginewright_cli.preflight.fix import ChangeLog
 from enginewright_cli.preflight.options import OptionError
@@ -23,6 +23,7 @@ from enginewright_cli.preflight.suggestions import option, suggested
 from enginewright_runtime.graph import shapes
 
 from tests.support import broken_models as broken
+from tests.support.manifests import manifest
 
 KEY = "1f" * 32
 WEIGHTS = np.arange(16, dtype=np.float32).tobytes()
@@ -41,10 +42,9 @@ def prepared(
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
-    manifest = Manifest(
+    known = manifest(
         key=KEY,
         model_digest="cd" * 32,
-        recipe=Recipe(backend="cpu", ort_version="1.31.1", max_opset=26, max_ir_version=13),
         model="model/model.onnx",
         files=tuple(
             ArtifactFile(
@@ -52,16 +52,10 @@ def prepared(
             )
             for name, content in files.items()
         ),
-        opset=17,
-        ir_version=9,
-        nodes=1,
-        inputs=(),
-        outputs=(),
-        golden_source="generated",
         versions={"onnx": "1.23.2"},
         changes=changes,
     )
-    (folder / "manifest.json").write_text(manifest.to_json())
+    (folder / "manifest.json").write_text(known.to_json())
     return folder
 
 
@@ -89,13 +83,18 @@ def write(out: Path, root: Path, *verdicts: str) -> ChangeLog | None:
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """Let the kernel refuse to make a file larger than this, as a full disk would."""
+    """Let the kernel refuse to make a file larger than this, as a full disk would.
+
+    Modules that are imported meanwhile would be cached cut off (https://github.com/python/cpython/issues/126606).
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writes_bytecode, sys.dont_write_bytecode = not sys.dont_write_bytecode, True
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        sys.dont_write_bytecode = not writes_bytecode
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -118,7 +117,7 @@ def test_a_model_without_changes_is_copied_and_said_to_be(tmp_path: Path, place:
     log = write(place / "out.onnx", tmp_path)
     assert log is not None
     assert (place / "out.onnx").read_bytes() == source.read_bytes()
-    assert "nothing had to be changed: it is a copy of the source" in fix.told(
+    assert "nothing had to be changed: it is a copy of the source" in fix.summary(
         log, Path("out.onnx")
     )
 
@@ -176,16 +175,18 @@ def test_the_source_is_never_written_to(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("out", "words"),
+    ("out", "wording"),
     [
         ("out.pb", "name a file that ends in .onnx"),
         ("nowhere/out.onnx", "there is no folder"),
         ("folder.onnx", "that is a folder; name a file"),
     ],
 )
-def test_an_unusable_place_is_said_before_anything_runs(place: Path, out: str, words: str) -> None:
+def test_an_unusable_place_is_said_before_anything_runs(
+    place: Path, out: str, wording: str
+) -> None:
     (place / "folder.onnx").mkdir()
-    with pytest.raises(OptionError, match=words):
+    with pytest.raises(OptionError, match=wording):
         Outputs(fix=place / out).check(["source.onnx"])
     with pytest.raises(OptionError, match="it writes one model, so give one"):
         Outputs(fix=place / "out.onnx").check(["a.onnx", "b.onnx"])
@@ -203,14 +204,14 @@ def test_a_read_only_folder_is_said_before_anything_runs(
 
 def test_a_folder_that_takes_nothing_is_said(tmp_path: Path) -> None:
     prepared(tmp_path)
-    (told,) = Outputs(fix=Path("/proc/out.onnx")).save_model(
+    (reported,) = Outputs(fix=Path("/proc/out.onnx")).save_model(
         result("pass"), lambda key: tmp_path / "prepared" / key
     )
-    assert told.failed
-    assert "nothing was written" in told.words
-    (told,) = Outputs(junit=Path("/proc/junit.xml")).save_reports([result("pass")])
-    assert told.failed
-    assert told.words.startswith("--junit /proc/junit.xml: ")
+    assert reported.failed
+    assert "nothing was written" in reported.text
+    (reported,) = Outputs(junit=Path("/proc/junit.xml")).save_reports([result("pass")])
+    assert reported.failed
+    assert reported.text.startswith("--junit /proc/junit.xml: ")
 
 
 @pytest.mark.parametrize("size", [0, 40, 100, 250])
@@ -222,12 +223,12 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, place: Path, size: in
     for before in (tree(place), {}):
         prepared(tmp_path)
         with largest_file(size):
-            (told,) = Outputs(fix=out).save_model(
+            (reported,) = Outputs(fix=out).save_model(
                 result("pass"), lambda key: tmp_path / "prepared" / key
             )
-        assert told.failed
-        assert os.strerror(errno.EFBIG) in told.words
-        assert "nothing was written, and what was there is as it was" in told.words
+        assert reported.failed
+        assert os.strerror(errno.EFBIG) in reported.text
+        assert "nothing was written, and what was there is as it was" in reported.text
         assert tree(place) == before
         assert not (place / "out.data").exists()
         for path in place.iterdir():
@@ -238,14 +239,14 @@ def test_a_report_on_a_full_disk_leaves_the_earlier_one(place: Path) -> None:
     path = place / "page.html"
     path.write_text("earlier")
     with largest_file(100):
-        (told,) = Outputs(html=path).save_reports([result("pass")])
-    assert told.failed
+        (reported,) = Outputs(html=path).save_reports([result("pass")])
+    assert reported.failed
     assert tree(place) == {"page.html": b"earlier"}
 
 
 def test_a_device_is_written_to_and_not_replaced(capfd: pytest.CaptureFixture[str]) -> None:
-    outfile.write(Path("/dev/stdout"), "words")
-    assert capfd.readouterr().out == "words"
+    outfile.write(Path("/dev/stdout"), "wording")
+    assert capfd.readouterr().out == "wording"
 
 
 def test_a_link_stays_a_link(place: Path) -> None:
@@ -269,9 +270,9 @@ def test_missing_shapes_are_suggested_as_options_that_can_be_pasted(name: str) -
         ShapeProfile(input="flat", min=(1,), opt=(1,), max=(8,)),
     ]
     finding = shapes.missing(specs, (name, "mask"), found=found)
-    words = [shlex.split(each) for each in suggested(finding)]
-    assert [each[0] for each in words] == ["--shapes"] * 3
-    profiles = [options.shape(each[1]) for each in words]
+    wording = [shlex.split(each) for each in suggested(finding.proposal)]
+    assert [each[0] for each in wording] == ["--shapes"] * 3
+    profiles = [options.shape(each[1]) for each in wording]
     assert profiles == found, "a default batch might not go with what was found"
     resolved = shapes.resolve(specs, profiles, frozenset())
     assert not resolved.findings
@@ -289,5 +290,7 @@ def test_nothing_is_suggested_for_names_that_a_terminal_would_obey() -> None:
     spec = TensorSpec(name="x\x1b[2J", dtype="float32", shape=(None, None))
     found = ShapeProfile(input=spec.name, min=(1, 1), opt=(1, 1), max=(1, 1))
     finding = shapes.missing([spec], (spec.name,), found=[found])
-    assert suggested(finding) == ()
-    assert suggested(Finding(severity="error", reason="Timeout", message="late")) == ()
+    assert suggested(finding.proposal) == ()
+    assert suggested(None) == ()
+    assert finding.proposal is not None
+    assert finding.proposal.yaml.isprintable()

@@ -66,7 +66,7 @@ def test_a_suite_a_model_and_a_case_a_target() -> None:
     assert [case.get("time") for case in first] == ["92.250", "21.000", "4.500"]
 
 
-def test_failures_have_words_and_warnings_are_output() -> None:
+def test_failures_have_messages_and_warnings_are_output() -> None:
     sm89, cpu, openvino = read(document([partial()]))[0]
     failure = openvino.find("failure")
     assert failure is not None
@@ -80,7 +80,7 @@ def test_failures_have_words_and_warnings_are_output() -> None:
     assert sm89.find("failure") is None
     out = sm89.findtext("system-out", "")
     assert "warning CalibrationTooSmall (quantize): 16 samples are few" in out
-    assert "63 of 65 compute nodes on the backend, 32.5% of the computing time elsewhere" in out
+    assert "63 of 65 compute nodes on the backend, 32.5% of the compute time elsewhere" in out
     assert "changed: converted opset 11 to 17" in out
     assert "CalibrationTooSmall" not in cpu.findtext("system-out", "")
 

@@ -1,11 +1,12 @@
 """The map counts as the pipeline counts: fused, folded, nameless and shape nodes too."""
 
 import pytest
-from enginewright.contract.manifest import EngineInfo, Manifest, NodeCost, Partition
-from enginewright.contract.task import EngineRecipe, Recipe
+from enginewright.contract.manifest import Manifest, NodeCost, Partition
 from enginewright_cli.preflight.placement import of_engine, of_session
 from enginewright_cli.preflight.result import Placement
 from enginewright_runtime.proof.promise import coverage
+
+from tests.support.manifests import CPU_RECIPE, engine_info, manifest
 
 COSTS = (
     NodeCost(label="conv (Conv)", count=1, share=0.5),
@@ -17,38 +18,13 @@ COSTS = (
 )
 
 
-def manifest(*inside: str, costs: tuple[NodeCost, ...] = COSTS) -> Manifest:
+def engine(*inside: str, costs: tuple[NodeCost, ...] = COSTS) -> Manifest:
     """Return the manifest of an engine with these nodes in it."""
-    recipe = EngineRecipe(
-        backend="tensorrt-rtx", backend_version="1", ort_version="1", accelerator_class="l4"
-    )
-    engine = EngineInfo(
-        recipe=recipe,
-        prepared_key="p",
-        file="e",
-        sha256="s",
-        size_bytes=1,
-        compute_capabilities=("8.9",),
-        partitions=(Partition(context_node="part-0", nodes=inside),),
-        nodes_total=7,
-        nodes_accelerated=0,
-        build_seconds=1.0,
-    )
-    return Manifest(
-        key="k",
-        model_digest="d",
-        recipe=Recipe(backend="tensorrt-rtx", ort_version="1", max_opset=26, max_ir_version=13),
-        files=(),
-        opset=17,
-        ir_version=9,
-        nodes=10,
-        inputs=(),
-        outputs=(),
-        golden_source="generated",
-        versions={},
-        node_costs=costs,
-        shape_nodes=("shape (Shape)",),
-        engine=engine,
+    partitions = (Partition(context_node="part-0", nodes=inside),)
+    info = engine_info("tensorrt-rtx", partitions=partitions, nodes_total=7, nodes_accelerated=0)
+    recipe = CPU_RECIPE.model_copy(update={"backend": "tensorrt-rtx"})
+    return manifest(
+        recipe=recipe, nodes=10, node_costs=costs, shape_nodes=("shape (Shape)",), engine=info
     )
 
 
@@ -58,7 +34,7 @@ def elsewhere(found: Placement | None) -> dict[str, int]:
 
 
 def test_what_is_in_no_engine_is_elsewhere() -> None:
-    known = manifest(
+    known = engine(
         "conv (Conv)", "dense (MatMul)", "dense_add (Add)", *["unnamed (Relu)"] * 3, "folded (Mul)"
     )
     found = of_engine(known)
@@ -81,7 +57,7 @@ def test_what_is_in_no_engine_is_elsewhere() -> None:
 
 def test_what_a_session_runs_elsewhere() -> None:
     labels = ["unnamed (Relu)", "unnamed (Relu)", "shape (Shape)", "dense/MatMulAddFusion (Gemm)"]
-    assert elsewhere(of_session(manifest(), labels)) == {
+    assert elsewhere(of_session(engine(), labels)) == {
         "dense/MatMulAddFusion (Gemm)": 1,
         "unnamed (Relu)": 2,
         "conv (Conv)": 0,
@@ -93,7 +69,7 @@ def test_lists_end_and_operators_count_all() -> None:
     costs = tuple(
         NodeCost(label=f"n{i} (Kind{i % 150})", count=1, share=1 / 600) for i in range(600)
     )
-    found = of_session(manifest(costs=costs), ["n599 (Kind149)"])
+    found = of_session(engine(costs=costs), ["n599 (Kind149)"])
     assert found is not None
     assert len(found.nodes) == 200
     assert found.nodes[0].label == "n599 (Kind149)"
@@ -101,4 +77,4 @@ def test_lists_end_and_operators_count_all() -> None:
 
 
 def test_without_a_profile_there_is_no_map() -> None:
-    assert of_engine(manifest(costs=())) is None
+    assert of_engine(engine(costs=())) is None

@@ -4,7 +4,7 @@ import pytest
 from enginewright.contract.execution import PlacementFacts
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Promise
-from enginewright_runtime.core.labels import label
+from enginewright_runtime.core.labels import reported_label
 from enginewright_runtime.proof.promise import coverage, judge
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,7 +80,7 @@ def test_nodes_that_share_a_label_are_counted_one_by_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("promise", "broken", "told"),
+    ("promise", "broken", "reported"),
     [
         (Promise(policy="Budget", max_compute_share=0.1), False, None),
         (Promise(policy="Budget", max_compute_share=0.08), True, "allowed are 8% of the time"),
@@ -92,10 +92,10 @@ def test_nodes_that_share_a_label_are_counted_one_by_one() -> None:
         (FORBID, True, None),
     ],
 )  # fmt: skip
-def test_budgets(promise: Promise, broken: bool, told: str | None) -> None:
+def test_budgets(promise: Promise, broken: bool, reported: str | None) -> None:
     verdict = judge(facts(2, "det (Det)"), TENSORRT, manifest(COSTS), promise)
     assert (verdict.active, verdict.broken) == (broken, broken)
-    assert (told or "") in verdict.message
+    assert (reported or "") in verdict.message
     if broken and promise.policy == "Budget":
         assert verdict.reason is Reason.FALLBACK_OVER_BUDGET
     if not broken:
@@ -120,7 +120,7 @@ def test_what_was_not_profiled_is_not_proven() -> None:
         assert not judge(facts(2, "det (Det)"), TENSORRT, found, nodes_only).broken
 
 
-def test_allow_tells_and_keeps_serving() -> None:
+def test_allow_reports_and_keeps_serving() -> None:
     verdict = judge(
         facts(0, *(name for name, _, _ in COSTS)), TENSORRT, manifest(COSTS), ALLOW,
         cause=Reason.DRIVER_MISSING,
@@ -203,5 +203,5 @@ def test_verdicts_are_in_bounds_monotone_and_by_policy(
 
 
 def test_labels_are_those_of_placements() -> None:
-    assert label("conv", "Conv") == "conv (Conv)"
-    assert label("", "Conv") == "unnamed (Conv)"
+    assert reported_label("conv", "Conv") == "conv (Conv)"
+    assert reported_label("", "Conv") == "unnamed (Conv)"

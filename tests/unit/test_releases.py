@@ -42,7 +42,7 @@ def test_an_upgrade_restarts_prepares_and_builds_nothing(path: Path, name: str) 
             assert after["spec"]["template"] == before["spec"]["template"], key
     assert world.status["serving"] == status["serving"]
     assert world.status["revision"] == status["revision"]
-    assert world.told()["Ready"] == ("True", "Serving")
+    assert world.conditions()["Ready"] == ("True", "Serving")
 
 
 @pytest.mark.parametrize(("path", "name"), CASES)

@@ -36,8 +36,7 @@ def judge(
             "precision": precision,
         }
     )
-    answer = inspect_here(str(path), recipe.model_dump(mode="json"))
-    return list(answer["findings"])
+    return [each.model_dump(mode="json") for each in inspect_here(path, recipe).findings]
 
 
 @pytest.mark.parametrize("case", GOOD, ids=lambda case: case[0])

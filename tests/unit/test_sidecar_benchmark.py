@@ -4,10 +4,11 @@ import pytest
 from enginewright.contract.execution import Baseline
 from enginewright.contract.manifest import EngineInfo, Latency, Manifest
 from enginewright.contract.reasons import Reason
-from enginewright.contract.task import EngineRecipe, Recipe
 from enginewright_runtime.serve.sidecar.benchmark import compared, outcome
-from enginewright_runtime.serve.sidecar.board import Outcome
-from enginewright_runtime.serve.sidecar.settings import Settings
+from enginewright_runtime.serve.sidecar.checks import CheckResult
+from enginewright_runtime.serve.sidecar.settings import SidecarSettings
+
+from tests.support.manifests import CPU_RECIPE, engine_info, manifest
 
 
 def figure(shapes: str, p50: float) -> Latency:
@@ -15,48 +16,22 @@ def figure(shapes: str, p50: float) -> Latency:
 
 
 def engine(*figures: Latency) -> EngineInfo:
-    return EngineInfo(
-        recipe=EngineRecipe(
-            backend="tensorrt", backend_version="10.1", ort_version="1.31.1", accelerator_class="l4"
-        ),
-        prepared_key="a" * 64,
-        file="engine",
-        sha256="e" * 64,
-        size_bytes=1,
-        compute_capabilities=("8.9",),
-        partitions=(),
-        nodes_total=4,
-        nodes_accelerated=4,
-        build_seconds=1.0,
-        latency=figures[0] if figures else None,
-        latencies=figures,
-    )
+    """Return an engine with these figures of its class."""
+    return engine_info(latency=figures[0] if figures else None, latencies=figures)
 
 
-def manifest(info: EngineInfo | None) -> Manifest:
-    return Manifest(
-        key="a" * 64,
-        model_digest="d" * 64,
-        recipe=Recipe(backend="cuda", ort_version="1.31.1", max_opset=26, max_ir_version=13),
-        files=(),
-        opset=17,
-        ir_version=9,
-        nodes=4,
-        inputs=(),
-        outputs=(),
-        golden_source="generated",
-        versions={},
-        engine=info,
-    )
+def of_engine(*figures: Latency) -> Manifest:
+    recipe = CPU_RECIPE.model_copy(update={"backend": "cuda"})
+    return manifest(recipe=recipe, engine=engine(*figures))
 
 
-MEASURED = manifest(engine(figure("opt", 0.010), figure("min", 0.004)))
+MEASURED = of_engine(figure("opt", 0.010), figure("min", 0.004))
 
 
 def judged(
     facts: Manifest, usual: Baseline | None = None, now: dict[str, float] | None = None
-) -> Outcome:
-    return outcome(facts, compared(facts, usual, (now or {}).get, Settings()))
+) -> CheckResult:
+    return outcome(facts, compared(facts, usual, (now or {}).get, SidecarSettings()))
 
 
 def started(p50: float, shapes: str = "opt") -> Baseline:
@@ -87,21 +62,21 @@ def test_one_figure_near_the_benchmark_is_enough(
 
 
 def test_what_is_slower_by_less_than_noise_is_ok() -> None:
-    assert judged(manifest(engine(figure("opt", 0.0003))), started(0.0012)).state == "ok"
+    assert judged(of_engine(figure("opt", 0.0003)), started(0.0012)).state == "ok"
 
 
 @pytest.mark.parametrize(
-    ("facts", "usual", "words"),
+    ("facts", "usual", "wording"),
     [
-        (manifest(None), started(9.0), "backend cuda has no engine"),
-        (manifest(engine()), started(9.0), "the engine was built without a device"),
-        (MEASURED, started(9.0, "s0"), "nothing of the same shapes"),
-        (MEASURED, None, "nothing of the same shapes"),
+        (manifest(), started(9.0), "backend cpu has no engine"),
+        (of_engine(), started(9.0), "the engine was built without a device"),
+        (MEASURED, started(9.0, "s0"), "no request of the same shapes"),
+        (MEASURED, None, "no request of the same shapes"),
     ],
 )
 def test_what_cannot_be_compared_is_unknown_and_says_why(
-    facts: Manifest, usual: Baseline | None, words: str
+    facts: Manifest, usual: Baseline | None, wording: str
 ) -> None:
     found = judged(facts, usual)
     assert found.state == "unknown"
-    assert words in found.message
+    assert wording in found.message

@@ -8,16 +8,16 @@ import pytest
 from enginewright.contract.execution import ComputeBucket, size_class
 from enginewright.contract.reasons import Reason
 from enginewright.contract.verdict import CheckState
-from enginewright_runtime.serve.sidecar.golden import Finding
+from enginewright_runtime.serve.sidecar.golden import ProbeResult
 from enginewright_runtime.serve.sidecar.latency import LiveLatency, ProbeLatency
-from enginewright_runtime.serve.sidecar.settings import Settings
+from enginewright_runtime.serve.sidecar.probe_schedule import ProbeFacts, ProbeSchedule
+from enginewright_runtime.serve.sidecar.settings import SidecarSettings
 from enginewright_runtime.serve.sidecar.traffic import Traffic
 from enginewright_runtime.serve.sidecar.trend import Trend
-from enginewright_runtime.serve.sidecar.turns import Known, Turns
 from hypothesis import given
 from hypothesis import strategies as st
 
-SETTINGS = Settings()
+SETTINGS = SidecarSettings()
 
 
 # One series.
@@ -42,7 +42,7 @@ def test_first_runs_are_left_out() -> None:
     for index in range(11):
         found.add(5.0 if index == 0 else 0.010, float(index))
     assert found.baseline == pytest.approx(0.010)
-    found.restart()  # a new process compiles anew
+    found.restart()  # a new process compiles again
     found.add(5.0, 20.0)
     assert found.last(20.0) is None
 
@@ -93,11 +93,11 @@ def test_a_baseline_is_never_above_all_that_was_measured(seconds: list[float]) -
 # Golden inferences.
 
 
-def probe(seconds: float, *, compute: float | None = None, queued: float = 0.0) -> Finding:
-    return Finding("s0", seconds, 0.0, queued=queued, compute=compute)
+def probe(seconds: float, *, compute: float | None = None, queued: float = 0.0) -> ProbeResult:
+    return ProbeResult("s0", seconds, 0.0, queued=queued, compute=compute)
 
 
-def probed(*found: Finding, idle: bool = True) -> tuple[ProbeLatency, float]:
+def probed(*found: ProbeResult, idle: bool = True) -> tuple[ProbeLatency, float]:
     latency = ProbeLatency(SETTINGS)
     for index, each in enumerate(found):
         latency.add(each, float(index), idle=idle)
@@ -130,7 +130,7 @@ def test_time_that_the_server_hides_is_found_where_nobody_asks() -> None:
     assert latency.outcome(now).state == "ok"  # there it may be a queue
 
 
-def test_a_server_that_tells_no_times_is_judged_by_its_answers() -> None:
+def test_a_server_that_reports_no_times_is_judged_by_its_answers() -> None:
     latency, now = probed(*[probe(0.010)] * 20, *[probe(0.030)] * 20)
     assert latency.outcome(now).state == "failed"
 
@@ -194,7 +194,7 @@ def test_what_was_asked_long_ago_is_not_judged() -> None:
     assert live.outcome(now + 91.0).state == "unknown"
 
 
-def test_a_server_that_counts_anew_is_compared_anew() -> None:
+def test_a_server_whose_counters_reset_is_compared_from_there() -> None:
     live, now = lived(*[0.010] * 20)
     live.add([bucket(3, 0.03)], now + 5)
     live.add([bucket(30, 0.3)], now + 10)
@@ -238,7 +238,7 @@ class World:
         self.now = 0.0
         self.free = 0.0  # when the worker has done with all that waits
         self.count, self.seconds = 0, 0.0
-        self.turns = Turns(["min", "max"], SETTINGS)
+        self.turns = ProbeSchedule(["min", "max"], SETTINGS)
         self.probes, self.live, self.traffic = (
             ProbeLatency(SETTINGS),
             LiveLatency(SETTINGS),
@@ -274,7 +274,7 @@ class World:
     def golden(self) -> Iterator[float]:
         while True:
             idle = self.traffic.idle(self.now)
-            known = Known(
+            known = ProbeFacts(
                 frozenset(self.proven), idle, self.probes.undecided(self.now), self.traffic.served
             )
             turn = self.turns.next(known, self.now)
@@ -285,7 +285,9 @@ class World:
             )
             took = self.took(20.0 if turn.sample == "max" else 1.0)
             self.free = max(self.free, self.now) + took
-            found = Finding(turn.sample, queued + took + 0.001, 0.0, queued=queued, compute=took)
+            found = ProbeResult(
+                turn.sample, queued + took + 0.001, 0.0, queued=queued, compute=took
+            )
             self.proven.add(turn.sample)
             interval = self.turns.interval(found, known)
             yield queued + took

@@ -49,8 +49,8 @@ def test_another_exposition_follows_as_far_as_it_is_one(
 
 def test_the_table_of_checks_has_their_intervals() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \| (\d+ s|with golden) \|", DOCS.read_text(), re.MULTILINE)
-    told = {name: every for name, every in rows if name in set(Check)}
-    assert told == {
+    reported = {name: every for name, every in rows if name in set(Check)}
+    assert reported == {
         check: "with golden" if check is Check.PROBE_LATENCY else f"{INTERVALS[check]:g} s"
         for check in Check
     }

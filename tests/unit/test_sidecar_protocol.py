@@ -7,44 +7,29 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from enginewright.contract.manifest import Manifest, TensorSpec
-from enginewright.contract.task import Recipe
-from enginewright_runtime.serve.sidecar.client import Answer
+from enginewright.contract.manifest import TensorSpec
+from enginewright_runtime.serve.sidecar.client import ServerResponse
 from enginewright_runtime.serve.sidecar.protocol import (
-    AnswerError,
-    UnaskableError,
+    ResponseError,
+    UnencodableError,
     decode,
     encode,
     timing,
 )
-from enginewright_runtime.serve.sidecar.samples import Samples, Types
+from enginewright_runtime.serve.sidecar.samples import GoldenSamples, Types
 from enginewright_runtime.session.datatypes import BF16, BY_ONNX
-from enginewright_runtime.session.samples import GoldenError, Sample
+from enginewright_runtime.session.samples import GoldenError, GoldenSample
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+
+from tests.support.manifests import manifest
 
 DTYPES = ("float32", "float64", "float16", "int64", "uint8", "bool", "string", "bfloat16")
 
 
 def specs(*dtypes: str) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(name=dtype, dtype=dtype, shape=(None,)) for dtype in dtypes)
-
-
-def manifest(inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> Manifest:
-    return Manifest(
-        key="k",
-        model_digest="d",
-        recipe=Recipe(backend="cpu", ort_version="1", max_opset=26, max_ir_version=13),
-        files=(),
-        opset=17,
-        ir_version=9,
-        nodes=1,
-        inputs=inputs,
-        outputs=outputs,
-        golden_source="generated",
-        versions={},
-    )
 
 
 def arrays(dtype: str) -> NDArray[Any]:
@@ -57,7 +42,7 @@ def arrays(dtype: str) -> NDArray[Any]:
 
 def artifact(
     root: Path, samples: int = 1, size: int = 1, dtypes: tuple[str, ...] = DTYPES
-) -> Samples:
+) -> GoldenSamples:
     """Write golden files in which every output equals its input; return what is read."""
     (root / "golden").mkdir()
     files: dict[str, Any] = {
@@ -67,7 +52,7 @@ def artifact(
     }
     np.savez(root / "golden/inputs.npz", **files)
     np.savez(root / "golden/outputs.npz", **files)
-    return Samples(root, manifest(specs(*dtypes), specs(*dtypes)))
+    return GoldenSamples(root, manifest(inputs=specs(*dtypes), outputs=specs(*dtypes)))
 
 
 def echoed(body: bytes, json_length: int | None) -> tuple[bytes, int | None]:
@@ -105,12 +90,12 @@ def test_every_type_but_bfloat16_goes_there_and_back_in_json(tmp_path: Path) -> 
 
 def test_what_json_has_no_form_for_is_said(tmp_path: Path) -> None:
     types = Types({"x": BF16}, {"x": BF16})
-    sample = Sample("s", {"x": np.zeros(1, np.uint16)}, {"x": np.zeros(1, np.uint16)})
-    with pytest.raises(UnaskableError, match="BF16"):
+    sample = GoldenSample("s", {"x": np.zeros(1, np.uint16)}, {"x": np.zeros(1, np.uint16)})
+    with pytest.raises(UnencodableError, match="BF16"):
         encode(sample, types, binary=False)
     samples = artifact(tmp_path, dtypes=("float32",))
-    sample = Sample("s", {"float32": np.array([np.nan], np.float32)}, {})
-    with pytest.raises(UnaskableError, match="NaN or infinity"):
+    sample = GoldenSample("s", {"float32": np.array([np.nan], np.float32)}, {})
+    with pytest.raises(UnencodableError, match="NaN or infinity"):
         encode(sample, samples.types, binary=False)
 
 
@@ -124,12 +109,12 @@ def answer(**tensor: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "wording"),
     [
-        (b"", "is no JSON object with outputs"),
-        (b"[]", "is no JSON object with outputs"),
-        (b'{"outputs": 3}', "is no JSON object with outputs"),
-        (b'{"outputs": [{}]}', "is no JSON object with outputs"),
+        (b"", "is not a JSON object with outputs"),
+        (b"[]", "is not a JSON object with outputs"),
+        (b'{"outputs": 3}', "is not a JSON object with outputs"),
+        (b'{"outputs": [{}]}', "is not a JSON object with outputs"),
         (b'{"outputs": []}', "has no output 'y'"),
         (answer(datatype="FP64"), "gives output 'y' as FP64, expected FP32"),
         (answer(shape=None), "gives output 'y' no shape"),
@@ -140,8 +125,8 @@ def answer(**tensor: Any) -> bytes:
         (answer(parameters={"binary_data_size": 8}), "other data than 2 elements FP32"),
     ],
 )
-def test_what_is_no_answer_to_the_question_is_named(body: bytes, words: str) -> None:
-    with pytest.raises(AnswerError, match=words):
+def test_what_is_no_answer_to_the_question_is_named(body: bytes, wording: str) -> None:
+    with pytest.raises(ResponseError, match=wording):
         decode(body, None, WANTED, FLOATS)
 
 
@@ -163,7 +148,7 @@ def test_null_is_not_a_number() -> None:
 def test_no_answer_breaks_the_reader(body: bytes, json_length: int | None) -> None:
     try:
         found = decode(body, json_length, WANTED, FLOATS)
-    except AnswerError:
+    except ResponseError:
         return
     assert found["y"].dtype == np.float32
 
@@ -180,7 +165,7 @@ def test_of_many_samples_eight_are_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "told"),
+    ("header", "reported"),
     [
         (b"queue;dur=12.5, compute;dur=250", (0.0125, 0.25)),
         (b'cache;desc="a;b", compute;desc=x;dur=1.5', (0.0, 0.0015)),
@@ -189,10 +174,10 @@ def test_of_many_samples_eight_are_asked(tmp_path: Path) -> None:
         (b"", (0.0, None)),
     ],
 )
-def test_server_timing_is_read(header: bytes, told: tuple[float, float | None]) -> None:
-    answer = Answer()
+def test_server_timing_is_read(header: bytes, reported: tuple[float, float | None]) -> None:
+    answer = ServerResponse()
     answer.headers[b"server-timing"] = header
-    assert timing(answer) == pytest.approx(told)
+    assert timing(answer) == pytest.approx(reported)
 
 
 @pytest.mark.parametrize(("size", "kept"), [(1, True), (300_000, False)])
@@ -202,7 +187,7 @@ def test_only_small_files_are_kept_in_memory(tmp_path: Path, size: int, kept: bo
 
 
 @pytest.mark.parametrize(
-    ("inputs", "outputs", "words"),
+    ("inputs", "outputs", "wording"),
     [
         ((), ("float32",), "there are no golden samples"),
         (("float32",), (), "golden sample 's0' has no outputs"),
@@ -210,16 +195,16 @@ def test_only_small_files_are_kept_in_memory(tmp_path: Path, size: int, kept: bo
     ],
 )
 def test_samples_that_do_not_fit_are_refused(
-    tmp_path: Path, inputs: tuple[str, ...], outputs: tuple[str, ...], words: str
+    tmp_path: Path, inputs: tuple[str, ...], outputs: tuple[str, ...], wording: str
 ) -> None:
     (tmp_path / "golden").mkdir()
     for name, dtypes in (("inputs", inputs), ("outputs", outputs)):
         files: dict[str, Any] = {f"s0/{dtype}": arrays(dtype) for dtype in dtypes}
         np.savez(tmp_path / f"golden/{name}.npz", **files)
-    with pytest.raises(GoldenError, match=words):
-        Samples(tmp_path, manifest(specs("float32"), specs("float32")))
+    with pytest.raises(GoldenError, match=wording):
+        GoldenSamples(tmp_path, manifest(inputs=specs("float32"), outputs=specs("float32")))
 
 
 def test_an_input_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(GoldenError, match="input 'complex64' is of a type"):
-        Samples(tmp_path, manifest(specs("complex64"), specs("float32")))
+        GoldenSamples(tmp_path, manifest(inputs=specs("complex64"), outputs=specs("float32")))

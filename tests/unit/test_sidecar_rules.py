@@ -5,50 +5,34 @@ from typing import Any
 
 import pytest
 from enginewright.contract.execution import Driver, Execution, PlacementFacts
-from enginewright.contract.manifest import EngineInfo, Manifest, Partition, TensorSpec
+from enginewright.contract.manifest import Partition, TensorSpec
 from enginewright.contract.processors import Feature, Processor
 from enginewright.contract.reasons import Reason
-from enginewright.contract.task import EngineRecipe, Promise, Recipe, ServeTask
+from enginewright.contract.task import Promise, ServeTask
 from enginewright.contract.verdict import RELEASE_SECONDS, Check, CheckState, CheckVerdict
-from enginewright_runtime.serve.sidecar import told
-from enginewright_runtime.serve.sidecar.board import Board, Outcome
-from enginewright_runtime.serve.sidecar.errors import ErrorShare, answers
-from enginewright_runtime.serve.sidecar.findings import OF_EXECUTION, Findings
-from enginewright_runtime.serve.sidecar.golden import Finding
+from enginewright_runtime.serve.sidecar import execution_checks
+from enginewright_runtime.serve.sidecar.checks import CheckBoard, CheckResult
+from enginewright_runtime.serve.sidecar.errors import ErrorShare, response_counts
+from enginewright_runtime.serve.sidecar.golden import ProbeResult
+from enginewright_runtime.serve.sidecar.pod_state import OF_EXECUTION, PodState
 from enginewright_runtime.serve.sidecar.readiness import Gate, Policy
 from enginewright_runtime.serve.sidecar.release import seconds_left
-from enginewright_runtime.serve.sidecar.settings import INTERVALS, Settings
+from enginewright_runtime.serve.sidecar.settings import INTERVALS, SidecarSettings
 
-SETTINGS = Settings()
+from tests.support import manifests
+
+SETTINGS = SidecarSettings()
 CPU = "CPUExecutionProvider"
 GPU = "CUDAExecutionProvider"
 TASK = ServeTask(model="m", revision="r", prepared_key="a" * 64, backend="cuda")
-MANIFEST = Manifest(
-    key="a" * 64,
-    model_digest="d" * 64,
-    recipe=Recipe(backend="cuda", ort_version="1.31.1", max_opset=26, max_ir_version=13),
-    files=(),
-    opset=17,
-    ir_version=9,
+MANIFEST = manifests.manifest(
+    recipe=manifests.CPU_RECIPE.model_copy(update={"backend": "cuda"}),
     nodes=4,
     inputs=(TensorSpec(name="x", dtype="float32", shape=(1,)),),
-    outputs=(),
-    golden_source="generated",
-    versions={},
 )
-ENGINE = EngineInfo(
-    recipe=EngineRecipe(
-        backend="tensorrt", backend_version="10.1", ort_version="1.31.1", accelerator_class="l4"
-    ),
-    prepared_key="a" * 64,
-    file="engine",
-    sha256="e" * 64,
-    size_bytes=1,
-    compute_capabilities=("8.9",),
+ENGINE = manifests.engine_info(
     partitions=(Partition(context_node="e0", nodes=("a (Conv)", "b (Relu)", "c (Conv)")),),
-    nodes_total=4,
     nodes_accelerated=3,
-    build_seconds=1.0,
 )
 
 
@@ -81,32 +65,35 @@ MIXED = PlacementFacts(nodes={GPU: 3, CPU: 1}, elsewhere=("det (Det)",))
 
 
 def test_every_check_is_unknown_until_it_has_run() -> None:
-    assert {found.state for found in Board().verdicts(0.0)} == {"unknown"}
-    assert [found.check for found in Board().verdicts(0.0)] == list(Check)
+    assert {found.state for found in CheckBoard().verdicts(0.0)} == {"unknown"}
+    assert [found.check for found in CheckBoard().verdicts(0.0)] == list(Check)
 
 
-@pytest.mark.parametrize("outcome", [Outcome.ok(), Outcome.failed(Reason.PARITY_FAILED, "wrong")])
-def test_a_finding_is_unknown_again_when_it_is_old(outcome: Outcome) -> None:
-    board = Board()
+@pytest.mark.parametrize(
+    "outcome", [CheckResult.ok(), CheckResult.failed(Reason.PARITY_FAILED, "wrong")]
+)
+def test_a_finding_is_unknown_again_when_it_is_old(outcome: CheckResult) -> None:
+    board = CheckBoard()
     board.record(Check.GOLDEN, outcome, 10.0)
     assert board.verdict(Check.GOLDEN, 10.0).state == outcome.state
     assert board.verdict(Check.GOLDEN, 10.1) == CheckVerdict(
-        check=Check.GOLDEN, message="not checked lately"
+        check=Check.GOLDEN, message="not checked recently"
     )
 
 
 def test_a_run_that_finds_nothing_leaves_the_last_finding_for_its_time() -> None:
-    board = Board()
-    board.record(Check.GOLDEN, Outcome.ok("right"), 10.0)
+    board = CheckBoard()
+    board.record(Check.GOLDEN, CheckResult.ok("right"), 10.0)
     board.miss(Check.GOLDEN, "too busy")
     assert board.verdict(Check.GOLDEN, 9.0).message == "right"
     assert board.verdict(Check.GOLDEN, 11.0).message == "too busy"
 
 
 def test_failures_are_counted_by_check() -> None:
-    board = Board()
-    board.record(Check.GOLDEN, Outcome.failed(Reason.PARITY_FAILED, ""), 1.0)
-    board.record(Check.GOLDEN, Outcome.ok(), 1.0)
+    board = CheckBoard()
+    board.record(Check.GOLDEN, CheckResult.failed(Reason.PARITY_FAILED, ""), 1.0)
+    board.record(Check.GOLDEN, CheckResult.ok(), 1.0)
+    board.record(Check.GOLDEN, CheckResult.ok(), 1.0)
     assert board.failures[Check.GOLDEN] == 1
     assert set(board.failures) == set(Check)
 
@@ -158,7 +145,7 @@ def test_under_forbid_every_proof_must_be_ok(gate: str, state: CheckState) -> No
 
 @pytest.mark.parametrize("policy", ["Budget", "Allow"])
 @pytest.mark.parametrize("gate", GATES)
-def test_otherwise_only_what_a_foreign_server_cannot_tell_may_be_unknown(
+def test_otherwise_only_what_a_foreign_server_cannot_report_may_be_unknown(
     policy: Policy, gate: str
 ) -> None:
     assert not ready(policy, checks(**{gate: "unknown"}))
@@ -219,7 +206,7 @@ def test_only_forbid_lets_a_pod_go(policy: Policy) -> None:
     assert admitted(policy).decide(checks(placement="failed"), foreign=False, released=True)
 
 
-def test_a_new_process_is_admitted_anew() -> None:
+def test_a_new_process_needs_a_new_admission() -> None:
     gate = admitted()
     gate.restart()
     assert not gate.decide(checks("unknown"), foreign=False, released=False)
@@ -236,8 +223,8 @@ enginewright_requests_created{code="500",model="m",revision="r"} 9.0
 
 
 def test_answers_are_read_from_the_servers_metrics() -> None:
-    assert answers(EXPOSITION) == {200: 1.2e6, 500: 3.0}
-    assert answers(b"nv_inference_count 5\n") is None
+    assert response_counts(EXPOSITION) == {200: 1.2e6, 500: 3.0}
+    assert response_counts(b"nv_inference_count 5\n") is None
 
 
 @pytest.mark.parametrize(
@@ -249,10 +236,10 @@ def test_the_share_of_errors(good: int, bad: int, state: CheckState) -> None:
     share.add({200: 1000.0 + good, 500: 500.0 + bad, 400: 0.0}, 5.0)
     assert share.outcome().state == state
     if state == "failed":
-        assert "answered with 500" in share.outcome().message
+        assert "fail with 500" in share.outcome().message
 
 
-def test_old_errors_are_forgotten_and_a_new_count_begins_anew() -> None:
+def test_old_errors_expire_and_a_reset_counter_starts_over() -> None:
     share = ErrorShare(SETTINGS)
     share.add({200: 0.0, 500: 0.0}, 0.0)
     share.add({200: 0.0, 500: 100.0}, 5.0)
@@ -276,8 +263,8 @@ def test_a_service_that_refuses_most_of_what_it_is_sent_says_so() -> None:
 # What the server tells of itself.
 
 
-def provided(seen: Execution, backend: str = TASK.backend) -> Outcome:
-    return told.provider(seen, told.cause(seen, backend, None))
+def provided(seen: Execution, backend: str = TASK.backend) -> CheckResult:
+    return execution_checks.provider(seen, execution_checks.cause(seen, backend, None))
 
 
 @pytest.mark.parametrize(
@@ -323,7 +310,7 @@ def test_a_provider_with_nodes_is_there_and_needs_no_driver_unless_it_does() -> 
     ],
 )
 def test_one_distribution_owns_onnx_runtime(owners: tuple[str, ...], state: CheckState) -> None:
-    assert told.distribution(execution(ort_distributions=owners)).state == state
+    assert execution_checks.distribution(execution(ort_distributions=owners)).state == state
 
 
 @pytest.mark.parametrize(
@@ -340,10 +327,10 @@ def test_one_distribution_owns_onnx_runtime(owners: tuple[str, ...], state: Chec
     ],
 )
 def test_what_runs_must_be_what_was_proven(field: str, value: object) -> None:
-    found = told.versions(execution(**{field: value}), MANIFEST, TASK)
+    found = execution_checks.versions(execution(**{field: value}), MANIFEST, TASK)
     assert (found.state, found.reason) == ("failed", Reason.VERSION_MISMATCH)
     assert str(value)[:12] in found.message
-    assert told.versions(execution(), MANIFEST, TASK).state == "ok"
+    assert execution_checks.versions(execution(), MANIFEST, TASK).state == "ok"
 
 
 @pytest.mark.parametrize(
@@ -366,31 +353,39 @@ def test_an_engine_must_be_the_one_that_was_built(
         "engine_sha256": "e" * 64,
         "backend_version": "10.1",
     }
-    found = told.versions(execution(**{**fields, **changes}), manifest, task)
+    found = execution_checks.versions(execution(**{**fields, **changes}), manifest, task)
     assert found.reason is reason
     assert found.state == ("ok" if reason is None else "failed")
 
 
-def test_another_kind_of_processor_is_told_where_outputs_differ() -> None:
+def test_another_kind_of_processor_is_reported_where_outputs_differ() -> None:
     exact = Processor(architecture="x86_64", features=(Feature.VNNI,), exact_products=True)
     saturating = Processor(architecture="x86_64", features=(Feature.AVX2,), exact_products=False)
     recipe = MANIFEST.recipe.model_copy(update={"int8_products": "exact"})
     proved = MANIFEST.model_copy(update={"processor": exact, "saturable": True, "recipe": recipe})
-    found = told.versions(execution(processor=saturating), proved, TASK)
+    found = execution_checks.versions(execution(processor=saturating), proved, TASK)
     assert (found.state, found.reason) == ("failed", Reason.PROCESSOR_MISMATCH)
     assert "x86_64: AVX2" in found.message
-    assert told.versions(execution(processor=exact), proved, TASK).state == "ok"
+    assert execution_checks.versions(execution(processor=exact), proved, TASK).state == "ok"
     harmless = proved.model_copy(update={"saturable": False})
-    assert told.versions(execution(processor=saturating), harmless, TASK).state == "ok"
-    assert told.versions(execution(), proved, TASK).state == "ok"  # a server of before
+    assert execution_checks.versions(execution(processor=saturating), harmless, TASK).state == "ok"
+    assert execution_checks.versions(execution(), proved, TASK).state == "ok"  # a server of before
     came = proved.model_copy(update={"recipe": MANIFEST.recipe})  # quantised: golden decides
-    assert told.versions(execution(processor=saturating), came, TASK).state == "ok"
+    assert execution_checks.versions(execution(processor=saturating), came, TASK).state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("changes", "supported"),
+    [({"opset": 26}, True), ({"opset": 27}, False), ({"ort_version": "1.32.0"}, False)],
+)
+def test_opsets_are_supported_as_the_image_said(changes: Any, supported: bool) -> None:
+    assert execution_checks.opset_supported(execution(**changes), MANIFEST) is supported
 
 
 def test_an_engine_without_a_digest_is_unknown() -> None:
     task = TASK.model_copy(update={"engine_key": "b" * 64})
     manifest = MANIFEST.model_copy(update={"engine": ENGINE})
-    found = told.versions(execution(engine_key="b" * 64), manifest, task)
+    found = execution_checks.versions(execution(engine_key="b" * 64), manifest, task)
     assert found.state == "unknown"
 
 
@@ -398,8 +393,8 @@ def test_nodes_are_counted_with_engines_opened() -> None:
     manifest = MANIFEST.model_copy(update={"engine": ENGINE})
     facts = PlacementFacts(nodes={GPU: 1, CPU: 1}, elsewhere=("det (Det)",), context_nodes=("e0",))
     seen = execution(placement=facts)
-    found = told.fallback(seen, manifest, TASK, None)
-    assert told.original_nodes(facts, GPU, found) == {GPU: 3, CPU: 1}
+    found = execution_checks.fallback(seen, manifest, TASK, None)
+    assert execution_checks.original_nodes(facts, GPU, found) == {GPU: 3, CPU: 1}
 
 
 # All of it together, in given time.
@@ -419,25 +414,25 @@ class Pod:
     def __init__(self, **promise: Any) -> None:
         self.clock = Clock()
         task = TASK.model_copy(update={"promise": Promise.model_validate(promise)})
-        self.findings = Findings(task, MANIFEST, 1, SETTINGS, self.clock)
+        self.pod_state = PodState(task, MANIFEST, 1, SETTINGS, self.clock)
 
     def turn(
         self,
         told_now: Execution | None = None,
         *,
         wrong: str | None = None,
-        unanswered: str | None = None,
+        not_run: str | None = None,
     ) -> None:
         self.clock.now += 1.0
-        self.findings.server(live=True, ready=True)
-        self.findings.execution(told_now or execution(), OF_EXECUTION)
-        self.findings.golden(
-            Finding("s0", 0.01, 0.001, wrong=wrong, unanswered=unanswered, error=0.0, compared=1),
+        self.pod_state.server(live=True, ready=True)
+        self.pod_state.execution(told_now or execution(), OF_EXECUTION)
+        self.pod_state.golden(
+            ProbeResult("s0", 0.01, 0.001, wrong=wrong, not_run=not_run, error=0.0, compared=1),
             1.0,
         )
 
     def state(self, check: Check) -> CheckVerdict:
-        return next(each for each in self.findings.verdict().checks if each.check is check)
+        return next(each for each in self.pod_state.verdict().checks if each.check is check)
 
 
 REPLACED = execution(session=2, placement=PlacementFacts(nodes={CPU: 4}), providers=(CPU,))
@@ -445,31 +440,31 @@ REPLACED = execution(session=2, placement=PlacementFacts(nodes={CPU: 4}), provid
 
 def test_a_pod_is_admitted_by_its_first_good_turn() -> None:
     pod = Pod()
-    assert not pod.findings.ready
+    assert not pod.pod_state.ready
     pod.turn()
-    assert pod.findings.ready
+    assert pod.pod_state.ready
 
 
-def test_a_replaced_session_is_told_and_held_until_the_operator_lets_go() -> None:
+def test_a_replaced_session_is_reported_and_held_until_the_operator_releases_the_pod() -> None:
     pod = Pod()
     pod.turn()
     pod.turn(REPLACED)
     found = pod.state(Check.PLACEMENT)
     assert (found.state, found.reason) == ("failed", Reason.SESSION_REPLACED)
-    verdict = pod.findings.verdict()
+    verdict = pod.pod_state.verdict()
     assert verdict.ready
     assert verdict.fallback is not None
     assert verdict.fallback.active
     assert verdict.fallback.reason is Reason.SESSION_REPLACED
-    pod.findings.release(60)
-    assert not pod.findings.verdict().ready
+    pod.pod_state.release(60)
+    assert not pod.pod_state.verdict().ready
     pod.clock.now += 61
     pod.turn(REPLACED)
-    assert pod.findings.verdict().ready  # it was not renewed: the operator may be gone
-    pod.findings.release(60)
-    assert not pod.findings.verdict().ready
-    pod.findings.release(0)
-    assert pod.findings.verdict().ready
+    assert pod.pod_state.verdict().ready  # it was not renewed: the operator may be gone
+    pod.pod_state.release(60)
+    assert not pod.pod_state.verdict().ready
+    pod.pod_state.release(0)
+    assert pod.pod_state.verdict().ready
 
 
 @pytest.mark.parametrize(
@@ -505,7 +500,7 @@ def test_a_replaced_session_within_the_budget_is_no_fallback() -> None:
     pod.turn()
     pod.turn(execution(session=2, placement=MIXED))
     assert pod.state(Check.PLACEMENT).state == "ok"
-    fallback = pod.findings.verdict().fallback
+    fallback = pod.pod_state.verdict().fallback
     assert fallback is not None
     assert not fallback.active
 
@@ -515,11 +510,11 @@ def test_under_allow_a_replaced_session_is_fallback_and_no_failure() -> None:
     pod.turn()
     pod.turn(REPLACED)
     assert pod.state(Check.PLACEMENT).state == "ok"
-    fallback = pod.findings.verdict().fallback
+    fallback = pod.pod_state.verdict().fallback
     assert fallback is not None
     assert (fallback.active, fallback.reason) == (True, Reason.SESSION_REPLACED)
-    pod.findings.release(60)
-    assert pod.findings.ready
+    pod.pod_state.release(60)
+    assert pod.pod_state.ready
 
 
 @pytest.mark.parametrize(
@@ -534,7 +529,7 @@ def test_under_allow_a_replaced_session_is_fallback_and_no_failure() -> None:
 def test_policies(promise: dict[str, Any], is_ready: bool, active: bool) -> None:
     pod = Pod(**promise)
     pod.turn(execution(placement=MIXED))
-    verdict = pod.findings.verdict()
+    verdict = pod.pod_state.verdict()
     assert verdict.ready is is_ready
     assert verdict.fallback is not None
     assert verdict.fallback.active is active
@@ -546,40 +541,40 @@ def test_backpressure_makes_golden_unknown_and_not_failed_and_keeps_the_pod() ->
     pod.turn()
     states = []
     for _ in range(10):
-        pod.turn(unanswered="too busy")
+        pod.turn(not_run="too busy")
         states.append(pod.state(Check.GOLDEN).state)
-        assert pod.findings.ready
+        assert pod.pod_state.ready
     assert states[0] == "ok"
     assert states[-1] == "unknown"
     assert "failed" not in states
 
 
-def test_wrong_answers_take_readiness_until_a_right_one_however_long_nothing_is_heard() -> None:
+def test_wrong_answers_take_readiness_until_a_right_one_however_long_no_probe_runs() -> None:
     pod = Pod()
     pod.turn()
     pod.turn(wrong="wrong")
-    assert not pod.findings.ready
+    assert not pod.pod_state.ready
     for _ in range(20):
-        pod.turn(unanswered="too busy")
+        pod.turn(not_run="too busy")
     assert pod.state(Check.GOLDEN).state == "unknown"
-    assert not pod.findings.ready
+    assert not pod.pod_state.ready
     pod.turn()
-    assert pod.findings.ready
+    assert pod.pod_state.ready
 
 
 def test_one_wrong_sample_of_several_is_failed_whichever_was_asked_last() -> None:
     clock = Clock()
-    findings = Findings(TASK, MANIFEST, 2, SETTINGS, clock)
-    findings.golden(Finding("s0", 0.01, 0.0, wrong="s0 is wrong"), 1.0)
-    findings.golden(Finding("s1", 0.01, 0.0, compared=1), 1.0)
-    golden = next(each for each in findings.verdict().checks if each.check is Check.GOLDEN)
+    pod_state = PodState(TASK, MANIFEST, 2, SETTINGS, clock)
+    pod_state.golden(ProbeResult("s0", 0.01, 0.0, wrong="s0 is wrong"), 1.0)
+    pod_state.golden(ProbeResult("s1", 0.01, 0.0, compared=1), 1.0)
+    golden = next(each for each in pod_state.verdict().checks if each.check is Check.GOLDEN)
     assert (golden.state, golden.message) == ("failed", "s0 is wrong")
 
 
 def test_not_all_samples_asked_is_not_proven() -> None:
-    findings = Findings(TASK, MANIFEST, 2, SETTINGS, Clock())
-    findings.golden(Finding("s0", 0.01, 0.0, compared=1), 1.0)
-    golden = next(each for each in findings.verdict().checks if each.check is Check.GOLDEN)
+    pod_state = PodState(TASK, MANIFEST, 2, SETTINGS, Clock())
+    pod_state.golden(ProbeResult("s0", 0.01, 0.0, compared=1), 1.0)
+    golden = next(each for each in pod_state.verdict().checks if each.check is Check.GOLDEN)
     assert golden.state == "unknown"
 
 
@@ -589,34 +584,34 @@ def test_probes_that_are_never_answered_in_time_are_slow() -> None:
         pod.turn()
     for _ in range(6):
         pod.clock.now += 30
-        pod.findings.golden(
-            Finding("s0", 30.0, 0.0, unanswered="has not answered", late=True), 30.0
+        pod.pod_state.golden(
+            ProbeResult("s0", 30.0, 0.0, not_run="has not answered", late=True), 30.0
         )
     assert pod.state(Check.PROBE_LATENCY).reason is Reason.SLOWER_THAN_BASELINE
 
 
-def test_a_server_that_goes_is_forgotten_and_admitted_anew() -> None:
+def test_a_server_that_goes_is_forgotten_and_admitted_again() -> None:
     pod = Pod()
-    pod.findings.server_missed("the server does not listen", gone=True)
+    pod.pod_state.server_missed("the server does not listen", unreachable=True)
     assert pod.state(Check.SERVER).state == "unknown"  # it has not been there yet
     for _ in range(SETTINGS.baseline_probes):
         pod.turn()
     pod.turn()  # the first run is left out
-    baseline = pod.findings.baseline
-    pod.findings.server_missed("the server does not listen", gone=True)
-    verdict = pod.findings.verdict()
+    baseline = pod.pod_state.baseline
+    pod.pod_state.server_missed("the server does not listen", unreachable=True)
+    verdict = pod.pod_state.verdict()
     assert (verdict.ready, verdict.admitted, verdict.fallback) == (False, False, None)
     states = {each.check: each.state for each in verdict.checks}
     assert states.pop(Check.SERVER) == "failed"
     assert set(states.values()) == {"unknown"}
     assert verdict.baseline == baseline is not None
     pod.turn()
-    assert pod.findings.ready
+    assert pod.pod_state.ready
 
 
 def test_a_server_that_only_hangs_stays_admitted() -> None:
     pod = Pod()
     pod.turn()
-    pod.findings.server_missed("the server has not answered within 2 s", gone=False)
+    pod.pod_state.server_missed("the server has not answered within 2 s", unreachable=False)
     assert pod.state(Check.SERVER).reason is Reason.SERVER_DOWN
-    assert pod.findings.ready
+    assert pod.pod_state.ready

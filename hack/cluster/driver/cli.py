@@ -42,7 +42,7 @@ _TOOLS = ("kubectl", "helm")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb and return the exit code: 0 done, 1 a reason was told, 2 wrong usage."""
+    """Run one verb and return the exit code: 0 done, 1 a reason was printed, 2 wrong usage."""
     given, tool_arguments = split_tool(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(given)
     options.tool_arguments = tool_arguments

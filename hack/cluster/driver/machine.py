@@ -25,6 +25,7 @@ _PROGRAMS = {  # program -> Debian package
     "socat": "socat",
 }
 _CNI_FOLDER = Path("/usr/lib/cni")
+_INSTALL = Path(__file__).resolve().parents[2] / "packages"
 
 
 def require_linux_root() -> None:
@@ -101,20 +102,12 @@ def install_programs() -> None:
     """Install the Debian packages of programs that are missing.
 
     Raises:
-        ClusterError: There is no apt-get, or it failed.
+        ClusterError: They cannot be installed.
     """
     missing = {package for program, package in _PROGRAMS.items() if not shutil.which(program)}
     if not (_CNI_FOLDER / "ptp").exists():
         missing.add("containernetworking-plugins")
-    if not missing:
-        return
-    names = sorted(missing)
-    if not shutil.which("apt-get"):
-        raise ClusterError(f"install these and try again: {', '.join(names)}")
-    with step(f"installing {', '.join(names)}"):
-        run("apt-get", "update", "-qq", timeout=300)
-        run(
-            "env", "DEBIAN_FRONTEND=noninteractive",
-            "apt-get", "install", "-y", "-qq", "--no-install-recommends", *names,
-            timeout=600,
-        )  # fmt: skip
+    if missing:
+        names = sorted(missing)
+        with step(f"installing {', '.join(names)}"):
+            run(_INSTALL, *names, timeout=900)

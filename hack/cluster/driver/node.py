@@ -28,7 +28,7 @@ def start_namespace(node: Node, pause: Path, processes: Processes) -> None:
     if processes.alive(name):
         return
     # What a crash left in a namespace without its holder can neither be entered nor mended: the
-    # node starts anew, as after a power cut, and what lives in memory then is gone.
+    # node starts again, as after a power cut, and what lives in memory then is gone.
     members.end_node(node)
     for each in _process_names(node):
         processes.stop(each)

@@ -39,7 +39,7 @@ def tell(shell: Shell) -> None:
         reason = 'jsonpath={.status.conditions[?(@.type=="EnginesReady")].message}'
         shell.show(f"kubectl get im magika-l4 --output '{reason}'")
         shell.until(
-            "that the missing driver is told",
+            "that the missing driver is reported",
             lambda: shell.condition("magika-l4", "Ready").get("reason") == "DriverMissing",
         )
         print("\nThis machine has no NVIDIA driver, so the engine gets no traffic, and says why:")

@@ -84,8 +84,8 @@ def _forbidden(shell: Shell) -> None:
     shell.show("kubectl apply --filename -", stdin=FORBID)
 
     def refused() -> bool:
-        told = shell.condition("incident", "PlacementVerified")
-        return bool(told.get("status") == "False")
+        condition = shell.condition("incident", "PlacementVerified")
+        return bool(condition.get("status") == "False")
 
     shell.until("the refusal", refused)
     shell.show("kubectl get im incident")
@@ -111,7 +111,7 @@ def _allowed(shell: Shell) -> None:
     fired = time.monotonic()
     print(json.dumps({key: alert[key] for key in ("labels", "annotations")}, indent=2))
     print(
-        f"\nserving, with the fallback told, {served - began:.0f} s after the apply;"
+        f"\nserving, with the fallback reported, {served - began:.0f} s after the apply;"
         f" the alert fired {fired - served:.0f} s later"
     )
 

@@ -35,7 +35,7 @@ def tell(shell: Shell) -> None:
             "kubectl get im attention --output jsonpath='{.status.prepared.changes}'"
         )
         if "Attention" not in changes:
-            raise DemoError("the expansion of Attention is not told")
+            raise DemoError("the expansion of Attention is not shown")
         shell.show("kubectl wait --for=condition=PlacementVerified im/attention --timeout=60s")
         shell.show("kubectl get im attention")
     with shell.chapter(

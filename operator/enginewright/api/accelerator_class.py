@@ -7,14 +7,14 @@ from pydantic import ConfigDict, Field
 from enginewright.api.base import ApiModel, ObjectMeta
 from enginewright.api.conditions import Condition
 from enginewright.api.inference_model import Backends
-from enginewright.api.markers import ATOMIC, INT32, INT64, Rule, map_list, rules
+from enginewright.api.markers import ATOMIC, INT32, INT64, Rule, map_list, rules, short_name
 from enginewright.api.pods import Tolerations
 from enginewright.api.scalars import Labels
 from enginewright.contract.processors import Feature
 
 
 class AcceleratorClassSpec(ApiModel):
-    """Which nodes belong to the class, what a pod asks them for, and what may run there."""
+    """Which nodes belong to the class, what pods request from them, and which backends may run there."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -44,7 +44,7 @@ class AcceleratorClassSpec(ApiModel):
             "write an extended resource as DOMAIN/NAME, such as nvidia.com/gpu or nvidia.com/mig-1g.10gb",
         ),
     ] = None
-    """Extended resource of which each pod asks for one, such as nvidia.com/gpu; absent: none, as on CPUs."""
+    """Extended resource of which each pod requests one, such as nvidia.com/gpu; absent: none, as on CPUs."""
 
     tolerations: Tolerations = ()
     """Taints of these nodes that pods of the class tolerate."""
@@ -71,7 +71,7 @@ class AcceleratorClassSpec(ApiModel):
         ATOMIC,
         Rule("self.all(x, self.exists_one(y, x == y))", "name each instruction set once"),
     ] = None
-    """Instruction sets that every node of a class of CPUs has, such as AVX512 and VNNI; absent: those that nodeSelector asks for by labels of Node Feature Discovery, and no others are relied on."""
+    """Instruction sets that every node of a class of CPUs has, such as AVX512 and VNNI; absent: those that nodeSelector requires by labels of Node Feature Discovery, and no others are relied on."""
 
     backends: Backends
     """Backends that may run on the class, the preferred one first."""
@@ -81,7 +81,7 @@ class AcceleratorClassSpec(ApiModel):
 
 
 class AcceleratorClassStatus(ApiModel):
-    """What the operator sees of the class."""
+    """Observed state of the class; written by the operator."""
 
     observed_generation: Annotated[int, INT64] = 0
     """metadata.generation that this status is about; older: not yet reconciled."""
@@ -97,15 +97,7 @@ class AcceleratorClass(ApiModel):
     """A kind of device that one engine fits: a GPU product, a MIG profile, or plain CPUs."""
 
     model_config = ConfigDict(
-        json_schema_extra=rules(
-            Rule(
-                "size(self.metadata.name) <= 63"
-                " && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
-                "a class is named in other objects' names: write at most 63 lowercase letters,"
-                " digits and '-', beginning and ending with a letter or digit",
-                field_path=".metadata.name",
-            )
-        )
+        json_schema_extra=short_name("a class is named in other objects' names")
     )
 
     kind: ClassVar[str] = "AcceleratorClass"
@@ -113,7 +105,7 @@ class AcceleratorClass(ApiModel):
 
     metadata: ObjectMeta
     spec: AcceleratorClassSpec
-    """Which nodes belong to the class, what a pod asks them for, and what may run there."""
+    """Which nodes belong to the class, what pods request from them, and which backends may run there."""
 
     status: AcceleratorClassStatus = AcceleratorClassStatus()
-    """What the operator sees of the class."""
+    """Observed state of the class; written by the operator."""

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final
+from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+from typing_extensions import override
 
 GROUP: Final = "enginewright.dev"
 VERSION: Final = "v1alpha1"
@@ -26,6 +27,15 @@ class ApiModel(BaseModel):
         populate_by_name=True,
         use_attribute_docstrings=True,
     )
+
+    def manifest(self) -> dict[str, Any]:
+        """Return it as JSON, as its owner wrote it: without what is not set or as by default."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+
+    @override
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """Return itself: pydantic copies defaults for every object read, and these are frozen."""
+        return self
 
 
 class ObjectMeta(ApiModel):

@@ -19,69 +19,88 @@ ConditionStatus: TypeAlias = Literal["True", "False", "Unknown"]
 
 
 class ConditionType(StrEnum):
-    """What a condition is about."""
+    """What a condition is about; docs/conditions.md shows the comments."""
 
-    READY = "Ready"  # what the spec asks for serves, whole
-    RECONCILING = "Reconciling"  # the operator is at work on it
-    STALLED = "Stalled"  # nothing happens until somebody changes something
-    AVAILABLE = "Available"  # something good serves, not necessarily the newest
-    VALIDATED = "Validated"  # the model is valid and the runtime image supports it
-    ENGINES_READY = "EnginesReady"
-    PARITY_VERIFIED = "ParityVerified"
-    PLACEMENT_VERIFIED = "PlacementVerified"
-    FALLBACK_ACTIVE = "FallbackActive"
-    ROLLED_BACK = "RolledBack"
+    READY = "Ready"  # the current spec serves, with all its pods
+    RECONCILING = "Reconciling"  # the operator is working, or waits to retry
+    STALLED = "Stalled"  # nothing happens until somebody changes something; the message says what
+    AVAILABLE = "Available"  # at least one pod is ready, perhaps of an older revision
+    VALIDATED = "Validated"  # the current spec's model is valid, supported by the runtime image, and in the store
+    ENGINES_READY = "EnginesReady"  # every engine that the current spec needs is built; also when its backend needs none
+    PARITY_VERIFIED = (
+        "ParityVerified"  # what serves gives the golden outputs, over the path that requests take
+    )
+    PLACEMENT_VERIFIED = "PlacementVerified"  # nodes run where `spec.fallback` promises, as ONNX Runtime reports it of the live session
+    FALLBACK_ACTIVE = "FallbackActive"  # nodes run elsewhere than on the chosen backend, beyond the budget; normally False
 
 
 class StatusReason(StrEnum):
-    """Reasons of the operator's own; failures found by a stage have `contract.reasons.Reason`."""
+    """Reasons of the operator's own; failures found by a stage have `contract.reasons.Reason`.
 
-    PROGRESSING = "Progressing"
-    PROBING_IMAGE = "ProbingImage"
-    IMAGE_PROBE_FAILED = "ImageProbeFailed"
-    PREPARING = "Preparing"
-    PREPARED = "Prepared"
-    CLAIM_NOT_FOUND = "ClaimNotFound"
-    CLAIM_NOT_BOUND = "ClaimNotBound"
-    ROLLING_OUT = "RollingOut"
-    FAILED_CREATE = "FailedCreate"
-    ROLLOUT_FAILED = "RolloutFailed"
-    SERVING = "Serving"
-    NOTHING_SERVES = "NothingServes"
-    SUSPENDED = "Suspended"
-    REFRESHED = "Refreshed"
-    EDIT_UNDONE = "EditUndone"
-    SCALED_TO_ZERO = "ScaledToZero"
-    UNSUPPORTED_FIELD = "UnsupportedField"
-    INVALID_SPEC = "InvalidSpec"
-    APPLY_FAILED = "ApplyFailed"
-    NO_ACCELERATOR_CLASS = "NoAcceleratorClass"
-    AMBIGUOUS_ACCELERATOR_CLASS = "AmbiguousAcceleratorClass"
-    UNKNOWN_ACCELERATOR_CLASS = "UnknownAcceleratorClass"
-    BACKEND_NOT_ALLOWED = "BackendNotAllowed"
-    STORE_NOT_SHARED = "StoreNotShared"
-    NOT_YET_VERIFIED = "NotYetVerified"
-    BUILDING = "Building"
-    LOOKING_UP = "LookingUp"
-    QUEUED = "Queued"
-    BUILT = "Built"
-    NO_ENGINE_NEEDED = "NoEngineNeeded"
-    VERIFYING = "Verifying"
-    SIDECAR_UNREACHABLE = "SidecarUnreachable"
-    GOLDEN_MATCHES = "GoldenMatches"
-    PROMISE_KEPT = "PromiseKept"
-    PROMISE_BROKEN = "PromiseBroken"
-    WITHIN_BUDGET = "WithinBudget"
-    NO_FALLBACK = "NoFallback"
-    NODES_FOUND = "NodesFound"
-    NO_MATCHING_NODE = "NoMatchingNode"
-    OVERLAPPING_CLASS = "OverlappingClass"
-    MIXED_DEVICES = "MixedDevices"
-    FEATURE_MISSING = "FeatureMissing"
+    docs/reasons.md shows the comments.
+    """
+
+    PROGRESSING = "Progressing"  # the current revision lacks pods; it waits for them
+    PROBING_IMAGE = "ProbingImage"  # the runtime image's versions and backends are being determined
+    IMAGE_PROBE_FAILED = "ImageProbeFailed"  # the runtime image cannot be probed: see the message
+    PREPARING = "Preparing"  # a prepare Job runs, or is about to
+    PREPARED = "Prepared"  # the model is in the store
+    CLAIM_NOT_FOUND = "ClaimNotFound"  # a PersistentVolumeClaim that pods mount does not exist
+    CLAIM_NOT_BOUND = "ClaimNotBound"  # a PersistentVolumeClaim that pods mount has no volume yet
+    ROLLING_OUT = "RollingOut"  # pods of a new revision start
+    FAILED_CREATE = "FailedCreate"  # the API server refuses the pods of a Deployment
+    ROLLOUT_FAILED = (
+        "RolloutFailed"  # the new pods did not become ready within rollout.progressTimeout
+    )
+    TRYING_BACKEND = (
+        "TryingBackend"  # an Event: a rejected backend is tried again beside what serves
+    )
+    SERVING = "Serving"  # the current spec serves with all its pods, or at least one pod is ready
+    NOTHING_SERVES = "NothingServes"  # no pod is ready
+    SUSPENDED = "Suspended"  # the rollout is paused
+    REFRESHED = "Refreshed"  # an Event: the source was fetched again
+    EDIT_UNDONE = "EditUndone"  # an Event: somebody's edit of an object was undone
+    SCALED_TO_ZERO = "ScaledToZero"  # the spec asks for no pods
+    UNSUPPORTED_FIELD = (
+        "UnsupportedField"  # the spec has a field that this version does not support
+    )
+    INVALID_SPEC = "InvalidSpec"  # unreadable, or an engine's key is not that of its recipe
+    APPLY_FAILED = "ApplyFailed"  # the API server refuses an object
+    NO_ACCELERATOR_CLASS = "NoAcceleratorClass"  # the cluster has no AcceleratorClass
+    AMBIGUOUS_ACCELERATOR_CLASS = (
+        "AmbiguousAcceleratorClass"  # there are several classes and the model names none
+    )
+    UNKNOWN_ACCELERATOR_CLASS = (
+        "UnknownAcceleratorClass"  # the model names a class that does not exist
+    )
+    BACKEND_NOT_ALLOWED = (
+        "BackendNotAllowed"  # a class, its devices or the runtime images lack the backend
+    )
+    STORE_NOT_SHARED = "StoreNotShared"  # several nodes need a store that is ReadWriteMany
+    NOT_YET_VERIFIED = "NotYetVerified"  # nothing is known yet
+    BUILDING = "Building"  # an engine is built
+    LOOKING_UP = "LookingUp"  # an engine is looked for in the store
+    QUEUED = "Queued"  # a Job's pod has no node yet
+    BUILT = "Built"  # the engines are built
+    NO_ENGINE_NEEDED = "NoEngineNeeded"  # the backend runs no engines
+    VERIFYING = "Verifying"  # the sidecars have not finished their checks
+    SIDECAR_UNREACHABLE = "SidecarUnreachable"  # a sidecar has not answered for five minutes
+    GOLDEN_MATCHES = "GoldenMatches"  # all golden outputs are right
+    PROMISE_KEPT = "PromiseKept"  # nodes run where spec.fallback promises
+    PROMISE_BROKEN = "PromiseBroken"  # they do not, and no other reason is known
+    WITHIN_BUDGET = "WithinBudget"  # nodes run elsewhere, within the budget
+    NO_FALLBACK = "NoFallback"  # all nodes run on the chosen backend
+    NODES_FOUND = "NodesFound"  # nodes match the class
+    NO_MATCHING_NODE = "NoMatchingNode"  # no node matches the class
+    OVERLAPPING_CLASS = (
+        "OverlappingClass"  # another class requests the same resource on the same node
+    )
+    MIXED_DEVICES = "MixedDevices"  # the nodes of a class have different GPU products
+    FEATURE_MISSING = "FeatureMissing"  # a node lacks an instruction set of the class's cpuFeatures
 
 
 class WantedCondition(ApiModel):
-    """A condition as decided now, before it is compared with what was told before."""
+    """A condition as decided now, before it is compared with the one reported before."""
 
     type: Annotated[str, Field(max_length=316)]
     """What the condition is about, such as Ready or Stalled."""

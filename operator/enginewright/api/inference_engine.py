@@ -13,12 +13,11 @@ from enginewright.api.base import ApiModel, ObjectMeta
 from enginewright.api.conditions import Condition
 from enginewright.api.inference_model import Backend
 from enginewright.api.job_failure import JobFailure
-from enginewright.api.markers import ATOMIC, INT32, INT64, Rule, map_list, rules
+from enginewright.api.markers import ATOMIC, INT32, INT64, Rule, map_list, rules, short_name
 from enginewright.api.pods import JobTemplate, LocalObjectReference, Resources, Tolerations
 from enginewright.api.scalars import DnsLabel, Labels, Sha256
+from enginewright.contract.base import LIST_LENGTH, Digest, Text
 
-Text: TypeAlias = Annotated[str, Field(max_length=256)]
-Digest: TypeAlias = Annotated[str, Field(max_length=128)]
 Count: TypeAlias = Annotated[int, INT32]
 Size: TypeAlias = Annotated[int, INT64]
 
@@ -41,7 +40,7 @@ class EngineRecipeSpec(ApiModel):
     """What the devices of the class are: product and resource; empty: the class's selector names no product."""
 
     compute_capability: Text | None = None
-    """Compute capability that it is built for, such as 8.9; absent: that of the device at hand."""
+    """Compute capability that it is built for, such as 8.9; absent: that of the device it is built on."""
 
     ahead_of_time: bool = False
     """Whether it is built without a device."""
@@ -63,7 +62,7 @@ class EngineBuild(ApiModel):
     """Compute resources of every stage."""
 
     resource_name: Annotated[str, Field(max_length=253)] | None = None
-    """Extended resource of which the Job asks for one; absent: none."""
+    """Extended resource of which the Job requests one; absent: none."""
 
     node_selector: Labels = Field(default_factory=dict)
     """Labels of the nodes that it may run on; empty: any."""
@@ -72,7 +71,7 @@ class EngineBuild(ApiModel):
     """Taints that the Job tolerates."""
 
     runtime_class_name: Annotated[str, Field(max_length=253)] | None = None
-    """Runtime class of the pod, where devices ask for one."""
+    """RuntimeClass of the pod, where devices require one."""
 
     image_pull_secrets: Annotated[
         tuple[LocalObjectReference, ...], Field(max_length=16), ATOMIC
@@ -128,7 +127,7 @@ class InferenceEngineSpec(ApiModel):
 
 
 class EngineFacts(ApiModel):
-    """The engine, as the Job that made it told."""
+    """The engine, as the Job that built it reported."""
 
     sha256: Digest
     """Digest of the engine file."""
@@ -141,7 +140,7 @@ class EngineFacts(ApiModel):
 
     compute_capabilities: Annotated[
         tuple[Annotated[Text, Field(description="A compute capability, such as 8.9.")], ...],
-        Field(max_length=16),
+        Field(max_length=LIST_LENGTH),
         ATOMIC,
     ] = ()
     """Compute capabilities that it runs on."""
@@ -153,26 +152,26 @@ class EngineFacts(ApiModel):
     """How many of them are inside the engine."""
 
     compute_billionths_elsewhere: Count | None = None
-    """Billionths of the profiled computing time outside the engine; absent: not profiled."""
+    """Billionths of the profiled compute time outside the engine; absent: not profiled."""
 
     compute_permille_elsewhere: Count | None = None
     """Of engines built by earlier versions, in place of computeBillionthsElsewhere: thousandths, rounded up."""
 
     elsewhere: Annotated[
         tuple[Annotated[Text, Field(description="A node: name (OpType).")], ...],
-        Field(max_length=16),
+        Field(max_length=LIST_LENGTH),
         ATOMIC,
     ] = ()
     """The first nodes that are not in the engine."""
 
     workspace_bytes: Size | None = None
-    """Device memory that the build was given in the end."""
+    """Device memory limit of the build that succeeded."""
 
     p99_microseconds: Size | None = None
     """99th percentile of its latency on a device of the class; absent: built without one."""
 
     cached: bool = False
-    """Whether the store held it already, so that this InferenceEngine had nothing built."""
+    """Whether it was found in the store, so that no build was needed."""
 
 
 class EngineSummary(ApiModel):
@@ -192,7 +191,7 @@ class EngineSummary(ApiModel):
 
 
 class InferenceEngineStatus(ApiModel):
-    """What has become of it; written by the operator."""
+    """Observed state; written by the operator."""
 
     observed_generation: Size = 0
     """metadata.generation that this status is about; older: not yet reconciled."""
@@ -220,10 +219,10 @@ class InferenceEngineStatus(ApiModel):
 
     failed_builds: Annotated[
         tuple[Annotated[Digest, Field(description="A hash of spec.build.")], ...],
-        Field(max_length=16),
+        Field(max_length=LIST_LENGTH),
         ATOMIC,
     ] = ()
-    """Hashes of spec.build with which building failed for good, so that none is tried twice."""
+    """Hashes of spec.build with which the build failed permanently, so that none is retried."""
 
     engine: EngineFacts | None = None
     """The engine; absent: not there yet."""
@@ -236,15 +235,7 @@ class InferenceEngine(ApiModel):
     """A prepared model compiled for one class of accelerator."""
 
     model_config = ConfigDict(
-        json_schema_extra=rules(
-            Rule(
-                "size(self.metadata.name) <= 63"
-                " && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
-                "an engine is named in labels of its Jobs: write at most 63 lowercase letters,"
-                " digits and '-', beginning and ending with a letter or digit",
-                field_path=".metadata.name",
-            )
-        )
+        json_schema_extra=short_name("an engine is named in labels of its Jobs")
     )
 
     kind: ClassVar[str] = "InferenceEngine"
@@ -255,4 +246,4 @@ class InferenceEngine(ApiModel):
     """Which engine, and how it is built."""
 
     status: InferenceEngineStatus = InferenceEngineStatus()
-    """What has become of it; written by the operator."""
+    """Observed state; written by the operator."""

@@ -27,6 +27,7 @@ from enginewright.api.scalars import (
     Uri,
     between,
 )
+from enginewright.contract.base import TEXT_LENGTH
 from enginewright.contract.precisions import RUNS
 
 MAX_REPLICAS = 1000
@@ -42,7 +43,7 @@ ChannelNumbers: TypeAlias = Annotated[
     ATOMIC,
 ]
 Replicas: TypeAlias = Annotated[int, Field(ge=0, le=MAX_REPLICAS), INT32]
-TensorName: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
+TensorName: TypeAlias = Annotated[str, Field(min_length=1, max_length=TEXT_LENGTH)]
 
 
 class Backend(StrEnum):
@@ -83,13 +84,13 @@ Backends: TypeAlias = Annotated[
 
 
 class Source(ApiModel):
-    """Where the model lies and how it is reached."""
+    """Address of the model and credentials for it."""
 
     uri: Uri
-    """Address of the .onnx file, or of a folder or archive (.zip, .tar, .tar.gz) with one: https, http, s3, gs, az, hf, oci or pvc://CLAIM/PATH. External data files are looked for beside it. Credentials do not belong here."""
+    """Address of the .onnx file, or of a folder or archive (.zip, .tar, .tar.gz) with one: https, http, s3, gs, az, hf, oci or pvc://CLAIM/PATH. External data files must be in the same folder. Credentials do not belong here."""
 
     sha256: Sha256 | None = None
-    """Digest of the .onnx file, or of the archive, as `sha256sum` prints it. Absent: what lies there at first is served until a refresh is asked for; status.source has its digest."""
+    """Digest of the .onnx file, or of the archive, as `sha256sum` prints it. Absent: the content of the first fetch is served until a refresh is requested; status.source has its digest."""
 
     secret_ref: LocalObjectReference | None = None
     """Secret of this namespace with the credentials: token, or username and password, for https; HF_TOKEN for hf; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3; service-account.json for gs; AZURE_STORAGE_ACCOUNT_KEY for az; a docker-registry Secret for oci. Absent: the pod's own identity."""
@@ -102,7 +103,7 @@ class Source(ApiModel):
             "write 0s for never, or an interval of at least 1m",
         ),
     ] = "0s"
-    """How often all that lies at the model's addresses is fetched again, such as 24h: what has changed is prepared, proved and rolled out. 0s: only when the annotation enginewright.dev/refresh is given another value."""
+    """Interval at which the model's addresses are fetched again, such as 24h: changed content is prepared, verified and rolled out. 0s: only when the annotation enginewright.dev/refresh changes."""
 
 
 class Extension(ApiModel):
@@ -134,45 +135,45 @@ class Preprocessing(ApiModel):
     """Order of the channels: RGB, BGR or Gray."""
 
     scale: Number = "255"
-    """What every value is divided by, as a number in quotes."""
+    """Divisor of every value, as a number in quotes."""
 
     mean: ChannelNumbers = ()
-    """What is then taken off, one number in quotes a channel, or one for all; absent: 0."""
+    """Mean that is then subtracted, one number in quotes per channel, or one for all; absent: 0."""
 
     std: ChannelNumbers = ()
-    """What is then divided by, one number in quotes a channel, or one for all; absent: 1."""
+    """Standard deviation by which the result is divided, one number in quotes per channel, or one for all; absent: 1."""
 
 
 class Calibration(ApiModel):
-    """Data from which the ranges of quantised tensors are learnt."""
+    """Calibration data, from which the ranges of quantized tensors are computed."""
 
     uri: Uri
-    """Address of a .npz file with one array an input, samples along the first axis, or of a folder or archive of .npy files or images, one a sample."""
+    """Address of a .npz file with one array per input, samples along the first axis, or of a folder or archive of .npy files or images, one per sample."""
 
     secret_ref: LocalObjectReference | None = None
     """Secret of this namespace with the credentials for the address."""
 
     preprocessing: Preprocessing | None = None
-    """How images become samples; needed for images alone."""
+    """How images become samples; required for images, unused for arrays."""
 
     samples: Annotated[int, Field(ge=1, le=1_000_000), INT32] | None = None
-    """How many samples are used; absent: all."""
+    """Number of samples to use; absent: all."""
 
     method: Literal["MinMax", "Entropy", "Percentile"] = "MinMax"
-    """How a range is taken from what was seen: MinMax, Entropy or Percentile."""
+    """Calibration method, by which ranges are computed: MinMax, Entropy or Percentile."""
 
 
 class Quantization(ApiModel):
-    """How the model is quantised, with precision INT8 or FP8, or where that is found to pay."""
+    """How the model is quantized, with precision INT8 or FP8, or where the automatic choice finds that faster."""
 
     calibration: Calibration | None = None
-    """Data from which the ranges of quantised tensors are learnt. Absent: ranges are taken from every request as it comes, which only backend cpu does."""
+    """Calibration data, from which the ranges of quantized tensors are computed. Absent: dynamic quantization, with ranges computed from every request, which only backend cpu supports."""
 
     per_channel: bool = True
-    """Whether weights get a scale for each output channel instead of one for the whole tensor."""
+    """Whether weights are quantized per channel instead of per tensor."""
 
     max_excluded_share: Percent = "25%"
-    """Share of the nodes that may stay as they are to keep the outputs right, such as "25%"."""
+    """Share of the nodes that may be excluded from quantization to keep the outputs within tolerance, such as "25%"."""
 
 
 class ValueRange(ApiModel):
@@ -244,10 +245,10 @@ class ShapeProfile(ApiModel):
     """Smallest size of every dimension, such as [1, 3, 224, 224]; 0 where it may be empty, as the past of a decoder; [] for a scalar."""
 
     opt: Shape
-    """Most usual size of every dimension, for which engines are tuned, such as [8, 3, 224, 224]."""
+    """Most frequent size of every dimension, for which engines are optimized, such as [8, 3, 224, 224]."""
 
     max: Shape
-    """Largest size of every dimension, such as [32, 3, 224, 224]. Larger requests are refused."""
+    """Largest size of every dimension, such as [32, 3, 224, 224]. Larger requests are rejected."""
 
     range: ValueRange | None = None
     """Range of the values that golden inputs are drawn from; absent: 0 to 1, and 0 to 9 for integers."""
@@ -277,23 +278,23 @@ class OutputTolerance(ApiModel):
 
 
 class Parity(ApiModel):
-    """How closely what serves must agree with the source model."""
+    """Tolerances within which the served outputs must agree with those of the source model."""
 
     samples: Samples | None = None
-    """Golden inputs of your own. Absent: inputs drawn at random, the same ones every time."""
+    """Golden inputs of your own. Absent: random inputs from a fixed seed."""
 
     rtol: Tolerance | None = None
-    """Relative tolerance, as a number in quotes, such as "0.01". Where it or atol is given, every value must be within them; absent: nearly all values within what suits their type."""
+    """Relative tolerance, as a number in quotes, such as "0.01". Where it or atol is given, every value must be within them; absent: nearly all values must be within the default tolerances of their type."""
 
     atol: Tolerance | None = None
     """Absolute tolerance, as a number in quotes, such as "0.001"; see rtol."""
 
     outputs: Annotated[tuple[OutputTolerance, ...], Field(max_length=64), map_list("name")] = ()
-    """Tolerances for single outputs, which take the place of rtol and atol."""
+    """Tolerances for single outputs, which override rtol and atol."""
 
 
 class Accelerator(ApiModel):
-    """One class of accelerator that is to serve the model."""
+    """One class of accelerator on which the model is served."""
 
     class_name: Annotated[DnsLabel, Field(alias="class")]
     """Name of an AcceleratorClass; `kubectl get acceleratorclasses` lists them."""
@@ -306,10 +307,10 @@ class Build(ApiModel):
     """How the Jobs run that prepare the model and build its engines."""
 
     workspace: Quantity | None = None
-    """Device memory that a TensorRT build may use, such as 4Gi; absent: all that the builder may take. A build that runs out is tried again with less."""
+    """Device memory that a TensorRT build may use, such as 4Gi; absent: all that the builder may use. A build that runs out of memory is retried with less."""
 
     timeout: Annotated[Duration, between("a timeout", "1m", "168h")] = "1h"
-    """How long the pod of one Job may run on a node, such as 1h, from 1m to 168h; then the model is refused with reason Timeout."""
+    """How long the pod of one Job may run on a node, such as 1h, from 1m to 168h; then it fails with reason Timeout."""
 
     resources: Resources = Resources()
     """Compute resources of every stage of the Jobs."""
@@ -318,13 +319,13 @@ class Build(ApiModel):
     """Where the Jobs run and what is added to them. Changing it rebuilds nothing; a Job of which no pod has run yet is replaced."""
 
     interim: Annotated[
-        Literal["None", "CUDA", "CPU"] | None, NotYet(accepts="None", told="None")
+        Literal["None", "CUDA", "CPU"] | None, NotYet(accepts="None", accepted="None")
     ] = None
     """What serves while an engine is built: None, CUDA or CPU."""
 
 
 class Fallback(ApiModel):
-    """What happens when nodes run elsewhere than on the chosen backend."""
+    """What happens when nodes fall back from the chosen backend."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -343,10 +344,10 @@ class Fallback(ApiModel):
     """Forbid: no fallback. Budget: up to the shares. Allow: serves, also on the next backend of spec.backends, and FallbackActive reports it."""
 
     max_compute_share: Percent | None = None
-    """Share of the computing time that may run elsewhere, such as "2%"."""
+    """Share of the compute time that may fall back, such as "2%"."""
 
     max_node_share: Percent | None = None
-    """Share of the nodes that may run elsewhere, such as "5%"."""
+    """Share of the nodes that may fall back, such as "5%"."""
 
 
 class Canary(ApiModel):
@@ -379,7 +380,7 @@ class Rollout(ApiModel):
     """How a new revision takes over."""
 
     strategy: Literal["Surge", "Recreate"] = "Surge"
-    """Surge: the new pods first, then the old ones go. Recreate: the other way round, with downtime, for when no device is spare. Changing it restarts no pods."""
+    """Surge: new pods start before old ones stop. Recreate: old pods stop first, with downtime, where no device is spare. Changing it restarts no pods."""
 
     canary: Annotated[Canary | None, NotYet()] = None
     """A few pods with the new revision, tried before it takes over."""
@@ -394,11 +395,11 @@ class Rollout(ApiModel):
     """How long a rollout may go without a new pod that is available before it counts as failed, such as 10m; absent: 10m, or serving.startupTimeout where that is longer."""
 
     paused: bool = False
-    """Holds what serves as it is: changes of the spec are prepared, not rolled out."""
+    """Pauses rollouts: changes of the spec are prepared, not rolled out."""
 
 
 class Batching(ApiModel):
-    """How requests are put together into batches."""
+    """How requests are combined into batches."""
 
     max_size: Annotated[int, Field(ge=1, le=4096), INT32] | None = None
     """How many requests one batch holds at most."""
@@ -444,7 +445,7 @@ class Autoscaling(ApiModel):
 
 
 class Sidecar(ApiModel):
-    """The container beside the server that keeps proving it."""
+    """The sidecar container, which keeps verifying the server."""
 
     resources: Resources = Resources()
     """Its compute resources; absent: 10m CPU, a memory limit of 256Mi or more for large golden outputs, no CPU limit. A change is a new revision."""
@@ -457,10 +458,10 @@ class Serving(ApiModel):
     """How the pods serve."""
 
     batching: Annotated[Batching | None, NotYet()] = None
-    """How requests are put together into batches."""
+    """How requests are combined into batches."""
 
     max_queue: Annotated[int, Field(ge=1, le=65536), INT32] = 256
-    """How many requests wait in one pod at most; one more is answered with 503 and Retry-After."""
+    """Maximum number of queued requests per pod; further ones get 503 with Retry-After."""
 
     autoscaling: Annotated[Autoscaling | None, NotYet()] = None
     """How the number of pods follows the load."""
@@ -471,14 +472,14 @@ class Serving(ApiModel):
     termination_grace_period: Annotated[
         Duration | None, between("a terminationGracePeriod", "20s", "1h")
     ] = None
-    """How long a pod may take to end, such as 5m, from 20s to 1h: requests in progress are cut off 15s before; absent: 40s."""
+    """How long a pod may take to end, such as 5m, from 20s to 1h: requests in progress are aborted 15s before; absent: 40s."""
 
     sidecar: Sidecar = Sidecar()
-    """What the sidecar of every pod gets."""
+    """Settings of the sidecar of every pod."""
 
 
 class InferenceModelSpec(ApiModel):
-    """What is to be served, and how."""
+    """The model to serve, and how."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -516,7 +517,7 @@ class InferenceModelSpec(ApiModel):
     )
 
     source: Source
-    """Where the model lies and how it is reached."""
+    """Address of the model and credentials for it."""
 
     extensions: Annotated[tuple[Extension, ...], Field(max_length=16), ATOMIC] = ()
     """Libraries with operators that the model needs and ONNX Runtime does not have."""
@@ -525,19 +526,19 @@ class InferenceModelSpec(ApiModel):
     """Opset of ai.onnx to which the model is converted; absent: converted only if the runtime needs it."""
 
     precision: Precision | None = None
-    """Precision that serves: FP32, FP16, BF16, FP8 or INT8. Absent: the fastest measured one that keeps the outputs right, else the model's own."""
+    """Precision that serves: FP32, FP16, BF16, FP8 or INT8. Absent: the fastest measured one that keeps the outputs within tolerance, else the model's own."""
 
     quantization: Quantization | None = None
-    """How the model is quantised, with precision INT8 or FP8, or where that is found to pay."""
+    """How the model is quantized, with precision INT8 or FP8, or where the automatic choice finds that faster."""
 
     shapes: Annotated[tuple[ShapeProfile, ...], Field(max_length=64), map_list("input")] = ()
-    """Sizes of the dynamic inputs, which are then limits of what is served. Absent: every size is served; engines take batch 1 to 32, tuned for 8, less where those cost too much, and need an input with any other dynamic dimension named here."""
+    """Shape profiles of the dynamic inputs, which then limit what is served. Absent: every size is served; engines take batch 1 to 32, optimized for 8, less where those cost too much, and need an input with any other dynamic dimension named here."""
 
     parity: Parity = Parity()
-    """How closely what serves must agree with the source model."""
+    """Tolerances within which the served outputs must agree with those of the source model."""
 
     backends: Backends | None = None
-    """Candidates in order of preference: tensorrt, tensorrt-rtx, cuda, openvino, cpu; absent: what the accelerator class allows. The first one serves or the model is refused; with fallback.policy Allow the next one is tried. cpu is never implied."""
+    """Candidates in order of preference: tensorrt, tensorrt-rtx, cuda, openvino, cpu; absent: what the accelerator class allows. The first one serves or the model is rejected; with fallback.policy Allow the next one is tried. cpu is never implied."""
 
     replicas: Replicas = 1
     """How many pods serve on all classes of accelerator that have no count of their own: they share it evenly, each has one at least. 0: none; what was prepared is kept."""
@@ -549,7 +550,7 @@ class InferenceModelSpec(ApiModel):
     """How the Jobs run that prepare the model and build its engines."""
 
     fallback: Fallback = Fallback()
-    """What happens when nodes run elsewhere than on the chosen backend; absent: policy Forbid."""
+    """What happens when nodes fall back from the chosen backend; absent: policy Forbid."""
 
     rollout: Rollout = Rollout()
     """How a new revision takes over."""
@@ -558,11 +559,11 @@ class InferenceModelSpec(ApiModel):
     """How the pods serve."""
 
     pod_template: PodTemplate = PodTemplate()
-    """What is added to the pods that serve the model: resources, placement, accounts, labels."""
+    """Fields added to the pods that serve the model: resources, placement, accounts, labels."""
 
 
 class InferenceModel(ApiModel):
-    """An ONNX model that is validated, prepared, proven and served."""
+    """An ONNX model that is validated, prepared, verified and served."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -581,7 +582,7 @@ class InferenceModel(ApiModel):
 
     metadata: ObjectMeta
     spec: InferenceModelSpec
-    """What is to be served, and how."""
+    """The model to serve, and how."""
 
     status: InferenceModelStatus = InferenceModelStatus()
-    """What has been made of it; written by the operator."""
+    """Observed state; written by the operator."""

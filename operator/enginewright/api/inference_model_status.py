@@ -1,4 +1,4 @@
-"""What the operator tells about an InferenceModel.
+"""What the operator reports about an InferenceModel.
 
 What serves now and what is being brought up are separate, so that a failed update never hides that
 the old revision serves on. Nothing here changes by itself: live figures are metrics.
@@ -13,14 +13,13 @@ from enginewright.api.base import ApiModel
 from enginewright.api.conditions import Condition
 from enginewright.api.job_failure import JobFailure
 from enginewright.api.markers import ATOMIC, INT32, INT64, map_list
+from enginewright.contract.base import Digest, Text
 
-Text: TypeAlias = Annotated[str, Field(max_length=256)]
-Digest: TypeAlias = Annotated[str, Field(max_length=128)]
 Count: TypeAlias = Annotated[int, INT32]
 
 
 class Preparation(ApiModel):
-    """What is being brought up."""
+    """The preparation in progress."""
 
     inputs_hash: Digest
     """Hash of everything in the spec and of the runtime image that decides how the model is prepared."""
@@ -66,17 +65,17 @@ class Prepared(ApiModel):
     """Precision that the model was given; absent: its own."""
 
     changes: Text | None = None
-    """What was done to the source model, in short; absent: nothing."""
+    """Summary of the changes to the source model; absent: none."""
 
     golden_output_bytes: Annotated[int, INT64] | None = None
     """Size in bytes of the outputs of the largest golden sample, which the sidecar holds; absent: not known."""
 
 
 class Pin(ApiModel):
-    """What an address stands for."""
+    """The content that an address is pinned to."""
 
     name: Annotated[str, Field(max_length=63)]
-    """What lies there: model, samples or calibration."""
+    """What the address holds: model, samples or calibration."""
 
     uri: Annotated[str, Field(max_length=4096)]
     """The address."""
@@ -89,23 +88,23 @@ class Pin(ApiModel):
 
 
 class FetchedSource(ApiModel):
-    """What the addresses of one spec stand for."""
+    """The content that the addresses of one spec are pinned to."""
 
     pins: Annotated[tuple[Pin, ...], Field(max_length=8), map_list("name")] = ()
-    """What the addresses of the spec stand for."""
+    """The content that the addresses of the spec are pinned to."""
 
     refresh: Text = ""
     """Refresh that fetched it; empty: it was the first fetch."""
 
 
 class SourceState(FetchedSource):
-    """What was fetched from where. It is what is prepared, until a refresh is asked for."""
+    """What was fetched from where. The same content is prepared until a refresh is requested."""
 
     refreshes: Count = 0
     """How many refreshes have ended."""
 
     earlier: Annotated[tuple[FetchedSource, ...], Field(max_length=8), ATOMIC] = ()
-    """What other addresses stood for that the spec had before, the last ones first."""
+    """The same of the spec's previous addresses, the latest first."""
 
     requested: Text = ""
     """Last value of the annotation enginewright.dev/refresh that was acted on."""
@@ -114,10 +113,10 @@ class SourceState(FetchedSource):
     """When the addresses were last checked."""
 
     refreshing: Preparation | None = None
-    """The refresh that is under way, beside what serves; absent: none."""
+    """The refresh in progress, in the background; absent: none."""
 
     failure: JobFailure | None = None
-    """Why the last refresh failed; what was fetched before it is kept. Absent: it did not."""
+    """Why the last refresh failed; the previously fetched content is kept. Absent: it did not."""
 
 
 class RejectedBackend(ApiModel):
@@ -126,14 +125,29 @@ class RejectedBackend(ApiModel):
     backend: Text
     """Backend that was tried."""
 
-    inputs_hash: Digest
-    """Hash of what it was tried with: it is tried again when that changes."""
+    inputs_hash: Digest = ""
+    """Hash of what it was tried with: it is a candidate again when that changes. Empty: it is one since a trial succeeded."""
 
     reason: Annotated[str, Field(max_length=1024)]
     """Why it does not serve, as one word for programs, such as DriverMissing."""
 
     message: Annotated[str, Field(max_length=32768)] = ""
     """Why, as a sentence for people."""
+
+    revision: Text = ""
+    """Short hash of the revision whose pods failed; empty: it failed before it had any."""
+
+    failures: Count = 0
+    """How many times in a row its pods failed, trials included; 0: trying again on nodes would change nothing."""
+
+    retry_at: datetime | None = None
+    """When it is tried again, in pods of its own beside what serves, or earlier when a node joins; absent: when its inputs change."""
+
+    tried_since: datetime | None = None
+    """When the trial that is under way began; absent: none is."""
+
+    prepared: Prepared | None = None
+    """A prepared model that is in the store for this backend or, while it is a candidate again, for the one that serves; absent: none."""
 
 
 class EngineReference(ApiModel):
@@ -146,13 +160,13 @@ class EngineReference(ApiModel):
     """Name of the InferenceEngine: `kubectl describe ieng NAME`."""
 
     freed_at: datetime | None = None
-    """When the class's pods gave way to the build, which needs their device; rollout.strategy Recreate allows it."""
+    """When the class's pods yielded their device to the build, as rollout.strategy Recreate allows."""
 
     freed_for: Annotated[int, INT32] = 0
-    """Attempt of the build to which they gave way."""
+    """Attempt of the build to which they yielded."""
 
     returned: bool = False
-    """Whether they have come back: they give way to a pod of the build once."""
+    """Whether they have come back: they yield to each attempt once."""
 
 
 class ServingClass(ApiModel):
@@ -186,28 +200,31 @@ class ServingState(ApiModel):
     backend: Text
     """Backend that serves; of the first class, where classes differ."""
 
+    unproven: bool = False
+    """Whether it was rolled out at 0 replicas and has had no pods since: nothing shows that it serves."""
+
     classes: Annotated[tuple[ServingClass, ...], Field(max_length=16), map_list("class")] = ()
     """The classes of accelerator that serve."""
 
 
 class AppliedState(ApiModel):
-    """What the Deployments are to carry, whether or not they do yet."""
+    """The revision that the Deployments are to run, whether or not they do yet."""
 
     revision: Text
     """Short hash of the revision."""
 
     spec_hash: Digest = ""
-    """Hash of the spec that asked for it, counts left aside; empty: it was kept while that cannot be had."""
+    """Hash of the spec that requested it, replica counts excluded; empty: it is kept because the requested one is not available."""
 
 
-class Summary(ApiModel):
+class ModelSummary(ApiModel):
     """One-string fields for `kubectl get`, which cannot compute them."""
 
     backend: Text = ""
     """Backends that serve, such as openvino."""
 
     placement: Text = ""
-    """Share of the computing that runs on the chosen backend, such as "97% TensorRT"."""
+    """Share of the compute time that runs on the chosen backend, such as "97% TensorRT"."""
 
     classes: Text = ""
     """Ready and wanted pods of each class, such as "a100-80gb 2/2, l4 3/4"."""
@@ -220,7 +237,7 @@ class Summary(ApiModel):
 
 
 class InferenceModelStatus(ApiModel):
-    """What has been made of it; written by the operator."""
+    """Observed state; written by the operator."""
 
     observed_generation: Annotated[int, INT64] = 0
     """metadata.generation that this status is about; older: not yet reconciled."""
@@ -241,7 +258,7 @@ class InferenceModelStatus(ApiModel):
     """Statements about the resource: Ready, Reconciling, Stalled, Available and more."""
 
     preparation: Preparation | None = None
-    """What is being brought up; absent: nothing."""
+    """The preparation in progress; absent: none."""
 
     prepared: Prepared | None = None
     """The prepared model for the current spec; absent: not there yet."""
@@ -255,7 +272,7 @@ class InferenceModelStatus(ApiModel):
     rejected_backends: Annotated[
         tuple[RejectedBackend, ...], Field(max_length=5), map_list("backend")
     ] = ()
-    """Candidates that were tried and do not serve, with policy Allow: after failures on two nodes, or three of one pod. They are tried again when the spec, the image or the class changes."""
+    """Candidates that were tried and do not serve, with policy Allow: after failures on two nodes, or three of one pod. They are tried again when the spec, the image or the class changes and, where nodes were at fault, when a node joins and after 1 h, 2 h and so on up to 24 h."""
 
     serving: ServingState | None = None
     """What serves now; absent: nothing."""
@@ -263,5 +280,5 @@ class InferenceModelStatus(ApiModel):
     applied: AppliedState | None = None
     """What is rolling out or has been; absent: nothing yet."""
 
-    summary: Summary = Summary()
+    summary: ModelSummary = ModelSummary()
     """One-string fields for `kubectl get`."""

@@ -7,12 +7,14 @@ from pydantic import Field
 
 from enginewright.api.base import ApiModel
 from enginewright.api.markers import INT32
+from enginewright.contract.base import Text
+from enginewright.contract.report import render
 
 
 class JobFailure(ApiModel):
-    """Why a Job failed, remembered after it is gone, so that no Job repeats what cannot succeed."""
+    """Why a Job failed, remembered after it is deleted, so that no Job repeats what cannot succeed."""
 
-    stage: Annotated[str, Field(max_length=256)] = ""
+    stage: Text = ""
     """Stage that failed; empty when the Job failed before one began."""
 
     reason: Annotated[str, Field(max_length=1024)]
@@ -21,6 +23,9 @@ class JobFailure(ApiModel):
     message: Annotated[str, Field(max_length=32768)] = ""
     """Why, as a sentence for people."""
 
+    remedy: Annotated[str, Field(max_length=32768)] = ""
+    """What to do about it, for people."""
+
     time: datetime | None = None
     """When it failed."""
 
@@ -28,4 +33,9 @@ class JobFailure(ApiModel):
     """How many Jobs have failed for these inputs."""
 
     lasting: bool = False
-    """Whether the same inputs would fail again, so that they are not tried again."""
+    """Whether the same inputs would fail again, so that they are not retried."""
+
+    @property
+    def sentence(self) -> str:
+        """Return why and what to do about it, as conditions say it."""
+        return render(self.message, self.remedy)

@@ -30,7 +30,7 @@ class Rule:
     message: str
     message_expression: str | None = None  # CEL that gives a better message; `message` if it fails
     field_path: str | None = None  # where the error is shown, below the rule's own place
-    reason: str | None = None  # FieldValueInvalid unless told
+    reason: str | None = None  # None: FieldValueInvalid
 
     def keyword(self) -> dict[str, str]:
         """Return one entry of `x-kubernetes-validations`."""
@@ -54,6 +54,19 @@ class Rule:
 def rules(*entries: Rule) -> dict[str, Any]:
     """Return `json_schema_extra` for rules about a whole object."""
     return {RULES_KEYWORD: [entry.keyword() for entry in entries]}
+
+
+def short_name(why: str) -> dict[str, Any]:
+    """Return `json_schema_extra` for objects whose name is part of labels or of other names."""
+    return rules(
+        Rule(
+            "size(self.metadata.name) <= 63"
+            " && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
+            f"{why}: write at most 63 lowercase letters, digits and '-', beginning and ending with"
+            " a letter or digit",
+            field_path=".metadata.name",
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -85,7 +98,7 @@ INT64 = _Keywords((("format", "int64"),))
 
 
 def map_list(*keys: str) -> _Keywords:
-    """Mark a list whose entries are told apart by `keys`: no duplicates, merged by key."""
+    """Mark a list whose entries are distinguished by `keys`: no duplicates, merged by key."""
     return _Keywords(((LIST_TYPE_KEYWORD, "map"), (LIST_KEYS_KEYWORD, list(keys))))
 
 
@@ -93,22 +106,24 @@ def map_list(*keys: str) -> _Keywords:
 class NotYet:
     """A field that this version refuses when it is set, openly, instead of ignoring it.
 
-    Such a field has no default, so that a user's value can be told from none. Values that fully
-    match the regular expression `accepts` pass; `told` says in words which ones those are.
+    Such a field has no default, so that a user's value can be distinguished from none. Values that fully
+    match the regular expression `accepts` pass; `accepted` names them in messages.
     """
 
     accepts: str | None = None
-    told: str | None = None
+    accepted: str | None = None
 
     def __get_pydantic_json_schema__(
         self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         """Refuse the field, and leave a sentence for its description."""
-        sentence = f"This version takes only {self.told}." if self.told else NOT_YET_SENTENCE
-        remedy = f"write {self.told} or remove it" if self.told else "remove it"
+        sentence = (
+            f"This version takes only {self.accepted}." if self.accepted else NOT_YET_SENTENCE
+        )
+        remedy = f"write {self.accepted} or remove it" if self.accepted else "remove it"
         refusal = Rule(
             f"self.matches('^({self.accepts})$')" if self.accepts else "false",
-            f"this version does not act on it: {remedy}",
+            f"not supported by this version: {remedy}",
         )
         schema = handler(core_schema)
         rules_ = [*schema.get(RULES_KEYWORD, ()), refusal.keyword()]

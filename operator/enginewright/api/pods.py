@@ -61,7 +61,7 @@ class Resources(ApiModel):
     )
 
     requests: Quantities = Field(default_factory=dict)
-    """What the scheduler sets aside, by resource, such as cpu: "2" or memory: 4Gi."""
+    """What the scheduler reserves, by resource, such as cpu: "2" or memory: 4Gi."""
 
     limits: Quantities = Field(default_factory=dict)
     """What may be used at most, by resource, such as memory: 8Gi."""
@@ -109,7 +109,7 @@ _PullSecrets: TypeAlias = Annotated[tuple[LocalObjectReference, ...], Field(max_
 
 
 class SecurityContext(ApiModel):
-    """Under which identity processes run. They are never root, whatever stands here."""
+    """Identity of the processes. They never run as root."""
 
     run_as_user: Annotated[int, Field(ge=1), INT64] | None = None
     """Number of the user; absent: 65532, or what the cluster assigns where the chart has openshift: true."""
@@ -128,7 +128,7 @@ class SecurityContext(ApiModel):
 
 
 class PodSecurityContext(SecurityContext):
-    """Under which identity the processes of a pod run and its volumes are."""
+    """Identity of a pod's processes and group of its volumes."""
 
     fs_group: Annotated[int, Field(ge=1), INT64] | None = None
     """Number of the group that volumes belong to; absent: as the group."""
@@ -145,7 +145,7 @@ class PodSecurityContext(SecurityContext):
 
 
 class ContainerSecurityContext(SecurityContext):
-    """What is different for the containers of a pod; nothing here gives them privileges."""
+    """Overrides for the containers of a pod; none of them grants privileges."""
 
     read_only_root_filesystem: bool | None = None
     """Whether the image's own files are read-only; absent: they are."""
@@ -190,7 +190,7 @@ Environment: TypeAlias = Annotated[
 
 
 class TopologySpread(ApiModel):
-    """How pods spread over a part of the cluster; which pods are counted is the operator's to say."""
+    """How pods spread over topology domains; the operator sets which pods are counted."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -202,16 +202,16 @@ class TopologySpread(ApiModel):
     )
 
     max_skew: Annotated[int, Field(ge=1), INT32] = 1
-    """By how many pods two parts may differ."""
+    """By how many pods two topology domains may differ."""
 
     topology_key: Annotated[str, Field(min_length=1, max_length=316)]
-    """Label of nodes whose values are the parts, such as topology.kubernetes.io/zone."""
+    """Node label whose values are the topology domains, such as topology.kubernetes.io/zone."""
 
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"]
-    """What becomes of a pod for which no node is right: DoNotSchedule or ScheduleAnyway."""
+    """What happens to a pod that no node satisfies: DoNotSchedule or ScheduleAnyway."""
 
     min_domains: Annotated[int, Field(ge=1), INT32] | None = None
-    """How many parts there are at least, also where fewer have nodes."""
+    """Minimum number of topology domains, also where fewer have nodes."""
 
     node_affinity_policy: Literal["Honor", "Ignore"] | None = None
     """Whether nodes count that the pod's selector and affinity leave out: Honor (when absent: they do not) or Ignore."""
@@ -295,7 +295,7 @@ class VolumeMount(ApiModel):
 
 
 class JobTemplate(ApiModel):
-    """Where the Jobs run and what is added to them; it decides nothing of what they make."""
+    """Where the Jobs run and what is added to them; it does not affect what they produce."""
 
     labels: Annotated[Labels, _OURS] = Field(default_factory=dict)
     """Labels added to the Jobs and their pods, such as kueue.x-k8s.io/queue-name; Kueue's stand on the Jobs alone."""
@@ -304,7 +304,7 @@ class JobTemplate(ApiModel):
     """Annotations added to the Jobs and their pods."""
 
     node_selector: Labels = Field(default_factory=dict)
-    """Labels that a node must have, besides those that the accelerator class asks for where a Job needs its nodes."""
+    """Labels that a node must have, besides those that the accelerator class requires where a Job needs its nodes."""
 
     tolerations: Tolerations = ()
     """Taints that the pods tolerate, besides those of the accelerator class where a Job needs its nodes."""
@@ -329,7 +329,7 @@ ANYWHERE: Final = JobTemplate()
 
 
 class PodTemplate(ApiModel):
-    """What is added to the pods that serve the model."""
+    """Fields added to the pods that serve the model."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -352,7 +352,7 @@ class PodTemplate(ApiModel):
     """Compute resources of the serving container; absent: requests of 250m CPU and 256Mi. One device of the class is added."""
 
     node_selector: Labels = Field(default_factory=dict)
-    """Labels that a node must have, besides those that the accelerator class asks for."""
+    """Labels that a node must have, besides those that the accelerator class requires."""
 
     tolerations: Tolerations = ()
     """Taints that the pods tolerate, besides those of the accelerator class."""
@@ -388,10 +388,10 @@ class PodTemplate(ApiModel):
     volume_mounts: Annotated[
         tuple[VolumeMount, ...], Field(max_length=16), map_list("mountPath")
     ] = ()
-    """Where the serving container mounts them. Below /artifact, /store, /podinfo, /dev, /proc, /sys and folders of the image they are refused."""
+    """Where the serving container mounts them. Below /artifact, /store, /podinfo, /dev, /proc, /sys and folders of the image they are rejected."""
 
     security_context: PodSecurityContext = PodSecurityContext()
     """Under which identity the pods run."""
 
     container_security_context: ContainerSecurityContext = ContainerSecurityContext()
-    """What is different for the containers of the pods."""
+    """Overrides for the containers of the pods."""

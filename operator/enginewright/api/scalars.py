@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Annotated, Final, TypeAlias
 
 from pydantic import Field
@@ -72,11 +72,12 @@ Quantity: TypeAlias = Annotated[
     ),
 ]
 
+_EXACT: Final = Context(prec=400)  # digits; more than a field of Kubernetes has
 _SUFFIXES: Final = {
+    "": Decimal(1),
+    **{letter: Decimal(1000) ** -(i + 1) for i, letter in enumerate("mun")},
     **{letter: Decimal(1000) ** (i + 1) for i, letter in enumerate("kMGTPE")},
     **{f"{letter}i": Decimal(1024) ** (i + 1) for i, letter in enumerate("KMGTPE")},
-    "m": Decimal("0.001"),
-    "": Decimal(1),
 }
 
 
@@ -85,15 +86,24 @@ def share(percent: str | None) -> float | None:
     return None if percent is None else float(percent.removesuffix("%")) / 100
 
 
-def quantity(value: int | str) -> int:
-    """Return a Kubernetes quantity in whole units, rounded up; ValueError when it is none.
+def exact_quantity(value: int | str) -> Decimal:
+    """Return what a Kubernetes quantity stands for; ValueError when it is none.
 
-    Source: k8s.io/apimachinery, pkg/api/resource.
+    Source: k8s.io/apimachinery, pkg/api/resource: digits, then an exponent or a suffix.
     """
-    found = re.fullmatch(r"([+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)([a-zA-Z]*)", str(value))
-    if not found or found.group(2) not in _SUFFIXES:
-        raise ValueError(f"{value!r} is no quantity")
-    return math.ceil(Decimal(found.group(1)) * _SUFFIXES[found.group(2)])
+    found = re.fullmatch(r"([-+]?[0-9.]+)(?:([eE][-+]?[0-9]+)|([a-zA-Z]*))", str(value))
+    try:
+        if found and (found[3] or "") in _SUFFIXES:
+            number = Decimal(found[1] + (found[2] or ""))
+            return _EXACT.multiply(number, _SUFFIXES[found[3]]) if found[3] else number
+    except ArithmeticError:  # no number, or one beyond all that exists
+        pass
+    raise ValueError(f"{value!r} is not a quantity")
+
+
+def quantity(value: int | str) -> int:
+    """Return a Kubernetes quantity in whole units, rounded up; ValueError when it is none."""
+    return math.ceil(exact_quantity(value))
 
 
 Sha256: TypeAlias = Annotated[

@@ -20,7 +20,7 @@ def billionths(share: float) -> int:
 def excess(
     promise: Promise, nodes_total: int, nodes_elsewhere: int, compute: int | None
 ) -> str | None:
-    """Return what would have been allowed, in words that follow a message; None: the promise is kept.
+    """Return what would have been allowed, as text that follow a message; None: the promise is kept.
 
     Args:
         promise: to the model's owner.
@@ -38,19 +38,20 @@ def excess(
     exceeded = []
     limit = promise.max_node_share
     if limit is not None and nodes_elsewhere * _WHOLE > billionths(limit) * nodes_total:
-        exceeded.append(f"{_percent(limit)} of the nodes")
+        exceeded.append(f"{percent(limit)} of the nodes")
     limit = promise.max_compute_share
     if limit is not None and compute is None:
         exceeded.append(
-            f"{_percent(limit)} of the time, which is not proven, as not all of them were profiled"
+            f"{percent(limit)} of the time, which is not proven, as not all of them were profiled"
         )
     elif limit is not None and compute is not None and compute > billionths(limit):
-        exceeded.append(f"{_percent(limit)} of the time")
+        exceeded.append(f"{percent(limit)} of the time")
     if exceeded:
         return f"; allowed are {' and '.join(exceeded)}"
     none_given = promise.max_node_share is None and promise.max_compute_share is None
     return "; the budget names no share" if none_given else None
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """Return a share with three significant digits."""
     return f"{share * 100:.3g}%"

@@ -8,8 +8,8 @@ other helps: first the image, then the node, then the device, then the model. Pu
 from collections.abc import Iterable
 from typing import Final
 
-from enginewright.contract.base import Message
 from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding
 
 _ORDER: Final = (
     Reason.VERSION_MISMATCH,  # two ONNX Runtimes in one folder: which providers exist is chance
@@ -29,25 +29,18 @@ _ORDER: Final = (
 _RANKS: Final = {reason: rank for rank, reason in enumerate(_ORDER)}
 
 
-class Cause(Message):
-    """Why a model does not run where it was promised to."""
-
-    reason: Reason
-    message: str  # without the remedy
-
-
-def first(causes: Iterable[Cause]) -> Cause | None:
-    """Return the cause to be named, whose message lists the others; None where there is none."""
+def first(causes: Iterable[Finding]) -> Finding | None:
+    """Return the cause to be named, whose `cause` lists the others; None where there is none."""
     ranked = sorted(causes, key=lambda each: rank(each.reason))
     if not ranked:
         return None
     chosen, *others = ranked
-    message = chosen.message
+    text = chosen.cause
     for each in others:
-        listed = f"; and {each.reason}: {each.message}"
-        if each.reason is not chosen.reason and listed not in message:
-            message += listed
-    return Cause(reason=chosen.reason, message=message)
+        # the server lists what it found; the sidecar and the operator ask again
+        if each.reason is not chosen.reason and f"; and {each.reason}: " not in text:
+            text += f"; and {each.reason}: {each.cause}"
+    return chosen.model_copy(update={"cause": text})
 
 
 def rank(reason: Reason | None) -> int:

@@ -67,9 +67,8 @@ class Provider:
     """What ONNX Runtime's provider of a backend serves."""
 
     title: str  # in messages
-    capabilities: Capabilities | None = (
-        None  # of devices; None: of all for which there is an engine
-    )
+    # of devices; None: of all for which there is an engine
+    capabilities: Capabilities | None = None
     loads_parts: bool = True  # engines beside other nodes, and several of them
     types: frozenset[str] | None = None  # of a model's inputs and outputs, numpy names; None: any
 

@@ -65,24 +65,46 @@ class Execution(Message):
     """The answer."""
 
     model: str
+    """Name of the InferenceModel."""
     revision: str
+    """That the pod serves."""
     backend: str
-    provider: str  # that the backend stands for
-    providers: tuple[str, ...]  # that the session has registered
-    session: int  # rises when ONNX Runtime replaces the session; 1 at first
+    """Chosen for it."""
+    provider: str
+    """Execution provider that the backend stands for."""
+    providers: tuple[str, ...]
+    """Those that the session has registered."""
+    session: int
+    """1; increases when ONNX Runtime replaces the session."""
     placement: PlacementFacts
-    provider_reason: Reason | None = None  # why the provider could not be made, where it could not
+    """Nodes by provider as ONNX Runtime assigned them, labels of all nodes elsewhere, names of EPContext nodes."""
+    provider_reason: Reason | None = None
+    """Why the provider could not be created, where it could not."""
     provider_message: str = ""
+    """The same for people."""
     driver: Driver
+    """Whether the backend needs a driver, its version, and what is wrong with it, as of the start."""
     model_digest: str
+    """Digest of the source."""
     prepared_key: str
+    """Of the prepared model."""
     engine_key: str | None = None
-    engine_sha256: str | None = None  # of the engine file as loaded
+    """Of the engine; absent: there is none."""
+    engine_sha256: str | None = None
+    """Of the engine file as loaded."""
     opset: int
-    ort_distributions: tuple[str, ...]  # that own the folder onnxruntime: one, if all is well
+    """Of the prepared model."""
+    ort_distributions: tuple[str, ...]
+    """Installed packages that own the folder onnxruntime: one, if all is well."""
     ort_version: str
+    """Version of ONNX Runtime."""
     backend_version: str
+    """Version of the backend's library."""
     runtime_version: str
-    processor: Processor | None = None  # that the server runs on; None: not reported
+    """Version of this server."""
+    processor: Processor | None = None
+    """That the server runs on."""
     buckets: tuple[ComputeBucket, ...] = ()
-    usual: Baseline | None = None  # at warm-up, of the usual shapes; None: not measured
+    """By size of request (input elements, rounded up by at most an eighth): best time at warm-up, count and time since, without the first run of each shape; `untimed` counts these and failed runs."""
+    usual: Baseline | None = None
+    """p50, p90 and p99 of the usual shapes, measured before the pod was ready."""

@@ -38,4 +38,6 @@ class ImageFacts(Message):
     cuda_major: str | None = None  # that the image's libraries are built for; None: none
     onnx_version: str
     runtime_version: str  # version of this package
+    # Digest of what decides what Jobs make: images that share it make the same artefacts. None: an earlier release.
+    pipeline: str | None = None
     processor: Processor | None = None  # of the machine that was asked, not of the image

@@ -14,7 +14,7 @@ from typing import Final
 
 from enginewright.contract.task import Precision
 
-_CAPABILITY: Final[dict[Precision, tuple[int, int]]] = {
+LEAST: Final[dict[Precision, tuple[int, int]]] = {
     "FP16": (7, 0),
     "INT8": (7, 0),
     "BF16": (8, 0),
@@ -31,7 +31,7 @@ RUNS: Final[dict[str, frozenset[Precision]]] = {
 
 
 def supported(precision: Precision, compute_capability: str | None, backend: str) -> str | None:
-    """Return why a precision cannot serve, in words; None when it can.
+    """Return why a precision cannot serve, as text; None when it can.
 
     Args:
         precision: what is asked for.
@@ -41,7 +41,7 @@ def supported(precision: Precision, compute_capability: str | None, backend: str
     if precision not in RUNS[backend]:
         able = ", ".join(sorted(RUNS[backend]))
         return f"backend {backend} runs {able}"
-    least = _CAPABILITY.get(precision)
+    least = LEAST.get(precision)
     if compute_capability is None or least is None:
         return None
     if _version(compute_capability) < least:

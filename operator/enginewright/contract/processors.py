@@ -54,7 +54,7 @@ class Processor(Message):
 
     @property
     def described(self) -> str:
-        """Return the processor in words, for messages."""
+        """Return the processor as text, for messages."""
         sets = ", ".join(self.features) or "no instruction set that matters here"
         return f"{self.model or 'unnamed'} ({self.architecture}: {sets})"
 
@@ -84,7 +84,7 @@ def has_exact_products(features: Collection[Feature]) -> bool:
 def mismatch(
     *, saturable: bool | None, proved_on: Processor | None, serving: Processor | None
 ) -> str | None:
-    """Return why a proof does not hold on the serving processor, in words; None: it holds, or is not known not to.
+    """Return why a proof does not hold on the serving processor, as text; None: it holds, or is not known not to.
 
     Args:
         saturable: whether the model has products that saturate where sums have 16 bits; None: not known.
@@ -107,7 +107,7 @@ def mismatch(
 
 
 def unlike(processor: Processor, feature: Feature) -> str | None:
-    """Return why times on a processor are not those of the kind that a feature names, in words; None: they are."""
+    """Return why times on a processor are not those of the kind that a feature names, as text; None: they are."""
     if feature not in processor.features:
         return f"this machine's processor, {processor.described}, has no {feature}"
     quicker = _X86[_X86.index(feature) + 1 :] if feature in _X86 else ()

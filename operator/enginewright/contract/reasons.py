@@ -68,6 +68,7 @@ class Reason(StrEnum):
     ARTIFACT_MISSING = "ArtifactMissing"
     ARTIFACT_CORRUPT = "ArtifactCorrupt"
     STORE_UNAVAILABLE = "StoreUnavailable"
+    STORAGE_FULL = "StorageFull"  # of the store's volume, or of the node's disk
     OUT_OF_MEMORY = "OutOfMemory"
     TIMEOUT = "Timeout"
     POD_NOT_STARTED = "PodNotStarted"  # an image, a Secret or a volume is missing
@@ -75,7 +76,7 @@ class Reason(StrEnum):
     INTERNAL_ERROR = "InternalError"
 
 
-# Of a server that is there and runs nothing, the most telling one first
+# Of a server that is there and runs nothing, the most specific one first
 NOTHING_RUNS: Final = (Reason.DEVICE_LOST, Reason.RUNS_FAIL)
 
 REMEDIES: Final[dict[Reason, str]] = {
@@ -84,10 +85,10 @@ REMEDIES: Final[dict[Reason, str]] = {
         " namespace reach the source"
     ),
     Reason.DIGEST_MISMATCH: (
-        "set spec.source.sha256 to the digest of the file that you mean to serve, or restore that file"
+        "set spec.source.sha256 to the digest of the intended file, or restore that file"
     ),
     Reason.SOURCE_CHANGED: (
-        "restore the file, or have what lies there now fetched and proved: kubectl annotate"
+        "restore the file, or accept the new content: kubectl annotate"
         ' inferencemodel NAME enginewright.dev/refresh="$(date)" --overwrite'
     ),
     Reason.INVALID_MODEL: "export the model again and check it with onnx.checker.check_model(path, full_check=True)",
@@ -101,18 +102,18 @@ REMEDIES: Final[dict[Reason, str]] = {
         "replace the operators when exporting, or choose a backend in spec.backends that implements them"
     ),
     Reason.CUSTOM_DOMAIN_UNSUPPORTED: "export without operators of this domain: the runtime image has no library that registers them",
-    Reason.EXTERNAL_DATA_MISSING: "put every external data file, whole, beside the model, inside its folder",
-    Reason.MODEL_TOO_LARGE: "save the weights as external data: one protobuf file ends at 2 GiB",
+    Reason.EXTERNAL_DATA_MISSING: "put every external data file, complete, into the model's folder",
+    Reason.MODEL_TOO_LARGE: "save the weights as external data: a protobuf file is limited to 2 GiB",
     Reason.SHAPE_PROFILE_MISSING: "add the input to spec.shapes with min, opt and max",
     Reason.SHAPE_PROFILE_INVALID: "correct the input's entry in spec.shapes so that it fits the model",
     Reason.CONVERSION_FAILED: (
         "export with an opset that the runtime image loads, or leave spec.targetOpset out"
     ),
     Reason.QUANTIZATION_FAILED: (
-        "read in the report which nodes cost most accuracy; give more representative"
+        "see the most sensitive nodes in the report; provide more representative"
         " spec.quantization.calibration, or choose another spec.precision"
     ),
-    Reason.CALIBRATION_TOO_SMALL: "give 500 samples or more, as varied as the requests will be",
+    Reason.CALIBRATION_TOO_SMALL: "provide at least 500 samples, as varied as the requests will be",
     Reason.CALIBRATION_INVALID: (
         "save one array an input with numpy.savez, samples along the first axis, named as the inputs"
     ),
@@ -121,57 +122,61 @@ REMEDIES: Final[dict[Reason, str]] = {
     ),
     Reason.PARITY_FAILED: "compare the outputs with those of the exporting framework; widen spec.parity only if the drift is acceptable",
     Reason.NOTHING_COMPARED: "export with at least one output that is the same in every run: take random numbers as an input, or leave them out",
-    Reason.BACKEND_CRASHED: "choose another backend in spec.backends; the pod's log holds the native library's last words",
-    Reason.PROVIDER_MISSING: "use the runtime image and the node that carry this execution provider, or choose another backend in spec.backends",
-    Reason.PROVIDER_REFUSED: "read in the pod's log what the provider refuses, correct the accelerator class, or choose another backend in spec.backends",
+    Reason.BACKEND_CRASHED: "choose another backend in spec.backends; the pod's log has the native library's last output",
+    Reason.PROVIDER_MISSING: "use a runtime image and a node that have this execution provider, or choose another backend in spec.backends",
+    Reason.PROVIDER_REFUSED: "see in the pod's log what the provider rejects, correct the accelerator class, or choose another backend in spec.backends",
     Reason.DRIVER_MISSING: (
         "run on a node whose NVIDIA driver is mounted into pods (container toolkit, and"
-        " spec.podTemplate.runtimeClassName where the cluster asks for one)"
+        " spec.podTemplate.runtimeClassName where the cluster requires one)"
     ),
     Reason.DRIVER_TOO_OLD: "update the NVIDIA driver of the node, or use a runtime image built for its CUDA version",
     Reason.NODE_FALLBACK: (
-        "choose a backend in spec.backends that takes these operators, replace them when exporting,"
-        " or accept a share in spec.fallback"
+        "choose a backend in spec.backends that supports these operators, replace them when exporting,"
+        " or allow a share in spec.fallback"
     ),
-    Reason.BACKEND_FALLBACK: "see why the preferred backend does not serve, or name the one that does first in spec.backends",
-    Reason.FALLBACK_OVER_BUDGET: "replace the operators that run elsewhere, or raise the shares in spec.fallback",
+    Reason.BACKEND_FALLBACK: "see why the preferred backend does not serve, or put the one that does first in spec.backends",
+    Reason.FALLBACK_OVER_BUDGET: "replace the operators that fall back, or raise the shares in spec.fallback",
     Reason.SESSION_REPLACED: "delete the pod, and find in its log why the provider failed",
-    Reason.VERSION_MISMATCH: "delete the pod; if it stays so, rebuild the runtime image from its lock",
+    Reason.VERSION_MISMATCH: "delete the pod; if it persists, rebuild the runtime image from its lock",
     Reason.PROCESSOR_MISMATCH: (
         "serve on processors of the kind that the model was proved on: list what all nodes of the AcceleratorClass"
         " have in spec.cpuFeatures, or narrow its nodeSelector"
     ),
-    Reason.BUILD_FAILED: "read the builder's words in the Job's log; replace what it refuses, or choose another backend in spec.backends",
+    Reason.BUILD_FAILED: "read the builder's errors in the Job's log; replace the operators that it rejects, or choose another backend in spec.backends",
     Reason.BUILD_OUT_OF_MEMORY: "raise spec.build.resources.limits.memory, or spec.build.workspace for device memory",
-    Reason.PRECISION_UNSUPPORTED: "choose an accelerator class whose compute capability has this precision, or export in another",
-    Reason.ENGINE_CORRUPT: "delete the InferenceEngine and its folder in the store; it is built again",
-    Reason.ENGINE_INCOMPATIBLE: "correct spec.computeCapability of the AcceleratorClass; the engine is built again",
+    Reason.PRECISION_UNSUPPORTED: "choose an accelerator class whose compute capability supports this precision, or export in another",
+    Reason.ENGINE_CORRUPT: "delete the InferenceEngine and its folder in the store; it is rebuilt",
+    Reason.ENGINE_INCOMPATIBLE: "correct spec.computeCapability of the AcceleratorClass; the engine is rebuilt",
     Reason.ENGINE_VERSION_MISMATCH: "serve with the runtime image that built the engine, or delete the InferenceEngine to have it rebuilt",
     Reason.CAPACITY_BLOCKED: (
         "free a device of this class, add a node, or set aheadOfTime on the AcceleratorClass where"
         " the backend builds without a device"
     ),
-    Reason.SLOWER_THAN_BASELINE: "look for other load on the node, a throttled device or a CPU limit, and move the pod",
-    Reason.SLOWER_THAN_BENCHMARK: "look on the node for a throttled device, another MIG profile than the class's or other load, and move the pod",
+    Reason.SLOWER_THAN_BASELINE: "check the node for other load, a throttled device or a CPU limit, and move the pod",
+    Reason.SLOWER_THAN_BENCHMARK: "check the node for a throttled device, another MIG profile than the class's or other load, and move the pod",
     Reason.TOO_MANY_ERRORS: "read the server's log",
     Reason.SERVER_DOWN: "read the server's log and its last termination message",
     Reason.DEVICE_LOST: (
-        "the server is restarted by itself; where it comes again, look for Xid in the node's kernel log,"
+        "the server restarts automatically; if it recurs, look for Xid in the node's kernel log,"
         " then drain the node and reset or replace the device"
     ),
     Reason.RUNS_FAIL: (
-        "the server is restarted by itself; where it comes again, read its log and correct what fails,"
+        "the server restarts automatically; if it recurs, read its log and correct what fails,"
         " such as a library of spec.extensions"
     ),
-    Reason.ARTIFACT_MISSING: "nothing to do: it is prepared again",
+    Reason.ARTIFACT_MISSING: "no action needed: it is prepared again",
     Reason.ARTIFACT_CORRUPT: "delete the artefact from the store; it is prepared again",
-    Reason.STORE_UNAVAILABLE: "check that the store's volume is bound, writable and has space",
+    Reason.STORE_UNAVAILABLE: "check that the store's volume is bound and writable",
+    Reason.STORAGE_FULL: (
+        "enlarge the store's PersistentVolumeClaim or delete unneeded artefacts from it; for a pod's folder,"
+        " give the node more ephemeral storage, or the pod a higher limit for it"
+    ),
     Reason.OUT_OF_MEMORY: "raise spec.podTemplate.resources.limits.memory",
     Reason.TIMEOUT: "raise spec.build.timeout, or find out why the stage is slow from its pod's log",
-    Reason.POD_NOT_STARTED: "correct what is named; kubectl describe pod shows more",
+    Reason.POD_NOT_STARTED: "correct what the message names; kubectl describe pod shows more",
     Reason.EVICTED: (
         "raise spec.build.resources.requests and limits for ephemeral-storage or memory, whichever is named,"
-        " so that a node with room is chosen"
+        " so that a node with enough is chosen"
     ),
     Reason.INTERNAL_ERROR: "report this with the pod's log",
 }
@@ -191,6 +196,7 @@ _TRANSIENT: Final = frozenset(
     {
         Reason.SOURCE_UNREACHABLE,
         Reason.STORE_UNAVAILABLE,
+        Reason.STORAGE_FULL,  # another node has more, a volume is enlarged
         Reason.OUT_OF_MEMORY,
         Reason.ARTIFACT_MISSING,
         Reason.BUILD_OUT_OF_MEMORY,
@@ -206,7 +212,13 @@ _TRANSIENT: Final = frozenset(
 
 # Of those that can pass: what seldom does unless somebody changes something
 SELDOM_PASSES: Final = frozenset(
-    {Reason.OUT_OF_MEMORY, Reason.BUILD_OUT_OF_MEMORY, Reason.INTERNAL_ERROR, Reason.EVICTED}
+    {
+        Reason.OUT_OF_MEMORY,
+        Reason.BUILD_OUT_OF_MEMORY,
+        Reason.INTERNAL_ERROR,
+        Reason.EVICTED,
+        Reason.STORAGE_FULL,
+    }
 )
 
 # What a serving pod finds of the model, its backend and its image: another pod would find the same

@@ -12,6 +12,10 @@ from enginewright.contract.base import Message
 from enginewright.contract.processors import Int8Products
 
 TASK_VARIABLE: Final = "ENGINEWRIGHT_TASK"
+ROOT_VARIABLE: Final = "ENGINEWRIGHT_ROOT"  # prefix of every path; unset in pods
+SHARED_RESULTS_VARIABLE: Final = (
+    "ENGINEWRIGHT_ANSWERS"  # a folder of results that Jobs share; likewise
+)
 WORK_PATH: Final = "/work"  # emptyDir shared by the stages of one pod
 STORE_PATH: Final = "/store"  # the store's volume
 CREDENTIALS_PATH: Final = "/credentials"  # spec.source.secretRef, one file a key
@@ -62,7 +66,7 @@ class Preprocessing(Message):
 
 
 class Calibration(Message):
-    """Data from which the ranges of quantised tensors are learnt."""
+    """Data from which the ranges of quantized tensors are computed."""
 
     uri: str  # .npz, or a folder or archive of .npy files or of images
     samples: int | None = None  # used at most; None: all
@@ -135,9 +139,8 @@ class EngineRecipe(Message):
     ort_version: str
     cuda_major: str | None = None
     accelerator_class: str  # its name, for people
-    device: str = (
-        ""  # what its devices are: product and resource; "": known by the class's name alone
-    )
+    # what its devices are: product and resource; "": known by the class's name alone
+    device: str = ""
     compute_capability: str | None = None  # "8.9"; None: that of the device at hand
     ahead_of_time: bool = False  # built without a device, for compute_capability
     workspace_bytes: int | None = None  # as requested; None: the builder's own limit

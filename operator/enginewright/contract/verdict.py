@@ -11,6 +11,7 @@ from pydantic import BeforeValidator
 from enginewright.contract.base import Message
 from enginewright.contract.execution import Baseline
 from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding
 
 # The annotation of a pod that may become unready for a broken promise: until when, in seconds since
 # 1970. The operator writes it on one pod of a model at a time, and only while another one is ready and
@@ -65,32 +66,55 @@ class CheckVerdict(Message):
     check: Check
     state: CheckState = "unknown"
     reason: _AnyReason = None  # with failed, and with what stays unknown
-    message: str = ""
+    message: str = ""  # without what to do
+
+    @property
+    def finding(self) -> Finding | None:
+        """Return what is wrong; None where nothing is, or the reason is not known."""
+        return None if self.reason is None else Finding(reason=self.reason, cause=self.message)
 
 
 class FallbackVerdict(Message):
     """What runs elsewhere than it was promised to."""
 
     active: bool
+    """Whether nodes run elsewhere, beyond the budget."""
     kind: Literal["NodeFallback", "BackendFallback"] | None = None
-    reason: _AnyReason = None  # the cause where one is known: DriverMissing, ProviderMissing, ...
+    """NodeFallback or BackendFallback."""
+    reason: _AnyReason = None
+    """The cause where one is known, such as DriverMissing."""
     message: str = ""
-    broken: bool = False  # the promise does not allow it
-    nodes_total: int = 0  # original nodes, shape arithmetic left out
+    """For people."""
+    broken: bool = False
+    """Whether the promise does not allow it."""
+    nodes_total: int = 0
+    """Compute nodes of the model, shape arithmetic left out."""
     nodes_elsewhere: int = 0
-    compute_share: float | None = None  # elsewhere, of profiled time; None: not profiled
+    """How many of them run elsewhere."""
+    compute_share: float | None = None
+    """Their share of the profiled compute time, 0 to 1; absent: not profiled."""
 
 
 class Verdict(Message):
     """All that a sidecar says."""
 
     model: str
+    """Name of the InferenceModel."""
     revision: str
+    """That the pod serves."""
     backend: str
-    provider: str | None = None  # None: not yet heard of
-    ready: bool  # what /readyz answers
-    admitted: bool  # whether it was ready once
+    """Chosen for it."""
+    provider: str | None = None
+    """Execution provider that the server reports; absent: not reported yet."""
+    ready: bool
+    """What `/readyz` answers."""
+    admitted: bool
+    """Whether this server process has been ready."""
     checks: Annotated[tuple[CheckVerdict, ...], BeforeValidator(_of_known_checks)]
-    fallback: FallbackVerdict | None = None  # None: unknown
-    baseline: Baseline | None = None  # time in the model, of one shape; None: not measured yet
+    """State, reason and message of every check."""
+    fallback: FallbackVerdict | None = None
+    """Nodes that run elsewhere, below; absent: unknown."""
+    baseline: Baseline | None = None
+    """p50, p90 and p99 of the usual shapes in the model, with shapes and runs; absent: not measured."""
     parity_max_abs_error: float | None = None
+    """Largest absolute error in the last answers to the golden samples."""

@@ -13,7 +13,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from enginewright.controller.cache import Cache
+from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.classes import ClassReconciler
 from enginewright.controller.engines import EngineReconciler
@@ -29,7 +29,7 @@ from enginewright.controller.proposals import KEY as PROPOSALS
 from enginewright.controller.proposals import ProposalReconciler
 from enginewright.controller.reconcile import ModelReconciler
 from enginewright.controller.routing import EngineKey, ModelKey, Router, Sinks
-from enginewright.controller.settings import Settings
+from enginewright.controller.settings import OperatorSettings
 from enginewright.controller.verdicts import VerdictPoller
 from enginewright.kube.api import JsonObject
 from enginewright.kube.client import KubeClient
@@ -42,19 +42,19 @@ from enginewright.plan.plan import plan
 
 MODEL_WORKERS: Final = 8  # each holds at most one request; the event loop is one
 ENGINE_WORKERS: Final = 4
-GRACE: Final = 0.7  # seconds for work under way when we are told to stop
+GRACE: Final = 0.7  # seconds for work in progress when the process is to stop
 EVENTS_GRACE: Final = 0.2  # seconds for Events that are not written yet
 
 _logger = logging.getLogger(__name__)
 
 
-class Application:
+class OperatorApplication:
     """Made inside a running event loop; `router` is what the informer feeds.
 
     `lost` is called when this process has led and may do so no more; it must end the process.
     """
 
-    def __init__(self, settings: Settings, lost: Callable[[str], None]) -> None:
+    def __init__(self, settings: OperatorSettings, lost: Callable[[str], None]) -> None:
         disable_created_metrics()  # a second series for each counter that nothing reads
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
@@ -64,7 +64,7 @@ class Application:
         self._client = KubeClient(
             load_connection, RestMetrics(registry), may_write=self._leadership.may_write
         )
-        cache = Cache()
+        cache = ObjectCache()
         executor = Executor(self._client, cache, written=self._written)
         pods = PodCatchUp(self._client, cache)
         self._recorder = EventRecorder(self._client)
@@ -75,7 +75,7 @@ class Application:
             pods,
             executor,
             settings.config,
-            self._leadership.home,
+            self._leadership.own_namespace,
             changed=self._all_models,
         )
         self._verdicts = VerdictPoller(
@@ -102,7 +102,7 @@ class Application:
             models.reconcile,
             loops,
             workers=MODEL_WORKERS,
-            describe=lambda key: {"namespace": key.namespace, "name": key.name},
+            describe=lambda key: key._asdict(),
         )
         engines = EngineReconciler(
             pods,
@@ -118,7 +118,7 @@ class Application:
             engines.reconcile,
             loops,
             workers=ENGINE_WORKERS,
-            describe=lambda key: {"namespace": key.namespace, "name": key.name},
+            describe=lambda key: key._asdict(),
         )
         self._classes: Controller[str] = Controller(
             "acceleratorclass",
@@ -137,7 +137,7 @@ class Application:
         self._proposals: Controller[str] = Controller(
             "classproposals",
             ProposalReconciler(
-                self._client, cache, settings.config, self._leadership.home
+                self._client, cache, settings.config, self._leadership.own_namespace
             ).reconcile,
             loops,
             workers=1,
@@ -177,7 +177,7 @@ class Application:
         """Return when everything is listed and this process stands for leader."""
         await self._health.start()
         await self.informer.first_listing()
-        await _until_answered(self._leadership.home.load)
+        await _until_success(self._leadership.own_namespace.load)
         self._run(self.informer.relist_forever(), "relist")
         self._run(self._leadership.notices.run(), "notices")
         self._run(self._leadership.release.run(), "election")
@@ -185,7 +185,7 @@ class Application:
         _logger.info("started")
 
     async def stop_acting(self) -> None:
-        """Take nothing more, let end what is under way, tell what is to be told, hand over."""
+        """Take nothing more, let work in progress end, write pending Events, hand over."""
         if self._stopped:
             return
         self._stopped = True
@@ -215,7 +215,7 @@ class Application:
     async def _lead(self) -> None:
         """Start what writes, once this process leads."""
         await self._leadership.release.leading.wait()
-        await _until_answered(self._images.load)
+        await _until_success(self._images.load)
         self._run(self._recorder.run(), "events")
         for controller in (self._models, self._engines, self._probes):
             controller.start()
@@ -229,7 +229,7 @@ class Application:
         for controller in (self._classes, self._proposals):
             controller.start()
         self.router.begin()
-        await asyncio.Event().wait()  # a task that has ended is trouble
+        await asyncio.Event().wait()  # a task that has ended fails the liveness probe
 
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))
@@ -247,27 +247,29 @@ class Application:
         self.router.all_models()
 
     def _why_not_alive(self) -> str | None:
-        troubles = [trouble for one in self._controllers if (trouble := one.trouble())]
-        troubles += filter(None, (self._verdicts.trouble(),))
-        troubles += [f"the task {task.get_name()} has ended" for task in self._tasks if task.done()]
-        return "; ".join(troubles) or None
+        problems = [problem for one in self._controllers if (problem := one.problem())]
+        problems += filter(None, (self._verdicts.problem(),))
+        problems += [
+            f"the task {task.get_name()} has exited" for task in self._tasks if task.done()
+        ]
+        return "; ".join(problems) or None
 
     def _why_not_ready(self) -> str | None:
         """Return why not; one that stands by is ready, since the release has one that leads."""
         if not self.informer.synced:
-            return "not everything is listed yet"
+            return "the initial listing is not complete"
         if self._leadership.refusal is not None:
             return self._leadership.refusal
         if self._leadership.release.leading.is_set() and not self._images.loaded:
-            return "what the images hold is not loaded yet"
+            return "the facts of the images are not loaded yet"
         return None
 
 
-async def _until_answered(call: Callable[[], Awaitable[None]]) -> None:
-    """Repeat a request until the API server answers it."""
+async def _until_success(call: Callable[[], Awaitable[None]]) -> None:
+    """Repeat a request until it succeeds."""
     while True:
         try:
             return await call()
         except KubeError as error:
-            _logger.warning("%s; tried again", error.message)
+            _logger.warning("%s; retrying", error.message)
             await asyncio.sleep(RETRY)

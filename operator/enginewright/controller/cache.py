@@ -4,7 +4,7 @@ Three sources feed it: the first listing, kopf's watch events and the answers to
 They arrive in no order, so a resource version never goes back and a deleted uid never returns.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -22,12 +22,13 @@ _Name = tuple[str, str]  # namespace (empty for cluster-scoped kinds), name
 _Owner = tuple[str, str, str]  # label, namespace, name
 
 
-class Cache:
+class ObjectCache:
     """Objects by kind and name, children also by the label of their owner. Not for threads."""
 
     def __init__(self) -> None:
         self._objects: dict[Resource, dict[_Name, JsonObject]] = {}
         self._children: dict[Resource, dict[_Owner, dict[str, JsonObject]]] = {}
+        self._changes: Counter[Resource] = Counter()
         self._tombstones: OrderedDict[str, None] = OrderedDict()
         self._views = Views()
 
@@ -71,6 +72,10 @@ class Cache:
         """Return all objects of a kind, in a copy that survives changes."""
         return tuple(self._objects.get(resource, {}).values())
 
+    def changes(self, resource: Resource) -> int:
+        """Return how often objects of a kind have changed, come or gone."""
+        return self._changes[resource]
+
     def views(self, kind: Kind[Viewed], objects: Iterable[JsonObject]) -> tuple[Viewed, ...]:
         """Return the views of cached objects; those of unchanged ones are not made again."""
         return self._views.of(kind, objects)
@@ -97,6 +102,7 @@ class Cache:
         kept = slim(resource, obj)
         self._index(resource, known, kept)
         self._objects[resource][name] = kept
+        self._changes[resource] += 1
         if known is not None and without_version(known) == without_version(kept):
             return None
         return kept
@@ -110,6 +116,7 @@ class Cache:
         if known is None or known["metadata"].get("uid", "") != uid:
             return None  # another object has taken the name
         del self._objects[resource][name_of(obj)]
+        self._changes[resource] += 1
         self._views.forget(resource, known)
         self._index(resource, known, None)
         return known

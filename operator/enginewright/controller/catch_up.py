@@ -1,4 +1,4 @@
-"""Asking for the pods of a finished Job that the watch has not shown yet.
+"""Lists the pods of a finished Job that the watch has not delivered yet.
 
 Jobs and pods come by separate streams. A Job that is complete while its pod still seems to run
 would look like one whose result is lost, and be repeated; so before anything is decided about it,
@@ -8,8 +8,7 @@ its pods are listed, once.
 from collections.abc import Iterable
 from typing import Final
 
-from enginewright.controller.cache import Cache
-from enginewright.controller.children import ended_pods_missing
+from enginewright.controller.cache import ObjectCache
 from enginewright.controller.observe import POD
 from enginewright.kube.api import KubeApi
 from enginewright.kube.resources import JOBS, PODS
@@ -20,9 +19,9 @@ _REMEMBERED: Final = 4096
 
 
 class PodCatchUp:
-    """Remembers which Jobs were looked after, so that an unchanged one costs no request."""
+    """Remembers which Jobs were handled, so that an unchanged one costs no request."""
 
-    def __init__(self, api: KubeApi, cache: Cache) -> None:
+    def __init__(self, api: KubeApi, cache: ObjectCache) -> None:
         self._api = api
         self._cache = cache
         self._done: set[str] = set()  # uids
@@ -33,9 +32,8 @@ class PodCatchUp:
             if job.uid in self._done or not job.ended:
                 continue
             pods = self._cache.views(POD, self._cache.all(PODS))
-            if ended_pods_missing(
-                job, (pod for pod in pods if pod.owners.get(JOBS.kind) == job.uid)
-            ):
+            mine = (pod for pod in pods if pod.owners.get(JOBS.kind) == job.uid)
+            if sum(pod.finished for pod in mine) < job.ended_pods:
                 selector = f"{JOB_NAME}={job.name}"
                 listing = await self._api.list(PODS, job.namespace, labels=selector)
                 for pod in listing.items:

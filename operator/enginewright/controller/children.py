@@ -1,14 +1,14 @@
-"""Whose child is whose, and what the cache cannot know yet. Pure."""
+"""Whose child is whose. Pure."""
 
 from collections.abc import Iterable
 from typing import TypeVar
 
 from enginewright.kube.resources import INFERENCE_MODELS, JOBS, Resource
-from enginewright.observed.base import View
+from enginewright.observed.base import ObservedObject
 from enginewright.observed.jobs import JobView
 from enginewright.observed.pods import PodView
 
-Child = TypeVar("Child", bound=View)
+Child = TypeVar("Child", bound=ObservedObject)
 
 
 def of_owner(
@@ -24,8 +24,3 @@ def of_jobs(jobs: Iterable[JobView], pods: Iterable[PodView]) -> tuple[PodView, 
     return tuple(
         pod for pod in pods if (owner := pod.owners.get(JOBS.kind)) is None or owner in uids
     )
-
-
-def ended_pods_missing(job: JobView, pods: Iterable[PodView]) -> bool:
-    """Return whether a Job counts more ended pods than are among its `pods`."""
-    return sum(pod.finished for pod in pods) < job.ended_pods

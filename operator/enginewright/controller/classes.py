@@ -1,45 +1,40 @@
 """AcceleratorClasses: how many nodes each one has, and which two claim the same device."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from enginewright.api.accelerator_class import AcceleratorClass, AcceleratorClassStatus
 from enginewright.api.conditions import merge_conditions
-from enginewright.controller.cache import Cache
+from enginewright.controller.cache import ObjectCache
 from enginewright.controller.execute import Executor
-from enginewright.controller.loop import Outcome
+from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.observe import NODE
 from enginewright.controller.parse import parsed
 from enginewright.kube.resources import ACCELERATOR_CLASSES, NODES
 from enginewright.plan.classes import matching, readiness
 
 
+@dataclass(frozen=True)
 class ClassReconciler:
     """Writes the status of one AcceleratorClass where it has changed."""
 
-    def __init__(
-        self,
-        cache: Cache,
-        executor: Executor,
-        *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._cache = cache
-        self._executor = executor
-        self._now = now
+    cache: ObjectCache
+    executor: Executor
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
-    async def reconcile(self, name: str) -> Outcome:
+    async def reconcile(self, name: str) -> ReconcileResult:
         """Bring the status of the class up to date. Raises KubeError."""
-        observed = self._cache.get(ACCELERATOR_CLASSES, None, name)
+        observed = self.cache.get(ACCELERATOR_CLASSES, None, name)
         if observed is None or observed["metadata"].get("deletionTimestamp"):
-            return Outcome(exists=False)
+            return ReconcileResult(exists=False)
         this = AcceleratorClass.model_validate(observed)
         others = [
             other
-            for other in parsed(AcceleratorClass, self._cache.all(ACCELERATOR_CLASSES))
+            for other in parsed(AcceleratorClass, self.cache.all(ACCELERATOR_CLASSES))
             if other.metadata.name != name
         ]
-        nodes = self._cache.views(NODE, self._cache.all(NODES))
+        nodes = self.cache.views(NODE, self.cache.all(NODES))
         status = AcceleratorClassStatus(
             observed_generation=this.metadata.generation,
             nodes=len(matching(this, nodes)),
@@ -47,8 +42,8 @@ class ClassReconciler:
                 this.status.conditions,
                 [readiness(this, others, nodes)],
                 generation=this.metadata.generation,
-                now=self._now(),
+                now=self.now(),
             ),
         )
         body = status.model_dump(mode="json", by_alias=True, exclude_none=True)
-        return Outcome(again=await self._executor.write_status(observed, body))
+        return ReconcileResult(requeue=await self.executor.write_status(observed, body))

@@ -5,24 +5,13 @@ them is still there with its value: others may add what they like. The API serve
 values (`1000m` to `1`, an empty string to nothing), which are equal here too.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from decimal import Decimal
 from typing import Any, Final, TypeAlias
+
+from enginewright.api.scalars import exact_quantity
 
 # What associative lists of built-in kinds are keyed by; other lists are compared item by item.
 _ITEM_KEYS: Final = ("name", "uid", "containerPort", "port", "mountPath", "type")
-
-_QUANTITY: Final = re.compile(r"([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)([eE][+-]?\d+|[numkKMGTPE]i?)?")
-_SUFFIXES: Final = {
-    "n": Decimal("1e-9"),
-    "u": Decimal("1e-6"),
-    "m": Decimal("1e-3"),
-    "k": Decimal(10**3),
-    **{suffix: Decimal(1000**power) for power, suffix in enumerate("MGTPE", start=2)},
-    **{f"{suffix}i": Decimal(1024**power) for power, suffix in enumerate("KMGTPE", start=1)},
-}
-
 
 Path: TypeAlias = tuple[str, ...]  # of a field; an item of a list in brackets
 
@@ -71,18 +60,7 @@ def _item_key(items: Sequence[Any]) -> str | None:
 def _same_quantity(intent: object, observed: object) -> bool:
     if isinstance(intent, bool) or isinstance(observed, bool):
         return False
-    wanted = _quantity(intent)
-    return wanted is not None and wanted == _quantity(observed)
-
-
-def _quantity(value: object) -> Decimal | None:
-    """Return the number that a Kubernetes quantity stands for (apimachinery, resource.Quantity)."""
-    match = _QUANTITY.fullmatch(str(value))
-    if match is None:
-        return None
-    number, suffix = match.groups()
-    if suffix is None:
-        return Decimal(number)
-    if suffix[0] in "eE" and len(suffix) > 1 and suffix[1:].lstrip("+-").isdigit():
-        return Decimal(number + suffix)
-    return Decimal(number) * _SUFFIXES[suffix] if suffix in _SUFFIXES else None
+    try:
+        return exact_quantity(str(intent)) == exact_quantity(str(observed))
+    except ValueError:
+        return False

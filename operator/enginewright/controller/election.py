@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from enginewright.controller.leader import (
     EVERYTHING,
     WITHDRAWN,
-    Candidate,
+    Elector,
     Lead,
     LeaseKey,
     Record,
@@ -57,7 +57,7 @@ def steady_clock() -> float:
 
 
 @dataclass(frozen=True)
-class Claim:
+class LeaseClaim:
     """What is claimed, by whom."""
 
     key: LeaseKey
@@ -69,13 +69,14 @@ class Claim:
 class Election:
     """One Lease: waits for it, holds it, hands it over.
 
-    `refused` is told why another release keeps this one from acting, and None when it does no more.
+    `refused` is called with the reason why another release keeps this one from acting, and with None
+    once none does.
     """
 
     def __init__(
         self,
         api: LeaseApi,
-        claim: Claim,
+        claim: LeaseClaim,
         *,
         lost: Callable[[str], None],
         refused: Callable[[str | None], None],
@@ -88,16 +89,16 @@ class Election:
         self._lost = lost
         self._refused = refused
         self._timing = timing or Timing()
-        self._candidate = Candidate(claim.key, claim.identity, claim.scope, self._timing)
+        self._elector = Elector(claim.key, claim.identity, claim.scope, self._timing)
         self._clock = clock
         self._jitter = jitter
         self._lease: JsonObject | None = None  # as last read or written
-        self._told = ""
+        self._last_logged = ""
         self.leading = asyncio.Event()
 
     def may_act(self) -> bool:
-        """Tell whether this process leads at this moment."""
-        return self._candidate.may_act(self._clock())
+        """Return whether this process leads at this moment."""
+        return self._elector.may_act(self._clock())
 
     async def run(self) -> None:
         """Wait to lead, then lead; returns when that is over, after `lost` was called."""
@@ -105,16 +106,16 @@ class Election:
             if await self._campaign():
                 break
             await asyncio.sleep(self._timing.retry * (0.75 + 0.5 * self._jitter()))
-        _logger.info("leads: holds Lease %s/%s", *self._claim.key)
+        _logger.info("leading: acquired Lease %s/%s", *self._claim.key)
         self.leading.set()
-        why = await self._hold()
-        self._candidate.step_down()
+        why = await self._renew_until_lost()
+        self._elector.step_down()
         self._lost(why)
 
     async def release(self) -> None:
         """Hand over: another replica need not wait until the Lease expires. `run` has been ended."""
-        self._candidate.step_down()
-        if not self._candidate.has_written:
+        self._elector.step_down()
+        if not self._elector.has_written:
             return
         try:
             async with asyncio.timeout(1):
@@ -122,7 +123,7 @@ class Election:
                 if own is not None and own.holder == self._claim.identity:
                     await self._write("", self._timing.lease)
         except (KubeError, TimeoutError) as error:
-            _logger.warning("the Lease is not handed over, and expires: %s", _text(error))
+            _logger.warning("cannot release the Lease, so it will expire: %s", _text(error))
 
     async def _campaign(self) -> bool:
         """Try once; returns whether this process leads now."""
@@ -132,18 +133,18 @@ class Election:
         except Conflict:
             return False  # another replica was quicker
         except (KubeError, TimeoutError) as error:
-            self._tell(logging.WARNING, f"cannot stand for leader: {_text(error)}")
+            self._log_once(logging.WARNING, f"cannot acquire the Lease: {_text(error)}")
             return False
 
     async def _try(self) -> bool:
         sent = self._clock()
         records = await self._list()
-        step = self._candidate.look(records.values(), sent=sent, answered=self._clock())
+        step = self._elector.decide(records.values(), sent=sent, received=self._clock())
         if isinstance(step, Take):
             await self._take()
             sent = self._clock()
             records = await self._list()
-            confirmed = self._candidate.confirm(records.values(), sent=sent, answered=self._clock())
+            confirmed = self._elector.confirm(records.values(), sent=sent, received=self._clock())
             if isinstance(confirmed, Lead):
                 self._refused(None)
                 return True
@@ -156,12 +157,12 @@ class Election:
     async def _take(self) -> None:
         sent = self._clock()
         await self._write(self._claim.identity, self._timing.lease)
-        self._candidate.wrote(sent=sent)
+        self._elector.wrote(sent=sent)
 
     async def _wait(self, step: Withdraw | StandBy | Refused) -> None:
         if isinstance(step, StandBy):
             self._refused(None)
-            self._tell(logging.INFO, f"stands by: {step.holder} leads")
+            self._log_once(logging.INFO, f"standing by: {step.holder} leads")
             return
         self._refused(_why(step.rival))
         if isinstance(step, Withdraw):
@@ -169,38 +170,38 @@ class Election:
             # Two that withdrew from one another must not meet again.
             await asyncio.sleep(3 * self._timing.retry * self._jitter())
 
-    async def _hold(self) -> str:
+    async def _renew_until_lost(self) -> str:
         """Renew until that fails for too long; returns why."""
-        pause, trouble = self._timing.renew, "the process did not run"
+        pause, problem = self._timing.renew, "the process did not run"
         while True:
-            left = self._candidate.acts_until - self._clock()
+            left = self._elector.acts_until - self._clock()
             if left <= 0:
-                return f"the Lease could not be renewed for {self._timing.deadline:g} s: {trouble}"
+                return f"the Lease was not renewed for {self._timing.deadline:g} s: {problem}"
             await asyncio.sleep(min(pause, left))
             pause = self._timing.retry
-            if (left := self._candidate.acts_until - self._clock()) <= 0:
+            if (left := self._elector.acts_until - self._clock()) <= 0:
                 continue
             try:
                 async with asyncio.timeout(min(_CALL, left)):
                     if taken := await self._renew():
                         return taken
-                pause, trouble = self._timing.renew, "the process did not run"
+                pause, problem = self._timing.renew, "the process did not run"
             except (KubeError, TimeoutError) as error:
-                trouble = _text(error)
-                _logger.warning("the Lease is not renewed: %s", trouble)
+                problem = _text(error)
+                _logger.warning("cannot renew the Lease: %s", problem)
 
     async def _renew(self) -> str | None:
         """Renew once; returns why this is over for good. Raises KubeError."""
         try:
             await self._take()
         except NotFound:
-            return "the Lease has been deleted"
-        except Conflict:  # somebody has annotated it, or an answer to our own write was lost
+            return "the Lease was deleted"
+        except Conflict:  # somebody has annotated it, or a response to our own write was lost
             own = (await self._list()).get(self._claim.key)
             if own is None:
-                return "the Lease has been deleted"
+                return "the Lease was deleted"
             if own.holder != self._claim.identity:
-                return f"the Lease has been taken by {own.holder or 'nobody'}"
+                return f"the Lease was acquired by {own.holder or 'nobody'}"
             raise
         return None
 
@@ -250,10 +251,10 @@ class Election:
             }
         )
 
-    def _tell(self, level: int, text: str) -> None:
+    def _log_once(self, level: int, text: str) -> None:
         """Log what keeps this process waiting, once."""
-        if text != self._told:
-            self._told = text
+        if text != self._last_logged:
+            self._last_logged = text
             _logger.log(level, "%s", text)
 
 
@@ -279,10 +280,10 @@ def _why(rival: Record) -> str:
     scope = "all namespaces" if EVERYTHING in rival.scope else ", ".join(sorted(rival.scope))
     return (
         f"another release watches {scope}: Lease {namespace}/{name}, held by"
-        f" {rival.holder or 'a replica that has just ended'}; uninstall one of them, or give each its own"
-        " namespaces in the chart's value watchNamespaces"
+        f" {rival.holder or 'a replica that has just ended'}; uninstall one of them, or give each release"
+        " its own namespaces with the chart value watchNamespaces"
     )
 
 
 def _text(error: KubeError | TimeoutError) -> str:
-    return error.message if isinstance(error, KubeError) else "no answer in time"
+    return error.message if isinstance(error, KubeError) else "the request timed out"

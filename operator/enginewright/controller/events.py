@@ -1,8 +1,8 @@
-"""Events that `kubectl describe` shows, told once per change and never in anybody's way.
+"""Events that `kubectl describe` shows, recorded once per change without blocking a reconcile.
 
-Reconciles hand them over and go on: one task writes them, and one that cannot be written is
-logged and dropped. The name of an Event is made from what it says, so that the same news told by a
-restarted operator counts up the Event that is there instead of adding one.
+Reconciles enqueue them and go on: one task writes them, and one that cannot be written is
+logged and dropped. The name of an Event is derived from its content, so that the same Event of a
+restarted operator increases the count of the existing one instead of adding one.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from enginewright.kube.resources import EVENTS
 from enginewright.plan.types import EventIntent
 
 COMPONENT: Final = "enginewright"
-REPEAT_AFTER: Final = 300.0  # seconds in which the same news is told once
+REPEAT_AFTER: Final = 300.0  # seconds in which the same Event is recorded once
 _WAITING: Final = 1000
 _REMEMBERED: Final = 4096
 _MESSAGE_LIMIT: Final = 1024  # the API server refuses longer ones
@@ -31,7 +31,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Told:
+class _PendingEvent:
     regarding: Mapping[str, Any]  # the object's reference
     intent: EventIntent
 
@@ -49,46 +49,46 @@ class EventRecorder:
         self._api = api
         self._clock = clock
         self._now = now
-        self._waiting: asyncio.Queue[_Told] = asyncio.Queue(_WAITING)
-        self._last_told: OrderedDict[str, float] = OrderedDict()
+        self._waiting: asyncio.Queue[_PendingEvent] = asyncio.Queue(_WAITING)
+        self._last_recorded: OrderedDict[str, float] = OrderedDict()
 
-    def tell(self, regarding: Mapping[str, Any], intent: EventIntent) -> None:
-        """Have an Event written about an object, unless the same one was told just now."""
-        told = _Told(_reference(regarding), intent)
-        name = _event_name(told)
+    def record(self, regarding: Mapping[str, Any], intent: EventIntent) -> None:
+        """Have an Event written about an object, unless the same one was written just now."""
+        pending = _PendingEvent(_reference(regarding), intent)
+        name = _event_name(pending)
         moment = self._clock()
-        last = self._last_told.get(name)
+        last = self._last_recorded.get(name)
         if last is not None and moment - last < REPEAT_AFTER:
             return
-        self._last_told[name] = moment
-        self._last_told.move_to_end(name)
-        if len(self._last_told) > _REMEMBERED:
-            self._last_told.popitem(last=False)
+        self._last_recorded[name] = moment
+        self._last_recorded.move_to_end(name)
+        if len(self._last_recorded) > _REMEMBERED:
+            self._last_recorded.popitem(last=False)
         try:
-            self._waiting.put_nowait(told)
+            self._waiting.put_nowait(pending)
         except asyncio.QueueFull:
-            _logger.warning("event dropped, too many are waiting: %s", intent.message)
+            _logger.warning("dropped an event, the queue is full: %s", intent.message)
 
     async def run(self) -> None:
         """Write Events until cancelled."""
         while True:
-            told = await self._waiting.get()
-            await self._write_or_log(told)
+            pending = await self._waiting.get()
+            await self._write_or_log(pending)
             self._waiting.task_done()
 
     async def drain(self) -> None:
-        """Return when all that was told is written."""
+        """Return when all recorded Events are written."""
         await self._waiting.join()
 
-    async def _write_or_log(self, told: _Told) -> None:
+    async def _write_or_log(self, pending: _PendingEvent) -> None:
         try:
-            await self._write(told)
+            await self._write(pending)
         except KubeError as error:
-            _logger.warning("event not written: %s: %s", error.message, told.intent.message)
+            _logger.warning("cannot write an event: %s: %s", error.message, pending.intent.message)
 
-    async def _write(self, told: _Told) -> None:
-        namespace = told.regarding.get("namespace") or _CLUSTER_SCOPED_NAMESPACE
-        name = _event_name(told)
+    async def _write(self, pending: _PendingEvent) -> None:
+        namespace = pending.regarding.get("namespace") or _CLUSTER_SCOPED_NAMESPACE
+        name = _event_name(pending)
         now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
         try:
             known = await self._api.get(EVENTS, namespace, name)
@@ -98,10 +98,10 @@ class EventRecorder:
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
             "metadata": {"name": name, "namespace": namespace},
-            "involvedObject": dict(told.regarding),
-            "type": told.intent.type,
-            "reason": told.intent.reason,
-            "message": told.intent.message[:_MESSAGE_LIMIT],
+            "involvedObject": dict(pending.regarding),
+            "type": pending.intent.type,
+            "reason": pending.intent.reason,
+            "message": pending.intent.message[:_MESSAGE_LIMIT],
             "source": {"component": COMPONENT},
             "reportingComponent": COMPONENT,
             "firstTimestamp": known.get("firstTimestamp") or now,
@@ -123,10 +123,10 @@ def _reference(obj: Mapping[str, Any]) -> JsonObject:
     return {key: value for key, value in reference.items() if value}
 
 
-def _event_name(told: _Told) -> str:
-    intent = told.intent
+def _event_name(pending: _PendingEvent) -> str:
+    intent = pending.intent
     identity = "\n".join(
-        (told.regarding.get("uid", ""), intent.type, intent.reason, intent.message)
+        (pending.regarding.get("uid", ""), intent.type, intent.reason, intent.message)
     )
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    return f"{told.regarding['name'][:230]}.{digest}"
+    return f"{pending.regarding['name'][:230]}.{digest}"

@@ -1,9 +1,9 @@
-"""Carrying out a plan: apply what differs, delete what must go, write one status.
+"""The writes of a plan: apply what differs, delete what must go, write one status.
 
-Writes nothing where the observed object says already what the plan wants. That is so when its
+Writes nothing where the observed object already has what the plan wants. That is so when its
 intent annotation carries the hash of the wanted object, and its content still holds the intent or
-is what the API server answered to our last apply; so a restart writes nothing, somebody's edit is
-undone, and an API server that rewrites our values cannot make us write for ever.
+is what the API server returned for our last apply; so a restart writes nothing, an edit is
+reverted, and an API server that rewrites our values cannot make us write for ever.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from enginewright.contract.base import canonical_json
-from enginewright.controller.cache import Cache
+from enginewright.controller.cache import ObjectCache
 from enginewright.controller.drift import Path, differences, holds
 from enginewright.kube.api import JsonObject, KubeApi
 from enginewright.kube.client import FIELD_MANAGER
@@ -37,11 +37,11 @@ _logger = logging.getLogger(__name__)
 
 
 class NameTaken(KubeError):  # noqa: N818 - says what is the matter
-    """An object of somebody else has the name that we need."""
+    """An object that Enginewright does not manage has the name that is needed."""
 
 
-class StillLeaving(KubeError):  # noqa: N818 - says what is the matter
-    """An object of an earlier owner has the name that we need and is on its way out."""
+class StillTerminating(KubeError):  # noqa: N818 - says what is the matter
+    """An object of an earlier owner has the name that is needed and is being deleted."""
 
 
 class Executor:
@@ -50,7 +50,7 @@ class Executor:
     def __init__(
         self,
         api: KubeApi,
-        cache: Cache,
+        cache: ObjectCache,
         *,
         written: Callable[[Resource, JsonObject], None] = lambda _resource, _obj: None,
     ) -> None:
@@ -61,7 +61,7 @@ class Executor:
         self._api = api
         self._cache = cache
         self._written = written
-        self._answered: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._responses: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     async def apply(
         self,
@@ -72,7 +72,7 @@ class Executor:
 
         Args:
             wanted: the object.
-            undone: is called with a sentence where an edit of somebody else is undone by it.
+            undone: is called with a sentence where this reverts somebody else's edit.
 
         Raises KubeError; StillLeaving and NameTaken where the name belongs to another object.
         """
@@ -81,30 +81,28 @@ class Executor:
         metadata = wanted["metadata"]
         known = self._cache.get(resource, metadata.get("namespace"), metadata["name"])
         if known is not None:
-            if _leaving(known, wanted):
+            if _is_terminating(known, wanted):
                 if owner := self._living_owner(known):
-                    raise NameTaken(
-                        f"{_name(wanted)} belongs to {owner}: give one of the two another name"
-                    )
-                raise StillLeaving(f"{_name(wanted)} is still being deleted")
+                    raise NameTaken(f"{_name(wanted)} is owned by {owner}: rename one of the two")
+                raise StillTerminating(f"{_name(wanted)} is still being deleted")
             # A Job's template cannot change: its name is made from all that decides it.
             if resource == JOBS or self._settled(wanted, known):
                 return False
             edited = self._edited(wanted, known)
             editor = await self._editor(resource, known, edited) if edited else ""
-            answer = await self._api.apply(wanted)
+            response = await self._api.apply(wanted)
             # what the API server or a webhook rewrites each time, nobody has edited
-            rewritten = set(differences(wanted, answer))
+            rewritten = set(differences(wanted, response))
             if edited := [each for each in edited if each not in rewritten]:
                 undone(
-                    f"{_name(wanted)}: {_shown(edited)} was edited by {editor} and is set back:"
+                    f"reverted {editor}'s change of {_shown(edited)} in {_name(wanted)}:"
                     " edit or scale the InferenceModel instead"
                 )
         else:
-            answer = await self._first_apply(resource, wanted)
-        self._cache.wrote(resource, answer)
-        self._remember((answer["metadata"]["uid"], "content"), _content(answer))
-        self._written(resource, answer)
+            response = await self._first_apply(resource, wanted)
+        self._cache.wrote(resource, response)
+        self._remember((response["metadata"]["uid"], "content"), _content(response))
+        self._written(resource, response)
         _logger.info("applied %s", _name(wanted))
         return True
 
@@ -127,15 +125,17 @@ class Executor:
         """Write the whole status where it differs from the observed one."""
         wanted = _without_nulls(status)
         uid = observed["metadata"]["uid"]
-        told = canonical_json([wanted, observed.get("status")])
-        if wanted == (observed.get("status") or {}) or self._recalls((uid, "status"), told):
+        written = canonical_json([wanted, observed.get("status")])
+        if wanted == (observed.get("status") or {}) or self._is_remembered(
+            (uid, "status"), written
+        ):
             return False
         metadata = {
             key: observed["metadata"][key]
             for key in ("name", "namespace", "uid")  # uid: never onto a later one of this name
             if key in observed["metadata"]
         }
-        answer = await self._api.apply_status(
+        response = await self._api.apply_status(
             {
                 "apiVersion": observed["apiVersion"],
                 "kind": observed["kind"],
@@ -144,9 +144,9 @@ class Executor:
             }
         )
         resource = resource_of(observed["apiVersion"], observed["kind"])
-        self._cache.wrote(resource, answer)
-        self._remember((uid, "status"), canonical_json([wanted, answer.get("status")]))
-        self._written(resource, answer)
+        self._cache.wrote(resource, response)
+        self._remember((uid, "status"), canonical_json([wanted, response.get("status")]))
+        self._written(resource, response)
         _logger.info("wrote the status of %s", _name(observed))
         return True
 
@@ -160,8 +160,8 @@ class Executor:
             if not _same_owner(wanted, live):
                 owner = next(iter(_owners(wanted)), INFERENCE_MODELS.kind)
                 raise NameTaken(
-                    f"{_name(wanted)} exists and is not Enginewright's:"
-                    f" delete it or give the {owner} another name"
+                    f"{_name(wanted)} exists and is not managed by Enginewright:"
+                    f" delete it or rename the {owner}"
                 ) from None
             return await self._api.apply(wanted)
 
@@ -208,18 +208,18 @@ class Executor:
         if not holds(wanted["metadata"], known["metadata"]):
             return False
         body = {k: v for k, v in wanted.items() if k != "metadata"}
-        return holds(body, known) or self._recalls(
+        return holds(body, known) or self._is_remembered(
             (known["metadata"]["uid"], "content"), _content(known)
         )
 
     def _remember(self, key: tuple[str, str], value: str) -> None:
-        self._answered[key] = hashlib.sha256(value.encode()).hexdigest()
-        self._answered.move_to_end(key)
-        if len(self._answered) > _REMEMBERED:
-            self._answered.popitem(last=False)
+        self._responses[key] = hashlib.sha256(value.encode()).hexdigest()
+        self._responses.move_to_end(key)
+        if len(self._responses) > _REMEMBERED:
+            self._responses.popitem(last=False)
 
-    def _recalls(self, key: tuple[str, str], value: str) -> bool:
-        return self._answered.get(key) == hashlib.sha256(value.encode()).hexdigest()
+    def _is_remembered(self, key: tuple[str, str], value: str) -> bool:
+        return self._responses.get(key) == hashlib.sha256(value.encode()).hexdigest()
 
 
 def _shown(fields: Sequence[Path]) -> str:
@@ -240,7 +240,7 @@ def _owns(fields: Mapping[str, Any], path: Path) -> bool:
 
 
 def _stamped(wanted: Mapping[str, Any]) -> JsonObject:
-    """Return `wanted` with its own hash, which tells a later look that a field was dropped."""
+    """Return `wanted` with its own hash, which shows a later pass that a field was dropped."""
     metadata = wanted["metadata"]
     intent = hashlib.sha256(canonical_json(wanted).encode()).hexdigest()
     annotations = {**(metadata.get("annotations") or {}), INTENT_ANNOTATION: intent}
@@ -262,7 +262,7 @@ def _content(obj: Mapping[str, Any]) -> str:
     return canonical_json({k: v for k, v in obj.items() if k not in ("metadata", "status")})
 
 
-def _leaving(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+def _is_terminating(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Return whether it is being deleted, or will be because its owner is another, gone one."""
     if known["metadata"].get("deletionTimestamp"):
         return True

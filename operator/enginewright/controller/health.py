@@ -43,7 +43,7 @@ class HealthServer:
 
 def _answer(check: Check) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def handle(_request: web.Request) -> web.StreamResponse:
-        trouble = check()
-        return web.Response(status=200 if trouble is None else 503, text=f"{trouble or 'ok'}\n")
+        problem = check()
+        return web.Response(status=200 if problem is None else 503, text=f"{problem or 'ok'}\n")
 
     return handle

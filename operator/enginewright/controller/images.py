@@ -1,7 +1,7 @@
-"""What the configured images hold, asked of the images themselves, once each.
+"""What the configured images hold, probed once in each image itself.
 
-A Job runs `enginewright-runtime probe` in the image; what it reports is kept in a ConfigMap, so that
-a restarted operator asks nothing. Models wait for the answer, and report why there is none.
+A Job runs `enginewright-runtime probe` in the image; its report is kept in a ConfigMap, so that a
+restarted operator probes nothing. Models wait for the report, and say why there is none.
 """
 
 import json
@@ -15,12 +15,12 @@ from pydantic import ValidationError
 
 from enginewright.api.job_failure import JobFailure
 from enginewright.contract.images import ImageFacts
-from enginewright.controller.cache import Cache
+from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.execute import Executor
-from enginewright.controller.home import Home, Memory
-from enginewright.controller.loop import Outcome
+from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.observe import JOB, POD
+from enginewright.controller.operator_namespace import ConfigMapStore, OperatorNamespace
 from enginewright.kube.api import KubeApi
 from enginewright.kube.resources import JOBS, PODS, Resource
 from enginewright.manifests.labels import IMAGE
@@ -28,10 +28,10 @@ from enginewright.manifests.placement import placement_hash
 from enginewright.manifests.probe_job import image_hash, probe_job, probe_job_name
 from enginewright.plan.attempts import (
     Failed,
+    InProgress,
     Observed,
     Start,
     Succeeded,
-    UnderWay,
     Work,
     advance,
 )
@@ -57,22 +57,22 @@ class ImageReconciler:
     def __init__(
         self,
         api: KubeApi,
-        cache: Cache,
+        cache: ObjectCache,
         pods: PodCatchUp,
         executor: Executor,
         config: Config,
-        home: Home,
+        namespace: OperatorNamespace,
         *,
         changed: Callable[[], None],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._kept = Memory(api, home, CONFIG_MAP)
+        self._kept = ConfigMapStore(api, namespace, CONFIG_MAP)
         self._cache = cache
         self._pods = pods
         self._executor = executor
         self._config = config
         self._changed = changed
-        self._home = home
+        self._namespace = namespace
         self._now = now
         self._images = {image_hash(image): image for image in config.images.values()}
         self._memory: dict[str, _Attempts] = {}
@@ -86,17 +86,17 @@ class ImageReconciler:
         return tuple(self._images)
 
     async def load(self) -> None:
-        """Read what an earlier run learnt. Raises KubeError."""
+        """Read what an earlier run stored. Raises KubeError."""
         for key, text in (await self._kept.load()).items():
             if key in self._images and (facts := _read_entry(text, self._images[key])):
                 self.facts[self._images[key]] = facts
         self.loaded = True
 
-    async def reconcile(self, key: str) -> Outcome:
+    async def reconcile(self, key: str) -> ReconcileResult:
         """Bring one image closer to being known. Raises KubeError."""
         image = self._images.get(key)
         if image is None or image in self.facts:
-            return Outcome(exists=False)  # a probe of an image that is configured no more, or done
+            return ReconcileResult(exists=False)  # probed, or no longer configured
         await self._pods.catch_up(self._cache.views(JOB, self._ours(JOBS, key)))
         observed = self._observed(key)
         known = self._memory.get(key, _Attempts())
@@ -104,20 +104,20 @@ class ImageReconciler:
         state = advance(self._probing(key), observed, attempt, known.failure)
         match state:
             case Succeeded():
-                await self._learn(image, state.result)
-                return Outcome(exists=False)
+                await self._store_facts(image, state.result)
+                return ReconcileResult(exists=False)
             case Start():
                 return await self._start(key, image, state, observed)
-            case UnderWay():
-                if why := state.waiting_for or (state.failure.message if state.failure else ""):
+            case InProgress():
+                if why := state.waiting_for or (state.failure.sentence if state.failure else ""):
                     self._report(image, why)
-                return Outcome(requeue_after=state.requeue_after)
+                return ReconcileResult(requeue_after=state.requeue_after)
             case Failed():
                 self._memory[key] = _Attempts(state.attempt, state.failure)
-                self._report(image, state.failure.message)
+                self._report(image, state.failure.sentence)
                 if state.ends:
                     await self._delete(state.ends)
-                return Outcome(requeue_after=state.requeue_after)
+                return ReconcileResult(requeue_after=state.requeue_after)
 
     def _probing(self, key: str) -> Work[ImageFacts]:
         return probing(key, placement_hash(self._config.jobs))
@@ -136,7 +136,9 @@ class ImageReconciler:
             and (obj["metadata"].get("labels") or {}).get(IMAGE) == key
         ]
 
-    async def _start(self, key: str, image: str, state: Start, observed: Observed) -> Outcome:
+    async def _start(
+        self, key: str, image: str, state: Start, observed: Observed
+    ) -> ReconcileResult:
         self._memory[key] = _Attempts(state.attempt, state.failure)
         job = probe_job(
             self._config.namespace,
@@ -147,16 +149,16 @@ class ImageReconciler:
             template=self._config.jobs,
             assigned_ids=self._config.openshift,
         )
-        made = await self._executor.apply(self._home.owned(job))
+        made = await self._executor.apply(self._namespace.owned(job))
         if state.replaces in observed.jobs:
             await self._delete(state.replaces)
-        return Outcome(again=made)
+        return ReconcileResult(requeue=made)
 
     async def _delete(self, job: str) -> None:
         ref = ObjectRef(JOBS.api_version, JOBS.kind, self._config.namespace, job)
         await self._executor.delete(ref)
 
-    async def _learn(self, image: str, facts: ImageFacts) -> None:
+    async def _store_facts(self, image: str, facts: ImageFacts) -> None:
         known = {**self.facts, image: facts}
         entries = {
             image_hash(one): json.dumps(
@@ -164,7 +166,7 @@ class ImageReconciler:
             )
             for one, held in known.items()
         }
-        await self._kept.keep(entries)
+        await self._kept.save(entries)
         self.facts = known
         self.failures = {one: why for one, why in self.failures.items() if one != image}
         _logger.info("image %s: %s", image, facts.to_json())
@@ -173,7 +175,7 @@ class ImageReconciler:
     def _report(self, image: str, failure: str) -> None:
         if failure != self.failures.get(image):
             self.failures = {**self.failures, image: failure}
-            _logger.warning("image %s cannot be probed: %s", image, failure)
+            _logger.warning("cannot probe image %s: %s", image, failure)
             self._changed()
 
 
@@ -185,7 +187,7 @@ def _newest(key: str, observed: Observed) -> int:
 
 
 def _read_entry(text: str, image: str) -> ImageFacts | None:
-    """Read one value of the ConfigMap; None, so that the image is asked again, when it is no use."""
+    """Read one value of the ConfigMap; None, so that the image is probed again, when it is invalid."""
     try:
         entry = json.loads(text)
         return ImageFacts.model_validate(entry["facts"]) if entry["image"] == image else None

@@ -2,7 +2,7 @@
 
 The first listing comes before any reconcile, so that nothing is decided on half a picture. Later
 ones drop what vanished while a watch was broken, of which kopf reports nothing: whenever kopf has
-begun a watch anew, and hourly.
+begun a watch again, and hourly.
 """
 
 import asyncio
@@ -34,7 +34,8 @@ from enginewright.manifests import labels
 
 RELIST: Final = 3600.0  # seconds
 SETTLE: Final = 5.0  # seconds from kopf's first listed object to our listing of everything
-RETRY: Final = 5.0  # seconds between looks for a CRD, an API server or a permission
+# seconds between attempts while a CRD, the API server or a permission is missing
+RETRY: Final = 5.0
 MANAGED: Final = f"{labels.MANAGED_BY}={labels.OPERATOR}"
 
 _logger = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class Watch:
 def watches(claim: str) -> tuple[Watch, ...]:
     """Return everything that is watched; `claim` is the store's name in every namespace.
 
-    Shared kinds come before models, so that a model is never looked at without its surroundings.
+    Shared kinds come before models, so that no model is reconciled without what it depends on.
     """
     return (
         Watch(NODES),
@@ -91,20 +92,20 @@ class Informer:
         self.synced = False
 
     async def first_listing(self) -> None:
-        """List every kind, waiting for those that cannot be listed yet; says what is missing."""
+        """List every kind, waiting for those that cannot be listed yet; logs what is missing."""
         for watch in self._watched:
-            told = ""
-            while (trouble := await self._try(watch)) is not None:
-                if trouble != told:
-                    _logger.warning("%s; waiting for it", trouble)
-                    told = trouble
+            logged = ""
+            while (problem := await self._try(watch)) is not None:
+                if problem != logged:
+                    _logger.warning("%s; retrying", problem)
+                    logged = problem
                 await self._sleep(RETRY)
         self.synced = True
 
     def watch_restarted(self) -> None:
-        """Take in that kopf has listed a kind: what vanished before that it reports to nobody.
+        """Handle that kopf has listed a kind: it does not report what was deleted before that.
 
-        All kinds are listed then, since one of which nothing is left has no object to tell by.
+        All kinds are listed then, since a kind without objects left sends no event.
         """
         self._watch_restarted.set()
 
@@ -119,22 +120,22 @@ class Informer:
             await self._list_all()
 
     async def _list_all(self) -> None:
-        """List every kind, again and again those that cannot be listed."""
+        """List every kind, retrying those that cannot be listed."""
         left: Sequence[Watch] = self._watched
         known = ""
         while True:
-            troubles = [(watch, await self._try(watch)) for watch in left]
-            left = [watch for watch, trouble in troubles if trouble is not None]
+            problems = [(watch, await self._try(watch)) for watch in left]
+            left = [watch for watch, problem in problems if problem is not None]
             if not left:
                 return
-            reported = "; ".join(trouble for _, trouble in troubles if trouble is not None)
+            reported = "; ".join(problem for _, problem in problems if problem is not None)
             if reported != known:
-                _logger.warning("%s; trying again", reported)
+                _logger.warning("%s; retrying", reported)
                 known = reported
             await self._sleep(RETRY)
 
     async def _try(self, watch: Watch) -> str | None:
-        """List one kind; returns what is in the way."""
+        """List one kind; returns the error."""
         resource = watch.resource
         try:
             listing = await self._list(watch)
@@ -144,7 +145,7 @@ class Informer:
                 " install Enginewright's CRDs (kubectl apply --server-side -f crds/)"
             )
         except KubeError as error:
-            return f"{resource.plural} cannot be listed: {error.message}"
+            return f"cannot list {resource.plural}: {error.message}"
         changed = self._router.listing(resource, listing)
         _logger.debug(
             "listed %s: %d objects, %d changed", resource.plural, len(listing.items), changed

@@ -28,12 +28,12 @@ class Timing:
     lease: float = 10.0  # unchanged for so long, a Lease has expired
     deadline: float = 7.0  # a leader acts for so long after a renewal
     renew: float = 2.0  # between renewals
-    retry: float = 0.5  # between looks of those who wait, and after an error
+    retry: float = 0.5  # between attempts of those who wait, and after an error
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a Lease says."""
+    """A Lease's fields."""
 
     key: LeaseKey
     version: str  # changes with every write
@@ -43,12 +43,12 @@ class Record:
 
     @property
     def withdrawn(self) -> bool:
-        """Tell whether it claims nothing; one that was handed over stays claimed for a while."""
+        """Return whether it claims nothing; one that was handed over stays claimed for a while."""
         return not self.holder and self.duration <= WITHDRAWN
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _KnownLease:
     """How this process knows a Lease."""
 
     version: str
@@ -91,11 +91,11 @@ class Lead:
 
 
 def overlap(one: frozenset[str], other: frozenset[str]) -> bool:
-    """Tell whether two scopes have something in common."""
+    """Return whether two scopes overlap."""
     return bool(one & other) or EVERYTHING in one | other
 
 
-class Candidate:
+class Elector:
     """One process that wants to lead. Times are seconds of one clock that never goes back."""
 
     def __init__(self, key: LeaseKey, identity: str, scope: frozenset[str], timing: Timing) -> None:
@@ -105,15 +105,15 @@ class Candidate:
         self.identity = identity
         self.scope = scope
         self.timing = timing
-        self._seen: dict[LeaseKey, _Seen] = {}
+        self._seen: dict[LeaseKey, _KnownLease] = {}
         self._written: float | None = None  # when the last write that succeeded was sent
         self._leads = False
 
-    def look(
-        self, records: Iterable[Record], *, sent: float, answered: float
+    def decide(
+        self, records: Iterable[Record], *, sent: float, received: float
     ) -> Take | Withdraw | StandBy | Refused:
         """Decide what to do while not leading, from all Leases as listed just now."""
-        found = self._take_in(records, answered)
+        found = self._take_in(records, received)
         own = found.get(self.key)
         rival = self._rival(found.values(), sent)
         if rival is not None:
@@ -127,12 +127,12 @@ class Candidate:
         self._written = sent
 
     def confirm(
-        self, records: Iterable[Record], *, sent: float, answered: float
+        self, records: Iterable[Record], *, sent: float, received: float
     ) -> Lead | Withdraw | None:
         """Decide once `Take` has been done and all Leases were listed after it; None: too late."""
-        found = self._take_in(records, answered)
+        found = self._take_in(records, received)
         own = found.get(self.key)
-        if own is None or own.holder != self.identity or not self._in_time(answered):
+        if own is None or own.holder != self.identity or not self._in_time(received):
             return None
         if rival := self._rival(found.values(), sent):
             return Withdraw(own, rival)
@@ -140,12 +140,12 @@ class Candidate:
         return Lead()
 
     def may_act(self, now: float) -> bool:
-        """Tell whether this process leads, by its own clock."""
+        """Return whether this process leads, by its own clock."""
         return self._leads and self._in_time(now)
 
     @property
     def has_written(self) -> bool:
-        """Tell whether the own Lease may still name this process."""
+        """Return whether the own Lease may still name this process."""
         return self._written is not None
 
     @property
@@ -165,12 +165,12 @@ class Candidate:
         self._seen = {key: self._sight(record, now) for key, record in found.items()}
         return found
 
-    def _sight(self, record: Record, now: float) -> _Seen:
+    def _sight(self, record: Record, now: float) -> _KnownLease:
         before = self._seen.get(record.key)
         if before is not None and before.version == record.version:
             return before
         was_held = before is not None and before.was_held
-        return _Seen(record.version, now, was_held=was_held or bool(record.holder))
+        return _KnownLease(record.version, now, was_held=was_held or bool(record.holder))
 
     def _rival(self, records: Iterable[Record], now: float) -> Record | None:
         """Return another release's claim; the same one each time where there are several."""
@@ -186,5 +186,5 @@ class Candidate:
         return min(rivals, key=lambda record: record.key, default=None)
 
     def _expired(self, record: Record, now: float, more: float = 0.0) -> bool:
-        """Tell whether nobody has written it for its time; `now` is when the listing was sent."""
+        """Return whether nobody has written it for its time; `now` is when the listing was sent."""
         return now - self._seen[record.key].since >= record.duration + more

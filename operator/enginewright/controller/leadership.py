@@ -1,4 +1,4 @@
-"""What this process may do now: the elections of a release, and what they cost nothing else.
+"""What this process may do now: the leader elections of a release.
 
 One Lease for the release; where it does not watch all namespaces, a second one for what has no
 namespace, which one release only keeps. Both have connections of their own: a renewal waits for
@@ -13,11 +13,11 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from enginewright.controller.election import Claim, Election
+from enginewright.controller.election import Election, LeaseClaim
 from enginewright.controller.events import EventRecorder
-from enginewright.controller.home import Home
 from enginewright.controller.leader import EVERYTHING
-from enginewright.controller.settings import Settings
+from enginewright.controller.operator_namespace import OperatorNamespace
+from enginewright.controller.settings import OperatorSettings
 from enginewright.kube.client import KubeClient
 from enginewright.kube.connection import load_connection
 from enginewright.kube.metrics import RestMetrics
@@ -25,9 +25,8 @@ from enginewright.kube.resources import ACCELERATOR_CLASSES
 from enginewright.manifests.labels import OPERATOR
 from enginewright.plan.types import EventIntent
 
-_CLASSES: Final = (
-    f"{ACCELERATOR_CLASSES.plural}.{ACCELERATOR_CLASSES.group}"  # no namespace has a dot
-)
+# no namespace has a dot
+_CLASSES: Final = f"{ACCELERATOR_CLASSES.plural}.{ACCELERATOR_CLASSES.group}"
 
 _logger = logging.getLogger(__name__)
 
@@ -36,13 +35,13 @@ class Leadership:
     """`lost` is called when this process has led and may do so no more; it must end the process."""
 
     def __init__(
-        self, settings: Settings, registry: CollectorRegistry, lost: Callable[[str], None]
+        self, settings: OperatorSettings, registry: CollectorRegistry, lost: Callable[[str], None]
     ) -> None:
         self._client = KubeClient(load_connection, RestMetrics(registry, "enginewright_lease"))
         self._lost = lost
         self._namespace = settings.config.namespace
         self.notices = EventRecorder(self._client)
-        self.home = Home(self._client, self._namespace, settings.deployment)
+        self.own_namespace = OperatorNamespace(self._client, self._namespace, settings.deployment)
         self.refusal: str | None = None  # why another release keeps this one from acting
         name = settings.deployment or OPERATOR
         scope = settings.namespaces or frozenset({EVERYTHING})
@@ -73,19 +72,19 @@ class Leadership:
         self, name: str, scope: frozenset[str], refused: Callable[[str | None], None]
     ) -> Election:
         identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
-        claim = Claim((self._namespace, name), identity, scope, self.home.owned)
+        claim = LeaseClaim((self._namespace, name), identity, scope, self.own_namespace.owned)
         return Election(self._client, claim, lost=self._lost, refused=refused)
 
     def _refused(self, why: str | None) -> None:
         """Report that another release is in the way, or remember that none is."""
         if why is not None and why != self.refusal:
-            _logger.warning("does nothing: %s", why)
-            if self.home.deployment is not None:
+            _logger.warning("not reconciling: %s", why)
+            if self.own_namespace.deployment is not None:
                 intent = EventIntent("Warning", "ClaimedByAnotherRelease", why)
-                self.notices.tell(self.home.deployment, intent)
+                self.notices.record(self.own_namespace.deployment, intent)
         self.refusal = why
 
 
 def _others_classes(why: str | None) -> None:
     if why is not None:
-        _logger.debug("AcceleratorClasses are left to another release: %s", why)
+        _logger.debug("another release manages AcceleratorClasses: %s", why)

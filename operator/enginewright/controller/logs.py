@@ -22,7 +22,7 @@ _PLAIN: Final = frozenset(
 
 
 @contextmanager
-def about(**fields: str) -> Iterator[None]:
+def log_context(**fields: str) -> Iterator[None]:
     """Put `fields` into every line that is logged inside."""
     token = _about.set({**_about.get(), **fields})
     try:

@@ -13,7 +13,7 @@ from typing import Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from enginewright.controller.logs import about
+from enginewright.controller.logs import log_context
 from enginewright.controller.queue import QueueClosed, QueueMetrics, WorkQueue
 from enginewright.kube.errors import KubeError, Transient
 
@@ -26,11 +26,11 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of one pass over a key."""
+class ReconcileResult:
+    """What one pass over a key asks of the queue; controller-runtime's Result."""
 
     exists: bool = True  # False: nothing to come back to
-    again: bool = False  # look once more soon: we have changed the facts, or wait for a change
+    requeue: bool = False  # soon: this pass has changed the facts, or waits for a change
     requeue_after: float | None = None  # seconds
 
 
@@ -66,7 +66,7 @@ class Controller(Generic[Key]):
     def __init__(
         self,
         name: str,
-        reconcile: Callable[[Key], Awaitable[Outcome]],
+        reconcile: Callable[[Key], Awaitable[ReconcileResult]],
         metrics: LoopMetrics,
         *,
         workers: int,
@@ -106,10 +106,10 @@ class Controller(Generic[Key]):
         await asyncio.gather(*self._tasks, return_exceptions=True)
         return not late
 
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """Return why this controller does not work as it should; None when it does."""
         if any(task.done() for task in self._tasks):
-            return f"a worker of {self._name} has ended"
+            return f"a worker of {self._name} has exited"
         if self.queue.longest_running > STUCK:
             return f"a worker of {self._name} has been on one key for {STUCK:.0f} s"
         return None
@@ -120,7 +120,7 @@ class Controller(Generic[Key]):
                 key = await self.queue.get()
             except QueueClosed:
                 return
-            with about(controller=self._name, **self._describe(key)):
+            with log_context(controller=self._name, **self._describe(key)):
                 try:
                     await self._process(key)
                 finally:
@@ -129,33 +129,33 @@ class Controller(Generic[Key]):
     async def _process(self, key: Key) -> None:
         started = time.monotonic()
         try:
-            outcome = await self._reconcile(key)
+            reconciled = await self._reconcile(key)
         except KubeError as error:
             wished = error.retry_after if isinstance(error, Transient) else None
             delay = self.queue.add_rate_limited(key, wished or 0.0)
-            _logger.error("%s; tried again in %.1f s", error.message, delay)  # noqa: TRY400 - the sentence says it
+            _logger.error("%s; retrying in %.1f s", error.message, delay)  # noqa: TRY400 - the sentence says it
             result = "error"
         except Exception:
             delay = self.queue.add_rate_limited(key)
-            _logger.exception("reconcile failed, a bug; tried again in %.1f s", delay)
+            _logger.exception("reconcile failed, a bug; retrying in %.1f s", delay)
             result = "error"
         else:
-            result = self._schedule(key, outcome)
+            result = self._schedule(key, reconciled)
         if result == "error":
             self._metrics.errors.labels(self._name).inc()
         self._metrics.total.labels(self._name, result).inc()
         self._metrics.time.labels(self._name).observe(time.monotonic() - started)
 
-    def _schedule(self, key: Key, outcome: Outcome) -> str:
+    def _schedule(self, key: Key, reconciled: ReconcileResult) -> str:
         """Put the key where it belongs next; returns controller-runtime's name of the result."""
-        if not outcome.exists:
+        if not reconciled.exists:
             self.queue.forget(key)
             return "success"
-        if outcome.again:
+        if reconciled.requeue:
             # Later each time: should a plan never settle, it costs less and less.
             self.queue.add_rate_limited(key)
             return "requeue"
         self.queue.forget(key)
         resync = RESYNC * random.uniform(0.9, 1.1)  # noqa: S311 - spreads load, no secret
-        self.queue.add_after(key, min(outcome.requeue_after or resync, resync))
-        return "success" if outcome.requeue_after is None else "requeue_after"
+        self.queue.add_after(key, min(reconciled.requeue_after or resync, resync))
+        return "success" if reconciled.requeue_after is None else "requeue_after"

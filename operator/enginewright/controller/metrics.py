@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from enginewright.api.conditions import ConditionType, StatusReason
 from enginewright.contract.reasons import Reason
-from enginewright.controller.cache import Cache
+from enginewright.controller.cache import ObjectCache
 from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import INFERENCE_MODELS
 from enginewright.plan.engines import Ended
@@ -54,11 +54,11 @@ class _NotReady:
 
 
 class ModelCollector(Collector):
-    """What the conditions of models say, in all and by name where they are not ready."""
+    """The conditions of models, counted, and by name where they are not ready."""
 
     def __init__(
         self,
-        cache: Cache,
+        cache: ObjectCache,
         registry: CollectorRegistry,
         *,
         leads: Callable[[], bool] = lambda: True,
@@ -73,11 +73,11 @@ class ModelCollector(Collector):
         leads = self._leads()
         yield GaugeMetricFamily(
             "enginewright_leader",
-            "1 for the replica that acts, 0 for one that stands by.",
+            "1 for the replica that leads, 0 for one that stands by.",
             value=leads,
         )
         if not leads:
-            return  # what models are is said once
+            return  # by the leader alone, so that each model is counted once
         models = list(self._cache.all(INFERENCE_MODELS))
         yield self._counts(models)
         yield from self._not_ready(models)
@@ -147,7 +147,7 @@ class EngineMetrics:
             self._cache.labels(result)
 
     def count(self, ended: Ended) -> None:
-        """Count what a Job came to."""
+        """Count how a Job ended."""
         if ended.reason:
             # Only reasons that are in the enum, so that no pod can make series.
             known = ended.reason in set(Reason)

@@ -15,7 +15,7 @@ from enginewright.kube.resources import (
     PODS,
     Resource,
 )
-from enginewright.observed.base import Json, View
+from enginewright.observed.base import Json, ObservedObject
 from enginewright.observed.budgets import BudgetView, budget_view
 from enginewright.observed.claims import ClaimView, claim_view
 from enginewright.observed.deployments import DeploymentView, deployment_view
@@ -24,7 +24,7 @@ from enginewright.observed.nodes import NodeView, node_view
 from enginewright.observed.pods import PodView, pod_view
 from enginewright.observed.revisions import RevisionView, revision_view
 
-Viewed = TypeVar("Viewed", bound=View)
+Viewed = TypeVar("Viewed", bound=ObservedObject)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Views:
     """Views of objects that are replaced, never changed."""
 
     def __init__(self) -> None:
-        self._made: dict[Resource, dict[tuple[str, str], tuple[JsonObject, View]]] = {}
+        self._made: dict[Resource, dict[tuple[str, str], tuple[JsonObject, ObservedObject]]] = {}
 
     def of(self, kind: Kind[Viewed], objects: Iterable[JsonObject]) -> tuple[Viewed, ...]:
         """Return the views of `objects`, in their order."""

@@ -25,22 +25,22 @@ def parsed(model: type[Typed], objects: Iterable[JsonObject]) -> list[Typed]:
             found.append(model.model_validate(obj))
         except ValidationError as error:
             _logger.warning(
-                "%s %s is left out: %s", obj["kind"], obj["metadata"]["name"], summary(error)
+                "ignoring %s %s: %s", obj["kind"], obj["metadata"]["name"], summary(error)
             )
     return found
 
 
 def readable(model: type[Typed], observed: JsonObject, recorder: EventRecorder) -> Typed | None:
-    """Return the object; None, which an Event and the log tell, when it cannot be read.
+    """Return the object; None, which an Event and the log report, when it cannot be read.
 
     The schema let it through, so our CRD is another version's: only a change can help.
     """
     try:
         return model.model_validate(observed)
     except ValidationError as error:
-        told = EventIntent("Warning", StatusReason.INVALID_SPEC, summary(error))
-        recorder.tell(observed, told)
-        _logger.error("the %s cannot be read: %s", observed["kind"], told.message)  # noqa: TRY400 - no bug of ours
+        intent = EventIntent("Warning", StatusReason.INVALID_SPEC, summary(error))
+        recorder.record(observed, intent)
+        _logger.error("cannot read the %s: %s", observed["kind"], intent.message)  # noqa: TRY400 - no bug of ours
         return None
 
 

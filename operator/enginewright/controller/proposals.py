@@ -8,10 +8,10 @@ import logging
 from typing import Final
 
 from enginewright.api.accelerator_class import AcceleratorClass
-from enginewright.controller.cache import Cache
-from enginewright.controller.home import Home, Memory
-from enginewright.controller.loop import Outcome
+from enginewright.controller.cache import ObjectCache
+from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.observe import NODE
+from enginewright.controller.operator_namespace import ConfigMapStore, OperatorNamespace
 from enginewright.controller.parse import parsed
 from enginewright.kube.api import KubeApi
 from enginewright.kube.resources import ACCELERATOR_CLASSES, NODES
@@ -25,25 +25,25 @@ _logger = logging.getLogger(__name__)
 
 
 class ProposalReconciler:
-    """Compares nodes with classes; wake it when either changes."""
+    """Compares nodes with classes; runs when either changes."""
 
     def __init__(
         self,
         api: KubeApi,
-        cache: Cache,
+        cache: ObjectCache,
         config: Config,
-        home: Home,
+        namespace: OperatorNamespace,
     ) -> None:
         self._api = api
-        self._memory = Memory(api, home, CONFIG_MAP)
+        self._memory = ConfigMapStore(api, namespace, CONFIG_MAP)
         self._cache = cache
         self._config = config
         self._kept: dict[str, str] | None = None  # as the ConfigMap has it; None: not read yet
 
-    async def reconcile(self, _key: str) -> Outcome:
+    async def reconcile(self, _key: str) -> ReconcileResult:
         """Propose what is missing. Raises KubeError."""
         if not self._config.propose_classes:
-            return Outcome()
+            return ReconcileResult()
         if self._kept is None:
             self._kept = await self._memory.load()
         proposals = propose(
@@ -65,6 +65,6 @@ class ProposalReconciler:
                 ", ".join(spec["backends"]),
             )
         if proposals.made != self._kept:
-            await self._memory.keep(proposals.made)
+            await self._memory.save(proposals.made)
             self._kept = proposals.made
-        return Outcome()
+        return ReconcileResult()

@@ -92,7 +92,7 @@ class WorkQueue(Generic[Key]):
             self._wake()
 
     def add_after(self, key: Key, delay: float) -> None:
-        """Queue `key` in `delay` seconds; of several wishes for one key the earliest counts."""
+        """Queue `key` in `delay` seconds; of several delays for one key the earliest counts."""
         if self._closed:
             return
         if delay <= 0:
@@ -124,7 +124,7 @@ class WorkQueue(Generic[Key]):
         return self._failures.get(key, 0)
 
     def forget(self, key: Key) -> None:
-        """Say that `key` is well: its next failure starts at the shortest delay."""
+        """Reset the backoff of `key`: its next failure starts at the shortest delay."""
         self._failures.pop(key, None)
 
     async def get(self) -> Key:

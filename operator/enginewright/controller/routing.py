@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from enginewright.controller.cache import Cache, engine_of, model_of
+from enginewright.controller.cache import ObjectCache, engine_of, model_of
 from enginewright.kube.api import Listing
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
@@ -45,12 +45,12 @@ class Sinks:
 class Router:
     """Feeds the cache and, where that made a difference, the queues."""
 
-    def __init__(self, cache: Cache, sinks: Sinks) -> None:
+    def __init__(self, cache: ObjectCache, sinks: Sinks) -> None:
         self._cache = cache
         self._sinks = sinks
 
     def event(self, resource: Resource, obj: Mapping[str, Any], *, deleted: bool) -> None:
-        """Take in one watch event."""
+        """Handle one watch event."""
         before = self._cache.get(
             resource, obj["metadata"].get("namespace"), obj["metadata"]["name"]
         )
@@ -60,14 +60,14 @@ class Router:
                 self._route(resource, before)
 
     def listing(self, resource: Resource, listing: Listing) -> int:
-        """Take in a whole listing; returns how many objects changed."""
+        """Handle a whole listing; returns how many objects changed."""
         changed = self._cache.replace(resource, listing)
         for obj in changed:
             self._route(resource, obj)
         return len(changed)
 
     def written(self, resource: Resource, obj: Mapping[str, Any]) -> None:
-        """Wake those who wait for what another controller of ours has written."""
+        """Queue those that wait for what another controller of ours has written."""
         if resource == INFERENCE_ENGINES:
             self._route(resource, obj)
 

@@ -24,7 +24,7 @@ class BadSettings(Exception):  # noqa: N818 - read as a sentence where it is rai
 
 
 @dataclass(frozen=True)
-class Settings:
+class OperatorSettings:
     """What the process needs beside what plans are made from."""
 
     config: Config
@@ -84,7 +84,7 @@ class SettingsDocument(_Document):
     """Port of probes and metrics."""
 
 
-def load_settings(environment: Mapping[str, str] = os.environ) -> Settings:
+def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettings:
     """Return the settings of this process. Raises BadSettings."""
     namespace = environment.get(NAMESPACE_VARIABLE)
     if not namespace:
@@ -102,7 +102,7 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> Settings:
         read = SettingsDocument.model_validate_json(text)
     except ValidationError as error:
         raise BadSettings(f"{CONFIG_VARIABLE} cannot be used: {summary(error)}") from None
-    return Settings(
+    return OperatorSettings(
         config=Config(
             namespace=namespace,
             images=dict(read.images),

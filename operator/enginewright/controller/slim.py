@@ -1,7 +1,7 @@
-"""What is kept of an observed object: what somebody reads, and nothing that only makes noise.
+"""What is kept of an observed object: what is read, and no fields that only change often.
 
 The cache compares slim objects to tell a change from a heartbeat, so what is dropped here can
-neither wake a reconcile nor take memory.
+neither cause a reconcile nor take memory.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,8 +1,8 @@
-"""What sidecars have found and how far builds are, as asked of the pods themselves.
+"""Polls sidecars for their verdicts and build pods for their progress.
 
-Live figures must not pass through etcd, so nobody writes them down: the operator asks, keeps the
-last answer of each pod in memory, and wakes the pod's owner when the answer means something new.
-After a restart nothing is known until the pods have been asked again.
+Live figures must not pass through etcd, so nobody writes them down: the operator polls, keeps the
+last response of each pod in memory, and enqueues the pod's owner when the response has news.
+After a restart nothing is known until the pods have been polled again.
 """
 
 import asyncio
@@ -18,16 +18,16 @@ from pydantic import ValidationError
 
 from enginewright.contract.report import Progress
 from enginewright.contract.verdict import RELEASE_ANNOTATION, RELEASE_SECONDS, Verdict
-from enginewright.controller.cache import Cache
+from enginewright.controller.cache import ObjectCache
 from enginewright.controller.observe import DEPLOYMENT, POD
-from enginewright.controller.polled import (
-    Question,
-    Served,
-    question,
+from enginewright.controller.poll_schedule import SWEEP, PollSchedule, sweep_interval
+from enginewright.controller.poll_targets import (
+    PollTarget,
+    ServingPod,
+    is_verdict_of,
+    poll_target,
     releasable,
-    speaks_for,
 )
-from enginewright.controller.polling import SWEEP, Schedule, sweep_interval
 from enginewright.controller.routing import ModelKey
 from enginewright.kube.errors import KubeError
 from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodHttp
@@ -38,12 +38,12 @@ from enginewright.observed.pods import PodView
 
 CONCURRENCY: Final = 32  # requests under way
 FRESH: Final = 60.0  # seconds after a change in which more of them are likely
-STARTING: Final = 600.0  # seconds after which a pod that is not ready is no longer news
-EXPIRY: Final = 3 * SWEEP  # seconds after which an answer that was not renewed is none
+STARTING: Final = 600.0  # seconds for which a pod that is not ready is polled fast
+EXPIRY: Final = 3 * SWEEP  # seconds after which a response that was not renewed is discarded
 
-SILENCE: Final = 300.0  # seconds without an answer after which what a pod last said is too old
-_RENEW: Final = RELEASE_SECONDS / 2  # seconds before its end at which a release is written anew
-_LOOK: Final = 1.0  # seconds between two looks at the cache
+SILENCE: Final = 300.0  # seconds without a response after which a pod's last report is too old
+_RENEW: Final = RELEASE_SECONDS / 2  # seconds before its end at which a release is written again
+_SYNC: Final = 1.0  # seconds between two comparisons with the cache
 _MAX_MESSAGE: Final = 1024  # characters of a verdict's message that go into conditions
 _TENTH: Final = 10  # percent
 
@@ -54,19 +54,19 @@ _logger = logging.getLogger(__name__)
 class _Pod:
     """What is known of one pod."""
 
-    seen: PodView
-    asked: Question
-    since: float  # when it was first seen with this question
+    view: PodView
+    target: PollTarget
+    since: float  # when it first was this target
     changed: float  # when its readiness or its verdict changed
-    renewed: float = 0.0  # when it answered well
-    failures: int = 0  # answers missed in a row
-    told: bool = False  # whether its bad answers were logged
+    renewed: float = 0.0  # when a poll of it last succeeded
+    failures: int = 0  # failed polls in a row
+    failure_logged: bool = False
     body: bytes | None = None  # the last good answer
     canonical: str = ""  # the same as canonical JSON
     verdict: Verdict | None = None
     progress: Progress | None = None
-    silent: bool = False  # whether it has not answered for so long that its owner is to say so
-    marked_until: float = 0.0  # as its annotation says, in seconds since 1970
+    silent: bool = False  # whether it has not answered for so long that its owner must report it
+    marked_until: float = 0.0  # from its annotation, in seconds since 1970
 
 
 def poll_counter(registry: CollectorRegistry) -> Counter:
@@ -83,7 +83,7 @@ def poll_counter(registry: CollectorRegistry) -> Counter:
 
 
 class VerdictPoller:
-    """Asks every serving pod for its verdict and every building pod for its progress.
+    """Polls every serving pod for its verdict and every building pod for its progress.
 
     `changed` is called when a model's verdict is another one or is gone, `engine_changed` with
     namespace and name of the InferenceEngine when its build has come a tenth further. `http` is
@@ -92,7 +92,7 @@ class VerdictPoller:
 
     def __init__(
         self,
-        cache: Cache,
+        cache: ObjectCache,
         http: PodHttp,
         registry: CollectorRegistry,
         *,
@@ -109,11 +109,12 @@ class VerdictPoller:
         self._write = write
         self._wall = wall
         self._polls = poll_counter(registry)
-        self._schedule = Schedule(jitter=jitter)
+        self._schedule = PollSchedule(jitter=jitter)
         self._rolling: frozenset[ModelKey] = frozenset()  # models whose pods are being replaced
         self._pods: dict[str, _Pod] = {}  # by uid
+        self._synced = (0, 0)  # changes of pods and Deployments in the cache
         self._released: dict[ModelKey, str] = {}  # the pod that may become unready
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._in_flight: set[asyncio.Task[None]] = set()
         self._slot_free = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -130,40 +131,40 @@ class VerdictPoller:
     def progress_of(self, namespace: str, job: str) -> Progress | None:
         """Return how far the build of a Job is; None while it is not known."""
         for pod in self._pods.values():
-            if pod.progress is not None and (pod.seen.namespace, pod.seen.job) == (namespace, job):
+            if pod.progress is not None and (pod.view.namespace, pod.view.job) == (namespace, job):
                 return pod.progress
         return None
 
     def start(self) -> None:
-        """Start asking."""
+        """Start polling."""
         self._task = asyncio.create_task(self._run(), name="verdicts")
 
     async def stop(self) -> None:
-        """Ask nobody any more."""
-        tasks = [*self._under_way, *((self._task,) if self._task else ())]
+        """Stop polling."""
+        tasks = [*self._in_flight, *((self._task,) if self._task else ())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._http.close()
 
-    def trouble(self) -> str | None:
-        """Return why pods are not asked as they should be; None when they are."""
+    def problem(self) -> str | None:
+        """Return why pods are not polled as they should be; None when they are."""
         if self._task is not None and self._task.done():
-            return "the poller of verdicts has ended"
+            return "the verdict poller has stopped"
         return None
 
     async def _run(self) -> None:
         clock = asyncio.get_running_loop().time
-        next_look = clock()
+        next_sync = clock()
         while True:
             now = clock()
-            if now >= next_look:
-                self._look(now)
-                next_look = now + _LOOK
-            while len(self._under_way) < CONCURRENCY and (uid := self._schedule.take(now)):
-                self._begin(uid)
-            wake = next_look
-            full = len(self._under_way) >= CONCURRENCY
+            if now >= next_sync:
+                self._sync(now)
+                next_sync = now + _SYNC
+            while len(self._in_flight) < CONCURRENCY and (uid := self._schedule.take(now)):
+                self._start_poll(uid)
+            wake = next_sync
+            full = len(self._in_flight) >= CONCURRENCY
             if not full and (due := self._schedule.next_time()) is not None:
                 wake = min(wake, due)
             self._slot_free.clear()
@@ -173,90 +174,102 @@ class VerdictPoller:
             except TimeoutError:
                 continue
 
-    def _look(self, now: float) -> None:
-        """Compare with the cache: what came, what went, what changed."""
-        deployments = self._cache.views(DEPLOYMENT, self._cache.all(DEPLOYMENTS))
-        self._rolling = frozenset(_model(each) for each in deployments if each.is_rolling_out)
-        there = set()
-        for seen in self._cache.views(POD, self._cache.all(PODS)):
-            known = self._pods.get(seen.uid)
-            if known is not None and known.seen is seen:
-                there.add(seen.uid)
-            elif asked := question(seen):
-                there.add(seen.uid)
-                self._meet(seen, asked, now)
-        for uid in self._pods.keys() - there:
-            self._leave(uid)
+    def _sync(self, now: float) -> None:
+        """Compare with the cache where it has changed, and expire answers that are too old."""
+        synced = (self._cache.changes(PODS), self._cache.changes(DEPLOYMENTS))
+        if synced != self._synced:
+            self._synced = synced
+            self._compare(now)
         expiry = max(EXPIRY, 3 * sweep_interval(len(self._pods)))
         for pod in self._pods.values():
             if pod.canonical and pod.renewed + expiry < now:
-                self._lose(pod, now)
+                self._expire(pod, now)
             if not pod.silent and max(pod.renewed, pod.since) + SILENCE < now:
                 pod.silent = True
-                self._tell(pod)
+                self._notify(pod)
 
-    def _meet(self, seen: PodView, asked: Question, now: float) -> None:
-        """Take in a pod that is new, or whose object has changed."""
-        known = self._pods.get(seen.uid)
-        if known is None or known.asked != asked:
+    def _compare(self, now: float) -> None:
+        """Find pods added, deleted and changed."""
+        deployments = self._cache.views(DEPLOYMENT, self._cache.all(DEPLOYMENTS))
+        self._rolling = frozenset(
+            _model(each) for each in deployments if each.is_rolling_out and not each.is_trial
+        )
+        present = set()
+        for view in self._cache.views(POD, self._cache.all(PODS)):
+            known = self._pods.get(view.uid)
+            if known is not None and known.view is view:
+                present.add(view.uid)
+            elif target := poll_target(view):
+                present.add(view.uid)
+                self._observe(view, target, now)
+        for uid in self._pods.keys() - present:
+            self._forget(uid)
+
+    def _observe(self, view: PodView, target: PollTarget, now: float) -> None:
+        """Record a pod that is new, or whose object has changed."""
+        known = self._pods.get(view.uid)
+        if known is None or known.target != target:
             # Not "changed": after a restart of ours all pods are new, and most of them settled.
-            marked = _marked_until(seen)
-            self._pods[seen.uid] = _Pod(seen, asked, since=now, changed=-FRESH, marked_until=marked)
-            self._schedule.soon(seen.uid, now)
+            marked = _marked_until(view)
+            self._pods[view.uid] = _Pod(
+                view, target, since=now, changed=-FRESH, marked_until=marked
+            )
+            self._schedule.poll_now(view.uid, now)
             return
-        before, known.seen = known.seen, seen
-        if before.ready != seen.ready:
+        before, known.view = known.view, view
+        if before.ready != view.ready:
             known.changed = now
-            self._schedule.soon(seen.uid, now)
+            self._schedule.poll_now(view.uid, now)
 
-    def _leave(self, uid: str) -> None:
-        """Forget a pod that is gone or can be asked no more."""
+    def _forget(self, uid: str) -> None:
+        """Forget a pod that was deleted or can no longer be polled."""
         pod = self._pods.pop(uid)
         self._schedule.forget(uid)
-        self._hold_back(uid, pod)
+        self._withdraw_release(uid, pod)
         if pod.canonical:
-            self._tell(pod)
+            self._notify(pod)
 
-    def _lose(self, pod: _Pod, now: float) -> None:
+    def _expire(self, pod: _Pod, now: float) -> None:
         pod.body, pod.canonical, pod.verdict, pod.progress = None, "", None, None
         pod.changed = now
-        self._tell(pod)
+        self._notify(pod)
 
-    def _begin(self, uid: str) -> None:
+    def _start_poll(self, uid: str) -> None:
         pod = self._pods.get(uid)
         if pod is None:
             return
-        task = asyncio.create_task(self._ask(uid, pod))
-        self._under_way.add(task)
-        task.add_done_callback(self._end)
+        task = asyncio.create_task(self._poll(uid, pod))
+        self._in_flight.add(task)
+        task.add_done_callback(self._poll_done)
 
-    def _end(self, task: asyncio.Task[None]) -> None:
-        if len(self._under_way) >= CONCURRENCY:
+    def _poll_done(self, task: asyncio.Task[None]) -> None:
+        if len(self._in_flight) >= CONCURRENCY:
             self._slot_free.set()
-        self._under_way.discard(task)
+        self._in_flight.discard(task)
         if not task.cancelled() and (error := task.exception()):
-            _logger.error("asking a pod failed, a bug", exc_info=error)
+            _logger.error("polling a pod failed, a bug", exc_info=error)
 
-    async def _ask(self, uid: str, pod: _Pod) -> None:
-        address, about = pod.asked.address, pod.asked.about
+    async def _poll(self, uid: str, pod: _Pod) -> None:
+        address, kind = pod.target.address, pod.target.kind
         released = self._may_become_unready(uid, pod)
-        if pod.verdict is not None:  # else what an operator before us has decided ends by itself
+        # else what an earlier operator process decided expires by itself
+        if pod.verdict is not None:
             await self._mark(pod, released=released)
         result = "ok"
         try:
-            body = await self._http.get(address, f"/{about}")
-            self._take(pod, body)
+            body = await self._http.get(address, f"/{kind}")
+            self._accept(pod, body)
         except NoAnswer as error:
             result = "no-answer"
-            # One that is not ready may have nobody to answer yet.
-            self._missed(pod, str(error), worth_a_line=pod.seen.ready)
+            # The sidecar of one that is not ready may not listen yet.
+            self._failed(pod, str(error), log=pod.view.ready)
         except BadAnswer as error:
             result = "bad-answer"
-            self._missed(pod, str(error), worth_a_line=True)
+            self._failed(pod, str(error), log=True)
         finally:
             if self._pods.get(uid) is pod:
                 now = asyncio.get_running_loop().time()
-                self._schedule.again(
+                self._schedule.reschedule(
                     uid,
                     now,
                     fast=self._is_young(pod, now),
@@ -265,8 +278,8 @@ class VerdictPoller:
                 )
         self._polls.labels(result).inc()
 
-    def _take(self, pod: _Pod, body: bytes) -> None:
-        """Keep a good answer, and wake the owner where it says something new. Raises BadAnswer."""
+    def _accept(self, pod: _Pod, body: bytes) -> None:
+        """Keep a good response, and enqueue the owner where it has news. Raises BadAnswer."""
         now = asyncio.get_running_loop().time()
         if body != pod.body:
             before = pod.progress
@@ -274,19 +287,19 @@ class VerdictPoller:
             pod.body = body
             if canonical != pod.canonical:
                 pod.canonical = canonical
-                if pod.progress is None or _further(before, pod.progress):
+                if pod.progress is None or _advanced(before, pod.progress):
                     pod.changed = now
-                    self._tell(pod)
+                    self._notify(pod)
         pod.renewed, pod.failures = now, 0
         if pod.silent:
             pod.silent = False
-            self._tell(pod)
+            self._notify(pod)
 
     @staticmethod
     def _read(pod: _Pod, body: bytes) -> str:
-        """Read an answer into `pod`; returns it in a form that equals itself, unlike NaN."""
+        """Read a response into `pod`; returns it in a form that equals itself, unlike NaN."""
         try:
-            if pod.asked.about == "progress":
+            if pod.target.kind == "progress":
                 progress = Progress.model_validate_json(body)
                 pod.progress = progress.model_copy(
                     update={"percent": min(max(progress.percent, 0), 100)}
@@ -296,41 +309,41 @@ class VerdictPoller:
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             where = ".".join(str(step) for step in first["loc"])
-            raise BadAnswer(f"not a {pod.asked.about}: {where}: {first['msg']}") from None
-        if not speaks_for(verdict, pod.seen):
+            raise BadAnswer(f"not a {pod.target.kind}: {where}: {first['msg']}") from None
+        if not is_verdict_of(verdict, pod.view):
             raise BadAnswer(
-                f"the verdict is of model {verdict.model[:63]}, revision {verdict.revision[:63]},"
-                " which is another pod's"
+                f"the verdict is for model {verdict.model[:63]}, revision {verdict.revision[:63]},"
+                " so another pod answered"
             )
         pod.verdict = verdict
         return verdict.to_json()
 
     @staticmethod
-    def _missed(pod: _Pod, why: str, *, worth_a_line: bool) -> None:
+    def _failed(pod: _Pod, why: str, *, log: bool) -> None:
         pod.failures += 1
-        if worth_a_line and not pod.told:
-            pod.told = True
-            address = pod.asked.address
+        if log and not pod.failure_logged:
+            pod.failure_logged = True
+            address = pod.target.address
             _logger.warning(
-                "pod %s/%s has no usable %s: %s; polling continues; this is logged once",
+                "cannot get the %s of pod %s/%s: %s; retrying; logged once per pod",
+                pod.target.kind,
                 address.namespace,
                 address.name,
-                pod.asked.about,
                 why,
             )
 
     def _is_young(self, pod: _Pod, now: float) -> bool:
-        """Tell whether the pod is likely to say something new soon."""
+        """Return whether the pod is likely to report something new soon."""
         return (
-            pod.asked.about == "progress"
+            pod.target.kind == "progress"
             or now - pod.changed < FRESH
-            or (not pod.seen.ready and now - max(pod.since, pod.changed) < STARTING)
-            or _model(pod.seen) in self._rolling
-            or _model(pod.seen) in self._released  # the others must go on keeping the promise
+            or (not pod.view.ready and now - max(pod.since, pod.changed) < STARTING)
+            or _model(pod.view) in self._rolling
+            or _model(pod.view) in self._released  # the others must go on keeping the promise
         )
 
     async def _mark(self, pod: _Pod, *, released: bool) -> None:
-        """Write on the pod until when it may become unready, where that is not what it says."""
+        """Annotate the pod with the time until which it may become unready, where that changes."""
         now = self._wall()
         if released and pod.marked_until < now + _RENEW:
             until = now + RELEASE_SECONDS
@@ -339,41 +352,41 @@ class VerdictPoller:
             until, annotations = 0.0, {}
         else:
             return
-        seen = pod.seen
+        view = pod.view
         metadata = {
-            "namespace": seen.namespace,
-            "name": seen.name,
-            "uid": seen.uid,
+            "namespace": view.namespace,
+            "name": view.name,
+            "uid": view.uid,
             "annotations": annotations,
         }
         try:
             await self._write({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
-        except KubeError as error:  # tried again with the next question
+        except KubeError as error:  # retried with the next poll
             _logger.warning(
-                "pod %s/%s cannot be annotated: %s",
-                seen.namespace,
-                seen.name,
+                "cannot annotate pod %s/%s: %s",
+                view.namespace,
+                view.name,
                 error.message,
             )
             return
         pod.marked_until = until
 
-    def _hold_back(self, uid: str, pod: _Pod) -> None:
+    def _withdraw_release(self, uid: str, pod: _Pod) -> None:
         """Let the pod become unready no longer."""
-        key = _model(pod.seen)
+        key = _model(pod.view)
         if self._released.get(key) == uid:
             del self._released[key]
 
     def _may_become_unready(self, uid: str, pod: _Pod) -> bool:
         verdict = pod.verdict
         if not verdict or not verdict.fallback or not verdict.fallback.broken:
-            self._hold_back(uid, pod)
+            self._withdraw_release(uid, pod)
             return False
-        key = _model(pod.seen)
+        key = _model(pod.view)
         siblings = self._cache.views(POD, self._cache.of_model(PODS, *key))
         chosen = releasable(
             (
-                Served(each.uid, each.name, each.label(CLASS), each.ready, known.verdict)
+                ServingPod(each.uid, each.name, each.label(CLASS), each.ready, known.verdict)
                 for each in siblings
                 if (known := self._pods.get(each.uid))
             ),
@@ -383,34 +396,34 @@ class VerdictPoller:
             self._released.pop(key, None)
         elif self._released.get(key) != chosen:
             self._released[key] = chosen
-            name = self._pods[chosen].asked.address.name
+            name = self._pods[chosen].target.address.name
             _logger.warning(
-                "pod %s/%s breaks its model's promise and may become unready: others keep it",
+                "pod %s/%s violates spec.fallback and is released to become unready: other pods of its class comply",
                 key.namespace,
                 name,
             )
         return chosen == uid
 
-    def _tell(self, pod: _Pod) -> None:
-        if pod.asked.about == "progress":
-            self._engine_changed(pod.seen.namespace, pod.seen.label(ENGINE))
+    def _notify(self, pod: _Pod) -> None:
+        if pod.target.kind == "progress":
+            self._engine_changed(pod.view.namespace, pod.view.label(ENGINE))
         else:
-            self._changed(_model(pod.seen))
+            self._changed(_model(pod.view))
 
 
 def _marked_until(pod: PodView) -> float:
-    """Return until when the pod's annotation releases it, as an operator before us has written it."""
+    """Return until when the pod's annotation releases it, as an earlier operator process wrote it."""
     text = str(pod.annotations.get(RELEASE_ANNOTATION) or "")
     return float(text) if text.isascii() and text.isdigit() else 0.0
 
 
-def _model(seen: PodView | DeploymentView) -> ModelKey:
-    """Return the model that it serves; the label is there where a verdict is asked for."""
-    return ModelKey(seen.namespace, seen.label(MODEL))
+def _model(view: PodView | DeploymentView) -> ModelKey:
+    """Return the model that it serves; pods that are polled for a verdict have the label."""
+    return ModelKey(view.namespace, view.label(MODEL))
 
 
-def _further(before: Progress | None, now: Progress) -> bool:
-    """Tell whether a build has come into another tenth of the whole, or into another stage."""
+def _advanced(before: Progress | None, now: Progress) -> bool:
+    """Return whether a build has reached another tenth of the whole, or another stage."""
     return (
         before is None
         or before.stage != now.stage
@@ -419,7 +432,7 @@ def _further(before: Progress | None, now: Progress) -> bool:
 
 
 def _shortened(verdict: Verdict) -> Verdict:
-    """Bound what goes into conditions: the API server takes no longer ones."""
+    """Truncate messages that go into conditions to what the API server accepts."""
     checks = tuple(
         each.model_copy(update={"message": each.message[:_MAX_MESSAGE]}) for each in verdict.checks
     )

@@ -180,7 +180,7 @@ class KubeClient:
                 wait = self._wait_before_next(attempt, error)
                 if wait is None:
                     raise
-                _logger.debug("%s %s failed, trying again: %s", method, path, error.message)
+                _logger.debug("%s %s failed, retrying: %s", method, path, error.message)
                 await self._sleep(wait)
 
     @staticmethod
@@ -250,7 +250,7 @@ class KubeClient:
         return self._transport
 
     async def _reload(self, stale: RESTClientObject | None) -> None:
-        """Load the connection anew, once for all requests that found it stale."""
+        """Load the connection again, once for all requests that found it stale."""
         async with self._reloading:
             if self._transport is not stale:
                 return

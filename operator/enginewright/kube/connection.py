@@ -1,6 +1,6 @@
 """Where the API server is and who we are there: one answer for our client and for kopf's watches.
 
-Loaded anew whenever the server no longer accepts a token, because projected tokens, exec plugins
+Loaded again whenever the server no longer accepts a token, because projected tokens, exec plugins
 and kubeconfig files change under a running process.
 """
 
@@ -69,7 +69,7 @@ def _exists(path: str) -> bool:
 
 
 async def authorization_of(configuration: Configuration) -> str | None:
-    """Return the Authorization header's value, read anew from a projected token's file."""
+    """Return the Authorization header's value, read again from a projected token's file."""
     value: str | None = await configuration.get_api_key_with_prefix(
         "BearerToken", alias="authorization"
     )

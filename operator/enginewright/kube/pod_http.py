@@ -99,7 +99,7 @@ class _Connection:
 class ProxiedPodHttp:
     """Through the API server, which wants the right `get` on `pods/proxy`.
 
-    A 401 ends the connection; the next request loads it anew.
+    A 401 ends the connection; the next request loads it again.
     """
 
     def __init__(self, load: Callable[[], Awaitable[Configuration]]) -> None:

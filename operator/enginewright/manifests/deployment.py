@@ -17,7 +17,16 @@ from enginewright.contract.task import (
     ServeTask,
 )
 from enginewright.contract.verdict import RELEASE_ANNOTATION
-from enginewright.manifests.labels import CLASS, REVISION, of_model, serving_selector
+from enginewright.manifests.labels import (
+    CLASS,
+    COMPONENT,
+    REVISION,
+    SERVE,
+    TRIAL,
+    of_model,
+    serving_selector,
+)
+from enginewright.manifests.names import trial_name
 from enginewright.manifests.owner import owned_metadata
 from enginewright.manifests.pods import TMP_VOLUME, container, pod_security, pull_secrets
 from enginewright.manifests.snapshot import ClassSnapshot, Revision, Snapshot
@@ -56,7 +65,7 @@ def serving_deployment(
 ) -> dict[str, Any]:
     """Return the Deployment of `revision` for one of its classes."""
     served = model.metadata.name
-    labels = {**of_model(served, "serve"), CLASS: accelerator, REVISION: revision.name}
+    labels = {**of_model(served, SERVE), CLASS: accelerator, REVISION: revision.name}
     surge = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0}}
     return {
         "apiVersion": "apps/v1",
@@ -64,11 +73,34 @@ def serving_deployment(
         "metadata": owned_metadata(model, name, labels),
         "spec": {
             "replicas": replicas,
-            "progressDeadlineSeconds": _progress_seconds(model),
+            "progressDeadlineSeconds": progress_seconds(model),
             "revisionHistoryLimit": 2,  # ControllerRevisions are the history
             "strategy": surge if model.spec.rollout.strategy == "Surge" else {"type": "Recreate"},
             "selector": {"matchLabels": serving_selector(served, accelerator)},
             "template": revision.templates[accelerator],
+        },
+    }
+
+
+def trial_deployment(model: InferenceModel, revision: Revision, accelerator: str) -> dict[str, Any]:
+    """Return a Deployment of one pod of `revision` for one of its classes, which no Service selects."""
+    served = model.metadata.name
+    name = trial_name(served, accelerator, revision.name)
+    whole = serving_deployment(model, revision, accelerator, name=name, replicas=1)
+    template = revision.templates[accelerator]
+    metadata = template["metadata"]
+    labels = {**metadata["labels"], COMPONENT: TRIAL}
+    selector = {**serving_selector(served, accelerator), COMPONENT: TRIAL}
+    whole["metadata"]["labels"][COMPONENT] = TRIAL
+    # what serves nobody preempts nobody
+    spec = {name: each for name, each in template["spec"].items() if name != "priorityClassName"}
+    return {
+        **whole,
+        "spec": {
+            **whole["spec"],
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": selector},
+            "template": {"metadata": {**metadata, "labels": labels}, "spec": spec},
         },
     }
 
@@ -91,7 +123,7 @@ def _pod_template(
     surroundings: Surroundings,
 ) -> dict[str, Any]:
     selector = serving_selector(model, accelerator.name)
-    labels = {**of_model(model, "serve"), CLASS: accelerator.name}
+    labels = {**of_model(model, SERVE), CLASS: accelerator.name}
     template = snapshot.pod_template
     task = ServeTask(
         model=model,
@@ -241,7 +273,7 @@ def _sidecar_resources(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _progress_seconds(model: InferenceModel) -> int:
+def progress_seconds(model: InferenceModel) -> int:
     """Return how long Kubernetes waits for a pod before it gives up: never less than one may take."""
     asked, startup = model.spec.rollout.progress_timeout, model.spec.serving.startup_timeout
     least = int(duration(startup).total_seconds()) if startup else STARTUP_SECONDS

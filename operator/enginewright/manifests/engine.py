@@ -29,7 +29,5 @@ def inference_engine(namespace: str, spec: InferenceEngineSpec, model: str) -> d
             "labels": {MANAGED_BY: OPERATOR, CLASS: spec.class_name},
             "annotations": {REQUESTED_BY: model},
         },
-        "spec": spec.model_dump(
-            mode="json", by_alias=True, exclude_none=True, exclude_defaults=True
-        ),
+        "spec": spec.manifest(),
     }

@@ -19,7 +19,6 @@ from enginewright.contract.task import (
 from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import of_engine
 from enginewright.manifests.owner import owned_metadata
-from enginewright.manifests.placement import dump
 from enginewright.manifests.pods import TMP_VOLUME, container
 
 ENGINE_COMPONENT: Final = "engine"
@@ -51,7 +50,7 @@ def lookup_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
 def engine_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
     """Return the Job that builds the engine, with one device of the class where it needs one."""
     build = engine.spec.build
-    resources = dump(build.resources) or _DEFAULT_RESOURCES
+    resources = build.resources.manifest() or _DEFAULT_RESOURCES
     on_device = resources
     if build.resource_name:
         limits = {**resources.get("limits", {}), build.resource_name: "1"}
@@ -66,7 +65,7 @@ def engine_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
     if build.node_selector:
         pod["nodeSelector"] = dict(build.node_selector)
     if build.tolerations:
-        pod["tolerations"] = [dump(each) for each in build.tolerations]
+        pod["tolerations"] = [each.manifest() for each in build.tolerations]
     if build.runtime_class_name:
         pod["runtimeClassName"] = build.runtime_class_name
     return _job(engine, wanted, ENGINE_COMPONENT, stages, pod)

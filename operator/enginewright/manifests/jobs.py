@@ -6,7 +6,7 @@ from typing import Any, Final
 from enginewright.api.pods import JobTemplate
 from enginewright.contract.reasons import ExitCode
 from enginewright.manifests.labels import PLACEMENT
-from enginewright.manifests.placement import dump, placement_hash, pod_metadata, pod_placement
+from enginewright.manifests.placement import placement_hash, pod_metadata, pod_placement
 from enginewright.manifests.pods import pod_security, pull_secrets
 
 RETRIES: Final = 2  # of the pod, by the Job controller, for what can pass
@@ -69,7 +69,7 @@ def stages_job(
                     "automountServiceAccountToken": False,  # `pod` may know better
                     "enableServiceLinks": False,
                     "securityContext": pod_security(
-                        dump(template.security_context), assigned_ids=assigned_ids
+                        template.security_context.manifest(), assigned_ids=assigned_ids
                     ),
                     "imagePullSecrets": pull_secrets(
                         [*secrets, *(each.name for each in template.image_pull_secrets)]

@@ -7,7 +7,8 @@ from enginewright.manifests.names import child_name
 MODEL: Final = "enginewright.dev/model"
 CLASS: Final = "enginewright.dev/class"
 REVISION: Final = "enginewright.dev/revision"
-COMPONENT: Final = "enginewright.dev/component"  # prepare | engine-lookup | engine | serve | probe
+# prepare | engine-lookup | engine | serve | trial | probe
+COMPONENT: Final = "enginewright.dev/component"
 ENGINE: Final = "enginewright.dev/engine"  # name of the InferenceEngine that a Job works for
 IMAGE: Final = "enginewright.dev/image"
 QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"  # Kueue's, on Jobs
@@ -16,6 +17,8 @@ REQUESTED_BY: Final = "enginewright.dev/requested-by"  # annotation of an engine
 REFRESH: Final = "enginewright.dev/refresh"  # annotation of a model: another value fetches again
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 OPERATOR: Final = "enginewright"
+SERVE: Final = "serve"  # component of pods that serve
+TRIAL: Final = "trial"  # component of pods that serve nobody: of a backend that is tried again
 
 
 def model_value(model: str) -> str:
@@ -41,5 +44,5 @@ def of_engine(engine: str, accelerator_class: str, component: str) -> dict[str, 
 
 def serving_selector(model: str, accelerator_class: str | None = None) -> dict[str, str]:
     """Return what selects a model's serving pods, of all classes or of one; never changes."""
-    selector = {MODEL: model_value(model), COMPONENT: "serve"}
+    selector = {MODEL: model_value(model), COMPONENT: SERVE}
     return {**selector, CLASS: accelerator_class} if accelerator_class else selector

@@ -18,10 +18,10 @@ def child_name(*parts: str, limit: int = MAX_LABEL) -> str:
         return whole
     digest = hashlib.sha256(whole.encode()).hexdigest()[:_HASH_LENGTH]
     last = parts[-1]
-    room = limit - len(last) - len(digest) - 2
-    if room < 1:
+    available = limit - len(last) - len(digest) - 2
+    if available < 1:
         return f"{whole[: limit - len(digest) - 1].rstrip('-.')}-{digest}"
-    return f"{whole[:room].rstrip('-.')}-{digest}-{last}"
+    return f"{whole[:available].rstrip('-.')}-{digest}-{last}"
 
 
 def prepare_job_name(model: str, inputs_hash: str, attempt: int) -> str:
@@ -49,8 +49,17 @@ def deployment_name(model: str, accelerator_class: str) -> str:
     whole = f"{model}{'--' if '-' in accelerator_class else '-'}{accelerator_class}"
     if len(whole) <= _DEPLOYMENT and "--" not in model and "--" not in accelerator_class:
         return whole
-    pair = f"{model}/{accelerator_class}".encode()
-    digest = hashlib.sha256(pair).hexdigest()[:_HASH_LENGTH]
+    return _hashed(whole, f"{model}/{accelerator_class}")
+
+
+def trial_name(model: str, accelerator_class: str, revision: str) -> str:
+    """Return the name of the Deployment that tries a revision again beside what serves."""
+    return _hashed(f"{model}-{accelerator_class}", f"{model}/{accelerator_class}/{revision}")
+
+
+def _hashed(whole: str, unique: str) -> str:
+    """Return `whole` cut to the length of a Deployment's name, with a hash of `unique`."""
+    digest = hashlib.sha256(unique.encode()).hexdigest()[:_HASH_LENGTH]
     return f"{whole[: _DEPLOYMENT - _HASH_LENGTH - 3].rstrip('-.')}---{digest}"
 
 

@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from enginewright.api.base import ApiModel
 from enginewright.api.pods import JobTemplate, PodSecurityContext
 from enginewright.contract.keys import content, content_hash
 
@@ -30,7 +29,7 @@ def merged(defaults: JobTemplate, own: JobTemplate) -> JobTemplate:
         runtime_class_name=own.runtime_class_name or defaults.runtime_class_name,
         priority_class_name=own.priority_class_name or defaults.priority_class_name,
         security_context=PodSecurityContext.model_validate(
-            {**dump(defaults.security_context), **dump(own.security_context)}
+            {**defaults.security_context.manifest(), **own.security_context.manifest()}
         ),
     )
 
@@ -70,14 +69,12 @@ def pod_placement(
         selector[ARCHITECTURE] = image_architecture
     fields = {
         "nodeSelector": selector,
-        "tolerations": [*(wanted.get("tolerations") or ()), *map(dump, template.tolerations)],
+        "tolerations": [
+            *(wanted.get("tolerations") or ()),
+            *(each.manifest() for each in template.tolerations),
+        ],
         "affinity": template.affinity,
         "priorityClassName": template.priority_class_name,
         "runtimeClassName": template.runtime_class_name or wanted.get("runtimeClassName"),
     }
     return {name: each for name, each in fields.items() if each}
-
-
-def dump(part: ApiModel) -> dict[str, Any]:
-    """Return a part as its owner wrote it."""
-    return part.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)

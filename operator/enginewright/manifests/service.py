@@ -3,7 +3,7 @@
 from typing import Any
 
 from enginewright.api.inference_model import InferenceModel
-from enginewright.manifests.labels import CLASS, of_model, serving_selector
+from enginewright.manifests.labels import CLASS, SERVE, of_model, serving_selector
 from enginewright.manifests.owner import owned_metadata
 
 
@@ -13,7 +13,7 @@ def service(model: InferenceModel) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": owned_metadata(model, name, of_model(name, "serve")),
+        "metadata": owned_metadata(model, name, of_model(name, SERVE)),
         "spec": {
             "selector": serving_selector(name),
             "ports": [
@@ -41,7 +41,7 @@ def disruption_budget(
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": owned_metadata(
-            model, name, {**of_model(served, "serve"), CLASS: accelerator_class}
+            model, name, {**of_model(served, SERVE), CLASS: accelerator_class}
         ),
         "spec": {
             "maxUnavailable": 1,

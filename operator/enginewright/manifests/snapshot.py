@@ -120,10 +120,7 @@ def class_snapshot(
 ) -> ClassSnapshot:
     """Return what a revision remembers of a class."""
     spec = accelerator.spec
-    tolerations = [
-        one.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
-        for one in spec.tolerations
-    ]
+    tolerations = [one.manifest() for one in spec.tolerations]
     return ClassSnapshot(
         name=accelerator.metadata.name,
         backend=backend,

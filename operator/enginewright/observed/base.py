@@ -8,7 +8,7 @@ Json = Mapping[str, Any]  # part of an object as the API server sends it
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
+class ObservedObject:
     """Identity of an observed object."""
 
     name: str
@@ -44,7 +44,7 @@ def identity(obj: Json) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Condition:
+class ObservedCondition:
     """A condition of a built-in kind."""
 
     type: str
@@ -54,10 +54,10 @@ class Condition:
     since: str  # RFC 3339; empty: not set
 
 
-def conditions(obj: Json) -> tuple[Condition, ...]:
+def conditions(obj: Json) -> tuple[ObservedCondition, ...]:
     """Return the conditions of an object's status."""
     return tuple(
-        Condition(
+        ObservedCondition(
             type=str(each.get("type") or ""),
             status=str(each.get("status") or ""),
             reason=str(each.get("reason") or ""),

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from enginewright.observed.base import Json, View, identity
+from enginewright.observed.base import Json, ObservedObject, identity
 
 
 @dataclass(frozen=True, kw_only=True)
-class BudgetView(View):
+class BudgetView(ObservedObject):
     """The PodDisruptionBudget of a model's pods on one accelerator class."""
 
 

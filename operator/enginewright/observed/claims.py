@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from enginewright.observed.base import Json, View, identity, spec
+from enginewright.observed.base import Json, ObservedObject, identity, spec
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClaimView(View):
+class ClaimView(ObservedObject):
     """A claim."""
 
     access_modes: tuple[str, ...]

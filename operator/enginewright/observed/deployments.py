@@ -2,24 +2,37 @@
 
 from dataclasses import dataclass
 
-from enginewright.manifests.labels import CLASS, REVISION
-from enginewright.observed.base import Condition, Json, View, conditions, identity, spec, status
+from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, TRIAL
+from enginewright.observed.base import (
+    Json,
+    ObservedCondition,
+    ObservedObject,
+    conditions,
+    identity,
+    spec,
+    status,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeploymentView(View):
+class DeploymentView(ObservedObject):
     """A Deployment of a model for one accelerator class."""
 
     accelerator_class: str
     revision: str
     is_current: bool  # whether its controller has seen the latest spec
-    asked: int  # spec.replicas
+    desired: int  # spec.replicas
     pods: int  # of all revisions, those that are being deleted left out
     updated: int  # pods of the latest template
     ready_pods: int
     available: int
     is_stuck: bool  # its controller has given up, as after progressDeadlineSeconds
-    refused: Condition | None  # ReplicaFailure: the API server takes no pods of it
+    refused: ObservedCondition | None  # ReplicaFailure: the API server takes no pods of it
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether its pods only try a backend: they serve nobody."""
+        return self.label(COMPONENT) == TRIAL
 
     def available_updated(self) -> int:
         """Return how many pods of the latest template are surely available."""
@@ -28,13 +41,13 @@ class DeploymentView(View):
     @property
     def is_rolling_out(self) -> bool:
         """Whether it replaces its pods, or is about to, and has not given up."""
-        settled = self.is_current and self.pods == self.updated == self.asked
+        settled = self.is_current and self.pods == self.updated == self.desired
         return not self.is_stuck and not settled
 
     def is_complete(self, replicas: int) -> bool:
         """Return whether exactly `replicas` pods are there, all of the latest template and available."""
         return self.is_current and all(
-            count == replicas for count in (self.asked, self.pods, self.updated, self.available)
+            count == replicas for count in (self.desired, self.pods, self.updated, self.available)
         )
 
 
@@ -47,7 +60,7 @@ def deployment_view(obj: Json) -> DeploymentView:
         accelerator_class=view["labels"].get(CLASS, ""),
         revision=view["labels"].get(REVISION, ""),
         is_current=_count(obj, "observedGeneration") >= int(obj["metadata"].get("generation") or 0),
-        asked=int(1 if (wanted := spec(obj).get("replicas")) is None else wanted),
+        desired=int(1 if (wanted := spec(obj).get("replicas")) is None else wanted),
         pods=_count(obj, "replicas"),
         updated=_count(obj, "updatedReplicas"),
         ready_pods=_count(obj, "readyReplicas"),

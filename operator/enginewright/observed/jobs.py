@@ -4,11 +4,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from enginewright.manifests.labels import PLACEMENT, QUEUE_NAME
-from enginewright.observed.base import Condition, Json, View, conditions, identity, spec, status
+from enginewright.observed.base import (
+    Json,
+    ObservedCondition,
+    ObservedObject,
+    conditions,
+    identity,
+    spec,
+    status,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobView(View):
+class JobView(ObservedObject):
     """A Job."""
 
     outcome: Literal["", "Complete", "Failed"]  # empty: the Job controller is not done with it
@@ -43,7 +51,7 @@ def job_view(obj: Json) -> JobView:
     )
 
 
-def _last(obj: Json) -> Condition | None:
+def _last(obj: Json) -> ObservedCondition | None:
     """Return the condition that ended the Job."""
     return next(
         (

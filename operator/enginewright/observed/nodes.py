@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from enginewright.api.pods import Toleration
-from enginewright.observed.base import Json, View, identity, spec
+from enginewright.observed.base import Json, ObservedObject, identity, spec
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Taint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeView(View):
+class NodeView(ObservedObject):
     """A node."""
 
     unschedulable: bool  # cordoned

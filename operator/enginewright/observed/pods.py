@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from enginewright.observed.base import Json, View, conditions, identity, spec, status
+from enginewright.observed.base import Json, ObservedObject, conditions, identity, spec, status
 
 JOB_NAME: Final = "batch.kubernetes.io/job-name"
 
@@ -35,7 +35,7 @@ class Container:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PodView(View):
+class PodView(ObservedObject):
     """A pod."""
 
     phase: str  # Pending | Running | Succeeded | Failed | Unknown

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from enginewright.manifests.labels import REVISION
 from enginewright.manifests.snapshot import Revision
-from enginewright.observed.base import Json, View, identity
+from enginewright.observed.base import Json, ObservedObject, identity
 
 
 @dataclass(frozen=True, kw_only=True)
-class RevisionView(View):
+class RevisionView(ObservedObject):
     """A revision of a model."""
 
     number: int  # orders revisions

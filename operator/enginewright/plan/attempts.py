@@ -1,8 +1,8 @@
-"""The one way in which Jobs are attempted: start, wait, succeed, fail, try again.
+"""The one way in which Jobs are attempted: start, wait, succeed, fail, retry.
 
 The same for probe, prepare, lookup and engine Jobs. The memory of failures is a status, so a Job
-that has been cleaned away starts no loop: what cannot succeed is not tried again until its inputs
-change, what can pass is tried with backoff.
+that has been cleaned up starts no loop: what cannot succeed is not retried until its inputs
+change, what can pass is retried with backoff.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,14 +13,8 @@ from typing import Final, Generic, TypeVar
 from enginewright.api.conditions import StatusReason
 from enginewright.api.job_failure import JobFailure
 from enginewright.api.scalars import whole_second
-from enginewright.contract.reasons import (
-    REMEDIES,
-    SELDOM_PASSES,
-    ExitCode,
-    Reason,
-    exit_code,
-    remedy,
-)
+from enginewright.contract.reasons import SELDOM_PASSES, ExitCode, Reason, exit_code
+from enginewright.contract.report import Finding
 from enginewright.observed.jobs import JobView
 from enginewright.observed.pods import PodView, of_job
 from enginewright.plan import pods
@@ -67,7 +61,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class UnderWay:
+class InProgress:
     """A Job runs, or waits to."""
 
     attempt: int
@@ -95,14 +89,14 @@ class Failed:
 
     attempt: int
     failure: JobFailure
-    # seconds until the next attempt; None: it is not tried again
+    # seconds until the next attempt; None: it is not retried
     requeue_after: float | None = None
     ends: str = ""  # a Job that must not go on
 
 
 def advance(
     work: Work[Result], observed: Observed, attempt: int, known: JobFailure | None
-) -> Start | UnderWay | Succeeded[Result] | Failed:
+) -> Start | InProgress | Succeeded[Result] | Failed:
     """Return where the `attempt`-th Job stands.
 
     Args:
@@ -116,16 +110,133 @@ def advance(
         if known and known.attempts >= attempt:
             return _after_failure(work, known, attempt, observed.now)
         return Start(attempt, known)
-    mine = of_job(observed.pods, job.name)
-    if (result := _result(work, mine)) is not None:
-        return Succeeded(attempt, job.name, result)  # the Job controller needs seconds to say so
-    late = mine[-1] if mine and mine[-1].reason == "DeadlineExceeded" else None
-    if not job.ended and (state := _set_aside(work, observed, job, mine, attempt, known)):
-        return state
-    # Jobs and pods are watched apart: what a pod reported may arrive after its Job has ended.
-    if late is None and not (job.ended and all(pod.leaving for pod in mine)):
-        return _under_way(work, observed, job, mine, attempt, known)
-    return _ended(work, observed, job, mine, late, attempt, known)
+    pods_of_job = of_job(observed.pods, job.name)
+    return _Attempt(work, observed.now, job, pods_of_job, attempt, known).advance()
+
+
+@dataclass(frozen=True)
+class _Attempt(Generic[Result]):
+    """One Job of a work, and its pods, the newest one last."""
+
+    work: Work[Result]
+    now: datetime
+    job: JobView
+    mine: Sequence[PodView]
+    number: int
+    known: JobFailure | None
+
+    def advance(self) -> Start | InProgress | Succeeded[Result] | Failed:
+        """Return where it stands."""
+        if (result := self._result()) is not None:
+            # the Job controller needs seconds to say so
+            return Succeeded(self.number, self.job.name, result)
+        late = self.mine[-1] if self.mine and self.mine[-1].reason == "DeadlineExceeded" else None
+        if not self.job.ended and (state := self._set_aside()):
+            return state
+        # Jobs and pods are watched apart: what a pod reported may arrive after its Job has ended.
+        if late is None and not (self.job.ended and all(pod.leaving for pod in self.mine)):
+            return self._in_progress()
+        return self._ended(late)
+
+    def _result(self) -> Result | None:
+        found = (self.work.result(pod) for pod in reversed(self.mine) if pod.phase == "Succeeded")
+        return next((each for each in found if each is not None), None)
+
+    def _in_progress(self) -> Start | InProgress | Failed:
+        pod, known = self.mine[-1] if self.mine else None, self.known
+        if found := self._last_failure():
+            hopeless = sum(map(pods.is_evicted, self.mine)) >= EVICTIONS
+            if not hopeless or known is None or known.attempts < self.number:
+                known = self._remembered(found.stage, found.finding)
+            if hopeless:
+                return self._after_failure(known, ends=self.job.name)
+            if found.exit_code == ExitCode.PERMANENT:  # podFailurePolicy ends the Job
+                return self._after_failure(known)
+        ending = any(each.deleting and not each.finished for each in self.mine)
+        return InProgress(
+            attempt=self.number,
+            job=self.job.name,
+            stage=self._stage(pod),
+            pod=pod,
+            waiting_for=pods.waiting_for(pod) if pod else "",
+            waits_for=(pods.missing_claim(pod) or "") if pod else "",
+            failure=known,
+            requeue_after=UNREACHABLE.total_seconds() if ending else None,
+        )
+
+    def _set_aside(self) -> Start | InProgress | None:
+        """Return what to do about a Job that is to run elsewhere, or must not run now."""
+        job = self.job
+        is_lost = any(_is_lost(pod, self.now) for pod in self.mine)
+        never_ran = all(map(pods.never_ran, self.mine))
+        if is_lost or (never_ran and job.placement != self.work.placement):
+            return Start(self.number + 1, self.known, replaces=job.name)
+        if not job.suspended:
+            return None
+        # Its pods were taken off their nodes, or never made: how they ended is no failure.
+        admitted = f"the queue {job.queue} of Kueue admits it" if job.queue else "it is resumed"
+        return InProgress(
+            attempt=self.number,
+            job=job.name,
+            stage=self.work.stages[0],
+            pod=None,
+            waiting_for=f"the Job is suspended until {admitted}",
+            waits_for=StatusReason.QUEUED,
+            failure=self.known,
+        )
+
+    def _ended(self, late: PodView | None) -> Start | Failed:
+        """Return what follows from a Job that ended without a result."""
+        known = self.known
+        if self.job.outcome == "Complete" and not self.mine:
+            return Start(self.number + 1, known, after_success=True)
+        if known is None or known.attempts < self.number:
+            known = self._remembered(*self._cause(late))
+        # The Job controller would make another pod for one that ran out of time.
+        return self._after_failure(known, ends=self.job.name if late and not self.job.ended else "")
+
+    def _cause(self, late: PodView | None) -> tuple[str, Finding]:
+        if late or self.job.reason == "DeadlineExceeded":
+            pod = late or (self.mine[-1] if self.mine else None)
+            stage = self._stage(pod)
+            reason, cause = self.work.overdue
+            if pod and pods.never_ran(pod):
+                reason = Reason.POD_NOT_STARTED
+                waiting_for = pods.waiting_for(pod) or "its containers are waiting"
+                cause = f"the pod did not start: {waiting_for}"
+            finding = Finding(reason=reason, cause=cause.format(stage=stage))
+            return stage, finding.of_container(stage)
+        if found := self._last_failure():
+            return found.stage, found.finding
+        if self.job.outcome == "Complete":
+            cause = "the Job completed without a report of its last stage"
+        else:
+            text = next((pod.message for pod in self.mine if pod.message), "") or self.job.message
+            cause = f"the Job failed before a stage began{f': {text}' if text else ''}"
+        return "", Finding(reason=Reason.INTERNAL_ERROR, cause=cause)
+
+    def _remembered(self, stage: str, finding: Finding) -> JobFailure:
+        limit = self.work.limit if finding.reason in SELDOM_PASSES else None
+        given_up = limit is not None and self.number >= limit
+        after = f"; given up after {self.number} attempts" if given_up else ""
+        return JobFailure(
+            stage=stage,
+            reason=finding.reason,
+            message=f"{finding.cause}{after}",
+            remedy=finding.advice,
+            time=whole_second(self.now),
+            attempts=self.number,
+            lasting=given_up or _is_lasting(self.work, finding.reason),
+        )
+
+    def _stage(self, pod: PodView | None) -> str:
+        return pods.running_stage(pod, self.work.stages) if pod else self.work.stages[0]
+
+    def _last_failure(self) -> pods.Failure | None:
+        return next((each for each in map(pods.failure, reversed(self.mine)) if each), None)
+
+    def _after_failure(self, failure: JobFailure, *, ends: str = "") -> Failed | Start:
+        return _after_failure(self.work, failure, self.number, self.now, ends=ends)
 
 
 def _after_failure(
@@ -140,17 +251,14 @@ def _after_failure(
     return Start(failure.attempts + 1, failure, replaces=work.name(attempt))
 
 
-def _can_pass(reason: str) -> bool:
-    """Return whether a failure may pass without anybody's doing."""
-    return reason not in set(Reason) or exit_code(Reason(reason)) != ExitCode.PERMANENT
-
-
 def _is_lasting(work: Work[Result], reason: str) -> bool:
-    return work.limit is not None and not _can_pass(reason)
+    """Return whether a failure does not pass by itself, in work that is given up for that."""
+    is_permanent = reason in set(Reason) and exit_code(Reason(reason)) == ExitCode.PERMANENT
+    return work.limit is not None and is_permanent
 
 
 def _due(failed_at: datetime | None, attempts: int) -> datetime:
-    """Return when what failed for the `attempts`-th time is tried again."""
+    """Return when what failed for the `attempts`-th time is retried."""
     delay = min(FIRST_RETRY * (1 << min(attempts - 1, _MAX_DOUBLINGS)), LONGEST_RETRY)
     return (failed_at or datetime.min.replace(tzinfo=UTC)) + delay
 
@@ -160,142 +268,3 @@ def _is_lost(pod: PodView, now: datetime) -> bool:
     if not pod.deleting or pod.finished or not pod.node:
         return False
     return datetime.fromisoformat(pod.deleted_at) + UNREACHABLE < now
-
-
-def _result(work: Work[Result], mine: Sequence[PodView]) -> Result | None:
-    found = (work.result(pod) for pod in reversed(mine) if pod.phase == "Succeeded")
-    return next((each for each in found if each is not None), None)
-
-
-def _under_way(
-    work: Work[Result],
-    observed: Observed,
-    job: JobView,
-    mine: Sequence[PodView],
-    attempt: int,
-    known: JobFailure | None,
-) -> Start | UnderWay | Failed:
-    pod = mine[-1] if mine else None
-    stage = pods.running_stage(pod, work.stages) if pod else work.stages[0]
-    if found := _last_failure(mine):
-        hopeless = sum(map(pods.is_evicted, mine)) >= EVICTIONS
-        if hopeless and known and known.attempts >= attempt:  # it is being ended
-            return _after_failure(work, known, attempt, observed.now, ends=job.name)
-        known = _remembered(work, observed.now, attempt, found.stage, found.reason, found.message)
-        if hopeless:
-            return _after_failure(work, known, attempt, observed.now, ends=job.name)
-        if found.exit_code == ExitCode.PERMANENT:  # podFailurePolicy ends the Job
-            return _after_failure(work, known, attempt, observed.now)
-    ending = any(each.deleting and not each.finished for each in mine)
-    return UnderWay(
-        attempt=attempt,
-        job=job.name,
-        stage=stage,
-        pod=pod,
-        waiting_for=pods.waiting_for(pod) if pod else "",
-        waits_for=(pods.missing_claim(pod) or "") if pod else "",
-        failure=known,
-        requeue_after=UNREACHABLE.total_seconds() if ending else None,
-    )
-
-
-def _set_aside(
-    work: Work[Result],
-    observed: Observed,
-    job: JobView,
-    mine: Sequence[PodView],
-    attempt: int,
-    known: JobFailure | None,
-) -> Start | UnderWay | None:
-    """Return what to do about a Job that is to run elsewhere, or must not run now."""
-    is_lost = any(_is_lost(pod, observed.now) for pod in mine)
-    never_ran = all(map(pods.never_ran, mine))
-    if is_lost or (never_ran and job.placement != work.placement):
-        return Start(attempt + 1, known, replaces=job.name)
-    if not job.suspended:
-        return None
-    # Its pods were taken off their nodes, or never made: how they ended is no failure.
-    admitted = f"the queue {job.queue} of Kueue admits it" if job.queue else "it is resumed"
-    return UnderWay(
-        attempt=attempt,
-        job=job.name,
-        stage=work.stages[0],
-        pod=None,
-        waiting_for=f"the Job is suspended until {admitted}",
-        waits_for=StatusReason.QUEUED,
-        failure=known,
-    )
-
-
-def _ended(
-    work: Work[Result],
-    observed: Observed,
-    job: JobView,
-    mine: Sequence[PodView],
-    late: PodView | None,
-    attempt: int,
-    known: JobFailure | None,
-) -> Start | Failed:
-    """Return what follows from a Job that ended without a result."""
-    if job.outcome == "Complete" and not mine:
-        return Start(attempt + 1, known, after_success=True)
-    if known is None or known.attempts < attempt:
-        known = _failure(work, observed, job, mine, late, attempt)
-    # The Job controller would make another pod for one that ran out of time.
-    ends = job.name if late and not job.ended else ""
-    return _after_failure(work, known, attempt, observed.now, ends=ends)
-
-
-def _failure(
-    work: Work[Result],
-    observed: Observed,
-    job: JobView,
-    mine: Sequence[PodView],
-    late: PodView | None,
-    attempt: int,
-) -> JobFailure:
-    """Return why a Job that ended came to nothing."""
-    stage, reason, message = _cause(work, job, mine, late)
-    return _remembered(work, observed.now, attempt, stage, reason, message)
-
-
-def _cause(
-    work: Work[Result], job: JobView, mine: Sequence[PodView], late: PodView | None
-) -> tuple[str, Reason, str]:
-    if late or job.reason == "DeadlineExceeded":
-        pod = late or (mine[-1] if mine else None)
-        stage = pods.running_stage(pod, work.stages) if pod else work.stages[0]
-        reason, cause = work.overdue
-        if pod and pods.never_ran(pod):
-            reason = Reason.POD_NOT_STARTED
-            cause = (
-                f"the pod did not start: {pods.waiting_for(pod) or 'its containers are waiting'}"
-            )
-        return stage, reason, f"{cause.format(stage=stage)}; {remedy(reason, stage)}"
-    if found := _last_failure(mine):
-        return found.stage, found.reason, found.message
-    if job.outcome == "Complete":
-        cause = "the Job completed without the report of its last stage"
-    else:
-        said = next((pod.message for pod in mine if pod.message), "") or job.message
-        cause = f"the Job failed before a stage began{f': {said}' if said else ''}"
-    return "", Reason.INTERNAL_ERROR, f"{cause}; {REMEDIES[Reason.INTERNAL_ERROR]}"
-
-
-def _remembered(
-    work: Work[Result], now: datetime, attempts: int, stage: str, reason: Reason, message: str
-) -> JobFailure:
-    limit = work.limit if reason in SELDOM_PASSES else None
-    given_up = limit is not None and attempts >= limit
-    return JobFailure(
-        stage=stage,
-        reason=reason,
-        message=f"{message}; given up after {attempts} attempts" if given_up else message,
-        time=whole_second(now),
-        attempts=attempts,
-        lasting=given_up or _is_lasting(work, reason),
-    )
-
-
-def _last_failure(mine: Sequence[PodView]) -> pods.Failure | None:
-    return next((each for each in map(pods.failure, reversed(mine)) if each), None)

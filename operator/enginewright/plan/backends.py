@@ -1,7 +1,7 @@
 """Which backend is to serve: the candidates in order, and what is promised about them.
 
 The first candidate serves, whole, or the model is refused. Only policy Allow goes on to the next
-one, and the promise then says which one was asked for, so that everybody is told of the fallback.
+one, and the promise then names the one that was asked for, so that the fallback is reported.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from enginewright.plan.types import Facts
 
 
 @dataclass(frozen=True)
-class Candidate:
+class BackendCandidate:
     """One backend that may serve, and the promise under which it would."""
 
     backend: str
@@ -28,29 +28,29 @@ class Candidate:
 
 def candidates(
     facts: Facts, classes: Sequence[AcceleratorClass]
-) -> tuple[Candidate, ...] | Obstacle:
+) -> tuple[BackendCandidate, ...] | Obstacle:
     """Return the candidates, the preferred one first; all classes run the same backend.
 
     One prepared model serves all classes, and it is prepared for one backend.
     """
     spec = facts.model.spec
-    asked = [_asked(spec, each) for each in classes]
-    if len({ranked[0] for ranked in asked}) > 1:
+    ranking = [_ranking(spec, each) for each in classes]
+    if len({ranked[0] for ranked in ranking}) > 1:
         pairs = ", ".join(
             f"{each.metadata.name}: {ranked[0]}"
-            for each, ranked in zip(classes, asked, strict=True)
+            for each, ranked in zip(classes, ranking, strict=True)
         )
         message = (
             f"the classes resolve to different backends ({pairs}); name one backend that all of"
             " them allow in spec.backends, or write one InferenceModel a backend"
         )
         return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
-    ranked = asked[0]
+    ranked = ranking[0]
     promise = _promise(spec)
     first = ranked[0]
     wanted = ranked if promise.policy == "Allow" else ranked[:1]
     found = tuple(
-        Candidate(
+        BackendCandidate(
             backend,
             promise if backend == first else promise.model_copy(update={"asked_backend": first}),
         )
@@ -60,7 +60,7 @@ def candidates(
     return found or _not_runnable(facts, classes, first)
 
 
-def _asked(spec: InferenceModelSpec, accelerator: AcceleratorClass) -> list[str]:
+def _ranking(spec: InferenceModelSpec, accelerator: AcceleratorClass) -> list[str]:
     return [str(each) for each in spec.backends or accelerator.spec.backends]
 
 
@@ -87,7 +87,7 @@ def _not_runnable(facts: Facts, classes: Sequence[AcceleratorClass], backend: st
             f" {unusable}; {remedy}"
         )
         return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
-    offers = runnable or "none that this installation has an image for"
+    offers = runnable or "no backend that this installation has an image for"
     message = (
         f"the preferred backend {backend} does not run on the class {refusing.metadata.name}, which"
         f" offers {offers}; choose one of these in spec.backends"

@@ -65,7 +65,7 @@ def mixed_devices(accelerator: AcceleratorClass, nodes: Iterable[NodeView]) -> s
 
 
 def is_proposed(accelerator: AcceleratorClass) -> bool:
-    """Tell whether the operator made the class, from the labels of nodes."""
+    """Return whether the operator made the class, from the labels of nodes."""
     return accelerator.metadata.labels.get(PROPOSED) == "true"
 
 
@@ -87,37 +87,25 @@ def readiness(
     if rivals:
         several = len(rivals) > 1
         named = f"AcceleratorClass{'es' if several else ''} {', '.join(rivals)}"
-        asked = f"{'ask' if several else 'asks'} for {resource or 'no resource'}"
-        return WantedCondition(
-            type=ConditionType.READY,
-            status="False",
-            reason=StatusReason.OVERLAPPING_CLASS,
-            message=f"{named} {asked} on nodes of this class too: narrow spec.nodeSelector"
+        requests = f"{'request' if several else 'requests'} {resource or 'no resource'}"
+        return _not_ready(
+            StatusReason.OVERLAPPING_CLASS,
+            f"{named} {requests} on nodes of this class too: narrow spec.nodeSelector"
             " so that every node belongs to one class, or delete one of them",
         )
     if not mine:
-        return WantedCondition(
-            type=ConditionType.READY,
-            status="False",
-            reason=StatusReason.NO_MATCHING_NODE,
-            message="no node has the labels of spec.nodeSelector:"
+        return _not_ready(
+            StatusReason.NO_MATCHING_NODE,
+            "no node has the labels of spec.nodeSelector:"
             " add such a node or correct the selector (kubectl get nodes --show-labels)",
         )
     if mixed := mixed_devices(this, mine):
-        return WantedCondition(
-            type=ConditionType.READY,
-            status="False",
-            reason=StatusReason.MIXED_DEVICES,
-            message=mixed,
-        )
+        return _not_ready(StatusReason.MIXED_DEVICES, mixed)
     for node in mine:
-        lacking = contradicted(this, node.labels)
-        if lacking:
-            return WantedCondition(
-                type=ConditionType.READY,
-                status="False",
-                reason=StatusReason.FEATURE_MISSING,
-                message=f"spec.cpuFeatures names {', '.join(lacking)}, which by the labels of Node Feature"
+        if lacking := contradicted(this, node.labels):
+            return _not_ready(
+                StatusReason.FEATURE_MISSING,
+                f"spec.cpuFeatures names {', '.join(lacking)}, which by the labels of Node Feature"
                 f" Discovery node {node.name} does not have: narrow spec.nodeSelector, or"
                 " remove it from spec.cpuFeatures",
             )
@@ -128,6 +116,10 @@ def readiness(
         reason=StatusReason.NODES_FOUND,
         message=f"{count} spec.nodeSelector",
     )
+
+
+def _not_ready(reason: StatusReason, message: str) -> WantedCondition:
+    return WantedCondition(type=ConditionType.READY, status="False", reason=reason, message=message)
 
 
 @dataclass(frozen=True)

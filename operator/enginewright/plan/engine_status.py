@@ -1,4 +1,4 @@
-"""What an InferenceEngine tells: conditions, columns, Events. Live figures never stand here."""
+"""The status of an InferenceEngine: conditions, columns, Events. Live figures never stand here."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,21 +19,19 @@ from enginewright.api.inference_engine import (
     InferenceEngineStatus,
 )
 from enginewright.api.job_failure import JobFailure
+from enginewright.contract.base import LIST_LENGTH
 from enginewright.contract.budget import billionths
 from enginewright.contract.report import PublishedEngine
 from enginewright.plan.types import EventIntent
 
-_REMEMBERED_BUILDS: Final = 16  # as the schema bounds them
-_NODES_NAMED: Final = 16  # likewise
-_LONGEST_LABEL: Final = 256  # likewise
 _GOOD: Final = frozenset(
     {StatusReason.BUILT, StatusReason.BUILDING, StatusReason.LOOKING_UP, StatusReason.QUEUED}
 )  # reasons that are nobody's fault
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where an engine stands: all that its status is made of, and what is to be done."""
+class EngineState:
+    """The state of an engine: all that its status is made of, and what is to be done."""
 
     status: InferenceEngineStatus  # conditions and summary are not yet this pass's
     reason: str
@@ -45,30 +43,30 @@ class Standing:
     requeue_after: float | None = None
 
     @classmethod
-    def built(cls, status: InferenceEngineStatus, engine: EngineFacts) -> "Standing":
-        """Return the Standing of an engine that is there."""
+    def built(cls, status: InferenceEngineStatus, engine: EngineFacts) -> "EngineState":
+        """Return the EngineState of an engine that exists."""
         kept = status.model_copy(update={"engine": engine})
-        return cls(kept, StatusReason.BUILT, _in_words(engine), ready=True)
+        return cls(kept, StatusReason.BUILT, _describe(engine), ready=True)
 
     @classmethod
-    def failed(cls, status: InferenceEngineStatus, failure: JobFailure) -> "Standing":
-        """Return the Standing of a build that would fail again; it is remembered."""
+    def failed(cls, status: InferenceEngineStatus, failure: JobFailure) -> "EngineState":
+        """Return the EngineState of a build that would fail again; it is remembered."""
         known = [each for each in status.failed_builds if each != status.build_hash]
-        builds = (*known, status.build_hash)[-_REMEMBERED_BUILDS:]
+        builds = (*known, status.build_hash)[-LIST_LENGTH:]
         kept = status.model_copy(update={"failure": failure, "failed_builds": builds})
-        return cls(kept, failure.reason, failure.message, stalled=True)
+        return cls(kept, failure.reason, failure.sentence, stalled=True)
 
 
-def status_of(engine: InferenceEngine, standing: Standing, now: datetime) -> InferenceEngineStatus:
+def status_of(engine: InferenceEngine, state: EngineState, now: datetime) -> InferenceEngineStatus:
     """Return the whole status."""
-    built = standing.status.engine
+    built = state.status.engine
     generation = engine.metadata.generation
-    return standing.status.model_copy(
+    return state.status.model_copy(
         update={
             "observed_generation": generation,
             "conditions": merge_conditions(
                 engine.status.conditions,
-                _conditions(standing),
+                _conditions(state),
                 generation=generation,
                 now=now.astimezone(UTC),
             ),
@@ -77,7 +75,7 @@ def status_of(engine: InferenceEngine, standing: Standing, now: datetime) -> Inf
     )
 
 
-def told(engine: InferenceEngine, status: InferenceEngineStatus) -> tuple[EventIntent, ...]:
+def ready_events(engine: InferenceEngine, status: InferenceEngineStatus) -> tuple[EventIntent, ...]:
     """Return an Event where the reason of Ready has changed."""
     before, now = map(ready_condition, (engine.status, status))
     if now is None or (before and (before.status, before.reason) == (now.status, now.reason)):
@@ -87,46 +85,46 @@ def told(engine: InferenceEngine, status: InferenceEngineStatus) -> tuple[EventI
 
 
 def ready_condition(status: InferenceEngineStatus) -> Condition | None:
-    """Return the condition Ready; None: nobody has looked at the engine yet."""
+    """Return the condition Ready; None: the engine was not reconciled yet."""
     return next((each for each in status.conditions if each.type == ConditionType.READY), None)
 
 
 def engine_facts(published: PublishedEngine) -> EngineFacts:
-    """Return what a Job told in the API's units."""
+    """Return what a Job reported, in the API's units."""
     share, p99 = published.compute_share_elsewhere, published.latency_p99
     return EngineFacts(
         sha256=published.sha256,
         size_bytes=published.size_bytes,
         build_milliseconds=round(published.build_seconds * 1e3),
-        compute_capabilities=published.compute_capabilities[:16],
+        compute_capabilities=published.compute_capabilities,
         nodes_total=published.nodes_total,
         nodes_accelerated=published.nodes_accelerated,
         compute_billionths_elsewhere=None if share is None else billionths(share),
-        elsewhere=tuple(each[:_LONGEST_LABEL] for each in published.elsewhere[:_NODES_NAMED]),
+        elsewhere=published.elsewhere,
         workspace_bytes=published.workspace_bytes,
         p99_microseconds=None if p99 is None else round(p99 * 1e6),
         cached=published.cached,
     )
 
 
-def _conditions(standing: Standing) -> tuple[WantedCondition, ...]:
-    reconciling = not standing.ready and not standing.stalled
+def _conditions(state: EngineState) -> tuple[WantedCondition, ...]:
+    reconciling = not state.ready and not state.stalled
 
     def condition(kind: ConditionType, *, is_so: bool, message: str) -> WantedCondition:
         status: ConditionStatus = "True" if is_so else "False"
-        return WantedCondition(type=kind, status=status, reason=standing.reason, message=message)
+        return WantedCondition(type=kind, status=status, reason=state.reason, message=message)
 
     return (
-        condition(ConditionType.READY, is_so=standing.ready, message=standing.message),
+        condition(ConditionType.READY, is_so=state.ready, message=state.message),
         condition(
             ConditionType.RECONCILING,
             is_so=reconciling,
-            message=standing.message if reconciling else "",
+            message=state.message if reconciling else "",
         ),
         condition(
             ConditionType.STALLED,
-            is_so=standing.stalled,
-            message=standing.message if standing.stalled else "",
+            is_so=state.stalled,
+            message=state.message if state.stalled else "",
         ),
     )
 
@@ -136,23 +134,23 @@ def _summary(engine: InferenceEngine, built: EngineFacts | None) -> EngineSummar
         return EngineSummary(capability=engine.spec.recipe.compute_capability or "")
     return EngineSummary(
         capability=", ".join(built.compute_capabilities),
-        size=size_in_words(built.size_bytes).replace(" ", ""),
-        build=time_in_words(built.build_milliseconds / 1e3),
+        size=format_size(built.size_bytes).replace(" ", ""),
+        build=format_duration(built.build_milliseconds / 1e3),
         nodes=f"{built.nodes_accelerated}/{built.nodes_total}",
     )
 
 
-def _in_words(engine: EngineFacts) -> str:
+def _describe(engine: EngineFacts) -> str:
     found = "found in the store" if engine.cached else "built"
     capabilities = ", ".join(engine.compute_capabilities)
     return (
-        f"{found}: {size_in_words(engine.size_bytes)} for compute capability {capabilities},"
+        f"{found}: {format_size(engine.size_bytes)} for compute capability {capabilities},"
         f" {engine.nodes_accelerated} of {engine.nodes_total} nodes, built in"
-        f" {time_in_words(engine.build_milliseconds / 1e3)}"
+        f" {format_duration(engine.build_milliseconds / 1e3)}"
     )
 
 
-def size_in_words(size_bytes: int) -> str:
+def format_size(size_bytes: int) -> str:
     """Return a size in two or three digits: 812 B, 3.5 MB, 120 MB, 1.2 GB."""
     value, unit = float(size_bytes), "B"
     for larger in ("kB", "MB", "GB"):
@@ -162,7 +160,7 @@ def size_in_words(size_bytes: int) -> str:
     return f"{value:.1f} {unit}" if value < 9.95 and unit != "B" else f"{value:.0f} {unit}"
 
 
-def time_in_words(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a time as people write it: 0.5s, 12s, 3m20s, 1h5m."""
     if seconds < 9.95:
         return f"{seconds:.1f}s"

@@ -15,8 +15,8 @@ from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_engine import InferenceEngine, InferenceEngineStatus
 from enginewright.api.job_failure import JobFailure
 from enginewright.contract.keys import engine_key
-from enginewright.contract.reasons import REMEDIES, Reason
-from enginewright.contract.report import Progress, PublishedEngine
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding, Progress, PublishedEngine
 from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, EngineRecipe, EngineTask
 from enginewright.manifests.engine_job import EngineJob, engine_job, lookup_job
 from enginewright.manifests.names import engine_job_name, lookup_job_name
@@ -24,8 +24,8 @@ from enginewright.manifests.placement import placement_hash
 from enginewright.observed.jobs import JobView
 from enginewright.observed.pods import PodView
 from enginewright.plan import pods
-from enginewright.plan.attempts import Failed, Observed, Start, Succeeded, UnderWay, Work, advance
-from enginewright.plan.engine_status import Standing, engine_facts, status_of, told
+from enginewright.plan.attempts import Failed, InProgress, Observed, Start, Succeeded, Work, advance
+from enginewright.plan.engine_status import EngineState, engine_facts, ready_events, status_of
 from enginewright.plan.engines_wanted import build_hash
 from enginewright.plan.types import Config, ObjectRef, Plan
 
@@ -45,9 +45,8 @@ class BuildFacts:
     now: datetime  # timezone-aware
     jobs: tuple[JobView, ...] = ()  # this engine's
     pods: tuple[PodView, ...] = ()  # of its Jobs
-    progress: Mapping[str, Progress] = field(
-        default_factory=dict
-    )  # by Job; absent: not known, as after a restart
+    # by Job; absent: not known, as after a restart
+    progress: Mapping[str, Progress] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,50 +69,48 @@ def plan_engine(facts: BuildFacts) -> EnginePlan:
     """Return what is to be done for one InferenceEngine now."""
     if facts.engine.metadata.deletion_timestamp:
         return EnginePlan((), (), {}, (), None)  # owner references take down its Jobs
-    standing = _standing(facts)
-    status = status_of(facts.engine, standing, facts.now)
+    engine_state = _engine_state(facts)
+    status = status_of(facts.engine, engine_state, facts.now)
     return EnginePlan(
-        apply=standing.apply,
-        delete=_unwanted(facts, standing),
-        status=status.model_dump(
-            mode="json", by_alias=True, exclude_none=True, exclude_defaults=True
-        ),
-        events=told(facts.engine, status),
-        requeue_after=standing.requeue_after,
+        apply=engine_state.apply,
+        delete=_unwanted(facts, engine_state),
+        status=status.manifest(),
+        events=ready_events(facts.engine, status),
+        requeue_after=engine_state.requeue_after,
         ended=_ended(facts.engine.status, status),
     )
 
 
-def _standing(facts: BuildFacts) -> Standing:
-    """Return where the engine stands; the first of these that is so decides."""
+def _engine_state(facts: BuildFacts) -> EngineState:
+    """Return the state of the engine; the first of these that holds decides."""
     spec, status = facts.engine.spec, facts.engine.status
     if status.engine:
-        return Standing.built(status, status.engine)
+        return EngineState.built(status, status.engine)
     digest = build_hash(spec.build)
     known = status
     if status.build_hash != digest:
         known = InferenceEngineStatus(build_hash=digest, failed_builds=status.failed_builds)
     if known.failure and known.failure.lasting:
-        return Standing.failed(known, known.failure)
+        return EngineState.failed(known, known.failure)
     if digest in known.failed_builds:
-        return Standing.failed(known, _tried_before(status.failure))
+        return EngineState.failed(known, _tried_before(status.failure))
     if engine_key(spec.prepared_key, _recipe(facts.engine)) != spec.key:
         message = (
-            "spec.key is not the key of spec.preparedKey and spec.recipe: leave InferenceEngines to"
-            " the operator, and delete this one"
+            "spec.key does not match spec.preparedKey and spec.recipe: delete this InferenceEngine;"
+            " the operator creates them"
         )
-        return Standing(known, StatusReason.INVALID_SPEC, message, stalled=True)
+        return EngineState(known, StatusReason.INVALID_SPEC, message, stalled=True)
     return _of_attempt(facts, known, max(known.attempt, 1))
 
 
 @dataclass(frozen=True)
-class _Found:
-    """What a look into the store came to."""
+class _LookupResult:
+    """The result of a lookup in the store."""
 
     engine: PublishedEngine | None
 
 
-def _of_attempt(facts: BuildFacts, known: InferenceEngineStatus, attempt: int) -> Standing:
+def _of_attempt(facts: BuildFacts, known: InferenceEngineStatus, attempt: int) -> EngineState:
     observed = Observed({job.name: job for job in facts.jobs}, facts.pods, facts.now)
     build = _build(facts.engine, known)
     if not _needs_lookup(facts.engine, known) or build.name(attempt) in observed.jobs:
@@ -123,11 +120,11 @@ def _of_attempt(facts: BuildFacts, known: InferenceEngineStatus, attempt: int) -
         case Succeeded():
             if engine := found.result.engine:
                 return _built(known, found.attempt, found.job, LOOKUP_STAGE, engine)
-            return _start(facts, known, Start(found.attempt, known.failure), look=False)
+            return _start(facts, known, Start(found.attempt, known.failure), lookup=False)
         case Start():
-            return _start(facts, known, found, look=True)
-        case UnderWay():
-            return _under_way(facts, known, found)
+            return _start(facts, known, found, lookup=True)
+        case InProgress():
+            return _in_progress(facts, known, found)
         case Failed():
             return _failed(known, found)
 
@@ -135,16 +132,16 @@ def _of_attempt(facts: BuildFacts, known: InferenceEngineStatus, attempt: int) -
 def _of_build(
     facts: BuildFacts,
     known: InferenceEngineStatus,
-    state: Start | UnderWay | Succeeded[PublishedEngine] | Failed,
-) -> Standing:
+    state: Start | InProgress | Succeeded[PublishedEngine] | Failed,
+) -> EngineState:
     match state:
         case Succeeded():
             return _built(known, state.attempt, state.job, ENGINE_STAGES[-1], state.result)
         case Start():
-            look = state.after_success and _takes_device(facts.engine)
-            return _start(facts, known, state, look=look or _needs_lookup(facts.engine, known))
-        case UnderWay():
-            return _under_way(facts, known, state)
+            lookup = state.after_success and _takes_device(facts.engine)
+            return _start(facts, known, state, lookup=lookup or _needs_lookup(facts.engine, known))
+        case InProgress():
+            return _in_progress(facts, known, state)
         case Failed():
             return _failed(known, state)
 
@@ -156,17 +153,17 @@ def _build(engine: InferenceEngine, known: InferenceEngineStatus) -> Work[Publis
         name=partial(engine_job_name, engine.metadata.name, known.build_hash),
         result=partial(_published, key=engine.spec.key),
         placement=placement_hash(engine.spec.pod_template),
-        overdue=(Reason.TIMEOUT, f"{{stage}} was not done after {seconds} s"),
+        overdue=(Reason.TIMEOUT, f"{{stage}} timed out after {seconds} s"),
     )
 
 
-def _lookup(engine: InferenceEngine, known: InferenceEngineStatus) -> Work[_Found]:
+def _lookup(engine: InferenceEngine, known: InferenceEngineStatus) -> Work[_LookupResult]:
     return Work(
         stages=_LOOKUP,
         name=partial(lookup_job_name, engine.metadata.name, known.build_hash),
-        result=lambda pod: _Found(_published(pod, engine.spec.key)),
+        result=lambda pod: _LookupResult(_published(pod, engine.spec.key)),
         placement=placement_hash(engine.spec.pod_template),
-        overdue=(Reason.STORE_UNAVAILABLE, "looking into the store took too long"),
+        overdue=(Reason.STORE_UNAVAILABLE, "the lookup in the store timed out"),
     )
 
 
@@ -186,16 +183,16 @@ def _takes_device(engine: InferenceEngine) -> bool:
 
 def _built(
     known: InferenceEngineStatus, attempt: int, job: str, stage: str, engine: PublishedEngine
-) -> Standing:
+) -> EngineState:
     done = {"job": job, "attempt": attempt, "stage": stage, "percent": None, "failure": None}
-    return Standing.built(known.model_copy(update=done), engine_facts(engine))
+    return EngineState.built(known.model_copy(update=done), engine_facts(engine))
 
 
 def _start(
-    facts: BuildFacts, known: InferenceEngineStatus, state: Start, *, look: bool
-) -> Standing:
+    facts: BuildFacts, known: InferenceEngineStatus, state: Start, *, lookup: bool
+) -> EngineState:
     engine = facts.engine
-    named, made = (lookup_job_name, lookup_job) if look else (engine_job_name, engine_job)
+    named, made = (lookup_job_name, lookup_job) if lookup else (engine_job_name, engine_job)
     name = named(engine.metadata.name, known.build_hash, state.attempt)
     job = made(
         engine,
@@ -211,7 +208,7 @@ def _start(
             assigned_ids=facts.config.openshift,
         ),
     )
-    stage = LOOKUP_STAGE if look else ENGINE_STAGES[0]
+    stage = LOOKUP_STAGE if lookup else ENGINE_STAGES[0]
     status = known.model_copy(
         update={
             "job": name,
@@ -224,7 +221,7 @@ def _start(
     return replace(_waiting(status, stage, state.failure), apply=(job,))
 
 
-def _under_way(facts: BuildFacts, known: InferenceEngineStatus, state: UnderWay) -> Standing:
+def _in_progress(facts: BuildFacts, known: InferenceEngineStatus, state: InProgress) -> EngineState:
     pod, stage = state.pod, state.stage
     # A Job that came first and one that was begun before its status was written look alike.
     status = known.model_copy(
@@ -236,9 +233,9 @@ def _under_way(facts: BuildFacts, known: InferenceEngineStatus, state: UnderWay)
         }
     )
     if pod and stage != LOOKUP_STAGE and (lacking := _lacks_device(facts.engine, pod)):
-        message = f"{lacking}; {REMEDIES[Reason.CAPACITY_BLOCKED]}"
-        return Standing(status, Reason.CAPACITY_BLOCKED, message)
-    standing = _waiting(
+        finding = Finding(reason=Reason.CAPACITY_BLOCKED, cause=lacking)
+        return EngineState(status, finding.reason, finding.message)
+    engine_state = _waiting(
         status,
         stage,
         state.failure,
@@ -246,8 +243,8 @@ def _under_way(facts: BuildFacts, known: InferenceEngineStatus, state: UnderWay)
         is_placed=pod is not None and pod.node != "",
     )
     if state.waits_for and not state.failure:
-        standing = replace(standing, reason=state.waits_for)
-    return replace(standing, requeue_after=state.requeue_after)
+        engine_state = replace(engine_state, reason=state.waits_for)
+    return replace(engine_state, requeue_after=state.requeue_after)
 
 
 def _waiting(
@@ -257,8 +254,8 @@ def _waiting(
     *,
     waiting_for: str = "",
     is_placed: bool = False,
-) -> Standing:
-    """Return a Standing that says what is being done, and what went wrong before."""
+) -> EngineState:
+    """Return a EngineState that says what is being done, and what went wrong before."""
     reason = StatusReason.BUILDING
     if stage == LOOKUP_STAGE:
         reason, message = StatusReason.LOOKING_UP, "looking for the engine in the store"
@@ -266,14 +263,14 @@ def _waiting(
         percent = "" if status.percent is None else f", {status.percent}%"
         message = f"{stage} ({ENGINE_STAGES.index(stage) + 1}/{len(ENGINE_STAGES)}){percent}"
     else:
-        reason, message = StatusReason.QUEUED, "waiting for a node to build on"
+        reason, message = StatusReason.QUEUED, "waiting for a node"
     message = f"{message}: {waiting_for}" if waiting_for else message
     if failure:
-        return Standing(status, failure.reason, f"{failure.message}; trying again: {message}")
-    return Standing(status, reason, message)
+        return EngineState(status, failure.reason, f"{failure.sentence}; retrying: {message}")
+    return EngineState(status, reason, message)
 
 
-def _percent(facts: BuildFacts, state: UnderWay) -> int | None:
+def _percent(facts: BuildFacts, state: InProgress) -> int | None:
     """Return how far the stage is; what was reported before stands until the pod reports again."""
     if state.pod is None or state.pod.finished:
         return None
@@ -291,11 +288,11 @@ def _lacks_device(engine: InferenceEngine, pod: PodView) -> str:
     if resource and f"Insufficient {resource}" in reported:
         return f"no {resource} is free: {reported}"
     if resource and _NO_NODE_OF_THE_CLASS.match(pod.unschedulable):
-        return f"no node of class {engine.spec.class_name} is there: {reported}"
+        return f"no node of class {engine.spec.class_name} exists: {reported}"
     return ""
 
 
-def _failed(known: InferenceEngineStatus, state: Failed) -> Standing:
+def _failed(known: InferenceEngineStatus, state: Failed) -> EngineState:
     failure = state.failure
     known = known.model_copy(
         update={
@@ -306,9 +303,9 @@ def _failed(known: InferenceEngineStatus, state: Failed) -> Standing:
         }
     )
     if state.requeue_after is None:
-        return replace(Standing.failed(known, failure), end=state.ends)
-    message = f"{failure.message}; it is tried again"
-    return Standing(
+        return replace(EngineState.failed(known, failure), end=state.ends)
+    message = f"{failure.sentence}; retrying"
+    return EngineState(
         known, failure.reason, message, end=state.ends, requeue_after=state.requeue_after
     )
 
@@ -316,23 +313,23 @@ def _failed(known: InferenceEngineStatus, state: Failed) -> Standing:
 def _tried_before(last: JobFailure | None) -> JobFailure:
     """Return why a spec.build is not tried that failed before another one did."""
     message = (
-        "building with this spec.build has failed before: change it, or delete this InferenceEngine"
-        " to have it tried all the same"
+        "a build with this spec.build failed before: change it, or delete this InferenceEngine to"
+        " retry"
     )
     if last is None:
         return JobFailure(reason=Reason.BUILD_FAILED, message=message, lasting=True)
     return last.model_copy(update={"message": f"{message}; {last.message}", "lasting": True})
 
 
-def _unwanted(facts: BuildFacts, standing: Standing) -> tuple[ObjectRef, ...]:
+def _unwanted(facts: BuildFacts, engine_state: EngineState) -> tuple[ObjectRef, ...]:
     """Return the Jobs that nobody waits for and, once a new one is made, those of earlier attempts."""
-    engine, status = facts.engine.metadata, standing.status
+    engine, status = facts.engine.metadata, engine_state.status
     kept = {status.job, lookup_job_name(engine.name, status.build_hash, status.attempt)}
     return tuple(
         ObjectRef("batch/v1", "Job", engine.namespace, name)
         for job in facts.jobs
-        if (name := job.name) == standing.end
-        or (name not in kept and (standing.apply or not job.ended))
+        if (name := job.name) == engine_state.end
+        or (name not in kept and (engine_state.apply or not job.ended))
     )
 
 

@@ -1,8 +1,8 @@
-"""The engines that a model needs: made where they are missing, read where they are there.
+"""The engines that a model needs: created where they are missing, read where they exist.
 
-An InferenceEngine belongs to no model and has a controller of its own; here it is only asked for.
-What the engine leaves outside is judged against the model's promise, so that a model whose nodes
-would run elsewhere is refused before a pod of it starts.
+An InferenceEngine belongs to no model and has a controller of its own; here it is only requested.
+The nodes that it does not cover are judged against the model's promise, so that a model whose nodes
+would fall back is refused before a pod of it starts.
 """
 
 from collections.abc import Mapping
@@ -25,17 +25,17 @@ from enginewright.api.scalars import quantity
 from enginewright.contract.images import COMPILED_BACKENDS
 from enginewright.contract.keys import content, content_hash, engine_key
 from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.contract.report import render
 from enginewright.contract.task import EngineRecipe, Promise
-from enginewright.manifests.deployment import FETCH_ARTIFACT
 from enginewright.manifests.engine import engine_name, inference_engine
-from enginewright.manifests.labels import REQUESTED_BY, REVISION
+from enginewright.manifests.labels import REQUESTED_BY
 from enginewright.manifests.placement import merged
 from enginewright.plan import pods
 from enginewright.plan.architecture import image_architecture
 from enginewright.plan.classes import device, matching
+from enginewright.plan.device_yield import engine_reference, seconds_left
+from enginewright.plan.engine_coverage import EngineCoverage, promise_violation
 from enginewright.plan.engine_status import ready_condition
-from enginewright.plan.giving_way import reference, seconds_left
-from enginewright.plan.outside import Outside, why_broken
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts, ObjectRef
 
@@ -48,14 +48,20 @@ class EngineFailure:
     """Why the engines are not what the model needs."""
 
     reason: str
-    message: str
+    cause: str
+    remedy: str
     lasting: bool
     placement: bool = False  # they are built, but the promise about placement would be broken
+
+    @property
+    def sentence(self) -> str:
+        """Return why and what to do about it, as conditions say it."""
+        return render(self.cause, self.remedy)
 
 
 @dataclass(frozen=True)
 class Engines:
-    """Where the engines of a target stand."""
+    """The state of a target's engines."""
 
     needed: bool
     keys: Mapping[str, str]  # accelerator class -> key of its engine, of those that are there
@@ -67,8 +73,8 @@ class Engines:
     apply: tuple[dict[str, Any], ...] = ()
     delete: tuple[ObjectRef, ...] = ()
     facts: tuple[EngineFacts, ...] = ()
-    # seconds for which a class's pods leave their device to the build, by class
-    giving_way: Mapping[str, float] = field(default_factory=dict)
+    # seconds for which a class's pods yield their device to the build, by class
+    yielding: Mapping[str, float] = field(default_factory=dict)
 
 
 def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
@@ -81,36 +87,37 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
     references: list[EngineReference] = []
     found: list[EngineFacts] = []
     waiting: list[tuple[str, str]] = []  # reason, message
-    giving_way: dict[str, float] = {}
+    yielding: dict[str, float] = {}
     failure: EngineFailure | None = None
     for each in target.classes:
         spec = _spec(facts, target, prepared, each)
         name = engine_name(spec)
-        there = facts.engines.get(name)
-        references.append(reference(facts, each, there, name))
-        if there is not None and _is_lost(facts, there):
+        existing = facts.engines.get(name)
+        references.append(engine_reference(facts, each, existing, name))
+        if existing is not None and _is_lost(facts, existing):
             delete.append(
                 ObjectRef(API_VERSION, InferenceEngine.kind, facts.model.metadata.namespace, name)
             )
-            waiting.append((StatusReason.BUILDING, f"the engine for {spec.class_name} is lost"))
+            lost = f"the engine for {spec.class_name} is missing from the store; rebuilding it"
+            waiting.append((StatusReason.BUILDING, lost))
             continue
-        if there is not None and there.status.engine is not None:
+        if existing is not None and existing.status.engine is not None:
             keys[each.metadata.name] = spec.key
-            found.append(there.status.engine)
-            failure = failure or _judge(there.status.engine, target.promise, each.metadata.name)
+            found.append(existing.status.engine)
+            failure = failure or _judge(existing.status.engine, target.promise, each.metadata.name)
             continue
-        if there is None or _is_new_chance(there, spec.build):
+        if existing is None or _may_retry(existing, spec.build):
             apply.append(_engine(facts, spec))
-        elif _is_to_be_placed(facts, there, spec):
+        elif _placement_changed(facts, existing, spec):
             # What else has changed of spec.build would make it another build.
-            kept = spec.model_copy(update={"build": there.spec.build})
+            kept = spec.model_copy(update={"build": existing.spec.build})
             apply.append(_engine(facts, kept))
-        elif there.status.failure and there.status.failure.lasting:
-            failure = failure or _failed(there, each.metadata.name)
-        reason, message = _progress(there, each.metadata.name)
-        if (left := seconds_left(facts, references[-1], there)) is not None:
-            giving_way[each.metadata.name] = left
-            message = f"{message}; the pods of {each.metadata.name} give way to it, as rollout.strategy Recreate allows"
+        elif _has_failed(existing):
+            failure = failure or _failed(existing, each.metadata.name)
+        reason, message = _progress(existing, each.metadata.name)
+        if (left := seconds_left(facts, references[-1], existing)) is not None:
+            yielding[each.metadata.name] = left
+            message = f"{message}; the pods of {each.metadata.name} yield the device (rollout.strategy: Recreate)"
         waiting.append((reason, message))
     return Engines(
         needed=True,
@@ -123,7 +130,7 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
         apply=tuple(apply),
         delete=tuple(delete),
         facts=tuple(found),
-        giving_way=giving_way,
+        yielding=yielding,
     )
 
 
@@ -135,14 +142,14 @@ def build_hash(build: EngineBuild) -> str:
 def _spec(
     facts: Facts, target: Target, prepared: Prepared, accelerator: AcceleratorClass
 ) -> InferenceEngineSpec:
-    held = facts.images[target.image]
+    image = facts.images[target.image]
     workspace = facts.model.spec.build.workspace
     ahead = accelerator.spec.ahead_of_time and target.backend == "tensorrt-rtx"
     recipe = EngineRecipe(
         backend=target.backend,
-        backend_version=held.backends[target.backend],
-        ort_version=held.ort_version,
-        cuda_major=held.cuda_major,
+        backend_version=image.backends[target.backend],
+        ort_version=image.ort_version,
+        cuda_major=image.cuda_major,
         accelerator_class=accelerator.metadata.name,
         device=device(accelerator),
         compute_capability=accelerator.spec.compute_capability,
@@ -184,73 +191,77 @@ def _engine(facts: Facts, spec: InferenceEngineSpec) -> dict[str, Any]:
     return inference_engine(metadata.namespace, spec, metadata.name)
 
 
-def _is_to_be_placed(facts: Facts, there: InferenceEngine, spec: InferenceEngineSpec) -> bool:
-    """Tell whether the model that asked for the engine wants its Jobs elsewhere now."""
-    asked = there.metadata.annotations.get(REQUESTED_BY, facts.model.metadata.name)
-    lasting = there.status.failure is not None and there.status.failure.lasting
-    differs = there.spec.pod_template != spec.pod_template
-    return differs and not lasting and asked == facts.model.metadata.name
+def _placement_changed(facts: Facts, existing: InferenceEngine, spec: InferenceEngineSpec) -> bool:
+    """Return whether the model that requested the engine places its Jobs elsewhere now."""
+    asked = existing.metadata.annotations.get(REQUESTED_BY, facts.model.metadata.name)
+    differs = existing.spec.pod_template != spec.pod_template
+    return differs and not _has_failed(existing) and asked == facts.model.metadata.name
 
 
-def _is_lost(facts: Facts, there: InferenceEngine) -> bool:
-    """Tell whether a pod that is to serve the engine found it gone since it was built."""
-    ready = ready_condition(there.status)
-    if there.status.engine is None or ready is None or ready.status != "True":
+def _is_lost(facts: Facts, existing: InferenceEngine) -> bool:
+    """Return whether a pod that is to serve the engine found it missing since it was built."""
+    ready = ready_condition(existing.status)
+    if existing.status.engine is None or ready is None or ready.status != "True":
         return False
     serving = {
         each.revision
         for each in facts.revisions
-        if each.kept and any(one.engine_key == there.spec.key for one in each.kept.snapshot.classes)
+        if each.kept
+        and any(one.engine_key == existing.spec.key for one in each.kept.snapshot.classes)
     }
     built = ready.last_transition_time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    failures = (pods.failure(pod) for pod in facts.pods if pod.label(REVISION) in serving)
-    return any(
-        each is not None
-        and each.stage == FETCH_ARTIFACT  # the server sees its own copy, not the store
-        and each.reason in _GONE
-        and each.finished_at > built
-        for each in failures
-    )
+    return pods.found_gone(facts.pods, serving, _GONE, built)
 
 
-def _is_new_chance(there: InferenceEngine, build: EngineBuild) -> bool:
-    """Tell whether building failed for good, and what is asked for now was not yet tried."""
-    failure = there.status.failure
-    if failure is None or not failure.lasting:
-        return False
+def _may_retry(existing: InferenceEngine, build: EngineBuild) -> bool:
+    """Return whether building failed for good, and spec.build now was not yet tried."""
     digest = build_hash(build)
-    return digest != build_hash(there.spec.build) and digest not in there.status.failed_builds
-
-
-def _failed(there: InferenceEngine, accelerator_class: str) -> EngineFailure:
-    failure = there.status.failure
-    reason = failure.reason if failure else Reason.BUILD_FAILED
-    message = failure.message if failure else ""
-    return EngineFailure(
-        reason, f"the engine for {accelerator_class} cannot be built: {message}", lasting=True
+    return (
+        _has_failed(existing)
+        and digest != build_hash(existing.spec.build)
+        and digest not in existing.status.failed_builds
     )
 
 
-def _progress(there: InferenceEngine | None, accelerator_class: str) -> tuple[str, str]:
-    ready = ready_condition(there.status) if there else None
+def _has_failed(existing: InferenceEngine) -> bool:
+    """Return whether building as spec.build says failed for good."""
+    failure = existing.status.failure
+    is_of_this_build = existing.status.build_hash == build_hash(existing.spec.build)
+    return failure is not None and failure.lasting and is_of_this_build
+
+
+def _failed(existing: InferenceEngine, accelerator_class: str) -> EngineFailure:
+    failure = existing.status.failure
+    reason = failure.reason if failure else Reason.BUILD_FAILED
+    why = failure.message if failure else ""
+    return EngineFailure(
+        reason,
+        f"the engine for {accelerator_class} cannot be built: {why}",
+        failure.remedy if failure else "",
+        lasting=True,
+    )
+
+
+def _progress(existing: InferenceEngine | None, accelerator_class: str) -> tuple[str, str]:
+    ready = ready_condition(existing.status) if existing else None
     if ready is None:
-        return StatusReason.BUILDING, f"the engine for {accelerator_class} is next"
+        return StatusReason.BUILDING, f"creating the engine for {accelerator_class}"
     return ready.reason, f"the engine for {accelerator_class}: {ready.message}"
 
 
 def _judge(engine: EngineFacts, promise: Promise, accelerator_class: str) -> EngineFailure | None:
-    """Return what the promise is broken by, in what the engine leaves outside."""
+    """Return how the nodes that the engine does not cover violate the promise."""
     compute = engine.compute_billionths_elsewhere
     if compute is None and engine.compute_permille_elsewhere is not None:
         compute = engine.compute_permille_elsewhere * _MILLION
-    outside = Outside(
+    coverage = EngineCoverage(
         nodes_total=engine.nodes_total,
         nodes_accelerated=engine.nodes_accelerated,
         compute=compute,
         elsewhere=engine.elsewhere,
     )
-    broken = why_broken(outside, promise, accelerator_class)
+    broken = promise_violation(coverage, promise, accelerator_class)
     if broken is None:
         return None
-    reason, message = broken
-    return EngineFailure(reason, f"{message}; {REMEDIES[reason]}", lasting=True, placement=True)
+    reason, cause = broken
+    return EngineFailure(reason, cause, REMEDIES[reason], lasting=True, placement=True)

@@ -1,4 +1,4 @@
-"""Kinds of GPU as the labels of GPU Feature Discovery tell them, and names for them. Pure.
+"""Kinds of GPU as the labels of GPU Feature Discovery name them, and names for their classes. Pure.
 
 What the labels mean: docs/gpu-feature-discovery of NVIDIA's k8s-device-plugin. No table of products:
 whatever NVIDIA sells next gets a name too.
@@ -30,7 +30,7 @@ _FORM_FACTOR: Final = re.compile(r"sxm[0-9]*|pcie|hbm[0-9]*e?")
 
 @dataclass(frozen=True, order=True)
 class GpuKind:
-    """What one engine fits: a product, or one MIG profile of it, by the label that tells it."""
+    """What one engine fits: a product, or one MIG profile of it, by the label that names it."""
 
     product: str  # as the label has it, such as NVIDIA-A100-SXM4-80GB-MIG-1g.10gb
     label: str  # nvidia.com/gpu.product, nvidia.com/mig-1g.10gb.product
@@ -38,7 +38,7 @@ class GpuKind:
 
     @property
     def key(self) -> str:
-        """Return what tells it from all others, in letters that a ConfigMap takes as a key."""
+        """Return what distinguishes it from all others, valid as a key of a ConfigMap."""
         return f"{self.resource.removeprefix(_PREFIX)}_{self.product}"
 
 
@@ -78,15 +78,15 @@ def _kind(labels: Mapping[str, str], label: str, resource: str) -> GpuKind:
 
 
 def _replicas(labels: Mapping[str, str], resource: str) -> int | None:
-    """Return how many pods may share one device; 0 means that there is none, None is not told."""
+    """Return how many pods may share one device; 0 means that there is none, None is unknown."""
     text = labels.get(f"{resource}.replicas", "")
     return int(text) if text.isdecimal() else None
 
 
 def compute_capability(nodes: Iterable[NodeView]) -> str | None:
-    """Return the compute capability of the nodes' GPUs; None where they do not tell the same."""
-    told = {_capability(node.labels) for node in nodes}
-    return told.pop() if len(told) == 1 else None
+    """Return the compute capability of the nodes' GPUs; None where they differ."""
+    capabilities = {_capability(node.labels) for node in nodes}
+    return capabilities.pop() if len(capabilities) == 1 else None
 
 
 def _capability(labels: Mapping[str, str]) -> str | None:
@@ -101,7 +101,7 @@ def class_names(kinds: Sequence[GpuKind], taken: Collection[str]) -> dict[GpuKin
     The short name where it can be meant for one kind only; else with the form factor; else made
     unique by a hash. The same kinds in any order get the same names.
     """
-    short = [_words(kind.product, short=True) for kind in kinds]
+    short = [_product_name(kind.product, short=True) for kind in kinds]
     used = {*taken, *(name for name in short if short.count(name) > 1)}
     names: dict[GpuKind, str] = {}
     for kind in sorted(kinds):
@@ -111,19 +111,19 @@ def class_names(kinds: Sequence[GpuKind], taken: Collection[str]) -> dict[GpuKin
 
 
 def _candidates(kind: GpuKind) -> Iterator[str]:
-    yield _words(kind.product, short=True)
-    long = _words(kind.product, short=False)
+    yield _product_name(kind.product, short=True)
+    long = _product_name(kind.product, short=False)
     yield long
     for number in count():
         digest = hashlib.sha256(f"{kind.key} {number}".encode()).hexdigest()
         yield child_name(long, digest[:8])
 
 
-def _words(product: str, *, short: bool) -> str:
+def _product_name(product: str, *, short: bool) -> str:
     """Return the product in lower case, less its maker and, if short, its form factor."""
-    words = re.findall("[a-z0-9]+", product.lower())
-    while len(words) > 1 and words[0] in _VENDOR:
-        del words[0]
+    parts = re.findall("[a-z0-9]+", product.lower())
+    while len(parts) > 1 and parts[0] in _VENDOR:
+        del parts[0]
     if short:
-        words = [word for word in words if not _FORM_FACTOR.fullmatch(word)] or words
-    return child_name("-".join(words) or "gpu")
+        parts = [part for part in parts if not _FORM_FACTOR.fullmatch(part)] or parts
+    return child_name("-".join(parts) or "gpu")

@@ -9,4 +9,4 @@ class Obstacle:
 
     reason: str
     message: str
-    stalled: bool = True  # False: it passes without anybody's doing
+    stalled: bool = True  # False: it passes by itself

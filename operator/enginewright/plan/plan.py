@@ -1,4 +1,4 @@
-"""The decision, read from top to bottom: resolve, prepare, build engines, roll out, tell."""
+"""The decision, read from top to bottom: resolve, prepare, build engines, roll out, report."""
 
 from datetime import UTC
 from math import isfinite
@@ -12,25 +12,26 @@ from enginewright.api.conditions import (
 )
 from enginewright.api.inference_model_status import (
     InferenceModelStatus,
+    ModelSummary,
     RejectedBackend,
     SourceState,
-    Summary,
 )
 from enginewright.manifests.store_claim import store_claim
-from enginewright.plan.conditions import Standing, conditions
+from enginewright.plan.conditions import ModelState, conditions
+from enginewright.plan.current_proofs import current_proofs
 from enginewright.plan.engines_wanted import Engines, wanted_engines
 from enginewright.plan.obstacle import Obstacle
-from enginewright.plan.prepare import Outcome
+from enginewright.plan.prepare import PrepareOutcome
 from enginewright.plan.proofs import Proofs
-from enginewright.plan.proven import what_is_proven
 from enginewright.plan.refresh import Preparing, prepare_and_refresh
 from enginewright.plan.rejections import rejected_backends
 from enginewright.plan.replicas import fixed, scale_selector
 from enginewright.plan.resolve import Target, resolve
-from enginewright.plan.rollout import Rollout, applied_state, roll_out, wanted_snapshot
+from enginewright.plan.rollout import RolloutPlan, applied_state, roll_out, wanted_snapshot
+from enginewright.plan.trials import Trials, trials
 from enginewright.plan.types import EventIntent, Facts, Plan
 
-_QUIET = frozenset(
+_NORMAL = frozenset(
     {
         StatusReason.PREPARING,
         StatusReason.ROLLING_OUT,
@@ -51,7 +52,7 @@ def plan(facts: Facts) -> Plan:
         return Plan((), (), {}, (), None)  # owner references take down all that is the model's
     resolved = resolve(facts)
     if isinstance(resolved, Obstacle):
-        return _carry_out(facts, None, resolved, None, roll_out(facts, None))
+        return _assemble(facts, None, resolved, None, roll_out(facts, None))
     preparing = prepare_and_refresh(facts, resolved)
     target, outcome = preparing.target, preparing.outcome
     engines = wanted_engines(facts, target, outcome.prepared) if outcome.prepared else None
@@ -60,59 +61,63 @@ def plan(facts: Facts) -> Plan:
         if outcome.prepared and engines and engines.complete
         else None
     )
-    giving_way = engines.giving_way if engines else {}
-    rollout = roll_out(facts, wanted, preparing.source, giving_way)
-    return _carry_out(facts, preparing, None, engines, rollout)
+    yielding = engines.yielding if engines else {}
+    rollout = roll_out(facts, wanted, preparing.source, yielding)
+    return _assemble(facts, preparing, None, engines, rollout)
 
 
-def _carry_out(
+def _assemble(
     facts: Facts,
     preparing: Preparing | None,
     obstacle: Obstacle | None,
     engines: Engines | None,
-    rollout: Rollout,
+    rollout: RolloutPlan,
 ) -> Plan:
     target = preparing.target if preparing else None
     outcome = preparing.outcome if preparing else None
     jobs = [each for each in (outcome, preparing.refresh if preparing else None) if each]
-    standing = Standing(
+    state = ModelState(
         paused=facts.model.spec.rollout.paused,
         obstacle=obstacle,
         outcome=outcome,
         engines=engines,
         rollout=rollout,
-        proofs=what_is_proven(facts, rollout),
+        proofs=current_proofs(facts, rollout),
     )
     rejected = rejected_backends(facts, target, outcome, engines, rollout)
+    tried = trials(facts, target, rollout, rejected)
     source = preparing.source if preparing else facts.model.status.source
-    status = _status(facts, target, source, standing, rejected)
+    status = _status(facts, target, source, state, tried.rejected)
     return Plan(
         apply=(
             *_store(facts, outcome),
             *(each for one in jobs for each in one.apply),
             *(engines.apply if engines else ()),
             *rollout.apply,
+            *tried.apply,
         ),
         delete=(
             *(each for one in jobs for each in one.delete),
             *(engines.delete if engines else ()),
             *rollout.delete,
+            *tried.delete,
         ),
-        status=status.model_dump(
-            mode="json", by_alias=True, exclude_none=True, exclude_defaults=True
-        ),
-        events=_events(facts, status),
-        requeue_after=_requeue_after(jobs, engines),
+        status=status.manifest(),
+        events=(*_events(facts, status), *tried.events),
+        requeue_after=_requeue_after(jobs, engines, tried),
     )
 
 
-def _requeue_after(jobs: list[Outcome], engines: Engines | None) -> float | None:
-    waits = [one.requeue_after for one in jobs if one.requeue_after]
-    waits += [each for each in (engines.giving_way.values() if engines else ()) if isfinite(each)]
+def _requeue_after(
+    jobs: list[PrepareOutcome], engines: Engines | None, tried: Trials
+) -> float | None:
+    known = (*(one.requeue_after for one in jobs), tried.requeue_after)
+    waits = [each for each in known if each]
+    waits += [each for each in (engines.yielding.values() if engines else ()) if isfinite(each)]
     return min(waits, default=None)
 
 
-def _store(facts: Facts, outcome: Outcome | None) -> tuple[dict[str, Any], ...]:
+def _store(facts: Facts, outcome: PrepareOutcome | None) -> tuple[dict[str, Any], ...]:
     """Make the namespace's claim before the first Job; an existing one is the administrator's."""
     if facts.store is not None or outcome is None:
         return ()
@@ -138,10 +143,10 @@ def _status(
     facts: Facts,
     target: Target | None,
     source: SourceState | None,
-    standing: Standing,
+    state: ModelState,
     rejected: tuple[RejectedBackend, ...],
 ) -> InferenceModelStatus:
-    model, outcome, rollout = facts.model, standing.outcome, standing.rollout
+    model, outcome, rollout = facts.model, state.outcome, state.rollout
     return InferenceModelStatus(
         observed_generation=model.metadata.generation,
         replicas=sum(
@@ -154,7 +159,7 @@ def _status(
         revision=rollout.wanted or "",
         conditions=merge_conditions(
             model.status.conditions,
-            conditions(standing),
+            conditions(state),
             generation=model.metadata.generation,
             now=facts.now.astimezone(UTC),
         ),
@@ -162,20 +167,20 @@ def _status(
         preparation=outcome.preparation if outcome else model.status.preparation,
         prepared=outcome.prepared if outcome else model.status.prepared,
         source=source,
-        engines=standing.engines.references if standing.engines else model.status.engines,
+        engines=state.engines.references if state.engines else model.status.engines,
         rejected_backends=rejected,
         serving=rollout.serving,
         applied=applied_state(facts, rollout),
-        summary=_summary(model.status.summary, rollout, standing.proofs),
+        summary=_summary(model.status.summary, rollout, state.proofs),
     )
 
 
-def _summary(before: Summary, rollout: Rollout, proven: Proofs | None) -> Summary:
+def _summary(before: ModelSummary, rollout: RolloutPlan, proven: Proofs | None) -> ModelSummary:
     serving = rollout.serving
     if serving is None:
-        return Summary(revision=f"→ {rollout.wanted}" if rollout.wanted else "")
+        return ModelSummary(revision=f"→ {rollout.wanted}" if rollout.wanted else "")
     update = rollout.wanted is not None and rollout.wanted != serving.revision
-    return Summary(
+    return ModelSummary(
         backend=",".join(dict.fromkeys(each.backend for each in serving.classes)),
         placement=proven.placement_summary or before.placement if proven else "",
         classes=", ".join(
@@ -187,35 +192,35 @@ def _summary(before: Summary, rollout: Rollout, proven: Proofs | None) -> Summar
 
 
 def _events(facts: Facts, status: InferenceModelStatus) -> tuple[EventIntent, ...]:
-    """Tell once why a model is ready or not, and why it falls back: when the reason changes."""
-    told: list[EventIntent] = []
+    """Report once why a model is ready or not, and why it falls back: when the reason changes."""
+    events: list[EventIntent] = []
     ready = _condition(status, ConditionType.READY)
     if ready and _changed(facts.model.status, ready):
-        good = ready.status == "True" or ready.reason in _QUIET
-        told.append(EventIntent("Normal" if good else "Warning", ready.reason, ready.message))
-    told += _of_refresh(facts.model.status.source, status.source)
+        good = ready.status == "True" or ready.reason in _NORMAL
+        events.append(EventIntent("Normal" if good else "Warning", ready.reason, ready.message))
+    events += _of_refresh(facts.model.status.source, status.source)
     fallback = _condition(status, ConditionType.FALLBACK_ACTIVE)
-    # of a model that is not ready for it, Ready says so already
+    # where a model is not ready for this reason, Ready reports it already
     is_news = fallback and fallback.status == "True" and _changed(facts.model.status, fallback)
     if fallback and is_news and ready and ready.status == "True":
-        told.append(EventIntent("Warning", fallback.reason, fallback.message))
-    return tuple(told)
+        events.append(EventIntent("Warning", fallback.reason, fallback.message))
+    return tuple(events)
 
 
 def _of_refresh(before: SourceState | None, now: SourceState | None) -> list[EventIntent]:
-    """Say once what came of a refresh that has ended."""
+    """Report once how a refresh ended."""
     if before is None or now is None:
         return []
     if now.failure and now.failure != before.failure:
-        kept = "what was fetched before is kept"
-        message = f"the refresh failed, {kept}: {now.failure.message}"
+        kept = "keeping what was fetched before"
+        message = f"the refresh failed, {kept}: {now.failure.sentence}"
         return [EventIntent("Warning", now.failure.reason, message)]
     places = [{(each.name, each.uri) for each in one.pins} for one in (before, now)]
     if not now.refresh or now.refresh == before.refresh or places[0] != places[1]:
         return []
     changed = [each.name for each in now.pins if each not in before.pins]
-    found = f"{' and '.join(changed)} changed" if changed else "nothing has changed"
-    return [EventIntent("Normal", StatusReason.REFRESHED, f"fetched again: {found}")]
+    found = f"{' and '.join(changed)} changed" if changed else "no change"
+    return [EventIntent("Normal", StatusReason.REFRESHED, f"refreshed the source: {found}")]
 
 
 def _changed(before: InferenceModelStatus, now: Condition) -> bool:

@@ -1,18 +1,20 @@
-"""What pods tell: which stage runs, what failed and why, what they wait for.
+"""What pods report: which stage runs, what failed and why, what they wait for.
 
-Stages herald their outcome in the termination message. Where none stands, because the process was
+Stages report their outcome in the termination message. Where there is none, because the process was
 killed, the exit code and Kubernetes' own reason have to do. Texts name no pod and no time.
 """
 
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from enginewright.api.conditions import StatusReason
-from enginewright.contract.reasons import REMEDIES, ExitCode, Reason, remedy
-from enginewright.contract.report import StageReport, read_herald
+from enginewright.contract.reasons import ExitCode, Reason
+from enginewright.contract.report import Finding, StageReport, read_termination_message
+from enginewright.manifests.deployment import FETCH_ARTIFACT
+from enginewright.manifests.labels import COMPONENT, REVISION, SERVE
 from enginewright.observed.pods import Container, PodView, Termination
 
 _CRASHES: Final = frozenset(
@@ -26,10 +28,11 @@ _CRASHES: Final = frozenset(
         signal.SIGSYS,
     }
 )
+_REPEATED: Final = 2  # restarts of one pod
 _BY_SIGNAL: Final = 128  # what the kubelet adds to the number of the signal that ended a process
 _SERVER: Final = "server"  # name of the container
 # The kubelet alternates between these while it backs off, so the reason itself is not reported.
-_IMAGE_TROUBLE: Final = frozenset(
+_IMAGE_ERRORS: Final = frozenset(
     {
         "ErrImagePull",
         "ImagePullBackOff",
@@ -49,7 +52,7 @@ _NO_VOLUME: Final = re.compile(  # of the scheduler's volume binding plugin
     r"unbound immediate PersistentVolumeClaims|available persistent volumes to bind"
     r"|bound to non-existent persistentvolume"
 )
-_CONFIG_TROUBLE: Final = frozenset(
+_CONFIG_ERRORS: Final = frozenset(
     {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 )
 
@@ -59,10 +62,14 @@ class Failure:
     """One failed container."""
 
     stage: str
-    reason: Reason
-    message: str
+    finding: Finding  # with the remedy of its container
     finished_at: str  # RFC 3339, as the kubelet wrote it
     exit_code: int
+
+    @property
+    def reason(self) -> Reason:
+        """Return why."""
+        return self.finding.reason
 
 
 def reports(pod: PodView) -> Iterator[StageReport]:
@@ -83,6 +90,30 @@ def failure(pod: PodView) -> Failure | None:
     return None
 
 
+def serving_pods(observed: Iterable[PodView], revision: str) -> list[PodView]:
+    """Return the pods that serve a revision, or are to."""
+    return [
+        pod for pod in observed if pod.label(COMPONENT) == SERVE and pod.label(REVISION) == revision
+    ]
+
+
+def found_gone(
+    observed: Iterable[PodView], revisions: Collection[str], reasons: Collection[Reason], since: str
+) -> bool:
+    """Return whether a pod of `revisions` found its artefact gone from the store after `since`.
+
+    The server sees its own copy, not the store, so only what fetches the artefact counts.
+    """
+    failures = (failure(pod) for pod in observed if pod.label(REVISION) in revisions)
+    return any(
+        each is not None
+        and each.stage == FETCH_ARTIFACT
+        and each.reason in reasons
+        and each.finished_at > since
+        for each in failures
+    )
+
+
 def running_stage(pod: PodView, stages: tuple[str, ...]) -> str:
     """Return the stage that runs or comes next."""
     done = {each.name for each in pod.containers if each.ended and each.ended.exit_code == 0}
@@ -92,24 +123,24 @@ def running_stage(pod: PodView, stages: tuple[str, ...]) -> str:
 def waiting_for(pod: PodView) -> str:
     """Return what keeps a pod from starting, as a sentence; empty when nothing is known to be wrong."""
     if pod.unschedulable:
-        return f"no node takes the pod: {scheduling_failure(pod)}"
+        return f"the pod is unschedulable: {scheduling_failure(pod)}"
     for each in pod.containers:
-        if each.waiting_reason in _IMAGE_TROUBLE:
+        if each.waiting_reason in _IMAGE_ERRORS:
             return (
-                f"the image {each.image} cannot be pulled; check its name in the chart's values"
+                f"cannot pull the image {each.image}; check its name in the chart's values"
                 " and the pull secrets"
             )
-        if each.waiting_reason in _CONFIG_TROUBLE:
+        if each.waiting_reason in _CONFIG_ERRORS:
             return f"{each.name} cannot start: {each.waiting_message or each.waiting_reason}"
     return ""
 
 
 def scheduling_failure(pod: PodView) -> str:
     """Return the scheduler's reasons without its counts, which change with every node that comes or goes."""
-    said = _AFTERWARDS.split(pod.unschedulable)[0].rstrip(". ")
-    listed = _NO_NODE.match(said)
+    text = _AFTERWARDS.split(pod.unschedulable)[0].rstrip(". ")
+    listed = _NO_NODE.match(text)
     if listed is None:
-        return said
+        return text
     reasons = (_COUNT.sub("", each) for each in _NEXT_REASON.split(listed[1]))
     return ", ".join(sorted(set(reasons)))
 
@@ -121,8 +152,14 @@ def missing_claim(pod: PodView) -> StatusReason | None:
     return StatusReason.CLAIM_NOT_BOUND if _NO_VOLUME.search(pod.unschedulable) else None
 
 
+def is_repeated(failed: Collection[PodView]) -> bool:
+    """Return whether pods failed on several nodes, or one of them several times: no accident."""
+    restarts = (each.restarts for pod in failed for each in pod.containers)
+    return len({pod.node for pod in failed}) > 1 or max(restarts, default=0) >= _REPEATED
+
+
 def is_evicted(pod: PodView) -> bool:
-    """Return whether the kubelet has ended the pod because disk or memory ran short."""
+    """Return whether the kubelet evicted the pod because disk or memory ran low."""
     return pod.phase == "Failed" and pod.reason == "Evicted"
 
 
@@ -134,15 +171,15 @@ def never_ran(pod: PodView) -> bool:
 def _evicted(pod: PodView) -> Failure:
     ended = [(each.name, each.ended) for each in pod.containers if each.ended]
     name, last = next(((name, one) for name, one in ended if one.exit_code != 0), ("the pod", None))
-    said = pod.message.partition(". ")[0].rstrip(". ")  # what follows are figures of the moment
-    cause = f"{name} was evicted by the kubelet: {said or 'the node ran short'}"
-    reason = Reason.EVICTED
+    text = pod.message.partition(". ")[0].rstrip(". ")  # what follows are figures of the moment
+    cause = f"{name} was evicted by the kubelet: {text or 'the node was low on resources'}"
     finished_at, code = (last.finished_at, last.exit_code) if last else ("", ExitCode.TRANSIENT)
-    return Failure(name, reason, f"{cause}; {remedy(reason, name)}", finished_at, code)
+    finding = Finding(reason=Reason.EVICTED, cause=cause).of_container(name)
+    return Failure(name, finding, finished_at, code)
 
 
 def _report(ended: Termination) -> StageReport | None:
-    return read_herald(ended.message) if ended.message else None
+    return read_termination_message(ended.message) if ended.message else None
 
 
 def _explain(container: Container, ended: Termination) -> Failure:
@@ -151,38 +188,30 @@ def _explain(container: Container, ended: Termination) -> Failure:
     killed = ended.reason == "OOMKilled"
     # A server leaves word of a crash before it loads, in case it cannot afterwards: the kernel's
     # word is the later one.
-    if report and report.reason and not (killed and report.reason is Reason.BACKEND_CRASHED):
-        return Failure(stage, report.reason, _whole(report, stage), ended.finished_at, code)
-    if killed:
-        reason = Reason.OUT_OF_MEMORY
-        limit = f" of {container.memory_limit}" if container.memory_limit else ""
-        cause = f"{stage} was ended for using more memory than its limit{limit}"
-    else:
-        reason, cause = _without_report(stage, ended)
-    return Failure(stage, reason, f"{cause}; {remedy(reason, stage)}", ended.finished_at, code)
+    found = report.failure if report else None
+    if found is None or (killed and found.reason is Reason.BACKEND_CRASHED):
+        reason, cause = _killed(container) if killed else _without_report(stage, ended)
+        found = Finding(reason=reason, cause=cause)
+    return Failure(stage, found.of_container(stage), ended.finished_at, code)
+
+
+def _killed(container: Container) -> tuple[Reason, str]:
+    limit = f" of {container.memory_limit}" if container.memory_limit else ""
+    return Reason.OUT_OF_MEMORY, f"{container.name} exceeded its memory limit{limit} and was killed"
 
 
 def _without_report(stage: str, ended: Termination) -> tuple[Reason, str]:
-    """Return what the exit code alone tells of a container that left no report."""
+    """Return what the exit code alone shows of a container that left no report."""
     number = ended.exit_code - _BY_SIGNAL
     if number not in set(signal.Signals):
-        said = " ".join(ended.message.split())
-        last = f": {said}" if said else " and said nothing"
+        text = " ".join(ended.message.split())
+        last = f": {text}" if text else " without a message"
         return Reason.INTERNAL_ERROR, f"{stage} ended with exit code {ended.exit_code}{last}"
     name = signal.Signals(number).name
     if number in _CRASHES:
         return Reason.BACKEND_CRASHED, f"{stage} crashed in native code ({name})"
     cause = (
-        f"{stage} was ended from outside by {name} (exit code {ended.exit_code}): by the kubelet after its"
-        " liveness probe had failed, because the node ran out of memory, or by a user"
+        f"{stage} was killed by {name} (exit code {ended.exit_code}): by the kubelet after its"
+        " liveness probe failed, because the node ran out of memory, or by a user"
     )
     return (Reason.SERVER_DOWN if stage == _SERVER else Reason.INTERNAL_ERROR), cause
-
-
-def _whole(report: StageReport, container: str) -> str:
-    """Return a report's message with the remedy, which a cut message has lost, for this container."""
-    reason = report.reason or Reason.INTERNAL_ERROR
-    cause = report.message.removesuffix(f"; {REMEDIES[reason]}")
-    if cause == report.message and cause and not cause.endswith("…"):
-        return cause  # with a remedy of its own
-    return "; ".join(filter(None, (cause, remedy(reason, container))))

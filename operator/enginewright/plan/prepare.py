@@ -11,8 +11,7 @@ from enginewright.api.pods import JobTemplate
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.report import Published
 from enginewright.contract.task import PREPARE_STAGES, PrepareTask
-from enginewright.manifests.deployment import FETCH_ARTIFACT
-from enginewright.manifests.labels import COMPONENT, REVISION
+from enginewright.manifests.labels import COMPONENT
 from enginewright.manifests.names import prepare_job_name
 from enginewright.manifests.placement import merged, placement_hash
 from enginewright.manifests.prepare_job import PrepareJob, prepare_job
@@ -20,7 +19,7 @@ from enginewright.observed.jobs import JobView
 from enginewright.observed.pods import PodView
 from enginewright.plan import pods
 from enginewright.plan.architecture import image_architecture
-from enginewright.plan.attempts import Failed, Observed, Start, Succeeded, UnderWay, Work, advance
+from enginewright.plan.attempts import Failed, InProgress, Observed, Start, Succeeded, Work, advance
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts, ObjectRef
 
@@ -28,14 +27,14 @@ _ARTIFACT_GONE: Final = frozenset({Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORR
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PrepareOutcome:
     """Where preparing stands."""
 
     prepared: Prepared | None = None
     published: Published | None = None  # by a Job that has just completed
     preparation: Preparation | None = None
     message: str = ""  # progress, while a Job runs or waits
-    waits_for: str = ""  # reason, where the Job's pod waits for what is somebody's to bring
+    waits_for: str = ""  # reason, where the Job's pod waits for something outside the operator
     failure: JobFailure | None = None
     apply: tuple[dict[str, Any], ...] = ()
     delete: tuple[ObjectRef, ...] = ()
@@ -43,27 +42,27 @@ class Outcome:
 
 
 def is_prepared(facts: Facts, target: Target) -> bool:
-    """Tell whether the model is in the store as `target` wants it."""
+    """Return whether the model is in the store as `target` wants it."""
     current = _current(facts, target)
     return current is not None and not _lost(facts, current.key, _jobs(facts))
 
 
 def prepare(
-    facts: Facts, target: Target, memory: Preparation | None = None, beside: str = ""
-) -> Outcome:
+    facts: Facts, target: Target, memory: Preparation | None = None, keep: str = ""
+) -> PrepareOutcome:
     """Return where preparing `target` stands and what is to be done for it.
 
     Args:
         facts: what is known.
         target: what is wanted.
         memory: of the attempts before, that of the status unless it is given.
-        beside: a Job that prepares the model otherwise, and goes on.
+        keep: a Job of a refresh, which goes on.
     """
     current = _current(facts, target)
     jobs = _jobs(facts)
     lost = current is not None and _lost(facts, current.key, jobs)
     if current and not lost:
-        return Outcome(prepared=current, delete=_running(facts, jobs, keep=beside))
+        return PrepareOutcome(prepared=current, delete=_running(facts, jobs, keep=keep))
     work = _work(facts, target)
     known = memory or facts.model.status.preparation
     known = known if known and known.inputs_hash == target.job_hash else None
@@ -72,13 +71,13 @@ def prepare(
     state = advance(work, observed, attempt, known.failure if known else None)
     match state:
         case Succeeded():
-            return Outcome(
+            return PrepareOutcome(
                 prepared=_prepared(target, state.result),
                 published=state.result,
                 delete=_running(facts, jobs, keep=state.job),
             )
-        case UnderWay():
-            return _under_way(facts, target, jobs, state)
+        case InProgress():
+            return _in_progress(facts, target, jobs, state)
         case Start():
             return _start(facts, target, work, jobs, state)
         case Failed():
@@ -86,8 +85,9 @@ def prepare(
 
 
 def _current(facts: Facts, target: Target) -> Prepared | None:
-    prepared = facts.model.status.prepared
-    return prepared if prepared and prepared.inputs_hash == target.artifact_hash else None
+    status = facts.model.status
+    known = (status.prepared, *(each.prepared for each in status.rejected_backends))
+    return next((each for each in known if each and each.inputs_hash == target.artifact_hash), None)
 
 
 def _jobs(facts: Facts) -> dict[str, JobView]:
@@ -100,7 +100,7 @@ def _work(facts: Facts, target: Target) -> Work[Published]:
         name=partial(prepare_job_name, facts.model.metadata.name, target.job_hash),
         result=_published,
         placement=placement_hash(_template(facts)),
-        overdue=(Reason.TIMEOUT, "preparing took longer than spec.build.timeout, in stage {stage}"),
+        overdue=(Reason.TIMEOUT, "the prepare Job exceeded spec.build.timeout in stage {stage}"),
     )
 
 
@@ -121,14 +121,7 @@ def _lost(facts: Facts, key: str, jobs: Mapping[str, JobView]) -> bool:
     published = max(
         (job.ended_at for job in jobs.values() if job.outcome == "Complete"), default=""
     )
-    failures = (pods.failure(pod) for pod in facts.pods if pod.label(REVISION) in revisions)
-    return any(
-        each is not None
-        and each.stage == FETCH_ARTIFACT  # the server sees its own copy, not the store
-        and each.reason in _ARTIFACT_GONE
-        and each.finished_at > published
-        for each in failures
-    )
+    return pods.found_gone(facts.pods, revisions, _ARTIFACT_GONE, published)
 
 
 def _first_attempt(work: Work[Published], jobs: Mapping[str, JobView], *, lost: bool) -> int:
@@ -166,13 +159,13 @@ def _start(
     work: Work[Published],
     jobs: Mapping[str, JobView],
     state: Start,
-) -> Outcome:
+) -> PrepareOutcome:
     name = work.name(state.attempt)
     replaced = state.replaces and state.replaces in jobs
     unwanted = _running(facts, jobs, keep=name)
     if replaced and (ref := _reference(facts, state.replaces)) not in unwanted:
         unwanted = (*unwanted, ref)
-    return Outcome(
+    return PrepareOutcome(
         preparation=_preparation(target, name, state.attempt, PREPARE_STAGES[0], state.failure),
         message=_progress(PREPARE_STAGES[0]),
         failure=state.failure,
@@ -214,13 +207,13 @@ def _job(facts: Facts, target: Target, name: str) -> dict[str, Any]:
     )
 
 
-def _under_way(
-    facts: Facts, target: Target, jobs: Mapping[str, JobView], state: UnderWay
-) -> Outcome:
+def _in_progress(
+    facts: Facts, target: Target, jobs: Mapping[str, JobView], state: InProgress
+) -> PrepareOutcome:
     # What failed in an earlier Job is remembered; of a Job that goes on, only how it ends.
     remembered = state.failure if state.failure and state.failure.attempts < state.attempt else None
     progress = _progress(state.stage)
-    return Outcome(
+    return PrepareOutcome(
         preparation=_preparation(target, state.job, state.attempt, state.stage, remembered),
         message=f"{progress}: {state.waiting_for}" if state.waiting_for else progress,
         waits_for=state.waits_for,
@@ -236,9 +229,9 @@ def _failed(
     work: Work[Published],
     jobs: Mapping[str, JobView],
     state: Failed,
-) -> Outcome:
+) -> PrepareOutcome:
     name, failure = work.name(state.attempt), state.failure
-    return Outcome(
+    return PrepareOutcome(
         preparation=_preparation(target, name, state.attempt, failure.stage, failure),
         failure=failure,
         delete=_running(facts, jobs, keep="" if state.ends else name),

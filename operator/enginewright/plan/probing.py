@@ -1,4 +1,4 @@
-"""Asking a runtime image what it holds: which Job is wanted, and what came of it."""
+"""Probing a runtime image: which Job is wanted, and what it reported."""
 
 from functools import partial
 from typing import Final
@@ -21,7 +21,7 @@ def probing(image_hash: str, placement: str) -> Work[ImageFacts]:
         name=partial(probe_job_name, image_hash),
         result=_facts,
         placement=placement,
-        overdue=(Reason.INTERNAL_ERROR, f"the probe was not done after {PROBE_SECONDS} s"),
+        overdue=(Reason.INTERNAL_ERROR, f"the probe timed out after {PROBE_SECONDS} s"),
         limit=None,
     )
 

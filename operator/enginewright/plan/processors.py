@@ -1,4 +1,4 @@
-"""What the processors of CPU classes are known to have: what the class says, or asks its nodes for.
+"""What the processors of CPU classes are known to have: what the class declares, or its selector requires.
 
 A selector holds for every node, those that join later included; what the nodes of the moment have in common
 does not, and a key that followed it would change with every node that comes or goes. Pure.
@@ -47,7 +47,7 @@ def int8_products(
 
 
 def contradicted(accelerator: AcceleratorClass, labels: Mapping[str, str]) -> tuple[Feature, ...]:
-    """Return what a class says that it has and a node, by its labels, has not; (): nothing, or not known."""
+    """Return what a class declares and a node, by its labels, lacks; (): nothing, or not known."""
     if not any(label.startswith(_CPUID) for label in labels):
         return ()
     had = {feature for name, feature in _LABELS.items() if labels.get(f"{_CPUID}{name}") == "true"}

@@ -1,7 +1,7 @@
-"""What the sidecars' verdicts say of a model: parity, placement, fallback, in words for its owner.
+"""What the sidecars' verdicts prove of a model: parity, placement, fallback, for its conditions.
 
-A verdict that is not known, as after a restart of the operator, changes nothing: what was told
-before stays until somebody knows better, or a pod has been silent for long (`proven`).
+A verdict that is not known, as after a restart of the operator, changes nothing: what was reported
+before stays until a newer one is known, or a pod has been silent for long (`current_proofs`).
 """
 
 from collections.abc import Iterable
@@ -10,19 +10,19 @@ from typing import Final
 
 from enginewright.api.conditions import ConditionStatus, StatusReason
 from enginewright.contract import causes
-from enginewright.contract.causes import Cause
-from enginewright.contract.reasons import NOTHING_RUNS, REMEDIES, ExitCode, Reason
+from enginewright.contract.reasons import NOTHING_RUNS, ExitCode, Reason
+from enginewright.contract.report import Finding
 from enginewright.contract.task import SIDECAR, Promise
 from enginewright.contract.verdict import Check, CheckVerdict, Verdict
 from enginewright.plan.pods import Failure
 
-# What keeps a pod from being let in, the most telling one first.
+# Checks that keep a pod from being admitted, the most specific one first.
 _GATES: Final = (
     Check.DISTRIBUTION,
     Check.PROVIDER,
     Check.PLACEMENT,
     Check.VERSIONS,
-    Check.SERVER,  # only where it runs nothing: one that is down speaks through its pod's status
+    Check.SERVER,  # only where it runs nothing: one that is down shows in its pod's status
     Check.GOLDEN,
 )
 # Where nodes run: both fail for one cause, and the first one names the nodes besides.
@@ -50,7 +50,7 @@ class Proofs:
     p99: str  # "12ms"; empty: not known
 
     @property
-    def bad_news(self) -> bool:
+    def any_failed(self) -> bool:
         """Whether one pod alone is enough to know it."""
         return (
             "False" in (self.parity.status, self.placement.status)
@@ -60,14 +60,13 @@ class Proofs:
 
 
 def refusal(verdict: Verdict) -> Failure | None:
-    """Return why a sidecar does not let its pod in; None while it has found nothing wrong."""
+    """Return why a sidecar does not admit its pod; None while no check has failed."""
     found = _gravest([verdict], _GATES)
-    if found is None or found.reason is None:
+    if found is None or found.finding is None:
         return None
     return Failure(
         stage=SIDECAR,
-        reason=found.reason,
-        message=_with_remedy(found),
+        finding=found.finding,
         finished_at="",
         exit_code=ExitCode.PERMANENT,
     )
@@ -93,9 +92,9 @@ def _checks(verdicts: Iterable[Verdict], check: Check) -> list[CheckVerdict]:
 
 
 def _gravest(verdicts: Iterable[Verdict], gates: Iterable[Check]) -> CheckVerdict | None:
-    """Return the failed check that tells most: causes before what follows from them.
+    """Return the failed check that is the most specific: causes before what follows from them.
 
-    A session that was replaced lacks its provider too, and its replacement is the news.
+    A session that was replaced lacks its provider too, and its replacement is the cause.
     """
     known = tuple(verdicts)
     failed = [
@@ -112,24 +111,24 @@ def _parity(verdicts: tuple[Verdict, ...]) -> Statement:
     checks = _checks(verdicts, Check.GOLDEN)
     failed = next((each for each in checks if each.state == "failed"), None)
     if failed and failed.reason in NOTHING_RUNS:
-        return Statement("Unknown", failed.reason, _with_remedy(failed))  # no answer is no proof
+        return Statement("Unknown", failed.reason, _text_of(failed))  # no response is no proof
     if failed:
-        return Statement("False", failed.reason or Reason.PARITY_FAILED, _with_remedy(failed))
+        return Statement("False", failed.reason or Reason.PARITY_FAILED, _text_of(failed))
     if lasting := next((each for each in checks if each.state == "unknown" and each.reason), None):
-        return Statement("Unknown", str(lasting.reason), _with_remedy(lasting))
+        return Statement("Unknown", str(lasting.reason), _text_of(lasting))
     if checks and all(each.state == "ok" for each in checks):
         return Statement(
             "True",
             StatusReason.GOLDEN_MATCHES,
-            "what serves answers the golden inputs as the source model does",
+            "the golden outputs of every pod match those of the source model",
         )
-    return Statement("Unknown", StatusReason.VERIFYING, "golden inferences have not all run yet")
+    return Statement("Unknown", StatusReason.VERIFYING, "not all golden inferences have run yet")
 
 
 def _placement(verdicts: tuple[Verdict, ...]) -> Statement:
     checks = _checks(verdicts, Check.PROVIDER) + _checks(verdicts, Check.PLACEMENT)
     if any(each.state == "failed" for each in checks) and (found := _cause(verdicts)):
-        return Statement("False", found.reason, _with_remedy(found))
+        return Statement("False", found.reason, found.message)
     worst = max(
         (each.fallback for each in verdicts if each.fallback),
         key=lambda each: each.nodes_elsewhere,
@@ -139,39 +138,41 @@ def _placement(verdicts: tuple[Verdict, ...]) -> Statement:
         return Statement(
             "Unknown",
             StatusReason.VERIFYING,
-            "which execution provider runs which node is not known of every pod",
+            "the placement of nodes is not known yet for every pod",
         )
     on = worst.nodes_total - worst.nodes_elsewhere
-    words = f"{on} of {worst.nodes_total} nodes run on the chosen backend"
+    message = f"{on} of {worst.nodes_total} nodes run on the chosen backend"
     if worst.nodes_elsewhere:
-        words += f"; {worst.message}"
-    return Statement("True", StatusReason.PROMISE_KEPT, words)
+        message += f"; {worst.message}"
+    return Statement("True", StatusReason.PROMISE_KEPT, message)
 
 
 def _fallback(verdicts: tuple[Verdict, ...]) -> Statement:
     known = [each.fallback for each in verdicts if each.fallback]
     active = [each for each in known if each.active]
     if active and (found := _cause(verdicts)):
-        told = min(active, key=lambda each: each.reason is not found.reason)
-        return Statement("True", found.reason, told.message)
+        reported = min(active, key=lambda each: each.reason is not found.reason)
+        return Statement("True", found.reason, reported.message)
     if len(known) < len(verdicts):
         return Statement(
             "Unknown",
             StatusReason.VERIFYING,
-            "whether nodes run elsewhere is not known of every pod",
+            "whether nodes fall back is not known yet for every pod",
         )
     if any(each.nodes_elsewhere for each in known):
         return Statement(
-            "False", StatusReason.WITHIN_BUDGET, "what runs elsewhere is within spec.fallback"
+            "False",
+            StatusReason.WITHIN_BUDGET,
+            "the fallback is within the budget of spec.fallback",
         )
     return Statement("False", StatusReason.NO_FALLBACK, "")
 
 
-def _cause(verdicts: Iterable[Verdict]) -> Cause | None:
+def _cause(verdicts: Iterable[Verdict]) -> Finding | None:
     """Return why nodes run elsewhere: the one cause of all pods that conditions name."""
     known = tuple(verdicts)
     found = [
-        Cause(reason=each.reason or Reason.NODE_FALLBACK, message=each.message)
+        Finding(reason=each.reason or Reason.NODE_FALLBACK, cause=each.message)
         for check in _WHERE
         for each in _checks(known, check)
         if each.state == "failed"
@@ -179,7 +180,7 @@ def _cause(verdicts: Iterable[Verdict]) -> Cause | None:
     for verdict in known:
         if verdict.fallback and verdict.fallback.active:
             reason = verdict.fallback.reason or Reason.NODE_FALLBACK
-            found.append(Cause(reason=reason, message=verdict.fallback.message))
+            found.append(Finding(reason=reason, cause=verdict.fallback.message))
     return causes.first(found)
 
 
@@ -190,8 +191,8 @@ def _broken(verdicts: tuple[Verdict, ...], promise: Promise) -> Statement | None
     if failed is None:
         return None
     if failed.check in _WHERE and (found := _cause(verdicts)):
-        return Statement("False", found.reason, _with_remedy(found))
-    return Statement("False", failed.reason or StatusReason.PROMISE_BROKEN, _with_remedy(failed))
+        return Statement("False", found.reason, found.message)
+    return Statement("False", failed.reason or StatusReason.PROMISE_BROKEN, _text_of(failed))
 
 
 def _placement_summary(verdicts: tuple[Verdict, ...]) -> str:
@@ -227,8 +228,5 @@ def _p99(verdicts: tuple[Verdict, ...]) -> str:
     return f"{max(1, round(seconds * 1e6, -1)):.0f}us"
 
 
-def _with_remedy(found: CheckVerdict | Cause) -> str:
-    remedy = REMEDIES.get(found.reason) if found.reason else None
-    if not remedy or remedy in found.message:
-        return found.message
-    return f"{found.message}; {remedy}"
+def _text_of(found: CheckVerdict) -> str:
+    return found.finding.message if found.finding else found.message

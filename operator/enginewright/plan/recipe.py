@@ -22,7 +22,7 @@ _HALF: Final[tuple[task.Precision, ...]] = ("FP16", "BF16")
 def recipe(
     spec: InferenceModelSpec,
     backend: str,
-    held: ImageFacts,
+    image: ImageFacts,
     classes: Collection[AcceleratorClass],
 ) -> task.Recipe:
     """Return everything that decides how the prepared model is made."""
@@ -31,9 +31,9 @@ def recipe(
     allowed = () if spec.precision else _allowed(spec, backend, classes)
     return task.Recipe(
         backend=backend,
-        ort_version=held.ort_version,
-        max_opset=held.max_opset,
-        max_ir_version=held.max_ir_version,
+        ort_version=image.ort_version,
+        max_opset=image.max_opset,
+        max_ir_version=image.max_ir_version,
         shapes=_shapes(spec),
         target_opset=spec.target_opset,
         precision=precision,
@@ -71,13 +71,13 @@ def inputs(spec: InferenceModelSpec) -> tuple[Input, ...]:
     """Return the claims and Secrets that stage `fetch` reads from."""
     samples = spec.parity.samples
     calibration = spec.quantization.calibration if spec.quantization else None
-    asked = [
+    sources = [
         ("source", spec.source, task.SOURCE_PATH, task.CREDENTIALS_PATH),
         ("samples", samples, task.SAMPLES_PATH, task.SAMPLES_CREDENTIALS_PATH),
         ("calibration", calibration, task.CALIBRATION_PATH, task.CALIBRATION_CREDENTIALS_PATH),
     ]
     found = []
-    for name, where, path, credentials in asked:
+    for name, where, path, credentials in sources:
         if where is None:
             continue
         if claim := _claim(where.uri):

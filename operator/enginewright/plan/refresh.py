@@ -1,14 +1,14 @@
-"""Preparing, and fetching anew beside what serves: a refresh that fails takes nothing away."""
+"""Preparing, and refreshing in the background while a model serves: a failed refresh takes nothing away."""
 
 from dataclasses import dataclass, replace
 
 from enginewright.api.inference_model_status import SourceState
-from enginewright.plan.prepare import Outcome, is_prepared, prepare
+from enginewright.plan.prepare import PrepareOutcome, is_prepared, prepare
 from enginewright.plan.resolve import Target, resolve
 from enginewright.plan.sources import (
-    Source,
+    PinnedSource,
     fetched,
-    given_up,
+    refresh_failed,
     seconds_to_refresh,
     wanted_refresh,
 )
@@ -20,29 +20,29 @@ class Preparing:
     """What is prepared, and from which bytes."""
 
     target: Target
-    outcome: Outcome
+    outcome: PrepareOutcome
     source: SourceState | None
-    refresh: Outcome | None = None  # of the Job that fetches anew; None: none is wanted
+    refresh: PrepareOutcome | None = None  # of the Job that fetches again; None: none is wanted
 
 
 def prepare_and_refresh(facts: Facts, target: Target) -> Preparing:
     """Return where preparing stands, with what is pinned or with what a refresh brings."""
     wanted = wanted_refresh(facts)
-    again = resolve(facts, Source(refresh=wanted)) if wanted else None
-    refreshed = again if isinstance(again, Target) else None
+    resolved = resolve(facts, PinnedSource(refresh=wanted)) if wanted else None
+    refreshed = resolved if isinstance(resolved, Target) else None
     if is_prepared(facts, target):
-        return _beside(facts, target, refreshed)
+        return _refresh_in_background(facts, target, refreshed)
     target = refreshed or target
     outcome = prepare(facts, target)
     source = _source(facts, target, outcome)
     failure = outcome.failure
     if refreshed and source and failure and failure.lasting:
-        source = given_up(facts, source, failure)  # what is pinned is tried again
+        source = refresh_failed(facts, source, failure)  # what is pinned is fetched again
     return Preparing(target, _no_later(outcome, facts), _idle(source))
 
 
-def _beside(facts: Facts, target: Target, refreshed: Target | None) -> Preparing:
-    """Go on with what is prepared, and look at the addresses again where that is wanted."""
+def _refresh_in_background(facts: Facts, target: Target, refreshed: Target | None) -> Preparing:
+    """Go on with what is prepared, and fetch from the addresses again where that is wanted."""
     before = facts.model.status.source
     refresh = (
         prepare(facts, refreshed, before.refreshing if before else None) if refreshed else None
@@ -50,29 +50,29 @@ def _beside(facts: Facts, target: Target, refreshed: Target | None) -> Preparing
     if refresh and refreshed and refresh.prepared:
         return Preparing(refreshed, refresh, _source(facts, refreshed, refresh))
     running = refresh.preparation.job if refresh and refresh.preparation else ""
-    outcome = prepare(facts, target, beside=running)
+    outcome = prepare(facts, target, keep=running)
     source = _source(facts, target, outcome)
     if refresh is None or source is None:
         return Preparing(target, _no_later(outcome, facts), _idle(source))
     if refresh.failure and refresh.failure.lasting:
-        return Preparing(target, outcome, given_up(facts, source, refresh.failure))
+        return Preparing(target, outcome, refresh_failed(facts, source, refresh.failure))
     source = source.model_copy(update={"refreshing": refresh.preparation})
     return Preparing(target, outcome, source, refresh)
 
 
-def _no_later(outcome: Outcome, facts: Facts) -> Outcome:
-    """Look again when a refresh is due, at the latest."""
+def _no_later(outcome: PrepareOutcome, facts: Facts) -> PrepareOutcome:
+    """Requeue when a refresh is due, at the latest."""
     waits = (outcome.requeue_after, seconds_to_refresh(facts))
     soonest = min((each for each in waits if each is not None and each > 0), default=None)
     return replace(outcome, requeue_after=soonest)
 
 
 def _idle(source: SourceState | None) -> SourceState | None:
-    """Return the state without a refresh beside what serves."""
+    """Return the state without a refresh in the background."""
     return source.model_copy(update={"refreshing": None}) if source else None
 
 
-def _source(facts: Facts, target: Target, outcome: Outcome) -> SourceState | None:
+def _source(facts: Facts, target: Target, outcome: PrepareOutcome) -> SourceState | None:
     """Return what is known of the addresses now."""
     source = facts.model.status.source
     if outcome.prepared and (outcome.published or source is None):

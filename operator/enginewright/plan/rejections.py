@@ -3,14 +3,16 @@
 The memory is the status: a rejection holds for what was tried, and ends when that changes.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from enginewright.api.inference_model_status import RejectedBackend
 from enginewright.contract.reasons import Reason
 from enginewright.plan.engines_wanted import Engines
-from enginewright.plan.prepare import Outcome
+from enginewright.plan.prepare import PrepareOutcome
 from enginewright.plan.resolve import Target
-from enginewright.plan.rollout import Rollout
+from enginewright.plan.rollout import RolloutPlan
+from enginewright.plan.trials import rejected_on_nodes
 from enginewright.plan.types import Facts
 
 # Failures that another backend may not have.
@@ -37,43 +39,80 @@ _OF_A_BACKEND: Final = frozenset(
 def rejected_backends(
     facts: Facts,
     target: Target | None,
-    outcome: Outcome | None,
+    outcome: PrepareOutcome | None,
     engines: Engines | None,
-    rollout: Rollout,
+    rollout: RolloutPlan,
 ) -> tuple[RejectedBackend, ...]:
     """Return the rejections that hold from now on."""
-    known = facts.model.status.rejected_backends
+    known = _kept(facts, outcome)
     if target is None:
         return known  # an obstacle says nothing of them
     if target.promise.policy != "Allow":
         return ()
     others = tuple(each for each in known if each.backend != target.backend)
+    # of this backend something is known only where a trial has made it a candidate again
+    before = next(
+        (each for each in known if each.backend == target.backend and not each.inputs_hash), None
+    )
+    if before and not (outcome and outcome.prepared):  # prepared again, of what the other was not
+        before = before.model_copy(update={"prepared": None})
     found = None if target.last else _lasting(outcome, engines, rollout)
     if found is None:
-        return others
-    reason, message = found
+        return others if before is None or _serves(rollout) else (*others, before)
+    reason, message = found.reason, found.message
     this = RejectedBackend(
         backend=target.backend,
         inputs_hash=target.candidate_hash,
         reason=reason,
         message=message,
+        # the other one of two is in the status, and they change places when this one is wanted
+        prepared=(before.prepared if before else None) or (outcome.prepared if outcome else None),
     )
+    if found.revision:
+        this = rejected_on_nodes(facts, before, this, found.revision)
     return (*others, this)
 
 
+def _serves(rollout: RolloutPlan) -> bool:
+    serving = rollout.serving
+    return serving is not None and serving.revision == rollout.wanted and not serving.unproven
+
+
+def _kept(facts: Facts, outcome: PrepareOutcome | None) -> tuple[RejectedBackend, ...]:
+    """Return what is known: a prepared model that is taken from it leaves the other one there."""
+    before, now = facts.model.status.prepared, outcome.prepared if outcome else None
+    return tuple(
+        each.model_copy(update={"prepared": before})
+        if before and now and now != before and now == each.prepared
+        else each
+        for each in facts.model.status.rejected_backends
+    )
+
+
+@dataclass(frozen=True)
+class _Lasting:
+    """Why a backend does not serve, however often it is tried."""
+
+    reason: str
+    message: str
+    revision: str = ""  # whose pods failed
+
+
 def _lasting(
-    outcome: Outcome | None, engines: Engines | None, rollout: Rollout
-) -> tuple[str, str] | None:
-    found: tuple[str, str] | None = None
+    outcome: PrepareOutcome | None, engines: Engines | None, rollout: RolloutPlan
+) -> _Lasting | None:
+    found: _Lasting | None = None
     if outcome and outcome.failure and outcome.failure.lasting:
-        found = outcome.failure.reason, outcome.failure.message
+        found = _Lasting(outcome.failure.reason, outcome.failure.sentence)
     elif engines and engines.failure and engines.failure.lasting:
-        found = engines.failure.reason, engines.failure.message
+        found = _Lasting(engines.failure.reason, engines.failure.sentence)
     elif (
         rollout.applied == rollout.wanted
         and (progress := rollout.progress)
         and progress.failure
         and progress.repeated
     ):
-        found = progress.failure.reason, progress.failure.message
-    return found if found and found[0] in _OF_A_BACKEND else None
+        found = _Lasting(
+            progress.failure.reason, progress.failure.finding.message, rollout.applied or ""
+        )
+    return found if found and found.reason in _OF_A_BACKEND else None

@@ -10,7 +10,7 @@ from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.manifests.labels import CLASS, serving_selector
 
 
-def desired(spec: InferenceModelSpec, classes: Iterable[str]) -> dict[str, int]:
+def replicas_by_class(spec: InferenceModelSpec, classes: Iterable[str]) -> dict[str, int]:
     """Return the pods that the spec asks for on each of `classes`, which are those that it names.
 
     The total is spread evenly, the first classes take the rest, and none that shares it is without
@@ -40,16 +40,16 @@ def scale_selector(model: str, spec: InferenceModelSpec) -> str:
     return ",".join(parts)
 
 
-def covering(asked: Mapping[str, int], available: Mapping[str, int]) -> dict[str, int]:
+def covering(desired: Mapping[str, int], available: Mapping[str, int]) -> dict[str, int]:
     """Return the pods of each class now: what one class lacks, others keep that have more than their part.
 
     Args:
-        asked: what the spec asks for, by class.
+        desired: what the spec asks for, by class.
         available: pods that serve, by class.
     """
-    lacking = sum(max(0, count - available.get(name, 0)) for name, count in asked.items())
+    lacking = sum(max(0, count - available.get(name, 0)) for name, count in desired.items())
     counts = {}
-    for name, count in asked.items():
+    for name, count in desired.items():
         kept = min(lacking, max(0, available.get(name, 0) - count))
         lacking -= kept
         counts[name] = count + kept

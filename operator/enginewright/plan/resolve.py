@@ -4,24 +4,25 @@ Every refusal names the field, the reason and what to write instead.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
+from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.api.refusals import refused_fields
 from enginewright.api.scalars import duration
-from enginewright.contract.images import COMPILED_BACKENDS, VARIANTS
+from enginewright.contract.images import COMPILED_BACKENDS, VARIANTS, ImageFacts
 from enginewright.contract.keys import content, content_hash
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Promise, Recipe
 from enginewright.manifests.prepare_job import Input
-from enginewright.plan.backends import Candidate, candidates
+from enginewright.plan.backends import BackendCandidate, candidates
 from enginewright.plan.classes import is_proposed, mixed_devices
 from enginewright.plan.obstacle import Obstacle
 from enginewright.plan.recipe import inputs as prepare_inputs
 from enginewright.plan.recipe import recipe, why_not
-from enginewright.plan.sources import Source, known_source
+from enginewright.plan.sources import PinnedSource, known_source
 from enginewright.plan.types import Facts
 
 _MANY_NODES: Final = 2
@@ -36,7 +37,7 @@ class Target:
     promise: Promise
     image: str
     recipe: Recipe
-    source: Source
+    source: PinnedSource
     inputs: tuple[Input, ...]  # that stage `fetch` reads from
     prepare_nodes: dict[str, Any]  # of the prepare Job's pod: {}: any node will do
     account: str | None  # service account of the prepare Job
@@ -47,13 +48,14 @@ class Target:
     job_hash: str  # of that and of what decides whether the Job can succeed
     candidate_hash: str  # of that, the classes and the policy: of what decides whether it serves
     last: bool  # no other backend comes after this one
+    passed_over: tuple[str, ...] = ()  # backends before this one that were tried and rejected
 
     def is_among(self, rejected: Collection[tuple[str, str]]) -> bool:
-        """Tell whether this target was tried, as it is, and does not serve."""
+        """Return whether this target was tried, as it is, and does not serve."""
         return (self.backend, self.candidate_hash) in rejected
 
 
-def resolve(facts: Facts, source: Source | None = None) -> Target | Obstacle:
+def resolve(facts: Facts, source: PinnedSource | None = None) -> Target | Obstacle:
     """Return the target, or the first obstacle; `source`: what is fetched, None: what is known."""
     source = known_source(facts) if source is None else source
     for check in _CHECKS:
@@ -66,13 +68,17 @@ def resolve(facts: Facts, source: Source | None = None) -> Target | Obstacle:
     if isinstance(ranked, Obstacle):
         return ranked
     rejected = {(each.backend, each.inputs_hash) for each in facts.model.status.rejected_backends}
+    passed_over: tuple[str, ...] = ()
     for candidate in ranked:
         last = candidate == ranked[-1]
         target = _of_candidate(facts, classes, candidate, source, last=last)
         if not last and _is_about_devices(target):
             continue  # of this backend alone
-        if last or isinstance(target, Obstacle) or not target.is_among(rejected):
+        if isinstance(target, Obstacle):
             return target
+        if last or not target.is_among(rejected):
+            return replace(target, passed_over=passed_over)
+        passed_over = (*passed_over, target.backend)
     raise AssertionError  # candidates() never returns none
 
 
@@ -83,22 +89,22 @@ def _is_about_devices(target: Target | Obstacle) -> bool:
 def _of_candidate(
     facts: Facts,
     classes: list[AcceleratorClass],
-    candidate: Candidate,
-    source: Source,
+    candidate: BackendCandidate,
+    source: PinnedSource,
     *,
     last: bool,
 ) -> Target | Obstacle:
     image = facts.config.images[VARIANTS[candidate.backend]]
     if failure := facts.image_failures.get(image):
-        message = f"the runtime image {image} could not be asked what it holds: {failure}"
+        message = f"cannot probe the runtime image {image}: {failure}"
         return Obstacle(StatusReason.IMAGE_PROBE_FAILED, message)
     if image not in facts.images:
-        message = f"asking the runtime image {image} which opsets and backends it holds"
+        message = f"probing the runtime image {image} for its opsets and backends"
         return Obstacle(StatusReason.PROBING_IMAGE, message, stalled=False)
-    held = facts.images[image].backends
-    if candidate.backend not in held:
+    image_facts = facts.images[image].backends
+    if candidate.backend not in image_facts:
         message = (
-            f"the runtime image {image} holds {', '.join(held) or 'no backend'}, not"
+            f"the runtime image {image} contains {', '.join(image_facts) or 'no backend'}, not"
             f" {candidate.backend}: add its libraries to the image, or name another backend in"
             " spec.backends"
         )
@@ -114,7 +120,7 @@ def _unsupported_fields(facts: Facts) -> Obstacle | None:
     refused = refused_fields(facts.model.spec)
     if not refused:
         return None
-    message = f"this version does not act on {', '.join(refused)}; remove or change what is named"
+    message = f"this version does not support {', '.join(refused)}; remove or change them"
     return Obstacle(StatusReason.UNSUPPORTED_FIELD, message)
 
 
@@ -130,8 +136,8 @@ def _unshared_store(facts: Facts) -> Obstacle | None:
     if open_nodes < _MANY_NODES:
         return None
     message = (
-        f"the store's claim {facts.config.store.claim} is {'/'.join(modes)}, which one node can"
-        f" mount, and pods may land on {open_nodes} nodes; install the chart with"
+        f"the store's claim {facts.config.store.claim} is {'/'.join(modes)}, which only one node can"
+        f" mount, and pods may be scheduled to {open_nodes} nodes; install the chart with"
         " store.accessMode=ReadWriteMany and a storage class that offers it, and delete the claim"
     )
     return Obstacle(StatusReason.STORE_NOT_SHARED, message)
@@ -189,24 +195,22 @@ def _chosen_before(facts: Facts) -> str:
 def _target(
     facts: Facts,
     classes: list[AcceleratorClass],
-    candidate: Candidate,
+    candidate: BackendCandidate,
     image: str,
-    source: Source,
+    source: PinnedSource,
     *,
     last: bool,
 ) -> Target | Obstacle:
     spec = facts.model.spec
     backend = candidate.backend
-    held = facts.images[image]
+    image_facts = facts.images[image]
     if reason := why_not(spec, backend, classes):
         message = f"{reason}; choose another spec.precision, or another class in spec.accelerators"
         return Obstacle(Reason.PRECISION_UNSUPPORTED, message)
-    wanted = recipe(spec, backend, held, classes)
+    wanted = recipe(spec, backend, image_facts, classes)
     inputs = prepare_inputs(spec)
     deadline = int(duration(spec.build.timeout).total_seconds())
-    resources = spec.build.resources.model_dump(
-        mode="json", by_alias=True, exclude_none=True, exclude_defaults=True
-    )
+    resources = spec.build.resources.manifest()
     pull_secrets = (
         *facts.config.image_pull_secrets,
         *(each.name for each in spec.pod_template.image_pull_secrets),
@@ -216,11 +220,13 @@ def _target(
         "uri": spec.source.uri,
         "sha256": spec.source.sha256,
         "recipe": content(wanted),
-        "image": image,
+        "image": _made_by(spec, image_facts, image),
         **({"refresh": source.refresh} if source.refresh else {}),
     }
     job = {
         **artifact,
+        "image": image,
+        **({"pipeline": image_facts.pipeline} if image_facts.pipeline else {}),
         "secrets": [(each.name, each.secret) for each in inputs if each.secret],
         "deadline": deadline,
         "resources": resources,
@@ -234,6 +240,11 @@ def _target(
         "promise": content(candidate.promise),
         "classes": [content(each.spec) for each in classes],
     }
+    template = spec.pod_template.model_dump(
+        mode="json", exclude={"labels", "annotations"}, exclude_defaults=True
+    )
+    if template:  # where a driver is mounted, which libraries are found
+        rollout["pod_template"] = template
     return Target(
         classes=tuple(classes),
         backend=backend,
@@ -252,6 +263,16 @@ def _target(
         candidate_hash=content_hash(rollout),
         last=last,
     )
+
+
+def _made_by(spec: InferenceModelSpec, image_facts: ImageFacts, image: str) -> str:
+    """Return what identifies an image's work; images that share it prepare nothing again.
+
+    Under Recreate the old pods go first, so each image has to show in a Job that it can be pulled there.
+    """
+    if spec.rollout.strategy == "Recreate" or image_facts.pipeline is None:
+        return image
+    return image_facts.pipeline
 
 
 def _prepare_nodes(wanted: Recipe, classes: list[AcceleratorClass]) -> dict[str, Any]:

@@ -27,9 +27,8 @@ from enginewright.manifests.deployment import (
     serving_deployment,
     sidecar_memory,
 )
-from enginewright.manifests.labels import CLASS, COMPONENT, REVISION
+from enginewright.manifests.labels import CLASS
 from enginewright.manifests.names import deployment_name, revision_name
-from enginewright.manifests.placement import dump
 from enginewright.manifests.service import disruption_budget, service
 from enginewright.manifests.snapshot import (
     ClassSnapshot,
@@ -43,7 +42,7 @@ from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
 from enginewright.plan import pods
 from enginewright.plan.proofs import refusal
-from enginewright.plan.replicas import covering, desired
+from enginewright.plan.replicas import covering, fixed, replicas_by_class
 from enginewright.plan.resolve import Target
 from enginewright.plan.types import Facts, ObjectRef
 
@@ -51,11 +50,10 @@ KEPT_REVISIONS: Final = 5
 
 
 _POD_NAME: Final = re.compile(r'^pods "[^"]*" is forbidden: ')
-_REPEATED: Final = 2  # restarts of one pod after which its failure is no accident
 
 
 @dataclass(frozen=True)
-class Progress:
+class RolloutProgress:
     """How far the applied revision has come."""
 
     complete: bool
@@ -69,15 +67,15 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Rollout:
+class RolloutPlan:
     """What is to be applied for serving, and what serves."""
 
     wanted: str | None  # revision that the spec asks for; None: not known yet
     applied: str | None  # revision that the Deployments carry from now on
-    asked: int  # pods that are to be there
+    desired: int  # pods that are to be there
     ready_replicas: int
     serving: ServingState | None
-    progress: Progress | None
+    progress: RolloutProgress | None
     apply: tuple[dict[str, Any], ...] = ()
     delete: tuple[ObjectRef, ...] = ()
 
@@ -87,9 +85,6 @@ def wanted_snapshot(
 ) -> Snapshot:
     """Return the revision that the spec asks for; `engines` are keys by accelerator class."""
     spec = facts.model.spec
-    template = spec.pod_template.model_dump(
-        mode="json", by_alias=True, exclude_none=True, exclude_defaults=True
-    )
     sidecar = spec.serving.sidecar.resources.model_dump(
         mode="json", by_alias=True, exclude_defaults=True
     )
@@ -104,60 +99,73 @@ def wanted_snapshot(
         ),
         promise=target.promise,
         max_queue=spec.serving.max_queue,
-        pod_template=template,
+        pod_template=spec.pod_template.manifest(),
         store_claim=facts.config.store.claim,
         # what changes nothing restarts no pods of revisions from before it was known
         golden_output_bytes=size if sidecar_memory(size) > sidecar_memory(None) else None,
         sidecar_resources=sidecar,
-        sidecar_env=tuple(dump(each) for each in spec.serving.sidecar.env),
-        startup_seconds=_unusual(spec.serving.startup_timeout, STARTUP_SECONDS),
-        termination_seconds=_unusual(spec.serving.termination_grace_period, GRACE_SECONDS),
+        sidecar_env=tuple(each.manifest() for each in spec.serving.sidecar.env),
+        startup_seconds=_non_default(spec.serving.startup_timeout, STARTUP_SECONDS),
+        termination_seconds=_non_default(spec.serving.termination_grace_period, GRACE_SECONDS),
     )
 
 
-def _unusual(asked: str | None, usual: int) -> int | None:
-    """Return seconds, where they differ from what pods have anyhow."""
-    seconds = int(duration(asked).total_seconds()) if asked else usual
-    return None if seconds == usual else seconds
+def _non_default(wanted: str | None, default: int) -> int | None:
+    """Return seconds, where they differ from the default."""
+    seconds = int(duration(wanted).total_seconds()) if wanted else default
+    return None if seconds == default else seconds
 
 
 def roll_out(
     facts: Facts,
     wanted: Snapshot | None,
     source: SourceState | None = None,
-    giving_way: Collection[str] = (),
-) -> Rollout:
+    yielding: Collection[str] = (),
+) -> RolloutPlan:
     """Return what is to serve: `wanted` when there is one and nothing holds it, else what was.
 
-    Classes in `giving_way` have no pods for now.
+    Classes in `yielding` have no pods for now.
     """
     known = {each.revision: each.kept for each in facts.revisions if each.kept}
-    asked_for = _revision(facts, known, wanted, source) if wanted else None
-    held_back = facts.model.spec.rollout.paused
-    applied = (None if held_back else asked_for) or _kept(facts, known)
+    wanted_revision = _revision(facts, known, wanted, source) if wanted else None
+    paused = facts.model.spec.rollout.paused
+    applied = (None if paused else wanted_revision) or _kept(facts, known)
     deployments = _of_classes(facts.deployments)
     ready = sum(each.ready_pods for each in facts.deployments)
-    name = asked_for.name if asked_for else None
+    name = wanted_revision.name if wanted_revision else None
     if applied is None:
-        return Rollout(name, None, 0, ready, facts.model.status.serving, None)
+        return RolloutPlan(name, None, 0, ready, facts.model.status.serving, None)
     counts = _counts(facts, applied, deployments)
     progress = _progress(facts, applied, deployments, counts)
     kept = {deployments[name].name for name in counts if name in deployments}
-    gone = [each for each in facts.deployments if each.name not in kept]
-    return Rollout(
+    awaited = set() if applied is wanted_revision else _awaited(facts, counts) - set(yielding)
+    gone = [
+        each
+        for each in facts.deployments
+        if each.name not in kept and each.accelerator_class not in awaited
+    ]
+    return RolloutPlan(
         wanted=name,
         applied=applied.name,
-        asked=sum(counts.values()),
+        desired=sum(counts.values()),
         ready_replicas=ready,
         serving=_serving(facts, applied, progress, known, deployments, counts),
         progress=progress,
-        apply=tuple(_objects(facts, applied, deployments, _without(counts, giving_way))),
+        apply=tuple(_objects(facts, applied, deployments, _without(counts, yielding))),
         delete=(
             *(_removals(facts, gone) if progress.complete else ()),
             *_other_budgets(facts),
             *_old_revisions(facts, keep=applied.name),
         ),
     )
+
+
+def _awaited(facts: Facts, counts: Mapping[str, int]) -> set[str]:
+    """Return the classes that come with the next revision, while what is applied is less than asked for."""
+    spec = facts.model.spec
+    named = [each.class_name for each in spec.accelerators]
+    covered = sum(counts.values()) >= sum(replicas_by_class(spec, named).values())
+    return set() if covered else set(named) - counts.keys()
 
 
 def _revision(
@@ -167,10 +175,11 @@ def _revision(
     name = wanted.revision()
     kept = KeptSource(pins=source.pins, refresh=source.refresh) if source else None
     new = Revision(name=name, snapshot=wanted, source=kept)
-    return _with_templates(facts, known.get(name) or new)
+    return with_templates(facts, known.get(name) or new)
 
 
-def _with_templates(facts: Facts, revision: Revision) -> Revision:
+def with_templates(facts: Facts, revision: Revision) -> Revision:
+    """Return the revision with pod templates, also where an earlier version kept it without."""
     if revision.templates:
         return revision
     config = facts.config
@@ -181,16 +190,16 @@ def _with_templates(facts: Facts, revision: Revision) -> Revision:
 
 def spec_hash(spec: InferenceModelSpec) -> str:
     """Return the hash of what a spec asks for, but how many pods and how they are replaced."""
-    asked = content(spec)
+    hashed = content(spec)
     for name in ("replicas", "rollout"):
-        asked.pop(name, None)
-    asked.get("build", {}).pop("pod_template", None)
-    asked["source"].pop("refresh_interval", None)
-    asked["accelerators"] = [each.class_name for each in spec.accelerators]
-    return content_hash(asked)
+        hashed.pop(name, None)
+    hashed.get("build", {}).pop("pod_template", None)
+    hashed["source"].pop("refresh_interval", None)
+    hashed["accelerators"] = [each.class_name for each in spec.accelerators]
+    return content_hash(hashed)
 
 
-def applied_state(facts: Facts, rollout: Rollout) -> AppliedState | None:
+def applied_state(facts: Facts, rollout: RolloutPlan) -> AppliedState | None:
     """Return what is to be remembered of what is applied now."""
     if rollout.applied is None:
         return facts.model.status.applied
@@ -206,7 +215,7 @@ def _kept(facts: Facts, known: Mapping[str, Revision]) -> Revision | None:
     """Return what is applied while nothing new can be.
 
     What is rolling out goes on while the spec asks for the same: something outside it is in the way.
-    Else it is the revision that served last.
+    Else, and where its pods made its backend a rejected one, it is the revision that served last.
     """
     status, spec = facts.model.status, facts.model.spec
     carried = {each.revision for each in facts.deployments}
@@ -214,11 +223,16 @@ def _kept(facts: Facts, known: Mapping[str, Revision]) -> Revision | None:
     names = [each.revision for each in by_number if each.revision in carried]
     if status.serving:
         names.insert(0, status.serving.revision)
-    goes_on = status.applied and status.applied.spec_hash == spec_hash(spec)
+    failed = {each.revision for each in status.rejected_backends if each.inputs_hash}
+    goes_on = (
+        status.applied
+        and status.applied.spec_hash == spec_hash(spec)
+        and status.applied.revision not in failed
+    )
     if status.applied and goes_on and not spec.rollout.paused:
         names.insert(0, status.applied.revision)
     found = next((known[name] for name in names if name in known), None)
-    return _with_templates(facts, found) if found else None
+    return with_templates(facts, found) if found else None
 
 
 def _counts(
@@ -228,23 +242,28 @@ def _counts(
     spec, serving = facts.model.spec, facts.model.status.serving
     names = [each.name for each in applied.snapshot.classes]
     named = [each.class_name for each in spec.accelerators] or names
-    # a class that is not applied yet, or not there at all, takes no part of the total
-    asked = desired(spec, [name for name in named if name in names])
-    now = {name: each.asked for name, each in deployments.items()}
+    available = {name: each.available for name, each in deployments.items()}
+    # a class that is not applied yet takes no part of the total, and others no pods for it
+    counts = covering(replicas_by_class(spec, [name for name in named if name in names]), available)
+    own = fixed(spec)
+    # but a count of its own that is nowhere yet is not the others' to keep: it is no part of the scale
+    there = [name for name in named if name in names or name in available or name not in own]
+    until_then = covering(replicas_by_class(spec, there), available)
+    counts = {name: max(count, until_then[name]) for name, count in counts.items()}
+    current = {name: each.desired for name, each in deployments.items()}
     before = {each.class_name: each.replicas for each in serving.classes} if serving else {}
-    counts = covering(asked, {name: each.available for name, each in deployments.items()})
     return {
         name: counts[name]
         if name in counts
         # it is replaced: as it is till then, or was before it gave way to a build
-        else now.get(name) or before.get(name, now.get(name, spec.replicas))
+        else current.get(name) or before.get(name, current.get(name, spec.replicas))
         for name in names
     }
 
 
-def _without(counts: Mapping[str, int], giving_way: Collection[str]) -> dict[str, int]:
+def _without(counts: Mapping[str, int], yielding: Collection[str]) -> dict[str, int]:
     """Return the counts with no pods for classes that leave their devices to a build."""
-    return {name: 0 if name in giving_way else count for name, count in counts.items()}
+    return {name: 0 if name in yielding else count for name, count in counts.items()}
 
 
 def _objects(
@@ -261,8 +280,8 @@ def _objects(
     yield service(model)
     for accelerator, count in counts.items():
         # one that is there keeps the name that an earlier version gave it
-        there = deployments.get(accelerator)
-        name = there.name if there else deployment_name(model.metadata.name, accelerator)
+        existing = deployments.get(accelerator)
+        name = existing.name if existing else deployment_name(model.metadata.name, accelerator)
         yield disruption_budget(model, accelerator, name=name)
         yield serving_deployment(model, revision, accelerator, name=name, replicas=count)
 
@@ -292,7 +311,8 @@ def _other_budgets(facts: Facts) -> Iterable[ObjectRef]:
 def _old_revisions(facts: Facts, keep: str) -> Iterable[ObjectRef]:
     model = facts.model
     serving = model.status.serving
-    pinned = {keep, serving.revision if serving else ""}
+    rejected = model.status.rejected_backends
+    pinned = {keep, serving.revision if serving else "", *(each.revision for each in rejected)}
     loose = [each for each in facts.revisions if each.revision not in pinned]
     loose.sort(key=lambda each: each.number, reverse=True)
     for each in loose[KEPT_REVISIONS - 1 :]:
@@ -305,34 +325,31 @@ def _progress(
     revision: Revision,
     deployments: Mapping[str, DeploymentView],
     counts: Mapping[str, int],
-) -> Progress:
+) -> RolloutProgress:
     parts = []
     complete, stuck = True, False
     for name, wanted in counts.items():
-        there = deployments.get(name)
-        carries = there if there and _carries(there, revision.name) else None
+        existing = deployments.get(name)
+        carries = existing if existing and _carries(existing, revision.name) else None
         available = carries.available_updated() if carries else 0
         complete = complete and carries is not None and carries.is_complete(wanted)
         stuck = stuck or (carries is not None and carries.is_stuck)
         parts.append(f"{name} {min(available, wanted)}/{wanted}")
     message = f"pods ready: {', '.join(parts)}"
     if complete:
-        return Progress(complete=True, message=message)
-    mine = [
-        pod
-        for pod in facts.pods
-        if pod.label(COMPONENT) == "serve" and pod.label(REVISION) == revision.name
-    ]
+        return RolloutProgress(complete=True, message=message)
+    mine = pods.serving_pods(facts.pods, revision.name)
     unready = [pod for pod in mine if not pod.ready and not pod.leaving]
     failed = [(pod, each) for pod in unready if (each := _failure(facts, pod))]
-    trouble = next((each for each in map(pods.waiting_for, unready) if each), "")
-    if trouble:
-        message = f"{message}; {trouble}"
-    return Progress(
+    waiting_for = next((each for each in map(pods.waiting_for, unready) if each), "")
+    if waiting_for:
+        message = f"{message}; {waiting_for}"
+    return RolloutProgress(
         complete=False,
         message=message,
         failure=failed[0][1] if failed else None,
-        repeated=_is_repeated([pod for pod, _ in failed]) and not _served(facts, revision, mine),
+        repeated=pods.is_repeated([pod for pod, _ in failed])
+        and not _served(facts, revision, mine),
         tries_others=revision.snapshot.promise.policy == "Allow",
         stuck=stuck,
         missing=next(filter(None, map(pods.missing_claim, unready)), ""),
@@ -343,10 +360,12 @@ def _progress(
 def _refused(deployments: Mapping[str, DeploymentView], counts: Mapping[str, int]) -> str:
     """Return the API server's reason to refuse pods: a quota, Pod Security, a missing account."""
     for name in counts:
-        there = deployments.get(name)
-        if there and there.refused:
-            # each attempt names another pod, and would be news
-            return f"pods of class {name} are refused: {_POD_NAME.sub('', there.refused.message)}"
+        existing = deployments.get(name)
+        if existing and existing.refused:
+            # each attempt names another pod, and would be another message
+            return (
+                f"cannot create pods of class {name}: {_POD_NAME.sub('', existing.refused.message)}"
+            )
     return ""
 
 
@@ -356,16 +375,11 @@ def _failure(facts: Facts, pod: PodView) -> pods.Failure | None:
     return pods.failure(pod) or (refusal(verdict) if verdict else None)
 
 
-def _is_repeated(failed: Collection[PodView]) -> bool:
-    restarts = (each.restarts for pod in failed for each in pod.containers)
-    return len({pod.node for pod in failed}) > 1 or max(restarts, default=0) >= _REPEATED
-
-
 def _served(facts: Facts, revision: Revision, mine: Iterable[PodView]) -> bool:
     """Return whether anything of the revision serves, or ever did."""
     serving = facts.model.status.serving
     return any(pod.ready for pod in mine) or (
-        serving is not None and serving.revision == revision.name
+        serving is not None and serving.revision == revision.name and not serving.unproven
     )
 
 
@@ -377,7 +391,7 @@ def _carries(deployment: DeploymentView, revision: str) -> bool:
 def _serving(
     facts: Facts,
     applied: Revision,
-    progress: Progress,
+    progress: RolloutProgress,
     known: Mapping[str, Revision],
     deployments: Mapping[str, DeploymentView],
     counts: Mapping[str, int],
@@ -388,12 +402,15 @@ def _serving(
     revision = applied if progress.complete or before is None else known.get(before.revision)
     if revision is None:
         return before
+    is_new = before is None or before.revision != revision.name
+    has_pods = progress.complete and any(counts.values())
     snapshot = revision.snapshot
     return ServingState(
         revision=revision.name,
         prepared_key=snapshot.prepared_key,
         model_digest=snapshot.model_digest,
         backend=snapshot.classes[0].backend,
+        unproven=not has_pods and (is_new or before is None or before.unproven),
         classes=tuple(
             _serving_class(each, deployments.get(each.name), counts) for each in snapshot.classes
         ),
@@ -401,11 +418,11 @@ def _serving(
 
 
 def _serving_class(
-    accelerator: ClassSnapshot, there: DeploymentView | None, counts: Mapping[str, int]
+    accelerator: ClassSnapshot, existing: DeploymentView | None, counts: Mapping[str, int]
 ) -> ServingClass:
     return ServingClass(
         class_name=accelerator.name,
         backend=accelerator.backend,
-        replicas=counts.get(accelerator.name, there.asked if there else 0),
-        ready_replicas=there.ready_pods if there else 0,
+        replicas=counts.get(accelerator.name, existing.desired if existing else 0),
+        ready_replicas=existing.ready_pods if existing else 0,
     )

@@ -21,18 +21,18 @@ from enginewright.plan.types import Facts
 
 MODEL: Final = "model"
 _LONGEST: Final = 64  # characters of an annotation that are kept as they are
-_EARLIER: Final = 8  # sets of addresses
+_KEPT_SOURCES: Final = 8  # sets of addresses
 
 
 @dataclass(frozen=True)
-class Source:
+class PinnedSource:
     """What a preparation is to fetch."""
 
     pinned: Mapping[str, str] = field(default_factory=dict)  # digests by name; absent: any
     refresh: str = ""  # the refresh that asks for it; empty: none
 
 
-def known_source(facts: Facts) -> Source:
+def known_source(facts: Facts) -> PinnedSource:
     """Return what was fetched from the spec's addresses, by this spec or one that it returns to."""
     wanted = _addresses(facts.model.spec)
     pinned: dict[str, str] = {}
@@ -43,7 +43,7 @@ def known_source(facts: Facts) -> Source:
             continue
         refresh = refresh if pinned else each.refresh
         pinned = pins | pinned  # samples and the like may be known from before
-    return Source(pinned, refresh)
+    return PinnedSource(pinned, refresh)
 
 
 def _known(facts: Facts) -> Iterator[FetchedSource | KeptSource]:
@@ -60,19 +60,19 @@ def wanted_refresh(facts: Facts) -> str | None:
     """Return the refresh that is to be done now, with a name that no other one has; None: none."""
     source = facts.model.status.source
     count = source.refreshes if source else 0
-    if asked := _asked(facts):
-        return f"{count} {asked}"
+    if requested := _requested_refresh(facts):
+        return f"{count} {requested}"
     wait = seconds_to_refresh(facts)
     return f"{count} due" if wait is not None and wait <= 0 else None
 
 
-def _asked(facts: Facts) -> str:
+def _requested_refresh(facts: Facts) -> str:
     """Return the annotation's value where it was not acted on; empty: there is nothing to do."""
-    asked = facts.model.metadata.annotations.get(REFRESH, "")
-    if len(asked) > _LONGEST:
-        asked = sha256_text(asked)
+    requested = facts.model.metadata.annotations.get(REFRESH, "")
+    if len(requested) > _LONGEST:
+        requested = sha256_text(requested)
     source = facts.model.status.source
-    return "" if source and asked == source.requested else asked
+    return "" if source and requested == source.requested else requested
 
 
 def seconds_to_refresh(facts: Facts) -> float | None:
@@ -103,18 +103,18 @@ def fetched(facts: Facts, prepared: Prepared, data: Mapping[str, str], refresh: 
     return SourceState(
         pins=pins,
         refresh=refresh,
-        earlier=tuple(earlier[:_EARLIER]),
+        earlier=tuple(earlier[:_KEPT_SOURCES]),
         refreshes=before.refreshes + (refresh != before.refresh),
-        requested=_asked(facts) or before.requested if refresh else before.requested,
+        requested=_requested_refresh(facts) or before.requested if refresh else before.requested,
         looked_at=whole_second(facts.now),
     )
 
 
-def given_up(facts: Facts, source: SourceState, failure: JobFailure) -> SourceState:
+def refresh_failed(facts: Facts, source: SourceState, failure: JobFailure) -> SourceState:
     """Return what is known once a refresh has failed: what was fetched before it stays."""
     return source.model_copy(
         update={
-            "requested": _asked(facts) or source.requested,
+            "requested": _requested_refresh(facts) or source.requested,
             "refreshes": source.refreshes + 1,
             "looked_at": whole_second(facts.now),
             "refreshing": None,

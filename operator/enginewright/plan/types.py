@@ -57,22 +57,20 @@ class Facts:
     now: datetime  # timezone-aware
     classes: tuple[AcceleratorClass, ...] = ()
     nodes: tuple[NodeView, ...] = ()
-    images: Mapping[str, ImageFacts] = field(
-        default_factory=dict
-    )  # by reference; absent: not yet probed
-    image_failures: Mapping[str, str] = field(
-        default_factory=dict
-    )  # by reference: why the probe failed
+    # by reference; absent: not yet probed
+    images: Mapping[str, ImageFacts] = field(default_factory=dict)
+    # by reference: why the probe failed
+    image_failures: Mapping[str, str] = field(default_factory=dict)
     store: ClaimView | None = None  # the namespace's claim
     jobs: tuple[JobView, ...] = ()  # this model's
     pods: tuple[PodView, ...] = ()  # of its Jobs and its Deployments
-    deployments: tuple[DeploymentView, ...] = ()
+    deployments: tuple[DeploymentView, ...] = ()  # that serve
+    trials: tuple[DeploymentView, ...] = ()  # that try a rejected backend again
     budgets: tuple[BudgetView, ...] = ()  # its PodDisruptionBudgets
     revisions: tuple[RevisionView, ...] = ()  # its ControllerRevisions
     engines: Mapping[str, InferenceEngine] = field(default_factory=dict)  # the namespace's, by name
-    verdicts: Mapping[str, Verdict] = field(
-        default_factory=dict
-    )  # by pod name; absent: not known, as after a restart
+    # by pod name; absent: not known, as after a restart
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()  # pods whose sidecars have not answered for five minutes
 
 
@@ -88,7 +86,7 @@ class ObjectRef:
 
 @dataclass(frozen=True)
 class EventIntent:
-    """An Event to tell once per change: type, reason and message are its identity."""
+    """An Event to record once per change: type, reason and message are its identity."""
 
     type: str  # Normal | Warning
     reason: str
@@ -103,4 +101,4 @@ class Plan:
     delete: tuple[ObjectRef, ...]
     status: dict[str, Any]  # the whole wanted status
     events: tuple[EventIntent, ...]
-    requeue_after: float | None  # seconds; None: only events wake this model
+    requeue_after: float | None  # seconds; None: only watch events requeue this model

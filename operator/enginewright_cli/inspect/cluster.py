@@ -20,9 +20,9 @@ from enginewright.kube.resources import (
 from pydantic import ValidationError
 
 from enginewright_cli import cluster, images
-from enginewright_cli.inspect.files import Tell
-from enginewright_cli.inspect.fit import Target
-from enginewright_cli.inspect.found import Inspection, InspectionError
+from enginewright_cli.inspect.files import Progress
+from enginewright_cli.inspect.fit import EngineTarget
+from enginewright_cli.inspect.result import EngineInspection, InspectionError
 
 _SHOWN: Final = 10  # names of others
 
@@ -30,21 +30,21 @@ Read = TypeVar("Read")
 Typed = TypeVar("Typed", bound=ApiModel)
 
 
-def inspect(name: str, namespace: str | None, tell: Tell) -> Inspection:
+def inspect(name: str, namespace: str | None, progress: Progress) -> EngineInspection:
     """Inspect an InferenceEngine.
 
     Args:
         name: of the object.
         namespace: None: that of the kubeconfig's current context.
-        tell: hears what is being read.
+        progress: is called with what is being read.
 
     Raises:
         InspectionError: there is no cluster, or no such object.
     """
     where = namespace or cluster.current_namespace()
-    tell(f"asking for InferenceEngine {where}/{name}")
+    progress(f"asking for InferenceEngine {where}/{name}")
 
-    async def read(client: KubeClient) -> Inspection:
+    async def read(client: KubeClient) -> EngineInspection:
         try:
             found = await client.get(INFERENCE_ENGINES, where, name)
         except NotFound as error:
@@ -57,11 +57,11 @@ def inspect(name: str, namespace: str | None, tell: Tell) -> Inspection:
     return _ask(read)
 
 
-def target(name: str, tell: Tell) -> Target:
+def target(name: str, progress: Progress) -> EngineTarget:
     """Return an AcceleratorClass as what an engine is to be loaded on; raises as `inspect`."""
-    tell(f"asking for AcceleratorClass {name}")
+    progress(f"asking for AcceleratorClass {name}")
 
-    async def read(client: KubeClient) -> Target:
+    async def read(client: KubeClient) -> EngineTarget:
         try:
             found = await client.get(ACCELERATOR_CLASSES, None, name)
         except NotFound as error:
@@ -69,7 +69,7 @@ def target(name: str, tell: Tell) -> Target:
             raise _missing("AcceleratorClass", name, listing.items) from error
         spec = _parsed(AcceleratorClass, found).spec
         known, unknown = await _images(client)
-        return Target(
+        return EngineTarget(
             name=f"class {name}",
             compute_capability=spec.compute_capability,
             backends=tuple(str(each) for each in spec.backends),
@@ -95,7 +95,7 @@ def _share_elsewhere(facts: EngineFacts) -> float | None:
     return None if permille is None else permille / 1e3
 
 
-def _engine(obj: InferenceEngine, source: str) -> Inspection:
+def _engine(obj: InferenceEngine, source: str) -> EngineInspection:
     spec, facts = obj.spec, obj.status.engine
     recipe = spec.recipe
     problems: tuple[str, ...] = ()
@@ -103,7 +103,7 @@ def _engine(obj: InferenceEngine, source: str) -> Inspection:
         problems = (f"there is no engine yet: {_why_not(obj)}",)
     p99 = facts.p99_microseconds if facts else None
     capability = (recipe.compute_capability,) if recipe.compute_capability else ()
-    return Inspection(
+    return EngineInspection(
         source=source,
         kind="resource",
         key=spec.key,
@@ -137,7 +137,7 @@ def _engine(obj: InferenceEngine, source: str) -> Inspection:
 def _why_not(obj: InferenceEngine) -> str:
     status = obj.status
     if failure := status.failure:
-        return f"{failure.reason}: {failure.message}"
+        return f"{failure.reason}: {failure.sentence}"
     if status.stage:
         done = "" if status.percent is None else f", {status.percent}%"
         return f"stage {status.stage}{done}"

@@ -11,17 +11,19 @@ import typer
 from enginewright.contract.base import Message
 from rich.console import Console
 
+from enginewright_cli import installing
 from enginewright_cli.inspect import files
-from enginewright_cli.inspect.files import Tell
-from enginewright_cli.inspect.fit import Target, judge
-from enginewright_cli.inspect.found import (
+from enginewright_cli.inspect.files import Progress
+from enginewright_cli.inspect.fit import EngineTarget, judge
+from enginewright_cli.inspect.result import (
     UNREADABLE,
     WILL_NOT_LOAD,
+    EngineInspection,
     Fit,
-    Inspection,
     InspectionError,
 )
-from enginewright_cli.inspect.view import show
+from enginewright_cli.inspect.view import one_line, show
+from enginewright_cli.preflight.formatting import visible
 
 _CAPABILITY: Final = re.compile(r"\d{1,2}\.\d")
 _PLAIN_WIDTH: Final = 160  # columns, where there is no terminal to have a width
@@ -31,7 +33,7 @@ _INTERRUPTED: Final = 130
 class Printed(Message):
     """What `--json` prints."""
 
-    engine: Inspection
+    engine: EngineInspection
     fit: Fit | None = None  # None: nothing to load it on was named
 
 
@@ -47,27 +49,31 @@ def inspect(
     *,
     class_name: Annotated[
         str | None,
-        typer.Option("--class", metavar="NAME", help="AcceleratorClass that it is to load on."),
+        typer.Option("--class", metavar="NAME", help="AcceleratorClass to load it on."),
     ] = None,
     compute_capability: Annotated[
         str | None, typer.Option(metavar="8.9", help="Or the device's compute capability.")
     ] = None,
     namespace: Annotated[
         str | None,
-        typer.Option("--namespace", "-n", help="Of NAME. Absent: the current context's."),
+        typer.Option(
+            "--namespace", "-n", help="Namespace of NAME. Default: the current context's."
+        ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON: docs/inspect.md.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, as docs/inspect.md describes.")
+    ] = False,
 ) -> None:
     """Show what an engine is, and whether it will load on a class."""
     console = Console(stderr=True)
     try:
-        with _progress(console) as tell:
-            found = _inspect(what, namespace, tell)
-            target = _target(class_name, compute_capability, tell)
+        with _progress(console) as progress:
+            found = _inspect(what, namespace, progress)
+            target = _target(class_name, compute_capability, progress)
         fit = None if target is None else judge(found, target)
     except InspectionError as error:
-        told = f"enginewright engine inspect: {error}"
-        console.print(told, style="red", markup=False, soft_wrap=True)
+        message = f"enginewright engine inspect: {visible(str(error))}"
+        console.print(message, style="red", markup=False, soft_wrap=True)
         raise typer.Exit(UNREADABLE) from None
     except KeyboardInterrupt:
         console.print("enginewright engine inspect: interrupted", style="red")
@@ -80,30 +86,32 @@ def inspect(
     raise typer.Exit(0 if loads else WILL_NOT_LOAD)
 
 
-def _inspect(what: str, namespace: str | None, tell: Tell) -> Inspection:
+def _inspect(what: str, namespace: str | None, progress: Progress) -> EngineInspection:
     if files.is_path(what):
         if namespace is not None:
             raise InspectionError(f"{what} is a path, and --namespace is for names of the cluster")
-        return files.inspect(Path(what), tell)
+        return files.inspect(Path(what), progress)
     with _needing_client():
         from enginewright_cli.inspect import cluster  # noqa: PLC0415 - heavy
-    return cluster.inspect(what, namespace, tell)
+    return cluster.inspect(what, namespace, progress)
 
 
-def _target(class_name: str | None, capability: str | None, tell: Tell) -> Target | None:
+def _target(
+    class_name: str | None, capability: str | None, progress: Progress
+) -> EngineTarget | None:
     if class_name is not None and capability is not None:
         raise InspectionError("give one of --class and --compute-capability, not both")
     if class_name is not None:
         with _needing_client():
             from enginewright_cli.inspect import cluster  # noqa: PLC0415 - heavy
-        return cluster.target(class_name, tell)
+        return cluster.target(class_name, progress)
     if capability is None:
         return None
     if not _CAPABILITY.fullmatch(capability):
         raise InspectionError(
             f"--compute-capability {capability}: write MAJOR.MINOR, such as 8.9 for an L4"
         )
-    return Target(f"compute capability {capability}", compute_capability=capability)
+    return EngineTarget(f"compute capability {capability}", compute_capability=capability)
 
 
 @contextmanager
@@ -112,16 +120,15 @@ def _needing_client() -> Iterator[None]:
         yield
     except ImportError as error:
         raise InspectionError(
-            f"asking the cluster needs {error.name}, which is not installed;"
-            " run: pip install 'enginewright[cli]'"
+            f"asking the cluster needs {error.name}, which is not installed; {installing.remedy('cli')}"
         ) from error
 
 
 @contextmanager
-def _progress(console: Console) -> Iterator[Tell]:
+def _progress(console: Console) -> Iterator[Progress]:
     """Show what is being read, on a terminal only."""
     if not console.is_terminal:
         yield lambda _: None
         return
     with console.status("") as status:
-        yield status.update
+        yield lambda text: status.update(one_line(text))

@@ -11,11 +11,12 @@ from enginewright.contract.images import COMPILED_BACKENDS, PROVIDERS
 from enginewright.contract.manifest import MANIFEST_NAME, MANIFEST_VERSION, ArtifactFile, Manifest
 from pydantic import ValidationError
 
-from enginewright_cli.inspect.found import (
+from enginewright_cli import installing
+from enginewright_cli.inspect.result import (
+    EngineInspection,
+    EngineLayers,
     InspectedFile,
-    Inspection,
     InspectionError,
-    Layers,
 )
 
 if TYPE_CHECKING:
@@ -29,24 +30,24 @@ _ENGINES: Final = frozenset({".engine", ".plan"})
 _BACKENDS: Final = {PROVIDERS[backend]: backend for backend in COMPILED_BACKENDS}
 SUFFIXES: Final = _ENGINES | {".json", ".onnx"}
 
-Tell = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
-def inspect(path: Path, tell: Tell) -> Inspection:
-    """Inspect what lies at `path`; `tell` hears what is being read.
+def inspect(path: Path, progress: Progress) -> EngineInspection:
+    """Inspect what lies at `path`; `progress` is called with what is being read.
 
     Raises:
-        InspectionError: there is no engine, in words.
+        InspectionError: there is no engine.
     """
     try:
         if path.is_dir():
-            return _artifact(path, path / MANIFEST_NAME, tell)
+            return _artifact(path, path / MANIFEST_NAME, progress)
         if not path.exists():
             raise InspectionError(f"{path}: there is no such file or folder")
         if not path.is_file():
             raise InspectionError(f"{path} is neither a file nor a folder")
         if path.suffix == ".json":
-            return _artifact(path.parent, path, tell)
+            return _artifact(path.parent, path, progress)
         if path.suffix == ".onnx":
             return _context_model(path)
         return _engine(path)
@@ -58,7 +59,7 @@ def inspect(path: Path, tell: Tell) -> Inspection:
         ) from error
 
 
-def _artifact(folder: Path, path: Path, tell: Tell) -> Inspection:
+def _artifact(folder: Path, path: Path, progress: Progress) -> EngineInspection:
     manifest = _manifest(path)
     engine = manifest.engine
     if engine is None:
@@ -66,9 +67,9 @@ def _artifact(folder: Path, path: Path, tell: Tell) -> Inspection:
             f"{path} describes a prepared model for backend {manifest.recipe.backend}, which is no"
             " engine; engines lie in engines/KEY/ of the store"
         )
-    # a manifest alone, copied from somewhere, is told as far as it goes
+    # a manifest alone, copied from somewhere, is shown as far as it goes
     alone = not any((folder / file.path).exists() for file in manifest.files)
-    files = [] if alone else [_file(folder, each, tell) for each in manifest.files]
+    files = [] if alone else [_file(folder, each, progress) for each in manifest.files]
     problems = [_problem(each) for each in files if each.state not in {"whole", "not compared"}]
     header = next((each for each in files if each.path == engine.file), None)
     if header and header.version and header.version != engine.recipe.backend_version:
@@ -78,7 +79,7 @@ def _artifact(folder: Path, path: Path, tell: Tell) -> Inspection:
         )
     inside = {name for part in engine.partitions for name in part.nodes}
     elsewhere = [cost.label for cost in manifest.node_costs if cost.count]
-    return Inspection(
+    return EngineInspection(
         source=str(path if alone else folder),
         kind="manifest" if alone else "artifact",
         key=manifest.key,
@@ -141,14 +142,14 @@ def _manifest(path: Path) -> Manifest:
     return manifest
 
 
-def _file(folder: Path, listed: ArtifactFile, tell: Tell) -> InspectedFile:
+def _file(folder: Path, listed: ArtifactFile, progress: Progress) -> InspectedFile:
     known = {"path": listed.path, "sha256": listed.sha256}
     path = folder / listed.path
     if Path(listed.path).is_absolute() or ".." in Path(listed.path).parts or path.is_symlink():
         return InspectedFile(**known, state="changed")
     if not path.is_file():
         return InspectedFile(**known, state="missing")
-    tell(f"reading {listed.path}")
+    progress(f"reading {listed.path}")
     size = path.stat().st_size
     state: Literal["whole", "changed", "cut off"] = "whole"
     if size < listed.size_bytes:
@@ -183,7 +184,7 @@ def _problem(file: InspectedFile) -> str:
             return f"{file.path} is not the file that the manifest lists"
 
 
-def _engine(path: Path) -> Inspection:
+def _engine(path: Path) -> EngineInspection:
     header = _header(path)
     if header is None:
         raise InspectionError(
@@ -191,7 +192,7 @@ def _engine(path: Path) -> Inspection:
             " manifest tells: give the artefact's folder"
         )
     file = _engine_file(path.name, path.stat().st_size, header)
-    return Inspection(
+    return EngineInspection(
         source=str(path),
         kind="engine",
         backend="tensorrt-rtx",
@@ -226,7 +227,7 @@ def _header(path: Path) -> Any:  # noqa: ANN401 - as above
     return read_header(path)
 
 
-def _context_model(path: Path) -> Inspection:
+def _context_model(path: Path) -> EngineInspection:
     nodes = _context_nodes(path)
     first = _attributes(nodes[0])
     provider = str(first.get("source", ""))
@@ -240,7 +241,7 @@ def _context_model(path: Path) -> Inspection:
     capability = str(first.get("hardware_architecture", ""))
     declared = (f"{capability[:-1]}.{capability[-1]}",) if capability.isdecimal() else ()
     known = headers[0].compute_capabilities if headers else ()
-    return Inspection(
+    return EngineInspection(
         source=str(path),
         kind="context-model",
         backend=_BACKENDS.get(provider),
@@ -259,8 +260,7 @@ def _context_nodes(path: Path) -> list["NodeProto"]:
         from enginewright_runtime.graph import graphs  # noqa: PLC0415 - lazily
     except ImportError as error:
         raise InspectionError(
-            f"reading {path} needs {error.name}, which is not installed;"
-            " run: pip install 'enginewright[runtime]'"
+            f"reading {path} needs {error.name}, which is not installed; {installing.remedy('runtime')}"
         ) from error
     try:
         model = graphs.parse(path)
@@ -309,13 +309,13 @@ def _engine_of(
     return file, _cut_off(file, header)
 
 
-def _layers(path: Path) -> tuple[Layers, ...]:
+def _layers(path: Path) -> tuple[EngineLayers, ...]:
     """Return what the artefact says of layers; nothing where it was written without."""
     try:
         with path.open("rb") as reader:
             engines = json.loads(reader.read(_LARGEST_LAYERS))["engines"]
         return tuple(
-            Layers(
+            EngineLayers(
                 engine=each["engine"],
                 total=each["total"],
                 types=dict(Counter(layer["type"] for layer in each["layers"]).most_common()),
@@ -329,7 +329,7 @@ def _layers(path: Path) -> tuple[Layers, ...]:
 
 
 def is_path(text: str) -> bool:
-    """Tell whether what was given is meant as a path, and not as the name of a resource."""
+    """Progress whether what was given is meant as a path, and not as the name of a resource."""
     return (
         "/" in text or text in {".", ".."} or Path(text).suffix in SUFFIXES or Path(text).exists()
     )

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from enginewright.contract.engines import why_unusable
 from enginewright.contract.images import VARIANTS, ImageFacts
 
-from enginewright_cli.inspect.found import Fit, Inspection
+from enginewright_cli.inspect.result import EngineInspection, Fit
 
 
 @dataclass(frozen=True)
-class Target:
+class EngineTarget:
     """What an engine is to be loaded on; None and (): not known."""
 
     name: str  # "class l4"
@@ -19,7 +19,7 @@ class Target:
     unknown: tuple[str, ...] = ()  # why something is not known
 
 
-def judge(found: Inspection, target: Target) -> Fit:
+def judge(found: EngineInspection, target: EngineTarget) -> Fit:
     """Compare an engine with what it is to be loaded on."""
     obstacles = list(found.problems)
     missing = list(target.unknown)
@@ -39,7 +39,7 @@ def judge(found: Inspection, target: Target) -> Fit:
 
 
 def _capability(
-    found: Inspection, target: Target, obstacles: list[str], missing: list[str]
+    found: EngineInspection, target: EngineTarget, obstacles: list[str], missing: list[str]
 ) -> None:
     wanted, runs_on = target.compute_capability, found.compute_capabilities
     if wanted is None:
@@ -57,7 +57,9 @@ def _capability(
         obstacles.append(unusable)
 
 
-def _versions(found: Inspection, target: Target, obstacles: list[str], missing: list[str]) -> None:
+def _versions(
+    found: EngineInspection, target: EngineTarget, obstacles: list[str], missing: list[str]
+) -> None:
     """Compare with the images that run the backend: one of them must have both versions."""
     if found.backend is None or found.backend_version is None:
         missing.append("versions: the engine does not say what it was built by")
@@ -86,7 +88,7 @@ def _versions(found: Inspection, target: Target, obstacles: list[str], missing: 
     )
 
 
-def _matches(found: Inspection, image: ImageFacts) -> bool:
+def _matches(found: EngineInspection, image: ImageFacts) -> bool:
     return image.backends[found.backend or ""] == found.backend_version and (
         found.ort_version is None or image.ort_version == found.ort_version
     )

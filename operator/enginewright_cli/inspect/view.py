@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from enginewright_cli.inspect.found import Fit, InspectedFile, Inspection, Layers
+from enginewright_cli.inspect.result import EngineInspection, EngineLayers, Fit, InspectedFile
+from enginewright_cli.preflight.formatting import visible
 
 _SHOWN: Final = 5  # nodes of a part, types of layers
 _SHORT: Final = 12  # characters of a digest
@@ -15,9 +16,9 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB")
 _STATES: Final = {"whole": "green", "not compared": "dim"}
 
 
-def show(found: Inspection, fit: Fit | None, console: Console) -> None:
+def show(found: EngineInspection, fit: Fit | None, console: Console) -> None:
     """Print all of it; plain where the console is no terminal."""
-    console.print(Text(found.source, style="bold"), soft_wrap=True)
+    console.print(one_line(found.source, "bold"), soft_wrap=True)
     for line in _verdict(found, fit):
         console.print(line, soft_wrap=True)
     console.print(_facts(found))
@@ -29,11 +30,11 @@ def show(found: Inspection, fit: Fit | None, console: Console) -> None:
         console.print(_files(found.files))
 
 
-def _verdict(found: Inspection, fit: Fit | None) -> Iterator[Text]:
+def _verdict(found: EngineInspection, fit: Fit | None) -> Iterator[Text]:
     if fit is not None:
         word = "loads" if fit.loads else "will not load"
         style = "green" if fit.loads else "bold red"
-        yield Text.assemble((f"{word} on {fit.target}", style))
+        yield one_line(f"{word} on {fit.target}", style)
         yield from _lines(fit.obstacles, "  because ", "red")
         yield from _lines(fit.not_compared, "  not compared: ", "dim")
     elif found.problems:
@@ -44,20 +45,20 @@ def _verdict(found: Inspection, fit: Fit | None) -> Iterator[Text]:
 
 def _lines(texts: Iterable[str], before: str, style: str) -> Iterator[Text]:
     for text in texts:
-        yield Text(f"{before}{text}", style=style)
+        yield one_line(f"{before}{text}", style)
 
 
-def _facts(found: Inspection) -> Table:
+def _facts(found: EngineInspection) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in _rows(found):
         if value:
-            table.add_row(name, Text(value))
+            table.add_row(name, one_line(value))
     return table
 
 
-def _rows(found: Inspection) -> Iterator[tuple[str, str]]:
+def _rows(found: EngineInspection) -> Iterator[tuple[str, str]]:
     yield "state", found.state
     yield "backend", " ".join(filter(None, (found.backend, found.backend_version)))
     yield "ONNX Runtime", found.ort_version or ""
@@ -78,7 +79,7 @@ def _rows(found: Inspection) -> Iterator[tuple[str, str]]:
     yield "key", (found.key or "")
 
 
-def _nodes(found: Inspection) -> str:
+def _nodes(found: EngineInspection) -> str:
     if found.nodes_total is None:
         return ""
     text = f"{found.nodes_accelerated} of {found.nodes_total} in the engine"
@@ -92,23 +93,23 @@ def _named(names: tuple[str, ...]) -> str:
     return f"{shown} and {rest} more" if rest > 0 else shown
 
 
-def _size(found: Inspection) -> str:
-    size = "" if found.size_bytes is None else bytes_in_words(found.size_bytes)
+def _size(found: EngineInspection) -> str:
+    size = "" if found.size_bytes is None else binary_size(found.size_bytes)
     return f"{size}, sha256 {found.sha256[:_SHORT]}" if found.sha256 else size
 
 
-def _build(found: Inspection) -> str:
+def _build(found: EngineInspection) -> str:
     parts = []
     if found.build_seconds is not None:
         parts.append(f"{found.build_seconds:.1f} s")
     if found.workspace_bytes is not None:
-        parts.append(f"workspace {bytes_in_words(found.workspace_bytes)}")
+        parts.append(f"workspace {binary_size(found.workspace_bytes)}")
     if found.peak_memory_bytes:
-        parts.append(f"at most {bytes_in_words(found.peak_memory_bytes)} of memory")
+        parts.append(f"at most {binary_size(found.peak_memory_bytes)} of memory")
     return ", ".join(parts)
 
 
-def _latency(found: Inspection) -> str:
+def _latency(found: EngineInspection) -> str:
     latency = found.latency
     if latency is None:
         return ""
@@ -121,34 +122,41 @@ def _latency(found: Inspection) -> str:
     )
 
 
-def _partitions(found: Inspection) -> Table:
+def _partitions(found: EngineInspection) -> Table:
     table = _table("PART", "NODES", "SUCH AS")
     for part in found.partitions:
-        table.add_row(part.context_node, str(len(part.nodes)), Text(_named(part.nodes)))
+        table.add_row(
+            one_line(part.context_node), str(len(part.nodes)), one_line(_named(part.nodes))
+        )
     return table
 
 
-def _layers(each: Layers) -> Text:
+def _layers(each: EngineLayers) -> Text:
     types = list(each.types.items())
     shown = ", ".join(f"{name} {count}" for name, count in types[:_SHOWN])
     rest = len(types) - _SHOWN
     more = f" and {rest} more types" if rest > 0 else ""
     kernels = f"; {len(each.kernels)} kernels" if each.kernels else ""
-    return Text(f"{each.engine}: {each.total} layers, {shown}{more}{kernels}")
+    return one_line(f"{each.engine}: {each.total} layers, {shown}{more}{kernels}")
 
 
 def _files(files: tuple[InspectedFile, ...]) -> Table:
     table = _table("FILE", "SIZE", "SHA256", "STATE", "BUILT BY", "RUNS ON")
     for file in files:
         table.add_row(
-            Text(file.path),
-            "" if file.size_bytes is None else bytes_in_words(file.size_bytes),
-            (file.sha256 or "")[:_SHORT],
+            one_line(file.path),
+            "" if file.size_bytes is None else binary_size(file.size_bytes),
+            one_line((file.sha256 or "")[:_SHORT]),
             Text(file.state, style=_STATES.get(file.state, "bold red")),
-            file.version or "",
-            ", ".join(file.compute_capabilities),
+            one_line(file.version or ""),
+            one_line(", ".join(file.compute_capabilities)),
         )
     return table
+
+
+def one_line(text: str, style: str = "") -> Text:
+    """Return text without control characters: what names a thing comes from a model or an engine."""
+    return Text(visible(text).replace("\n", "\\n"), style=style)
 
 
 def _table(*names: str) -> Table:
@@ -158,8 +166,8 @@ def _table(*names: str) -> Table:
     return table
 
 
-def bytes_in_words(size: float) -> str:
-    """Return a size as people say it."""
+def binary_size(size: float) -> str:
+    """Return a number of bytes in binary units, such as "4.0 KiB"."""
     for unit in _UNITS[:-1]:
         if size < 1024:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

@@ -6,8 +6,8 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from enginewright_cli import output
-from enginewright_cli.plan.foreseen import Forecasts
+from enginewright_cli import installing, output
+from enginewright_cli.plan.result import Forecasts
 from enginewright_cli.plan.table import show
 
 REFUSED: Final = 1
@@ -15,7 +15,7 @@ UNUSABLE: Final = 2
 
 
 class _PlanError(Exception):
-    """Nothing can be said; says why."""
+    """Nothing can be planned; says why."""
 
 
 def plan(
@@ -34,31 +34,34 @@ def plan(
         typer.Option(
             "--namespace",
             "-n",
-            help="Of models that name none. Absent: the current context's.",
+            help="Namespace of models that name none. Default: the current context's.",
         ),
     ] = None,
     offline: Annotated[
         bool,
         typer.Option(
-            "--offline", help="Ask no cluster: assume one class cpu and what is installed."
+            "--offline", help="Ask no cluster: assume one class cpu and what is installed here."
         ),
     ] = False,
     facts: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Ask no cluster: take what --save-facts has written."),
+        typer.Option(
+            metavar="FILE", help="Ask no cluster: read its state from what --save-facts wrote."
+        ),
     ] = None,
     save_facts: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write what was learnt of the cluster.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the cluster's state to this file, for --facts."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON: docs/preflight.md.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON: docs/plan.md.")] = False,
 ) -> None:
     """Show what applying InferenceModels would do. Nothing is applied, and nothing is written."""
     console = Console(stderr=True)
     try:
         found = _plan(manifest, namespace, offline=offline, file=facts, save=save_facts)
     except _PlanError as error:
-        words = f"enginewright plan: {error}"
-        console.print(words, style="red", markup=False, highlight=False, soft_wrap=True)
+        message = f"enginewright plan: {error}"
+        console.print(message, style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(UNUSABLE) from None
     output.write(found.to_json() if json else _table(found))
     refused = any(each.verdict == "refused" for each in found.models)
@@ -71,16 +74,16 @@ def _plan(
     if sum((offline, file is not None)) > 1:
         raise _PlanError("give --offline or --facts, not both")
     try:
-        from enginewright_cli.plan import making  # noqa: PLC0415 - heavy
+        from enginewright_cli.plan import run  # noqa: PLC0415 - heavy
     except ImportError as error:
         raise _PlanError(
-            f"it needs {error.name}, which is not installed; run: pip install 'enginewright[cli]'"
+            f"it needs {error.name}, which is not installed; {installing.remedy('cli')}"
         ) from None
     try:
-        return making.plan(manifest, namespace, offline=offline, file=file, save=save)
-    except making.ERRORS as error:
+        return run.plan(manifest, namespace, offline=offline, file=file, save=save)
+    except run.ERRORS as error:
         raise _PlanError(str(error)) from None
-    except making.INTERRUPTS:
+    except run.INTERRUPTS:
         raise _PlanError("interrupted; nothing is left behind") from None
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

@@ -7,7 +7,7 @@ from enginewright.kube.api import JsonObject
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.plan.types import Facts
 
-from enginewright_cli.plan.foreseen import Difference
+from enginewright_cli.plan.result import Difference
 
 _SHOWN: Final = 12  # characters of a key
 _DUMP: Final[dict[str, Any]] = {"mode": "json", "by_alias": True, "exclude_none": True}
@@ -47,15 +47,15 @@ def of_revisions(facts: Facts, wanted: Snapshot, *, keys_known: bool) -> Iterato
 
 
 def _parts(snapshot: Snapshot) -> dict[str, str]:
-    """Return what makes a revision, in words by what it is."""
+    """Return the parts of a revision as text, by what they are."""
     found = {
         "prepared model": snapshot.prepared_key[:_SHOWN],
         "model digest": snapshot.model_digest[:_SHOWN],
-        "fallback": _words(snapshot.promise.model_dump(mode="json", exclude_none=True)),
+        "fallback": _text(snapshot.promise.model_dump(mode="json", exclude_none=True)),
         "queue": str(snapshot.max_queue),
-        "podTemplate": _words(snapshot.pod_template),
-        "sidecar resources": _words(snapshot.sidecar_resources),
-        "sidecar environment": _words(snapshot.sidecar_env) if snapshot.sidecar_env else "",
+        "podTemplate": _text(snapshot.pod_template),
+        "sidecar resources": _text(snapshot.sidecar_resources),
+        "sidecar environment": _text(snapshot.sidecar_env) if snapshot.sidecar_env else "",
         "startup seconds": str(snapshot.startup_seconds or ""),
         "termination seconds": str(snapshot.termination_seconds or ""),
     }
@@ -75,13 +75,13 @@ def _flat(value: Mapping[str, Any], path: str = "") -> dict[str, str]:
         if isinstance(each, Mapping) and each:
             found |= _flat(each, place)
         elif each not in ({}, [], ()):
-            found[place] = _words(each)
+            found[place] = _text(each)
     return found
 
 
-def _words(value: Any) -> str:  # noqa: ANN401 - any JSON value
+def _text(value: Any) -> str:  # noqa: ANN401 - any JSON value
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_words(each)}" for key, each in value.items())
+        return ", ".join(f"{key}: {_text(each)}" for key, each in value.items())
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_words, value))}]"
+        return f"[{', '.join(map(_text, value))}]"
     return str(value)

@@ -1,4 +1,4 @@
-"""From facts to what would happen. Pure: the operator's own decisions, put in words."""
+"""From facts to what would happen. Pure: the operator's own decisions, as steps."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,7 @@ from enginewright.plan.resolve import resolve
 from enginewright.plan.types import Facts
 
 from enginewright_cli.plan.differences import of_specs
-from enginewright_cli.plan.foreseen import ClassPlan, Forecast, Refusal
+from enginewright_cli.plan.result import ClassPlan, Forecast, Refusal
 from enginewright_cli.plan.steps import Steps
 
 

@@ -1,4 +1,4 @@
-"""Gathers from a cluster what a plan is made on. It reads; what it may not read is told, and assumed."""
+"""Gathers the state of a cluster. It only reads; what it may not read is reported, and assumed."""
 
 import json
 from collections.abc import Awaitable, Iterable
@@ -11,31 +11,27 @@ from enginewright.kube.errors import Forbidden, NotFound
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
     CLAIMS,
-    CONTROLLER_REVISIONS,
     DEPLOYMENTS,
     INFERENCE_ENGINES,
     INFERENCE_MODELS,
-    JOBS,
     NODES,
-    PODS,
     Resource,
     resource_of,
 )
 from enginewright.manifests.labels import MODEL, model_value
 
 from enginewright_cli import images
+from enginewright_cli.plan.cluster_state import CHART_STORE, CHILDREN, ClusterState
 from enginewright_cli.plan.manifest import Applied
-from enginewright_cli.plan.surroundings import CHART_STORE, Surroundings
 
 _OPERATOR: Final = "app.kubernetes.io/name=enginewright,app.kubernetes.io/component=operator"
 _NO_IMAGE: Final = "unknown.invalid/enginewright-runtime-cpu"
-_CHILDREN: Final = (JOBS, PODS, DEPLOYMENTS, CONTROLLER_REVISIONS)
 
 Found = TypeVar("Found")
 
 
-async def gather(api: KubeApi, models: Iterable[tuple[str, Applied]]) -> Surroundings:
-    """Return what the cluster is, as far as models and their namespaces are concerned.
+async def gather(api: KubeApi, models: Iterable[tuple[str, Applied]]) -> ClusterState:
+    """Return the cluster's state, as far as models and their namespaces are concerned.
 
     Raises:
         KubeError: the API server does not answer, or models and classes cannot be read.
@@ -48,7 +44,7 @@ class _Gathering:
         self._api = api
         self._assumed: list[str] = []
 
-    async def all(self, models: list[tuple[str, Applied]]) -> Surroundings:
+    async def all(self, models: list[tuple[str, Applied]]) -> ClusterState:
         objects = list((await self._api.list(ACCELERATOR_CLASSES)).items)
         nodes = await self._nodes()
         known = await self._allowed(images.known(self._api), "runtime images")
@@ -59,9 +55,9 @@ class _Gathering:
             objects += await self._one(CLAIMS, each, claim)
         for where, model in models:
             objects += await self._one(INFERENCE_MODELS, where, model.name)
-            for kind in _CHILDREN:
+            for kind in CHILDREN:
                 objects += await self._children(kind, where, model.name)
-        return Surroundings(
+        return ClusterState(
             namespace=namespace,
             config=config,
             images=known or {},
@@ -109,24 +105,24 @@ class _Gathering:
                 "the operator's Deployment was not found: nothing acts on what is applied"
             )
         self._assumed.append(
-            "the operator's settings are not known: the images that it has asked, and the chart's"
+            "the operator's settings are not known: the images that it has probed, and the chart's"
             " own store"
         )
         variants = {facts.variant: reference for reference, facts in sorted(known.items())}
-        # an image that nobody has asked is waited for, as it would be in the cluster
+        # an image that was not probed is waited for, as it would be in the cluster
         return {
             "images": variants or {"cpu": _NO_IMAGE},
             "store": CHART_STORE,
         }, images.USUAL_NAMESPACE
 
     async def _allowed(self, reading: Awaitable[Found], what: str) -> Found | None:
-        """Return what was read; None, which is told, where that is forbidden."""
+        """Return what was read; None, with an assumption, where that is forbidden."""
         try:
             return await reading
         except Forbidden:
-            told = f"you may not read {what}"
-            if told not in self._assumed:
-                self._assumed.append(told)
+            refusal = f"you may not read {what}"
+            if refusal not in self._assumed:
+                self._assumed.append(refusal)
             return None
 
 

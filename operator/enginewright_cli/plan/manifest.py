@@ -14,6 +14,17 @@ from enginewright_cli.plan.validation import problems
 
 _STDIN: Final = "-"
 _PLANNED: Final = (InferenceModel.kind, AcceleratorClass.kind)
+_TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as kubectl reads it, to JSON: an unquoted date is a string."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 class ManifestError(ValueError):
@@ -47,7 +58,7 @@ class Applied:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class AppliedManifest:
     """What is of interest in a manifest."""
 
     models: tuple[Applied, ...]
@@ -55,7 +66,7 @@ class Manifest:
     others: tuple[str, ...]  # kinds that are none of ours
 
 
-def read(file: str) -> Manifest:
+def read(file: str) -> AppliedManifest:
     """Read a file, or standard input for "-".
 
     Raises:
@@ -67,16 +78,16 @@ def read(file: str) -> Manifest:
         raise ManifestError(f"{file} is nested too deeply") from None
 
 
-def _read(file: str) -> Manifest:
+def _read(file: str) -> AppliedManifest:
     try:
         text = sys.stdin.read() if file == _STDIN else Path(file).read_text(encoding="utf-8")
-        documents = [each for each in yaml.safe_load_all(text) if each is not None]
+        documents = [each for each in yaml.load_all(text, _Loader) if each is not None]
     except OSError as error:
         raise ManifestError(f"{file}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ManifestError(f"{file} is no text") from None
+        raise ManifestError(f"{file} is not UTF-8 text") from None
     except yaml.YAMLError as error:
-        raise ManifestError(f"{file} is no YAML: {' '.join(str(error).split())}") from None
+        raise ManifestError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from None
     objects = list(_objects(file, documents))
     ours = [
         Applied(each, tuple(problems(each))) for each in objects if str(each["kind"]) in _PLANNED
@@ -88,14 +99,14 @@ def _read(file: str) -> Manifest:
         there = f", but {', '.join(others)}" if others else ""
         raise ManifestError(f"{file} holds no InferenceModel{there}")
     classes = tuple(each for each in ours if each.kind == AcceleratorClass.kind)
-    return Manifest(models, classes, others)
+    return AppliedManifest(models, classes, others)
 
 
 def _objects(file: str, documents: list[Any]) -> Iterator[Mapping[str, Any]]:
     for number, each in enumerate(documents, 1):
         if not isinstance(each, Mapping) or "kind" not in each:
             raise ManifestError(
-                f"{file}: document {number} is no Kubernetes object: it has no kind"
+                f"{file}: document {number} is not a Kubernetes object: it has no kind"
             )
         if str(each["kind"]) == "List":
             items = each.get("items") or []

@@ -1,7 +1,7 @@
 """The steps of one model that can be resolved, in the order in which they would be done.
 
-The operator decides one step at a time, from what the last one has brought. Where that is not known
-yet, such as the digest of a model that nobody has fetched, a later step is told without its name.
+The operator decides one step at a time, from the result of the last one. Where that is not known
+yet, such as the digest of a model that was not fetched, a later step has no name.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,14 +16,14 @@ from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAG
 from enginewright.observed.deployments import DeploymentView, deployment_view
 from enginewright.plan.engines import BuildFacts, plan_engine
 from enginewright.plan.engines_wanted import Engines, wanted_engines
-from enginewright.plan.prepare import Outcome
+from enginewright.plan.prepare import PrepareOutcome
 from enginewright.plan.refresh import prepare_and_refresh
 from enginewright.plan.resolve import Target
 from enginewright.plan.rollout import roll_out, wanted_snapshot
 from enginewright.plan.types import Facts
 
 from enginewright_cli.plan.differences import of_revisions
-from enginewright_cli.plan.foreseen import Action, Difference, Refusal, Step
+from enginewright_cli.plan.result import Action, Difference, PlanStep, Refusal
 
 _UNKNOWN: Final = "0" * 64  # stands for a key that is not known yet
 _BY_DIGEST: Final = "if the source is what its digest says, and one file"
@@ -62,12 +62,14 @@ class Steps:
         outcome = preparing.outcome
         self._target = preparing.target
         made = self._made(outcome)
-        self.steps: tuple[Step, ...] = (
+        self.steps: tuple[PlanStep, ...] = (
             *self._claim(),
             self._prepare(outcome, made),
             *_refresh(preparing.refresh),
             *(
-                Step(action="delete", kind=each.kind, name=each.name, message="of earlier inputs")
+                PlanStep(
+                    action="delete", kind=each.kind, name=each.name, message="for earlier inputs"
+                )
                 for each in outcome.delete
             ),
         )
@@ -93,25 +95,27 @@ class Steps:
     def _refuse(self, reason: str, message: str) -> None:
         self._refusals.append(Refusal(reason=reason, message=message))
 
-    def _claim(self) -> Iterator[Step]:
+    def _claim(self) -> Iterator[PlanStep]:
         claim = self._facts.config.store
         if self._facts.store is None:
-            words = f"{claim.size}, {claim.access_mode}: the namespace's store"
-            yield Step(action="make", kind="PersistentVolumeClaim", name=claim.claim, message=words)
+            message = f"{claim.size}, {claim.access_mode}: the namespace's store"
+            yield PlanStep(
+                action="make", kind="PersistentVolumeClaim", name=claim.claim, message=message
+            )
 
-    def _prepare(self, outcome: Outcome, made: _Made) -> Step:
+    def _prepare(self, outcome: PrepareOutcome, made: _Made) -> PlanStep:
         if outcome.prepared:
             key = outcome.prepared.key
-            return Step(action="reuse", kind="Prepared", key=key, message="prepared already")
+            return PlanStep(action="reuse", kind="Prepared", key=key, message="prepared already")
         name = outcome.preparation.job if outcome.preparation else None
         if outcome.failure and outcome.failure.lasting:
             failure = outcome.failure
-            self._refuse(failure.reason, failure.message)
-            words = f"failed in stage {failure.stage}, and is not tried again as it is"
-            return Step(action="refuse", kind="Job", name=name, message=words)
+            self._refuse(failure.reason, failure.sentence)
+            message = f"failed in stage {failure.stage}, and is not tried again as it is"
+            return PlanStep(action="refuse", kind="Job", name=name, message=message)
         begins = bool(outcome.apply)
         guess = f"the key: {made.assumption}" if made.assumption else ""
-        return Step(
+        return PlanStep(
             action="make" if begins else "wait",
             kind="Job",
             name=name,
@@ -133,7 +137,7 @@ class Steps:
         pinned = self._facts.model.spec.source.sha256
         return pinned, _BY_DIGEST if pinned else ""
 
-    def _made(self, outcome: Outcome) -> _Made:
+    def _made(self, outcome: PrepareOutcome) -> _Made:
         if outcome.prepared:
             return _Made(outcome.prepared, is_known=True)
         digest, assumption = self._digest()
@@ -151,25 +155,25 @@ class Steps:
         )
         return _Made(prepared, is_known=digest is not None, assumption=assumption)
 
-    def _engines(self, engines: Engines, made: _Made) -> Iterator[Step]:
+    def _engines(self, engines: Engines, made: _Made) -> Iterator[PlanStep]:
         if engines.failure:
-            self._refuse(engines.failure.reason, engines.failure.message)
+            self._refuse(engines.failure.reason, engines.failure.sentence)
         wanted = {each["metadata"]["name"]: each for each in engines.apply}
         for reference in engines.references:
             there = self._facts.engines.get(reference.name)
             if reference.name in wanted:
                 engine = InferenceEngine.model_validate(wanted[reference.name])
-                yield from self._built(engine, made, anew=there is not None)
+                yield from self._built(engine, made, exists=there is not None)
             elif there is not None:
                 yield self._there(there)
 
-    def _there(self, engine: InferenceEngine) -> Step:
+    def _there(self, engine: InferenceEngine) -> PlanStep:
         status = engine.status
         ready = next((each for each in status.conditions if each.type == "Ready"), None)
         action: Action = "reuse" if status.engine else "wait"
         if status.failure and status.failure.lasting and not status.engine:
             action = "refuse"
-        return Step(
+        return PlanStep(
             action=action,
             kind=InferenceEngine.kind,
             name=engine.metadata.name,
@@ -178,19 +182,19 @@ class Steps:
             message="built already" if status.engine else ready.message if ready else "under way",
         )
 
-    def _built(self, engine: InferenceEngine, made: _Made, *, anew: bool) -> Iterator[Step]:
+    def _built(self, engine: InferenceEngine, made: _Made, *, exists: bool) -> Iterator[PlanStep]:
         """Yield the engine and the Jobs that the operator would make for it."""
         known = engine.metadata.name if made.is_known else None
         key = engine.spec.key if made.is_known else None
         of = engine.spec.class_name
         limit = whole_only(engine.spec.backend)
-        yield Step(
-            action="change" if anew else "make",
+        yield PlanStep(
+            action="change" if exists else "make",
             kind=InferenceEngine.kind,
             name=known,
             class_name=of,
             key=key,
-            message=f"of the whole model or none, whatever spec.fallback grants: {limit}"
+            message=f"of the whole model or none, whatever spec.fallback allows: {limit}"
             if limit
             else "",
         )
@@ -202,25 +206,25 @@ class Steps:
         )
         name = job["metadata"]["name"] if made.is_known else None
         looks = stages == (LOOKUP_STAGE,)
-        yield Step(
+        yield PlanStep(
             action="make",
             kind="Job",
             name=name,
             stages=stages,
-            message="looks in the store before a device is asked for" if looks else _device(engine),
+            message="looks in the store before it requests a device" if looks else _device(engine),
             class_name=of,
             key=key,
         )
         if looks:
-            yield Step(
+            yield PlanStep(
                 action="make",
                 kind="Job",
                 stages=ENGINE_STAGES,
-                message=f"where the store has it not; {_device(engine)}",
+                message=f"if the store does not have it; {_device(engine)}",
                 class_name=of,
             )
 
-    def _rollout(self, engines: Engines, made: _Made) -> Iterator[Step]:
+    def _rollout(self, engines: Engines, made: _Made) -> Iterator[PlanStep]:
         keys = self._engine_keys(engines)
         snapshot = wanted_snapshot(self._facts, self._target, made.prepared, keys)
         self.revision = snapshot.revision() if made.is_known else None
@@ -235,7 +239,7 @@ class Steps:
         classes = {each.name for each in snapshot.classes}
         for name, known in there.items():
             if known.accelerator_class not in classes:
-                yield Step(
+                yield PlanStep(
                     action="keep" if paused else "delete",
                     kind="Deployment",
                     name=name,
@@ -243,33 +247,33 @@ class Steps:
                     message="once the new revision serves",
                 )
         if paused and not rollout.apply:
-            yield Step(action="wait", kind="Deployment", message="spec.rollout.paused holds it")
+            yield PlanStep(action="wait", kind="Deployment", message="spec.rollout.paused holds it")
 
     def _deployment(
         self, wanted: DeploymentView, there: DeploymentView | None, made: _Made, paused: bool
-    ) -> Step:
-        revision, replicas = wanted.revision, wanted.asked
-        now = there.asked if there else 0
+    ) -> PlanStep:
+        revision, replicas = wanted.revision, wanted.desired
+        now = there.desired if there else 0
         same = there is not None and there.revision == revision
-        words = "spec.rollout.paused holds what serves" if paused else ""
+        message = "spec.rollout.paused holds what serves" if paused else ""
         if there is not None and not (same and now == replicas):
             scale = "" if now == replicas else f"{now} → {replicas} pods"
             moved = "" if same or paused else f"revision {there.revision} → "
             to = "" if same or paused else (revision if made.is_known else self._new())
-            words = ", ".join(filter(None, (f"{moved}{to}", scale, words)))
+            message = ", ".join(filter(None, (f"{moved}{to}", scale, message)))
         elif there is None:
-            words = f"{replicas} pods" if replicas != 1 else "1 pod"
+            message = f"{replicas} pods" if replicas != 1 else "1 pod"
         action: Action = "make" if there is None else "keep"
         if there is not None and not (same and now == replicas):
             action = "change"
         if action == "keep" and same and not paused:
-            words = made.assumption
-        return Step(
+            message = made.assumption
+        return PlanStep(
             action=action,
             kind="Deployment",
             name=wanted.name,
             class_name=wanted.accelerator_class,
-            message=words,
+            message=message,
         )
 
     def _new(self) -> str:
@@ -278,23 +282,24 @@ class Steps:
 
     def _engine_keys(self, engines: Engines) -> Mapping[str, str]:
         """Return the keys of all engines, built or not, by class."""
-        specs = {each["metadata"]["name"]: str(each["spec"]["key"]) for each in engines.apply} | {
-            name: each.spec.key for name, each in self._facts.engines.items()
-        }
+        keys = {each["metadata"]["name"]: str(each["spec"]["key"]) for each in engines.apply}
+        for each in engines.references:
+            if there := self._facts.engines.get(each.name):
+                keys[each.name] = there.spec.key
         return {
-            each.class_name: specs[each.name] for each in engines.references if each.name in specs
+            each.class_name: keys[each.name] for each in engines.references if each.name in keys
         }
 
 
-def _refresh(outcome: Outcome | None) -> Iterator[Step]:
-    """Yield the Job that fetches anew what lies at the addresses."""
+def _refresh(outcome: PrepareOutcome | None) -> Iterator[PlanStep]:
+    """Yield the Job that fetches the sources again."""
     if outcome is not None:
-        yield Step(
+        yield PlanStep(
             action="make" if outcome.apply else "wait",
             kind="Job",
             name=outcome.preparation.job if outcome.preparation else None,
             stages=PREPARE_STAGES,
-            message="fetches anew, beside what serves: what has changed is then rolled out",
+            message="fetches again while the old revision serves; what has changed is then rolled out",
         )
 
 

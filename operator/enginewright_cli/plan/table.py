@@ -7,8 +7,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from enginewright_cli.plan.foreseen import ClassPlan, Difference, Forecast, Forecasts, Step
-from enginewright_cli.preflight.words import visible
+from enginewright_cli.plan.result import ClassPlan, Difference, Forecast, Forecasts, PlanStep
+from enginewright_cli.preflight.formatting import visible
 
 _STYLES: Final = {
     "refused": "bold red",
@@ -31,11 +31,11 @@ def show(found: Forecasts, console: Console) -> None:
             console.print()
         for part in _model(each):
             console.print(part, soft_wrap=isinstance(part, Text))
-    for words in found.assumed:
-        console.print(Text(f"\nassumed: {visible(words)}", style="dim"), soft_wrap=True)
+    for message in found.assumed:
+        console.print(Text(f"\nassumed: {visible(message)}", style="dim"), soft_wrap=True)
     if found.ignored:
-        words = f"\nnot looked at: {', '.join(map(visible, found.ignored))}"
-        console.print(Text(words, style="dim"), soft_wrap=True)
+        message = f"\nnot planned: {', '.join(map(visible, found.ignored))}"
+        console.print(Text(message, style="dim"), soft_wrap=True)
 
 
 def _model(each: Forecast) -> Iterator[RenderableType]:
@@ -67,20 +67,20 @@ def _class(each: ClassPlan) -> str:
     return f"class {each.name}: {', '.join(parts)}{trouble}"
 
 
-def _steps(steps: tuple[Step, ...]) -> Table:
+def _steps(steps: tuple[PlanStep, ...]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("", "KIND", "NAME", "CLASS", "KEY"):
         table.add_column(name, no_wrap=True)
     table.add_column("")
     for each in steps:
-        words = [" > ".join(each.stages), each.message]
+        parts = [" > ".join(each.stages), each.message]
         table.add_row(
             Text(each.action, style=_STYLES.get(each.action, "")),
             each.kind,
             each.name or ("" if each.kind == "Prepared" else "known later"),
             each.class_name or "",
             (each.key or "")[:_SHOWN],
-            Text("; ".join(filter(None, map(visible, words)))),
+            Text("; ".join(filter(None, map(visible, parts)))),
         )
     return table
 

@@ -40,7 +40,7 @@ _OF_THE_SERVER: Final = frozenset({"status"})  # what nobody applies
 def problems(obj: Mapping[str, Any]) -> list[str]:
     """Return why an object of ours would be refused, each as "field: reason"; []: it would not.
 
-    `obj` has a kind that `known_kinds` names.
+    `obj` has a kind of ours.
     """
     schema = _schemas()[str(obj["kind"])]
     found = []
@@ -61,11 +61,6 @@ def problems(obj: Mapping[str, Any]) -> list[str]:
     body = {key: value for key, value in obj.items() if key not in _OF_THE_SERVER}
     _, wrong = _checked(body, schema, "")
     return [*found, *wrong]
-
-
-def known_kinds() -> tuple[str, ...]:
-    """Return the kinds that can be validated."""
-    return tuple(_schemas())
 
 
 def rules(schema: Schema) -> Iterator[Mapping[str, str]]:
@@ -156,8 +151,8 @@ def _list(value: list[Value], schema: Schema, path: str) -> tuple[list[Value], l
         if (keys := schema.get(LIST_KEYS_KEYWORD)) and isinstance(item, dict):
             key = {name: item.get(name) for name in keys}
             if key in seen:
-                words = ",".join(f'"{name}":"{text}"' for name, text in key.items())
-                found.append(f"{path}[{index}]: Duplicate value: {{{words}}}")
+                keys_text = ",".join(f'"{name}":"{text}"' for name, text in key.items())
+                found.append(f"{path}[{index}]: Duplicate value: {{{keys_text}}}")
             seen.append(key)
     return whole, found
 
@@ -190,19 +185,18 @@ def _rules(schema: Schema) -> Iterator[Mapping[str, str]]:
 
 def _broken(value: Value, schema: Schema, path: str) -> Iterator[str]:
     for rule in _rules(schema):
-        scope = {"self": value}
         try:
-            if _program(rule["rule"])(scope):
+            if _program(rule["rule"])(value):
                 continue
-            words = rule["message"]
+            message = rule["message"]
         except CelError as error:
-            words = f"{rule['message']} ({error})"
+            message = f"{rule['message']} ({error})"
         if expression := rule.get("messageExpression"):
             try:
-                words = str(_program(expression)(scope))
+                message = str(_program(expression)(value))
             except CelError:
-                words = rule["message"]
-        yield f"{(path + rule.get('fieldPath', '')).lstrip('.')}: {words}"
+                message = rule["message"]
+        yield f"{(path + rule.get('fieldPath', '')).lstrip('.')}: {message}"
 
 
 @cache

@@ -3,7 +3,7 @@
 A result belongs to everything that decided it: the model's bytes, the recipe, the targets, the
 promise, the data that it was tried with, and the versions of all that is installed. Whatever else
 goes wrong here costs a second look at a model and nothing more: entries are written whole or not
-at all, an entry that cannot be read is none, and a folder that cannot be written is told of once.
+at all, an entry that cannot be read is none, and a folder that cannot be written is reported once.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from enginewright.contract.processors import CPUINFO, parse
 from enginewright.contract.reasons import ExitCode, Reason, exit_code
 from pydantic import ValidationError
 
-from enginewright_cli.preflight.request import Request
+from enginewright_cli.preflight.request import PreflightRequest
 from enginewright_cli.preflight.result import SCHEMA, Result
 
 LIMIT: Final = 64 << 20  # bytes of all entries together
@@ -46,14 +46,14 @@ class _Beside(Message):
 
 
 @dataclass(frozen=True)
-class Seen:
+class ModelFile:
     """A model as it lies there, before anybody has read it."""
 
     file: Path
     sha256: str  # of the .onnx file
 
 
-class Cache:
+class ResultCache:
     """The entries below one folder; `warn` hears at most one sentence."""
 
     def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
@@ -69,7 +69,7 @@ class Cache:
         """Remember what an installation holds."""
         self._write("tools", installed, held)
 
-    def result(self, request: Request, held: ImageFacts, installed: str) -> Result | None:
+    def result(self, request: PreflightRequest, held: ImageFacts, installed: str) -> Result | None:
         """Return an earlier result; None: look."""
         seen = see(request.source)
         beside = self._read("models", seen.sha256, _Beside) if seen else None
@@ -83,7 +83,7 @@ class Cache:
 
     def keep(
         self,
-        request: Request,
+        request: PreflightRequest,
         held: ImageFacts,
         installed: str,
         result: Result,
@@ -106,10 +106,10 @@ class Cache:
 
     def _key(
         self,
-        request: Request,
+        request: PreflightRequest,
         held: ImageFacts,
         installed: str,
-        seen: Seen,
+        seen: ModelFile,
         beside: tuple[str, ...],
     ) -> str | None:
         digest = _model_digest(seen, beside)
@@ -157,9 +157,9 @@ class Cache:
                     Path(file.name).unlink(missing_ok=True)
                     raise
         except OSError as error:
-            self._tell(error)
+            self._report(error)
 
-    def _tell(self, error: OSError) -> None:
+    def _report(self, error: OSError) -> None:
         if not self._warned:
             self._warned = True
             self._warn(
@@ -183,8 +183,8 @@ class Cache:
 
 def usual_folder() -> Path:
     """Return the folder of this user's entries, by the XDG Base Directory Specification."""
-    told = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(told) if os.path.isabs(told) else Path.home() / ".cache"
+    configured = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(configured) if os.path.isabs(configured) else Path.home() / ".cache"
     return base / "enginewright" / "preflight"
 
 
@@ -217,8 +217,8 @@ def installation() -> str:
     )
 
 
-def see(source: str) -> Seen | None:
-    """Return the .onnx file of this machine that a source names; None: only fetching can tell."""
+def see(source: str) -> ModelFile | None:
+    """Return the .onnx file of this machine that a source names; None: only fetching shows it."""
     if "://" in source:
         return None
     path = Path(source)
@@ -230,10 +230,10 @@ def see(source: str) -> Seen | None:
     if path.suffix.lower() != ".onnx" or not path.is_file():
         return None
     digest = _file_digest(path)
-    return Seen(path, digest) if digest else None
+    return ModelFile(path, digest) if digest else None
 
 
-def _model_digest(seen: Seen, beside: tuple[str, ...]) -> str | None:
+def _model_digest(seen: ModelFile, beside: tuple[str, ...]) -> str | None:
     """Return the digest as stage `fetch` makes it; None: a file is not there."""
     if not beside:
         return seen.sha256
@@ -315,7 +315,7 @@ def _entries(folder: Path) -> Iterator[tuple[Path, float, int]]:
     """Yield path, time of last use and size of every entry, half-written ones too."""
     for path in folder.glob("*/*"):
         try:
-            told = path.stat()
+            status = path.stat()
         except OSError:
             continue  # another process has pruned it
-        yield path, told.st_mtime, told.st_size
+        yield path, status.st_mtime, status.st_size

@@ -20,7 +20,7 @@ from enginewright.contract.keys import engine_key
 from enginewright.contract.manifest import EngineInfo, Manifest
 from enginewright.contract.processors import unlike
 from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding, PublishedEngine
+from enginewright.contract.report import Finding, PublishedEngine, render
 from enginewright.contract.task import (
     ENGINE_STAGES,
     PREPARE_STAGES,
@@ -31,11 +31,12 @@ from enginewright.contract.task import (
     ServeTask,
 )
 from enginewright.contract.verdict import FallbackVerdict
-from enginewright.plan.outside import Outside, why_broken
+from enginewright.plan.engine_coverage import EngineCoverage, promise_violation
 
 from enginewright_cli.preflight import graph, placement
-from enginewright_cli.preflight.remedies import REMEDIES_HERE
-from enginewright_cli.preflight.request import Request, local_uri
+from enginewright_cli.preflight.local_pod import EXAMINE, LocalPod, StageResult
+from enginewright_cli.preflight.parallel import in_parallel
+from enginewright_cli.preflight.request import PreflightRequest, local_uri
 from enginewright_cli.preflight.result import (
     Engine,
     Found,
@@ -44,29 +45,26 @@ from enginewright_cli.preflight.result import (
     Parity,
     Result,
     TargetResult,
+    advice,
     found,
     merged,
     worst,
 )
-from enginewright_cli.preflight.room import EXAMINE, Outcome, Room
 from enginewright_cli.preflight.scope import scope
-from enginewright_cli.preflight.targets import Target, prepared_alike
-from enginewright_cli.preflight.together import together
-from enginewright_cli.preflight.workplace import Workplace
+from enginewright_cli.preflight.targets import PreflightTarget, prepared_alike
+from enginewright_cli.preflight.workspace import Workspace
 
 _NAMED: Final = 100  # nodes elsewhere
 
 # it lacked what Jobs that run at once share: memory, and the disk of temporary files
-_SHARED: Final = frozenset(
-    {Reason.OUT_OF_MEMORY, Reason.BUILD_OUT_OF_MEMORY, Reason.STORE_UNAVAILABLE}
-)
+_SHARED: Final = frozenset({Reason.OUT_OF_MEMORY, Reason.BUILD_OUT_OF_MEMORY, Reason.STORAGE_FULL})
 
-Tell = Callable[[str, str], None]  # target, what happens now
+Progress = Callable[[str, str], None]  # target, what happens now
 _Job = Callable[[], str | None]  # why it failed; what an earlier run of it found is discarded
 
 
 class _Model:
-    """What is found of the model itself: the same in every room, so that one look will do."""
+    """What is found of the model itself: the same in every pod, so that one look will do."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -79,13 +77,13 @@ class _Model:
             if self._graph is None:
                 self._graph = graph.describe(path)
 
-    def note(self, outcome: Outcome, room: Room) -> None:
+    def note(self, outcome: StageResult, pod: LocalPod) -> None:
         """Take what stages `fetch` and `validate` have found."""
         report = outcome.report
         if not report.ok:
             return
         if report.stage == "fetch":
-            self.look(room.fetched_model())
+            self.look(pod.fetched_model())
         with self._lock:
             if report.stage == "fetch" and self.facts is None:
                 size = sum(each["size_bytes"] for each in report.facts["files"])
@@ -93,12 +91,14 @@ class _Model:
                     digest=report.facts["digest"], size_bytes=size, graph=self._graph
                 )
             if report.stage == "validate" and self.facts is not None:
-                told = room.handoff("validated")
-                known = {name: told[name] for name in _DESCRIBED}
+                validated = pod.handoff("validated")
+                known = {name: validated[name] for name in _DESCRIBED}
                 self.facts = ModelFacts.model_validate(self.facts.model_dump() | known)
 
 
-def check(request: Request, place: Workplace, held: ImageFacts, tell: Tell, at_once: int) -> Result:
+def check(
+    request: PreflightRequest, place: Workspace, held: ImageFacts, progress: Progress, at_once: int
+) -> Result:
     """Look at the model on every target, as so many Jobs at once.
 
     Raises:
@@ -109,7 +109,7 @@ def check(request: Request, place: Workplace, held: ImageFacts, tell: Tell, at_o
     uri = _mount(request, place)
     model = _Model()
     backends = [
-        _Backend(request, place, held, tell, tuple(targets), uri, model)
+        _Backend(request, place, held, progress, tuple(targets), uri, model)
         for _, targets in itertools.groupby(
             sorted(request.targets, key=prepared_alike), key=prepared_alike
         )
@@ -135,7 +135,7 @@ def check(request: Request, place: Workplace, held: ImageFacts, tell: Tell, at_o
     )
 
 
-def _run(jobs: Sequence[_Job], at_once: int, place: Workplace) -> None:
+def _run(jobs: Sequence[_Job], at_once: int, place: Workspace) -> None:
     """Run Jobs at once, and those again alone that lacked what the others had taken."""
     short: list[_Job] = []
 
@@ -143,13 +143,13 @@ def _run(jobs: Sequence[_Job], at_once: int, place: Workplace) -> None:
         if job() in _SHARED:
             short.append(job)
 
-    together([partial(run, each) for each in jobs], at_once, place.abandon)
+    in_parallel([partial(run, each) for each in jobs], at_once, place.abandon)
     if min(at_once, len(jobs)) > 1:
         for each in short:
             each()
 
 
-def _mount(request: Request, place: Workplace) -> str:
+def _mount(request: PreflightRequest, place: Workspace) -> str:
     """Show local files where stage `fetch` looks for them; return the model's address."""
     for path, mount in (
         (request.samples, contract.SAMPLES_PATH),
@@ -178,18 +178,18 @@ class _Backend:
 
     def __init__(
         self,
-        request: Request,
-        place: Workplace,
+        request: PreflightRequest,
+        place: Workspace,
         held: ImageFacts,
-        tell: Tell,
-        targets: tuple[Target, ...],
+        progress: Progress,
+        targets: tuple[PreflightTarget, ...],
         uri: str,
         model: _Model,
     ) -> None:
         self._request = request
         self._place = place
         self._held = held
-        self._tell = tell
+        self._progress = progress
         self._asked = targets
         self._backend = targets[0].backend
         self._uri = uri
@@ -236,16 +236,16 @@ class _Backend:
         for examine in self._each(self._examine):
             examine()
 
-    def _each(self, judge: Callable[[Target, _Prepared], dict[str, Any]]) -> list[_Job]:
+    def _each(self, judge: Callable[[PreflightTarget, _Prepared], dict[str, Any]]) -> list[_Job]:
         if self._prepared is None:
             return []
         return [partial(self._judge, each, self._prepared, judge) for each in self._asked]
 
     def _judge(
         self,
-        target: Target,
+        target: PreflightTarget,
         prepared: _Prepared,
-        judge: Callable[[Target, _Prepared], dict[str, Any]],
+        judge: Callable[[PreflightTarget, _Prepared], dict[str, Any]],
     ) -> str | None:
         began = time.monotonic()
         self._found[target.name].clear()
@@ -277,32 +277,32 @@ class _Backend:
         self,
         stages: tuple[str, ...],
         task: PrepareTask | EngineTask,
-        targets: tuple[Target, ...],
-    ) -> Outcome:
+        targets: tuple[PreflightTarget, ...],
+    ) -> StageResult:
         """Run the stages of one Job until one fails; return the last outcome."""
         names = ", ".join(each.name for each in targets)
-        with self._place.room(task.job) as room:
+        with self._place.pod(task.job) as pod:
 
             def begins(stage: str) -> None:
                 if stage == "validate":
-                    self._model.look(room.fetched_model())
-                self._tell(names, stage)
+                    self._model.look(pod.fetched_model())
+                self._progress(names, stage)
 
-            outcomes = room.run(stages, task, begins)
+            outcomes = pod.run(stages, task, begins)
             for outcome in outcomes:
                 self._note(outcome, targets)
-                self._model.note(outcome, room)
+                self._model.note(outcome, pod)
         return outcomes[-1]
 
-    def _note(self, outcome: Outcome, targets: tuple[Target, ...]) -> None:
+    def _note(self, outcome: StageResult, targets: tuple[PreflightTarget, ...]) -> None:
         of = targets[0].name if outcome.report.stage not in PREPARE_STAGES else ""
         self._found[of] += [
-            _here(each, found(each, outcome.report.stage, target.name))
+            found(each, outcome.report.stage, (target.name,))
             for target in targets
             for each in outcome.findings
         ]
 
-    def _engine(self, target: Target, prepared: _Prepared) -> dict[str, Any]:
+    def _engine(self, target: PreflightTarget, prepared: _Prepared) -> dict[str, Any]:
         """Build the engine, as its Job would."""
         recipe = EngineRecipe(
             backend=self._backend,
@@ -324,17 +324,17 @@ class _Backend:
             return _failed(last)
         return self._promised(target, last.report.engine)
 
-    def _promised(self, target: Target, engine: PublishedEngine) -> dict[str, Any]:
+    def _promised(self, target: PreflightTarget, engine: PublishedEngine) -> dict[str, Any]:
         """Judge what the engine leaves outside, as the operator does before a pod starts."""
         manifest = self._place.manifest("engines", engine.key)
         known = manifest.engine
-        outside = Outside(
+        outside = EngineCoverage(
             nodes_total=engine.nodes_total,
             nodes_accelerated=engine.nodes_accelerated,
             compute=_billionths(engine.compute_share_elsewhere),
             elsewhere=engine.elsewhere,
         )
-        broken = why_broken(outside, self._request.promise, target.name)
+        broken = promise_violation(outside, self._request.promise, target.name)
         if outside.nodes_accelerated < outside.nodes_total:
             self._found[target.name] += _refusing(self._backend, target, outside)
         return {
@@ -348,7 +348,7 @@ class _Backend:
             "versions": manifest.versions,
         }
 
-    def _examine(self, target: Target, prepared: _Prepared) -> dict[str, Any]:
+    def _examine(self, target: PreflightTarget, prepared: _Prepared) -> dict[str, Any]:
         """Load the prepared model as a serving pod would, and see where its nodes run."""
         task = ServeTask(
             model="model",
@@ -357,15 +357,15 @@ class _Backend:
             backend=self._backend,
             promise=self._request.promise,
         )
-        with self._place.room(task.revision) as room:
-            outcome = room.examine(task, lambda stage: self._tell(target.name, stage))
+        with self._place.pod(task.revision) as pod:
+            outcome = pod.examine(task, lambda stage: self._progress(target.name, stage))
         self._note(outcome, (target,))
         if not outcome.report.ok:
             return _failed(outcome)
         facts = outcome.report.facts
         seen = FallbackVerdict.model_validate(facts["placement"])
         elsewhere = tuple(facts["elsewhere"])
-        outside = Outside(
+        outside = EngineCoverage(
             nodes_total=seen.nodes_total,
             nodes_accelerated=seen.nodes_total - seen.nodes_elsewhere,
             compute=_billionths(seen.compute_share),
@@ -379,24 +379,24 @@ class _Backend:
             "placement": placement.of_session(prepared.manifest, elsewhere),
         }
 
-    def _unlike(self, target: Target) -> bool:
-        """Note that the target's kind of CPU cannot be timed here, where that is so; tell whether."""
+    def _unlike(self, target: PreflightTarget) -> bool:
+        """Note that the target's kind of CPU cannot be timed here, where that is so; return whether it was."""
         here = self._held.processor
         if target.processor is None or here is None:
             return False
         why = unlike(here, target.processor)
         if why is None:
             return False
-        told = Finding(
+        finding = Finding(
             severity="warning",
             reason=Reason.PROCESSOR_MISMATCH,
-            message=f"how long it takes on {target.name} cannot be measured here: {why}",
+            cause=f"how long it takes on {target.name} cannot be measured here: {why}",
         )
-        self._found[target.name].append(_here(told, found(told, EXAMINE, target.name)))
+        self._found[target.name].append(found(finding, EXAMINE, (target.name,)))
         return True
 
     def _judged(
-        self, target: Target, outside: Outside, broken: tuple[Reason, str] | None
+        self, target: PreflightTarget, outside: EngineCoverage, broken: tuple[Reason, str] | None
     ) -> dict[str, Any]:
         counted = {
             "nodes_total": outside.nodes_total,
@@ -412,7 +412,7 @@ class _Backend:
         return {"verdict": "warn" if left or warned else "pass", **counted}
 
 
-def _refusing(backend: str, target: Target, outside: Outside) -> list[Found]:
+def _refusing(backend: str, target: PreflightTarget, outside: EngineCoverage) -> list[Found]:
     """Say which backends would refuse a model of which nodes stay outside the engine."""
     return [
         Found(
@@ -428,12 +428,6 @@ def _refusing(backend: str, target: Target, outside: Outside) -> list[Found]:
         for other in sorted(COMPILED_BACKENDS - {backend})
         if (limit := whole_only(other))
     ]
-
-
-def _here(finding: Finding, known: Found) -> Found:
-    """Return what was found with what to do about it on this machine."""
-    remedy = REMEDIES_HERE.get(finding.reason)
-    return known if remedy is None else known.model_copy(update={"remedy": remedy})
 
 
 def _billionths(share: float | None) -> int | None:
@@ -456,15 +450,17 @@ def _engine(info: EngineInfo) -> Engine:
 _DESCRIBED: Final = ("opset", "ir_version", "nodes", "inputs", "outputs")
 
 
-def _refused(backend: str, outcome: Outcome, seconds: float) -> TargetResult:
+def _refused(backend: str, outcome: StageResult, seconds: float) -> TargetResult:
     return TargetResult.model_validate(
         {"backend": backend, "seconds": round(seconds, 3), **_failed(outcome)}
     )
 
 
-def _failed(outcome: Outcome) -> dict[str, Any]:
-    report = outcome.report
-    reason = report.reason.value if report.reason else None
-    parity = Parity(verdict="fail") if reason == "ParityFailed" else None
-    told = {"verdict": "fail", "reason": reason, "message": report.message}
-    return told | ({"parity": parity} if parity else {})
+def _failed(outcome: StageResult) -> dict[str, Any]:
+    failed: dict[str, Any] = {"verdict": "fail"}
+    if failure := outcome.report.failure:
+        message = render(failure.cause, advice(failure))
+        failed |= {"reason": failure.reason.value, "message": message}
+        if failure.reason is Reason.PARITY_FAILED:
+            failed["parity"] = Parity(verdict="fail")
+    return failed

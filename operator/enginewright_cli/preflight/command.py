@@ -14,23 +14,23 @@ from rich.console import Console
 
 from enginewright_cli import output
 from enginewright_cli.preflight import config, linux, options, targets
-from enginewright_cli.preflight.cache import Cache, installation, usual_folder
+from enginewright_cli.preflight.cache import ResultCache, installation, usual_folder
 from enginewright_cli.preflight.config import ConfigError, Configuration, ModelOptions
-from enginewright_cli.preflight.many import Shop, look
+from enginewright_cli.preflight.formatting import counted, visible
+from enginewright_cli.preflight.many import RunSettings, check_all
 from enginewright_cli.preflight.outputs import Outputs
 from enginewright_cli.preflight.progress import shown
-from enginewright_cli.preflight.request import Request, request
+from enginewright_cli.preflight.request import PreflightRequest, request
 from enginewright_cli.preflight.result import Result, Results, worst
 from enginewright_cli.preflight.stages import JOB_SECONDS, InstallationError, begun
 from enginewright_cli.preflight.stopping import Stopped, stopped_by_signals
 from enginewright_cli.preflight.table import show
 from enginewright_cli.preflight.tools import installed_facts
-from enginewright_cli.preflight.words import counted, visible
 
 UNUSABLE: Final = 2
 # Failures of this machine: they say nothing of the model.
 _NOT_JUDGED: Final = frozenset(
-    {Reason.STORE_UNAVAILABLE, Reason.OUT_OF_MEMORY, Reason.INTERNAL_ERROR}
+    {Reason.STORAGE_FULL, Reason.STORE_UNAVAILABLE, Reason.OUT_OF_MEMORY, Reason.INTERNAL_ERROR}
 )
 
 
@@ -43,29 +43,29 @@ def preflight(
         list[str] | None,
         typer.Argument(
             help="An .onnx file, a folder with one, or a URI; several may be given."
-            " Absent: the models of enginewright.toml."
+            " Default: the models of enginewright.toml."
         ),
     ] = None,
     *,
     target: Annotated[
         str | None,
         typer.Option(
-            help="Where it is to run, with commas between: sm86 to sm121, cpu, openvino, cuda, cpu:avx2."
-            " Absent: all that this installation has, and sm89."
+            help="Targets, comma-separated: sm86 to sm121, cpu, openvino, cuda, cpu:avx2."
+            " Default: all that this installation has, and sm89."
         ),
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(help="FP32, FP16, BF16, FP8 or INT8. Absent: the model's own.")
+        str | None, typer.Option(help="FP32, FP16, BF16, FP8 or INT8. Default: the model's own.")
     ] = None,
     shapes: Annotated[
         list[str] | None,
-        typer.Option(help="Sizes of a dynamic input, INPUT=MIN:OPT:MAX; once an input."),
+        typer.Option(help="Shapes of a dynamic input, INPUT=MIN:OPT:MAX; repeat for each input."),
     ] = None,
     samples: Annotated[
-        str | None, typer.Option(help="A .npz file as for spec.parity.samples.")
+        str | None, typer.Option(help="Samples (.npz), as spec.parity.samples.")
     ] = None,
     calibration: Annotated[
-        str | None, typer.Option(help="Data as for spec.quantization.calibration.")
+        str | None, typer.Option(help="Calibration data, as spec.quantization.calibration.")
     ] = None,
     target_opset: Annotated[
         int | None, typer.Option(min=7, help="Opset to convert to, as spec.targetOpset.")
@@ -73,20 +73,20 @@ def preflight(
     runtime_version: Annotated[
         str | None,
         typer.Option(
-            help="ONNX Runtime that is to serve, such as 1.24. Absent: the installed one."
+            help="ONNX Runtime that will serve, such as 1.24. Default: the installed one."
         ),
     ] = None,
     image: Annotated[
         str | None,
         typer.Option(
             metavar="DIGEST",
-            help="Runtime image that is to serve, as the cluster's operator knows it.",
+            help="Runtime image that will serve, as the cluster's operator probed it.",
         ),
     ] = None,
     budget: Annotated[
         str | None,
         typer.Option(
-            help="What may run elsewhere: allow, or compute=2%,nodes=5%. Absent: nothing may."
+            help="What may run off the backend: allow, or compute=2%,nodes=5%. Default: nothing."
         ),
     ] = None,
     config_file: Annotated[
@@ -94,25 +94,25 @@ def preflight(
         typer.Option(
             "--config",
             metavar="FILE",
-            help="Configuration. Absent: enginewright.toml of this folder or one above.",
+            help="Configuration. Default: enginewright.toml of this folder or a parent.",
         ),
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Models at once at most. Absent: as CPUs and memory allow."),
+        typer.Option(min=1, help="Models at once at most. Default: as CPUs and memory allow."),
     ] = None,
     timeout: Annotated[
         int,
-        typer.Option(min=1, help="Seconds that a Job may take, as spec.build.timeout."),
+        typer.Option(min=1, help="Time limit of a Job in seconds, as spec.build.timeout."),
     ] = JOB_SECONDS,
     no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Look again at what has not changed.")
+        bool, typer.Option("--no-cache", help="Use no results of earlier runs.")
     ] = False,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page for people to this file.")
+        Path | None, typer.Option(metavar="FILE", help="Write an HTML report to this file.")
     ] = None,
     junit: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write JUnit's XML to this file.")
+        Path | None, typer.Option(metavar="FILE", help="Write a JUnit XML report to this file.")
     ] = None,
     fix: Annotated[
         Path | None,
@@ -121,13 +121,17 @@ def preflight(
             help="Write the model that would be served, with a log of what was changed.",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON: docs/preflight.md.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing; see the code.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, as docs/preflight.md describes.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Print nothing; only set the exit code.")
+    ] = False,
 ) -> None:
-    """Find out what a cluster would do with a model, before it is applied."""
+    """Check what a cluster would do with a model, before it is applied."""
     console = Console(stderr=True, quiet=quiet)
-    if words := linux.why_not():
-        _say(console, words, failed=True)
+    if message := linux.why_not():
+        _say(console, message, failed=True)
         raise typer.Exit(UNUSABLE)
     outputs = Outputs(html, junit, fix)
     typed = ModelOptions.model_construct(
@@ -146,14 +150,18 @@ def preflight(
             if image and runtime_version:
                 raise _UsageError("give --image or --runtime-version: an image has a version")
             outputs.check(list(wanted))
-            cache = None if no_cache else Cache(usual_folder(), lambda words: _say(console, words))
+            cache = (
+                None
+                if no_cache
+                else ResultCache(usual_folder(), lambda message: _say(console, message))
+            )
             installed = installation()
             held = installed_facts(cache, installed, stages, stop)
             serving = _image(image) if image else None
             requests = [_request(each, wanted, held, serving) for each in wanted]
-            shop = Shop(held, installed, cache, outputs, jobs, stages, stop, timeout)
+            settings = RunSettings(held, installed, cache, outputs, jobs, stages, stop, timeout)
             with shown(console, len(requests)) as watcher:
-                results, said = look(requests, shop, watcher)
+                results, said = check_all(requests, settings, watcher)
             said += outputs.save_reports(results)
     except _UNUSABLE as error:
         _say(console, str(error), failed=True)
@@ -170,7 +178,7 @@ def preflight(
     elif not quiet:
         output.write(_table(results))
     for one in said:
-        _say(console, one.words, failed=one.failed)
+        _say(console, one.text, failed=one.failed)
     failed = any(one.failed for one in said)
     raise typer.Exit(max([UNUSABLE if failed else 0, *map(_code, results)]))
 
@@ -197,8 +205,7 @@ def _wanted(
         }
     if known is None:
         raise _UsageError(
-            f"name a MODEL, or write {config.NAME}, which is found neither here nor in a folder"
-            " above"
+            f"name a MODEL, or write {config.NAME}, which is neither in this folder nor in a parent"
         )
     return {each: typed.over(theirs) for each, theirs in known.models().items()}
 
@@ -221,7 +228,7 @@ def _request(
     wanted: dict[str, ModelOptions],
     held: ImageFacts,
     image: tuple[str, ImageFacts] | None,
-) -> Request:
+) -> PreflightRequest:
     try:
         return request(source, wanted[source], held, image)
     except (targets.TargetError, options.OptionError) as error:
@@ -245,8 +252,8 @@ def _table(results: Sequence[Result]) -> str:
             show(each, console)
         if len(results) > 1:
             counts = {name: sum(each.verdict == name for each in results) for name in _VERDICTS}
-            told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-            console.print(f"\n{counted(len(results), 'model')}: {told}", highlight=False)
+            summary = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+            console.print(f"\n{counted(len(results), 'model')}: {summary}", highlight=False)
 
     return output.rendered(print_all)
 
@@ -254,9 +261,9 @@ def _table(results: Sequence[Result]) -> str:
 _VERDICTS: Final = ("pass", "warn", "fail")
 
 
-def _say(console: Console, words: str, *, failed: bool = False) -> None:
+def _say(console: Console, message: str, *, failed: bool = False) -> None:
     console.print(
-        f"enginewright preflight: {visible(words)}",
+        f"enginewright preflight: {visible(message)}",
         style="red" if failed else None,
         markup=False,
         highlight=False,

@@ -60,10 +60,10 @@ class ModelOptions(_Table):
 
     def over(self, other: "ModelOptions") -> "ModelOptions":
         """Return these options, and the other ones where these are absent."""
-        told = {name: getattr(self, name) for name in ModelOptions.model_fields}
+        given = {name: getattr(self, name) for name in ModelOptions.model_fields}
         known = {name: getattr(other, name) for name in ModelOptions.model_fields}
         return ModelOptions.model_construct(
-            **{name: known[name] if value is None else value for name, value in told.items()}
+            **{name: known[name] if value is None else value for name, value in given.items()}
         )
 
 
@@ -103,16 +103,16 @@ class Configuration:
             ConfigError: it cannot be read, or says something that nobody understands.
         """
         try:
-            told = tomllib.loads(file.read_text(encoding="utf-8"))
+            document = tomllib.loads(file.read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"{file}: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{file} is no TOML: {error}") from None
+            raise ConfigError(f"{file} is not valid TOML: {error}") from None
         try:
-            return cls(file.resolve(), Document.model_validate(told))
+            return cls(file.resolve(), Document.model_validate(document))
         except ValidationError as error:
-            words = "; ".join(_told(each) for each in error.errors(include_url=False))
-            raise ConfigError(f"{file}: {words}") from None
+            problems = "; ".join(_problem(each) for each in error.errors(include_url=False))
+            raise ConfigError(f"{file}: {problems}") from None
 
     def options_of(self, source: str) -> ModelOptions:
         """Return the options of one model, named as a path seen from here or as a URI."""
@@ -185,7 +185,7 @@ def _shown(key: str) -> str:
     return key if "://" in key else os.path.relpath(key)
 
 
-def _told(error: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, which its plugin hides
+def _problem(error: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, which its plugin hides
     """Say what is wrong with one key."""
     where = "".join(
         f"[{step}]" if isinstance(step, int) else f".{step}" for step in error["loc"]
@@ -198,8 +198,8 @@ def _told(error: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, which i
         table = where == "models"
         wanted = "write it as [[models]]" if table else 'write a list, such as ["cpu", "sm89"]'
         return f"{where} is no list; {wanted}"
-    words = str(error["msg"]).removeprefix("Value error, ")
-    return f"{where}: {words[:1].lower()}{words[1:]}"
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return f"{where}: {message[:1].lower()}{message[1:]}"
 
 
 def _unknown(where: str, steps: tuple[int | str, ...]) -> str:

@@ -25,7 +25,7 @@ from enginewright.contract.manifest import (
 )
 from pydantic import Field, ValidationError
 
-from enginewright_cli.preflight import words
+from enginewright_cli.preflight import formatting
 from enginewright_cli.preflight.options import OptionError
 from enginewright_cli.preflight.outfile import check_folder, replaced
 from enginewright_cli.preflight.result import Described, Parity, Result
@@ -77,7 +77,7 @@ def check(out: Path, source: str) -> None:
     """See to it, before a long run, that the model may be written there.
 
     Raises:
-        OptionError: it may not; tells what to do.
+        OptionError: it may not; says what to do.
     """
     if out.suffix != _SUFFIX:
         raise OptionError(f"--fix {out}: name a file that ends in {_SUFFIX}")
@@ -106,7 +106,7 @@ def write(out: Path, result: Result, artifact: Callable[[str], Path]) -> ChangeL
         artifact: from the key of a prepared model to its folder.
 
     Raises:
-        FixError: there is no room or no permission.
+        FixError: there is no space or no permission.
     """
     model = result.model
     passing = ((name, each) for name, each in result.targets.items() if each.verdict != "fail")
@@ -138,9 +138,9 @@ def write(out: Path, result: Result, artifact: Callable[[str], Path]) -> ChangeL
         ) from error
 
 
-def told(log: ChangeLog, out: Path) -> list[str]:
-    """Return what to say of it, one line a thing."""
-    size = words.size(sum(each.size_bytes for each in log.files))
+def summary(log: ChangeLog, out: Path) -> list[str]:
+    """Return what was written, changed and compared, a line each."""
+    size = formatting.size(sum(each.size_bytes for each in log.files))
     lines = [f"wrote {out} ({size}), the model as target {log.target} would serve it"]
     lines += [f"changed: {each.message}" for each in log.changes]
     if not log.changes:

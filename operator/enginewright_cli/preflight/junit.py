@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Final
 from xml.etree import ElementTree as ET
 
+from enginewright_cli.preflight.formatting import share, visible
 from enginewright_cli.preflight.result import Found, Result, TargetResult
-from enginewright_cli.preflight.words import share, visible
 
 _PACKAGE: Final = "enginewright.preflight"
 _TITLE: Final = 300  # characters of the attribute that lists show
@@ -61,8 +61,8 @@ def _case(result: Result, name: str, each: TargetResult) -> ET.Element:
             type=each.reason or "Failed",
             message=visible(errors[0].message if errors else each.message, _TITLE),
         )
-        failure.text = visible("\n\n".join(map(_told, errors)) or each.message)
-    output = [*_summary(each), *(_told(one) for one in found if one.severity == "warning")]
+        failure.text = visible("\n\n".join(map(_text, errors)) or each.message)
+    output = [*_summary(each), *(_text(one) for one in found if one.severity == "warning")]
     ET.SubElement(case, "system-out").text = visible("\n\n".join(output))
     return case
 
@@ -72,7 +72,7 @@ def _summary(each: TargetResult) -> list[str]:
     lines = [f"backend {each.backend}: {each.verdict}"]
     if each.nodes_total is not None:
         outside = each.compute_share_elsewhere
-        time = f", {share(outside)} of the computing time elsewhere" if outside else ""
+        time = f", {share(outside)} of the compute time elsewhere" if outside else ""
         lines.append(
             f"{each.nodes_accelerated} of {each.nodes_total} compute nodes on the backend{time}"
         )
@@ -80,7 +80,7 @@ def _summary(each: TargetResult) -> list[str]:
     return ["\n".join(lines)]
 
 
-def _told(found: Found) -> str:
+def _text(found: Found) -> str:
     nodes = f"\nnodes: {', '.join(found.nodes)}" if found.nodes else ""
     remedy = f"\nremedy: {found.remedy}" if found.remedy else ""
     options = "".join(f"\noption: {each}" for each in found.options)

@@ -3,7 +3,7 @@
 import sys
 from typing import Final
 
-_WORDS: Final = (
+_MESSAGE: Final = (
     "it runs the stages of pods, which need Linux, and this is {system}: run it in a container, in WSL 2"
     " or in CI (docs/preflight.md)"
 )
@@ -11,4 +11,4 @@ _WORDS: Final = (
 
 def why_not(system: str = sys.platform) -> str | None:
     """Return why no stage can run here, with what to do; None: they can."""
-    return None if system == "linux" else _WORDS.format(system=system)
+    return None if system == "linux" else _MESSAGE.format(system=system)

@@ -9,16 +9,16 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from typing_extensions import override
 
+from enginewright_cli.preflight.formatting import visible
 from enginewright_cli.preflight.many import Watcher
 from enginewright_cli.preflight.result import Result
-from enginewright_cli.preflight.words import visible
 
 _LONGEST: Final = 80  # characters of a name
 
 
 @contextmanager
 def live(console: Console, models: int) -> Iterator[Watcher]:
-    """Give what hears of the models, and take the rows away in the end."""
+    """Give what is notified of the models, and remove the rows in the end."""
     with Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from enginewright_cli.preflight.request import Request
+from enginewright_cli.preflight.request import PreflightRequest
 from enginewright_cli.preflight.targets import prepared_alike
 
 _MIB: Final = 1 << 20
@@ -27,7 +27,7 @@ class Memory:
         self._free = _free_memory() * _USABLE
         self._taken: dict[int, int] = {}
 
-    def take(self, number: int, request: Request, most: int) -> int:
+    def take(self, number: int, request: PreflightRequest, most: int) -> int:
         """Promise what a model is likely to need; return how many of its Jobs may run at once.
 
         0: others must end first. One model alone takes what it needs: there is nothing to wait for.
@@ -45,7 +45,7 @@ class Memory:
         del self._taken[number]
 
 
-def apart(request: Request) -> int:
+def apart(request: PreflightRequest) -> int:
     """Return how many Jobs of a model have nothing to wait for in each other."""
     if not _is_known(request.source):
         return 1
@@ -59,7 +59,7 @@ def _is_known(source: str) -> bool:
     return "://" not in source and (path.suffix.lower() == _MODEL or path.is_dir())
 
 
-def need(request: Request) -> int:
+def need(request: PreflightRequest) -> int:
     """Return the bytes that one Job of a model is likely to need."""
     compiled = any(each.compute_capability for each in request.targets)
     least = _MEMORY_FOR_AN_ENGINE if compiled else _MEMORY_AT_LEAST

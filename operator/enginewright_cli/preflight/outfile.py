@@ -31,7 +31,7 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     Whatever goes wrong, `path` stays as it was and nothing is left beside it.
 
     Raises:
-        OSError: there is no room, or no permission.
+        OSError: there is no space, or no permission.
     """
     if _is_device(path):
         with path.open("ab") as stream:

@@ -1,4 +1,4 @@
-"""The files that a run is asked to write: refused before it begins, or told of at its end."""
+"""The files that a run is asked to write: refused before it begins, or reported at its end."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from enginewright_cli.preflight.result import Result
 
 
 @dataclass(frozen=True)
-class Told:
-    """What to say of a file."""
+class FileMessage:
+    """What became of a file."""
 
-    words: str
+    text: str
     failed: bool = False
 
 
@@ -30,7 +30,7 @@ class Outputs:
         """See to it that all of it can be written.
 
         Raises:
-            OptionError: it cannot; tells what to do.
+            OptionError: it cannot; says what to do.
         """
         for option, path in (("--html", self.html), ("--junit", self.junit)):
             if path is not None:
@@ -42,7 +42,7 @@ class Outputs:
 
             fix.check(self.fix, sources[0])
 
-    def save_model(self, result: Result, artifact: Callable[[str], Path]) -> list[Told]:
+    def save_model(self, result: Result, artifact: Callable[[str], Path]) -> list[FileMessage]:
         """Write the model that would be served, while the run's store is there.
 
         Args:
@@ -56,18 +56,20 @@ class Outputs:
         try:
             log = fix.write(self.fix, result, artifact)
         except fix.FixError as error:
-            return [Told(str(error), failed=True)]
+            return [FileMessage(str(error), failed=True)]
         if log is None:
-            return [Told(f"--fix {self.fix}: nothing is written, for no target would serve it")]
-        return [Told(line) for line in fix.told(log, self.fix)]
+            return [
+                FileMessage(f"--fix {self.fix}: nothing is written, for no target would serve it")
+            ]
+        return [FileMessage(line) for line in fix.summary(log, self.fix)]
 
-    def save_reports(self, results: Sequence[Result]) -> list[Told]:
+    def save_reports(self, results: Sequence[Result]) -> list[FileMessage]:
         """Write the renderings."""
         return list(self._reports(results))
 
-    def _reports(self, results: Sequence[Result]) -> Iterator[Told]:
+    def _reports(self, results: Sequence[Result]) -> Iterator[FileMessage]:
         for option, path, module, name in (
-            ("--html", self.html, "html_page", "page"),
+            ("--html", self.html, "html.page", "page"),
             ("--junit", self.junit, "junit", "document"),
         ):
             if path is None:
@@ -77,4 +79,4 @@ class Outputs:
             try:
                 outfile.write(path, render(results))
             except OSError as error:
-                yield Told(f"{option} {path}: {error.strerror or error}", failed=True)
+                yield FileMessage(f"{option} {path}: {error.strerror or error}", failed=True)

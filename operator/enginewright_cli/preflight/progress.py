@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from rich.console import Console
 from typing_extensions import override
 
+from enginewright_cli.preflight.formatting import visible
 from enginewright_cli.preflight.many import Watcher
 from enginewright_cli.preflight.result import Result
-from enginewright_cli.preflight.words import visible
 
 
 class _Lines(Watcher):
@@ -42,7 +42,7 @@ class _Lines(Watcher):
 
 @contextmanager
 def shown(console: Console, models: int) -> Iterator[Watcher]:
-    """Give what hears of the models."""
+    """Give what is notified of the models."""
     if not console.is_terminal:
         yield _Lines(console, models)
         return

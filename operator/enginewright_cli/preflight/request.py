@@ -9,18 +9,18 @@ from enginewright.contract.task import Promise, Recipe
 
 from enginewright_cli.preflight import options, targets
 from enginewright_cli.preflight.config import ModelOptions
-from enginewright_cli.preflight.words import visible
+from enginewright_cli.preflight.formatting import visible
 
 _MISSING: Final = "there is no such file"
 _CLAIM: Final = "local"
 
 
 @dataclass(frozen=True)
-class Request:
+class PreflightRequest:
     """What is to be looked at, and how."""
 
     source: str  # a path of this machine, or a URI as in spec.source.uri
-    targets: tuple[targets.Target, ...]
+    targets: tuple[targets.PreflightTarget, ...]
     recipe: Recipe  # its backend and versions are filled in for each target
     promise: Promise
     samples: Path | None = None
@@ -29,7 +29,7 @@ class Request:
 
 def request(
     source: str, wanted: ModelOptions, held: ImageFacts, image: tuple[str, ImageFacts] | None
-) -> Request:
+) -> PreflightRequest:
     """Return what is asked about a model.
 
     Args:
@@ -44,7 +44,7 @@ def request(
     _check_source(source)
     samples = _data("samples", wanted.samples, folder=False)
     calibration = _data("calibration", wanted.calibration, folder=True)
-    return Request(
+    return PreflightRequest(
         source=source,
         targets=_targets(wanted.targets, held, image),
         recipe=options.recipe(
@@ -64,7 +64,7 @@ def request(
 
 def _targets(
     names: tuple[str, ...] | None, held: ImageFacts, image: tuple[str, ImageFacts] | None
-) -> tuple[targets.Target, ...]:
+) -> tuple[targets.PreflightTarget, ...]:
     asked = tuple(dict.fromkeys(map(targets.parse, names or ())))
     found = asked or targets.defaults(held)
     for each in found:
@@ -85,7 +85,7 @@ def _targets(
 def _check_source(source: str) -> None:
     if not source.isascii() and any(0xD800 <= ord(each) <= 0xDFFF for each in source):
         # what Python makes of bytes that are no UTF-8, which no JSON carries
-        raise options.OptionError(f"{visible(source)}: its name is no UTF-8; rename it")
+        raise options.OptionError(f"{visible(source)}: its name is not UTF-8; rename it")
     if "://" in source:
         return
     path = Path(source)
@@ -99,14 +99,14 @@ def _check_source(source: str) -> None:
         raise options.OptionError(f"{source}: that is neither a file nor a folder")
 
 
-def _data(option: str, told: str | None, *, folder: bool) -> Path | None:
-    if told is None:
+def _data(option: str, value: str | None, *, folder: bool) -> Path | None:
+    if value is None:
         return None
-    path = Path(told)
+    path = Path(value)
     if not path.exists():
-        raise options.OptionError(f"--{option} {told}: {_MISSING}")
+        raise options.OptionError(f"--{option} {value}: {_MISSING}")
     if not (path.is_file() or (folder and path.is_dir())):
-        raise options.OptionError(f"--{option} {told}: that is no file")
+        raise options.OptionError(f"--{option} {value}: that is not a file")
     return path
 
 

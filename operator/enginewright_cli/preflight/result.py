@@ -1,6 +1,6 @@
 """What preflight found, as data: the JSON that is documented, and what every rendering is made of.
 
-The words below each field are its description in docs/preflight.schema.json, which
+The docstring below each field is its description in docs/preflight.schema.json, which
 hack/preflight-schema makes of this file. Within one version of the schema fields are only added.
 """
 
@@ -8,10 +8,10 @@ from typing import Final, Literal, TypeAlias
 
 from enginewright.contract.base import Message
 from enginewright.contract.manifest import Change, Latency, OutputParity, TensorSpec
-from enginewright.contract.reasons import REMEDIES
 from enginewright.contract.report import Finding
 from pydantic import ConfigDict, Field
 
+from enginewright_cli.preflight.remedies import REMEDIES_HERE
 from enginewright_cli.preflight.suggestions import suggested
 
 Verdict: TypeAlias = Literal["pass", "warn", "fail"]
@@ -20,7 +20,7 @@ _ORDER: tuple[Verdict, ...] = ("pass", "warn", "fail")
 
 
 class Described(Message):
-    """A message whose fields are described by the words below them (`schema.descriptions`)."""
+    """A message whose fields are described by the docstrings below them (`schema.descriptions`)."""
 
 
 class OperatorCount(Described):
@@ -110,7 +110,7 @@ class Found(Described):
     reason: str
     """Why, as one of the reasons that conditions and metrics carry."""
     message: str
-    """The thing and the reason, in words."""
+    """The thing and the reason, as text."""
     remedy: str
     """What to do about it; empty where nothing is known."""
     options: tuple[str, ...] = ()
@@ -144,7 +144,7 @@ class PlacedOperator(Described):
     elsewhere: int
     """How many of them run elsewhere than on the target's backend."""
     share: float | None = None
-    """Their share of the computing time on a CPU, 0 to 1; absent: not profiled."""
+    """Their share of the compute time on a CPU, 0 to 1; absent: not profiled."""
     elsewhere_share: float | None = None
     """The share of those elsewhere."""
 
@@ -159,7 +159,7 @@ class PlacedNode(Described):
     elsewhere: int
     """How many of them run elsewhere than on the target's backend."""
     share: float | None = None
-    """Their share of the computing time on a CPU, 0 to 1; absent: not profiled."""
+    """Their share of the compute time on a CPU, 0 to 1; absent: not profiled."""
 
 
 class Placement(Described):
@@ -206,7 +206,7 @@ class TargetResult(Described):
     reason: str | None = None
     """Why it failed, as one of the reasons that conditions and metrics carry."""
     message: str = ""
-    """Why it failed, in words."""
+    """Why it failed, as text."""
     nodes_total: int | None = None
     """Nodes that compute data; absent, as what follows, where it did not come that far."""
     nodes_accelerated: int | None = None
@@ -214,7 +214,7 @@ class TargetResult(Described):
     elsewhere: tuple[str, ...] = ()
     """The first nodes that run elsewhere, each as "name (OpType)"."""
     compute_share_elsewhere: float | None = None
-    """Their share of the computing time on a CPU, 0 to 1; absent: not profiled."""
+    """Their share of the compute time on a CPU, 0 to 1; absent: not profiled."""
     placement: Placement | None = None
     """Which nodes run where; absent where they were not profiled."""
     engine_bytes: int | None = None
@@ -289,19 +289,23 @@ def worst(verdicts: tuple[Verdict, ...]) -> Verdict:
     return max(verdicts, key=_ORDER.index, default="pass")
 
 
-def found(finding: Finding, stage: str, target: str) -> Found:
-    """Return a stage's finding, with the remedy apart from what it remedies."""
-    message, remedy = _parts(finding)
+def advice(finding: Finding) -> str:
+    """Return what to do about it on a machine that is no cluster."""
+    return REMEDIES_HERE.get(finding.reason, finding.advice)
+
+
+def found(finding: Finding, stage: str, targets: tuple[str, ...]) -> Found:
+    """Return a stage's finding as it is reported."""
     return Found(
-        severity="error" if finding.severity == "error" else "warning",
+        severity=finding.severity,
         reason=finding.reason.value,
-        message=message,
-        remedy=remedy,
-        options=suggested(finding),
+        message=finding.cause,
+        remedy=advice(finding),
+        options=suggested(finding.proposal),
         nodes=finding.nodes,
         node_count=finding.node_count,
         stage=stage,
-        targets=(target,),
+        targets=targets,
     )
 
 
@@ -318,16 +322,3 @@ def merged(findings: list[Found]) -> tuple[Found, ...]:
         each.model_copy(update={"targets": tuple(targets[key])}) for key, each in first.items()
     ]
     return tuple(sorted(every, key=lambda each: each.severity != "error"))
-
-
-def _parts(finding: Finding) -> tuple[str, str]:
-    """Split a message into what is wrong and what to do."""
-    known = REMEDIES[finding.reason]
-    for each in (known, *REMEDIES.values()):
-        if finding.message.endswith(each):
-            return finding.message.removesuffix(each).rstrip("; "), each
-    # errors and what rules find end with what to do; other warnings need not
-    if finding.severity != "error" and not finding.rule:
-        return finding.message, known
-    message, separator, remedy = finding.message.rpartition("; ")
-    return (message, remedy) if separator else (finding.message, known)

@@ -58,7 +58,7 @@ def schema() -> dict[str, Any]:
     """Return the schema of what is printed about one model, and about several."""
     printed: TypeAdapter[Result | Results] = TypeAdapter(Result | Results)
     made = printed.json_schema(mode="serialization")
-    known = {each.__name__: words for each, words in _SHARED.items()}
+    known = {each.__name__: fields for each, fields in _SHARED.items()}
     for each in _described(Described):
         names = {name: field.alias or name for name, field in each.model_fields.items()}
         known[each.__name__] = {names[name]: text for name, text in descriptions(each).items()}
@@ -68,7 +68,7 @@ def schema() -> dict[str, Any]:
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """Return the words below each field of a class, and of those that it extends.
+    """Return the docstring of each field of a class, and of those that it extends.
 
     pydantic's `use_attribute_docstrings` reads the source when a class is made, thus in every run.
     """
@@ -78,8 +78,8 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
             continue
         for made in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(each)))):
             lines = made.body if isinstance(made, ast.ClassDef) else []
-            for field, words in itertools.pairwise(lines):
-                match field, words:
+            for field, description in itertools.pairwise(lines):
+                match field, description:
                     case (
                         ast.AnnAssign(target=ast.Name(id=name)),
                         ast.Expr(value=ast.Constant(value=str(text))),
@@ -94,13 +94,13 @@ def _described(model: type[Described]) -> list[type[Described]]:
     return [each for one in model.__subclasses__() for each in (one, *_described(one))]
 
 
-def _describe(body: dict[str, Any], words: dict[str, str]) -> None:
+def _describe(body: dict[str, Any], descriptions: dict[str, str]) -> None:
     """Say of each field what it is, and that it is absent where nothing is known, never null."""
     properties = body.get("properties", {})
     for name, each in properties.items():
         each.pop("title", None)
-        if name in words:
-            each["description"] = words[name]
+        if name in descriptions:
+            each["description"] = descriptions[name]
             properties[name] = dict(sorted(each.items()))  # as pydantic orders them
     optional = {name for name, each in properties.items() if _is_optional(each)}
     for name in optional:

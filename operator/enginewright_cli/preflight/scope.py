@@ -9,7 +9,7 @@ from typing import Final
 
 from enginewright.contract.images import ImageFacts
 
-from enginewright_cli.preflight.targets import Target
+from enginewright_cli.preflight.targets import PreflightTarget
 
 # backend -> those that a class of the same devices may list before it
 _BEFORE: Final = {
@@ -20,7 +20,7 @@ _BEFORE: Final = {
 }
 
 
-def scope(target: Target, targets: Sequence[Target], held: ImageFacts) -> str:
+def scope(target: PreflightTarget, targets: Sequence[PreflightTarget], held: ImageFacts) -> str:
     """Return, in one sentence, what the verdict of `target` speaks of.
 
     Args:

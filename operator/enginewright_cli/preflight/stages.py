@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import subprocess
 
-    from enginewright_runtime.core.children import Server
+    from enginewright_runtime.core.children import ForkServer
 
 JOB_SECONDS: Final = 3600  # that the stages of one Job may take, as in a cluster
 _STOP_SECONDS: Final = 10.0  # that a stage has to end its children
@@ -53,7 +53,7 @@ class Stages:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._errors = os.memfd_create("errors")
-        self._begun: tuple[Server, subprocess.Popen[bytes]] | None = None
+        self._begun: tuple[ForkServer, subprocess.Popen[bytes]] | None = None
 
     def begin(self) -> None:
         """Begin the process out of which all others are, which takes a while, without waiting for it."""
@@ -77,7 +77,7 @@ class Stages:
         Returns:
             Its exit code; negative: the signal that ended it.
         """
-        from enginewright_runtime.core.children import Child, ServerEndedError  # noqa: PLC0415 - lazily
+        from enginewright_runtime.core.children import Child, ForkServerEndedError  # noqa: PLC0415 - lazily
 
         try:
             child = Child(
@@ -86,7 +86,7 @@ class Stages:
                 environment=environment,
                 server=self._server(),
             )
-        except ServerEndedError:
+        except ForkServerEndedError:
             return -signal.SIGKILL
         with child:
             try:
@@ -115,7 +115,7 @@ class Stages:
             process.wait()
         os.close(self._errors)
 
-    def _server(self) -> "Server":
+    def _server(self) -> "ForkServer":
         from enginewright_runtime.core.children import start  # noqa: PLC0415 - loaded lazily
 
         with self._lock:

@@ -1,4 +1,4 @@
-"""Nobody wants an answer any more: said by a signal, seen by everything under way."""
+"""An interrupt: set by a signal, seen by everything under way."""
 
 import signal
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _SIGNALS: Final = tuple(
 
 
 class Stopped(Exception):  # noqa: N818 - nothing is wrong
-    """What was under way has been ended, because somebody wants no answer any more."""
+    """What was under way has been ended by an interrupt."""
 
 
 class Stop:
@@ -33,7 +33,7 @@ class Stop:
         self._is_set = True
 
     def is_set(self) -> bool:
-        """Tell whether it was asked."""
+        """Return whether it was asked to."""
         return self._is_set or (self._outer is not None and self._outer.is_set())
 
 
@@ -42,11 +42,11 @@ def stopped_by_signals() -> Iterator[Stop]:
     """Give what is set by the first signal that asks this process to end."""
     stop = Stop()
 
-    def hear(number: int, frame: FrameType | None) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
         del number, frame
         stop.set()
 
-    before = {each: signal.signal(each, hear) for each in _SIGNALS}
+    before = {each: signal.signal(each, interrupt) for each in _SIGNALS}
     try:
         yield stop
     finally:

@@ -6,8 +6,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from enginewright_cli.preflight.formatting import duration, size, visible
 from enginewright_cli.preflight.result import Found, Result, TargetResult, Verdict
-from enginewright_cli.preflight.words import duration, size, visible
 
 STYLES: Final[dict[Verdict, str]] = {"pass": "green", "warn": "yellow", "fail": "bold red"}
 _SHOWN_NODES: Final = 5
@@ -69,8 +69,8 @@ def _findings(result: Result) -> list[RenderableType]:
         if each.scope
     ]
     for name, each in result.targets.items():
-        told = any(name in one.targets and one.severity == "error" for one in result.findings)
-        if each.verdict == "fail" and not told:
+        reported = any(name in one.targets and one.severity == "error" for one in result.findings)
+        if each.verdict == "fail" and not reported:
             lines.append(Text(f"\n{name}: {visible(each.message)}", style=STYLES["fail"]))
         lines += [
             Text(f"\n{name}: changed: {visible(change.message)}", style="cyan")

@@ -7,6 +7,8 @@ from typing import Final
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.processors import Feature, Int8Products, has_exact_products
 
+from enginewright_cli import installing
+
 _CPU: Final = re.compile(f"(cpu|openvino):({'|'.join(each.lower() for each in Feature)})")
 AHEAD_OF_TIME: Final = "tensorrt-rtx"
 _EXTRAS: Final = {
@@ -22,7 +24,7 @@ class TargetError(ValueError):
 
 
 @dataclass(frozen=True)
-class Target:
+class PreflightTarget:
     """Where the model is to run."""
 
     name: str
@@ -38,7 +40,7 @@ class Target:
         return "exact" if self.processor and has_exact_products({self.processor}) else "any"
 
 
-def parse(name: str) -> Target:
+def parse(name: str) -> PreflightTarget:
     """Return the target of that name.
 
     Raises:
@@ -46,24 +48,24 @@ def parse(name: str) -> Target:
     """
     if found := re.fullmatch(r"sm_?(\d{1,2})(\d)", name.strip().lower()):
         major, minor = found.groups()
-        return Target(f"sm{major}{minor}", AHEAD_OF_TIME, f"{major}.{minor}")
+        return PreflightTarget(f"sm{major}{minor}", AHEAD_OF_TIME, f"{major}.{minor}")
     if name in {"cpu", "cuda", "openvino"}:
-        return Target(name, name)
+        return PreflightTarget(name, name)
     if found := _CPU.fullmatch(name.strip().lower()):
         backend, feature = found.groups()
-        return Target(found[0], backend, processor=Feature(feature.upper()))
+        return PreflightTarget(found[0], backend, processor=Feature(feature.upper()))
     raise TargetError(
         f"{name!r} is no target; write sm86, sm89, sm120 or another compute capability"
         " without its dot, or cpu, openvino, cuda, or a kind of CPU, such as cpu:avx2, cpu:avx512, cpu:vnni"
     )
 
 
-def prepared_alike(target: Target) -> tuple[str, str]:
+def prepared_alike(target: PreflightTarget) -> tuple[str, str]:
     """Return what decides how a model is prepared: targets of which it is equal share one."""
     return target.backend, target.int8_products or ""
 
 
-def check(target: Target, held: ImageFacts) -> None:
+def check(target: PreflightTarget, held: ImageFacts) -> None:
     """See to it that this installation can look at the target.
 
     Raises:
@@ -77,12 +79,12 @@ def check(target: Target, held: ImageFacts) -> None:
             else ""
         )
         raise TargetError(
-            f"target {target.name} needs backend {target.backend}, which is not installed; run:"
-            f" pip install 'enginewright[{extra}]'{alone}"
+            f"target {target.name} needs backend {target.backend}, which is not installed;"
+            f" {installing.remedy(extra)}{alone}"
         )
 
 
-def defaults(held: ImageFacts) -> tuple[Target, ...]:
+def defaults(held: ImageFacts) -> tuple[PreflightTarget, ...]:
     """Return what is looked at when nothing is named: everything that this installation has."""
     found = [parse(each) for each in ("cpu", "openvino") if each in held.backends]
     if AHEAD_OF_TIME in held.backends:

@@ -2,12 +2,14 @@
 
 from enginewright.contract.images import ImageFacts
 
-from enginewright_cli.preflight.cache import Cache
+from enginewright_cli.preflight.cache import ResultCache
 from enginewright_cli.preflight.stages import Stages
 from enginewright_cli.preflight.stopping import Stop
 
 
-def installed_facts(cache: Cache | None, installed: str, stages: Stages, stop: Stop) -> ImageFacts:
+def installed_facts(
+    cache: ResultCache | None, installed: str, stages: Stages, stop: Stop
+) -> ImageFacts:
     """Return what this installation holds.
 
     Args:
@@ -19,15 +21,15 @@ def installed_facts(cache: Cache | None, installed: str, stages: Stages, stop: S
     Raises:
         InstallationError: it cannot say.
         Stopped: `stop` was set.
-        OSError: there is no room for a temporary folder.
+        OSError: there is no space for a temporary folder.
     """
     if cache and (known := cache.tools(installed)):
         return known
     stages.begin()
-    from enginewright_cli.preflight.workplace import workplace  # noqa: PLC0415 - while they begin
+    from enginewright_cli.preflight.workspace import workspace  # noqa: PLC0415 - while they begin
 
-    with workplace(stages, stop) as place, place.room("probe") as room:
-        held = room.facts()
+    with workspace(stages, stop) as place, place.pod("probe") as pod:
+        held = pod.facts()
     if cache:
         cache.keep_tools(installed, held)
     return held

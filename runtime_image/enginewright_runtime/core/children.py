@@ -8,9 +8,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Self
 
 _SERVER: Final = "enginewright_runtime.core.forkserver"
@@ -26,11 +25,11 @@ class End:
     peak_bytes: int  # most memory that it had resident
 
 
-class ServerEndedError(OSError):
+class ForkServerEndedError(OSError):
     """There is no fork server any more: it was killed, or could not begin."""
 
 
-class Server:
+class ForkServer:
     """A fork server, as those see it who give it orders."""
 
     def __init__(self, orders: socket.socket) -> None:
@@ -41,18 +40,18 @@ class Server:
         """Have it end, if it was started here."""
         self._orders.close()
 
-    def order(self, told: bytes, descriptors: Sequence[int]) -> socket.socket:
+    def order(self, content: bytes, descriptors: Sequence[int]) -> socket.socket:
         """Give an order; return the socket of its own on which the server answers."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         file = os.memfd_create("order")
         try:
-            os.write(file, told)
+            os.write(file, content)
             os.lseek(file, 0, os.SEEK_SET)
             with self._lock:
                 socket.send_fds(self._orders, [b"order"], [theirs.fileno(), file, *descriptors])
         except OSError as error:
             ours.close()
-            raise ServerEndedError(*error.args) from error
+            raise ForkServerEndedError(*error.args) from error
         finally:
             theirs.close()
             os.close(file)
@@ -61,7 +60,7 @@ class Server:
 
 def start(
     errors: int | None = None, *, session: bool = False, preload: Sequence[str] = ()
-) -> "tuple[Server, subprocess.Popen[bytes]]":
+) -> "tuple[ForkServer, subprocess.Popen[bytes]]":
     """Start a fork server, which ends when the returned server's socket is closed.
 
     Args:
@@ -79,21 +78,21 @@ def start(
             pass_fds=(theirs.fileno(),),
             start_new_session=session,
         )
-    return Server(ours), process
+    return ForkServer(ours), process
 
 
 _lock: Final = threading.Lock()
-_known: list[Server] = []  # the server of this process, once there is one
+_known: list[ForkServer] = []  # the server of this process, once there is one
 _processes: list["subprocess.Popen[bytes]"] = []  # kept, so that it is no zombie's handle
 
 
 def adopt(orders: socket.socket) -> None:
     """Take the server that has forked this process for its own."""
-    _known[:] = [Server(orders)]
+    _known[:] = [ForkServer(orders)]
     _processes.clear()
 
 
-def _server() -> Server:
+def _server() -> ForkServer:
     """Return this process's server, which is started when it is first needed."""
     with _lock:
         if _processes and _processes[0].poll() is not None:
@@ -102,6 +101,11 @@ def _server() -> Server:
             server, process = start()
             _known[:], _processes[:] = [server], [process]
         return _known[0]
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the "module:name" by which a child finds a function."""
+    return f"{function.__module__}:{function.__qualname__}"
 
 
 def _title(call: str) -> str:
@@ -115,7 +119,7 @@ class Child:
 
     def __init__(
         self,
-        call: str,
+        call: str | Callable[..., int],
         *arguments: Any,  # noqa: ANN401 - any JSON value
         output: int,
         stdin: int | None = None,
@@ -123,12 +127,12 @@ class Child:
         memory_bytes: int | None = None,
         environment: Mapping[str, str] | None = None,
         preload: Sequence[str] = (),
-        server: Server | None = None,
+        server: ForkServer | None = None,
     ) -> None:
         """Begin it.
 
         Args:
-            call: "module:name" of a function that returns an exit code.
+            call: a function that returns an exit code; who does not import it gives "module:name".
             arguments: it is called with these, and with `descriptors` after them.
             output: descriptor for all that it prints.
             stdin: descriptor that it reads; None: nothing.
@@ -141,28 +145,29 @@ class Child:
         Raises:
             OSError: it cannot be begun.
         """
+        name = call if isinstance(call, str) else name_of(call)
         order = {
-            "call": call,
+            "call": name,
             "arguments": arguments,
             "memory": memory_bytes,
             "environment": dict(os.environ if environment is None else environment),
             "folder": os.getcwd(),
             "preload": [*preload],
-            "title": _title(call),
+            "title": _title(name),
         }
         self._end: End | None = None
         self._descriptor: int | None = None
-        told = json.dumps(order).encode()
+        content = json.dumps(order).encode()
         with open(os.devnull, "rb") as nothing:
             streams = (nothing.fileno() if stdin is None else stdin, output, *descriptors)
-            self._line = (server or _server()).order(told, streams)
+            self._line = (server or _server()).order(content, streams)
         try:
             message, received, _, _ = socket.recv_fds(self._line, _MESSAGE, 1)
         except ConnectionError:
             message, received = b"", []
         if not message:
             self._line.close()
-            raise ServerEndedError("the fork server has ended")
+            raise ForkServerEndedError("the fork server has ended")
         answer = json.loads(message)
         if number := answer.get("error"):
             self._line.close()
@@ -173,12 +178,7 @@ class Child:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
         self.wait(None)
         self._line.close()
@@ -197,8 +197,8 @@ class Child:
             except ConnectionError:
                 message = b""
             # a server that was killed has taken its children with it
-            told = json.loads(message) if message else {"code": -signal.SIGKILL, "peak": 0}
-            self._end = End(told["code"], told["peak"])
+            content = json.loads(message) if message else {"code": -signal.SIGKILL, "peak": 0}
+            self._end = End(content["code"], content["peak"])
         return self._end
 
     def send_signal(self, number: signal.Signals) -> None:

@@ -21,17 +21,19 @@ class Copied:
 
     sha256: str
     size_bytes: int
-    version: str | None = None  # by which the source tells this content from others: etag "1"
+    version: str | None = (
+        None  # by which the source distinguishes this content from others: etag "1"
+    )
 
 
 def copy(
     reader: BinaryIO,
     writer: BinaryIO | None,
-    told: Callable[[int], None] | None = None,
+    on_chunk: Callable[[int], None] | None = None,
 ) -> Copied:
     """Copy `reader` to `writer` (None: only read), in one pass with hashing.
 
-    `told` gets the size of every chunk. Raises OSError as the files do.
+    `on_chunk` gets the size of every chunk. Raises OSError as the files do.
     """
     digest = hashlib.sha256()
     size = 0
@@ -40,8 +42,8 @@ def copy(
         size += len(chunk)
         if writer is not None:
             writer.write(chunk)
-        if told is not None:
-            told(len(chunk))
+        if on_chunk is not None:
+            on_chunk(len(chunk))
     return Copied(digest.hexdigest(), size)
 
 

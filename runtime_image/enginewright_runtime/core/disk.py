@@ -6,16 +6,19 @@ from typing import Final
 from enginewright.contract.reasons import Reason
 
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.logs import in_words
+from enginewright_runtime.core.logs import format_bytes
 
-FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-def no_room(what: str, size: int | None, free: int) -> StageFailure:
+def is_full(error: BaseException) -> bool:
+    """Return whether something could not be written because a disk, or a quota of it, is full."""
+    return isinstance(error, OSError) and error.errno in _FULL
+
+
+def disk_full(what: str, size: int | None, free: int) -> StageFailure:
     """Return the failure for a file that the work folder cannot hold."""
-    has = f"has {in_words(size)}" if size else "is larger than that"
+    has = f"has {format_bytes(size)}" if size else "is larger than that"
     return StageFailure(
-        Reason.MODEL_TOO_LARGE,
-        f"the work folder has {in_words(free)} free and {what} {has}",
-        remedy="give the node more ephemeral storage, or the pod a higher limit for it",
+        Reason.STORAGE_FULL, f"the work folder has {format_bytes(free)} free and {what} {has}"
     )

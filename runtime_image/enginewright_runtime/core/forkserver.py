@@ -1,6 +1,6 @@
 """Forks children out of a process that has imported what they need, and has done nothing else.
 
-A child that starts Python anew spends half a second on its imports, which for most models is longer than
+A child that starts Python afresh spends half a second on its imports, which for most models is longer than
 what it is started for. A fork is safe only in a process without threads, without sessions and without
 what a model has left behind: so not the stage forks, but this server, which does nothing but import.
 The idea is that of Python's `multiprocessing.forkserver`, whose children cannot be held to a limit of
@@ -74,9 +74,9 @@ class _Server:
 
     def _admit(self, client: socket.socket) -> None:
         self._clients.add(client)
-        self._selector.register(client, selectors.EVENT_READ, lambda: self._hear(client))
+        self._selector.register(client, selectors.EVENT_READ, lambda: self._receive(client))
 
-    def _hear(self, client: socket.socket) -> None:
+    def _receive(self, client: socket.socket) -> None:
         try:
             message, descriptors, _, _ = socket.recv_fds(client, 16, _MOST_DESCRIPTORS)
         except ConnectionError:
@@ -90,9 +90,9 @@ class _Server:
         self._done = client is self._first
 
     def _begin(self, descriptors: Sequence[int], owner: socket.socket) -> None:
-        line_number, told, *streams = descriptors
+        line_number, order_file, *streams = descriptors
         line = socket.socket(fileno=line_number)
-        with open(told, "rb") as file:
+        with open(order_file, "rb") as file:
             order: dict[str, Any] = json.load(file)
         _preload(order["preload"])
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -135,7 +135,7 @@ class _Server:
         signal.pidfd_send_signal(child.descriptor, signal.SIGKILL)
 
     def _reap(self, child: _Child) -> None:
-        """Tell how a child ended, once what it has begun itself has ended too."""
+        """Report how a child ended, once what it has begun itself has ended too."""
         if child.pid not in self._children:
             return
         _, status, usage = os.wait4(child.pid, 0)
@@ -164,7 +164,7 @@ class _Server:
 def _preload(modules: Iterable[str]) -> None:
     """Import what children will use."""
     for module in modules:
-        # others' may do anything; whatever is wrong with ours, the child meets it too, and tells
+        # others' may do anything; whatever is wrong with ours, the child meets it too, and reports
         if module.startswith(_PACKAGE):
             with contextlib.suppress(Exception):
                 importlib.import_module(module)
@@ -208,14 +208,14 @@ def _settle(order: dict[str, Any], parent: int) -> None:
     os.environ.clear()
     os.environ.update(order["environment"])
     os.chdir(order["folder"])
-    tempfile.tempdir = None  # found out anew, by this environment
+    tempfile.tempdir = None  # to be found again, by this environment
     if (limit := order["memory"]) is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def main(descriptor: int, preload: Sequence[str] = ()) -> int:
     """Serve whoever holds the other end of a socket; modules are imported before."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's, which is the client's to hear
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's, which is for the client
     gc.disable()  # what is imported stays, and looking through it again and again takes a tenth of the time
     _preload(preload)
     gc.enable()

@@ -1,29 +1,63 @@
-"""What `isolation` has forked: runs one function and answers with what it returned or raised."""
+"""What `isolation` has forked: runs one function and answers with what it returned or raised.
+
+By hand, to see what a child that failed does: `python -m enginewright_runtime.core.isolated MODULE:NAME
+ARGUMENTS`, which the log gives with every such failure.
+"""
 
 import importlib
+import inspect
 import json
 import logging
 import os
-from typing import Any
+import sys
+from collections.abc import Callable
+from typing import Any, get_type_hints
 
+from pydantic import TypeAdapter
+
+from enginewright_runtime.core.disk import is_full
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 
 
+def dump_arguments(function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return a function's arguments by name, as JSON."""
+    given = inspect.signature(function).bind(*args, **kwargs).arguments
+    return {
+        name: _adapter(function, name).dump_python(each, mode="json")
+        for name, each in given.items()
+    }
+
+
+def load_result(function: Callable[..., Any], result: Any) -> Any:  # noqa: ANN401
+    """Return what a function has returned out of its JSON."""
+    return _adapter(function, "return").validate_python(result)
+
+
+def dump_result(function: Callable[..., Any], result: Any) -> Any:  # noqa: ANN401
+    """Return what a function has returned as JSON."""
+    return _adapter(function, "return").dump_python(result, mode="json")
+
+
+def _adapter(function: Callable[..., Any], name: str) -> TypeAdapter[Any]:
+    return TypeAdapter(get_type_hints(function)[name])
+
+
+def call(name: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401
+    """Call the function "module:name" with JSON; return its result as JSON."""
+    module, _, attribute = name.partition(":")
+    function = getattr(importlib.import_module(module), attribute)
+    read = {each: _adapter(function, each).validate_python(arguments[each]) for each in arguments}
+    return dump_result(function, function(**read))
+
+
 def main(function: str, arguments: dict[str, Any], descriptor: int) -> int:
     """Run `function` ("module:name") and write one JSON answer."""
-    module, _, name = function.partition(":")
     answer: dict[str, Any]
     try:
-        answer = {"result": getattr(importlib.import_module(module), name)(**arguments)}
+        answer = {"result": call(function, arguments)}
     except StageFailure as failure:
-        answer = {
-            "failure": {
-                "reason": failure.reason.value,
-                "message": failure.message,
-                "nodes": failure.nodes,
-            }
-        }
+        answer = {"failure": failure.finding.model_dump(mode="json")}
     except SessionError as error:
         kind = "memory" if is_out_of_memory(str(error)) else "session_error"
         answer = {kind: str(error)}
@@ -31,7 +65,12 @@ def main(function: str, arguments: dict[str, Any], descriptor: int) -> int:
         answer = {"memory": str(error)}
     except Exception as error:
         logging.getLogger(__name__).debug("internal error", exc_info=True)
-        answer = {"error": f"{type(error).__name__}: {plain(str(error))}"}
+        kind = "full" if is_full(error) else "error"
+        answer = {kind: f"{type(error).__name__}: {plain(str(error))}"}
     with os.fdopen(descriptor, "w") as writer:
         json.dump(answer, writer)
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], json.loads(sys.argv[2]), os.dup(sys.stdout.fileno())))

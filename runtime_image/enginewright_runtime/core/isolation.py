@@ -1,25 +1,37 @@
 """Runs a function of ours in a process of its own, because native code may kill that process.
 
 Compiling or first running a model has crashed OpenVINO and ONNX Runtime with a signal: no Python
-error, no report, only a dead container. Here the stage outlives it and tells the last words.
+error, no report, only a dead container. Here the stage outlives it and reports its last output.
 """
 
 import json
+import logging
 import os
+import shlex
 import signal
+import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding
 
-from enginewright_runtime.core.children import Child
+from enginewright_runtime.core import isolated
+from enginewright_runtime.core.children import Child, name_of
 from enginewright_runtime.core.failure import SessionError, StageFailure
+from enginewright_runtime.core.isolated import dump_arguments, dump_result, load_result
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 
-_LAST_WORDS: Final = 2000  # bytes of stderr that are kept
+P = ParamSpec("P")
+Out = TypeVar("Out")
+
+_log: Final = logging.getLogger(__name__)
+
+_LONGEST_ARGUMENT: Final = 100_000  # bytes; Linux takes 128 KiB (MAX_ARG_STRLEN)
+_STDERR_BYTES: Final = 2000  # bytes of stderr that are kept
 _NEARLY: Final = 0.8
-_CHILD: Final = "enginewright_runtime.core.isolated:main"
 
 
 @dataclass(frozen=True)
@@ -28,36 +40,66 @@ class Limits:
 
     seconds: float | None = None
     # Of memory of its own: heap and anonymous mappings, not files that it maps. Allocations past it
-    # fail in the child, which tells; past the container's limit the kernel ends all of it, untold.
+    # fail in the child, which reports them; past the container's limit the kernel ends all of it, unreported.
     memory_bytes: int | None = None
 
 
 UNLIMITED: Final = Limits()
 
 
-def run_isolated(
-    function: str,
-    doing: str,
-    *,
-    limits: Limits = UNLIMITED,
-    **arguments: Any,  # noqa: ANN401 - any JSON value
-) -> Any:  # noqa: ANN401 - any JSON value
-    """Run `function` ("module:name" of this package) in a child process and return its result.
+@dataclass(frozen=True)
+class Call(Generic[P, Out]):
+    """A function of ours, to be run in a child process.
 
-    Args:
-        function: takes and returns what JSON can hold.
-        doing: for messages, such as "loading the model on backend cpu".
-        limits: of the child.
-        arguments: of the function, by keyword.
-
-    Raises:
-        StageFailure: as the function raised it; BackendCrashed when a signal ended the child;
-            OutOfMemory when the kernel did, or an allocation failed; Timeout past its limit.
-        SessionError: as the function raised it.
+    What it takes and returns crosses as JSON, by its annotations: whatever pydantic can write and read
+    again, so dataclasses, messages of the contract, paths, tuples, mappings.
     """
-    with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as results:
+
+    function: Callable[P, Out]
+    doing: str  # for messages, such as "loading the model on backend cpu"
+    limits: Limits = UNLIMITED
+
+    def run(self, *args: P.args, **kwargs: P.kwargs) -> Out:
+        """Run the function in a child process and return its result.
+
+        Raises:
+            StageFailure: as the function raised it; BackendCrashed when a signal ended the child;
+                OutOfMemory when the kernel did, or an allocation failed; Timeout past its limit.
+            SessionError: as the function raised it.
+        """
+        function = name_of(self.function)
+        arguments = dump_arguments(self.function, *args, **kwargs)
+        try:
+            return self.read(_answer(function, arguments, self.doing, self.limits))
+        except _Died as died:
+            again = (sys.executable, "-m", isolated.__name__, function, json.dumps(arguments))
+            if len(again[-1]) < _LONGEST_ARGUMENT:
+                _log.info("to run it again: %s", shlex.join(again))
+            raise died.failure from None
+
+    def written(self, result: Out) -> Any:  # noqa: ANN401 - any JSON value
+        """Return a result as JSON."""
+        return dump_result(self.function, result)
+
+    def read(self, result: Any) -> Out:  # noqa: ANN401 - any JSON value
+        """Return a result out of its JSON."""
+        read: Out = load_result(self.function, result)
+        return read
+
+
+class _Died(Exception):  # noqa: N818 - never leaves this module
+    """A child has come to no answer of its own."""
+
+    def __init__(self, failure: StageFailure) -> None:
+        self.failure = failure
+
+
+def _answer(function: str, arguments: dict[str, Any], doing: str, limits: Limits) -> Any:  # noqa: ANN401 - any JSON value
+    # results in memory: else a child could not answer that the disk is full
+    memory = os.memfd_create("results")
+    with tempfile.TemporaryFile() as errors, os.fdopen(memory, "w+b") as results:
         with Child(
-            _CHILD,
+            isolated.main,
             function,
             arguments,
             output=errors.fileno(),
@@ -67,25 +109,40 @@ def run_isolated(
         ) as child:
             end = child.wait(limits.seconds)
         if end is None:
-            raise StageFailure(Reason.TIMEOUT, f"{doing} took longer than {limits.seconds:.0f} s")
+            raise _Died(
+                StageFailure(Reason.TIMEOUT, f"{doing} took longer than {limits.seconds:.0f} s")
+            )
         results.seek(0)
-        answer = results.read()
-        last_words = tail(errors)
-    if (end.code < 0 or not answer) and _wanted_more(end.peak_bytes, limits):
-        raise StageFailure(
-            Reason.OUT_OF_MEMORY, f"{doing} came to the end of the memory that it may use"
+        answer = _parsed(results.read())
+        stderr = tail(errors)
+    if (end.code < 0 or not answer) and _was_near_limit(end.peak_bytes, limits):
+        raise _Died(
+            StageFailure(
+                Reason.OUT_OF_MEMORY, f"{doing} came to the end of the memory that it may use"
+            )
         )
     if end.code < 0:
-        raise killed(-end.code, doing, last_words)
+        raise _Died(killed(-end.code, doing, stderr))
     if not answer:
-        raise StageFailure(
-            Reason.BACKEND_CRASHED,
-            f"{doing} ended its process with code {end.code}{said(last_words)}",
+        raise _Died(
+            StageFailure(
+                Reason.BACKEND_CRASHED,
+                f"{doing} ended its process with code {end.code}{last_output(stderr)}",
+            )
         )
-    return _result(json.loads(answer), doing, last_words)
+    return _result(answer, doing, stderr)
 
 
-def _wanted_more(peak: int, limits: Limits) -> bool:
+def _parsed(answer: bytes) -> dict[str, Any] | None:
+    """Return what a child answered; None where it ended before, or in the middle of it."""
+    try:
+        parsed: dict[str, Any] = json.loads(answer)
+    except ValueError:
+        return None
+    return parsed
+
+
+def _was_near_limit(peak: int, limits: Limits) -> bool:
     """Tell whether a child that died had used nearly all that it may: not all native code checks."""
     return limits.memory_bytes is not None and peak > _NEARLY * limits.memory_bytes
 
@@ -93,35 +150,39 @@ def _wanted_more(peak: int, limits: Limits) -> bool:
 def tail(file: Any) -> str:  # noqa: ANN401 - a binary temporary file
     """Return the end of what a child wrote."""
     file.seek(0, os.SEEK_END)
-    file.seek(max(0, file.tell() - _LAST_WORDS))
+    file.seek(max(0, file.tell() - _STDERR_BYTES))
     text: str = file.read().decode(errors="replace")
     return text.strip()
 
 
-def said(last_words: str) -> str:
-    """Return a child's last words as the end of a message."""
-    return f"; its last words: {plain(last_words)}" if last_words else ""
+def last_output(stderr: str) -> str:
+    """Return the end of a child's stderr as the end of a message."""
+    return f"; last output: {plain(stderr)}" if stderr else ""
 
 
-def killed(number: int, doing: str, last_words: str) -> StageFailure:
+def killed(number: int, doing: str, stderr: str) -> StageFailure:
     """Return the failure of a child that a signal ended."""
-    if number == signal.SIGKILL or is_out_of_memory(last_words):
+    if number == signal.SIGKILL or is_out_of_memory(stderr):
         return StageFailure(Reason.OUT_OF_MEMORY, f"{doing} was killed: out of memory")
     name = signal.Signals(number).name
-    return StageFailure(Reason.BACKEND_CRASHED, f"{doing} crashed with {name}{said(last_words)}")
+    return StageFailure(Reason.BACKEND_CRASHED, f"{doing} crashed with {name}{last_output(stderr)}")
 
 
-def _result(answer: dict[str, Any], doing: str, last_words: str) -> Any:  # noqa: ANN401
+def _result(answer: dict[str, Any], doing: str, stderr: str) -> Any:  # noqa: ANN401
     match answer:
         case {"result": result}:
             return result
-        case {"failure": {"reason": reason, "message": message, "nodes": nodes}}:
-            raise StageFailure(
-                Reason(reason), message + said(last_words), nodes=tuple(nodes), remedy=""
-            )
+        case {"failure": failure}:
+            finding = Finding.model_validate(failure)
+            cause = finding.cause + last_output(stderr)
+            raise StageFailure.of(finding.model_copy(update={"cause": cause}))
         case {"session_error": text}:
             raise SessionError(text)
         case {"memory": _}:
-            raise StageFailure(Reason.OUT_OF_MEMORY, f"{doing} ran out of memory")
+            raise _Died(StageFailure(Reason.OUT_OF_MEMORY, f"{doing} ran out of memory"))
+        case {"full": _}:
+            raise StageFailure(Reason.STORAGE_FULL, f"{doing} ran out of disk space")
         case _:
-            raise StageFailure(Reason.INTERNAL_ERROR, f"{doing} failed: {answer.get('error')}")
+            raise _Died(
+                StageFailure(Reason.INTERNAL_ERROR, f"{doing} failed: {answer.get('error')}")
+            )

@@ -3,12 +3,16 @@
 import re
 from typing import Final
 
+CONTEXT_OP: Final = "EPContext"  # ONNX Runtime's node for an engine
 _UNNAMED: Final = "unnamed"
 _FUSED: Final = re.compile(r"(?P<name>.+)/\w+Fusion(?:_token_\d+)? \(\w+\)")  # ONNX Runtime's names
 
 
-def label(name: str, op_type: str) -> str:
-    """Return what a node is called in placements, costs and partitions; unnamed ones share one."""
+def reported_label(name: str, op_type: str) -> str:
+    """Return "name (OpType)" from what runtimes report of a node; unnamed ones share one.
+
+    They report no outputs, by which `graphs.label` calls a node without a name.
+    """
     return f"{name or _UNNAMED} ({op_type})"
 
 

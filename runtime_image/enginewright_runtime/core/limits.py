@@ -1,7 +1,8 @@
 """What this container may use, from its cgroup: the machine's own figures are another's share.
 
-A process that passes the memory limit is killed with all its container, and tells nobody. A thread pool sized by `os.cpu_count()` in a container limited to one CPU is throttled most of the
-time, which shows as latency and in no log.
+A process that passes the memory limit is killed with all its container, without a report. A thread
+pool sized by `os.cpu_count()` in a container limited to one CPU is throttled most of the time, which
+shows as latency and in no log.
 """
 
 import os

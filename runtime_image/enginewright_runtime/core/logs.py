@@ -1,10 +1,11 @@
-"""One-line logfmt on stderr, with a rate-limited way to tell progress.
+"""One-line logfmt on stderr, with rate-limited progress lines.
 
 The operator reads reports, never logs: these lines are for people who run `kubectl logs`.
 """
 
 import logging
 import os
+import re
 import sys
 import time
 from datetime import UTC, datetime
@@ -15,6 +16,24 @@ from typing_extensions import override
 LEVEL_VARIABLE: Final = "ENGINEWRIGHT_LOG_LEVEL"  # debug adds the tracebacks of internal errors
 _EVERY_SECONDS: Final = 5.0
 _EVERY_SHARE: Final = 0.1
+_ACCOUNT: Final = re.compile(r"(https?://)[^/\s\"'?]*@", re.IGNORECASE)
+_TOKEN: Final = re.compile(r"[^\s\"']+")  # each is looked at once: a model's author chooses texts
+# of object stores, whose keys may have a ? themselves: https and others carry nothing else there
+_KEYED: Final = re.compile(r"\b(s3|gs|hf)://", re.IGNORECASE)
+_SECRET: Final = re.compile(r"sig|token|credential|secret|password", re.IGNORECASE)
+
+
+def masked(text: str) -> str:
+    """Return a text whose addresses have neither accounts nor queries, where signed URLs carry their secret."""
+    return _TOKEN.sub(_masked, _ACCOUNT.sub(r"\1", text)) if "://" in text else text
+
+
+def _masked(token: re.Match[str]) -> str:
+    address, _, query = token[0].partition("?")
+    is_query = "=" in query and (not _KEYED.search(address) or _SECRET.search(query))
+    if "://" not in address or not is_query:
+        return token[0]
+    return f"{address}?…{query[len(query.rstrip('.,;:)')) :]}"
 
 
 class _Logfmt(logging.Formatter):
@@ -25,9 +44,9 @@ class _Logfmt(logging.Formatter):
     @override
     def format(self, record: logging.LogRecord) -> str:
         stamp = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        message = record.getMessage()
+        message = masked(record.getMessage())
         if record.exc_info:
-            message += "\n" + self.formatException(record.exc_info)
+            message += "\n" + masked(self.formatException(record.exc_info))
         quoted = message.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         level = record.levelname.lower()
         return f'ts={stamp} level={level} stage={self._about} msg="{quoted}"'
@@ -42,25 +61,27 @@ def configure(about: str) -> None:
     logging.getLogger("enginewright_runtime").setLevel(logging.DEBUG if debug else logging.INFO)
 
 
-class Progress:
-    """Tells how far a transfer is, every 5 s or 10%, whichever comes first."""
+class TransferProgress:
+    """Logs how far a transfer is, every 5 s or 10%, whichever comes first."""
 
     def __init__(self, logger: logging.Logger, what: str, total: int | None) -> None:
         self._logger = logger
         self._what = what
         self._total = total
         self._done = 0
-        self._told = 0
-        self._began = self._told_at = time.monotonic()
+        self._reported = 0
+        self._began = self._reported_at = time.monotonic()
 
     def add(self, size: int) -> None:
         """Count `size` more bytes."""
         self._done += size
         now = time.monotonic()
         step = (self._total or 0) * _EVERY_SHARE
-        late = now - self._told_at >= _EVERY_SECONDS
-        if late or (self._total and self._done - self._told >= step and now - self._told_at >= 1.0):
-            self._tell(now)
+        late = now - self._reported_at >= _EVERY_SECONDS
+        if late or (
+            self._total and self._done - self._reported >= step and now - self._reported_at >= 1.0
+        ):
+            self._report(now)
 
     def expect(self, total: int) -> None:
         """Set how many bytes there will be, once that is known."""
@@ -68,16 +89,22 @@ class Progress:
 
     def restart(self) -> None:
         """Count from zero again: the transfer starts over."""
-        self._done = self._told = 0
+        self._done = self._reported = 0
 
-    def _tell(self, now: float) -> None:
-        self._told, self._told_at = self._done, now
+    def _report(self, now: float) -> None:
+        self._reported, self._reported_at = self._done, now
         rate = self._done / max(now - self._began, 1e-6)
-        of = f" of {in_words(self._total)} ({self._done / self._total:.0%})" if self._total else ""
-        self._logger.info("%s: %s%s, %s/s", self._what, in_words(self._done), of, in_words(rate))
+        of = (
+            f" of {format_bytes(self._total)} ({self._done / self._total:.0%})"
+            if self._total
+            else ""
+        )
+        self._logger.info(
+            "%s: %s%s, %s/s", self._what, format_bytes(self._done), of, format_bytes(rate)
+        )
 
 
-def in_words(size: float) -> str:
+def format_bytes(size: float) -> str:
     """Return a size in bytes as people write it: 4.5 MiB."""
     for unit in ("B", "KiB", "MiB"):
         if size < 1024:

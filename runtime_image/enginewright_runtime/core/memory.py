@@ -26,12 +26,12 @@ class _Memory(ctypes.Structure):
 
 
 def peak_bytes() -> int | None:
-    """Return the most memory that this process has had resident; None: the kernel does not tell."""
+    """Return the most memory that this process has had resident; None: the kernel does not report it."""
     return _field(_PEAK)
 
 
 def resident_bytes() -> int:
-    """Return the memory that this process has resident; 0: the kernel does not tell."""
+    """Return the memory that this process has resident; 0: the kernel does not report it."""
     return _field(_RESIDENT) or 0
 
 
@@ -56,7 +56,7 @@ def _field(name: str) -> int | None:
 
 
 def device_bytes(library: str = _LIBRARY) -> int | None:
-    """Return the bytes in use on device 0, by whomever; None: no driver, or it does not tell.
+    """Return the bytes in use on device 0, by whomever; None: no driver, or it does not report it.
 
     A process has no figure of its own where its container has a PID namespace; an engine Job has
     its device alone, so that the difference before and after is its own.

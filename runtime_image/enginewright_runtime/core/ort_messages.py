@@ -34,12 +34,12 @@ def status(text: str) -> str | None:
 def plain(text: str) -> str:
     """Return the message in one line, without status, source lines and paths, and not too long."""
     found = _STATUS.search(text) if _FUNCTION.match(text) else _STATUS.match(text)
-    words = found.group("text") if found else text
-    words = _FILE.sub("", _COLOUR.sub("", words))
-    words = _CUDA_PLACE.sub("", _OPENVINO.sub("OpenVINO: ", words))
-    words = _SOURCE_LINE.sub("", _PLACE.sub("", _FUNCTION.sub("", words)))
-    words = " ".join(words.split())
-    return words if len(words) <= _LONGEST else words[:_LONGEST] + " …"
+    message = found.group("text") if found else text
+    message = _FILE.sub("", _COLOUR.sub("", message))
+    message = _CUDA_PLACE.sub("", _OPENVINO.sub("OpenVINO: ", message))
+    message = _SOURCE_LINE.sub("", _PLACE.sub("", _FUNCTION.sub("", message)))
+    message = " ".join(message.split())
+    return message if len(message) <= _LONGEST else message[:_LONGEST] + " …"
 
 
 def errors(text: str) -> tuple[str, ...]:

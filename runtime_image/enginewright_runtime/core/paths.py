@@ -3,11 +3,9 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 from enginewright.contract import task
-
-ROOT_VARIABLE: Final = "ENGINEWRIGHT_ROOT"  # prefix of every path; unset in pods
 
 
 @dataclass(frozen=True)
@@ -54,4 +52,4 @@ class Paths:
     @classmethod
     def from_environment(cls) -> Self:
         """Return the paths of this process: the contract's, under `ENGINEWRIGHT_ROOT` if set."""
-        return cls.under(Path(os.environ.get(ROOT_VARIABLE, "/")))
+        return cls.under(Path(os.environ.get(task.ROOT_VARIABLE, "/")))

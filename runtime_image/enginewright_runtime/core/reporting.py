@@ -12,18 +12,16 @@ _log: Final = logging.getLogger(__name__)
 
 
 def failed(stage: str, failure: StageFailure) -> StageReport:
-    """Return the report of a failure."""
+    """Return the report of a failure, with remedies for where `stage` runs."""
     return StageReport(
         stage=stage,
         ok=False,
-        reason=failure.reason,
-        message=failure.message,
-        findings=failure.findings,
-        facts={"nodes": list(failure.nodes)} if failure.nodes else {},
+        failure=failure.finding.of_container(stage),
+        findings=tuple(each.of_container(stage) for each in failure.findings),
     )
 
 
-def write_herald(paths: Paths, text: str) -> None:
+def write_termination_message(paths: Paths, text: str) -> None:
     """Write the termination message; outside a pod there may be nobody who reads one."""
     try:
         paths.termination_log.write_text(text)

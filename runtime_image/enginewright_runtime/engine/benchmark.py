@@ -8,7 +8,7 @@ from enginewright.contract.task import EngineTask
 
 from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.core.handoff import MODEL_FOLDER
-from enginewright_runtime.core.logs import in_words
+from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.engine import handoff
 from enginewright_runtime.engine.handoff import (
@@ -48,18 +48,18 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
     return StageReport(
         stage=STAGE,
         ok=True,
-        message="; ".join(_told(each) for each in result.latencies),
+        message="; ".join(_described(each) for each in result.latencies),
         facts={"latencies": [each.model_dump(mode="json") for each in result.latencies]},
     )
 
 
-def _told(latency: Latency) -> str:
-    told = (
+def _described(latency: Latency) -> str:
+    text = (
         f"{latency.shapes}: p50 {latency.p50 * 1000:.2f} ms, p90 {latency.p90 * 1000:.2f} ms,"
         f" p99 {latency.p99 * 1000:.2f} ms over {latency.samples} runs"
     )
     if latency.throughput is not None:
-        told += f", {latency.throughput:.4g} rows/s"
+        text += f", {latency.throughput:.4g} rows/s"
     if latency.peak_device_memory_bytes is not None:
-        told += f", {in_words(latency.peak_device_memory_bytes)} of device memory"
-    return told
+        text += f", {format_bytes(latency.peak_device_memory_bytes)} of device memory"
+    return text

@@ -1,4 +1,4 @@
-"""Builds the engine, unless the store has it, and tells how far it is while it does."""
+"""Builds the engine, unless the store has it, and serves its progress meanwhile."""
 
 import shutil
 from typing import Final
@@ -61,11 +61,11 @@ def run(task: EngineTask, paths: Paths, port: int = SIDECAR_PORT) -> StageReport
         built = builder.build(order)
         timings.give_back(order.out / builder.BUILD_LOG)
     EngineBuilt(engine=built.engine, files=built.files).leave(paths.work)
-    told = f"; {built.findings[0].message}" if built.findings else ""
+    warning = f"; {built.findings[0].cause}" if built.findings else ""
     return StageReport(
         stage=STAGE,
         ok=True,
-        message=f"built in {built.engine.build_seconds:.1f} s: {summary(built.engine)}{told}",
+        message=f"built in {built.engine.build_seconds:.1f} s: {summary(built.engine)}{warning}",
         findings=built.findings,
         facts={"engine": built.engine.model_dump(mode="json")},
     )

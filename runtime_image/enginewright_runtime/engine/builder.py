@@ -3,16 +3,17 @@
 The library gets the whole model first. Where its parser refuses nodes, the parts that it takes
 become an engine each and the rest stays as nodes, if the provider that is to serve them loads such
 engines; if not, nothing is built. Every build is a process of its own: for equal
-bytes, and because a crash in native code must have somebody to tell of it.
+bytes, and because a crash in native code must be reported.
 """
 
 import logging
+import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from enginewright.contract.engines import whole_only
 from enginewright.contract.manifest import EngineInfo, EngineProfile, Manifest, Partition
@@ -24,31 +25,34 @@ from onnx import ModelProto
 from enginewright_runtime.core.digests import file_sha256
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.handoff import MODEL_FOLDER
-from enginewright_runtime.core.isolation import Limits, run_isolated
-from enginewright_runtime.core.labels import label
+from enginewright_runtime.core.isolation import Call, Limits
+from enginewright_runtime.core.labels import reported_label
 from enginewright_runtime.core.logs import counted
 from enginewright_runtime.core.ort_messages import plain
-from enginewright_runtime.engine import expansion
 from enginewright_runtime.graph import graphs
 from enginewright_runtime.graph import parts as graph
-from enginewright_runtime.graph.parts import Part, TensorType
+from enginewright_runtime.graph.parts import Part, TensorProfile, TensorType
 from enginewright_runtime.graph.shapes import CORNERS, missing, resolve
+from enginewright_runtime.prepare.convert import changing
+from enginewright_runtime.prepare.convert.planning import operators_with_bodies
 from enginewright_runtime.proof.promise import coverage
 from enginewright_runtime.session.extensions.libraries import files_of, of_model
-from enginewright_runtime.tensorrt import context, layers, plugin_proof, words
-from enginewright_runtime.tensorrt.attempts import Attempts, file_name, target_words
+from enginewright_runtime.session.extensions.proving import alone
+from enginewright_runtime.tensorrt import context, diagnosis, layers, native, tensors
+from enginewright_runtime.tensorrt.attempts import EngineBuilds, file_name, target_name
 from enginewright_runtime.tensorrt.flavor import Flavor, find
 from enginewright_runtime.tensorrt.layers import LAYERS
+from enginewright_runtime.tensorrt.partition import partition
 from enginewright_runtime.tensorrt.progress import tell
+from enginewright_runtime.tensorrt.results import BuildResult, ParserError
 from enginewright_runtime.tensorrt.target import memory, target
 
 _log: Final = logging.getLogger(__name__)
 BUILD_LOG: Final = "build.log"
-_NATIVE: Final = "enginewright_runtime.tensorrt.native"
-_PARTITION: Final = "enginewright_runtime.tensorrt.partition"
-_TENSORS: Final = "enginewright_runtime.tensorrt.tensors"
 _WHOLE: Final = "model"
-_ANALYSIS_SECONDS: Final = 900.0  # of what reads a model; a build may take all of the Job's time
+_ANALYSIS: Final = Limits(
+    seconds=900.0
+)  # of what reads a model; a build may take all of the Job's time
 _FEW: Final = 3  # an engine of fewer compute nodes costs more in copies than it gains
 _MUCH: Final = 0.2  # unless they take this share of the time
 _SHOWN: Final = 100  # nodes in a finding
@@ -125,7 +129,7 @@ class _Build:
         self._libraries = of_model(self._source)
         self._model: ModelProto = graphs.parse(self._source)
         self._profiles = _profiles(order.manifest, self._model)
-        self._attempts = Attempts(
+        self._attempts = EngineBuilds(
             flavor=self._flavor,
             recipe=order.recipe,
             capability=self._capability,
@@ -144,9 +148,15 @@ class _Build:
         shutil.rmtree(self._order.out, ignore_errors=True)
         self._folder.mkdir(parents=True)
         self._log.touch()
-        plugin_proof.prove(
-            self._flavor, self._recipe.backend_version, self._libraries.plugins, self._log
-        )
+        for path in self._libraries.plugins:
+            alone(  # each in a process of its own: what it breaks there breaks no build
+                path,
+                native.load_plugins,
+                backend=self._flavor.backend,
+                version=self._recipe.backend_version,
+                plugins=[path],
+                log=self._log,
+            )
         began = time.monotonic()
         types: dict[str, TensorType] = {}
         answer = self._attempts.build(self._model, _WHOLE, self._sizes(), (0, 90))
@@ -155,12 +165,12 @@ class _Build:
         if answer.built:
             engines = [self._engine(answer, context.whole(self._model, _WHOLE, file_name(_WHOLE)))]
         else:
-            why = words.failure(answer, self._about())
+            why = diagnosis.failure(answer, self._about())
             if answer.parsed or why.reason not in _PARTIAL or not answer.parser:
                 raise why
             if limit := whole_only(self._recipe.backend):
-                raise words.not_in_parts(why, limit)
-            _log.info("%s does not take the whole model: %s", self._flavor.title, why.message)
+                raise diagnosis.not_in_parts(why, limit)
+            _log.info("%s does not take the whole model: %s", self._flavor.title, why.cause)
             types = self._types(why)
             engines = self._parts(types, why)
         seconds = time.monotonic() - began
@@ -180,23 +190,25 @@ class _Build:
             tuple(self._findings),
         )
 
-    def _from_bodies(self, refused: words.Answer) -> words.Answer:
+    def _from_bodies(self, refused: BuildResult) -> BuildResult:
         """Build again with bodies in the place of the operators that the library refuses.
 
         The engine holds the same nodes, so what is around it is the same. Returns the first answer
         where that is of no use.
         """
-        why = words.failure(refused, self._about())
-        if why.reason not in _REFUSALS or not (
-            operators := expansion.refused(self._model, refused)
-        ):
+        why = diagnosis.failure(refused, self._about())
+        operators = self._refused_with_bodies(refused) if why.reason in _REFUSALS else []
+        if not operators:
             return refused
-        _log.info("building again with the bodies of %s: %s", ", ".join(operators), why.message)
+        _log.info("building again with the bodies of %s: %s", ", ".join(operators), why.cause)
         path = self._source.with_name(".expanded.onnx")
         try:
-            nodes = expansion.expand(self._source, operators, path)
-            if not nodes:
+            changed = Call(changing.expand, changing.EXPAND.doing, _ANALYSIS).run(
+                self._source, path, operators
+            )
+            if changed is None:
                 return refused
+            nodes = changed.changes[0].nodes
             answer = self._attempts.build(graphs.parse(path), _WHOLE, self._sizes(), (45, 90))
         except StageFailure as failure:
             _log.info("%s", failure.message)
@@ -209,13 +221,28 @@ class _Build:
             Finding(
                 severity="warning",
                 reason=Reason.UNSUPPORTED_OPERATOR,
-                message=f"{self._flavor.title} has no kernel of its own for {name_nodes(list(nodes))}:"
+                cause=f"{self._flavor.title} has no kernel of its own for {name_nodes(list(nodes))}:"
                 " built from the operators that ONNX defines it by",
                 nodes=nodes,
                 node_count=len(nodes),
             )
         )
         return answer
+
+    def _refused_with_bodies(self, answer: BuildResult) -> list[str]:
+        """Return the operators whose bodies may help: those that the parser refuses, or errors name.
+
+        ONNX defines Attention and others by bodies of older operators, which the library builds where
+        it has nothing for the whole: TensorRT-RTX 1.7 parses an Attention of any size, and builds
+        those of some. None, if the parser refuses one that has no body.
+        """
+        bodied = operators_with_bodies(self._model)
+        unparsed = {error.operator for error in answer.parser}
+        if not unparsed <= bodied:
+            return []
+        errors = "\n".join(answer.errors)
+        named = {each for each in bodied if re.search(rf"\b{re.escape(each)}\b", errors)}
+        return sorted(unparsed | named)
 
     def _report_layers(self, engines: Sequence[_Engine]) -> None:
         """Write what layers the engines have, with their kernels where a device can tell."""
@@ -224,15 +251,12 @@ class _Build:
             if self._recipe.ahead_of_time:
                 break
             try:
-                inspected = run_isolated(
-                    f"{_NATIVE}:inspect",
-                    "inspecting the engine",
-                    limits=Limits(seconds=_ANALYSIS_SECONDS),
+                inspected = Call(native.inspect, "inspecting the engine", _ANALYSIS).run(
                     backend=self._flavor.backend,
                     version=self._recipe.backend_version,
-                    engine=str(engine.path),
-                    log=str(self._log),
-                    plugins=[str(path) for path in self._libraries.plugins],
+                    engine=engine.path,
+                    log=self._log,
+                    plugins=self._libraries.plugins,
                 )
             except StageFailure as failure:
                 # the engine is built: whether it runs is proven by the next stage
@@ -255,35 +279,28 @@ class _Build:
     def _types(self, why: StageFailure) -> dict[str, TensorType]:
         """Return the types of all tensors; without them no part can be cut out."""
         try:
-            found = run_isolated(
-                f"{_TENSORS}:types",
-                "reading the types of the model's tensors",
-                limits=Limits(seconds=_ANALYSIS_SECONDS),
-                model=str(self._source),
-            )
+            doing = "reading the types of the model's tensors"
+            return Call(tensors.types, doing, _ANALYSIS).run(self._source)
         except SessionError as error:
             _log.warning("the model cannot be cut into parts: %s", plain(str(error)))
             raise why from error
-        return {name: TensorType.parse(each) for name, each in found.items()}
 
     def _parts(self, types: Mapping[str, TensorType], why: StageFailure) -> list[_Engine]:
         """Build an engine of every part that the parser takes and that is worth one."""
         tell(self._order.progress, 5, "Looking for parts")
-        answer = run_isolated(
-            f"{_PARTITION}:partition",
-            f"asking {self._flavor.title} which nodes it takes",
-            limits=Limits(seconds=_ANALYSIS_SECONDS),
+        doing = f"asking {self._flavor.title} which nodes it takes"
+        taken = Call(partition, doing, _ANALYSIS).run(
             backend=self._flavor.backend,
             version=self._recipe.backend_version,
-            model=str(self._source),
-            types={name: (each.element, each.dimensions) for name, each in types.items()},
-            log=str(self._log),
-            plugins=[str(path) for path in self._libraries.plugins],
+            model=self._source,
+            types=types,
+            log=self._log,
+            plugins=self._libraries.plugins,
         )
-        refused = words.unsupported(words.parser_errors(answer["parser"]), self._about())
+        refused = diagnosis.unsupported(taken.errors, self._about())
         parts = [
             part
-            for nodes in answer["parts"]
+            for nodes in taken.parts
             if self._is_worth(nodes) and (part := graph.extract(self._model, nodes, types))
         ]
         if not parts:
@@ -303,7 +320,7 @@ class _Build:
                     Finding(
                         severity="warning",
                         reason=failure.reason,
-                        message=f"part {index} of the model gets no engine: {failure.message}",
+                        cause=f"part {index} of the model gets no engine: {failure.cause}",
                     )
                 )
         if not engines:
@@ -314,19 +331,19 @@ class _Build:
         self,
         part: Part,
         name: str,
-        sizes: Mapping[str, Mapping[str, Any]],
+        sizes: Mapping[str, TensorProfile],
         span: tuple[float, float],
     ) -> _Engine:
         profiles = [sizes[each] for each in part.inputs]
         answer = self._attempts.build(part.model, name, profiles, span)
         if not answer.built:
-            raise words.failure(answer, self._about(part))
+            raise diagnosis.failure(answer, self._about(part))
         nodes = tuple(part.origins)
         return self._engine(
             answer, context.Context(name, file_name(name), nodes, part.inputs, part.outputs)
         )
 
-    def _engine(self, answer: words.Answer, about: context.Context) -> _Engine:
+    def _engine(self, answer: BuildResult, about: context.Context) -> _Engine:
         return _Engine(
             about,
             self._folder / about.file,
@@ -341,9 +358,9 @@ class _Build:
         _, count, share = coverage(found, self._order.manifest)
         return count >= _FEW or (share or 0.0) >= _MUCH
 
-    def _inner_sizes(self, parts: Sequence[Part]) -> dict[str, dict[str, Any]]:
+    def _inner_sizes(self, parts: Sequence[Part]) -> dict[str, TensorProfile]:
         """Return the profiles of all tensors that enter a part, found by running the model."""
-        known = {profile["input"]: profile for profile in self._sizes()}
+        known = {profile.name: profile for profile in self._sizes()}
         names = sorted({name for part in parts for name in part.inputs} - known.keys())
         if not names:
             return known
@@ -352,12 +369,10 @@ class _Build:
             for corner in CORNERS
         ]
         try:
-            found = run_isolated(
-                f"{_TENSORS}:sizes",
-                "running the model to see the sizes of its tensors",
-                limits=Limits(seconds=_ANALYSIS_SECONDS),
-                model=str(self._source),
-                golden=str(self._order.prepared / self._order.manifest.golden_inputs),
+            doing = "running the model to see the sizes of its tensors"
+            found = Call(tensors.sizes, doing, _ANALYSIS).run(
+                model=self._source,
+                golden=self._order.prepared / self._order.manifest.golden_inputs,
                 names=names,
                 corners=corners,
             )
@@ -366,7 +381,7 @@ class _Build:
                 Reason.SHAPE_PROFILE_INVALID,
                 f"the model fails with the sizes that it is to be built for: {plain(str(error))}",
             ) from error
-        return known | {profile["input"]: profile for profile in found}
+        return known | {profile.name: profile for profile in found}
 
     def _acyclic(self, engines: list[_Engine], types: Mapping[str, TensorType]) -> list[_Engine]:
         """Leave out the smallest engines until none waits for another that waits for it."""
@@ -451,34 +466,33 @@ class _Build:
         return Finding(
             severity="warning",
             reason=Reason.UNSUPPORTED_OPERATOR,
-            message=f"not in the engine: {elsewhere} of {counted(total, 'compute node')},"
+            cause=f"not in the engine: {elsewhere} of {counted(total, 'compute node')},"
             f" {name_nodes(names)}",
             nodes=tuple(names[:_SHOWN]),
             node_count=len(names),
         )
 
-    def _sizes(self) -> list[dict[str, Any]]:
-        """Return the inputs' profiles as the child takes them."""
+    def _sizes(self) -> list[TensorProfile]:
+        """Return the inputs' profiles."""
         return [
-            profile.model_dump(mode="json", include={"input", "min", "opt", "max"})
-            | _values(profile)
-            for profile in self._profiles
+            TensorProfile(each.input, each.min, each.opt, each.max, _values(each))
+            for each in self._profiles
         ]
 
-    def _about(self, part: Part | None = None) -> words.Circumstances:
+    def _about(self, part: Part | None = None) -> diagnosis.Circumstances:
         nodes = part.model.graph.node if part else self._model.graph.node
 
-        def name(error: words.ParserError) -> str:
+        def name(error: ParserError) -> str:
             index = error.node
             if index is not None and 0 <= index < len(nodes):
                 node = nodes[index]
                 if (node.name, node.op_type) == (error.name, error.operator):
                     return graphs.label(node)
-            return label(error.name, error.operator)
+            return reported_label(error.name, error.operator)
 
-        return words.Circumstances(
+        return diagnosis.Circumstances(
             title=self._flavor.title,
-            target=target_words(self._capability),
+            target=target_name(self._capability),
             label=name,
             operations={node.name: graphs.label(node) for node in nodes if node.name},
             inputs=tuple(
@@ -499,16 +513,15 @@ def _profiles(manifest: Manifest, model: ModelProto) -> tuple[ShapeProfile, ...]
     )
     resolved = resolve(manifest.inputs, manifest.recipe.shapes, unranked)
     if resolved.unsized:
-        found = missing(manifest.inputs, resolved.unsized, tuple(unranked))
-        raise StageFailure(found.reason, found.message, remedy="")
+        raise StageFailure.of(missing(manifest.inputs, resolved.unsized, tuple(unranked)))
     for finding in resolved.findings:
-        raise StageFailure(finding.reason, finding.message, remedy="")
+        raise StageFailure.of(finding)
     return resolved.profiles
 
 
-def _values(profile: ShapeProfile) -> dict[str, list[list[int]]]:
+def _values(profile: ShapeProfile) -> tuple[tuple[int, ...], ...] | None:
     """Return values for an input that is a shape, where the user gave a range of whole numbers."""
     if profile.low is None or profile.high is None or len(profile.opt) > 1:
-        return {}
+        return None
     count = profile.opt[0] if profile.opt else 1
-    return {"values": [[int(value)] * count for value in (profile.low, profile.high, profile.high)]}
+    return tuple((int(value),) * count for value in (profile.low, profile.high, profile.high))

@@ -1,4 +1,4 @@
-"""What one stage of an engine Job leaves in the work folder for the next, and what all of them tell."""
+"""What one stage of an engine Job leaves in the work folder for the next, and what all of them report."""
 
 from typing import Final
 
@@ -7,12 +7,12 @@ from enginewright.contract.report import NAMED_NODES, PublishedEngine, StageRepo
 
 from enginewright_runtime.core.handoff import Handoff
 from enginewright_runtime.core.labels import fused_name
-from enginewright_runtime.core.logs import in_words
+from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.proof.promise import coverage
 
 PREPARED_FOLDER: Final = "prepared"  # the prepared model, with its golden samples
 ENGINE_FOLDER: Final = "engine"  # what `build` has made
-_LONGEST_LABEL: Final = 60  # characters, in a herald
+_LONGEST_LABEL: Final = 60  # characters, in a termination message
 
 
 class EngineBuilt(Handoff):
@@ -32,7 +32,7 @@ class EngineVerified(Handoff):
 class EngineBenchmarked(Handoff):
     """Left by `benchmark`."""
 
-    latency: Latency | None = None  # of the usual shapes; None: not measured
+    latency: Latency | None = None  # of the opt shapes; None: not measured
     latencies: tuple[Latency, ...] = ()  # of all
 
 
@@ -42,7 +42,7 @@ def cached(stage: str) -> StageReport:
 
 
 def published(manifest: Manifest, *, is_cached: bool) -> PublishedEngine:
-    """Return what the operator is told of an engine's manifest.
+    """Return what the operator is sent of an engine's manifest.
 
     Raises:
         ValueError: it is none of an engine.
@@ -73,7 +73,7 @@ def summary(engine: EngineInfo) -> str:
     whole = "" if parts == 1 else f" in {parts} engines"
     return (
         f"{engine.nodes_accelerated} of {engine.nodes_total} compute nodes{whole},"
-        f" {in_words(engine.size_bytes)}, for compute capability"
+        f" {format_bytes(engine.size_bytes)}, for compute capability"
         f" {', '.join(engine.compute_capabilities) or 'unknown'}"
     )
 
@@ -96,7 +96,7 @@ def _elsewhere(manifest: Manifest) -> list[str]:
 
 
 def shortened(label: str) -> str:
-    """Return a node's label in the characters that a herald has for it, its operator included."""
+    """Return a node's label in the characters that a termination message has for it, its operator included."""
     if len(label) <= _LONGEST_LABEL:
         return label
     name, bracket, operator = label.rpartition(" (")

@@ -42,7 +42,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
         raise StageFailure(
             Reason.ARTIFACT_MISSING,
             f"engine {task.engine_key[:12]} has gone from the store meanwhile",
-            remedy="nothing to do: it is built again",
+            remedy="no action needed: it is rebuilt",
         )
     did = "the store had" if cached else "published"
     return StageReport(

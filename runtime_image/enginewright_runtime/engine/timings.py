@@ -12,9 +12,10 @@ from typing import Final
 from enginewright.contract.task import EngineRecipe
 
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.isolation import Limits, run_isolated
+from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.store import Store
 from enginewright_runtime.tensorrt.flavor import find
+from enginewright_runtime.tensorrt.native import merge_timings
 
 _log: Final = logging.getLogger(__name__)
 _LIMITS: Final = Limits(seconds=120.0)
@@ -48,8 +49,7 @@ class Timings:
     def give_back(self, log: Path) -> None:
         """Put the file into the store, with what another build has put there meanwhile.
 
-        Args:
-            log: file that the library's messages are appended to.
+        The library's messages are appended to `log`.
         """
         if not self.path.is_file():
             return
@@ -67,15 +67,12 @@ class Timings:
         theirs = self._folder / "timing.other"
         theirs.write_bytes(other)
         try:
-            run_isolated(
-                "enginewright_runtime.tensorrt.native:merge_timings",
-                "merging timings",
-                limits=_LIMITS,
+            Call(merge_timings, "merging timings", _LIMITS).run(
                 backend=self._recipe.backend,
                 version=self._recipe.backend_version,
-                timings=[str(self.path), str(theirs)],
-                target=str(self.path),
-                log=str(log),
+                timings=[self.path, theirs],
+                target=self.path,
+                log=log,
             )
         finally:
             theirs.unlink()

@@ -1,11 +1,10 @@
 """Proves the engine: that it is what was built, and, where there is a device, that it is right."""
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import onnx
 from enginewright.contract.engines import whole_only
-from enginewright.contract.manifest import MANIFEST_NAME, EngineInfo, Manifest, OutputParity
+from enginewright.contract.manifest import MANIFEST_NAME, EngineInfo, Manifest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, StageReport
 from enginewright.contract.task import EngineTask
@@ -13,7 +12,7 @@ from enginewright.contract.task import EngineTask
 from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.handoff import MODEL_FOLDER
-from enginewright_runtime.core.isolation import run_isolated
+from enginewright_runtime.core.isolation import Call
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.engine import handoff
@@ -24,11 +23,12 @@ from enginewright_runtime.engine.handoff import (
     EngineVerified,
 )
 from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.checker import complaint
+from enginewright_runtime.proof.golden_run import GoldenFiles, GoldenRun, run_judged
 from enginewright_runtime.tensorrt.context import CONTEXT_OP
 from enginewright_runtime.tensorrt.header import check_engine
 
 STAGE: Final = "verify"
-_JUDGE: Final = "enginewright_runtime.proof.golden_run:run_judged"
 _LOWERING: Final = frozenset({"precision", "quantize"})
 _AGAINST: Final = {
     "source": "the source",
@@ -61,32 +61,26 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
             message="digest, version, compute capability and wrapper agree; built without a device,"
             " so its answers are proven by the serving pods",
         )
-    answer = prove(task, paths, manifest)
-    EngineVerified(
-        parity_max_abs_error=answer["max_abs_error"],
-        parity=tuple(OutputParity.model_validate(each) for each in answer["parity"]),
-    ).leave(paths.work)
-    worst = answer["max_abs_error"]
-    told = f", largest absolute error {worst:.3g}" if worst is not None else ""
+    outcome = prove(task, paths, manifest)
+    worst = outcome.max_abs_error
+    EngineVerified(parity_max_abs_error=worst, parity=outcome.parity).leave(paths.work)
+    error = f", largest absolute error {worst:.3g}" if worst is not None else ""
     return StageReport(
         stage=STAGE,
         ok=True,
         message="digest, version, compute capability and wrapper agree; golden samples agree:"
-        f" {answer['samples']}{told}",
-        findings=tuple(_warning(text) for text in answer["warnings"]),
-        facts={"parity": answer["parity"]},
+        f" {outcome.samples}{error}",
+        findings=tuple(_warning(text) for text in outcome.warnings),
+        facts={"parity": [each.model_dump(mode="json") for each in outcome.parity]},
     )
 
 
-def prove(task: EngineTask, paths: Paths, manifest: Manifest) -> dict[str, Any]:
+def prove(task: EngineTask, paths: Paths, manifest: Manifest) -> GoldenRun:
     """Compare the engine's outputs with the golden ones and with those that are expected.
-
-    Returns:
-        What `golden_run.run_judged` tells.
 
     Raises:
         StageFailure: ParityFailed, naming output and sample; BuildFailed when ONNX Runtime refuses the
-            engine or a sample; as `run_isolated`.
+            engine or a sample; as `Call.run`.
     """
     backend = task.recipe.backend
     folder = paths.work / PREPARED_FOLDER
@@ -94,39 +88,39 @@ def prove(task: EngineTask, paths: Paths, manifest: Manifest) -> dict[str, Any]:
     # golden outputs stay the source's: of a prepared model of another precision they are not its own
     lowered = any(change.kind in _LOWERING for change in manifest.changes)
     try:
-        answer: dict[str, Any] = run_isolated(
-            _JUDGE,
-            f"running the golden samples on backend {backend}",
-            model=str(paths.work / ENGINE_FOLDER / MODEL_FOLDER / MODEL_NAME),
+        outcome = Call(run_judged, f"running the golden samples on backend {backend}").run(
+            model=paths.work / ENGINE_FOLDER / MODEL_FOLDER / MODEL_NAME,
             backend=backend,
-            inputs=str(folder / manifest.golden_inputs),
-            outputs=str(folder / manifest.golden_outputs),
-            expected=str(folder / expected) if expected else None,
-            recipe=manifest.recipe.model_dump(mode="json"),
+            files=GoldenFiles(
+                folder / manifest.golden_inputs,
+                folder / manifest.golden_outputs,
+                folder / expected if expected else None,
+            ),
+            recipe=manifest.recipe,
             compared_with="source" if lowered else "prepared",
             precision=manifest.precision,
-            varying=[each.model_dump(mode="json") for each in manifest.varying or ()],
+            varying=manifest.varying or (),
         )
     except SessionError as error:
         raise StageFailure(
             Reason.BUILD_FAILED,
             f"backend {backend} refuses the engine that was built for it: {plain(str(error))}",
         ) from error
-    if refused := answer["refused"]:
-        name, words = next(iter(refused.items()))
+    if refused := outcome.refused:
+        name, cause = next(iter(refused.items()))
         raise StageFailure(
-            Reason.BUILD_FAILED, f"backend {backend} fails on golden sample {name!r}: {words}"
+            Reason.BUILD_FAILED, f"backend {backend} fails on golden sample {name!r}: {cause}"
         )
-    if failed := answer["failed"]:
-        against = _AGAINST[failed["against"]]
+    if failed := outcome.failed:
+        against = _AGAINST[failed.against]
         raise StageFailure(
-            Reason.PARITY_FAILED, f"on backend {backend}, {failed['words']} against {against}"
+            Reason.PARITY_FAILED, f"on backend {backend}, {failed.description} against {against}"
         )
-    return answer
+    return outcome
 
 
-def _warning(message: str) -> Finding:
-    return Finding(severity="warning", reason=Reason.PARITY_FAILED, message=message)
+def _warning(cause: str) -> Finding:
+    return Finding(severity="warning", reason=Reason.PARITY_FAILED, cause=cause)
 
 
 def read_manifest(work: Path) -> Manifest:
@@ -141,9 +135,6 @@ def check_wrapper(folder: Path, engine: EngineInfo, manifest: Manifest) -> None:
         StageFailure: BuildFailed.
     """
     path = folder / MODEL_NAME
-    complaint = run_isolated(
-        f"{__name__}:check_model", "checking the model around the engine", path=str(path)
-    )
     model = graphs.parse(path)
     nodes = [node for node in model.graph.node if node.op_type == CONTEXT_OP]
     names = {node.name for node in nodes}
@@ -153,7 +144,7 @@ def check_wrapper(folder: Path, engine: EngineInfo, manifest: Manifest) -> None:
         for attribute in node.attribute
         if attribute.name == "ep_cache_context"
     }
-    wrong = complaint
+    wrong = Call(complaint, "checking the model around the engine").run(path)
     if len(model.graph.node) > 1 and (limit := whole_only(engine.recipe.backend)):
         wrong = limit
     elif names != {part.context_node for part in engine.partitions}:
@@ -164,12 +155,3 @@ def check_wrapper(folder: Path, engine: EngineInfo, manifest: Manifest) -> None:
         wrong = "its inputs and outputs are not the prepared model's"
     if wrong:
         raise StageFailure(Reason.BUILD_FAILED, f"the model around the engine is unusable: {wrong}")
-
-
-def check_model(path: str) -> str | None:
-    """Return what onnx.checker has against a model. Called in a child process."""
-    try:
-        onnx.checker.check_model(path)
-    except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
-        return plain(str(error))
-    return None

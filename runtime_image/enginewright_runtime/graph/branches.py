@@ -8,15 +8,15 @@ to make something of both branches, whose outputs differ in rank. Native code: f
 from collections.abc import Mapping
 from typing import Final
 
-from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, helper
 
 from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.inference import Sizes, bodies, sort
-from enginewright_runtime.graph.parts import uses
+from enginewright_runtime.graph.graphs import bodies
+from enginewright_runtime.graph.inference import Sizes
+from enginewright_runtime.graph.order import sort, uses
 from enginewright_runtime.graph.propagation import Array, infer_fully, known_values
 from enginewright_runtime.graph.schemas import attribute
-from enginewright_runtime.graph.scopes import apart
-from enginewright_runtime.graph.splicing import Names, rename_all
+from enginewright_runtime.graph.scopes import Names, apart, rename
 
 _ROUNDS: Final = 50  # each finds what the one before made known
 
@@ -73,9 +73,7 @@ def _take(
                 within = known_values(body, always, opset, around)
                 walk(body, within, within)
             nodes.append(node)
-        copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
-        del graph.node[:]
-        graph.node.extend(copies)
+        graphs.replace_nodes(graph, nodes)
 
     walk(graph, known_values(graph, types, opset), known_values(graph, always, opset))
     return taken
@@ -104,10 +102,8 @@ def _inlined(
     for tensor in branch.initializer:
         tensor.name = renamed[tensor.name]
         graph.initializer.append(tensor)
-    nodes = list(branch.node)
-    for each in nodes:
-        rename_all(each, renamed)
-    return nodes + copies
+    rename(branch.node, renamed)
+    return [*branch.node, *copies]
 
 
 def remove_unused(graph: GraphProto) -> None:
@@ -118,15 +114,12 @@ def remove_unused(graph: GraphProto) -> None:
         if needed & {name for name in node.output if name}:
             needed |= uses(node)
             kept.append(node)
-    kept = [NodeProto.FromString(node.SerializeToString()) for node in reversed(kept)]
-    del graph.node[:]
-    graph.node.extend(kept)
+    graphs.replace_nodes(graph, reversed(kept))
     needed |= {value.name for value in graph.input}
     for index in reversed(range(len(graph.initializer))):
         if graph.initializer[index].name not in needed:
             del graph.initializer[index]
     made = {name for node in graph.node for name in node.output}
-    values: list[ValueInfoProto] = [each for each in graph.value_info if each.name in made]
-    copies = [ValueInfoProto.FromString(value.SerializeToString()) for value in values]
+    copies = [graphs.copy_of(each) for each in graph.value_info if each.name in made]
     del graph.value_info[:]
     graph.value_info.extend(copies)

@@ -3,17 +3,27 @@
 A model of gigabytes must not lie in memory: arrays are read from external files when asked for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
+from onnx.helper import make_tensor
 
-from enginewright_runtime.graph.inference import constants as small_constants
+from enginewright_runtime.graph.graphs import elements
 from enginewright_runtime.graph.schemas import STANDARD
 
 Array = NDArray[Any]
+LARGE: Final = 1024  # elements of a weight, which no size is computed from
+# attributes of a Constant that are no tensors: the type of the values, and where they are
+_VALUES: Final[Mapping[str, tuple[int, str]]] = {
+    "value_float": (TensorProto.FLOAT, "f"),
+    "value_floats": (TensorProto.FLOAT, "floats"),
+    "value_int": (TensorProto.INT64, "i"),
+    "value_ints": (TensorProto.INT64, "ints"),
+}
 
 
 class Constants:
@@ -61,13 +71,38 @@ def _is_copy(node: NodeProto) -> bool:
 
 
 def constant_tensor(node: NodeProto) -> TensorProto | None:
-    """Return the tensor of a Constant node; None for another node, and for what is no tensor."""
+    """Return the tensor of a Constant node; None for another node, and for what is no such tensor.
+
+    Sparse ones and strings are none.
+    """
     if node.op_type != "Constant" or not node.output:
         return None
-    for attribute in node.attribute:
-        if attribute.name == "value":
-            tensor: TensorProto = attribute.t
+    for entry in node.attribute:
+        if entry.name == "value":
+            tensor: TensorProto = entry.t
             return tensor
-    graph = GraphProto()
-    graph.node.append(node)
-    return small_constants(graph, {}).get(node.output[0])  # value_floats and the like
+        if entry.name in _VALUES:
+            kind, field = _VALUES[entry.name]
+            value = getattr(entry, field)
+            one = field in {"f", "i"}
+            return make_tensor(
+                node.output[0], kind, [] if one else [len(value)], [value] if one else value
+            )
+    return None
+
+
+def small_constants(
+    graph: GraphProto, outer: Mapping[str, TensorProto] | None = None
+) -> dict[str, TensorProto]:
+    """Return the small constants that a graph sees, by name; `outer`: those around it."""
+    found = {**(outer or {})}
+    for value in graph.input:
+        found.pop(value.name, None)
+    made = ((node.output[0], constant_tensor(node)) for node in graph.node if node.output)
+    return found | {
+        name: tensor
+        for name, tensor in chain(((each.name, each) for each in graph.initializer), made)
+        if tensor is not None
+        and tensor.data_location != TensorProto.EXTERNAL
+        and elements(tensor) <= LARGE
+    }

@@ -4,15 +4,16 @@ ONNX's shape inference finds more (shapes) and costs more: a copy of the model, 
 tell whether an older version of an operator takes a node, the element type is enough, and an
 operator's schema says how types pass from its inputs to its outputs.
 
-Types are ONNX's type strings: "tensor(float16)". What cannot be told is left out.
+Types are ONNX's type strings: "tensor(float16)". What is not known is left out.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
+from enginewright_runtime.graph.constants import constant_tensor
+from enginewright_runtime.graph.graphs import bodies, has_bodies
 from enginewright_runtime.graph.schemas import (
     STANDARD,
     Schema,
@@ -25,14 +26,7 @@ Types = Mapping[str, str]
 
 # attributes that name the element type of the first output
 _NAMING: Final = ("to", "dtype", "output_dtype")
-_VALUES: Final = {
-    "value_float": "tensor(float)",
-    "value_floats": "tensor(float)",
-    "value_int": "tensor(int64)",
-    "value_ints": "tensor(int64)",
-    "value_string": "tensor(string)",
-    "value_strings": "tensor(string)",
-}
+_STRINGS: Final = ("value_string", "value_strings")  # of a Constant
 
 
 def type_string(element: int) -> str | None:
@@ -44,7 +38,7 @@ def type_string(element: int) -> str | None:
 
 
 def types_of(model: ModelProto) -> dict[str, str]:
-    """Return the types of all values of the graph and of its subgraphs, by name.
+    """Return the types of all values of the graph and of its bodies, by name.
 
     Values of model-local functions have no types of their own and are left out. No two scopes may share a
     name: see `scopes.rename_apart`.
@@ -61,7 +55,7 @@ def _graph(graph: GraphProto, opset: int, found: dict[str, str]) -> None:
     for tensor in graph.initializer:
         _note(found, tensor.name, type_string(tensor.data_type))
     for node in graph.node:
-        for body in _bodies(node):
+        for body in bodies(node):
             _graph(body, opset, found)
         for name, kind in zip(node.output, _outputs(node, opset, found), strict=False):
             _note(found, name, kind)
@@ -88,7 +82,7 @@ def declared(kind: TypeProto) -> str | None:
 
 
 def _outputs(node: NodeProto, opset: int, types: Types) -> Sequence[str | None]:
-    """Return the types of a node's outputs, None for those that cannot be told."""
+    """Return the types of a node's outputs, None for those that are not known."""
     unknown: list[str | None] = [None] * len(node.output)
     if node.domain not in STANDARD or not node.output:
         return unknown
@@ -103,7 +97,7 @@ def _outputs(node: NodeProto, opset: int, types: Types) -> Sequence[str | None]:
             entry = attribute(node, "value")
             return [type_string(entry.t.data_type) if entry else "tensor(float)"]
         case "If":
-            first = next(_bodies(node), None)
+            first = next(bodies(node), None)
             return [types.get(value.name) for value in first.output] if first else unknown
         case _:
             pass
@@ -113,7 +107,7 @@ def _outputs(node: NodeProto, opset: int, types: Types) -> Sequence[str | None]:
 def _by_schema(node: NodeProto, opset: int, types: Types) -> Sequence[str | None]:
     unknown: list[str | None] = [None] * len(node.output)
     schema = schema_of(node, opset)
-    if schema is None or any(True for _ in _bodies(node)):
+    if schema is None or has_bodies(node):
         return unknown
     bound = _bound(node, schema, types)
     found: list[str | None] = []
@@ -135,19 +129,11 @@ def _bound(node: NodeProto, schema: Schema, types: Types) -> dict[str, str]:
 
 
 def _constant(node: NodeProto) -> str | None:
+    if (tensor := constant_tensor(node)) is not None:
+        return type_string(tensor.data_type)
     for entry in node.attribute:
-        if entry.type == AttributeProto.TENSOR:
-            return type_string(entry.t.data_type)
         if entry.type == AttributeProto.SPARSE_TENSOR:
             return type_string(entry.sparse_tensor.values.data_type)
-        if entry.name in _VALUES:
-            return _VALUES[entry.name]
+        if entry.name in _STRINGS:
+            return "tensor(string)"
     return None
-
-
-def _bodies(node: NodeProto) -> Iterator[onnx.GraphProto]:
-    for entry in node.attribute:
-        if entry.type == AttributeProto.GRAPH:
-            yield entry.g
-        elif entry.type == AttributeProto.GRAPHS:
-            yield from entry.graphs

@@ -1,7 +1,12 @@
-"""Walks over an ONNX model: every graph, node and tensor, those of subgraphs and functions too."""
+"""A model's protobuf as it was found, which rules, limits and sniffing must see: nothing is repaired here.
 
-from collections.abc import Iterator, Sequence
+The one walk over its graphs, nodes and tensors, those of bodies (of If, Loop and Scan) and of
+model-local functions too. What needs to know which value a name stands for is in `scopes`.
+"""
+
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 import onnx
 from enginewright.contract.manifest import TensorSpec
@@ -15,6 +20,8 @@ from onnx import (
     TensorProto,
     ValueInfoProto,
 )
+
+_Proto = TypeVar("_Proto", ModelProto, NodeProto, TensorProto, ValueInfoProto)
 
 
 class UnparsableError(ValueError):
@@ -35,26 +42,47 @@ def label(node: NodeProto) -> str:
     return f"{name} ({node.op_type})"
 
 
-def walk_nodes(model: ModelProto) -> Iterator[NodeProto]:
-    """Yield every node of the graph, of subgraphs and of model-local functions."""
-    yield from _nodes_of(model.graph.node)
-    for function in model.functions:
-        yield from _nodes_of(function.node)
-
-
-def _nodes_of(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
-    for node in nodes:
-        yield node
-        for graph in _subgraphs(node):
-            yield from _nodes_of(graph.node)
-
-
-def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+def bodies(node: NodeProto) -> Iterator[GraphProto]:
+    """Yield the graphs in a node's attributes."""
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:
             yield attribute.g
         elif attribute.type == AttributeProto.GRAPHS:
             yield from attribute.graphs
+
+
+def has_bodies(node: NodeProto) -> bool:
+    """Tell whether a node has bodies: If, Loop, Scan and SequenceMap do."""
+    return any(True for _ in bodies(node))
+
+
+def nodes_in(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Yield the nodes, each before those of its bodies."""
+    for node in nodes:
+        yield node
+        for body in bodies(node):
+            yield from nodes_in(body.node)
+
+
+def graphs_in(graph: GraphProto) -> Iterator[GraphProto]:
+    """Yield the graph and all bodies in it."""
+    yield graph
+    for node in nodes_in(graph.node):
+        yield from bodies(node)
+
+
+def walk_nodes(model: ModelProto) -> Iterator[NodeProto]:
+    """Yield every node of the graph, of bodies and of model-local functions."""
+    yield from nodes_in(model.graph.node)
+    for function in model.functions:
+        yield from nodes_in(function.node)
+
+
+def walk_graphs(model: ModelProto) -> Iterator[GraphProto]:
+    """Yield the graph and every body, those of model-local functions too."""
+    yield model.graph
+    for node in walk_nodes(model):
+        yield from bodies(node)
 
 
 def walk_tensors(model: ModelProto) -> Iterator[TensorProto]:
@@ -73,14 +101,46 @@ def _tensors_of_graph(graph: GraphProto) -> Iterator[TensorProto]:
     yield from _tensors_of_nodes(graph.node)
 
 
-def _tensors_of_nodes(nodes: Sequence[NodeProto]) -> Iterator[TensorProto]:
+def _tensors_of_nodes(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
     for node in nodes:
         for attribute in node.attribute:
             if attribute.type == AttributeProto.TENSOR:
                 yield attribute.t
             yield from attribute.tensors
-        for graph in _subgraphs(node):
-            yield from _tensors_of_graph(graph)
+        for body in bodies(node):
+            yield from _tensors_of_graph(body)
+
+
+def defined(graph: GraphProto) -> list[str]:
+    """Return the names of the values that a graph itself makes or is given, each once."""
+    found = [value.name for value in graph.input]
+    found += [tensor.name for tensor in graph.initializer]
+    found += [sparse.values.name for sparse in graph.sparse_initializer]
+    found += [name for node in graph.node for name in node.output]
+    return [name for name in dict.fromkeys(found) if name]
+
+
+def copy_of(proto: _Proto) -> _Proto:
+    """Return a copy of a protobuf, to be changed."""
+    copy = type(proto)()
+    copy.CopyFrom(proto)
+    return copy
+
+
+def replace_nodes(graph: GraphProto, nodes: Iterable[NodeProto]) -> None:
+    """Give a graph these nodes, some of which may be its own."""
+    # copies, since what is taken out of a protobuf's list is no longer its own
+    copies = [copy_of(node) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
+def elements(tensor: TensorProto) -> int:
+    """Return how many elements the dimensions say; negative ones count as they are."""
+    count = 1
+    for size in tensor.dims:
+        count *= size
+    return count
 
 
 def external_entries(tensor: TensorProto) -> dict[str, str] | None:

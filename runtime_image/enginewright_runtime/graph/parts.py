@@ -1,22 +1,14 @@
-"""Cuts a model into parts and puts parts in order. Pure, on ONNX protobufs without their weights."""
+"""Cuts parts out of a model, to be built as engines. Pure, on ONNX protobufs without their weights."""
 
-import heapq
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final
 
-from onnx import (
-    AttributeProto,
-    GraphProto,
-    ModelProto,
-    NodeProto,
-    ValueInfoProto,
-    helper,
-)
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
-from enginewright_runtime.core.labels import label
-from enginewright_runtime.graph.shapes import CORNERS
+from enginewright_runtime.core.labels import reported_label
+from enginewright_runtime.graph.graphs import nodes_in
+from enginewright_runtime.graph.order import uses
 
 CONSTANT: Final = "Constant"
 
@@ -28,15 +20,20 @@ class TensorType:
     element: int
     dimensions: tuple[int | str | None, ...]
 
-    @classmethod
-    def parse(cls, value: Sequence[Any]) -> Self:
-        """Read what `tensors.types` gives."""
-        element, dimensions = value
-        return cls(element, tuple(dimensions))
-
     def info(self, name: str) -> ValueInfoProto:
         """Return a tensor `name` of this type."""
         return helper.make_tensor_value_info(name, self.element, self.dimensions)
+
+
+@dataclass(frozen=True)
+class TensorProfile:
+    """Sizes of a tensor that an engine takes; also values, where these are sizes themselves."""
+
+    name: str
+    min: tuple[int, ...]
+    opt: tuple[int, ...]
+    max: tuple[int, ...]
+    values: tuple[tuple[int, ...], ...] | None = None  # min, opt and max
 
 
 @dataclass(frozen=True)
@@ -59,12 +56,8 @@ def computing(model: ModelProto, nodes: Iterable[int]) -> list[int]:
 
 
 def labels(node: NodeProto) -> list[str]:
-    """Return the labels of a node and of all nodes in its subgraphs."""
-    found = [label(node.name, node.op_type)]
-    for graph in _subgraphs(node):
-        for inner in graph.node:
-            found += labels(inner)
-    return found
+    """Return the labels of a node and of all nodes in its bodies."""
+    return [reported_label(each.name, each.op_type) for each in nodes_in([node])]
 
 
 def extract(
@@ -118,20 +111,17 @@ def extract(
     return Part(part, origins, inputs, outputs)
 
 
-def contradicts(model: ModelProto, profiles: Mapping[str, Mapping[str, Any]]) -> set[str]:
+def contradicts(model: ModelProto, profiles: Sequence[TensorProfile]) -> set[str]:
     """Return names of dimensions that the profiles give several sizes.
 
     TensorRT takes equal names for equal sizes; some exporters call every open dimension "?".
-
-    Args:
-        model: its inputs name the dimensions.
-        profiles: `min`, `opt` and `max` by input.
     """
+    known = {profile.name: profile for profile in profiles}
     found: dict[str, set[tuple[int, ...]]] = {}
     for value in model.graph.input:
-        if profile := profiles.get(value.name):
+        if profile := known.get(value.name):
             dimensions = value.type.tensor_type.shape.dim
-            rows = zip(*(profile[corner] for corner in CORNERS), strict=True)
+            rows = zip(profile.min, profile.opt, profile.max, strict=True)
             for dimension, sizes in zip(dimensions, rows, strict=False):
                 if dimension.dim_param:
                     found.setdefault(dimension.dim_param, set()).add(sizes)
@@ -144,55 +134,3 @@ def forget(model: ModelProto, names: Collection[str]) -> None:
         for dimension in value.type.tensor_type.shape.dim:
             if dimension.dim_param in names:
                 dimension.ClearField("dim_param")
-
-
-def uses(node: NodeProto) -> set[str]:
-    """Return the tensors that a node reads, those that its subgraphs take from outside too."""
-    found = {name for name in node.input if name}
-    for graph in _subgraphs(node):
-        found |= _free(graph)
-    return found
-
-
-def order(nodes: Sequence[NodeProto]) -> list[int] | None:
-    """Return the nodes' indices so that each comes after what it reads; None for a cycle.
-
-    Stable: of those that could come next, the first does.
-    """
-    makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    readers: dict[int, list[int]] = {}
-    waiting: Counter[int] = Counter()
-    for index, node in enumerate(nodes):
-        for maker in {makers[name] for name in uses(node) if name in makers}:
-            readers.setdefault(maker, []).append(index)
-            waiting[index] += 1
-    ready = [index for index in range(len(nodes)) if not waiting[index]]
-    found = []
-    while ready:
-        index = heapq.heappop(ready)
-        found.append(index)
-        for reader in readers.get(index, []):
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                heapq.heappush(ready, reader)
-    return found if len(found) == len(nodes) else None
-
-
-def _free(graph: GraphProto) -> set[str]:
-    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-    own |= {sparse.values.name for sparse in graph.sparse_initializer}
-    own |= {name for node in graph.node for name in node.output}
-    found = {value.name for value in graph.output}
-    for node in graph.node:
-        found |= uses(node)
-    return found - own
-
-
-def _subgraphs(node: NodeProto) -> list[GraphProto]:
-    found = []
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            found.append(attribute.g)
-        elif attribute.type == AttributeProto.GRAPHS:
-            found += attribute.graphs
-    return found

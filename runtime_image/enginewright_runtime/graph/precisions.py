@@ -6,7 +6,6 @@ from typing import Final
 from onnx import ModelProto, TensorProto
 
 from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.inference import elements
 
 _PRECISIONS: Final[dict[int, str]] = {
     TensorProto.FLOAT: "FP32",
@@ -25,5 +24,5 @@ def own_precision(model: ModelProto) -> str | None:
     found: Counter[str] = Counter()
     for tensor in graphs.walk_tensors(model):
         if precision := _PRECISIONS.get(tensor.data_type):
-            found[precision] += elements(tensor)
+            found[precision] += graphs.elements(tensor)
     return found.most_common(1)[0][0] if found else None

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
 from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.inference import Sizes, bodies, constants, infer
+from enginewright_runtime.graph.constants import small_constants
+from enginewright_runtime.graph.graphs import bodies
+from enginewright_runtime.graph.inference import Sizes, infer
 from enginewright_runtime.graph.schemas import STANDARD, attribute
 from enginewright_runtime.graph.splicing import alone
 
@@ -53,24 +55,16 @@ def known_values(
 ) -> dict[str, Array]:
     """Return the values of a sorted graph that are the same on every run, by name.
 
-    Args:
-        graph: the bodies of its nodes are left out.
-        types: of its values, as `inference.infer` gives them.
-        opset: of ai.onnx.
-        outer: known values around the graph.
+    Bodies of its nodes are left out. `types` are as `inference.infer` gives them, `outer` the known
+    values around the graph.
     """
     known = dict(outer or {})
     for value in graph.input:
         known.pop(value.name, None)
-    known |= {name: numpy_helper.to_array(tensor) for name, tensor in constants(graph, {}).items()}
-    partial: dict[str, Partial] = {}
+    known |= {name: numpy_helper.to_array(each) for name, each in small_constants(graph).items()}
+    values = _Values(types, opset, known)
     for node in graph.node:
-        if node.domain not in STANDARD or not node.output or node.output[0] in known:
-            continue
-        if node.op_type in _PARTIAL:
-            _PARTIAL[node.op_type](node, types, known, partial)
-        if node.output[0] not in known and node.op_type in _COMPUTED:
-            _compute(node, opset, types, known)
+        values.follow(node)
     return known
 
 
@@ -108,144 +102,121 @@ def as_tensors(known: Mapping[str, Array]) -> dict[str, TensorProto]:
     return {name: numpy_helper.from_array(array, name) for name, array in known.items()}
 
 
-def _compute(
-    node: NodeProto, opset: int, types: Mapping[str, TypeProto], known: dict[str, Array]
-) -> None:
-    names = [name for name in node.input if name]
-    if not names or any(name not in known for name in names):
-        return
-    if sum(known[name].size for name in names) > _MOST:
-        return
-    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow, and seldom needed
+class _Values:
+    """What is known of the values of a graph: all elements, or, of a list, some."""
 
-    model = alone(node, {"": opset}, types, {})
-    try:
-        results = ReferenceEvaluator(model).run(None, {name: known[name] for name in names})
-    except Exception:  # noqa: BLE001 - a reference operator may raise anything; then nothing is known
-        return
-    made = [name for name in node.output if name]
-    for name, result in zip(made, results, strict=True):
-        if isinstance(result, np.ndarray | np.generic) and np.asarray(result).size <= _MOST:
-            known[name] = np.asarray(result)
+    def __init__(self, types: Mapping[str, TypeProto], opset: int, known: dict[str, Array]) -> None:
+        self._types = types
+        self._opset = opset
+        self._known = known
+        self._partial: dict[str, Partial] = {}
+        self._rules: Mapping[str, Callable[[NodeProto], None]] = {
+            "Shape": self._shape,
+            "Size": self._size,
+            "Gather": self._gather,
+            "Slice": self._slice,
+            "Concat": self._concat,
+            "CastLike": self._cast_like,
+        }
 
-
-def _shape(
-    node: NodeProto,
-    types: Mapping[str, TypeProto],
-    known: dict[str, Array],
-    partial: dict[str, Partial],
-) -> None:
-    tensor = types[node.input[0]].tensor_type if node.input[0] in types else None
-    if tensor is None or not tensor.HasField("shape"):
-        return
-    # a negative size is how some exporters write an unknown one
-    sizes = [
-        each.dim_value if each.HasField("dim_value") and each.dim_value >= 0 else None
-        for each in tensor.shape.dim
-    ]
-    start, end = attribute(node, "start"), attribute(node, "end")
-    _found(node, sizes[start.i if start else None : end.i if end else None], known, partial)
-
-
-def _size(
-    node: NodeProto,
-    types: Mapping[str, TypeProto],
-    known: dict[str, Array],
-    partial: dict[str, Partial],
-) -> None:
-    """A list has a size even if its elements are not known: the rank of what it is the shape of."""
-    del types
-    if (data := partial.get(node.input[0])) is not None:
-        known[node.output[0]] = np.array(len(data), np.int64)
-
-
-def _gather(
-    node: NodeProto,
-    types: Mapping[str, TypeProto],
-    known: dict[str, Array],
-    partial: dict[str, Partial],
-) -> None:
-    del types
-    data, indices = partial.get(node.input[0]), known.get(node.input[1])
-    if (
-        data is None
-        or indices is None
-        or not all(-len(data) <= i < len(data) for i in indices.flat)
-    ):
-        return
-    picked = [data[int(index)] for index in indices.flat]
-    if indices.ndim == 1:
-        _found(node, picked, known, partial)
-    elif None not in picked:
-        known[node.output[0]] = np.array(picked, np.int64).reshape(indices.shape)
-
-
-def _slice(
-    node: NodeProto,
-    types: Mapping[str, TypeProto],
-    known: dict[str, Array],
-    partial: dict[str, Partial],
-) -> None:
-    del types
-    data = partial.get(node.input[0])
-    names = [name for name in node.input[1:] if name]
-    if data is None or len(names) < 2 or any(name not in known for name in names):
-        return  # before opset 10 they are attributes: not worth it
-    start, end = (int(known[name].flat[0]) for name in node.input[1:3])
-    step = int(known[node.input[4]].flat[0]) if len(node.input) > 4 and node.input[4] else 1
-    if step > 0:  # backwards, ends past the beginning mean something else in Python
-        _found(node, data[start:end:step], known, partial)
-
-
-def _concat(
-    node: NodeProto,
-    types: Mapping[str, TypeProto],
-    known: dict[str, Array],
-    partial: dict[str, Partial],
-) -> None:
-    del types
-    parts: list[int | None] = []
-    for name in node.input:
-        if name in partial:
-            parts += partial[name]
-        elif name in known and known[name].ndim == 1 and known[name].dtype == np.int64:
-            parts += [int(each) for each in known[name]]
-        else:
+    def follow(self, node: NodeProto) -> None:
+        """Note what a node makes of what is known."""
+        if node.domain not in STANDARD or not node.output or node.output[0] in self._known:
             return
-    _found(node, parts, known, partial)
+        if node.op_type in self._rules:
+            self._rules[node.op_type](node)
+        if node.output[0] not in self._known and node.op_type in _COMPUTED:
+            self._compute(node)
 
+    def _compute(self, node: NodeProto) -> None:
+        names = [name for name in node.input if name]
+        if not names or any(name not in self._known for name in names):
+            return
+        if sum(self._known[name].size for name in names) > _MOST:
+            return
+        from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow, and seldom needed
 
-def _cast_like(
-    node: NodeProto,
-    types: Mapping[str, TypeProto],
-    known: dict[str, Array],
-    partial: dict[str, Partial],
-) -> None:
-    """Of what it is cast like only the type counts."""
-    del partial
-    value, kind = known.get(node.input[0]), types.get(node.input[1])
-    element = kind.tensor_type.elem_type if kind is not None else TensorProto.UNDEFINED
-    # from and to types whose casts NumPy and ONNX agree on
-    if value is None or element not in _PLAIN or value.dtype.kind not in "biuf":
-        return
-    known[node.output[0]] = value.astype(helper.tensor_dtype_to_np_dtype(element))
+        model = alone(node, {"": self._opset}, self._types, {})
+        try:
+            results = ReferenceEvaluator(model).run(
+                None, {name: self._known[name] for name in names}
+            )
+        except Exception:  # noqa: BLE001 - a reference operator may raise anything; then nothing is known
+            return
+        made = [name for name in node.output if name]
+        for name, result in zip(made, results, strict=True):
+            if isinstance(result, np.ndarray | np.generic) and np.asarray(result).size <= _MOST:
+                self._known[name] = np.asarray(result)
 
+    def _shape(self, node: NodeProto) -> None:
+        tensor = self._types[node.input[0]].tensor_type if node.input[0] in self._types else None
+        if tensor is None or not tensor.HasField("shape"):
+            return
+        # a negative size is how some exporters write an unknown one
+        sizes = [
+            each.dim_value if each.HasField("dim_value") and each.dim_value >= 0 else None
+            for each in tensor.shape.dim
+        ]
+        start, end = attribute(node, "start"), attribute(node, "end")
+        self._note(node, sizes[start.i if start else None : end.i if end else None])
 
-def _found(
-    node: NodeProto, values: Partial, known: dict[str, Array], partial: dict[str, Partial]
-) -> None:
-    if None in values:
-        partial[node.output[0]] = values
-    else:
-        known[node.output[0]] = np.array(values, np.int64)
+    def _size(self, node: NodeProto) -> None:
+        """A list has a size even if its elements are not known: the rank of what it is the shape of."""
+        if (data := self._partial.get(node.input[0])) is not None:
+            self._known[node.output[0]] = np.array(len(data), np.int64)
 
+    def _gather(self, node: NodeProto) -> None:
+        data, indices = self._partial.get(node.input[0]), self._known.get(node.input[1])
+        if (
+            data is None
+            or indices is None
+            or not all(-len(data) <= i < len(data) for i in indices.flat)
+        ):
+            return
+        picked = [data[int(index)] for index in indices.flat]
+        if indices.ndim == 1:
+            self._note(node, picked)
+        elif None not in picked:
+            self._known[node.output[0]] = np.array(picked, np.int64).reshape(indices.shape)
 
-_Rule = Callable[[NodeProto, Mapping[str, TypeProto], dict[str, Array], dict[str, Partial]], None]
-_PARTIAL: Final[Mapping[str, _Rule]] = {
-    "Shape": _shape,
-    "Size": _size,
-    "Gather": _gather,
-    "Slice": _slice,
-    "Concat": _concat,
-    "CastLike": _cast_like,
-}
+    def _slice(self, node: NodeProto) -> None:
+        data = self._partial.get(node.input[0])
+        names = [name for name in node.input[1:] if name]
+        if data is None or len(names) < 2 or any(name not in self._known for name in names):
+            return  # before opset 10 they are attributes: not worth it
+        start, end = (int(self._known[name].flat[0]) for name in node.input[1:3])
+        step = (
+            int(self._known[node.input[4]].flat[0]) if len(node.input) > 4 and node.input[4] else 1
+        )
+        if step > 0:  # backwards, ends past the beginning mean something else in Python
+            self._note(node, data[start:end:step])
+
+    def _concat(self, node: NodeProto) -> None:
+        parts: list[int | None] = []
+        for name in node.input:
+            if name in self._partial:
+                parts += self._partial[name]
+            elif (
+                name in self._known
+                and self._known[name].ndim == 1
+                and self._known[name].dtype == np.int64
+            ):
+                parts += [int(each) for each in self._known[name]]
+            else:
+                return
+        self._note(node, parts)
+
+    def _cast_like(self, node: NodeProto) -> None:
+        """Of what it is cast like only the type counts."""
+        value, kind = self._known.get(node.input[0]), self._types.get(node.input[1])
+        element = kind.tensor_type.elem_type if kind is not None else TensorProto.UNDEFINED
+        # from and to types whose casts NumPy and ONNX agree on
+        if value is None or element not in _PLAIN or value.dtype.kind not in "biuf":
+            return
+        self._known[node.output[0]] = value.astype(helper.tensor_dtype_to_np_dtype(element))
+
+    def _note(self, node: NodeProto, values: Partial) -> None:
+        if None in values:
+            self._partial[node.output[0]] = values
+        else:
+            self._known[node.output[0]] = np.array(values, np.int64)

@@ -2,7 +2,7 @@
 
 ONNX's schemas say which attributes, inputs and types a version of an operator has. Where two versions
 agree in all that a node uses, the node means the same under both, and only the number in the
-model's header differs; except where a version gave the same words another meaning, which no schema
+model's header differs; except where a version gave the same attributes another meaning, which no schema
 says: those are listed here, from ONNX's changelog (docs/Changelog.md of onnx).
 """
 
@@ -60,6 +60,16 @@ def schema_of(node: NodeProto, opset: int) -> Schema | None:
         return None
 
 
+def is_function(operator: str, domain: str, version: int) -> bool:
+    """Tell whether ONNX defines an operator by a body of other operators."""
+    try:
+        schema = onnx.defs.get_schema(operator, version, domain)
+    except onnx.defs.SchemaError:
+        return False
+    # onnx's stubs lack both
+    return any(getattr(schema, f"has_{kind}function") for kind in ("", "context_dependent_"))
+
+
 def attribute(node: NodeProto, name: str) -> AttributeProto | None:
     """Return the node's attribute, None if it has none of that name."""
     return next((entry for entry in node.attribute if entry.name == name), None)
@@ -77,11 +87,8 @@ def parameter(formals: Sequence[Any], index: int) -> Any:  # noqa: ANN401 - Form
 def fit(node: NodeProto, opset: int, target: int, types: Mapping[str, str]) -> Fit:
     """Tell whether a node of `opset` can be one of the lower opset `target`.
 
-    Args:
-        node: of the standard domain.
-        opset: that it is written for.
-        target: not above `opset`.
-        types: of the values that it reads and makes, where known.
+    `target` is not above `opset`; `types` are those of the values that it reads and makes, where
+    known.
     """
     newer, older = schema_of(node, opset), schema_of(node, target)
     if newer is None or older is None or older.deprecated:
@@ -189,7 +196,7 @@ def is_valid(node: NodeProto, newer: Schema, older: Schema) -> bool:
 
 
 def _is_expressible(node: NodeProto, newer: Schema, older: Schema) -> bool:
-    """Tell whether the older operator can say the same in its own words."""
+    """Tell whether the older operator has a form of the same meaning."""
     moved = moved_inputs(newer, older)
     for entry in node.attribute:
         if entry.name in older.attributes or is_default(entry, newer):
@@ -240,9 +247,3 @@ def _default(schema: Schema, name: str) -> bytes:
 def _kind(entry: AttributeProto) -> Any:  # noqa: ANN401 - an enumeration without types
     """Return the schemas' word for the type of an attribute."""
     return getattr(onnx.defs.OpSchema.AttrType, AttributeProto.AttributeType.Name(entry.type))
-
-
-def is_control_flow(node: NodeProto) -> bool:
-    """Tell whether a node has bodies; those operators have changed in nothing but their types."""
-    kinds = {AttributeProto.GRAPH, AttributeProto.GRAPHS}
-    return any(entry.type in kinds for entry in node.attribute)

@@ -8,20 +8,21 @@ promise about placement does not count them. Where the rule cannot decide, a nod
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
-from enginewright_runtime.core.labels import label
-from enginewright_runtime.graph.inference import sort
+from enginewright_runtime.core.labels import reported_label
+from enginewright_runtime.graph.constants import LARGE
+from enginewright_runtime.graph.graphs import bodies, elements, has_bodies, nodes_in
+from enginewright_runtime.graph.inference import inferred, lightened
+from enginewright_runtime.graph.schemas import STANDARD, is_function
 
-_STANDARD: Final = frozenset({"", "ai.onnx"})
 _SOURCES: Final = frozenset({"Shape", "Size"})
 # What exporters compute sizes, axes, pads and scales with. Operators with bodies are not among
 # them, since a body can read data that is no input; nor are random ones, which are no function of
 # a shape; nor NonZero, Unique and the like, whose sizes depend on values.
-_ARITHMETIC: Final = frozenset(
+ARITHMETIC: Final = frozenset(
     {
         *("Cast", "CastLike", "Identity", "Where"),
         *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile", "Pad"),
@@ -36,7 +37,6 @@ _ARITHMETIC: Final = frozenset(
 _RANDOM: Final = frozenset({"RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"})
 _MOST_DIMENSIONS: Final = 2  # exporters turn lists of pads over as [n, 2]
 _MOST_ELEMENTS: Final = 64  # more than all pads of a tensor of any rank in use
-_LARGE: Final = 1024  # elements of a weight, which no shape is computed from
 _FIRST_WITH_CONSTANTS: Final = 4  # IR version since which an initializer may be no input
 
 
@@ -45,18 +45,18 @@ def shape_nodes(model: ModelProto) -> tuple[str, ...]:
 
     Several nodes may share a label; it is returned only when all of them are shape arithmetic.
 
-    Args:
-        model: external data need not be loaded; left unchanged.
+    External data need not be loaded; the model is left unchanged.
     """
-    graph = _with_types(model).graph
-    constants = _constants(graph)
+    graph = inferred(lightened(model)).graph
+    constants = {each.name for each in model.graph.initializer if elements(each) <= LARGE}
+    constants |= {sparse.values.name for sparse in model.graph.sparse_initializer}
     if model.ir_version >= _FIRST_WITH_CONSTANTS:  # a caller may give another value then
-        constants -= {value.name for value in graph.input}
+        constants -= {value.name for value in model.graph.input}
     found: dict[str, bool] = {}
     _walk(graph, _Scope(constants), found)
     doubtful: set[str] = set()
     if any(True for _ in function_calls(model)):  # unnamed nodes that compute data may come
-        doubtful = {label("", operator) for operator in _ARITHMETIC}
+        doubtful = {reported_label("", operator) for operator in ARITHMETIC}
     return tuple(each for each, is_shape in found.items() if is_shape and each not in doubtful)
 
 
@@ -76,14 +76,14 @@ def _walk(graph: GraphProto, scope: _Scope, found: dict[str, bool]) -> None:
     small = {value.name for value in (*graph.value_info, *graph.output) if _is_small(value)}
     for node in graph.node:
         is_shape = _is_shape_arithmetic(node, scope, small)
-        name = label(node.name, node.op_type)
+        name = reported_label(node.name, node.op_type)
         found[name] = is_shape and found.get(name, True)
         constant = not is_shape and _is_constant(node, scope)
         # an inner value may have the name of an outer one, in models that break the rules
         for names, belongs in ((scope.shapes, is_shape), (scope.constants, constant)):
             names.difference_update(node.output)
             names.update(node.output if belongs else ())
-        for body in _bodies(node):
+        for body in bodies(node):
             within = scope.inner()
             hidden = {value.name for value in body.input}
             within.constants = (within.constants - hidden) | _constants(body)
@@ -92,13 +92,13 @@ def _walk(graph: GraphProto, scope: _Scope, found: dict[str, bool]) -> None:
 
 
 def _is_shape_arithmetic(node: NodeProto, scope: _Scope, small: set[str]) -> bool:
-    if node.domain not in _STANDARD:
+    if node.domain not in STANDARD:
         return False
     if node.op_type in _SOURCES:
         return True
     given = {name for name in node.input if name} - scope.constants
     return (
-        node.op_type in _ARITHMETIC
+        node.op_type in ARITHMETIC
         and bool(given)  # else it is folded, and nothing is left to be placed
         and given <= scope.shapes
         and {name for name in node.output if name} <= small
@@ -114,7 +114,7 @@ def _is_constant(node: NodeProto, scope: _Scope) -> bool:
         bool(given)
         and given <= scope.constants
         and node.op_type not in _RANDOM
-        and not any(True for _ in _bodies(node))
+        and not has_bodies(node)
     )
 
 
@@ -135,14 +135,6 @@ def _constants(graph: GraphProto) -> set[str]:
     return names | {sparse.values.name for sparse in graph.sparse_initializer}
 
 
-def _bodies(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        elif attribute.type == AttributeProto.GRAPHS:
-            yield from attribute.graphs
-
-
 def function_calls(model: ModelProto) -> Iterator[NodeProto]:
     """Yield nodes that ONNX Runtime may replace by the nodes of a function, some without a name.
 
@@ -150,73 +142,7 @@ def function_calls(model: ModelProto) -> Iterator[NodeProto]:
     """
     own = {(function.name, function.domain) for function in model.functions}
     versions = defaultdict(int, {entry.domain: entry.version for entry in model.opset_import})
-    for node in _all_nodes(model.graph):
+    for node in nodes_in(model.graph.node):
         operator = (node.op_type, node.domain)
-        if operator in own or _is_function(*operator, versions[node.domain]):
+        if operator in own or is_function(*operator, versions[node.domain]):
             yield node
-
-
-def _all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    for node in graph.node:
-        yield node
-        for body in _bodies(node):
-            yield from _all_nodes(body)
-
-
-def _is_function(operator: str, domain: str, version: int) -> bool:
-    try:
-        schema = onnx.defs.get_schema(operator, version, domain)
-    except onnx.defs.SchemaError:
-        return False
-    # onnx's stubs lack both
-    return any(getattr(schema, f"has_{kind}function") for kind in ("", "context_dependent_"))
-
-
-def _with_types(model: ModelProto) -> ModelProto:
-    """Return a sorted copy in which values have the types that can be inferred.
-
-    Large weights become inputs: no shape is computed from them, and inference would copy them.
-    """
-    light = ModelProto()
-    light.CopyFrom(model)
-    graph = light.graph
-    given = {value.name for value in graph.input}
-    weights = [(tensor.name, tensor) for tensor in graph.initializer]
-    weights += [
-        (node.output[0], attribute.t)
-        for node in graph.node
-        if node.op_type == "Constant"
-        for attribute in node.attribute
-        if attribute.type == AttributeProto.TENSOR
-    ]
-    large = {name: tensor for name, tensor in weights if _elements(tensor) > _LARGE}
-    graph.input.extend(
-        onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
-        for name, tensor in large.items()
-        if name not in given
-    )
-    _keep(
-        graph.initializer, [i for i, each in enumerate(graph.initializer) if each.name not in large]
-    )
-    _keep(graph.node, [i for i, node in enumerate(graph.node) if not large.keys() & {*node.output}])
-    sort(graph)
-    try:
-        return onnx.shape_inference.infer_shapes(light, data_prop=True)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-        return light  # what the model declares has to do
-
-
-def _keep(field: Any, order: list[int]) -> None:  # noqa: ANN401 - a repeated field of a protobuf
-    """Leave these elements, in this order."""
-    if order == list(range(len(field))):
-        return
-    kept = [type(field[index]).FromString(field[index].SerializeToString()) for index in order]
-    del field[:]
-    field.extend(kept)
-
-
-def _elements(tensor: TensorProto) -> int:
-    count = 1
-    for size in tensor.dims:
-        count *= size
-    return count

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from enginewright.contract.manifest import TensorSpec
-from enginewright.contract.reasons import REMEDIES, Reason
-from enginewright.contract.report import Finding
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding, Proposal
 from enginewright.contract.task import ShapeProfile
 
 CORNERS: Final = ("min", "opt", "max")
@@ -42,10 +42,7 @@ def resolve(
 ) -> Resolved:
     """Return what is known of the inputs' sizes.
 
-    Args:
-        inputs: of the model.
-        declared: the user's profiles.
-        unranked: names of inputs whose rank the model leaves open.
+    `unranked` are the inputs whose rank the model leaves open.
     """
     by_name = {spec.name: spec for spec in inputs}
     checked = [(each, _check(each, by_name, each.input in unranked)) for each in declared]
@@ -83,11 +80,11 @@ def points(profiles: Sequence[ShapeProfile]) -> dict[str, dict[str, tuple[int, .
     return found
 
 
-def usual(samples: Sequence[str]) -> str:
-    """Return the sample of the usual shapes: by its name, or, of a user's own, the middle one.
+def opt_sample(samples: Sequence[str]) -> str:
+    """Return the sample of the opt shapes: by its name, or, of a user's own, the middle one.
 
-    Args:
-        samples: names, smallest first; of corners, one that is missing has the shapes of an earlier.
+    `samples` are named smallest first; of corners, one that is missing has the shapes of an
+    earlier.
     """
     return next((each for each in ("opt", "min") if each in samples), samples[len(samples) // 2])
 
@@ -97,7 +94,7 @@ def defaulted(
     profiles: Sequence[ShapeProfile],
     declared: Sequence[ShapeProfile],
 ) -> frozenset[str]:
-    """Return the inputs whose batch has the default sizes: nobody has declared it."""
+    """Return the inputs whose batch has the default sizes: that is not declared."""
     by_name = {spec.name: spec for spec in inputs}
     named = _named_sizes({each.input: each for each in declared if each.input in by_name}, by_name)
     own = {each.input for each in declared}
@@ -135,20 +132,18 @@ def _check(
     ranks = {len(profile.min), len(profile.opt), len(profile.max)}
     if len(ranks) > 1 or (not unranked and ranks != {len(spec.shape)}):
         return _invalid(profile, f"min, opt and max need {_dimensions(spec)}")
-    for index, (low, usual, high) in enumerate(
+    for index, (low, opt, high) in enumerate(
         zip(profile.min, profile.opt, profile.max, strict=True)
     ):
-        if not 0 <= low <= usual <= high:
-            return _invalid(
-                profile, f"dimension {index} has {low}, {usual}, {high}: sizes must rise"
-            )
+        if not 0 <= low <= opt <= high:
+            return _invalid(profile, f"dimension {index} has {low}, {opt}, {high}: sizes must rise")
         fixed = None if unranked else spec.shape[index]
-        if isinstance(fixed, int) and {low, usual, high} != {fixed}:
+        if isinstance(fixed, int) and {low, opt, high} != {fixed}:
             return _invalid(
                 profile,
                 f"dimension {index} is fixed to {fixed} in the model, which has {_shape(spec)}",
             )
-        if not isinstance(fixed, int) and not usual:
+        if not isinstance(fixed, int) and not opt:
             return _invalid(profile, f"dimension {index} has opt 0: only min may be 0")
     return None
 
@@ -168,9 +163,9 @@ def _named_sizes(
     named: dict[str, Sizes] = {}
     for name, profile in profiles.items():
         rows = zip(inputs[name].shape, profile.min, profile.opt, profile.max, strict=False)
-        for dimension, low, usual, high in rows:
+        for dimension, low, opt, high in rows:
             if isinstance(dimension, str):
-                named.setdefault(dimension, Sizes(low, usual, high))
+                named.setdefault(dimension, Sizes(low, opt, high))
     return named
 
 
@@ -190,7 +185,7 @@ def missing(
     found: Sequence[ShapeProfile] = (),
     refused: str = "",
 ) -> Finding:
-    """Return the finding for inputs without sizes, with YAML that can be pasted.
+    """Return the finding for inputs without sizes; it proposes those that were found.
 
     Args:
         inputs: of the model.
@@ -199,7 +194,7 @@ def missing(
         found: profiles with which the model has run; (): none is known, so none is proposed.
         refused: why no engine is built for those with which it has run; "": one is, or none was tried.
     """
-    told = [
+    causes = [
         f"input {spec.name} has {'an unknown rank' if spec.name in unranked else _shape(spec)}"
         for spec in inputs
         if spec.name in unsized
@@ -209,17 +204,13 @@ def missing(
         for spec in inputs
         if spec.name not in unranked and all(isinstance(size, int) for size in spec.shape)
     }
-    proposals = [_yaml(each) for each in found if each.input not in fixed]
-    remedy = (
-        f"add to spec, with sizes of yours (these ran): shapes: [{', '.join(proposals)}]"
-        if proposals
-        else REMEDIES[Reason.SHAPE_PROFILE_MISSING]
-    )
+    shapes = tuple(each for each in found if each.input not in fixed)
     why = f", and with sizes that it runs with none is built: {refused}" if refused else ""
     return Finding(
-        severity="error",
         reason=Reason.SHAPE_PROFILE_MISSING,
-        message=f"{'; '.join(told)}: an engine needs sizes for all but the first dimension{why}; {remedy}",
+        cause=f"{'; '.join(causes)}: an engine needs sizes for all but the first dimension{why}",
+        remedy="add to spec, with sizes of yours (these ran)" if shapes else None,
+        proposal=Proposal(shapes=shapes) if shapes else None,
     )
 
 
@@ -232,21 +223,9 @@ def _profile(name: str, sizes: Sequence[Sizes]) -> ShapeProfile:
     )
 
 
-def _yaml(profile: ShapeProfile) -> str:
-    corners = ", ".join(f"{corner}: {list(getattr(profile, corner))}" for corner in CORNERS)
-    return f"{{input: {_quoted(profile.input)}, {corners}}}"
-
-
-def _quoted(name: str) -> str:
-    plain = name.replace("_", "").replace(".", "").isalnum() and not name[0].isdigit()
-    return name if plain else '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
 def _invalid(profile: ShapeProfile, cause: str) -> Finding:
     return Finding(
-        severity="error",
-        reason=Reason.SHAPE_PROFILE_INVALID,
-        message=f"spec.shapes, input {profile.input}: {cause}; {REMEDIES[Reason.SHAPE_PROFILE_INVALID]}",
+        reason=Reason.SHAPE_PROFILE_INVALID, cause=f"spec.shapes, input {profile.input}: {cause}"
     )
 
 

@@ -31,6 +31,19 @@ def save(model: ModelProto, path: Path) -> None:
     path.write_bytes(content)
 
 
+def loadable(source: Path, out: Path, max_ir_version: int) -> Path:
+    """Return the source, or `out` beside it, a copy under an IR version that ONNX Runtime loads.
+
+    Only the number differs.
+    """
+    model = graphs.parse(source)
+    if model.ir_version <= max_ir_version:
+        return source
+    model.ir_version = max_ir_version
+    save(model, out)
+    return out
+
+
 def settle(path: Path, source: Path, folder: Path) -> None:
     """Give a changed model a folder of its own, with the external data that it refers to.
 

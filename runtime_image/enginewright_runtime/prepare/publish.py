@@ -5,6 +5,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from enginewright.contract.base import TEXT_LENGTH
 from enginewright.contract.images import DEVICE_BACKENDS
 from enginewright.contract.keys import prepared_key
 from enginewright.contract.manifest import ArtifactFile, Change, Manifest
@@ -22,7 +23,7 @@ from enginewright_runtime.core.handoff import (
     Quantized,
     Validated,
 )
-from enginewright_runtime.core.logs import in_words
+from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.graph import graphs
 from enginewright_runtime.prepare.quantize.saturation import saturable
@@ -33,7 +34,6 @@ from enginewright_runtime.session.base import distribution
 from enginewright_runtime.session.extensions.libraries import files_of
 from enginewright_runtime.store import Store
 
-_SHORT: Final = 256  # characters
 _GOLDEN: Final = (f"{GOLDEN_FOLDER}/{INPUTS}", f"{GOLDEN_FOLDER}/{OUTPUTS}")
 _EXPECTED: Final = f"{GOLDEN_FOLDER}/{EXPECTED}"
 
@@ -98,7 +98,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     return StageReport(
         stage="publish",
         ok=True,
-        message=f"{did} prepared model {key[:12]}, {in_words(size)}",
+        message=f"{did} prepared model {key[:12]}, {format_bytes(size)}",
         published=Published(
             key=key,
             model_digest=manifest.model_digest,
@@ -133,9 +133,9 @@ def _largest_outputs(path: Path) -> int:
 
 
 def _in_short(changes: tuple[Change, ...]) -> str:
-    """Return what was done, in one line that fits into the herald; the manifest has it whole."""
-    told = "; ".join(change.message for change in changes)
-    return told if len(told) <= _SHORT else told[: _SHORT - 2].rstrip() + " …"
+    """Return what was done, in one line that fits into the termination message; the manifest has it whole."""
+    text = "; ".join(change.message for change in changes)
+    return text if len(text) <= TEXT_LENGTH else text[: TEXT_LENGTH - 2].rstrip() + " …"
 
 
 def _files(folder: Path) -> list[Path]:

@@ -21,14 +21,15 @@ from enginewright.contract.manifest import NodeCost
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Recipe
 
-from enginewright_runtime.core import answers
+from enginewright_runtime.core import shared_results
 from enginewright_runtime.core.digests import file_sha256
 from enginewright_runtime.core.failure import SessionError, StageFailure
-from enginewright_runtime.core.labels import fused_name, label
+from enginewright_runtime.core.isolation import Call
+from enginewright_runtime.core.labels import fused_name, reported_label
 from enginewright_runtime.core.limits import threads
 from enginewright_runtime.graph import graphs
 from enginewright_runtime.graph.shape_nodes import function_calls
-from enginewright_runtime.graph.shapes import usual
+from enginewright_runtime.graph.shapes import opt_sample
 from enginewright_runtime.proof.golden_run import run_sample
 from enginewright_runtime.session.arrays import Arrays, read_arrays
 from enginewright_runtime.session.base import CPU_PROVIDER
@@ -61,26 +62,24 @@ def measure(model: Path, inputs: Path, recipe: Recipe) -> tuple[NodeCost, ...]:
         is 0 for what the file has and ONNX Runtime folds away or fuses into another node.
 
     Raises:
-        StageFailure: as `run_isolated`, or Timeout when the model's loops run too long.
+        StageFailure: as `Call.run`, or Timeout when the model's loops run too long.
         SessionError: ONNX Runtime refused the model or the sample.
     """
     # made here, so that it goes even when the child dies
     with tempfile.TemporaryDirectory(prefix="profile-") as folder:
-        costs: list[dict[str, Any]] = answers.ask(
-            f"{__name__}:profile",
-            "profiling the model on backend cpu",
-            answers.Question(model, recipe, {"inputs": file_sha256(inputs).sha256}),
-            model=str(model),
-            inputs=str(inputs),
-            folder=folder,
+        return shared_results.run_shared(
+            Call(profile, "profiling the model on backend cpu"),
+            shared_results.ResultKey(model, recipe, {"inputs": file_sha256(inputs).sha256}),
+            model,
+            inputs,
+            folder,
         )
-    return tuple(NodeCost.model_validate(each) for each in costs)
 
 
-def profile(model: str, inputs: str, folder: str) -> list[dict[str, Any]]:
-    """Profile; returns `NodeCost` as JSON. Called in a child process."""
-    samples = read_arrays(Path(inputs))
-    feeds = samples[usual(list(samples))]
+def profile(model: Path, inputs: Path, folder: str) -> tuple[NodeCost, ...]:
+    """Profile. Called in a child process."""
+    samples = read_arrays(inputs)
+    feeds = samples[opt_sample(list(samples))]
     session = _session(model, folder)
     counts = _placed(session)
     repeats = any(name.endswith(f"({kind})") for name in counts for kind in _REPEATING)
@@ -93,11 +92,11 @@ def profile(model: str, inputs: str, folder: str) -> list[dict[str, Any]]:
         NodeCost(label=name, count=count, share=round(spent[name] / whole, _DIGITS))
         for name, count in counts.items()
     ]
-    gone = [NodeCost(label=name, count=0, share=0.0) for name in _gone(Path(model), counts)]
-    return [each.model_dump(mode="json") for each in (*costs, *gone)]
+    gone = [NodeCost(label=name, count=0, share=0.0) for name in _gone(model, counts)]
+    return (*costs, *gone)
 
 
-def _session(model: str, folder: str) -> ort.InferenceSession:
+def _session(model: Path, folder: str) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
@@ -107,9 +106,9 @@ def _session(model: str, folder: str) -> ort.InferenceSession:
     options.intra_op_num_threads = threads()
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # of a run that is cut off nothing needs to be said
-    register(options, of_model(Path(model)))
+    register(options, of_model(model))
     try:
-        return ort.InferenceSession(model, options, providers=[CPU_PROVIDER])
+        return ort.InferenceSession(str(model), options, providers=[CPU_PROVIDER])
     except Exception as error:
         # pybind11 exceptions of ONNX Runtime share no base class but Exception
         raise SessionError(str(error)) from error
@@ -117,7 +116,7 @@ def _session(model: str, folder: str) -> ort.InferenceSession:
 
 def _placed(session: ort.InferenceSession) -> Counter[str]:
     return Counter(
-        label(node.name, node.op_type)
+        reported_label(node.name, node.op_type)
         for subgraph in session.get_provider_graph_assignment_info()
         for node in subgraph.get_nodes()
     )
@@ -237,9 +236,9 @@ def _spent(events: Iterable[_Event], counts: Counter[str]) -> dict[str, float]:
 
 
 def _label(event: _Event, counts: Counter[str]) -> str:
-    name = label(event.name, event.operator)
+    name = reported_label(event.name, event.operator)
     if name not in counts and event.name == f"{event.operator}_{event.index}":
-        return label("", event.operator)  # what the profiler calls a node without a name
+        return reported_label("", event.operator)  # what the profiler calls a node without a name
     return name
 
 
@@ -250,10 +249,10 @@ def _gone(path: Path, counts: Counter[str]) -> list[str]:
     and not known by its label: it is not among these.
     """
     model = graphs.parse(path)
-    there = Counter(label(node.name, node.op_type) for node in graphs.walk_nodes(model))
+    there = Counter(reported_label(node.name, node.op_type) for node in graphs.walk_nodes(model))
     kept = {name for each in counts if (name := fused_name(each))}
     added = [each for each in counts if each not in there and not fused_name(each)]
-    functions = {label(node.name, node.op_type) for node in function_calls(model)}
+    functions = {reported_label(node.name, node.op_type) for node in function_calls(model)}
     return [
         name
         for name in there

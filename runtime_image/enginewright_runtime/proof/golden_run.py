@@ -5,29 +5,29 @@ It reads and runs as the server does, so that what passes here passes there.
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import onnx
-from enginewright.contract.manifest import VaryingOutput
+from enginewright.contract.manifest import OutputParity, VaryingOutput
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Recipe
 from numpy.typing import NDArray
 from onnx import helper
 
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.logs import in_words
+from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 from enginewright_runtime.graph import graphs
 from enginewright_runtime.graph.opsets import allow_unreleased
 from enginewright_runtime.proof.parity import (
     ComparedWith,
     Comparison,
+    ParityVerdict,
     Tolerances,
-    Verdict,
     scales_of,
 )
 from enginewright_runtime.proof.parity.observing import is_random, observe
@@ -48,35 +48,69 @@ _QUICK_DEFINITION: Final = 0.5  # seconds: the reference implementation is run a
 _CHEAP_LOAD: Final = 2.0  # seconds: a model that loads so soon is loaded again, to see what varies
 
 
-def run_reference(*, model: str, folder: str, recipe: dict[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class GoldenFiles:
+    """Golden samples: .npz files of arrays SAMPLE/NAME."""
+
+    inputs: Path
+    outputs: Path  # what is wanted
+    expected: (
+        Path | None
+    )  # likewise, of the exporting framework, not of every sample; None: not known
+
+    @classmethod
+    def of(cls, folder: Path) -> Self:
+        """Return those that `prepare.golden` leaves in its folder."""
+        expected = folder / EXPECTED
+        return cls(folder / INPUTS, folder / OUTPUTS, expected if expected.exists() else None)
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """The worst output and sample of a comparison that failed."""
+
+    output: str
+    sample: str
+    description: str
+    against: ComparedWith
+
+
+@dataclass(frozen=True)
+class GoldenRun:
+    """What came of running the golden inputs."""
+
+    refused: Mapping[str, str] = field(default_factory=dict)  # ONNX Runtime's message by sample
+    samples: int = 0  # that were run
+    level: str | None = None  # of graph optimisations
+    parity: tuple[OutputParity, ...] = ()  # of every output
+    failed: Disagreement | None = None  # of the first comparison that did
+    max_abs_error: float | None = None  # of the first comparison; None: without numbers
+    varying: tuple[VaryingOutput, ...] = ()  # outputs that differ from run to run
+    warnings: tuple[str, ...] = ()
+
+
+def run_reference(model: Path, folder: Path, recipe: Recipe) -> GoldenRun:
     """Run inputs.npz on the CPU provider, write outputs.npz, compare with expected.npz.
 
     Samples that the model refuses, or whose outputs are too large to store, are taken out of
     inputs.npz.
-
-    Returns:
-        `refused`: ONNX Runtime's words by sample; `level` of graph optimisations; `varying`:
-        VaryingOutput of each output that differs from run to run; `warnings`: a list; what `_told`
-        tells of the comparison with the expected outputs.
 
     Raises:
         SessionError: the model does not load.
     """
     allow_unreleased()
 
-    def judge(level: str | None) -> dict[str, Any]:
+    def judge(level: str | None) -> GoldenRun:
         return _run_reference(model, folder, recipe, level)
 
     return _at_the_right_level("cpu", judge)
 
 
-def _run_reference(
-    model: str, folder: str, recipe: dict[str, Any], level: str | None
-) -> dict[str, Any]:
+def _run_reference(model: Path, folder: Path, recipe: Recipe, level: str | None) -> GoldenRun:
     began = time.monotonic()
-    runner, signature, level = _load("cpu", model, level)
+    runner, signature, level = load_runner("cpu", model, level)
     load_seconds = time.monotonic() - began
-    inputs = read_arrays(Path(folder) / INPUTS)
+    inputs = read_arrays(folder / INPUTS)
     outputs: dict[str, Arrays] = {}
     refused: dict[str, str] = {}
     warnings: list[str] = []
@@ -90,51 +124,53 @@ def _run_reference(
         size = sum(array.nbytes for array in outputs[name].values())
         if size > _LARGEST and len(outputs) > 1:
             del outputs[name]
-            warnings.append(f"outputs of the {name} shapes ({in_words(size)}) are not kept")
-    write_arrays(Path(folder) / OUTPUTS, outputs)
-    write_arrays(Path(folder) / INPUTS, {name: inputs[name] for name in outputs})
+            warnings.append(f"outputs of the {name} shapes ({format_bytes(size)}) are not kept")
+    write_arrays(folder / OUTPUTS, outputs)
+    write_arrays(folder / INPUTS, {name: inputs[name] for name in outputs})
     warnings += _not_finite(signature, outputs) + _empty(outputs)
     found = observe(
         partial(run_sample, runner, signature),
         inputs,
         outputs,
         types_of(signature),
-        random=is_random(graphs.parse(Path(model))),
+        random=is_random(graphs.parse(model)),
         fresh=partial(_run_fresh, model, level) if load_seconds < _CHEAP_LOAD else None,
     )
-    warnings += map(_words_of_varying, found)
+    warnings += map(_describe_varying, found)
     judged = []
-    if (expected := Path(folder) / EXPECTED).exists():
-        tolerances = Tolerances.of(Recipe.model_validate(recipe))
+    if (expected := folder / EXPECTED).exists():
+        tolerances = Tolerances.of(recipe)
         comparison, wanted = _judge(expected, signature, tolerances, "expected", found)
         for name in outputs.keys() & wanted.keys():
             again = partial(run_sample, runner, signature, inputs[name])
             comparison.add(name, wanted[name], outputs[name], again)
         judged.append(comparison)
-    return {
-        "refused": refused,
-        "level": level,
-        "varying": [each.model_dump(mode="json") for each in found],
-        **_told(judged, warnings),
-    }
+    return replace(
+        _outcome(judged),
+        refused=refused,
+        samples=len(outputs),
+        level=level,
+        varying=tuple(found),
+        warnings=tuple(warnings),
+    )
 
 
-def _run_fresh(model: str, level: str, feeds: Arrays) -> Arrays:
-    runner, signature, _ = _load("cpu", model, level)
+def _run_fresh(model: Path, level: str, feeds: Arrays) -> Arrays:
+    runner, signature, _ = load_runner("cpu", model, level)
     return run_sample(runner, signature, feeds)
 
 
-def _words_of_varying(output: VaryingOutput) -> str:
+def _describe_varying(output: VaryingOutput) -> str:
     how = "in distribution" if output.spreads else "in type and shape alone"
     return f"output {output.name!r} has other values in every run of the source: compared {how}"
 
 
-def run_definition(*, model: str, folder: str) -> dict[str, Any]:
+def run_definition(model: Path, folder: Path) -> GoldenRun:
     """Run inputs.npz by ONNX's reference implementation, which is slow and knows every opset.
 
     Returns:
-        `refused`: its words by sample, at most one; {}: outputs.npz is written. `varying`: as
-        `run_reference` tells; [] also where the model is too slow for further runs.
+        `refused`: its message by sample, at most one; {}: outputs.npz is written. `varying`: none also
+        where the model is too slow for further runs.
     """
     from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow, and seldom needed
 
@@ -146,7 +182,7 @@ def run_definition(*, model: str, folder: str) -> dict[str, Any]:
     }
     names = [value.name for value in proto.graph.output]
     outputs: dict[str, Arrays] = {}
-    inputs = read_arrays(Path(folder) / INPUTS)
+    inputs = read_arrays(folder / INPUTS)
 
     def run(feeds: Arrays) -> Arrays:
         ready = {each: _defined(array, kinds[each]) for each, array in feeds.items()}
@@ -162,14 +198,14 @@ def run_definition(*, model: str, folder: str) -> dict[str, Any]:
         try:
             outputs[name] = run(feeds)
         except Exception as error:  # noqa: BLE001 - an operator in Python may raise anything
-            return {"refused": {name: plain(str(error))}, "varying": []}
+            return GoldenRun(refused={name: plain(str(error))})
     seconds = time.monotonic() - began
-    write_arrays(Path(folder) / OUTPUTS, outputs)
+    write_arrays(folder / OUTPUTS, outputs)
     types = {each.name: each.dtype for each in graphs.outputs_of(proto)}
     found: Sequence[VaryingOutput] = ()
     if seconds < _QUICK_DEFINITION:
         found = observe(run, inputs, outputs, types, random=is_random(proto))
-    return {"refused": {}, "varying": [each.model_dump(mode="json") for each in found]}
+    return GoldenRun(samples=len(outputs), varying=tuple(found))
 
 
 def _defined(array: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
@@ -188,61 +224,51 @@ def _stored(array: NDArray[Any], kind: np.dtype[Any] | None) -> NDArray[Any]:
 
 def run_judged(
     *,
-    model: str,
+    model: Path,
     backend: str,
-    inputs: str,
-    outputs: str,
-    expected: str | None,
-    recipe: dict[str, Any],
+    files: GoldenFiles,
+    recipe: Recipe,
     compared_with: ComparedWith,
     precision: str | None,
     rounding: bool = False,
-    varying: Sequence[Mapping[str, Any]] = (),
-) -> dict[str, Any]:
+    varying: Sequence[VaryingOutput] = (),
+) -> GoldenRun:
     """Run golden inputs on `backend` and compare with the golden outputs and the expected ones.
 
     Args:
         model: whose outputs are judged.
         backend: that runs it.
-        inputs: an .npz file of arrays SAMPLE/INPUT.
-        outputs: likewise, what is wanted.
-        expected: likewise, of the exporting framework, not of every sample; None: not known.
+        files: what is run and what is wanted.
         recipe: with the user's tolerances.
-        compared_with: what `outputs` comes from.
+        compared_with: what the wanted outputs come from.
         precision: of the model; None: the source's own.
-        rounding: whether FP32 outputs may differ from `outputs` by no more than that.
-        varying: VaryingOutput of outputs that differ from run to run of the source.
-
-    Returns:
-        `refused`: ONNX Runtime's words by sample; `samples`: how many were run; `level` of graph
-        optimisations; what `_told` tells.
+        rounding: whether FP32 outputs may differ from the wanted ones by no more than that.
+        varying: outputs that differ from run to run of the source.
 
     Raises:
         StageFailure: as `loading.create`; OutOfMemory.
         SessionError: the model does not load.
     """
-    tolerances = Tolerances.of(Recipe.model_validate(recipe), precision)
+    tolerances = Tolerances.of(recipe, precision)
     exact = replace(tolerances, rounding=rounding)
-    known = [VaryingOutput.model_validate(each) for each in varying]
 
-    def judge(level: str | None) -> dict[str, Any]:
-        runner, signature, level = _load(backend, model, level)
-        judged = [_judge(Path(outputs), signature, exact, compared_with, known)]
-        if expected is not None:
-            judged.append(_judge(Path(expected), signature, tolerances, "expected", known))
+    def judge(level: str | None) -> GoldenRun:
+        runner, signature, level = load_runner(backend, model, level)
+        judged = [_judge(files.outputs, signature, exact, compared_with, varying)]
+        if files.expected is not None:
+            judged.append(_judge(files.expected, signature, tolerances, "expected", varying))
         count = 0
-        for name, feeds in read_arrays(Path(inputs)).items():
+        for name, feeds in read_arrays(files.inputs).items():
             try:
                 found = run_sample(runner, signature, feeds)
             except Exception as error:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
                 _refuse_for_memory(error, name, backend)
-                return {"refused": {name: plain(str(error))}}
+                return GoldenRun(refused={name: plain(str(error))})
             again = partial(run_sample, runner, signature, feeds)
             for comparison, wanted in judged:
                 comparison.add(name, wanted.get(name, {}), found, again)
             count += 1
-        told = _told([each for each, _ in judged], [])
-        return {"refused": {}, "samples": count, "level": level, **told}
+        return replace(_outcome([each for each, _ in judged]), samples=count, level=level)
 
     # below ALL a quantised model would only simulate what it was made for
     return judge(None) if precision is not None else _at_the_right_level(backend, judge)
@@ -269,32 +295,20 @@ def _judge(
     return Comparison(compared_with, tolerances, kinds, scales, varying), wanted
 
 
-def _told(comparisons: list[Comparison], warnings: list[str]) -> dict[str, Any]:
-    """Return comparisons as JSON.
-
-    `parity`: OutputParity of every output; `failed`: the worst output and sample of the first
-    comparison that failed, what it was compared with, and words, or None; `max_abs_error`: of the
-    first comparison, or None without numbers; `warnings`: a list.
-    """
+def _outcome(comparisons: Sequence[Comparison]) -> GoldenRun:
     verdicts = [comparison.verdict() for comparison in comparisons]
-    return {
-        "parity": [each.model_dump(mode="json") for told in verdicts for each in told.outputs],
-        "failed": next((_failed(told) for told in verdicts if not told.agrees), None),
-        "max_abs_error": verdicts[0].max_abs_error if verdicts else None,
-        "warnings": warnings,
-    }
+    return GoldenRun(
+        parity=tuple(output for each in verdicts for output in each.outputs),
+        failed=next((_failed(each) for each in verdicts if not each.agrees), None),
+        max_abs_error=verdicts[0].max_abs_error if verdicts else None,
+    )
 
 
-def _failed(verdict: Verdict) -> dict[str, str] | None:
+def _failed(verdict: ParityVerdict) -> Disagreement | None:
     worst = verdict.worst
     if worst is None:
         return None
-    return {
-        "output": worst.output,
-        "sample": worst.sample,
-        "words": str(verdict.words),
-        "against": verdict.compared_with,
-    }
+    return Disagreement(worst.output, worst.sample, str(verdict.description), verdict.compared_with)
 
 
 def _refuse_for_memory(error: Exception, sample: str, backend: str) -> None:
@@ -304,38 +318,36 @@ def _refuse_for_memory(error: Exception, sample: str, backend: str) -> None:
         ) from error
 
 
-def _load(backend: str, model: str, level: str | None = None) -> tuple[Runner, Signature, str]:
-    """Return what runs the model, and at which level of graph optimisations."""
-    loaded = loading.create(backend, Path(model), level=level)
+def load_runner(
+    backend: str, model: Path, level: str | None = None
+) -> tuple[Runner, Signature, str]:
+    """Return what runs the model, and at which level of graph optimisations; as `loading.create`."""
+    loaded = loading.create(backend, model, level=level)
     session = loaded.session
     signature = read_signature(session.get_inputs(), session.get_outputs(), ())
     return Runner(session, signature), signature, loaded.level
 
 
-def _at_the_right_level(
-    backend: str, judge: Callable[[str | None], dict[str, Any]]
-) -> dict[str, Any]:
+def _at_the_right_level(backend: str, judge: Callable[[str | None], GoldenRun]) -> GoldenRun:
     """Judge at the highest level of graph optimisations that loads; if that fails, at lower ones.
 
     Args:
         backend: that runs the model; of most there is one level only.
-        judge: runs and compares at a level, None for the highest that loads; tells `level`, and
-            `failed` as `_told` does.
+        judge: runs and compares at a level, None for the highest that loads.
 
     Returns:
-        What was told at the first level at which the outputs are right, else at the first of all.
+        The outcome at the first level at which the outputs are right, else at the first of all.
     """
     first = judge(None)
-    if first.get("failed") is None or not find(backend).optimized:
+    if first.failed is None or first.level is None or not find(backend).optimized:
         return first
-    for level in below(first["level"]):
+    for level in below(first.level):
         lowered = judge(level)
-        if not lowered["refused"] and lowered["failed"] is None:
-            words = first["failed"]["words"]
-            told = f"graph optimisations are lowered to {level}: at {first['level']}, {words}"
+        if not lowered.refused and lowered.failed is None:
+            lowering = f"graph optimisations are lowered to {level}: at {first.level}, {first.failed.description}"
             # what was refused at first is no longer among the samples
-            warnings = [*lowered["warnings"], told]
-            return lowered | {"refused": first["refused"], "warnings": warnings}
+            warnings = (*lowered.warnings, lowering)
+            return replace(lowered, refused=first.refused, warnings=warnings)
     return first
 
 

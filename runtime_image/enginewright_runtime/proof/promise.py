@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from enginewright.contract.budget import billionths, excess
+from enginewright.contract.budget import billionths, excess, percent
 from enginewright.contract.execution import PlacementFacts
 from enginewright.contract.manifest import Manifest, NodeCost
 from enginewright.contract.reasons import Reason
@@ -19,9 +19,8 @@ from enginewright.contract.report import name_nodes
 from enginewright.contract.task import Promise
 from enginewright.contract.verdict import FallbackVerdict
 
-from enginewright_runtime.core.labels import fused_name, label
+from enginewright_runtime.core.labels import CONTEXT_OP, fused_name, reported_label
 
-_CONTEXT_OP: Final = "EPContext"
 _CONSTANT: Final = "(Constant)"  # ends the label of a value, which ONNX Runtime never runs
 
 
@@ -60,7 +59,7 @@ def judge(
             the verdict's reason.
 
     Returns:
-        The verdict. `active` tells whether there is fallback that the owner has to hear of, which
+        The verdict. `active` says whether there is fallback that the owner has to know of, which
         under Budget is only what exceeds it. The message has no remedy: the reason has one.
     """
     found = _find(facts, provider, _Model.of(manifest))
@@ -71,7 +70,7 @@ def judge(
             active=True,
             kind="BackendFallback",
             reason=cause or Reason.BACKEND_FALLBACK,
-            message=f"{asked}, where {found.told}" if found.elsewhere else asked,
+            message=f"{asked}, where {found.message}" if found.elsewhere else asked,
             broken=promise.policy != "Allow",
             nodes_total=found.total,
             nodes_elsewhere=found.total,
@@ -85,7 +84,7 @@ def judge(
         active=active,
         kind="NodeFallback" if active else None,
         reason=(cause or by_policy) if active else None,
-        message=found.told + (broken or ""),
+        message=found.message + (broken or ""),
         broken=broken is not None,
         nodes_total=found.total,
         nodes_elsewhere=found.elsewhere,
@@ -116,7 +115,7 @@ class _Model:
             # the recorded shares are rounded: all nodes elsewhere must be the whole, not 99.9%
             whole=sum(each.share for each in costs.values() if each.label not in shape),
             partitions={
-                label(each.context_node, _CONTEXT_OP): each.nodes
+                reported_label(each.context_node, CONTEXT_OP): each.nodes
                 for each in (engine.partitions if engine else ())
             },
             nodes=manifest.nodes,
@@ -185,7 +184,7 @@ class _Found:
     total: int
     elsewhere: int
     share: float | None
-    told: str
+    message: str
 
 
 def _find(facts: PlacementFacts, provider: str, model: _Model) -> _Found:
@@ -197,7 +196,7 @@ def _find(facts: PlacementFacts, provider: str, model: _Model) -> _Found:
         nameless = max(0, others - len(facts.elsewhere))
     else:
         nameless = model.total if model.costs else 0
-    contexts = [label(name, _CONTEXT_OP) for name in facts.context_nodes]
+    contexts = [reported_label(name, CONTEXT_OP) for name in facts.context_nodes]
     inside = model.of_file(contexts) - outside if contexts else Counter[str]()
     direct = max(0, facts.nodes.get(provider, 0) - len(contexts))
     # labels of these are not reported, but shape arithmetic that is nowhere else is among them
@@ -206,10 +205,10 @@ def _find(facts: PlacementFacts, provider: str, model: _Model) -> _Found:
     count = elsewhere.total() + nameless
     total = count + direct + model.compute(inside).total()
     share = None if nameless else model.share(elsewhere)
-    return _Found(total, count, share, _told(facts, provider, total, count, share, elsewhere))
+    return _Found(total, count, share, _describe(facts, provider, total, count, share, elsewhere))
 
 
-def _told(
+def _describe(
     facts: PlacementFacts,
     provider: str,
     total: int,
@@ -221,14 +220,9 @@ def _told(
         return f"all {total} compute nodes run on {provider}"
     others = ", ".join(sorted(name for name in facts.nodes if name != provider)) or "another"
     names = [f"{name} x{times}" if times > 1 else name for name, times in sorted(elsewhere.items())]
-    time = "an unknown share" if share is None else _percent(share)
+    time = "an unknown share" if share is None else percent(share)
     return (
-        f"{count} of {total} compute nodes ({_percent(count / total)} of the nodes, {time} of the"
+        f"{count} of {total} compute nodes ({percent(count / total)} of the nodes, {time} of the"
         f" time) run on {others} instead of {provider}"
         + (f": {name_nodes(names)}" if names else "")
     )
-
-
-def _percent(share: float) -> str:
-    """Return a share with three significant digits."""
-    return f"{share * 100:.3g}%"

@@ -9,14 +9,14 @@ from typing import Final, Literal, TypeAlias
 from enginewright.contract.images import COMPILED_BACKENDS, DEVICE_BACKENDS
 from enginewright.contract.manifest import TensorSpec
 from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding
+from enginewright.contract.report import Finding, name_nodes
 from enginewright.contract.task import Recipe, ShapeProfile
 from onnx import TensorProto
 
 from enginewright_runtime.rules import contents
 from enginewright_runtime.rules.registry import Registry
 from enginewright_runtime.rules.text import printable
-from enginewright_runtime.rules.view import Node, View, held_tensors
+from enginewright_runtime.rules.view import ModelView, Node, held_tensors
 
 MOST_NODES: Final = 100  # kept in a finding
 Severity: TypeAlias = Literal["error", "warning"]
@@ -37,21 +37,21 @@ class Rule:
     """One thing that is looked for. `what` completes "this rule finds"."""
 
     name: str
-    severity: Severity
-    reason: Reason
     what: str
     remedy: str
     source: str  # who says that it is wrong, and where
     check: "Callable[[Subject], Hit | None] | None" = None  # None: seen when the model is loaded
+    severity: Severity = "error"
+    reason: Reason = Reason.INVALID_MODEL
 
     def finding(self, hit: Hit) -> Finding:
-        """Return the finding for a report: plain text that ends with the remedy."""
-        message = f"{hit.message.rstrip('. ')}; {hit.remedy or self.remedy}"
+        """Return the finding for a report, in plain text."""
         return Finding(
             severity=hit.severity or self.severity,
             reason=self.reason,
             rule=self.name,
-            message=printable(message),
+            cause=printable(hit.message.rstrip(". ")),
+            remedy=printable(hit.remedy or self.remedy),
             nodes=hit.nodes[:MOST_NODES],
             node_count=len(hit.nodes),
         )
@@ -61,7 +61,7 @@ class Rule:
 class Subject:
     """A model and what it is to become."""
 
-    view: View
+    view: ModelView
     folder: Path  # of the model and its external data
     recipe: Recipe
     registry: Registry  # of the operators of the runtime image
@@ -81,13 +81,13 @@ class Subject:
         return self.recipe.backend in COMPILED_BACKENDS
 
     @cached_property
-    def summaries(self) -> Mapping[int, contents.Summary]:
+    def summaries(self) -> Mapping[int, contents.TensorSummary]:
         """Return what every floating-point tensor holds, by the `id` of its message.
 
         All of the weights are read, once. Tensors that are not whole are left out: other rules
-        tell of them.
+        find them.
         """
-        found: dict[int, contents.Summary] = {}
+        found: dict[int, contents.TensorSummary] = {}
         for _, tensor in self.tensors:
             if tensor.data_type in contents.FLOATS:
                 try:
@@ -96,7 +96,7 @@ class Subject:
                     continue
         return found
 
-    def summary(self, tensor: TensorProto) -> contents.Summary | None:
+    def summary(self, tensor: TensorProto) -> contents.TensorSummary | None:
         """Return what one tensor holds; None where it is not of floating point, or not whole."""
         if tensor.data_type not in contents.FLOATS:
             return None
@@ -111,6 +111,11 @@ class Subject:
     def tensors(self) -> tuple[tuple[str, TensorProto], ...]:
         """Return every constant tensor with its name for messages."""
         return tuple(held_tensors(self.view))
+
+
+def named(nodes: Iterable[Node]) -> str:
+    """Return the first nodes and a count of the rest, for a message."""
+    return name_nodes([node.label for node in nodes])
 
 
 def labels(nodes: Iterable[Node]) -> tuple[str, ...]:

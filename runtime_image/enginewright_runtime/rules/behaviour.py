@@ -16,17 +16,20 @@ _MEANINGLESS: Final = frozenset({"?", "unknown", "None"})
 
 
 @dataclass(frozen=True)
-class Seen:
+class ObservedRun:
     """One run."""
 
     inputs: Mapping[str, Shape]
     outputs: Mapping[str, Shape]
-    nan: frozenset[str]  # outputs with NaN
-    numeric: frozenset[str]  # outputs of floating point
+    numeric: tuple[str, ...]  # outputs of floating point
+    nan: tuple[str, ...]  # of them, those with NaN
 
 
 def declared_shapes(
-    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], ranked: frozenset[str], seen: Seen
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    ranked: frozenset[str],
+    observed: ObservedRun,
 ) -> Hit | None:
     """Compare the outputs' shapes with what the model declares.
 
@@ -34,25 +37,25 @@ def declared_shapes(
         inputs: as declared.
         outputs: likewise.
         ranked: outputs that declare a shape at all.
-        seen: the run.
+        observed: the run.
     """
-    sizes = _sizes(inputs, seen.inputs)
+    sizes = _sizes(inputs, observed.inputs)
     found = [
-        f"'{shown(spec.name)}' is declared {_told(spec.shape)} and has {list(shape)}"
+        f"'{shown(spec.name)}' is declared {_declared(spec.shape)} and has {list(shape)}"
         for spec in outputs
         if spec.name in ranked
-        and (shape := seen.outputs.get(spec.name)) is not None
+        and (shape := observed.outputs.get(spec.name)) is not None
         and not _fits(spec.shape, shape, sizes)
     ]
     if not found:
         return None
-    given = ", ".join(f"{shown(name)} {list(shape)}" for name, shape in seen.inputs.items())
+    given = ", ".join(f"{shown(name)} {list(shape)}" for name, shape in observed.inputs.items())
     return Hit(f"output {name_nodes(found)}, for inputs {given}")
 
 
-def nan_answers(seen: Seen, nan_in_weights: str | None) -> Hit | None:
+def nan_answers(observed: ObservedRun, nan_in_weights: str | None) -> Hit | None:
     """Tell whether weights that are NaN have made every output so."""
-    if nan_in_weights is None or not seen.numeric or seen.nan < seen.numeric:
+    if nan_in_weights is None or not observed.numeric or observed.nan < observed.numeric:
         return None
     return Hit(f"every output has NaN, since {nan_in_weights}")
 
@@ -77,6 +80,6 @@ def _fits(declared: Sequence[int | str | None], shape: Shape, sizes: Mapping[str
     return True
 
 
-def _told(declared: Sequence[int | str | None]) -> str:
+def _declared(declared: Sequence[int | str | None]) -> str:
     dimensions = ("?" if size is None else shown(str(size)) for size in declared)
     return f"[{', '.join(dimensions)}]"

@@ -28,7 +28,7 @@ class UnreadableError(ValueError):
 
 
 @dataclass(frozen=True)
-class Summary:
+class TensorSummary:
     """What a floating-point tensor holds."""
 
     nan: int
@@ -43,21 +43,13 @@ class Summary:
         return not (self.nan or self.above or self.below)
 
 
-def elements(tensor: TensorProto) -> int:
-    """Return how many elements the dimensions say; negative ones count as they are."""
-    count = 1
-    for size in tensor.dims:
-        count *= size
-    return count
-
-
 def byte_size(tensor: TensorProto) -> int | None:
     """Return how many bytes the elements take as raw data; None where the type does not say.
 
     Types of less than a byte are packed (onnx.proto, TensorProto.raw_data).
     """
     bits = element_bits(tensor.data_type)
-    return None if bits is None else -(-elements(tensor) * bits // 8)
+    return None if bits is None else -(-graphs.elements(tensor) * bits // 8)
 
 
 def element_bits(data_type: int) -> int | None:
@@ -71,7 +63,7 @@ def element_bits(data_type: int) -> int | None:
     return int(onnx.helper.tensor_dtype_to_np_dtype(data_type).itemsize) * 8
 
 
-def summarize(tensor: TensorProto, folder: Path) -> Summary:
+def summarize(tensor: TensorProto, folder: Path) -> TensorSummary:
     """Look at every value of a tensor of one of the types `FLOATS`.
 
     Raises:
@@ -91,12 +83,12 @@ def summarize(tensor: TensorProto, folder: Path) -> Summary:
         if finite.size:
             least, most = min(least, float(finite.min())), max(most, float(finite.max()))
     numbers = least <= most
-    return Summary(nan, above, below, least if numbers else 0.0, most if numbers else 0.0)
+    return TensorSummary(nan, above, below, least if numbers else 0.0, most if numbers else 0.0)
 
 
 def integers(tensor: TensorProto, folder: Path, largest: int) -> Array | None:
     """Return the values of an integer tensor; None for other tensors and large or unreadable ones."""
-    if not 0 <= elements(tensor) <= largest or tensor.data_type in FLOATS:
+    if not 0 <= graphs.elements(tensor) <= largest or tensor.data_type in FLOATS:
         return None
     try:
         found = [piece for piece in pieces(tensor, folder) if piece.dtype.kind in "iu"]

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
+from enginewright_runtime.graph.graphs import bodies
 from enginewright_runtime.rules.base import Hit
 from enginewright_runtime.rules.text import LONGEST_NAME
-from enginewright_runtime.rules.view import bodies
 
 
 def undecodable(model: ModelProto) -> Hit | None:

@@ -47,11 +47,14 @@ class _Outside:
 def outside_folder(subject: Subject) -> Hit | None:
     """Find locations that leave the model's folder, by their name or by a link."""
     places = _places(subject)
-    found = [each for each in _outside(subject) if places[each.location] is _Place.OUTSIDE]
+    found = [
+        f"{each.name} ('{shown(each.location)}')"
+        for each in _outside(subject)
+        if places[each.location] is _Place.OUTSIDE
+    ]
     if not found:
         return None
-    told = [f"{each.name} ('{shown(each.location)}')" for each in found]
-    return Hit(f"external data of {name_nodes(told)} lies outside the model's folder")
+    return Hit(f"external data of {name_nodes(found)} lies outside the model's folder")
 
 
 def missing_files(subject: Subject) -> Hit | None:
@@ -137,7 +140,7 @@ def _place(folder: Path, location: str) -> _Place:
 
 
 def _end(each: _Outside) -> int | None:
-    """Return how many bytes the file must have; None where that is not told rightly."""
+    """Return how many bytes the file must have; None where that is not stated rightly."""
     if _contradiction(each) is not None:
         return None
     size = contents.byte_size(each.tensor)

@@ -4,7 +4,7 @@ ONNX Runtime runs all three on its CPU and CUDA providers (docs/OperatorKernels.
 so nothing is found there. What OpenVINO does with a model's own is seen when it loads the model.
 TensorRT's parser takes them under conditions (docs/operators.md of onnx-tensorrt, for TensorRT 10):
 If: outputs of both branches of one rank; Loop: scan outputs of a fixed length, loop-carried values
-of one shape. That a model breaks them is told where TensorRT-RTX 1.7 was seen to refuse it; it
+of one shape. That a model breaks them is found where TensorRT-RTX 1.7 was seen to refuse it; it
 takes branches whose outputs have one name, and a Scan over integers, which the page says it does not.
 """
 
@@ -14,8 +14,9 @@ from enginewright.contract.report import name_nodes
 from onnx import ValueInfoProto
 
 from enginewright_runtime.core.logs import counted
-from enginewright_runtime.rules.base import Hit, Subject, labels
-from enginewright_runtime.rules.view import Node, bodies
+from enginewright_runtime.graph.graphs import bodies
+from enginewright_runtime.rules.base import Hit, Subject, labels, named
+from enginewright_runtime.rules.view import Node
 
 FLOW: Final = ("If", "Loop", "Scan")
 
@@ -27,16 +28,14 @@ def control_flow(subject: Subject) -> Hit | None:
     found = [node for node in subject.view.nodes if node.is_standard(*FLOW)]
     if not found:
         return None
-    told = labels(found)
     message = (
-        f"backend {subject.recipe.backend} takes control flow only under conditions:"
-        f" {name_nodes(list(told))}"
+        f"backend {subject.recipe.backend} takes control flow only under conditions: {named(found)}"
     )
     if refused := [why for node in found if (why := _refused(node)) is not None]:
         message += f"; not these: {name_nodes(refused)}"
     if constant := sum(_has_constant_condition(subject, node) for node in found):
         message += f"; {counted(constant, 'condition')} of {len(found)} can be folded away"
-    return Hit(message, told)
+    return Hit(message, labels(found))
 
 
 def _refused(node: Node) -> str | None:

@@ -43,6 +43,6 @@ def imported_twice(subject: Subject) -> Hit | None:
         versions.setdefault(domain_of(entry.domain), set()).add(int(entry.version))
     for domain, found in versions.items():
         if len(found) > 1:
-            told = " and ".join(str(version) for version in sorted(found))
-            return Hit(f"the model imports versions {told} of {shown(domain or 'ai.onnx')}")
+            numbers = " and ".join(str(version) for version in sorted(found))
+            return Hit(f"the model imports versions {numbers} of {shown(domain or 'ai.onnx')}")
     return None

@@ -3,9 +3,8 @@
 from typing import Final
 
 import numpy as np
-from enginewright.contract.report import name_nodes
 
-from enginewright_runtime.rules.base import Hit, Subject, labels
+from enginewright_runtime.rules.base import Hit, Subject, labels, named
 from enginewright_runtime.rules.contents import UnreadableError, pieces
 from enginewright_runtime.rules.view import Node
 
@@ -23,7 +22,6 @@ def training_mode(subject: Subject) -> Hit | None:
     found = [*dropouts, *norms]
     if not found:
         return None
-    told = labels(found)
     what = [
         *(["Dropout sets values to zero by chance"] if dropouts else []),
         *(
@@ -32,7 +30,7 @@ def training_mode(subject: Subject) -> Hit | None:
             else []
         ),
     ]
-    return Hit(f"{name_nodes(list(told))} still train: {', and '.join(what)}", told)
+    return Hit(f"{named(found)} still train: {', and '.join(what)}", labels(found))
 
 
 def _drops(subject: Subject, node: Node) -> bool:

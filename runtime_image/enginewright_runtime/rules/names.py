@@ -4,13 +4,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from enginewright.contract.report import name_nodes
+from enginewright.contract.base import TEXT_LENGTH
 
-from enginewright_runtime.rules.base import Hit, Subject, labels
+from enginewright_runtime.rules.base import Hit, Subject, labels, named
 from enginewright_runtime.rules.text import has_control_characters, quoted, shown
 from enginewright_runtime.rules.view import Node, Scope
 
-_LONGEST: Final = 256  # of a tensor's name in spec.shapes and spec.parity.outputs
 _FIRST_WITH_CONSTANTS: Final = 4  # IR version since which an initializer need not be an input
 _SINGLE: Final = "Single"  # option of a schema's parameter that may not be left out
 
@@ -24,14 +23,13 @@ def duplicate_node_names(subject: Subject) -> Hit | None:
     for scope in subject.view.scopes:
         if scope.kind == "function":
             continue
-        named = [n for n in scope.nodes if n.proto.name and not n.is_standard("Constant")]
-        counts = Counter(node.proto.name for node in named)
-        if len(counts) < len(named):
-            found += [node for node in named if counts[node.proto.name] > 1]
+        nodes = [n for n in scope.nodes if n.proto.name and not n.is_standard("Constant")]
+        counts = Counter(node.proto.name for node in nodes)
+        if len(counts) < len(nodes):
+            found += [node for node in nodes if counts[node.proto.name] > 1]
     if not found:
         return None
-    told = labels(found)
-    return Hit(f"several nodes of one graph have the same name: {name_nodes(list(told))}", told)
+    return Hit(f"several nodes of one graph have the same name: {named(found)}", labels(found))
 
 
 def duplicate_values(subject: Subject) -> Hit | None:
@@ -91,8 +89,7 @@ def empty_names(subject: Subject) -> Hit | None:
     ]
     if not found:
         return None
-    told = labels(found)
-    return Hit(f"these nodes leave out what they cannot do without: {name_nodes(list(told))}", told)
+    return Hit(f"these nodes leave out what they cannot do without: {named(found)}", labels(found))
 
 
 def control_characters(subject: Subject) -> Hit | None:
@@ -105,11 +102,11 @@ def control_characters(subject: Subject) -> Hit | None:
 
 def unwieldy_names(subject: Subject) -> Hit | None:
     """Find inputs and outputs that cannot be named in the resource."""
-    found = [name for name in _interface(subject) if len(name) > _LONGEST]
+    found = [name for name in _interface(subject) if len(name) > TEXT_LENGTH]
     if not found:
         return None
     return Hit(
-        f"spec.shapes and spec.parity take names of up to {_LONGEST} characters:"
+        f"spec.shapes and spec.parity take names of up to {TEXT_LENGTH} characters:"
         f" {shown(found[0])} has {len(found[0])}"
     )
 
@@ -168,7 +165,7 @@ def _interface(subject: Subject) -> list[str]:
 
 
 def _all_names(subject: Subject) -> Iterator[str]:
-    """Yield every name that may come to be told: of nodes, operators, inputs and outputs."""
+    """Yield every name that may come into a message: of nodes, operators, inputs and outputs."""
     yield from _interface(subject)
     for node in subject.view.nodes:
         yield node.proto.name

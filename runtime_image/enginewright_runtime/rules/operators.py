@@ -4,21 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from enginewright.contract.report import name_nodes
-
-from enginewright_runtime.rules.base import Hit, Subject, labels
+from enginewright_runtime.proof.parity.observing import RANDOM_OPERATORS
+from enginewright_runtime.rules.base import Hit, Subject, labels, named
 from enginewright_runtime.rules.registry import Registry
 from enginewright_runtime.rules.text import quoted
 from enginewright_runtime.rules.view import Node
 
 _TRAINING: Final = frozenset({"ai.onnx.training", "ai.onnx.preview.training"})
 _EXPERIMENTAL: Final = frozenset({"ai.onnx.preview", "com.microsoft.experimental"})
-_RANDOM: Final = frozenset(
-    {
-        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
-        *("Bernoulli", "Multinomial"),
-    }
-)
 
 
 def training_operators(subject: Subject) -> Hit | None:
@@ -26,7 +19,7 @@ def training_operators(subject: Subject) -> Hit | None:
     found = [node for node in _foreign(subject) if node.domain in _TRAINING]
     if not found:
         return None
-    return Hit(f"the model is one to be trained: {name_nodes(list(labels(found)))}", labels(found))
+    return Hit(f"the model is one to be trained: {named(found)}", labels(found))
 
 
 def custom_domain(subject: Subject) -> Hit | None:
@@ -40,12 +33,10 @@ def custom_domain(subject: Subject) -> Hit | None:
     ]
     if not found:
         return None
-    told = labels(found)
     domains = sorted({node.domain for node in found})
     return Hit(
-        f"operators of domain {quoted(domains)} are not in the runtime image:"
-        f" {name_nodes(list(told))}",
-        told,
+        f"operators of domain {quoted(domains)} are not in the runtime image: {named(found)}",
+        labels(found),
     )
 
 
@@ -57,14 +48,13 @@ def unknown_operator(subject: Subject) -> Hit | None:
 
 def missing(nodes: Sequence[Node], registry: Registry) -> Hit:
     """Say that ONNX Runtime has no operator for these; where a newer opset has them, which."""
-    told = labels(nodes)
-    message = f"ONNX Runtime has no operator for {name_nodes(list(told))}"
+    message = f"ONNX Runtime has no operator for {named(nodes)}"
     newer = _newer_opset(nodes, registry)
     if newer is None:
-        return Hit(message, told)
+        return Hit(message, labels(nodes))
     return Hit(
         f"{message}: the model imports opset {nodes[0].opset}, which is older than they are",
-        told,
+        labels(nodes),
         remedy=f"export with {newer} or newer",
     )
 
@@ -95,9 +85,8 @@ def deprecated_operator(subject: Subject) -> Hit | None:
     ]
     if not found:
         return None
-    told = labels(found)
-    message = f"opset {found[0].opset} has these operators no more: {name_nodes(list(told))}"
-    return _unless_device(subject, Hit(message, told))
+    message = f"opset {found[0].opset} has these operators no more: {named(found)}"
+    return _unless_device(subject, Hit(message, labels(found)))
 
 
 def experimental_operator(subject: Subject) -> Hit | None:
@@ -110,21 +99,20 @@ def experimental_operator(subject: Subject) -> Hit | None:
     if not found:
         return None
     return Hit(
-        f"these operators may change without notice: {name_nodes(list(labels(found)))}",
+        f"these operators may change without notice: {named(found)}",
         labels(found),
     )
 
 
 def random_operator(subject: Subject) -> Hit | None:
     """Find operators that draw random numbers."""
-    found = [node for node in subject.view.nodes if node.is_standard(*_RANDOM)]
+    found = [node for node in subject.view.nodes if node.is_standard(*RANDOM_OPERATORS)]
     if not found:
         return None
-    told = labels(found)
     return Hit(
-        f"the model draws random numbers ({name_nodes(list(told))}), so outputs that depend on them"
+        f"the model draws random numbers ({named(found)}), so outputs that depend on them"
         " differ from run to run and are compared in distribution only",
-        told,
+        labels(found),
     )
 
 

@@ -3,11 +3,10 @@
 from typing import Final
 
 import numpy as np
-from enginewright.contract.report import name_nodes
 from onnx import TensorProto, numpy_helper
 
 from enginewright_runtime.core.logs import counted
-from enginewright_runtime.rules.base import Hit, Subject, labels
+from enginewright_runtime.rules.base import Hit, Subject, labels, named
 from enginewright_runtime.rules.view import Node
 
 _NODES: Final = ("QuantizeLinear", "DequantizeLinear")
@@ -37,11 +36,10 @@ def asymmetric(subject: Subject) -> Hit | None:
     ]
     if not found:
         return None
-    told = labels(found)
     return Hit(
         f"{counted(len(found), 'quantisation node')} with unsigned types, or zero points other than"
-        f" 0, and what lies between them stay outside the engine: {name_nodes(list(told))}",
-        told,
+        f" 0, and what lies between them stay outside the engine: {named(found)}",
+        labels(found),
     )
 
 
@@ -52,11 +50,10 @@ def integer_operators(subject: Subject) -> Hit | None:
     found = [node for node in subject.view.nodes if node.is_standard(*_INTEGER)]
     if not found:
         return None
-    told = labels(found)
     return Hit(
         f"{counted(len(found), 'node')} of dynamic or operator-by-operator quantisation:"
-        f" {name_nodes(list(told))}",
-        told,
+        f" {named(found)}",
+        labels(found),
     )
 
 

@@ -5,7 +5,7 @@ from typing import Final
 from enginewright.contract.engines import PROVIDERS, unserved_tensors, whole_only
 from enginewright.contract.report import name_nodes
 
-from enginewright_runtime.rules.base import Hit, Subject, labels
+from enginewright_runtime.rules.base import Hit, Subject, labels, named
 from enginewright_runtime.rules.types import SERVED
 from enginewright_runtime.rules.view import Node
 
@@ -31,8 +31,7 @@ def outside_the_engine(subject: Subject) -> Hit | None:
     found = [node for node in subject.view.graph.nodes if _stays_outside(subject, node)]
     if not found:
         return None
-    told = labels(found)
-    return Hit(f"backend {backend} has no operator for {name_nodes(list(told))}, and {limit}", told)
+    return Hit(f"backend {backend} has no operator for {named(found)}, and {limit}", labels(found))
 
 
 def unserved_types(subject: Subject) -> Hit | None:

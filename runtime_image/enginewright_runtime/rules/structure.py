@@ -4,12 +4,12 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from enginewright.contract.report import name_nodes
 from onnx import GraphProto, ModelProto
 
-from enginewright_runtime.rules.base import Hit, Subject, labels
+from enginewright_runtime.graph.graphs import bodies
+from enginewright_runtime.rules.base import Hit, Subject, labels, named
 from enginewright_runtime.rules.text import quoted, shown
-from enginewright_runtime.rules.view import Key, Node, Scope, View, bodies
+from enginewright_runtime.rules.view import Key, ModelView, Node, Scope
 
 # ONNX Runtime loads 100,000 nodes in 7 s and 380 MB, and some graphs in quadratic time
 MOST_NODES: Final = 500_000
@@ -67,8 +67,7 @@ def cycles(subject: Subject) -> Hit | None:
     """Find nodes that wait for each other."""
     for scope in subject.view.scopes:
         if circle := _cycle(scope):
-            told = labels(circle)
-            return Hit(f"these nodes wait for each other: {name_nodes(list(told))}", told)
+            return Hit(f"these nodes wait for each other: {named(circle)}", labels(circle))
     return None
 
 
@@ -84,9 +83,8 @@ def undefined_values(subject: Subject) -> Hit | None:
         missing += [name for name in scope.outputs if name and not scope.defines(name)]
     if not missing:
         return None
-    told = labels(readers)
-    by = f" by {name_nodes(list(told))}" if told else ""
-    return Hit(f"these values are read{by} and defined nowhere: {quoted(missing)}", told)
+    by = f" by {named(readers)}" if readers else ""
+    return Hit(f"these values are read{by} and defined nowhere: {quoted(missing)}", labels(readers))
 
 
 def no_inputs(subject: Subject) -> Hit | None:
@@ -109,7 +107,7 @@ def _nodes_within(scope: Scope) -> Iterator[Node]:
             yield from _nodes_within(body)
 
 
-def _recursion(view: View) -> list[Key] | None:
+def _recursion(view: ModelView) -> list[Key] | None:
     """Return functions that call each other in a circle, the first one at the end again."""
     calls = {
         key: [node.key for node in _nodes_within(scope) if node.key in view.functions]
@@ -135,7 +133,7 @@ def _recursion(view: View) -> list[Key] | None:
     return None
 
 
-def _unfolded(view: View) -> int:
+def _unfolded(view: ModelView) -> int:
     """Return how many nodes there are once functions are unfolded, or `MOST_NODES` + 1."""
     if not view.functions or _recursion(view) is not None:
         return sum(len(scope.nodes) for scope in view.scopes)

@@ -6,12 +6,12 @@ from typing import Final
 from enginewright.contract.report import name_nodes
 from onnx import TensorProto
 
-from enginewright_runtime.core.logs import in_words
+from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.graph import graphs
 from enginewright_runtime.rules import contents
 from enginewright_runtime.rules.base import Hit, Subject
 from enginewright_runtime.rules.text import quoted
-from enginewright_runtime.rules.view import View
+from enginewright_runtime.rules.view import ModelView
 
 _MOST_ELEMENTS: Final = 2**63 - 1
 _LARGEST_INPUT: Final = 1 << 40  # bytes: no request carries a tebibyte
@@ -44,7 +44,7 @@ def impossible_shapes(subject: Subject) -> Hit | None:
     for name, tensor in subject.tensors:
         if tensor.data_type not in known:
             found.append(f"{name} (type {tensor.data_type})")
-        elif any(size < 0 for size in tensor.dims) or contents.elements(tensor) > _MOST_ELEMENTS:
+        elif any(size < 0 for size in tensor.dims) or graphs.elements(tensor) > _MOST_ELEMENTS:
             found.append(f"{name} {list(tensor.dims)[:8]}")
     return (
         Hit(f"tensors have a shape or type that cannot be: {name_nodes(found)}") if found else None
@@ -88,13 +88,13 @@ def enormous_inputs(subject: Subject) -> Hit | None:
         size = math.prod(profile.min) * _item_size(types[profile.input])
         if size > _LARGEST_INPUT:
             return Hit(
-                f"input {quoted([profile.input])} has {in_words(size)} at its smallest, as"
+                f"input {quoted([profile.input])} has {format_bytes(size)} at its smallest, as"
                 f" {list(profile.min)[:8]}"
             )
     return None
 
 
-def _unread(view: View) -> frozenset[str]:
+def _unread(view: ModelView) -> frozenset[str]:
     """Return the initializers that nothing reads: ONNX Runtime drops them unseen."""
     read = {name for node in view.nodes for name in node.inputs}
     read.update(name for scope in view.scopes for name in scope.outputs)
@@ -104,7 +104,7 @@ def _unread(view: View) -> frozenset[str]:
 
 def _amount(tensor: TensorProto) -> tuple[int, int, str] | None:
     """Return how much data there is, and is needed, in which unit; None where that is not known."""
-    count = contents.elements(tensor)
+    count = graphs.elements(tensor)
     if graphs.external_entries(tensor) is not None or tensor.HasField("segment"):
         return None
     if any(size < 0 for size in tensor.dims) or count > _MOST_ELEMENTS:

@@ -3,9 +3,9 @@
 from typing import Final
 
 from enginewright.contract.report import name_nodes
-from onnx import AttributeProto, TensorProto, ValueInfoProto
+from onnx import AttributeProto, TensorProto
 
-from enginewright_runtime.rules.base import Hit, Subject, labels
+from enginewright_runtime.rules.base import Hit, Subject, labels, named
 from enginewright_runtime.rules.text import quoted
 from enginewright_runtime.rules.view import Node
 
@@ -60,9 +60,9 @@ def double_precision(subject: Subject) -> Hit | None:
     specs = [spec.name for spec in (*subject.inputs, *subject.outputs) if spec.dtype == "float64"]
     if not nodes and not specs:
         return None
-    told = name_nodes(list(labels(nodes))) if nodes else quoted(specs)
+    affected = named(nodes) if nodes else quoted(specs)
     backend = subject.recipe.backend
-    return Hit(f"backend {backend} {_DOUBLE[backend]}: {told}", labels(nodes))
+    return Hit(f"backend {backend} {_DOUBLE[backend]}: {affected}", labels(nodes))
 
 
 def strings(subject: Subject) -> Hit | None:
@@ -73,26 +73,26 @@ def strings(subject: Subject) -> Hit | None:
     specs = [spec.name for spec in (*subject.inputs, *subject.outputs) if spec.dtype == "string"]
     if not nodes and not specs:
         return None
-    told = name_nodes(list(labels(nodes))) if nodes else quoted(specs)
+    affected = named(nodes) if nodes else quoted(specs)
     return Hit(
         f"backend {subject.recipe.backend} has no strings, so what takes or gives them runs on the CPU:"
-        f" {told}",
+        f" {affected}",
         labels(nodes),
     )
 
 
 def _outputs_not_served(subject: Subject) -> list[str]:
     """Return outputs with their types; of one without a type nothing is known."""
-    untyped = {value.name for value in subject.view.model.graph.output if not _has_type(value)}
+    untyped = {
+        value.name
+        for value in subject.view.model.graph.output
+        if value.type.WhichOneof("value") is None
+    }
     return [
         f"'{spec.name}' ({spec.dtype})"
         for spec in subject.outputs
         if spec.dtype not in SERVED and spec.name not in untyped
     ]
-
-
-def _has_type(value: ValueInfoProto) -> bool:
-    return value.type.WhichOneof("value") is not None
 
 
 def _is_double(subject: Subject, node: Node) -> bool:
@@ -104,12 +104,8 @@ def _is_double(subject: Subject, node: Node) -> bool:
     return any(
         tensor.data_type == TensorProto.DOUBLE
         for name in node.inputs
-        if name and (tensor := _initializer(subject, node, name)) is not None
+        if name and (tensor := subject.view.origin(node.scope, name, frozenset())) is not None
     )
-
-
-def _initializer(subject: Subject, node: Node, name: str) -> TensorProto | None:
-    return subject.view.origin(node.scope, name, frozenset())
 
 
 def _has_strings(node: Node) -> bool:

@@ -18,9 +18,10 @@ from onnx import (
     OperatorSetIdProto,
     SparseTensorProto,
     TensorProto,
-    helper,
 )
 
+from enginewright_runtime.graph.constants import constant_tensor
+from enginewright_runtime.graph.graphs import bodies
 from enginewright_runtime.rules.text import shown
 
 Key = tuple[str, str, str]  # of a function: domain, name, overload
@@ -99,7 +100,7 @@ class Scope:
         return name in self.producers or name in self.initializers or name in self.given
 
 
-class View:
+class ModelView:
     """All scopes of a model."""
 
     def __init__(self, model: ModelProto) -> None:
@@ -143,7 +144,7 @@ class View:
             if node is None:
                 return None
             if node.is_standard("Constant"):
-                return constant_value(node)
+                return constant_tensor(node.proto)
             if node.domain != "" or node.op not in through:
                 return None
             name = node.input(0)
@@ -199,30 +200,7 @@ class View:
                 node.bodies.append(self._graph(body, "body", scope.opsets, scope))
 
 
-def constant_value(node: Node) -> TensorProto | None:
-    """Return what a Constant holds as a tensor; None for a sparse one and for strings."""
-    name = node.outputs[0] if node.outputs else ""
-    entry: AttributeProto
-    for entry in node.proto.attribute:
-        match entry.name:
-            case "value":
-                return entry.t
-            case "value_float":
-                return helper.make_tensor(name, TensorProto.FLOAT, [], [entry.f])
-            case "value_floats":
-                return helper.make_tensor(
-                    name, TensorProto.FLOAT, [len(entry.floats)], entry.floats
-                )
-            case "value_int":
-                return helper.make_tensor(name, TensorProto.INT64, [], [entry.i])
-            case "value_ints":
-                return helper.make_tensor(name, TensorProto.INT64, [len(entry.ints)], entry.ints)
-            case _:
-                continue
-    return None
-
-
-def held_tensors(view: View) -> Iterator[tuple[str, TensorProto]]:
+def held_tensors(view: ModelView) -> Iterator[tuple[str, TensorProto]]:
     """Yield every constant tensor with the name that it is known by: weights and attributes."""
     for scope in view.scopes:
         for tensor in scope.tensors:
@@ -247,15 +225,6 @@ def _holder(scope: Scope | None, name: str) -> Scope | None:
     while scope is not None and not scope.defines(name):
         scope = scope.parent
     return scope
-
-
-def bodies(node: NodeProto) -> Iterator[GraphProto]:
-    """Yield the graphs in a node's attributes."""
-    for entry in node.attribute:
-        if entry.type == AttributeProto.GRAPH:
-            yield entry.g
-        elif entry.type == AttributeProto.GRAPHS:
-            yield from entry.graphs
 
 
 def _opsets(imports: Sequence[OperatorSetIdProto]) -> dict[str, int]:

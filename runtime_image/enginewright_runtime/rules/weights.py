@@ -13,6 +13,7 @@ import numpy as np
 from enginewright.contract.report import name_nodes
 from onnx import TensorProto
 
+from enginewright_runtime.graph import graphs
 from enginewright_runtime.rules import contents
 from enginewright_runtime.rules.base import Hit, Subject
 from enginewright_runtime.rules.view import Node
@@ -52,7 +53,7 @@ def nan_in_weights(subject: Subject) -> Hit | None:
         summary = subject.summaries.get(id(tensor))
         if summary is None or not summary.nan or id(tensor) in attributes:
             continue
-        count = contents.elements(tensor)
+        count = graphs.elements(tensor)
         if id(tensor) in operands or summary.nan < count:  # NaN throughout is a fill value
             found.append(f"{name} ({summary.nan} of {count} values)")
     return Hit(f"weights are NaN: {name_nodes(found)}") if found else None
@@ -66,7 +67,7 @@ def infinity_in_weights(subject: Subject) -> Hit | None:
         summary = subject.summary(tensor)
         if summary is not None and (summary.above or summary.below):
             infinite = summary.above + summary.below
-            found[f"{name} ({infinite} of {contents.elements(tensor)} values)"] = None
+            found[f"{name} ({infinite} of {graphs.elements(tensor)} values)"] = None
             nodes[node.label] = None
     if not found:
         return None

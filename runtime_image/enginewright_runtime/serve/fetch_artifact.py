@@ -3,7 +3,7 @@
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import ServeTask
 
-from enginewright_runtime.core.logs import in_words
+from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.store import ENGINE, PREPARED, Store
 
@@ -20,5 +20,5 @@ def run(task: ServeTask, paths: Paths) -> StageReport:
     return StageReport(
         stage="fetch-artifact",
         ok=True,
-        message=f"{kind.title} {manifest.key[:12]}, {in_words(size)}, all digests match",
+        message=f"{kind.title} {manifest.key[:12]}, {format_bytes(size)}, all digests match",
     )

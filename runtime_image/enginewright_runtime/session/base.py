@@ -19,7 +19,7 @@ CPU_PROVIDER: Final = PROVIDERS["cpu"]
 
 
 @dataclass(frozen=True)
-class Request:
+class SessionRequest:
     """What a session is to be made of."""
 
     model_path: Path
@@ -29,7 +29,7 @@ class Request:
 
 
 class ProviderError(Exception):
-    """The provider could not be made, and this says why in native words; not the model's fault."""
+    """The provider could not be made, and this says why in the library's own text; not the model's fault."""
 
 
 class Backend(ABC):
@@ -63,12 +63,12 @@ class Backend(ABC):
         """Return the major version of CUDA that the provider was built for; None: for none."""
         return None
 
-    def provider_options(self, request: Request) -> dict[str, str]:
+    def provider_options(self, request: SessionRequest) -> dict[str, str]:
         """Return the execution provider's options."""
         del request
         return {}
 
-    def providers(self, options: ort.SessionOptions, request: Request) -> list[Any] | None:
+    def providers(self, options: ort.SessionOptions, request: SessionRequest) -> list[Any] | None:
         """Return what `InferenceSession` takes as providers; None: `options` has them now.
 
         Raises:

@@ -15,7 +15,6 @@ from enginewright_runtime.session import driver, libraries
 from enginewright_runtime.session.base import Backend
 
 CAPI: Final = Path(ort.__file__).parent / "capi"
-_LIBRARY: Final = CAPI / "libonnxruntime_providers_cuda.so"
 
 
 def cuda_major() -> str | None:
@@ -29,6 +28,7 @@ def cuda_major() -> str | None:
 class CudaBackend(Backend):
     """Runs the nodes that have a CUDA kernel."""
 
+    library: ClassVar[Path] = CAPI / "libonnxruntime_providers_cuda.so"
     name: ClassVar[str] = "cuda"
     provider: ClassVar[str] = PROVIDERS["cuda"]
     needs_driver: ClassVar[bool] = True
@@ -36,7 +36,7 @@ class CudaBackend(Backend):
 
     @override
     def missing_libraries(self) -> tuple[str, ...]:
-        return libraries.missing(_LIBRARY, driver.LIBRARIES)
+        return libraries.missing(self.library, driver.LIBRARIES)
 
     @override
     def cuda_major(self) -> str | None:

@@ -2,7 +2,7 @@
 
 After most of these every further call of CUDA returns the same error: "the process must be
 terminated and relaunched" (CUDA Runtime API, cudaError). What says nothing of the device, such as
-"TensorRT EP execution context enqueue failed.", is told apart by trying known inputs again.
+"TensorRT EP execution context enqueue failed.", is distinguished by trying known inputs again.
 """
 
 import re
@@ -43,13 +43,13 @@ _NAME: Final = re.compile(
 
 
 def lost_device(text: str) -> str | None:
-    """Return the cause, in words that do not change from run to run; None: `text` names none."""
+    """Return the cause, as text that does not change from run to run; None: `text` names none."""
     for found in _CODE.finditer(text):
         code = int(found.group(1))
         if code in LOST:
             return f"CUDA failure {code}: {LOST[code]}"
-    for code, words in LOST.items():
-        if words in text:
-            return f"CUDA failure {code}: {words}"
+    for code, error in LOST.items():
+        if error in text:
+            return f"CUDA failure {code}: {error}"
     named = _NAME.search(text)
     return named.group() if named else None

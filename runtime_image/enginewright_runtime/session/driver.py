@@ -65,9 +65,9 @@ def _read(answer: dict[str, Any], cuda_major: str | None) -> Device:
     number = answer.get("version")
     version = f"{number // 1000}.{number % 1000 // 10}" if number else None
     if code := answer.get("code"):
-        said = f": {answer['said']}" if answer.get("said") else ""
+        detail = f": {answer['detail']}" if answer.get("detail") else ""
         reason = Reason.DRIVER_TOO_OLD if code in _MISFITS else Reason.DRIVER_MISSING
-        message = f"NVIDIA's driver is here, but cuInit fails with code {code}{said}"
+        message = f"NVIDIA's driver is here, but cuInit fails with code {code}{detail}"
         return Device(_unusable(reason, message, version))
     if number and cuda_major and number // 1000 < int(cuda_major):
         message = f"NVIDIA's driver is for CUDA {version}, and this image needs CUDA {cuda_major}"

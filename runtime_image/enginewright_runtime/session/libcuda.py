@@ -34,12 +34,12 @@ def _ask() -> dict[str, Any]:
     code = version_of(ctypes.byref(version))
     found: dict[str, Any] = {"version": version.value} if code == 0 else {}
     if code := initialise(0):
-        return found | {"code": code, "said": _words(cuda, code)}
+        return found | {"code": code, "detail": _error_string(cuda, code)}
     return found | _device(cuda)
 
 
 def _device(cuda: ctypes.CDLL) -> dict[str, Any]:
-    """Return the compute capability of device 0; {} where the driver tells none."""
+    """Return the compute capability of device 0; {} where the driver reports none."""
     device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     try:
         failed = (
@@ -52,7 +52,7 @@ def _device(cuda: ctypes.CDLL) -> dict[str, Any]:
     return {} if failed else {"compute_capability": f"{major.value}.{minor.value}"}
 
 
-def _words(cuda: ctypes.CDLL, code: int) -> str:
+def _error_string(cuda: ctypes.CDLL, code: int) -> str:
     text = ctypes.c_char_p()
     try:
         failed = cuda.cuGetErrorString(code, ctypes.byref(text))

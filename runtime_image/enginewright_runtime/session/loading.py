@@ -1,4 +1,4 @@
-"""A session that runs where it was told to run, or one whose fallback is told; never a silent one.
+"""A session that runs where it has to run, or one whose fallback is reported; never a silent one.
 
 ONNX Runtime serves from the CPU when the wanted provider cannot be made: mostly without an
 exception, and in one case with `get_providers()[0]` still naming the wanted one. So every way in
@@ -16,10 +16,9 @@ from typing import Final
 
 import onnxruntime as ort
 from enginewright.contract import causes
-from enginewright.contract.causes import Cause
 from enginewright.contract.engines import why_unusable
 from enginewright.contract.reasons import Reason
-from enginewright.contract.report import name_nodes
+from enginewright.contract.report import Finding, name_nodes
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.limits import threads as threads_of_cgroup
@@ -28,14 +27,14 @@ from enginewright_runtime.session import driver, native_log
 from enginewright_runtime.session.base import (
     Backend,
     ProviderError,
-    Request,
+    SessionRequest,
     distribution,
 )
 from enginewright_runtime.session.cpu import CpuBackend
 from enginewright_runtime.session.cuda import CudaBackend
 from enginewright_runtime.session.driver import Device
-from enginewright_runtime.session.evidence import cause, engine_cause, failure
 from enginewright_runtime.session.extensions.libraries import of_model, register
+from enginewright_runtime.session.load_errors import cause, engine_cause
 from enginewright_runtime.session.openvino import OpenVinoBackend
 from enginewright_runtime.session.optimization import HIGHEST, LEVELS, LOWEST, below
 from enginewright_runtime.session.placement import Placement, read_placement
@@ -47,7 +46,7 @@ _RECORD_ASSIGNMENT: Final = "session.record_ep_graph_assignment_info"
 _SPINNING: Final = (
     "session.intra_op.allow_spinning"  # burns the quota that the server's threads need
 )
-_QUIET: Final = 3  # errors only; warnings of a model's own making are findings of `validate`
+_QUIET: Final = 3  # errors only; warnings about the model itself are findings of `validate`
 _BACKENDS: Final[tuple[Backend, ...]] = (
     TensorRtBackend(),
     TensorRtRtxBackend(),
@@ -63,7 +62,7 @@ class LoadedModel:
 
     session: ort.InferenceSession
     placement: Placement
-    cause: Cause | None = None  # why the provider could not be made; None: it was
+    cause: Finding | None = None  # why the provider could not be made; None: it was
     level: str = HIGHEST  # of ONNX Runtime's graph optimisations
 
 
@@ -99,23 +98,25 @@ def create(
     whole = strict or backend.compiled
     obstacle = _obstacle(backend, device)
     if obstacle and whole:
-        raise failure(obstacle)
+        raise StageFailure.of(obstacle)
     wanted = level if level and backend.optimized else HIGHEST
-    request = Request(model_path, threads or threads_of_cgroup(), of_model(model_path), wanted)
+    request = SessionRequest(
+        model_path, threads or threads_of_cgroup(), of_model(model_path), wanted
+    )
     try:
-        session, words = _attempt(backend, request)
+        session, output = _attempt(backend, request)
     except SessionError as error:
         if level is not None or not backend.optimized or is_out_of_memory(str(error)):
             raise
-        request, session, words = _attempt_lower(backend, request, error)
+        request, session, output = _attempt_lower(backend, request, error)
     if session is not None and backend.provider in session.get_providers():
         placement = read_placement(session, backend.provider)
         if strict:
             _refuse_idle(placement)
         return LoadedModel(session, placement, level=request.level)
-    found = obstacle or cause(backend.provider, words)
+    found = obstacle or cause(backend.provider, output)
     if whole:
-        raise failure(found)
+        raise StageFailure.of(found)
     session = session or _session(CpuBackend(), request)
     return LoadedModel(session, read_placement(session, backend.provider), found, request.level)
 
@@ -142,24 +143,24 @@ def ask_device(backend: Backend) -> Device:
     return driver.ask(backend.cuda_major()) if backend.needs_driver else driver.NOT_NEEDED
 
 
-def _obstacle(backend: Backend, device: Device | None) -> Cause | None:
+def _obstacle(backend: Backend, device: Device | None) -> Finding | None:
     """Return what will keep the provider from being made, as far as it shows before a load."""
-    found: list[Cause] = []
+    found: list[Finding] = []
     if names := backend.missing_libraries():
         message = (
             f"{backend.provider} needs libraries that are not in this image: {', '.join(names)}"
         )
-        found.append(Cause(reason=Reason.PROVIDER_MISSING, message=message))
+        found.append(Finding(reason=Reason.PROVIDER_MISSING, cause=message))
     asked = device or ask_device(backend)
     if asked.driver.reason:
-        found.append(Cause(reason=asked.driver.reason, message=asked.driver.message))
+        found.append(Finding(reason=asked.driver.reason, cause=asked.driver.message))
     elif unusable := why_unusable(backend.name, asked.compute_capability):
         reason = Reason.ENGINE_INCOMPATIBLE if backend.compiled else Reason.PROVIDER_REFUSED
-        found.append(Cause(reason=reason, message=unusable))
+        found.append(Finding(reason=reason, cause=unusable))
     return causes.first(found)
 
 
-def _attempt(backend: Backend, request: Request) -> tuple[ort.InferenceSession | None, str]:
+def _attempt(backend: Backend, request: SessionRequest) -> tuple[ort.InferenceSession | None, str]:
     """Try to make the session; return it, or None where the provider fails, and all that was said.
 
     Raises:
@@ -178,14 +179,14 @@ def _attempt(backend: Backend, request: Request) -> tuple[ort.InferenceSession |
             refusal = error
     if refusal is not None:
         if backend.compiled:
-            raise failure(engine_cause(backend.name, f"{log.text}\n{refusal}")) from refusal
+            raise StageFailure.of(engine_cause(backend.name, f"{log.text}\n{refusal}")) from refusal
         raise refusal
     return session, f"{log.text}\n{said}"
 
 
 def _attempt_lower(
-    backend: Backend, request: Request, refusal: SessionError
-) -> tuple[Request, ort.InferenceSession | None, str]:
+    backend: Backend, request: SessionRequest, refusal: SessionError
+) -> tuple[SessionRequest, ort.InferenceSession | None, str]:
     """Try the lower levels of graph optimisation, for one may fail where the model is right.
 
     ONNX Runtime folds branches that never run, for example.
@@ -193,7 +194,7 @@ def _attempt_lower(
     Raises:
         SessionError: `refusal`: the model is refused without any optimisation too.
     """
-    found: tuple[Request, ort.InferenceSession | None, str] | None = None
+    found: tuple[SessionRequest, ort.InferenceSession | None, str] | None = None
     # the lowest first: of a model that is wrong no other has to be tried
     for level in sorted(below(request.level), key=lambda name: name != LOWEST):
         lowered = replace(request, level=level)
@@ -216,7 +217,7 @@ def _attempt_lower(
     return found
 
 
-def _session(backend: Backend, request: Request) -> ort.InferenceSession:
+def _session(backend: Backend, request: SessionRequest) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = request.threads
     options.inter_op_num_threads = 1

@@ -13,7 +13,7 @@ import onnxruntime as ort
 from enginewright.contract.images import PROVIDERS
 from typing_extensions import override
 
-from enginewright_runtime.session.base import Backend, Request
+from enginewright_runtime.session.base import Backend, SessionRequest
 
 
 class OpenVinoBackend(Backend):
@@ -23,8 +23,8 @@ class OpenVinoBackend(Backend):
     provider: ClassVar[str] = PROVIDERS["openvino"]
 
     @override
-    def provider_options(self, request: Request) -> dict[str, str]:
-        """Return device and threads; no `cache_dir`, which makes no start quicker (docs/builders.md).
+    def provider_options(self, request: SessionRequest) -> dict[str, str]:
+        """Return device and threads; no `cache_dir`, which makes no start quicker (docs/measurements.md).
 
         With one thread OpenVINO 2025.4 loses the error of sizes that clash and answers with the
         outputs of the run before; not so where no stream of its own stands between (tried with

@@ -4,7 +4,7 @@ Its graph optimisations can make a session that fails or computes something else
 found when a model is prepared and recorded in the manifest as a level. The optimised graph itself is
 not kept: at ALL it holds layouts of the CPU that wrote it (com.microsoft.nchwc), at EXTENDED fused
 nodes under other names than placements and costs know, and neither loads noticeably quicker
-(docs/builders.md has the figures).
+(docs/measurements.md has the figures).
 """
 
 from collections.abc import Iterator

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import onnxruntime as ort
+from enginewright.contract.execution import PlacementFacts
 from enginewright.contract.images import PROVIDERS
 
-from enginewright_runtime.core.labels import label
+from enginewright_runtime.core.labels import CONTEXT_OP, reported_label
 
-_CONTEXT_OP: Final = "EPContext"
 _CPU: Final = PROVIDERS["cpu"]
 # ONNX Runtime 1.31 ends the process where their batch (GRU: or sequence) has no elements
 _ABORTING_ON_EMPTY: Final = frozenset({"GRU", "LSTM"})
@@ -39,6 +39,12 @@ class Placement:
     def total(self) -> int:
         """Return the number of nodes."""
         return sum(self.nodes.values())
+
+    def facts(self) -> PlacementFacts:
+        """Return it as the contract has it."""
+        return PlacementFacts(
+            nodes=dict(self.nodes), elsewhere=self.elsewhere, context_nodes=self.context_nodes
+        )
 
     @property
     def share(self) -> float:
@@ -64,8 +70,8 @@ def read_placement(session: _Assigned, provider: str) -> Placement:
             if subgraph.ep_name == _CPU and node.op_type in _ABORTING_ON_EMPTY:
                 takes_empty = False
             if subgraph.ep_name != provider:
-                elsewhere.append(label(node.name, node.op_type))
-            elif node.op_type == _CONTEXT_OP:
+                elsewhere.append(reported_label(node.name, node.op_type))
+            elif node.op_type == CONTEXT_OP:
                 context.append(node.name)
     return Placement(provider, dict(nodes), tuple(elsewhere), tuple(context), takes_empty)
 

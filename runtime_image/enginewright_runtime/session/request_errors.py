@@ -1,4 +1,4 @@
-"""What may be told to a client when its request is not answered."""
+"""What a client may learn when its request is not answered."""
 
 
 class RequestError(Exception):

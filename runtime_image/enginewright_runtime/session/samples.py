@@ -19,7 +19,7 @@ class GoldenError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class GoldenSample:
     """One golden input and, by output, what it must give."""
 
     name: str
@@ -27,7 +27,7 @@ class Sample:
     expected: dict[str, NDArray[Any]]
 
 
-def read_samples(inputs: Path, outputs: Path, signature: Signature) -> list[Sample]:
+def read_samples(inputs: Path, outputs: Path, signature: Signature) -> list[GoldenSample]:
     """Read the samples of two .npz files with arrays named `<sample>/<tensor>`.
 
     Raises:
@@ -43,7 +43,7 @@ def read_samples(inputs: Path, outputs: Path, signature: Signature) -> list[Samp
             raise GoldenError(f"golden sample {name!r} has no outputs")
     if not feeds:
         raise GoldenError("there are no golden samples")
-    return [Sample(name, arrays, expected[name]) for name, arrays in feeds.items()]
+    return [GoldenSample(name, arrays, expected[name]) for name, arrays in feeds.items()]
 
 
 def _read(path: Path, tensors: dict[str, Tensor]) -> dict[str, dict[str, NDArray[Any]]]:

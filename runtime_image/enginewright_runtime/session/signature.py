@@ -184,7 +184,7 @@ def read_signature(
         by_input.setdefault(each.input, []).append(each)
     taken = {arg.name: _input(arg, by_input.pop(arg.name, []), least) for arg in inputs}
     if by_input:
-        raise ProfileError(f"a shape profile is for {_names(by_input)}, which is no input")
+        raise ProfileError(f"a shape profile is for {quoted_names(by_input)}, which is no input")
     given: dict[str, Tensor] = {}
     left_out: list[str] = []
     for arg in outputs:
@@ -263,5 +263,6 @@ def _ranges(bounds: Bounds) -> str:
     return f"[{','.join(shown)}]"
 
 
-def _names(names: Iterable[str]) -> str:
+def quoted_names(names: Iterable[str]) -> str:
+    """Return names for a message."""
     return ", ".join(repr(name) for name in names)

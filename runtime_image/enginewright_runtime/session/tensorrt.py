@@ -10,38 +10,30 @@ import onnxruntime as ort
 from enginewright.contract.images import PROVIDERS
 from typing_extensions import override
 
-from enginewright_runtime.session import driver, libraries
-from enginewright_runtime.session.base import CPU_PROVIDER, Backend, Request
-from enginewright_runtime.session.cuda import CAPI, CudaBackend, cuda_major
+from enginewright_runtime.session import libraries
+from enginewright_runtime.session.base import CPU_PROVIDER, SessionRequest
+from enginewright_runtime.session.cuda import CAPI, CudaBackend
 from enginewright_runtime.session.extensions.libraries import load_plugins
 
-_LIBRARY: Final = CAPI / "libonnxruntime_providers_tensorrt.so"
 _INFER: Final = "libnvinfer.so."
 _BUILDERS: Final = ("tensorrt", "tensorrt_bindings")
 
 
-class TensorRtBackend(Backend):
+class TensorRtBackend(CudaBackend):
     """Runs EPContext models."""
 
     name: ClassVar[str] = "tensorrt"
     provider: ClassVar[str] = PROVIDERS["tensorrt"]
-    needs_driver: ClassVar[bool] = True
+    library: ClassVar[Path] = CAPI / "libonnxruntime_providers_tensorrt.so"
     compiled: ClassVar[bool] = True
+    optimized: ClassVar[bool] = False
 
     @override
     def complete(self) -> bool:
         return _infer() is not None
 
     @override
-    def missing_libraries(self) -> tuple[str, ...]:
-        return libraries.missing(_LIBRARY, driver.LIBRARIES)
-
-    @override
-    def cuda_major(self) -> str | None:
-        return cuda_major()
-
-    @override
-    def providers(self, options: ort.SessionOptions, request: Request) -> list[Any] | None:
+    def providers(self, options: ort.SessionOptions, request: SessionRequest) -> list[Any] | None:
         del options
         load_plugins(request.extensions)
         paths = [str(path) for path in request.extensions.plugins]
@@ -59,5 +51,5 @@ class TensorRtBackend(Backend):
 
 def _infer() -> Path | None:
     """Return the TensorRT library that the provider would load."""
-    found = libraries.resolve(_LIBRARY)
+    found = libraries.resolve(TensorRtBackend.library)
     return next((path for name, path in found.items() if name.startswith(_INFER)), None)

@@ -16,7 +16,7 @@ from enginewright.contract.images import PROVIDERS
 from typing_extensions import override
 
 from enginewright_runtime.session import driver, libraries
-from enginewright_runtime.session.base import Backend, ProviderError, Request
+from enginewright_runtime.session.base import Backend, ProviderError, SessionRequest
 from enginewright_runtime.session.extensions.libraries import load_plugins
 
 _PLUGIN: Final = "onnxruntime_ep_nv_tensorrt_rtx"
@@ -62,7 +62,7 @@ class TensorRtRtxBackend(Backend):
         return found["major"] if found else None
 
     @override
-    def providers(self, options: ort.SessionOptions, request: Request) -> list[Any] | None:
+    def providers(self, options: ort.SessionOptions, request: SessionRequest) -> list[Any] | None:
         load_plugins(request.extensions)  # the provider has no option for them (version 0.5.0)
         try:
             _register(self.provider)
@@ -94,8 +94,10 @@ class TensorRtRtxBackend(Backend):
         }
         if len(set(found.values())) == 1:
             return None
-        told = ", ".join(f"{who} {version or 'unknown'}" for who, version in found.items())
-        return f"engines would be built by one version of TensorRT-RTX and run by another: {told}"
+        versions = ", ".join(f"{who} {version or 'unknown'}" for who, version in found.items())
+        return (
+            f"engines would be built by one version of TensorRT-RTX and run by another: {versions}"
+        )
 
 
 def library_version(path: Path | None) -> str | None:

@@ -3,14 +3,14 @@
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from enginewright_runtime.sources.base import Source, unreachable
+from enginewright_runtime.sources.base import ModelSource, unreachable
 from enginewright_runtime.sources.claim import ClaimSource
 from enginewright_runtime.sources.credentials import Secret
 
-__all__ = ["Source", "open_source"]
+__all__ = ["ModelSource", "open_source"]
 
 
-def open_source(uri: str, mount: Path, credentials: Path) -> Source:
+def open_source(uri: str, mount: Path, credentials: Path) -> ModelSource:
     """Return the source that `uri` names; nothing is asked of it yet.
 
     Args:
@@ -39,7 +39,7 @@ def open_source(uri: str, mount: Path, credentials: Path) -> Source:
     return _network(scheme, uri, Secret.read(credentials))
 
 
-def _network(scheme: str, uri: str, secret: Secret) -> Source:
+def _network(scheme: str, uri: str, secret: Secret) -> ModelSource:
     # imported where they are needed: each is slow to load, and a volume needs none
     match scheme:
         case "s3" | "gs" | "az":

@@ -2,7 +2,7 @@
 
 Nothing is written outside the folder, over another file, or without end; links become the files
 that they stand for, since onnx and ONNX Runtime refuse linked weights. zipfile and tarfile only
-read here: names, kinds and sizes are judged by us, and every byte passes through `Room`.
+read here: names, kinds and sizes are judged by us, and every byte passes through `DiskQuota`.
 """
 
 import gzip
@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from enginewright_runtime.core.digests import CHUNK
 from enginewright_runtime.sources.base import MOST_FILES, unsafe
-from enginewright_runtime.sources.room import Room
+from enginewright_runtime.sources.quota import DiskQuota
 
 Kind: TypeAlias = Literal["zip", "tar", "tar.gz"]
 _FREE_BYTES: Final = 256 << 20  # small archives may be of zeros
@@ -38,7 +38,7 @@ _SKIPPED: Final = ("__MACOSX/",)
 
 
 class ArchiveError(Exception):
-    """The archive is damaged, dangerous or of a kind that is not read; words after "the archive"."""
+    """The archive is damaged, dangerous or of a kind that is not read; text after "the archive"."""
 
 
 def kind_of(path: Path) -> Kind | None:
@@ -66,15 +66,15 @@ def _is_tar_header(block: bytes) -> bool:
     return True
 
 
-def unpack(archive: Path, folder: Path, room: Room) -> None:
+def unpack(archive: Path, folder: Path, quota: DiskQuota) -> None:
     """Unpack into an empty folder; on failure the folder holds a part.
 
     Raises:
         ArchiveError: see there.
-        StageFailure: ModelTooLarge, when there is no room for the content.
+        StageFailure: ModelTooLarge, StorageFull, when the content does not fit.
     """
-    bounded = _Bounded(folder, room, archive.stat().st_size)
-    with _in_words():
+    bounded = _Bounded(folder, quota, archive.stat().st_size)
+    with _as_archive_error():
         if kind_of(archive) == "zip":
             _check_directory(archive)
             with zipfile.ZipFile(archive) as opened:
@@ -85,7 +85,7 @@ def unpack(archive: Path, folder: Path, room: Room) -> None:
 
 
 @contextmanager
-def _in_words() -> Iterator[None]:
+def _as_archive_error() -> Iterator[None]:
     try:
         yield
     except NotImplementedError:
@@ -103,9 +103,9 @@ class _Reader(Protocol):
 class _Bounded:
     """Writes members below a folder."""
 
-    def __init__(self, folder: Path, room: Room, archive_size: int) -> None:
+    def __init__(self, folder: Path, quota: DiskQuota, archive_size: int) -> None:
         self._folder = folder
-        self._room = room
+        self._quota = quota
         self._most = _FREE_BYTES + _LARGEST_RATIO * archive_size
         self._written = 0
         self._members = 0
@@ -128,7 +128,7 @@ class _Bounded:
 
     def write(self, path: str, size: int, reader: _Reader) -> None:
         """Write one member, whatever size it says that it has."""
-        self._room.check(path, size)
+        self._quota.check(path, size)
         target = self._target(path)
         with target.open("xb") as writer:
             while chunk := reader.read(CHUNK):
@@ -137,7 +137,7 @@ class _Bounded:
                     raise ArchiveError(
                         f"grows to more than {_LARGEST_RATIO} times its size when it is unpacked"
                     )
-                self._room.take(path, len(chunk))
+                self._quota.add(path, len(chunk))
                 writer.write(chunk)
 
     def link(self, path: str, to: str, *, symbolic: bool) -> None:

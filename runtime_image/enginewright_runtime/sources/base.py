@@ -1,4 +1,4 @@
-"""What a place that holds models must be able to do."""
+"""The interface of a place that holds models."""
 
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -7,24 +7,11 @@ from typing import Final, Protocol
 from enginewright.contract.reasons import Reason
 
 from enginewright_runtime.core.digests import Copied
-from enginewright_runtime.core.disk import no_room
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.sources.room import Room
+from enginewright_runtime.sources.quota import DiskQuota
 
-__all__ = [
-    "MOST_FILES",
-    "Entry",
-    "Missing",
-    "Source",
-    "no_room",
-    "too_many_files",
-    "unreachable",
-    "unsafe",
-]
-
-MOST_FILES: Final = (
-    100_000  # of a folder; more are a data lake, not a model or its calibration data
-)
+# of a folder; more are a data lake, not a model or its calibration data
+MOST_FILES: Final = 100_000
 
 
 class Missing(Exception):  # noqa: N818 - the caller knows what it means
@@ -36,10 +23,10 @@ class Entry:
     """One file of a folder."""
 
     path: str  # relative to the folder, with /
-    size: int | None = None  # bytes; None: not told
+    size: int | None = None  # bytes; None: not known
 
 
-class Source(Protocol):
+class ModelSource(Protocol):
     """An address: a file with what lies beside it, or a folder of files."""
 
     @property
@@ -48,7 +35,7 @@ class Source(Protocol):
 
     @property
     def pin(self) -> str | None:
-        """Return what a moving name stood for, once `find` was asked: a commit, a digest."""
+        """Return what a moving name resolved to, once `find` was called: a commit, a digest."""
 
     def find(self) -> str | None:
         """Return the name of the file at the address, or None when it is a folder.
@@ -64,12 +51,12 @@ class Source(Protocol):
             StageFailure: SourceUnreachable, also for more than `MOST_FILES`.
         """
 
-    def copy(self, path: str, target: Path, room: Room) -> Copied:
+    def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
         """Copy a file to `target`; `path` is relative to the folder, or to the folder of the file.
 
         Raises:
             Missing: there is none.
-            StageFailure: SourceUnreachable, or ModelTooLarge when there is no room for it.
+            StageFailure: SourceUnreachable, or ModelTooLarge when it exceeds the quota.
         """
 
 
@@ -81,19 +68,19 @@ def unreachable(message: str, remedy: str | None = None) -> StageFailure:
 def too_many_files(shown: str) -> StageFailure:
     """Return the failure for a folder that holds more than one may."""
     return unreachable(
-        f"{shown} holds more than {MOST_FILES} files", "name the file, or a smaller folder"
+        f"{shown} has more than {MOST_FILES} files", "name the file, or a smaller folder"
     )
 
 
 def unsafe(path: str) -> str | None:
-    """Return why a name from outside is no path inside a folder, in words after "it"; None: it is.
+    """Return why a name from outside is no path inside a folder, as text after "it"; None: it is.
 
     Names in archives and manifests are the sender's choice: nothing may be written outside the
     folder, and every name must be one that logs, JSON and other systems can hold.
     """
     parts = PurePosixPath(path).parts
     if not parts or path.endswith("/"):
-        return "is no name of a file"
+        return "is not a file name"
     if path.startswith("/") or "\\" in path or (len(path) > 1 and path[1] == ":"):
         return "is an absolute path or has a backslash"
     if ".." in parts:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     Store = AzureStore | GCSStore | S3Store
 
+_STORES: Final = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
 _METADATA_SECONDS: Final = 1.0
 _METADATA: Final = {  # scheme -> the variable that places it elsewhere, and its place
     "s3": ("AWS_METADATA_ENDPOINT", "http://169.254.169.254"),
@@ -70,7 +71,7 @@ class Bucket:
         """Return the address."""
         return f"{self.scheme}://{self.name}/{self.path}"
 
-    def as_nobody(self) -> "Bucket":
+    def anonymous(self) -> "Bucket":
         """Return the same, asked for without credentials."""
         kept = {key: value for key, value in self.settings.items() if key in _NO_CREDENTIALS}
         return replace(self, identity="nobody", settings={**kept, "skip_signature": True})
@@ -96,19 +97,10 @@ class Bucket:
         if self.authority:
             client["root_certificate"] = self.authority
         retry: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(minutes=2)}
-        match self.scheme:
-            case "s3":
-                return S3Store(
-                    self.name, client_options=client, retry_config=retry, **self.settings
-                )
-            case "gs":
-                return GCSStore(
-                    self.name, client_options=client, retry_config=retry, **self.settings
-                )
-            case _:
-                return AzureStore(
-                    self.name, client_options=client, retry_config=retry, **self.settings
-                )
+        store: Store = _STORES[self.scheme](
+            self.name, client_options=client, retry_config=retry, **self.settings
+        )
+        return store
 
 
 _NO_CREDENTIALS: Final = frozenset(
@@ -144,7 +136,7 @@ def bucket(uri: str, secret: Secret) -> Bucket:
         raise unreachable(f"{uri} names no bucket", f"write {scheme}://BUCKET/PATH")
     identity = "secret" if known else _identity(scheme)
     found = Bucket(scheme, name, path.strip("/"), identity, settings, secret.get(AUTHORITY))
-    return found.as_nobody() if identity == "nobody" else found
+    return found.anonymous() if identity == "nobody" else found
 
 
 def _s3(secret: Secret) -> tuple[dict[str, Any], bool]:

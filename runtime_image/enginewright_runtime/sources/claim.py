@@ -10,9 +10,9 @@ from enginewright.contract.report import name_nodes
 
 from enginewright_runtime.core import digests
 from enginewright_runtime.core.digests import Copied
-from enginewright_runtime.core.disk import FULL
+from enginewright_runtime.core.disk import is_full
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.logs import Progress
+from enginewright_runtime.core.logs import TransferProgress
 from enginewright_runtime.sources.base import (
     MOST_FILES,
     Entry,
@@ -20,7 +20,7 @@ from enginewright_runtime.sources.base import (
     too_many_files,
     unreachable,
 )
-from enginewright_runtime.sources.room import Room
+from enginewright_runtime.sources.quota import DiskQuota
 
 _log: Final = logging.getLogger(__name__)
 
@@ -65,14 +65,14 @@ class ClaimSource:
             raise self._unreadable(folder, error) from error
         return sorted(found, key=lambda entry: entry.path)
 
-    def copy(self, path: str, target: Path, room: Room) -> Copied:
+    def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
         """Copy a file of the folder, or of the folder of the file."""
         named = self._mount / self._path
         folder = named if self._inside(named).is_dir() else named.parent
         resolved = self._inside(folder / path)
         if not resolved.is_file():
             raise Missing(f"claim {self._claim} has no file {path!r} there")
-        return self._copy(resolved, target, room)
+        return self._copy(resolved, target, quota)
 
     def _inside(self, path: Path) -> Path:
         mount = self._mount.resolve()
@@ -99,22 +99,22 @@ class ClaimSource:
         where = "/" + str(folder.relative_to(self._mount.resolve())).removeprefix(".")
         return f"; {where} holds {name_nodes(names) or 'nothing'}"
 
-    def _copy(self, path: Path, target: Path, room: Room) -> Copied:
-        progress = Progress(_log, f"copying {path.name}", None)
+    def _copy(self, path: Path, target: Path, quota: DiskQuota) -> Copied:
+        progress = TransferProgress(_log, f"copying {path.name}", None)
 
-        def told(size: int) -> None:
-            room.take(path.name, size)
+        def add(size: int) -> None:
+            quota.add(path.name, size)
             progress.add(size)
 
         try:
             size = path.stat().st_size
-            room.check(path.name, size)
+            quota.check(path.name, size)
             progress.expect(size)
             with path.open("rb") as reader, target.open("wb") as writer:
-                return digests.copy(reader, writer, told)
+                return digests.copy(reader, writer, add)
         except OSError as error:
-            if error.errno in FULL:
-                raise room.full(path.name) from error
+            if is_full(error):
+                raise quota.full(path.name) from error
             raise self._unreadable(path, error) from error
 
     def _unreadable(self, path: Path, error: Exception) -> StageFailure:

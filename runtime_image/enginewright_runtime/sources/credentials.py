@@ -20,7 +20,7 @@ class Secret:
     def read(cls, folder: Path) -> Self:
         """Read the files of a folder; no folder means no credentials.
 
-        The Secret is mounted as optional, so that its absence is told here, as a reason, instead of
+        The Secret is mounted as optional, so that its absence is reported here, as a reason, instead of
         by a pod that never starts.
 
         Raises:

@@ -8,7 +8,7 @@ import aiohttp
 from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.sources.base import Entry, unreachable
 from enginewright_runtime.sources.credentials import Secret
-from enginewright_runtime.sources.room import Room
+from enginewright_runtime.sources.quota import DiskQuota
 from enginewright_runtime.sources.web import Constant, Web, shown
 
 
@@ -41,9 +41,9 @@ class HttpSource:
         del deep
         raise unreachable(f"{self.shown} cannot be listed", "name the file, or an archive of them")
 
-    def copy(self, path: str, target: Path, room: Room) -> Copied:
+    def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
         """Download the file itself, or one at a relative URL."""
-        return self._web.download(self._beside(path), target, room)
+        return self._web.download(self._beside(path), target, quota)
 
     def _beside(self, path: str) -> str:
         if path == self._name:

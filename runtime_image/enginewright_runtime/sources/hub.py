@@ -24,7 +24,7 @@ from enginewright_runtime.sources.base import (
     unreachable,
 )
 from enginewright_runtime.sources.credentials import Secret
-from enginewright_runtime.sources.room import Room
+from enginewright_runtime.sources.quota import DiskQuota
 from enginewright_runtime.sources.web import Constant, Web, shown
 
 _HUB: Final = "https://huggingface.co"
@@ -104,7 +104,7 @@ class HubSource:
             url = urljoin(url, following.group(1)) if following else None
         return sorted(found, key=lambda entry: entry.path)
 
-    def copy(self, path: str, target: Path, room: Room) -> Copied:
+    def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
         """Download a file of the commit, and compare large ones with the hub's digest."""
         folder = str(PurePosixPath(self._path).parent) if self._is_file else self._path
         whole = path if folder in {"", "."} else f"{folder}/{path}"
@@ -112,14 +112,14 @@ class HubSource:
             raise Missing(f"{self.shown}: commit {self._commit[:12]} has no file {whole!r}")
         kind = "" if self._kind == "models" else f"{self._kind}/"
         url = f"{self._endpoint}/{kind}{self._repository}/resolve/{self._commit}/{quote(whole)}"
-        copied = self._web.download(url, target, room)
+        copied = self._web.download(url, target, quota)
         expected = self._digests.get(whole)
         if expected and expected != copied.sha256:
             raise StageFailure(
                 Reason.DIGEST_MISMATCH,
                 f"{whole!r} of {self.shown} arrived with sha256 {copied.sha256}, the hub lists"
                 f" {expected}",
-                remedy="try again; if it stays so, the mirror or a proxy changes files",
+                remedy="try again; if it persists, the mirror or a proxy changes files",
             )
         return Copied(copied.sha256, copied.size_bytes, self.pin)
 

@@ -1,6 +1,6 @@
-"""What goes wrong with an object store, in plain words.
+"""Errors of object stores, as messages for users.
 
-obstore tells everything as text: a status code, the store's own error document, and a dump of the
+obstore reports everything as text: a status code, the store's own error document, and a dump of the
 cause. Only codes are taken out of it, never documents: those repeat what was signed, and with it
 session tokens.
 """
@@ -9,12 +9,13 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from enginewright_runtime.sources.retry import PASSING_STATUSES
+
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
 _REGION: Final = re.compile(r"<Region>([a-z0-9-]{1,32})</Region>")
 _OAUTH: Final = re.compile(r"\"error\"\s*:\s*\"([a-z_]{1,64})\"")
 _LOOKED_UP: Final = re.compile(r"Error performing [A-Z]+ https?://([^/\s?]+)")
-_MAY_PASS: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _WRONG_REGION: Final = frozenset(
     {"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"}
 )
@@ -34,7 +35,7 @@ _CODES: Final = {
     "SignatureDoesNotMatch": "the secret access key is wrong",
     "XAdminUserNotFound": "there is no such access key",
     "invalid_client": "the client secret is wrong or has expired",
-    "invalid_grant": "the key of the service account is not valid any more",
+    "invalid_grant": "the key of the service account is no longer valid",
     "unauthorized_client": "there is no such client in this tenant",
 }
 _NO_BUCKET: Final = frozenset({"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"})
@@ -48,65 +49,65 @@ _IDENTITY: Final = (  # of requests that are about credentials, not files
 
 
 @dataclass(frozen=True)
-class Trouble:
+class StoreError:
     """What an exception of obstore means."""
 
-    words: str
+    message: str
     kind: str  # missing | passes | changed | refused | identity | region | broken
-    region: str | None = None  # with kind region, where the store tells it
+    region: str | None = None  # with kind region, where the store reports it
 
 
-def trouble(error: Exception, received: str) -> Trouble:
-    """Return what `error` means; `received` is how much had come, in words."""
+def store_error(error: Exception, received: str) -> StoreError:
+    """Return what `error` means; `received`: how much was received, for the message."""
     text = str(error)
     found = _STATUS.search(text)
     named = _CODE.search(text) or _OAUTH.search(text)
     code = named.group(1) if named else ""
     if code in _NO_BUCKET:
-        return Trouble("there is no such bucket", "broken")
+        return StoreError("there is no such bucket", "broken")
     if code in _WRONG_REGION or "redirect without LOCATION" in text:
         region = _REGION.search(text)
-        told = region.group(1) if region else None
-        return Trouble("the bucket lies in another region", "region", told)
+        name = region.group(1) if region else None
+        return StoreError("the bucket is in another region", "region", name)
     if found is None:
         return _without_answer(text, received)
     return _answered(int(found.group(1)), code, text)
 
 
-def _answered(status: int, code: str, text: str) -> Trouble:
-    words = _CODES.get(code) or f"it answered {status} {code.removeprefix(str(status))}".rstrip()
+def _answered(status: int, code: str, text: str) -> StoreError:
+    message = _CODES.get(code) or f"it answered {status} {code.removeprefix(str(status))}".rstrip()
     if any(mark in text for mark in _IDENTITY):
-        return Trouble(f"the pod's identity is not taken: {words}", "identity")
+        return StoreError(f"the pod's identity is not accepted: {message}", "identity")
     if code in _CODES or status in {401, 403}:
-        return Trouble(words, "refused")
+        return StoreError(message, "refused")
     if status == 404:
-        return Trouble("there is no such file", "missing")
+        return StoreError("there is no such file", "missing")
     if status in {412, 416}:
-        return Trouble("the file was replaced meanwhile", "changed")
-    return Trouble(words, "passes" if status in _MAY_PASS else "broken")
+        return StoreError("the file was replaced meanwhile", "changed")
+    return StoreError(message, "passes" if status in PASSING_STATUSES else "broken")
 
 
-def _without_answer(text: str, received: str) -> Trouble:
+def _without_answer(text: str, received: str) -> StoreError:
     looked_up = _LOOKED_UP.search(text)
     host = looked_up.group(1) if looked_up else "the store"
     if "InvalidCertificate" in text or "CertificateError" in text:
         cause = re.search(r"InvalidCertificate\(\s*([A-Za-z]+)", text)
-        return Trouble(
+        return StoreError(
             f"the certificate of {host} is not trusted{f' ({cause.group(1)})' if cause else ''}",
             "broken",
         )
     if "dns error" in text:
-        words = f"the name {host} cannot be resolved"
+        message = f"the name {host} cannot be resolved"
     elif "ConnectionRefused" in text:
-        words = f"cannot connect to {host}: connection refused"
+        message = f"cannot connect to {host}: connection refused"
     elif "TimedOut" in text or "timed out" in text:
-        words = f"no answer for 30 s after {received}"
+        message = f"no response for 30 s after {received}"
     elif "kind: Connect" in text:
-        words = f"cannot connect to {host}"
+        message = f"cannot connect to {host}"
     elif "HTTP error" in text or "HttpError" in text or "reqwest::Error" in text:
-        words = f"the connection broke off after {received}"
+        message = f"the connection broke off after {received}"
     else:  # a setting that the store's client does not take
         reason = text.partition("\n")[0].partition(": ")[2] or "no reason given"
-        return Trouble(f"the credentials or the address cannot be used: {reason[:200]}", "identity")
+        return StoreError(f"the credentials or the address are invalid: {reason[:200]}", "identity")
     kind = "identity" if any(mark in text for mark in _IDENTITY) else "passes"
-    return Trouble(words, kind)
+    return StoreError(message, kind)

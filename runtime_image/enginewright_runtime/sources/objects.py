@@ -10,7 +10,7 @@ import obstore
 from obstore.exceptions import BaseError
 
 from enginewright_runtime.core.digests import CHUNK, Copied
-from enginewright_runtime.core.logs import in_words
+from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.sources.base import (
     MOST_FILES,
     Entry,
@@ -20,10 +20,10 @@ from enginewright_runtime.sources.base import (
 )
 from enginewright_runtime.sources.buckets import KEYS, Bucket, bucket
 from enginewright_runtime.sources.credentials import Secret
-from enginewright_runtime.sources.object_errors import Trouble, trouble
-from enginewright_runtime.sources.patience import Unavailable, patiently
-from enginewright_runtime.sources.room import Room
-from enginewright_runtime.sources.transfer import Transfer, carry
+from enginewright_runtime.sources.object_errors import StoreError, store_error
+from enginewright_runtime.sources.quota import DiskQuota
+from enginewright_runtime.sources.retry import Unavailable, with_retries
+from enginewright_runtime.sources.transfer import Transfer, transfer_file
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from enginewright_runtime.sources.buckets import Store
 
 _log: Final = logging.getLogger(__name__)
-_REGION_OF: Final = "https://{bucket}.s3.amazonaws.com"  # tells it in a header, to everybody
+_REGION_OF: Final = "https://{bucket}.s3.amazonaws.com"  # names it in a header, to everybody
 _REGION_SECONDS: Final = 10.0
 _T = TypeVar("_T")
 
@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 class ObjectSource:
     """An object, or the objects below a prefix."""
 
-    pin = None  # buckets have no common version: every file's own is told
+    pin = None  # buckets have no common version: every file's own is reported
 
     def __init__(self, uri: str, secret: Secret) -> None:
         self._bucket = bucket(uri, secret)
@@ -55,7 +55,7 @@ class ObjectSource:
         if not path:
             self._folder = ""
             return None
-        if asyncio.run(patiently(f"read {self.shown}", lambda: self._ask(self._is_object))):
+        if asyncio.run(with_retries(f"read {self.shown}", lambda: self._request(self._is_object))):
             folder = PurePosixPath(path).parent.as_posix()
             self._folder = "" if folder == "." else folder
             return PurePosixPath(path).name
@@ -71,16 +71,16 @@ class ObjectSource:
             raise too_many_files(self.shown)
         return sorted(found, key=lambda entry: entry.path)
 
-    def copy(self, path: str, target: Path, room: Room) -> Copied:
+    def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
         """Download an object, resumed while its ETag stays the same."""
         key = f"{self._folder}/{path}" if self._folder else path
         shown = f"{self._bucket.scheme}://{self._bucket.name}/{key}"
 
         async def attempt(transfer: Transfer) -> None:
-            await self._ask(lambda store: self._receive(store, key, transfer), transfer, shown)
+            await self._request(lambda store: self._receive(store, key, transfer), transfer, shown)
 
         name = PurePosixPath(path).name
-        return asyncio.run(carry(shown, name, target, room, attempt))
+        return asyncio.run(transfer_file(shown, name, target, quota, attempt))
 
     async def _is_object(self, store: "Store") -> bool:
         try:
@@ -127,9 +127,9 @@ class ObjectSource:
                 add(list(listed["objects"]))
             return found[:most]
 
-        return asyncio.run(patiently(f"list {self.shown}", lambda: self._ask(once)))
+        return asyncio.run(with_retries(f"list {self.shown}", lambda: self._request(once)))
 
-    async def _ask(
+    async def _request(
         self,
         action: "Callable[[Store], Awaitable[_T]]",
         transfer: Transfer | None = None,
@@ -142,16 +142,16 @@ class ObjectSource:
                 self._store = self._store or self._bucket.open()
                 return await action(self._store)
             except (BaseError, OSError, ValueError) as error:
-                received = in_words(transfer.size if transfer else 0)
-                found = trouble(error, received)
+                received = format_bytes(transfer.size if transfer else 0)
+                found = store_error(error, received)
                 if transfer is not None and found.kind == "changed":
                     transfer.validator = None
                 if await self._reopened(found):
                     continue
-                raise self._told(found, shown or self.shown) from None
+                raise self._failure(found, shown or self.shown) from None
         raise unreachable(f"{self.shown}: the bucket's region cannot be found out")
 
-    async def _reopened(self, found: Trouble) -> bool:
+    async def _reopened(self, found: StoreError) -> bool:
         """Have the bucket opened in another way, if there is one."""
         if found.kind == "region":
             region = found.region or await _region_of(self._bucket)
@@ -161,23 +161,23 @@ class ObjectSource:
             self._bucket, self._store = self._bucket.in_region(region), None
             return True
         if found.kind == "identity" and self._bucket.identity == "metadata":
-            _log.info("%s: %s; asking without credentials", self.shown, found.words)
-            self._bucket, self._store = self._bucket.as_nobody(), None
+            _log.info("%s: %s; asking without credentials", self.shown, found.message)
+            self._bucket, self._store = self._bucket.anonymous(), None
             return True
         return False
 
-    def _told(self, found: Trouble, shown: str) -> Exception:
+    def _failure(self, found: StoreError, shown: str) -> Exception:
         match found.kind:
             case "passes" | "changed":
-                return Unavailable(f"{shown}: {found.words}")
+                return Unavailable(f"{shown}: {found.message}")
             case "missing":
-                return Missing(f"{shown}: {found.words}")
+                return Missing(f"{shown}: {found.message}")
             case "region":
-                return unreachable(f"{shown}: {found.words}", "put AWS_REGION into the Secret")
+                return unreachable(f"{shown}: {found.message}", "put AWS_REGION into the Secret")
             case _:
-                return unreachable(f"{shown}: {found.words}", self._remedy(found))
+                return unreachable(f"{shown}: {found.message}", self._remedy(found))
 
-    def _remedy(self, found: Trouble) -> str | None:
+    def _remedy(self, found: StoreError) -> str | None:
         if found.kind not in {"refused", "identity"}:
             return None
         keys = KEYS[self._bucket.scheme]
@@ -197,7 +197,7 @@ class ObjectSource:
 
 
 async def _region_of(asked: Bucket) -> str | None:
-    """Return the region that Amazon tells; None for other stores, and when it does not answer."""
+    """Return the region that Amazon names; None for other stores, and when it does not answer."""
     if "endpoint" in asked.settings:
         return None
     timeout = aiohttp.ClientTimeout(total=_REGION_SECONDS)

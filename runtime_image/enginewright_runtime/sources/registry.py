@@ -26,8 +26,8 @@ from enginewright_runtime.sources.base import (
     unsafe,
 )
 from enginewright_runtime.sources.credentials import Secret
+from enginewright_runtime.sources.quota import DiskQuota
 from enginewright_runtime.sources.registry_login import Login, login
-from enginewright_runtime.sources.room import Room
 from enginewright_runtime.sources.web import Web
 
 _ADDRESS: Final = re.compile(
@@ -108,14 +108,14 @@ class RegistrySource:
             key=lambda entry: entry.path,
         )
 
-    def copy(self, path: str, target: Path, room: Room) -> Copied:
+    def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
         """Download a layer and compare it with its digest."""
         layer = self._layers.get(PurePosixPath(path).as_posix())
         if layer is None:
             raise Missing(f"{self.shown} has no layer with the title {path!r}")
-        room.check(layer.name, layer.size)
+        quota.check(layer.name, layer.size)
         url = f"{self._base}/blobs/{layer.digest}"
-        copied = self._web.download(url, target, room, name=layer.name)
+        copied = self._web.download(url, target, quota, name=layer.name)
         if f"sha256:{copied.sha256}" != layer.digest:
             raise self._changed(f"layer {layer.name!r}", layer.digest, copied.sha256)
         return Copied(copied.sha256, copied.size_bytes, self.pin)
@@ -177,5 +177,5 @@ class RegistrySource:
         return StageFailure(
             Reason.DIGEST_MISMATCH,
             f"{self.shown}: {what} has digest {expected} and arrived with {found}",
-            remedy="push the artefact again; if it stays so, the registry or a proxy changes it",
+            remedy="push the artefact again; if it persists, the registry or a proxy changes it",
         )

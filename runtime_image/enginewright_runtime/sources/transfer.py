@@ -1,4 +1,4 @@
-"""A file on its way to the disk, which goes on where it stopped when its source breaks off."""
+"""A download to the disk, resumed where it stopped when the connection breaks off."""
 
 import hashlib
 import logging
@@ -6,10 +6,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from enginewright.contract.reasons import Reason
+
 from enginewright_runtime.core.digests import Copied
-from enginewright_runtime.core.logs import Progress, in_words
-from enginewright_runtime.sources.patience import Unavailable, patiently
-from enginewright_runtime.sources.room import Room
+from enginewright_runtime.core.disk import is_full
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.logs import TransferProgress, format_bytes
+from enginewright_runtime.sources.quota import DiskQuota
+from enginewright_runtime.sources.retry import Unavailable, with_retries
 
 _log: Final = logging.getLogger(__name__)
 
@@ -17,19 +21,19 @@ _log: Final = logging.getLogger(__name__)
 class Transfer:
     """What is on the disk so far, with its digest taken on the way."""
 
-    def __init__(self, name: str, writer: BinaryIO, room: Room) -> None:
+    def __init__(self, name: str, writer: BinaryIO, quota: DiskQuota) -> None:
         self.name = name
         self.size = 0  # bytes received
         self.validator: str | None = None  # by which the source knows its content again
         self.version: str | None = None  # the same for people
         self._total: int | None = None
         self._writer = writer
-        self._room = room
+        self._quota = quota
         self._digest = hashlib.sha256()
-        self._progress = Progress(_log, f"downloading {name}", None)
+        self._progress = TransferProgress(_log, f"downloading {name}", None)
 
     def resumes(self) -> bool:
-        """Tell whether a part can be asked for; when not, start over."""
+        """Return whether a range can be requested; when not, start over."""
         if self.size and self.validator:
             return True
         self.start_over()
@@ -39,7 +43,7 @@ class Transfer:
         """Forget what was received."""
         self._writer.seek(0)
         self._writer.truncate()
-        self._room.give_back(self.size)
+        self._quota.release(self.size)
         self.size = 0
         self._digest = hashlib.sha256()
         self._progress.restart()
@@ -48,25 +52,32 @@ class Transfer:
         """Set how many bytes are to come, once that is known.
 
         Raises:
-            StageFailure: ModelTooLarge, when there is no room for them.
+            StageFailure: ModelTooLarge, when they exceed the quota.
         """
         self._total = None if more is None else self.size + more
         if more is not None:
             self._progress.expect(self.size + more)
-            self._room.check(self.name, more)
+            self._quota.check(self.name, more)
 
     def receive(self, chunk: bytes | memoryview) -> None:
         """Write what has come.
 
         Raises:
-            StageFailure: ModelTooLarge, when there is no room for it.
+            StageFailure: ModelTooLarge, when it exceeds the quota; StorageFull; InternalError, when the
+                disk cannot be written.
         """
-        self._room.take(self.name, len(chunk))
+        self._quota.add(self.name, len(chunk))
         try:
             self._writer.write(chunk)
             self._writer.flush()
         except OSError as error:
-            raise self._room.full(self.name) from error
+            if is_full(error):
+                raise self._quota.full(self.name) from error
+            raise StageFailure(
+                Reason.INTERNAL_ERROR,
+                f"cannot write {self.name} to the work folder: {error.strerror}",
+                remedy="check the disk of the pod's node",
+            ) from error
         self._digest.update(chunk)
         self.size += len(chunk)
         self._progress.add(len(chunk))
@@ -79,35 +90,41 @@ class Transfer:
         """
         if self._total is not None and self.size != self._total:
             raise Unavailable(
-                f"{self.name} ended after {in_words(self.size)} of {in_words(self._total)}"
+                f"{self.name} ended after {format_bytes(self.size)} of {format_bytes(self._total)}"
             )
         return Copied(self._digest.hexdigest(), self.size, self.version)
 
 
-async def carry(
+async def transfer_file(
     what: str,
     name: str,
     target: Path,
-    room: Room,
+    quota: DiskQuota,
     attempt: Callable[[Transfer], Awaitable[None]],
 ) -> Copied:
-    """Bring a file to `target` with as many attempts as it takes.
+    """Download a file to `target`, with retries.
 
     Args:
         what: its address, for the message of the failure.
         name: what progress lines call it.
         target: where it goes; its folder exists.
-        room: what may be written.
+        quota: what may be written.
         attempt: receives all or a part, and raises `Unavailable` where it breaks off.
 
     Raises:
-        StageFailure: SourceUnreachable or ModelTooLarge.
+        StageFailure: SourceUnreachable, ModelTooLarge; as `Transfer.receive`.
     """
-    with target.open("wb") as writer:
-        transfer = Transfer(name, writer, room)
+    try:
+        with target.open("wb") as writer:
+            transfer = Transfer(name, writer, quota)
 
-        async def once() -> Copied:
-            await attempt(transfer)
-            return transfer.end()
+            async def once() -> Copied:
+                await attempt(transfer)
+                return transfer.end()
 
-        return await patiently(f"download {what}", once, lambda: transfer.size)
+            return await with_retries(f"download {what}", once, lambda: transfer.size)
+    except OSError as error:
+        # closing writes again what could not be written
+        if isinstance(error.__context__, StageFailure):
+            raise error.__context__ from None
+        raise

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from enginewright_runtime.core.digests import Copied, file_sha256
 from enginewright_runtime.sources.base import Entry, Missing
-from enginewright_runtime.sources.room import Room
+from enginewright_runtime.sources.quota import DiskQuota
 
 
 class UnpackedSource:
@@ -32,9 +32,9 @@ class UnpackedSource:
             key=lambda entry: entry.path,
         )
 
-    def copy(self, path: str, target: Path, room: Room) -> Copied:
+    def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
         """Move a file."""
-        del room  # it was counted when it was unpacked
+        del quota  # it was counted when it was unpacked
         origin = self._folder / path
         if not origin.is_file():
             raise Missing(f"{self.shown} has no file {path!r} there")

@@ -14,12 +14,12 @@ from yarl import URL
 
 from enginewright_runtime.core.digests import CHUNK, Copied
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.logs import in_words
+from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.sources.base import Missing, unreachable
 from enginewright_runtime.sources.credentials import AUTHORITY, Secret
-from enginewright_runtime.sources.patience import Unavailable, patiently
-from enginewright_runtime.sources.room import Room
-from enginewright_runtime.sources.transfer import Transfer, carry
+from enginewright_runtime.sources.quota import DiskQuota
+from enginewright_runtime.sources.retry import PASSING_STATUSES, Unavailable, with_retries
+from enginewright_runtime.sources.transfer import Transfer, transfer_file
 
 _REDIRECTS: Final = 5
 _CONNECT_SECONDS: Final = 15.0
@@ -29,7 +29,6 @@ _LARGEST_ANSWER: Final = 64 << 20  # of a list or a manifest
 _MOVED: Final = frozenset({301, 302, 303, 307, 308})
 _GONE: Final = frozenset({404, 410})
 _REFUSED: Final = frozenset({401, 403, 407})
-_MAY_PASS: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class Authorization(Protocol):
@@ -59,10 +58,9 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Answer:
+class WebResponse:
     """A short answer."""
 
-    status: int
     headers: Mapping[str, str]
     body: bytes = b""
 
@@ -96,7 +94,7 @@ class Web:
         self,
         url: str,
         target: Path,
-        room: Room,
+        quota: DiskQuota,
         *,
         name: str | None = None,
     ) -> Copied:
@@ -105,7 +103,7 @@ class Web:
         Args:
             url: its address.
             target: where it goes.
-            room: what may be written.
+            quota: what may be written.
             name: what progress lines call it; None: the last part of its address.
 
         Raises:
@@ -122,7 +120,7 @@ class Web:
                 }
             async with self._session() as session:
                 try:
-                    async with self._ask(session, "GET", url, headers) as response:
+                    async with self._request(session, "GET", url, headers) as response:
                         _check_download(response, transfer)
                         self._check(response)
                         await _receive(response, transfer)
@@ -130,7 +128,7 @@ class Web:
                     raise _failed(url, error, transfer.size) from error
 
         called = name or Path(urlsplit(url).path).name or shown(url)
-        return asyncio.run(carry(shown(url), called, target, room, attempt))
+        return asyncio.run(transfer_file(shown(url), called, target, quota, attempt))
 
     def read(
         self,
@@ -138,27 +136,25 @@ class Web:
         *,
         headers: Mapping[str, str] | None = None,
         post: bytes | None = None,
-        accept: frozenset[int] = frozenset(),
-    ) -> Answer:
-        """Return a short answer, of status 200 or one of `accept`.
+    ) -> WebResponse:
+        """Return a short answer.
 
         Raises:
             Missing: the server says that there is none.
             StageFailure: SourceUnreachable.
         """
 
-        async def attempt() -> Answer:
+        async def attempt() -> WebResponse:
             async with self._session() as session:
                 try:
                     method = "GET" if post is None else "POST"
-                    async with self._ask(session, method, url, headers or {}, post) as got:
-                        if got.status not in accept:
-                            self._check(got)
-                        return Answer(got.status, got.headers, await _body(got, url))
+                    async with self._request(session, method, url, headers or {}, post) as got:
+                        self._check(got)
+                        return WebResponse(got.headers, await _body(got, url))
                 except (aiohttp.ClientError, TimeoutError) as error:
                     raise _failed(url, error, 0) from error
 
-        return asyncio.run(patiently(f"read {shown(url)}", attempt))
+        return asyncio.run(with_retries(f"read {shown(url)}", attempt))
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[aiohttp.ClientSession]:
@@ -178,7 +174,7 @@ class Web:
             yield session
 
     @asynccontextmanager
-    async def _ask(
+    async def _request(
         self,
         session: aiohttp.ClientSession,
         method: str,
@@ -238,14 +234,14 @@ class Web:
         status = response.status
         if status in {200, 206}:
             return
-        words = f"{shown(str(response.url))} answered {status} {response.reason or ''}".rstrip()
-        if status in _MAY_PASS:
-            raise Unavailable(words, _retry_after(response))
+        answer = f"{shown(str(response.url))} answered {status} {response.reason or ''}".rstrip()
+        if status in PASSING_STATUSES:
+            raise Unavailable(answer, _retry_after(response))
         if status in _GONE:
-            raise Missing(words)
+            raise Missing(answer)
         said = response.headers.get("X-Error-Message", "")[:200]  # by the Hugging Face hub
         raise unreachable(
-            f"{words}: {said}" if said else words, self._remedy if status in _REFUSED else None
+            f"{answer}: {said}" if said else answer, self._remedy if status in _REFUSED else None
         )
 
 
@@ -302,7 +298,9 @@ async def _body(response: aiohttp.ClientResponse, url: str) -> bytes:
     async for chunk in response.content.iter_chunked(CHUNK):
         body += chunk
         if len(body) > _LARGEST_ANSWER:
-            raise unreachable(f"{shown(url)} answers with more than {in_words(_LARGEST_ANSWER)}")
+            raise unreachable(
+                f"{shown(url)} answers with more than {format_bytes(_LARGEST_ANSWER)}"
+            )
     return bytes(body)
 
 
@@ -337,14 +335,14 @@ def _version(response: aiohttp.ClientResponse) -> str | None:
 
 
 def _failed(url: str, error: Exception, received: int) -> Exception:
-    words = _in_words(error, received)
+    answer = _describe_error(error, received)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):  # which the next try has too
         remedy = f"put the authority that signed it into the Secret in secretRef (key {AUTHORITY})"
-        return unreachable(f"cannot download {shown(url)}: {words}", remedy)
-    return Unavailable(words)
+        return unreachable(f"cannot download {shown(url)}: {answer}", remedy)
+    return Unavailable(answer)
 
 
-def _in_words(error: Exception, received: int) -> str:
+def _describe_error(error: Exception, received: int) -> str:
     match error:
         case aiohttp.ClientConnectorDNSError():
             return f"the name {error.host} cannot be resolved"
@@ -354,13 +352,13 @@ def _in_words(error: Exception, received: int) -> str:
             cause = error.os_error.strerror or str(error.os_error)
             return f"cannot connect to {error.host}:{error.port}: {cause.lower()}"
         case TimeoutError():
-            return f"no answer for {_SILENCE_SECONDS:.0f} s after {in_words(received)}"
+            return f"no answer for {_SILENCE_SECONDS:.0f} s after {format_bytes(received)}"
         case (
             aiohttp.ClientPayloadError()
             | aiohttp.ServerDisconnectedError()
             | aiohttp.ClientOSError()
         ):
-            return f"the connection broke off after {in_words(received)}"
+            return f"the connection broke off after {format_bytes(received)}"
         case _:  # their texts may hold the whole URL, with its signature
             return f"it does not answer as a web server should ({type(error).__name__})"
 
@@ -374,7 +372,7 @@ def shown(url: str) -> str:
     """Return the URL for a message: without its query, where signed URLs carry their secret."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # none of it can be told from a secret
+    except ValueError:  # none of it can be distinguished from a secret
         return "the address"
     place = parts.netloc.rpartition("@")[2]
     return urlunsplit(parts._replace(netloc=place, query="", fragment=""))

@@ -25,9 +25,10 @@ from enginewright.contract.reasons import Reason
 from pydantic import ValidationError
 
 from enginewright_runtime.core import digests
+from enginewright_runtime.core.disk import is_full
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.logs import Progress
-from enginewright_runtime.store.earlier import lacks_distributions
+from enginewright_runtime.core.logs import TransferProgress
+from enginewright_runtime.store.compatibility import lacks_distributions
 
 _log: Final = logging.getLogger(__name__)
 _REPORTS: Final = "reports"
@@ -39,8 +40,6 @@ _LARGEST_CACHE: Final = 256 << 20
 _DIGEST_BYTES: Final = hashlib.sha256().digest_size
 _TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _CAUSES: Final = {
-    errno.ENOSPC: "it is full",
-    errno.EDQUOT: "its quota is used up",
     errno.EROFS: "it is read-only",
     errno.EACCES: "this user may not write there",
     errno.EPERM: "this user may not write there",
@@ -48,8 +47,8 @@ _CAUSES: Final = {
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What sort of artefact; each has a folder of its own, and its own words."""
+class ArtifactKind:
+    """What sort of artefact; each has a folder of its own, and its own terms."""
 
     folder: str
     title: str
@@ -58,18 +57,18 @@ class Kind:
     is_engine: bool
 
 
-PREPARED: Final = Kind(
+PREPARED: Final = ArtifactKind(
     "prepared", "prepared model", "it is prepared again", Reason.ARTIFACT_CORRUPT, is_engine=False
 )
-ENGINE: Final = Kind(
-    "engines", "engine", "it is built again", Reason.ENGINE_CORRUPT, is_engine=True
+ENGINE: Final = ArtifactKind(
+    "engines", "engine", "it is rebuilt", Reason.ENGINE_CORRUPT, is_engine=True
 )
 
 
 class Store:
     """One store, as artefacts of one kind see it; safe for any number of processes at once."""
 
-    def __init__(self, root: Path, kind: Kind = PREPARED) -> None:
+    def __init__(self, root: Path, kind: ArtifactKind = PREPARED) -> None:
         self._root = root
         self._kind = kind
 
@@ -114,16 +113,16 @@ class Store:
 
         Raises:
             StageFailure: ArtifactMissing; ArtifactCorrupt or EngineCorrupt, naming the file;
-                StoreUnavailable.
+                StoreUnavailable; StorageFull.
         """
         manifest = self.find(key)
         if manifest is None:
             raise StageFailure(
                 Reason.ARTIFACT_MISSING,
                 f"the store has no {self._kind.title} with key {key[:12]}",
-                remedy=f"nothing to do: {self._kind.again}",
+                remedy=f"no action needed: {self._kind.again}",
             )
-        with self._available():
+        with self._available(written="the folder of the pod"):
             target.mkdir(parents=True, exist_ok=True)
             (target / MANIFEST_NAME).unlink(missing_ok=True)
             for file in manifest.files:
@@ -154,7 +153,7 @@ class Store:
             The manifest that the store now holds, and whether it was there already.
 
         Raises:
-            StageFailure: StoreUnavailable.
+            StageFailure: StoreUnavailable, StorageFull.
         """
         if (present := self.whole(key)) is not None:
             return present, True
@@ -175,7 +174,7 @@ class Store:
         """Write a stage's full report to reports/<job>/<stage>.json.
 
         Raises:
-            StageFailure: StoreUnavailable.
+            StageFailure: StoreUnavailable, StorageFull.
         """
         if not _is_name(job) or not _is_name(stage):
             raise StageFailure(Reason.INTERNAL_ERROR, f"{job}/{stage} cannot name a report")
@@ -183,12 +182,7 @@ class Store:
             self._require_volume()
             folder = self._root / _REPORTS / job
             folder.mkdir(parents=True, exist_ok=True)
-            temporary = folder / f".{stage}-{secrets.token_hex(8)}"
-            try:
-                temporary.write_text(text)
-                temporary.replace(folder / f"{stage}.json")
-            finally:
-                temporary.unlink(missing_ok=True)
+            _replace(folder / f"{stage}.json", text.encode())
 
     def get_cache(self, name: str) -> bytes | None:
         """Return what was last put under `name`, whole; None: nothing, or it is damaged.
@@ -210,18 +204,13 @@ class Store:
         """Keep `content` under `name`, in place of what was there; its digest stands before it.
 
         Raises:
-            StageFailure: StoreUnavailable.
+            StageFailure: StoreUnavailable, StorageFull.
         """
         path = self._cache(name)
         with self._available():
             self._require_volume()
             path.parent.mkdir(exist_ok=True)
-            temporary = path.with_name(f".{name}-{secrets.token_hex(8)}")
-            try:
-                temporary.write_bytes(hashlib.sha256(content).digest() + content)
-                temporary.replace(path)
-            finally:
-                temporary.unlink(missing_ok=True)
+            _replace(path, hashlib.sha256(content).digest() + content)
 
     def _cache(self, name: str) -> Path:
         if not _is_name(name):
@@ -275,7 +264,7 @@ class Store:
                 else:
                     target.parent.mkdir(parents=True, exist_ok=True)
                     with target.open("wb") as writer:
-                        progress = Progress(_log, f"copying {file.path}", file.size_bytes)
+                        progress = TransferProgress(_log, f"copying {file.path}", file.size_bytes)
                         copied = digests.copy(reader, writer, progress.add)
         except (FileNotFoundError, NotADirectoryError):
             raise self._corrupt(key, f"file {file.path} is missing") from None
@@ -331,17 +320,21 @@ class Store:
                     self._kind.damaged,
                     f"{self._kind.title} {manifest.key[:12]} was made by an earlier version, which did not"
                     " record how outputs of its random operators are distributed",
-                    remedy=f"nothing to do: {self._kind.again}",
+                    remedy=f"no action needed: {self._kind.again}",
                 )
 
     def _corrupt(self, key: str, what: str) -> StageFailure:
         return StageFailure(self._kind.damaged, f"{self._kind.title} {key[:12]} is damaged: {what}")
 
     @contextmanager
-    def _available(self) -> Iterator[None]:
+    def _available(self, written: str = "the store") -> Iterator[None]:
         try:
             yield
         except OSError as error:
+            if is_full(error):
+                raise StageFailure(
+                    Reason.STORAGE_FULL, f"{written} is full: {error.strerror}"
+                ) from error
             cause = _CAUSES.get(error.errno or 0, error.strerror or str(error))
             raise StageFailure(Reason.STORE_UNAVAILABLE, f"the store fails: {cause}") from error
 
@@ -357,7 +350,7 @@ def _write(
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         with source.open("rb") as reader, target.open("xb") as writer:
-            progress = Progress(_log, f"storing {name}", source.stat().st_size)
+            progress = TransferProgress(_log, f"storing {name}", source.stat().st_size)
             copied = digests.copy(reader, writer, progress.add)
             _sync(writer)
         listed.append(ArtifactFile(path=name, sha256=copied.sha256, size_bytes=copied.size_bytes))
@@ -369,6 +362,16 @@ def _write(
         digests.sync_folder(path.parent)
     digests.sync_folder(folder)
     return manifest
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file that readers see whole, before or after."""
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _sync(writer: BinaryIO) -> None:

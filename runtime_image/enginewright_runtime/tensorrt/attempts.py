@@ -1,24 +1,26 @@
 """Builds one engine, in as many processes as it takes to find a workspace that fits."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import EngineRecipe
 from onnx import ModelProto
 
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.isolation import Limits, run_isolated
-from enginewright_runtime.core.logs import in_words
+from enginewright_runtime.core.isolation import Call, Limits
+from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.graph import parts as graph
-from enginewright_runtime.tensorrt import layers, words, workspace
+from enginewright_runtime.graph.graphs import copy_of
+from enginewright_runtime.graph.parts import TensorProfile
+from enginewright_runtime.tensorrt import diagnosis, layers, native, workspace
 from enginewright_runtime.tensorrt.flavor import Flavor
+from enginewright_runtime.tensorrt.results import BuildResult
 
 _log: Final = logging.getLogger(__name__)
-_NATIVE: Final = "enginewright_runtime.tensorrt.native"
 
 
 def file_name(name: str) -> str:
@@ -26,13 +28,13 @@ def file_name(name: str) -> str:
     return f"{name}.engine"
 
 
-def target_words(capability: str | None) -> str:
+def target_name(capability: str | None) -> str:
     """Return what an engine is built for, for a message."""
     return f"compute capability {capability}" if capability else "the device at hand"
 
 
 @dataclass(frozen=True)
-class Attempts:
+class EngineBuilds:
     """What all engines of one artefact are built with."""
 
     flavor: Flavor
@@ -51,26 +53,24 @@ class Attempts:
         self,
         model: ModelProto,
         name: str,
-        profiles: Sequence[Mapping[str, Any]],
+        profiles: Sequence[TensorProfile],
         span: tuple[float, float],
-    ) -> words.Answer:
+    ) -> BuildResult:
         """Build the engine `name` of the prepared model, or of a part of it.
 
         Args:
             model: its external data lies beside the prepared model.
             name: of the engine's file, without suffix.
-            profiles: as `native.build` takes them.
+            profiles: of its inputs.
             span: per cent of the whole build that this one begins and ends with.
 
         Raises:
-            StageFailure: as `run_isolated`; what the library refuses is in the answer.
+            StageFailure: as `Call.run`; what the library refuses is in the answer.
         """
-        by_input = {profile["input"]: profile for profile in profiles}
-        names = graph.contradicts(model, by_input)
+        names = graph.contradicts(model, profiles)
         if model is self.prepared and not names:
             return self._attempt(self.source, name, profiles, span)
-        changed = ModelProto()
-        changed.CopyFrom(model)
+        changed = copy_of(model)
         graph.forget(changed, names)
         path = self.source.with_name(f".{name}.onnx")  # beside the external data
         path.write_bytes(changed.SerializeToString())
@@ -83,9 +83,9 @@ class Attempts:
         self,
         model: Path,
         name: str,
-        profiles: Sequence[Mapping[str, Any]],
+        profiles: Sequence[TensorProfile],
         span: tuple[float, float],
-    ) -> words.Answer:
+    ) -> BuildResult:
         """Build, again with another workspace as long as that may help."""
         space: workspace.Workspace | None = None
         while True:
@@ -98,42 +98,40 @@ class Attempts:
             )
             if space is None:
                 return answer
-            _log.info("not enough device memory: trying a workspace of %s", in_words(space.limit))
+            _log.info(
+                "not enough device memory: trying a workspace of %s", format_bytes(space.limit)
+            )
 
     def _once(
         self,
         model: Path,
         name: str,
-        profiles: Sequence[Mapping[str, Any]],
+        profiles: Sequence[TensorProfile],
         span: tuple[float, float],
         workspace_bytes: int | None,
-    ) -> words.Answer:
+    ) -> BuildResult:
         engine = self.folder / file_name(name)
         doing = f"building the engine with {self.flavor.title}"
         if self.plugins:
             doing += " and the plug-ins of spec.extensions"
-        _log.info("%s for %s", doing, target_words(self.capability))
+        _log.info("%s for %s", doing, target_name(self.capability))
         try:
-            answer = run_isolated(
-                f"{_NATIVE}:build",
-                doing,
-                limits=self.limits,
+            return Call(native.build, doing, self.limits).run(
                 backend=self.flavor.backend,
                 version=self.recipe.backend_version,
-                model=str(model),
-                engine=str(engine),
-                log=str(self.log),
-                progress=str(self.progress),
+                model=model,
+                engine=engine,
+                log=self.log,
+                progress=self.progress,
                 span=span,
                 profiles=profiles,
                 compute_capability=self.capability if self.flavor.targets else None,
                 workspace_bytes=workspace_bytes,
-                timing_cache=str(self.timing_cache),
-                layers=str(layers.beside(engine)),
-                plugins=[str(path) for path in self.plugins],
+                timing_cache=self.timing_cache,
+                layers=layers.beside(engine),
+                plugins=self.plugins,
             )
         except StageFailure as failure:
             if failure.reason is Reason.OUT_OF_MEMORY:
-                raise words.out_of_memory(doing) from failure
+                raise diagnosis.out_of_memory(doing) from failure
             raise
-        return words.Answer.parse(answer)

@@ -16,7 +16,8 @@ from onnx.external_data_helper import load_external_data_for_tensor, uses_extern
 
 from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.parts import CONSTANT, TensorType, order, uses
+from enginewright_runtime.graph.order import order, uses
+from enginewright_runtime.graph.parts import CONSTANT, TensorType
 from enginewright_runtime.tensorrt.flavor import Flavor
 
 CONTEXT_OP: Final = "EPContext"
@@ -98,8 +99,7 @@ def compose(
     ordered = order(together)
     if ordered is None:
         return None
-    composed = ModelProto()
-    composed.CopyFrom(model)
+    composed = graphs.copy_of(model)
     target = composed.graph
     for entry in (target.node, target.initializer, target.sparse_initializer, target.value_info):
         del entry[:]
@@ -130,10 +130,7 @@ def compose(
 def save(model: ModelProto, source: Path, folder: Path) -> list[str]:
     """Write a composed model with the weights that it still needs; return the files' names.
 
-    Args:
-        model: what `compose` gave.
-        source: folder of the prepared model's external data.
-        folder: where it goes.
+    `source` is the folder of the prepared model's external data.
     """
     for tensor in graphs.walk_tensors(model):
         if uses_external_data(tensor):

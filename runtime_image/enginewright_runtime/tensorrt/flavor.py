@@ -76,7 +76,7 @@ def load(flavor: Flavor, version: str) -> Any:  # noqa: ANN401 - NVIDIA's module
                 Reason.ENGINE_VERSION_MISMATCH,
                 f"the engine is asked for from {flavor.title} {version}, and this image has"
                 f" {module.__version__}",
-                remedy="nothing to do: the image is probed again",
+                remedy="no action needed: the image is probed again",
             )
         return module
     raise StageFailure(

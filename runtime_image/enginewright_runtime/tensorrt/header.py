@@ -2,7 +2,7 @@
 
 No GPU is needed. The header is not documented: it was found by comparing the engines that
 TensorRT-RTX 1.4 to 1.7 build for every compute capability. So it only ever adds to what the
-manifest says, and one that cannot be read is told in the log and believed to be newer.
+manifest says, and one that cannot be read is logged and believed to be newer.
 """
 
 import logging
@@ -59,11 +59,8 @@ def check_engine(
 ) -> None:
     """Refuse an engine that cannot run here, without loading it.
 
-    Args:
-        path: the engine file.
-        expected: what its manifest says.
-        compute_capability: of the device that is to run it, "8.9"; None: not known.
-        backend_version: of the library that is to run it; None: not known.
+    `compute_capability` is of the device that is to run it, "8.9", `backend_version` of its
+    library; None: not known.
 
     Raises:
         StageFailure: EngineCorrupt, EngineVersionMismatch or EngineIncompatible.

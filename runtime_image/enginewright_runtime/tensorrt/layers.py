@@ -60,25 +60,22 @@ def write(
 ) -> None:
     """Write the layers of all engines of an artefact into one file, and remove theirs.
 
-    Args:
-        path: the file to write.
-        library: title and version.
-        engines: the engines' files.
-        kernels_of: kernels by the name of the engine's file, where they are known.
+    `library` is title and version; `kernels_of` has kernels by the name of the engine's file, where
+    they are known.
     """
-    room = _MOST
-    told = []
+    remaining = _MOST
+    listed = []
     for engine in engines:
         own = beside(engine)
         known: dict[str, Any] = {"total": 0, "layers": []}
         if own.is_file():
             known = json.loads(own.read_bytes())
         own.unlink(missing_ok=True)
-        layers = known["layers"][:room]
-        room -= len(layers)
-        names = list(kernels_of.get(engine.name, ()))[:room]
-        room -= len(names)
-        told.append(
+        layers = known["layers"][:remaining]
+        remaining -= len(layers)
+        names = list(kernels_of.get(engine.name, ()))[:remaining]
+        remaining -= len(names)
+        listed.append(
             {"engine": engine.name, "total": known["total"], "layers": layers, "kernels": names}
         )
-    path.write_text(json.dumps({"library": library, "engines": told}, separators=(",", ":")))
+    path.write_text(json.dumps({"library": library, "engines": listed}, separators=(",", ":")))

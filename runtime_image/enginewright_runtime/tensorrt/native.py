@@ -1,20 +1,23 @@
 """What runs in a child process: all calls into NVIDIA's library.
 
 One build is one process: the library keeps the first logger it is given, gives other bytes for the
-second build of a process, and may crash. The functions here take and return JSON, and interpret
-nothing: `words` does, where it can be tested without the library.
+second build of a process, and may crash. The functions here interpret nothing: `diagnosis` does, where
+it can be tested without the library.
 """
 
 import json
 import resource
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from enginewright_runtime.graph.parts import TensorProfile
 from enginewright_runtime.tensorrt import flavor as flavors
 from enginewright_runtime.tensorrt.layers import of_network
 from enginewright_runtime.tensorrt.plugins import load as load_libraries
 from enginewright_runtime.tensorrt.progress import tell
+from enginewright_runtime.tensorrt.results import BuildResult, ParserError
 
 _LOG_BYTES: Final = 512 << 10  # of the build log; what the library says past it is dropped
 _ERRORS: Final = 200  # that are handed on
@@ -24,18 +27,18 @@ def build(
     *,
     backend: str,
     version: str,
-    model: str,
-    engine: str,
-    log: str,
-    progress: str,
+    model: Path,
+    engine: Path,
+    log: Path,
+    progress: Path,
     span: tuple[float, float],
-    profiles: Sequence[Mapping[str, Any]],
+    profiles: Sequence[TensorProfile],
     compute_capability: str | None,
     workspace_bytes: int | None,
-    timing_cache: str,
-    layers: str,
-    plugins: Sequence[str],
-) -> dict[str, Any]:
+    timing_cache: Path,
+    layers: Path,
+    plugins: Sequence[Path],
+) -> BuildResult:
     """Build one engine.
 
     Args:
@@ -46,81 +49,81 @@ def build(
         log: file that the library's messages are appended to.
         progress: the progress file.
         span: per cent of the whole that this build begins and ends with.
-        profiles: input, min, opt and max; `values` (three lists) of an input that is a shape.
+        profiles: of the inputs that have no fixed sizes, or whose values are sizes.
         compute_capability: "8.9"; None: of the device.
         workspace_bytes: limit; None: the library's own.
         timing_cache: file that timings are kept in, where the flavor has them.
         layers: file to write the network's layers to.
         plugins: libraries with plug-ins.
-
-    Returns:
-        `built`: whether the engine was written; `workspace_bytes` in effect; `parsed`; `errors`, the
-        library's; `parser`, the parser's errors; `unprofiled`, inputs that need values and have
-        none; `shape_inputs`, those whose values are sizes; `supported`, if the compute capability is
-        not one of them; `peak_memory_bytes`.
     """
     flavor = flavors.find(backend)
     trt = flavors.load(flavor, version)
-    answer: dict[str, Any] = {"built": False, "parsed": False, "parser": [], "unprofiled": []}
-    with Path(log).open("a") as sink:
+    with log.open("a") as sink:
         logger = logger_of(trt, sink)
-        answer["errors"] = logger.errors
         builder = trt.Builder(logger)
         load_libraries(trt, logger, plugins)
         network = builder.create_network(network_flags(trt, flavor))
         parser = trt.OnnxParser(network, logger)
-        answer["parsed"] = parser.parse_from_file(model)
-        answer["parser"] = parser_errors(parser)
-        if answer["parsed"]:
-            config = builder.create_builder_config()
-            monitor = _monitor(trt, Path(progress), span)
-            config.progress_monitor = monitor
-            supported = _set_target(trt, flavor, config, compute_capability)
-            if supported is not None:
-                return answer | {"supported": supported}
-            if workspace_bytes is not None:
-                config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace_bytes)
-            answer["workspace_bytes"] = config.get_memory_pool_limit(trt.MemoryPoolType.WORKSPACE)
-            answer["unprofiled"] = _unprofiled(network, profiles)
-            answer["shape_inputs"] = [
+        parsed = parser.parse_from_file(str(model))
+        result = BuildResult(built=False, parsed=parsed, parser=parser_errors(parser))
+        if not parsed:
+            return _ended(result, logger)
+        config = builder.create_builder_config()
+        monitor = _monitor(trt, progress, span)
+        config.progress_monitor = monitor
+        supported = _set_target(trt, flavor, config, compute_capability)
+        if supported is not None:
+            return _ended(replace(result, supported=tuple(supported)), logger)
+        if workspace_bytes is not None:
+            config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace_bytes)
+        result = replace(
+            result,
+            workspace_bytes=config.get_memory_pool_limit(trt.MemoryPoolType.WORKSPACE),
+            unprofiled=tuple(_unprofiled(network, profiles)),
+            shape_inputs=tuple(
                 tensor.name for tensor in _inputs(network) if tensor.is_shape_tensor
-            ]
-            cache = _timing_cache(flavor, config, Path(timing_cache))
-            if not answer["unprofiled"] and _set_profile(builder, network, config, profiles):
-                plan = builder.build_serialized_network(network, config)
-                if plan is not None:
-                    Path(engine).write_bytes(memoryview(plan))
-                    answer["built"] = True
-                    found = of_network(network)
-                    told = {"total": network.num_layers, "layers": found}
-                    Path(layers).write_text(json.dumps(told))
-                    if cache is not None:
-                        Path(timing_cache).write_bytes(memoryview(cache.serialize()))
-    answer["peak_memory_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return answer
+            ),
+        )
+        cache = _timing_cache(flavor, config, timing_cache)
+        if not result.unprofiled and _set_profile(builder, network, config, profiles):
+            plan = builder.build_serialized_network(network, config)
+            if plan is not None:
+                engine.write_bytes(memoryview(plan))
+                result = replace(result, built=True)
+                found = {"total": network.num_layers, "layers": of_network(network)}
+                layers.write_text(json.dumps(found))
+                if cache is not None:
+                    timing_cache.write_bytes(memoryview(cache.serialize()))
+        return _ended(result, logger)
 
 
-def load_plugins(*, backend: str, version: str, plugins: Sequence[str], log: str) -> None:
+def _ended(result: BuildResult, logger: Any) -> BuildResult:  # noqa: ANN401 - NVIDIA's
+    """Add what is known at the end of a build."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return replace(result, errors=tuple(logger.errors), peak_memory_bytes=peak)
+
+
+def load_plugins(*, backend: str, version: str, plugins: Sequence[Path], log: Path) -> None:
     """Load libraries with plug-ins, to see whether that can be done; arguments as in `build`."""
     trt = flavors.load(flavors.find(backend), version)
-    with Path(log).open("a") as sink:
+    with log.open("a") as sink:
         logger = logger_of(trt, sink)
         builder = trt.Builder(logger)  # which makes the logger the library's
         load_libraries(trt, logger, plugins)
         del builder
 
 
-def inspect(*, backend: str, version: str, engine: str, log: str, plugins: Sequence[str]) -> str:
+def inspect(*, backend: str, version: str, engine: Path, log: Path, plugins: Sequence[Path]) -> str:
     """Load an engine on its device and return what its inspector says, as JSON; "" if it cannot be.
 
     Arguments as in `build`.
     """
     trt = flavors.load(flavors.find(backend), version)
-    with Path(log).open("a") as sink:
+    with log.open("a") as sink:
         logger = logger_of(trt, sink)
         runtime = trt.Runtime(logger)
         load_libraries(trt, logger, plugins)
-        loaded = runtime.deserialize_cuda_engine(Path(engine).read_bytes())
+        loaded = runtime.deserialize_cuda_engine(engine.read_bytes())
         if loaded is None:
             return ""
         inspector = loaded.create_engine_inspector()
@@ -128,25 +131,20 @@ def inspect(*, backend: str, version: str, engine: str, log: str, plugins: Seque
 
 
 def merge_timings(
-    *, backend: str, version: str, timings: Sequence[str], target: str, log: str
+    *, backend: str, version: str, timings: Sequence[Path], target: Path, log: Path
 ) -> bool:
     """Write all timings of several files to `target`; tell whether that was done.
 
-    Args:
-        backend: a key of `FLAVORS`.
-        version: that the library must have.
-        timings: the files.
-        target: may be one of them.
-        log: file that the library's messages are appended to.
+    `target` may be one of the files; other arguments as in `build`.
     """
     trt = flavors.load(flavors.find(backend), version)
-    with Path(log).open("a") as sink:
+    with log.open("a") as sink:
         config = trt.Builder(logger_of(trt, sink)).create_builder_config()
-        first, *others = (config.create_timing_cache(Path(each).read_bytes()) for each in timings)
+        first, *others = (config.create_timing_cache(each.read_bytes()) for each in timings)
         done = [first.combine(each, ignore_mismatch=False) for each in others]
         if not all(done):
             return False
-        Path(target).write_bytes(memoryview(first.serialize()))
+        target.write_bytes(memoryview(first.serialize()))
     return True
 
 
@@ -156,21 +154,19 @@ def network_flags(trt: Any, flavor: flavors.Flavor) -> int:  # noqa: ANN401 - NV
     return 1 << int(typed) if flavor.typed_by_flag else 0
 
 
-def parser_errors(parser: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - NVIDIA's parser
+def parser_errors(parser: Any) -> tuple[ParserError, ...]:  # noqa: ANN401 - NVIDIA's parser
     """Return what a parser says against a model."""
-    found = []
-    for index in range(min(parser.num_errors, _ERRORS)):
-        error = parser.get_error(index)
-        found.append(
-            {
-                "code": error.code().name,
-                "node": error.node(),
-                "name": error.node_name(),
-                "operator": error.node_operator(),
-                "words": error.desc(),
-            }
+    errors = (parser.get_error(index) for index in range(min(parser.num_errors, _ERRORS)))
+    return tuple(
+        ParserError(
+            code=error.code().name,
+            node=error.node(),
+            name=error.node_name(),
+            operator=error.node_operator(),
+            message=error.desc(),
         )
-    return found
+        for error in errors
+    )
 
 
 def _set_target(
@@ -194,10 +190,10 @@ def _set_target(
     return None
 
 
-def _unprofiled(network: Any, profiles: Sequence[Mapping[str, Any]]) -> list[str]:  # noqa: ANN401 - NVIDIA's
+def _unprofiled(network: Any, profiles: Sequence[TensorProfile]) -> list[str]:  # noqa: ANN401 - NVIDIA's
     """Return the dynamic inputs without sizes, and inputs that are shapes without values."""
-    sizes = {profile["input"] for profile in profiles}
-    values = {profile["input"] for profile in profiles if profile.get("values")}
+    sizes = {profile.name for profile in profiles}
+    values = {profile.name for profile in profiles if profile.values}
     return [
         tensor.name
         for tensor in _inputs(network)
@@ -210,19 +206,19 @@ def _set_profile(
     builder: Any,  # noqa: ANN401 - NVIDIA's
     network: Any,  # noqa: ANN401 - NVIDIA's
     config: Any,  # noqa: ANN401 - NVIDIA's
-    profiles: Sequence[Mapping[str, Any]],
+    profiles: Sequence[TensorProfile],
 ) -> bool:
     """Give every dynamic input its sizes, or its values; False when the library refuses them."""
-    by_name = {profile["input"]: profile for profile in profiles}
+    by_name = {profile.name: profile for profile in profiles}
     profile = builder.create_optimization_profile()
     dynamic = False
     for tensor in _inputs(network):
         if tensor.is_shape_tensor:
-            profile.set_shape_input(tensor.name, *by_name[tensor.name]["values"])
+            profile.set_shape_input(tensor.name, *(by_name[tensor.name].values or ()))
             dynamic = True
         elif any(size < 0 for size in tensor.shape):
             sizes = by_name[tensor.name]
-            profile.set_shape(tensor.name, sizes["min"], sizes["opt"], sizes["max"])
+            profile.set_shape(tensor.name, sizes.min, sizes.opt, sizes.max)
             dynamic = True
     # an index, or -1; why, the logger hears
     return not dynamic or config.add_optimization_profile(profile) >= 0
@@ -238,7 +234,7 @@ def _timing_cache(flavor: flavors.Flavor, config: Any, path: Path) -> Any:  # no
     seed = path.read_bytes() if path.exists() else b""
     cache = config.create_timing_cache(seed)
     if not config.set_timing_cache(cache, ignore_mismatch=False):
-        # of another device, driver or version: begun anew
+        # of another device, driver or version: begun again empty
         cache = config.create_timing_cache(b"")
         config.set_timing_cache(cache, ignore_mismatch=False)
     return cache
@@ -253,7 +249,7 @@ def logger_of(trt: Any, sink: Any) -> Any:  # noqa: ANN401 - NVIDIA's
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
             self.errors: list[str] = []
-            self.room = _LOG_BYTES
+            self.remaining = _LOG_BYTES
 
         def log(self, severity: Any, message: str) -> None:  # noqa: ANN401 - NVIDIA's
             if severity > trt.ILogger.INFO:
@@ -261,9 +257,9 @@ def logger_of(trt: Any, sink: Any) -> Any:  # noqa: ANN401 - NVIDIA's
             if severity <= trt.ILogger.ERROR and len(self.errors) < _ERRORS:
                 self.errors.append(message)
             line = f"{severity.name} {message}\n"
-            if self.room > 0:
-                self.room -= len(line)
-                sink.write(line if self.room > 0 else "… the rest is dropped\n")
+            if self.remaining > 0:
+                self.remaining -= len(line)
+                sink.write(line if self.remaining > 0 else "… the rest is dropped\n")
                 sink.flush()
 
     return Log()
@@ -276,7 +272,7 @@ def _monitor(trt: Any, path: Path, span: tuple[float, float]) -> Any:  # noqa: A
         def __init__(self) -> None:
             trt.IProgressMonitor.__init__(self)
             self.phases: dict[str, Phase] = {}
-            self.told = (-1, "")
+            self.reported = (-1, "")
 
         def phase_start(self, name: str, parent: str | None, steps: int) -> None:
             self.phases[name] = Phase(parent, max(1, steps))
@@ -292,9 +288,9 @@ def _monitor(trt: Any, path: Path, span: tuple[float, float]) -> Any:  # noqa: A
 
         def tell(self, name: str) -> None:
             begin, end = span
-            now = max(self.told[0], int(begin + (end - begin) * share(self.phases)))
-            if (now, name) != self.told:
-                self.told = (now, name)
+            now = max(self.reported[0], int(begin + (end - begin) * share(self.phases)))
+            if (now, name) != self.reported:
+                self.reported = (now, name)
                 tell(path, now, name)
 
     return Monitor()

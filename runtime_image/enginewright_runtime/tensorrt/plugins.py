@@ -9,29 +9,28 @@ from typing import Any, Final
 
 from enginewright_runtime.session.extensions import elf
 from enginewright_runtime.session.extensions.libraries import Libraries, failed, load_plugins, short
-from enginewright_runtime.tensorrt.words import sentence
+from enginewright_runtime.tensorrt.diagnosis import sentence
 
 # what IPluginRegistry::loadLibrary looks for, in TensorRT-RTX 1.7 and TensorRT 10; a library
 # without it registers its plug-ins by itself when it is opened
 _ENTRIES: Final = frozenset({"getCreators", "getPluginCreators"})
-_OWN_WORDS: Final = "loadLibrary"
+_OWN_MESSAGE: Final = "loadLibrary"
 
 
-def load(trt: Any, logger: Any, plugins: Sequence[str]) -> None:  # noqa: ANN401 - NVIDIA's module
+def load(trt: Any, logger: Any, plugins: Sequence[Path]) -> None:  # noqa: ANN401 - NVIDIA's module
     """Open libraries and give them to the registry. Called in a child process.
 
     Raises:
-        StageFailure: ExtensionFailed, in the loader's or the registry's words.
+        StageFailure: ExtensionFailed, with the loader's or the registry's message.
     """
     if not plugins:
         return
-    paths = tuple(Path(each) for each in plugins)
-    load_plugins(Libraries(plugins=paths))
+    load_plugins(Libraries(plugins=tuple(plugins)))
     registry = trt.get_plugin_registry()
-    for path in paths:
+    for path in plugins:
         if _ENTRIES.isdisjoint(elf.read(path).exports):
             continue
         before = len(logger.errors)
         if registry.load_library(str(path)) is None:
-            said = [each for each in logger.errors[before:] if _OWN_WORDS in each]
+            said = [each for each in logger.errors[before:] if _OWN_MESSAGE in each]
             raise failed(path, short(sentence(said[0])) if said else "the registry refuses it")

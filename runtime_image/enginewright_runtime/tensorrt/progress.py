@@ -22,8 +22,8 @@ _CLIENT_SECONDS: Final = 5.0
 def tell(path: Path, percent: float, phase: str) -> None:
     """Write the progress file; readers see the old or the new one."""
     temporary = path.with_suffix(".new")
-    told = Progress(stage=_STAGE, percent=max(0, min(100, int(percent))), phase=phase)
-    temporary.write_text(told.to_json())
+    report = Progress(stage=_STAGE, percent=max(0, min(100, int(percent))), phase=phase)
+    temporary.write_text(report.to_json())
     temporary.replace(path)
 
 
@@ -32,7 +32,7 @@ def served(path: Path, port: int) -> Iterator[int | None]:
     """Answer GET /progress on `port` (0: any) with the file, from a thread, while in the context.
 
     Yields:
-        The port; None when it cannot be had, which is told in the log and hinders no build.
+        The port; None when it cannot be had, which is logged and hinders no build.
     """
     tell(path, 0, "starting")
 
@@ -74,4 +74,4 @@ class _Handler(BaseHTTPRequestHandler):
 
     @override
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the operator asks every few seconds."""
+        """Say nothing: the operator polls every few seconds."""

@@ -15,19 +15,21 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from enginewright_runtime.core.failure import SessionError
+from enginewright_runtime.core.limits import threads
 from enginewright_runtime.core.ort_messages import plain
-from enginewright_runtime.graph.parts import CONSTANT
-from enginewright_runtime.graph.shapes import CORNERS
+from enginewright_runtime.graph.parts import CONSTANT, TensorProfile, TensorType
 from enginewright_runtime.session.base import CPU_PROVIDER
 from enginewright_runtime.session.extensions.libraries import of_model, register
 
 _TEMPORARY: Final = ".outputs.onnx"  # beside the model, for its external data
 _FATAL_ONLY: Final = 4
+_Rows = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
 _LARGEST_SHAPE: Final = 16  # elements of an integer tensor that may be a shape
 
 
-def types(*, model: str) -> dict[str, list[Any]]:
-    """Return [element type, dimensions] of every tensor that a node of the main graph makes.
+def types(model: Path) -> dict[str, TensorType]:
+    """Return the type of every tensor that a node of the main graph makes.
 
     Inputs of the graph are among them; sequences, maps and what has no rank are not.
 
@@ -36,21 +38,23 @@ def types(*, model: str) -> dict[str, list[Any]]:
     """
     proto = onnx.load(model, load_external_data=False)
     names = [name for node in proto.graph.node if node.op_type != CONSTANT for name in node.output]
-    session = _session(Path(model), proto, names)
-    found: dict[str, list[Any]] = {}
+    session = _session(model, proto, names)
+    found: dict[str, TensorType] = {}
     for argument in (*session.get_inputs(), *session.get_outputs()):
-        kind = argument.type.removeprefix("tensor(").removesuffix(")")
-        try:
-            element = TensorProto.DataType.Value(kind.upper())
-        except ValueError:
-            continue
-        found[argument.name] = [element, list(argument.shape)]
+        name = argument.type.removeprefix("tensor(").removesuffix(")").upper()
+        if name in TensorProto.DataType.keys():  # noqa: SIM118 - no mapping: it has no `in`
+            element = TensorProto.DataType.Value(name)
+            found[argument.name] = TensorType(element, tuple(argument.shape))
     return found
 
 
 def sizes(
-    *, model: str, golden: str, names: Sequence[str], corners: Sequence[Mapping[str, Sequence[int]]]
-) -> list[dict[str, Any]]:
+    *,
+    model: Path,
+    golden: Path,
+    names: Sequence[str],
+    corners: Sequence[Mapping[str, Sequence[int]]],
+) -> list[TensorProfile]:
     """Run the model at the corners of its shape profiles; return the profiles of tensors inside it.
 
     Args:
@@ -59,17 +63,13 @@ def sizes(
         names: of the tensors.
         corners: shapes of the inputs, for min, opt and max.
 
-    Returns:
-        For each name `input`, `min`, `opt`, `max`, and `values` if it may be a shape: its least,
-        usual and greatest values.
-
     Raises:
         SessionError: the model fails at a corner.
     """
     proto = onnx.load(model, load_external_data=False)
-    session = _session(Path(model), proto, names)
+    session = _session(model, proto, names)
     kinds = {argument.name: argument.type for argument in session.get_inputs()}
-    sample = _first_sample(Path(golden))
+    sample = _first_sample(golden)
     shapes: list[list[list[int]]] = [[] for _ in names]
     values: list[list[list[int]]] = [[] for _ in names]
     known: dict[str, list[ort.OrtValue]] = {}
@@ -94,8 +94,11 @@ def sizes(
                 if len(result.shape()) <= 1 and flat.size <= _LARGEST_SHAPE:
                     values[index].append([int(each) for each in flat])
     return [
-        {"input": name, **dict(zip(CORNERS, _rising(found), strict=True))}
-        | ({"values": _rising(held)} if len(held) == len(corners) and _alike(held) else {})
+        TensorProfile(
+            name,
+            *_rising(found),
+            values=_rising(held) if len(held) == len(corners) and _alike(held) else None,
+        )
         for name, found, held in zip(names, shapes, values, strict=True)
     ]
 
@@ -110,6 +113,8 @@ def _session(path: Path, proto: ModelProto, names: Sequence[str]) -> ort.Inferen
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = _FATAL_ONLY
+    options.intra_op_num_threads = threads()
+    options.enable_cpu_mem_arena = False
     register(options, of_model(path))
     try:
         temporary.write_bytes(proto.SerializeToString())
@@ -145,7 +150,8 @@ def _alike(rows: Sequence[Sequence[int]]) -> bool:
     return len({len(row) for row in rows}) == 1
 
 
-def _rising(rows: Sequence[Sequence[int]]) -> list[list[int]]:
+def _rising(rows: Sequence[Sequence[int]]) -> _Rows:
     """Return three rows whose columns rise: each column's values in order."""
     columns = [(min(column), sorted(column)[1], max(column)) for column in zip(*rows, strict=True)]
-    return [list(row) for row in zip(*columns, strict=True)] or [[], [], []]
+    low, opt, high = zip(*columns, strict=True) if columns else ((), (), ())
+    return low, opt, high

@@ -1,6 +1,6 @@
 """How much device memory a build may use, after one that ran out of it. Pure.
 
-The same words have two causes, told apart by the size in them: more than the limit, and the limit
+The same message has two causes, distinguished by the size in it: more than the limit, and the limit
 was too small for any kernel; not more, and the device had less free than that.
 """
 
@@ -21,7 +21,7 @@ _LEAST: Final = 16 << 20  # bytes; below it builds fail, or give slow engines
 
 def wants_memory(errors: Sequence[str]) -> bool:
     """Tell whether a build failed because device memory ran out."""
-    return any(words in error for error in errors for words in (_NO_MEMORY, *_TOO_SMALL))
+    return any(sign in error for error in errors for sign in (_NO_MEMORY, *_TOO_SMALL))
 
 
 def wanted(errors: Sequence[str]) -> int | None:
@@ -46,7 +46,7 @@ class Workspace:
     def after(self, errors: Sequence[str]) -> Self | None:
         """Return what to try after a build that failed so; None: nothing would help."""
         size = wanted(errors)
-        if size is None and any(words in error for error in errors for words in _TOO_SMALL):
+        if size is None and any(sign in error for error in errors for sign in _TOO_SMALL):
             return None
         most = self.most
         if size is not None and size > self.limit:

@@ -6,7 +6,6 @@ left, which is of the size of weights. What no convolution takes in becomes a mu
 addition, if a half cannot hold its parameters. All else keeps its bytes and its name.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +17,10 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, help
 from enginewright_runtime.graph import graphs
 from enginewright_runtime.graph.branches import remove_unused
 from enginewright_runtime.graph.constants import Array, Constants
-from enginewright_runtime.graph.inference import infer, sort
-from enginewright_runtime.graph.parts import uses
-from enginewright_runtime.graph.schemas import attribute
-from enginewright_runtime.graph.scopes import apart
-from enginewright_runtime.graph.splicing import Names
+from enginewright_runtime.graph.inference import infer
+from enginewright_runtime.graph.order import readers_of, sort
+from enginewright_runtime.graph.schemas import STANDARD, attribute
+from enginewright_runtime.graph.scopes import Names, apart
 
 _EPSILON: Final = 1e-5  # of the operator, where the node says none
 _HALF: Final = np.finfo(np.float16)
@@ -39,9 +37,7 @@ class Folded:
 def fold(model: ModelProto, folder: Path) -> Folded:
     """Fold what can be folded, in place.
 
-    Args:
-        model: of opset 7 or later; parsed without external data.
-        folder: where its external data is.
+    The model is of opset 7 or later, and parsed without external data, which lies in `folder`.
     """
     folded = Folded()
     graph = model.graph
@@ -50,8 +46,7 @@ def fold(model: ModelProto, folder: Path) -> Folded:
     sort(graph)
     names, values = Names(model), Constants(graph, folder)
     types = infer(apart(model))
-    readers: Counter[str] = Counter(name for node in graph.node for name in uses(node))
-    readers.update(value.name for value in graph.output)
+    readers = readers_of(graph)
     makers = {name: node for node in graph.node for name in node.output if name}
     nodes: list[NodeProto] = []
     for node in graph.node:
@@ -62,7 +57,7 @@ def fold(model: ModelProto, folder: Path) -> Folded:
         before = makers.get(node.input[0])
         if (
             before is not None
-            and readers[node.input[0]] == 1
+            and len(readers[node.input[0]]) == 1
             and _into_convolution(graph, before, *scale, values, names)
         ):
             before.output[0] = node.output[0]
@@ -76,9 +71,7 @@ def fold(model: ModelProto, folder: Path) -> Folded:
         else:
             nodes.append(node)
     if folded.into_convolutions or folded.into_arithmetic:
-        copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
-        del graph.node[:]
-        graph.node.extend(copies)
+        graphs.replace_nodes(graph, nodes)
         remove_unused(graph)
     return folded
 
@@ -90,7 +83,6 @@ def constants_to_initializers(model: ModelProto) -> int:
     """
     graph = model.graph
     kept: list[NodeProto] = []
-    made = 0
     outputs = {value.name for value in graph.output}
     for node in graph.node:
         value = attribute(node, "value") if node.op_type == "Constant" else None
@@ -99,18 +91,14 @@ def constants_to_initializers(model: ModelProto) -> int:
             and node.output[0] not in outputs
             and value.t.data_type in {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
         ):
-            tensor = TensorProto()
-            tensor.CopyFrom(value.t)
+            tensor = graphs.copy_of(value.t)
             tensor.name = node.output[0]
             graph.initializer.append(tensor)
-            made += 1
         else:
             kept.append(node)
-    if made:
-        copies = [NodeProto.FromString(node.SerializeToString()) for node in kept]
-        del graph.node[:]
-        graph.node.extend(copies)
-    return made
+    if moved := len(graph.node) - len(kept):
+        graphs.replace_nodes(graph, kept)
+    return moved
 
 
 def _scale_and_shift(node: NodeProto, values: Constants) -> tuple[Array, Array] | None:
@@ -118,7 +106,7 @@ def _scale_and_shift(node: NodeProto, values: Constants) -> tuple[Array, Array] 
     training = attribute(node, "training_mode")
     if (
         node.op_type != "BatchNormalization"
-        or node.domain not in {"", "ai.onnx"}
+        or node.domain not in STANDARD
         or (training is not None and training.i)
         or any(node.output[1:])
     ):
@@ -138,7 +126,7 @@ def _into_convolution(
 ) -> bool:
     """Give the convolution weights and a bias that do the normalisation too, if it can have them."""
     group = attribute(node, "group")
-    if node.op_type not in {"Conv", "ConvTranspose"} or node.domain not in {"", "ai.onnx"}:
+    if node.op_type not in {"Conv", "ConvTranspose"} or node.domain not in STANDARD:
         return False
     if node.op_type == "ConvTranspose" and group is not None and group.i != 1:
         return False

@@ -18,14 +18,9 @@ from enginewright_runtime.graph.schemas import STANDARD
 
 
 def fold_biases(model: ModelProto, folder: Path) -> list[str]:
-    """Replace, in place, every such node of the main graph by what it gives.
+    """Replace, in place, every such node of the main graph by what it gives; return their labels.
 
-    Args:
-        model: parsed without external data.
-        folder: where that lies.
-
-    Returns:
-        The labels of the nodes.
+    The model is parsed without external data, which lies in `folder`.
     """
     graph = model.graph
     constants = Constants(graph, folder)
@@ -39,9 +34,7 @@ def fold_biases(model: ModelProto, folder: Path) -> list[str]:
         graph.initializer.append(numpy_helper.from_array(bias, node.output[0]))
         folded.append(graphs.label(node))
     if folded:
-        copies = [NodeProto.FromString(node.SerializeToString()) for node in kept]
-        del graph.node[:]
-        graph.node.extend(copies)
+        graphs.replace_nodes(graph, kept)
         remove_unused(graph)
     return folded
 

@@ -7,7 +7,7 @@ nothing of its newer versions is, byte by byte, one of an older version but for 
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, TypeProto
+from onnx import AttributeProto, ModelProto, TensorProto, TypeProto
 
 from enginewright_runtime.graph import graphs
 
@@ -28,7 +28,7 @@ _SPEAKS_OF_TYPES: Final = frozenset(
 
 
 def newer_than(model: ModelProto, version: int) -> list[str]:
-    """Return what the model uses of IR versions above `version`, in words, oldest first.
+    """Return what the model uses of IR versions above `version`, oldest first.
 
     Annotations that change no value (metadata, device configurations, training information) are
     not among them: `forget_annotations` takes them away.
@@ -42,9 +42,11 @@ def newer_than(model: ModelProto, version: int) -> list[str]:
         if TensorProto.DataType.Value(name) in used
     ]
     found += [
-        (at, words) for at, (words, is_used) in _FEATURES.items() if at > version and is_used(model)
+        (at, feature)
+        for at, (feature, is_used) in _FEATURES.items()
+        if at > version and is_used(model)
     ]
-    return [words for _, words in sorted(found)]
+    return [feature for _, feature in sorted(found)]
 
 
 def forget_annotations(model: ModelProto, version: int) -> None:
@@ -54,7 +56,7 @@ def forget_annotations(model: ModelProto, version: int) -> None:
         for node in graphs.walk_nodes(model):
             del node.device_configurations[:]
     if version < 10:
-        for graph in _graphs(model):
+        for graph in graphs.walk_graphs(model):
             del graph.metadata_props[:]
             for value in (*graph.input, *graph.output, *graph.value_info):
                 del value.metadata_props[:]
@@ -78,17 +80,8 @@ def _element_types(model: ModelProto) -> set[int]:
     return used
 
 
-def _graphs(model: ModelProto) -> Iterator[GraphProto]:
-    yield model.graph
-    for node in graphs.walk_nodes(model):
-        for entry in node.attribute:
-            if entry.type == AttributeProto.GRAPH:
-                yield entry.g
-            yield from entry.graphs
-
-
 def _types(model: ModelProto) -> Iterator[TypeProto]:
-    for graph in _graphs(model):
+    for graph in graphs.walk_graphs(model):
         for value in (*graph.input, *graph.output, *graph.value_info):
             yield value.type
     for node in graphs.walk_nodes(model):
@@ -121,7 +114,7 @@ def _has_free_initializers(model: ModelProto) -> bool:
 
 
 def _has_sparse(model: ModelProto) -> bool:
-    return any(graph.sparse_initializer for graph in _graphs(model)) or any(
+    return any(graph.sparse_initializer for graph in graphs.walk_graphs(model)) or any(
         entry.type in {AttributeProto.SPARSE_TENSOR, AttributeProto.SPARSE_TENSORS}
         for node in graphs.walk_nodes(model)
         for entry in node.attribute

@@ -1,6 +1,6 @@
 """What has to change in a model so that a runtime loads it: pure, quick, and without weights.
 
-`validate` asks whether there is a way at all; `convert` goes it, and proves every step.
+`validate` needs to know whether there is a way at all; `convert` carries it out and proves every step.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 import onnx
-from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, name_nodes
 from enginewright.contract.task import Recipe
 from onnx import ModelProto, NodeProto, helper
@@ -20,7 +20,7 @@ from enginewright_runtime.graph.schemas import (
     STANDARD,
     Fit,
     fit,
-    is_control_flow,
+    is_function,
     is_kept,
     schema_of,
 )
@@ -56,14 +56,14 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ConversionPlan:
     """What to do, or why nothing can be done."""
 
     steps: tuple[Step, ...] = ()  # (): the runtime takes the model's versions as they are
     refusal: Finding | None = None
 
 
-def plan(model: ModelProto, recipe: Recipe) -> Plan:
+def plan(model: ModelProto, recipe: Recipe) -> ConversionPlan:
     """Return what has to be done so that the model's opset and IR version suit the recipe.
 
     Args:
@@ -85,13 +85,13 @@ def plan(model: ModelProto, recipe: Recipe) -> Plan:
         elif refusal is None and target > opset:
             steps.append(_raise(model, opset, target))
         if refusal is not None:
-            return Plan(refusal=refusal)
+            return ConversionPlan(refusal=refusal)
     version, refusal = _ir_version(model, opset, target, recipe)
     if refusal is not None:
-        return Plan(refusal=refusal)
+        return ConversionPlan(refusal=refusal)
     if version != model.ir_version:
         steps.append(Step(Action.IR_VERSION, ir_version=version))
-    return Plan(tuple(steps))
+    return ConversionPlan(tuple(steps))
 
 
 def _target(model: ModelProto, opset: int, recipe: Recipe) -> int:
@@ -150,7 +150,7 @@ def _raise(model: ModelProto, opset: int, target: int) -> Step:
     changed = [
         node
         for node in standard_nodes(model)
-        if not is_kept(node, opset, target, types) and not is_control_flow(node)
+        if not is_kept(node, opset, target, types) and not graphs.has_bodies(node)
     ]
     action = Action.CONVERT if changed else Action.RELABEL
     return Step(action, opset=target, nodes=_labels(changed))
@@ -171,7 +171,7 @@ def _lower(
             case Fit.REWRITE:
                 rewritten.append(node)
             case Fit.NONE:
-                (expanded if is_function(node, opset) else stuck).append(node)
+                (expanded if is_function(node.op_type, "", opset) else stuck).append(node)
     if stuck:
         return _stuck(stuck, opset, target, recipe)
     if expanded:
@@ -183,32 +183,23 @@ def _lower(
     return None
 
 
-def is_function(node: NodeProto, opset: int) -> bool:
-    """Tell whether ONNX defines the node's operator by a body of other operators."""
-    schema = schema_of(node, opset)
-    # onnx's stubs lack both
-    return schema is not None and any(
-        getattr(schema, f"has_{kind}function") for kind in ("", "context_dependent_")
-    )
-
-
 def operators_with_bodies(model: ModelProto) -> set[str]:
     """Return the operators of the model's nodes that ONNX defines by others."""
     opset = graphs.default_opset(model) or 1
-    return {node.op_type for node in standard_nodes(model) if is_function(node, opset)}
+    return {node.op_type for node in standard_nodes(model) if is_function(node.op_type, "", opset)}
 
 
 def _stuck(nodes: Sequence[NodeProto], opset: int, target: int, recipe: Recipe) -> Finding:
     labels = name_nodes([graphs.label(node) for node in nodes])
     if recipe.target_opset is not None:
-        told = f"spec.targetOpset is {target}"
+        limit = f"spec.targetOpset is {target}"
         remedy = "raise spec.targetOpset or leave it out"
     else:
-        told = f"ONNX Runtime {recipe.ort_version} loads at most {target}"
+        limit = f"ONNX Runtime {recipe.ort_version} loads at most {target}"
         remedy = f"export with opset {target}"
     return _finding(
         Reason.OPSET_UNSUPPORTED,
-        f"the model has opset {opset} and {told}; these nodes have no equivalent in opset {target}: {labels}",
+        f"the model has opset {opset} and {limit}; these nodes have no equivalent in opset {target}: {labels}",
         nodes,
         remedy=remedy,
     )
@@ -239,12 +230,12 @@ def _labels(nodes: Iterable[NodeProto]) -> tuple[str, ...]:
 
 
 def _finding(
-    reason: Reason, message: str, nodes: Sequence[NodeProto] = (), *, remedy: str | None = None
+    reason: Reason, cause: str, nodes: Sequence[NodeProto] = (), *, remedy: str | None = None
 ) -> Finding:
     return Finding(
-        severity="error",
         reason=reason,
-        message=f"{message}; {remedy or REMEDIES[reason]}",
+        cause=cause,
+        remedy=remedy,
         nodes=_labels(nodes),
         node_count=len(nodes),
     )

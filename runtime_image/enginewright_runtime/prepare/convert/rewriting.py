@@ -6,6 +6,7 @@ from typing import Final
 import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
+from enginewright_runtime.graph.graphs import copy_of
 from enginewright_runtime.graph.schemas import (
     Schema,
     attribute,
@@ -31,12 +32,7 @@ def older_form(
 ) -> NodeProto:
     """Return the node of `opset` as one of the lower opset `target`.
 
-    Args:
-        node: for which `schemas.fit` gives REWRITE; left unchanged.
-        opset: that it is written for.
-        target: that it is to be written for.
-        constants: small constants by name, for inputs that were attributes.
-        types: of values, by name, where known.
+    `node`, which is left unchanged, is one for which `schemas.fit` gives REWRITE.
 
     Raises:
         InexpressibleError: what it says depends on a value that is no constant, or on unknown sizes.
@@ -44,8 +40,7 @@ def older_form(
     newer, older = schema_of(node, opset), schema_of(node, target)
     if newer is None or older is None:
         raise InexpressibleError(f"opset {target} has no {node.op_type}")
-    found = NodeProto()
-    found.CopyFrom(node)
+    found = copy_of(node)
     del found.attribute[:]
     found.attribute.extend(_attributes(node, newer, older, target, types))
     moved = moved_inputs(newer, older)
@@ -79,7 +74,7 @@ def _attributes(
             helper.make_attribute("axis", -1),
         ]
     names = {entry.name for entry in kept}
-    # a default that differs is said in words
+    # a default that differs is written out
     kept += [
         newer.attributes[name].default_value
         for name in older.attributes

@@ -1,4 +1,4 @@
-"""Folds what is constant, with ONNX Runtime's own optimiser: see docs/conversion.md for why that one.
+"""Folds what is constant, with ONNX Runtime's own optimiser: see docs/measurements.md for why that one.
 
 Native code: to be called in a child process.
 """
@@ -27,9 +27,7 @@ def simplify(source: Path, out: Path) -> ModelProto:
     Those are the ones that it does for every provider: constants folded, nothing fused into operators
     of its own domain.
 
-    Args:
-        source: the .onnx file.
-        out: a file for ONNX Runtime to write to, in an empty folder.
+    `out` is a file for ONNX Runtime to write to, in an empty folder.
 
     Raises:
         SessionError: ONNX Runtime refuses the model.

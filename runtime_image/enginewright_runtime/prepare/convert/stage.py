@@ -6,17 +6,15 @@ the stage fails; the others are kept where they are proven to help and to change
 """
 
 import logging
-import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
 from enginewright.contract.images import COMPILED_BACKENDS
 from enginewright.contract.manifest import Change
-from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, StageReport, name_nodes
 from enginewright.contract.task import PrepareTask, Recipe
 
@@ -29,29 +27,35 @@ from enginewright_runtime.core.handoff import (
     Converted,
     Validated,
 )
-from enginewright_runtime.core.isolation import Limits, run_isolated
+from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.logs import counted
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.core.scratch import scratch
 from enginewright_runtime.graph import graphs
 from enginewright_runtime.graph.shapes import resolve
-from enginewright_runtime.graph.storage import save, settle, size_bytes
-from enginewright_runtime.prepare.convert import plan
+from enginewright_runtime.graph.storage import loadable, settle, size_bytes
+from enginewright_runtime.prepare.convert import changing, plan
+from enginewright_runtime.prepare.convert.changing import P, Pass
 from enginewright_runtime.prepare.convert.planning import operators_with_bodies
 from enginewright_runtime.prepare.convert.support import Support, ask
-from enginewright_runtime.prepare.convert.verification import INPUTS, OUTPUTS, form_differs
+from enginewright_runtime.prepare.convert.verification import (
+    SourceRun,
+    check,
+    compare,
+    form_differs,
+    run_source,
+)
 from enginewright_runtime.prepare.sizes.batch import fit
 from enginewright_runtime.prepare.sizes.sizing import find_sizes, unsized
 from enginewright_runtime.proof.golden_inputs import Filling, Sample, generate, read_samples
+from enginewright_runtime.proof.golden_run import INPUTS, run_definition
 from enginewright_runtime.rules import table
 from enginewright_runtime.session.arrays import write_arrays
 
 _log: Final = logging.getLogger(__name__)
 _PREFIX: Final = "convert-"  # of the names of what is tried
-_CHANGING: Final = "enginewright_runtime.prepare.convert.changing"
-_VERIFICATION: Final = "enginewright_runtime.prepare.convert.verification"
-_WITH_WEIGHTS: Final = "simplify"  # the change that writes external data of its own
-_SECONDS: Final = 900.0  # of one child process
+_LIMITS: Final = Limits(seconds=900.0)  # of one child process
 _DEFINITION_SECONDS: Final = 60.0  # of ONNX's reference implementation, which is plain Python
 _SAMPLES: Final = 2  # that are compared
 _LARGEST: Final = 64 << 20  # bytes of inputs
@@ -70,26 +74,8 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             UnsupportedOperator, OutOfMemory or BackendCrashed, when the backend refuses the model.
     """
     validated = Validated.pick_up(paths.work)
-    with _workbench(paths.work):
+    with scratch(paths.work, _PREFIX):
         return _Conversion(task.recipe, paths.work, validated).run()
-
-
-@contextmanager
-def _workbench(work: Path) -> Iterator[None]:
-    """Remove what is tried, and what an earlier try that was ended has left."""
-    _clear(work)
-    try:
-        yield
-    finally:
-        _clear(work)
-
-
-def _clear(work: Path) -> None:
-    for path in (*work.glob(f"{_PREFIX}*"), *(work / MODEL_FOLDER).glob(f"{_PREFIX}*")):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink()
 
 
 @dataclass(frozen=True)
@@ -106,7 +92,7 @@ class _Outputs:
     """What the source gives for the samples in `folder`."""
 
     folder: Path
-    proven: bool  # False: the source could not be run here
+    run: SourceRun | None  # None: the source could not be run here
 
 
 class _Conversion:
@@ -152,10 +138,10 @@ class _Conversion:
             changes=tuple(self._changes),
             warnings=tuple(self._warnings),
         ).leave(self._work)
-        told = "; ".join(change.message for change in self._changes)
-        message = told or "the model is served as it is"
+        summary = "; ".join(change.message for change in self._changes)
+        message = summary or "the model is served as it is"
         if self._warnings:
-            message += f"; {self._warnings[0].message}"
+            message += f"; {self._warnings[0].cause}"
         return StageReport(
             stage="convert",
             ok=True,
@@ -174,21 +160,10 @@ class _Conversion:
     def _change_versions(self) -> None:
         planned = plan(self._model, self._recipe)
         if planned.refusal is not None:
-            refusal = planned.refusal
-            raise StageFailure(
-                refusal.reason,
-                refusal.message,
-                nodes=refusal.nodes,
-                remedy="",
-                findings=(refusal,),
-            )
+            raise StageFailure.of(planned.refusal, (planned.refusal,))
         if not planned.steps:
             return
-        candidate = self._make(
-            "change_versions",
-            "converting the model",
-            recipe=self._recipe.model_dump(mode="json"),
-        )
+        candidate = self._make(changing.CHANGE_VERSIONS, self._recipe)
         if candidate is None:
             raise StageFailure(Reason.INTERNAL_ERROR, "a planned conversion changed nothing")
         self._find_sizes(candidate.path)
@@ -210,7 +185,7 @@ class _Conversion:
         samples = self._work / SAMPLES_FILE
         sized = find_sizes(path, self._recipe, inputs, known.profiles, unranked, samples)
         for finding in unsized(inputs, known.unsized, unranked, self._recipe, sized):
-            raise StageFailure(finding.reason, finding.message, remedy="", findings=(finding,))
+            raise StageFailure.of(finding, (finding,))
         if sized.profiles:
             self._validated = self._validated.model_copy(update={"profiles": sized.profiles})
             self._validated.leave(self._work)
@@ -230,15 +205,11 @@ class _Conversion:
         wanted = {self._recipe.precision} if self._recipe.precision else set()
         wanted |= set(self._recipe.allowed_precisions) if not wanted else set()
         if wanted & (_HALVES | _QUANTIZED):
-            self._improve(
-                "prepare_precision",
-                "folding batch normalisations",
-                quantized=bool(wanted & _QUANTIZED),
-            )
+            self._improve(changing.PREPARE_PRECISION, quantized=bool(wanted & _QUANTIZED))
 
-    def _improve(self, function: str, doing: str, **arguments: Any) -> bool:  # noqa: ANN401 - JSON
+    def _improve(self, change: Pass[P], *args: P.args, **kwargs: P.kwargs) -> bool:
         """Make a change, and keep it if nothing is against it; else warn."""
-        candidate = self._try(function, doing, **arguments)
+        candidate = self._try(change, *args, **kwargs)
         if candidate is None:
             return False
         if differs := self._differs(candidate):
@@ -258,34 +229,32 @@ class _Conversion:
         now = ask(backend, self._current, self._shape_nodes, self._log_file())
         if backend in COMPILED_BACKENDS and self._has_ifs():
             # that the parser takes an If does not mean that it can be built: see docs/conversion.md
-            if self._improve("take_branches", "taking constant branches", sizes=self._sizes()):
+            if self._improve(changing.TAKE_BRANCHES, self._sizes()):
                 now = ask(backend, self._current, self._shape_nodes, self._log_file())
         elif self._has_ifs() and now is not None:
-            now = self._better(
-                now, "take_branches", "taking constant branches", sizes=self._sizes()
-            )
+            now = self._better(now, changing.TAKE_BRANCHES, self._sizes())
         if now is None or now.whole:
             return now
         if backend in COMPILED_BACKENDS:
-            now = self._better(now, "dequantize_biases", "making numbers of quantised biases")
+            now = self._better(now, changing.DEQUANTIZE_BIASES)
             if now.whole:
                 return now
         for operators in self._expandable(now):
-            now = self._better(now, "expand", "expanding operators", operators=operators)
+            now = self._better(now, changing.EXPAND, operators)
             if now.whole:
                 return now
         if size_bytes(graphs.parse(self._current)) <= _LARGEST_TO_SIMPLIFY:
-            now = self._better(now, _WITH_WEIGHTS, "folding what is constant")
+            now = self._better(now, changing.SIMPLIFY)
         return now
 
     def _settle(self, support: Support) -> None:
         """Refuse what the backend refuses after all, and warn of nodes that it leaves."""
         backend = self._recipe.backend
         if support.refused is not None and support.reason is not None:
-            words = support.refused
+            cause = support.refused
             if support.reason is Reason.UNSUPPORTED_OPERATOR:
-                words = f"backend {backend} cannot run the model: {words}"
-            raise StageFailure(support.reason, words, nodes=self._named(support.refused))
+                cause = f"backend {backend} cannot run the model: {cause}"
+            raise StageFailure(support.reason, cause, nodes=self._named(support.refused))
         if support.elsewhere and support.nodes is not None:
             left = support.elsewhere
             message = (
@@ -294,17 +263,17 @@ class _Conversion:
             )
             self._warnings.append(table.tell(table.ELSEWHERE, message, left))
 
-    def _named(self, words: str) -> tuple[str, ...]:
+    def _named(self, message: str) -> tuple[str, ...]:
         """Return the nodes that the library names."""
         return tuple(
             graphs.label(node)
             for node in graphs.walk_nodes(graphs.parse(self._current))
-            if node.name and f"'{node.name}'" in words
+            if node.name and f"'{node.name}'" in message
         )
 
-    def _better(self, now: Support, function: str, doing: str, **arguments: Any) -> Support:  # noqa: ANN401 - JSON
+    def _better(self, now: Support, change: Pass[P], *args: P.args, **kwargs: P.kwargs) -> Support:
         """Make a change, and keep it if the backend then takes more; return what it makes of the model."""
-        candidate = self._try(function, doing, **arguments)
+        candidate = self._try(change, *args, **kwargs)
         if candidate is None:
             return now
         then = ask(self._recipe.backend, candidate.path, candidate.shape_nodes, self._log_file())
@@ -341,42 +310,37 @@ class _Conversion:
 
     # candidates
 
-    def _try(self, function: str, doing: str, **arguments: Any) -> _Candidate | None:  # noqa: ANN401 - JSON
+    def _try(self, change: Pass[P], *args: P.args, **kwargs: P.kwargs) -> _Candidate | None:
         """Make an optional change; None, with a warning if it failed, where there is nothing."""
         try:
-            return self._make(function, doing, **arguments)
+            return self._make(change, *args, **kwargs)
         except (StageFailure, SessionError) as error:
-            words = error.message if isinstance(error, StageFailure) else plain(str(error))
-            self._warn(f"{doing} failed, so the model stays as it is: {words}")
+            if isinstance(error, StageFailure) and error.reason is Reason.STORAGE_FULL:
+                raise  # which says nothing about the model, and may pass
+            cause = error.cause if isinstance(error, StageFailure) else plain(str(error))
+            self._warn(f"{change.doing} failed, so the model stays as it is: {cause}")
             return None
 
-    def _make(self, function: str, doing: str, **arguments: Any) -> _Candidate | None:  # noqa: ANN401 - JSON
-        _log.info("%s", doing)
+    def _make(self, change: Pass[P], *args: P.args, **kwargs: P.kwargs) -> _Candidate | None:
+        _log.info("%s", change.doing)
         self._count += 1
         path = self._current.with_name(f"{_PREFIX}{self._count}.onnx")
-        if function == _WITH_WEIGHTS:
+        if change.own_weights:
             path = self._work / f"{_PREFIX}{self._count}" / MODEL_NAME
             path.parent.mkdir()
-        answer = self._isolated(
-            f"{_CHANGING}:{function}", doing, source=str(self._current), out=str(path), **arguments
-        )
-        if answer is None:
-            return None
-        changes = tuple(Change.model_validate(change) for change in answer["changes"])
-        return _Candidate(path, changes, tuple(answer["shape_nodes"]))
+        call = Call(change.function, change.doing, _LIMITS)
+        made = call.run(self._current, path, *args, **kwargs)
+        return None if made is None else _Candidate(path, made.changes, made.shape_nodes)
 
     def _keep(self, candidate: _Candidate) -> None:
         self._current = candidate.path
         self._shape_nodes = candidate.shape_nodes
         self._changes += candidate.changes
 
-    def _warn(self, message: str) -> None:
+    def _warn(self, cause: str) -> None:
         self._warnings.append(
-            Finding(severity="warning", reason=Reason.CONVERSION_FAILED, message=message)
+            Finding(severity="warning", reason=Reason.CONVERSION_FAILED, cause=cause)
         )
-
-    def _isolated(self, function: str, doing: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON
-        return run_isolated(function, doing, limits=Limits(seconds=_SECONDS), **arguments)
 
     def _log_file(self) -> Path:
         folder = self._work / f"{_PREFIX}log"
@@ -386,89 +350,78 @@ class _Conversion:
     # proof
 
     def _differs(self, candidate: _Candidate) -> str | None:
-        """Return what tells a candidate from the source, in words; None: nothing."""
+        """Return what tells a candidate from the source; None: nothing."""
         changed = graphs.parse(candidate.path)
-        if words := form_differs(self._model, changed, self._recipe):
-            return words
+        if differs := form_differs(self._model, changed, self._recipe):
+            return differs
         doing = "comparing the converted model with the source"
         _log.info("%s", doing)
         expected = self._source_outputs()
-        arguments = {"model": str(candidate.path), "source": str(self._runnable())}
-        if expected.proven:
-            arguments["folder"] = str(expected.folder)
-        function = "compare" if expected.proven else "check"
+        models = (candidate.path, self._runnable)
         try:
-            answer = self._isolated(f"{_VERIFICATION}:{function}", doing, **arguments)
+            if expected.run is not None:
+                call = Call(compare, doing, _LIMITS)
+                found = call.run(*models, expected.folder, expected.run.varying)
+            else:
+                found = Call(check, doing, _LIMITS).run(*models)
         except SessionError as error:
             return f"ONNX Runtime refuses it: {plain(str(error))}"
         except StageFailure as failure:
-            if failure.reason is Reason.OUT_OF_MEMORY:
+            if failure.reason in (Reason.OUT_OF_MEMORY, Reason.STORAGE_FULL):
                 raise  # which says nothing about the model, and may pass
-            return failure.message.removesuffix(f"; {REMEDIES[failure.reason]}")
-        words = answer["differs"]
-        return str(words) if words else None
+            return failure.cause
+        return found.differs
 
     def _source_outputs(self) -> _Outputs:
         """Run the source once, for all candidates."""
         if self._expected is None:
             folder = self._work / f"{_PREFIX}outputs"
             folder.mkdir()
-            proven = False
+            ran = None
             for samples in self._samples():
-                if (taken := self._run_source(folder, samples)) is None:
+                ran = self._run_source(folder, samples)
+                if ran is None or ran.outputs:
                     break
-                if taken:
-                    proven = True
-                    break
-            self._expected = _Outputs(folder, proven)
-            if not proven:
+            if ran is not None and not ran.outputs:
+                ran = None
+            self._expected = _Outputs(folder, ran)
+            if ran is None:
                 self._warn(
                     "the source takes no inputs that could be drawn, or cannot be run here: the"
                     " converted model is checked and loaded, its outputs are not compared"
                 )
         return self._expected
 
+    @cached_property
     def _runnable(self) -> Path:
-        """Return the source, under an IR version that ONNX Runtime loads: only the number differs."""
-        if self._model.ir_version <= self._recipe.max_ir_version:
-            return self._source
         path = self._source.with_name(f"{_PREFIX}source.onnx")
-        if not path.exists():
-            model = graphs.parse(self._source)
-            model.ir_version = self._recipe.max_ir_version
-            save(model, path)
-        return path
+        return loadable(self._source, path, self._recipe.max_ir_version)
 
-    def _run_source(self, folder: Path, samples: Sequence[Sample]) -> bool | None:
-        """Write inputs, and what the source makes of them.
-
-        False: it takes none of them; None: it cannot be run at all.
-        """
+    def _run_source(self, folder: Path, samples: Sequence[Sample]) -> SourceRun | None:
+        """Write inputs, and what the source makes of them; None: it cannot be run at all."""
         write_arrays(folder / INPUTS, {each.name: each.inputs for each in samples})
-        arguments = {"model": str(self._runnable()), "folder": str(folder)}
         doing = "running the source"
         _log.info("%s", doing)
         try:
-            self._isolated(f"{_VERIFICATION}:run_source", doing, **arguments)
+            return Call(run_source, doing, _LIMITS).run(self._runnable, folder)
         except (SessionError, StageFailure) as error:
             _log.info("ONNX Runtime cannot run the source: %s", plain(str(error)))
-            if size_bytes(self._model) > _LARGEST_BY_DEFINITION:
-                return None
-            write_arrays(folder / INPUTS, {samples[0].name: samples[0].inputs})
-            doing = "running the source by ONNX's reference implementation"
-            limits = Limits(seconds=_DEFINITION_SECONDS)
-            try:
-                answer = run_isolated(
-                    f"{_VERIFICATION}:run_source_by_definition", doing, limits=limits, **arguments
-                )
-            except StageFailure as failure:
-                _log.info("%s", failure.message)
-                return None
-            if refused := answer["refused"]:
-                _log.info("%s fails: %s", doing, refused)
-                return None
-        with np.load(folder / OUTPUTS) as outputs:
-            return bool(outputs.files)
+        if size_bytes(self._model) > _LARGEST_BY_DEFINITION:
+            return None
+        write_arrays(folder / INPUTS, {samples[0].name: samples[0].inputs})
+        doing = "running the source by ONNX's reference implementation"
+        limits = Limits(seconds=_DEFINITION_SECONDS)
+        try:
+            defined = Call(run_definition, doing, limits).run(self._runnable, folder)
+        except StageFailure as failure:
+            if failure.reason is Reason.STORAGE_FULL:
+                raise
+            _log.info("%s", failure.message)
+            return None
+        if defined.refused:
+            _log.info("%s fails: %s", doing, defined.refused)
+            return None
+        return SourceRun(defined.samples, defined.varying)
 
     def _samples(self) -> Iterator[list[Sample]]:
         """Yield the user's samples, or drawn ones until the source takes some."""

@@ -7,22 +7,24 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from enginewright.contract.reasons import Reason
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
-from enginewright_runtime.core.isolation import Limits, run_isolated
-from enginewright_runtime.core.labels import label
+from enginewright_runtime.core.isolation import Call, Limits
+from enginewright_runtime.core.labels import reported_label
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 from enginewright_runtime.graph import graphs
 from enginewright_runtime.graph.parts import computing
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.extensions.libraries import of_model
 from enginewright_runtime.tensorrt.flavor import FLAVORS
+from enginewright_runtime.tensorrt.partition import partition
+from enginewright_runtime.tensorrt.tensors import types
 
 _log: Final = logging.getLogger(__name__)
-_SECONDS: Final = 600.0
+_LIMITS: Final = Limits(seconds=600.0)
 _PLACED: Final = frozenset({"openvino"})  # backends that need no device and may leave nodes
 
 
@@ -30,7 +32,7 @@ _PLACED: Final = frozenset({"openvino"})  # backends that need no device and may
 class Support:
     """What a backend makes of a model."""
 
-    refused: str | None  # in the library's words; None: it loads
+    refused: str | None  # the library's message; None: it loads
     elsewhere: tuple[str, ...] = ()  # labels of the nodes that it does not take
     reason: Reason | None = None  # with `refused`
     nodes: int | None = None  # that were placed; None: not known
@@ -54,11 +56,7 @@ class Support:
 def ask(backend: str, model: Path, shape_nodes: Iterable[str], log: Path) -> Support | None:
     """Ask the backend; None when it cannot be asked here.
 
-    Args:
-        backend: that is to serve.
-        model: the .onnx file.
-        shape_nodes: labels of nodes that may run anywhere.
-        log: a file for what the library says.
+    Nodes labelled in `shape_nodes` may run anywhere; what the library says goes to `log`.
     """
     if backend in FLAVORS:
         elsewhere = _parser(backend, model, log)
@@ -67,68 +65,52 @@ def ask(backend: str, model: Path, shape_nodes: Iterable[str], log: Path) -> Sup
         return None
     doing = f"loading the converted model on backend {backend}"
     try:
-        answer = run_isolated(
-            f"{__name__}:placement",
-            doing,
-            limits=Limits(seconds=_SECONDS),
-            backend=backend,
-            model=str(model),
-        )
+        answer = Call(placement, doing, _LIMITS).run(backend, model)
     except StageFailure as failure:
-        return Support(failure.message, reason=failure.reason)
-    if (words := answer["refused"]) is not None:
-        short = is_out_of_memory(words)
-        return Support(words, reason=Reason.OUT_OF_MEMORY if short else Reason.UNSUPPORTED_OPERATOR)
-    left = _compute(answer["elsewhere"], shape_nodes)
-    return Support(None, left, nodes=answer["nodes"])
+        return Support(failure.cause, reason=failure.reason)
+    if (refused := answer.refused) is not None:
+        short = is_out_of_memory(refused)
+        return Support(
+            refused, reason=Reason.OUT_OF_MEMORY if short else Reason.UNSUPPORTED_OPERATOR
+        )
+    left = _compute(answer.elsewhere, shape_nodes)
+    return Support(None, left, nodes=answer.nodes)
 
 
-def placement(*, backend: str, model: str) -> dict[str, Any]:
-    """Return `refused` and the nodes `elsewhere`. Called in a child process."""
+def placement(backend: str, model: Path) -> Support:
+    """Return what the backend makes of the model, no reason given. Called in a child process."""
     try:
-        loaded = loading.create(backend, Path(model))
+        placement = loading.create(backend, model).placement
     except SessionError as error:
-        return {"refused": plain(str(error))}
-    placement = loaded.placement
-    return {
-        "refused": None,
-        "elsewhere": list(placement.elsewhere),
-        "nodes": placement.total,
-    }
+        return Support(plain(str(error)))
+    return Support(None, tuple(placement.elsewhere), nodes=placement.total)
 
 
 def _parser(backend: str, model: Path, log: Path) -> list[str] | None:
     """Return the labels of the nodes that TensorRT's parser does not take, None without a parser."""
     try:
         version = loading.find(backend).version()
-        types = run_isolated(
-            "enginewright_runtime.tensorrt.tensors:types",
-            "reading the types of the model's tensors",
-            limits=Limits(seconds=_SECONDS),
-            model=str(model),
-        )
-        answer = run_isolated(
-            "enginewright_runtime.tensorrt.partition:partition",
-            f"asking {FLAVORS[backend].title} which nodes it takes",
-            limits=Limits(seconds=_SECONDS),
+        known = Call(types, "reading the types of the model's tensors", _LIMITS).run(model)
+        doing = f"asking {FLAVORS[backend].title} which nodes it takes"
+        answer = Call(partition, doing, _LIMITS).run(
             backend=backend,
             version=version,
-            model=str(model),
-            types=types,
-            log=str(log),
-            plugins=[str(path) for path in of_model(model).plugins],
+            model=model,
+            types=known,
+            log=log,
+            plugins=of_model(model).plugins,
         )
     except (StageFailure, SessionError) as error:
         _log.info("what backend %s takes cannot be asked here: %s", backend, plain(str(error)))
         return None
     proto = graphs.parse(model)
-    taken = {index for part in answer["parts"] for index in part}
+    taken = {index for part in answer.parts for index in part}
     nodes = [
         proto.graph.node[i]
         for i in computing(proto, range(len(proto.graph.node)))
         if i not in taken
     ]
-    return [label(node.name, node.op_type) for node in nodes]
+    return [reported_label(node.name, node.op_type) for node in nodes]
 
 
 def _compute(elsewhere: Iterable[str], shape_nodes: Iterable[str]) -> tuple[str, ...]:

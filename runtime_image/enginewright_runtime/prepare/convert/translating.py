@@ -24,8 +24,11 @@ from onnx import (
 
 from enginewright_runtime.graph import graphs
 from enginewright_runtime.graph.branches import remove_unused
+from enginewright_runtime.graph.constants import small_constants
 from enginewright_runtime.graph.element_types import declared
-from enginewright_runtime.graph.inference import bodies, constants, infer, sort
+from enginewright_runtime.graph.graphs import bodies
+from enginewright_runtime.graph.inference import infer
+from enginewright_runtime.graph.order import sort
 from enginewright_runtime.graph.propagation import Array, as_tensors, infer_fully, known_values
 from enginewright_runtime.graph.schemas import (
     STANDARD,
@@ -33,29 +36,23 @@ from enginewright_runtime.graph.schemas import (
     Schema,
     fit,
     has_required,
-    is_control_flow,
+    is_function,
     is_kept,
     schema_of,
 )
-from enginewright_runtime.graph.scopes import rename_apart
-from enginewright_runtime.graph.splicing import (
-    Names,
-    ReplacementError,
-    alone,
-    replacement,
-)
-from enginewright_runtime.prepare.convert.planning import is_function
+from enginewright_runtime.graph.scopes import Names, rename_apart
+from enginewright_runtime.graph.splicing import ReplacementError, alone, replacement
 from enginewright_runtime.prepare.convert.rewriting import InexpressibleError, older_form
 
 _DEEPEST: Final = 8  # bodies inside bodies: ONNX's own go three deep
 
 
 class TranslationError(ValueError):
-    """Nodes that could not be brought over: label to reason, in words."""
+    """Nodes that could not be brought over: label to reason."""
 
     def __init__(self, refused: Mapping[str, str]) -> None:
         self.refused = dict(refused)
-        super().__init__("; ".join(f"{label}: {words}" for label, words in refused.items()))
+        super().__init__("; ".join(f"{label}: {why}" for label, why in refused.items()))
 
 
 @dataclass
@@ -125,15 +122,13 @@ class _Translator:
         return self._done
 
     def _graph(self, graph: GraphProto, outer: Mapping[str, TensorProto]) -> None:
-        known = constants(graph, outer)
+        known = small_constants(graph, outer)
         nodes: list[NodeProto] = []
         for node in graph.node:
             for body in bodies(node):
                 self._graph(body, known)
             nodes += self._node(node, known)
-        copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
-        del graph.node[:]
-        graph.node.extend(copies)
+        graphs.replace_nodes(graph, nodes)
 
     def _node(self, node: NodeProto, known: Mapping[str, TensorProto]) -> list[NodeProto]:
         if node.domain not in STANDARD or (node.domain, node.op_type) in self._functions:
@@ -151,7 +146,7 @@ class _Translator:
             return [node]
 
     def _newer(self, node: NodeProto, known: Mapping[str, TensorProto]) -> list[NodeProto]:
-        if is_control_flow(node) or is_kept(node, self._opset, self._target, self._kinds):
+        if graphs.has_bodies(node) or is_kept(node, self._opset, self._target, self._kinds):
             return [node]
         model = alone(node, {"": self._opset}, self._types, _needed(node, known))
         nodes = replacement(
@@ -172,7 +167,7 @@ class _Translator:
         *,
         source: NodeProto,
     ) -> list[NodeProto]:
-        """Return a node of `opset` in the target's words; `source` is what it came from."""
+        """Return a node of `opset` in the target's form; `source` is what it came from."""
         match fit(node, opset, self._target, self._kinds):
             case Fit.SAME:
                 return [node]
@@ -182,7 +177,7 @@ class _Translator:
                     self._done.rewritten.append(graphs.label(source))
                 return [found]
             case Fit.NONE:
-                if not is_function(node, opset):
+                if not is_function(node.op_type, "", opset):
                     body = "" if node is source else "its operator's body has "
                     raise InexpressibleError(
                         f"{body}{node.op_type}, which opset {self._target} has no equivalent of"
@@ -194,14 +189,14 @@ class _Translator:
     def _body(
         self, node: NodeProto, opset: int, known: Mapping[str, TensorProto], depth: int
     ) -> list[NodeProto]:
-        """Return the body of a node's operator, each node of it in the target's words."""
+        """Return the body of a node's operator, each node of it in the target's form."""
         schema = schema_of(node, opset)
         if depth == 0 or schema is None:
             raise InexpressibleError(f"{node.op_type} has no end of bodies")
         # the oldest form of the body, which is the closest to an older target
         version = schema.since_version if self._target < opset else opset
         explicit = _with_defaults(node, schema)
-        # for the inliner without constants: it asks for the types of inputs, not for values
+        # for the inliner without constants: it needs the types of inputs, not for values
         small = alone(explicit, {"": version}, self._types, {})
         nodes = replacement(explicit, small, lambda model: _inlined(model, version), self._names)
         small = alone(node, {"": version}, self._types, _needed(node, known))
@@ -240,8 +235,7 @@ def _inlined(model: ModelProto, version: int) -> ModelProto:
 
 def _with_defaults(node: NodeProto, schema: Schema) -> NodeProto:
     """Return a copy that says its defaults: the inliner leaves bodies without them (onnx 1.23)."""
-    copy = NodeProto()
-    copy.CopyFrom(node)
+    copy = graphs.copy_of(node)
     given = {entry.name for entry in node.attribute}
     copy.attribute.extend(
         formal.default_value
@@ -265,9 +259,7 @@ def _fold(graph: GraphProto, known: Mapping[str, Array], outputs: set[str]) -> N
         else node
         for node in graph.node
     ]
-    copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(copies)
+    graphs.replace_nodes(graph, nodes)
     remove_unused(graph)
 
 

@@ -3,15 +3,14 @@
 The parts that run models are called in child processes.
 """
 
-import json
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import onnx
 from enginewright.contract.manifest import VaryingOutput
 from enginewright.contract.task import Recipe
@@ -19,23 +18,17 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto
 
 from enginewright_runtime.core.failure import SessionError
-from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.inference import elements
+from enginewright_runtime.graph.checker import complaint
 from enginewright_runtime.graph.opsets import allow_unreleased
-from enginewright_runtime.proof.parity import Tolerance, Trial, difference, form_fault
+from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS, load_runner, run_sample, types_of
+from enginewright_runtime.proof.parity import DistributionTest, Tolerance, difference, form_fault
 from enginewright_runtime.proof.parity.observing import is_random, observe
-from enginewright_runtime.session import loading
 from enginewright_runtime.session.arrays import Arrays, read_arrays, write_arrays
 from enginewright_runtime.session.optimization import LOWEST
-from enginewright_runtime.session.runner import Runner
-from enginewright_runtime.session.signature import Signature, read_signature
 
 Array = NDArray[Any]
-INPUTS: Final = "inputs.npz"
-OUTPUTS: Final = "outputs.npz"
-_VARYING: Final = "varying.json"  # VaryingOutput of each output that differs from run to run
-_QUICK: Final = 0.5  # seconds: the reference implementation is run again if not slower
+# loaded as the model is written: optimisations fold some of what is compared here
 _REFERENCE: Final = "cpu"
 # What another order of the same sums costs, by the type that sums are made in; a change of meaning costs
 # orders of magnitude more. Tighter than what artefacts are allowed, for here nothing is approximated.
@@ -63,7 +56,7 @@ _QUANTIZED: Final = frozenset(
 
 
 def form_differs(source: ModelProto, changed: ModelProto, recipe: Recipe) -> str | None:
-    """Return what of a changed model's form is not as it must be, in words; None: nothing. Pure."""
+    """Return what of a changed model's form is not as it must be; None: nothing. Pure."""
     if graphs.inputs_of(source) != graphs.inputs_of(changed):
         return "its inputs differ"
     if graphs.outputs_of(source) != graphs.outputs_of(changed):
@@ -92,7 +85,7 @@ def _weights_differ(source: ModelProto, changed: ModelProto) -> str | None:
 def _weights(model: ModelProto) -> Counter[int]:
     found: Counter[int] = Counter()
     for tensor in graphs.walk_tensors(model):
-        found[tensor.data_type] += elements(tensor)
+        found[tensor.data_type] += graphs.elements(tensor)
     return found
 
 
@@ -105,87 +98,70 @@ def _bytes(weights: Counter[int]) -> int:
     )
 
 
-def run_source(*, model: str, folder: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Compared:
+    """What came of a comparison with the source."""
+
+    differs: str | None
+    outputs: int = 0  # that were compared, over all samples
+
+
+@dataclass(frozen=True)
+class SourceRun:
+    """What came of running the source on inputs.npz; outputs.npz has the outputs."""
+
+    outputs: int  # samples that it takes
+    varying: tuple[VaryingOutput, ...] = ()  # outputs that differ from run to run
+
+
+def run_source(model: Path, folder: Path) -> SourceRun:
     """Run a model on inputs.npz with ONNX Runtime's CPU provider, and write outputs.npz.
 
-    Samples that the model refuses are left out of outputs.npz; beside it is told which outputs vary.
-
-    Returns:
-        `refused`: ONNX Runtime's words by sample.
+    Samples that the model refuses are left out of outputs.npz.
 
     Raises:
         SessionError: the model does not load.
     """
     allow_unreleased()
-    runner, signature = _load(model)
-    refused: dict[str, str] = {}
+    runner, signature, _ = load_runner(_REFERENCE, model, LOWEST)
     outputs: dict[str, Arrays] = {}
-    inputs = read_arrays(Path(folder) / INPUTS)
+    inputs = read_arrays(folder / INPUTS)
     for name, feeds in inputs.items():
-        try:
-            outputs[name] = _run(runner, signature, feeds)
-        except Exception as error:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
-            refused[name] = plain(str(error))
-    proto = graphs.parse(Path(model))
-    run = partial(_run, runner, signature)
-    found = observe(run, inputs, outputs, _dtypes(model), random=is_random(proto))
-    _write(Path(folder), outputs, found)
-    return {"refused": refused}
+        # of ONNX Runtime, whose exceptions share no base class but Exception
+        with suppress(Exception):
+            outputs[name] = run_sample(runner, signature, feeds)
+    run = partial(run_sample, runner, signature)
+    random = is_random(graphs.parse(model))
+    varying = observe(run, inputs, outputs, types_of(signature), random=random)
+    write_arrays(folder / OUTPUTS, outputs)
+    return SourceRun(len(outputs), tuple(varying))
 
 
-def run_source_by_definition(*, model: str, folder: str) -> dict[str, Any]:
-    """Do as `run_source`, with ONNX's reference implementation: slow, and knows every opset."""
-    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow, and seldom needed
-
-    outputs: dict[str, Arrays] = {}
-    refused: dict[str, str] = {}
-    found: tuple[VaryingOutput, ...] = ()
-    proto = onnx.load(model)
-    names = [value.name for value in proto.graph.output]
-    inputs = read_arrays(Path(folder) / INPUTS)
-    began = time.monotonic()
-    try:
-        evaluator = ReferenceEvaluator(proto)
-
-        def run(feeds: Arrays) -> Arrays:
-            return dict(zip(names, map(np.asarray, evaluator.run(names, feeds)), strict=True))
-
-        for name, feeds in inputs.items():
-            outputs[name] = run(feeds)
-        if time.monotonic() - began < _QUICK:
-            found = observe(run, inputs, outputs, _dtypes(model), random=is_random(proto))
-    except Exception as error:  # noqa: BLE001 - a reference operator may raise anything
-        refused["all"] = plain(str(error))
-    _write(Path(folder), outputs, found)
-    return {"refused": refused}
-
-
-def compare(*, model: str, source: str, folder: str) -> dict[str, Any]:
+def compare(
+    model: Path, source: Path, folder: Path, varying: Sequence[VaryingOutput] = ()
+) -> Compared:
     """Run a changed model on inputs.npz and compare with outputs.npz.
-
-    Returns:
-        `differs`: words, or None; `compared`: how many outputs were, over all samples.
 
     Raises:
         SessionError: the model does not load, or fails on a sample that the source takes.
     """
-    if words := _complaint(model, source):
-        return {"differs": words, "compared": 0}
-    runner, signature = _load(model)
-    judge = _Judge(_dtypes(model), _allowed(model), _read_varying(Path(folder)))
-    expected = read_arrays(Path(folder) / OUTPUTS)
-    for name, feeds in read_arrays(Path(folder) / INPUTS).items():
+    if differs := _complaint(model, source):
+        return Compared(differs)
+    runner, signature, _ = load_runner(_REFERENCE, model, LOWEST)
+    judge = _Judge(types_of(signature), _allowed(model), varying)
+    expected = read_arrays(folder / OUTPUTS)
+    for name, feeds in read_arrays(folder / INPUTS).items():
         if name not in expected:
             continue
         try:
-            if words := judge.differs(
-                name, expected[name], partial(_run, runner, signature, feeds)
+            if differs := judge.differs(
+                name, expected[name], partial(run_sample, runner, signature, feeds)
             ):
-                return {"differs": words, "compared": 0}
+                return Compared(differs)
         except Exception as error:
             # exceptions of ONNX Runtime share no base class but Exception
             raise SessionError(f"sample {name}: {error}") from error
-    return {"differs": None, "compared": judge.compared}
+    return Compared(None, judge.compared)
 
 
 class _Judge:
@@ -202,16 +178,16 @@ class _Judge:
         self.compared = 0  # outputs, over all samples
 
     def differs(self, sample: str, expected: Arrays, run: Callable[[], Arrays]) -> str | None:
-        """Return which output of a sample differs and how, in words; `run` runs it."""
+        """Return which output of a sample differs and how; `run` runs it."""
         found = run()
         for output, want in expected.items():
             if output in self._spreads:
-                words = self._varies_otherwise(sample, output, want, found[output], run)
+                differs = self._varies_otherwise(sample, output, want, found[output], run)
             else:
                 self.compared += 1
-                words = difference(want, found[output], self._allowed, self._dtypes.get(output))
-            if words:
-                return f"output {output!r} of sample {sample!r} {words}"
+                differs = difference(want, found[output], self._allowed, self._dtypes.get(output))
+            if differs:
+                return f"output {output!r} of sample {sample!r} {differs}"
         return None
 
     def _varies_otherwise(
@@ -223,82 +199,30 @@ class _Judge:
             fault = form_fault(want, have, kind, (None,) * want.ndim)
             return fault.in_full if fault else None
         self.compared += 1
-        trial = Trial(spread, want, self._allowed, kind)
+        trial = DistributionTest(spread, want, self._allowed, kind)
         while trial.take(have):
             have = run()[output]
         return trial.wrong
 
 
-def check(*, model: str, source: str) -> dict[str, Any]:
+def check(model: Path, source: Path) -> Compared:
     """Do what can be done where nothing can be compared: check a changed model's form, and load it.
-
-    Returns as `compare`.
 
     Raises:
         SessionError: it does not load.
     """
-    words = _complaint(model, source)
-    if words is None:
-        _load(model)
-    return {"differs": words, "compared": 0}
+    differs = _complaint(model, source)
+    if differs is None:
+        load_runner(_REFERENCE, model, LOWEST)
+    return Compared(differs)
 
 
-def _complaint(model: str, source: str) -> str | None:
+def _complaint(model: Path, source: Path) -> str | None:
     """Return what onnx.checker has against a model that it has nothing against the source for."""
-    found = [_checked(path) for path in (model, source)]
+    found = [complaint(path) for path in (model, source)]
     return f"onnx.checker says: {found[0]}" if found[0] and not found[1] else None
 
 
-def _checked(model: str) -> str | None:
-    try:
-        onnx.checker.check_model(model)
-    except onnx.checker.ValidationError as error:
-        return plain(str(error))
-    return None
-
-
-def _load(model: str) -> tuple[Runner, Signature]:
-    # as the model is written: optimisations fold some of what is compared here
-    session = loading.create(_REFERENCE, Path(model), level=LOWEST).session
-    signature = read_signature(session.get_inputs(), session.get_outputs(), ())
-    return Runner(session, signature), signature
-
-
-def _run(runner: Runner, signature: Signature, feeds: Arrays) -> Arrays:
-    names = list(signature.outputs)
-    ready = {
-        name: array.astype(object) if signature.inputs[name].datatype.is_string else array
-        for name, array in feeds.items()
-        if name in signature.inputs
-    }
-    return dict(zip(names, runner.run(names, ready), strict=True))
-
-
-def _dtypes(model: str) -> dict[str, str]:
-    return {spec.name: spec.dtype for spec in graphs.outputs_of(graphs.parse(Path(model)))}
-
-
-def _allowed(model: str) -> Tolerance:
-    kinds = _weights(graphs.parse(Path(model)))
+def _allowed(model: Path) -> Tolerance:
+    kinds = _weights(graphs.parse(model))
     return _TOLERANCES[next((kind for kind in _TOLERANCES if kinds[kind] > 1), TensorProto.FLOAT)]
-
-
-def _read_varying(folder: Path) -> list[VaryingOutput]:
-    told = json.loads((folder / _VARYING).read_text())
-    return [VaryingOutput.model_validate(each) for each in told]
-
-
-def _write(folder: Path, groups: dict[str, Arrays], varying: Sequence[VaryingOutput]) -> None:
-    told = [each.model_dump(mode="json") for each in varying]
-    (folder / _VARYING).write_text(json.dumps(told))
-    # types that NumPy does not know itself are stored as floats
-    write_arrays(
-        folder / OUTPUTS,
-        {
-            sample: {
-                name: array.astype(np.float32) if array.dtype.kind == "V" else array
-                for name, array in members.items()
-            }
-            for sample, members in groups.items()
-        },
-    )

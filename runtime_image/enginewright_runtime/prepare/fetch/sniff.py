@@ -31,7 +31,7 @@ _AT_FOUR: Final = {
 
 
 def sniff(path: Path, *, npz: bool = False) -> str | None:
-    """Return what the file looks like, in words after "it is", or None when it may be a model.
+    """Return what the file looks like, as what follows "it is", or None when it may be a model.
 
     With `npz` it may also be a zip archive, which an .npz file is.
     """
@@ -39,9 +39,9 @@ def sniff(path: Path, *, npz: bool = False) -> str | None:
         start = reader.read(_LONGEST)
     if not start:
         return "empty"
-    if words := _AT_FOUR.get(start[4:8]):
-        return words
+    if kind := _AT_FOUR.get(start[4:8]):
+        return kind
     if npz and start.startswith(b"PK\x03\x04"):
         return None
     lowered = start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    return next((words for magic, words in _STARTS if lowered.startswith(magic)), None)
+    return next((kind for magic, kind in _STARTS if lowered.startswith(magic)), None)

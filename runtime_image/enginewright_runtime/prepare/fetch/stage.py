@@ -21,22 +21,22 @@ from enginewright_runtime.core.handoff import (
     SAMPLES_FILE,
     Fetched,
 )
-from enginewright_runtime.core.isolation import Limits, run_isolated
+from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.limits import memory_of_child
-from enginewright_runtime.core.logs import counted, in_words
+from enginewright_runtime.core.logs import counted, format_bytes
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.graph import graphs
 from enginewright_runtime.prepare.fetch.sniff import sniff
 from enginewright_runtime.sources import open_source
 from enginewright_runtime.sources.base import Missing
-from enginewright_runtime.sources.bringing import (
-    Brought,
-    bring_all,
-    bring_beside,
-    bring_one,
+from enginewright_runtime.sources.fetching import (
+    FetchedFile,
     emptied,
+    fetch_all,
+    fetch_one,
+    fetch_sibling,
 )
-from enginewright_runtime.sources.room import Room
+from enginewright_runtime.sources.quota import DiskQuota
 
 _log: Final = logging.getLogger(__name__)
 _LARGEST_PROTOBUF: Final = 2**31 - 1
@@ -75,7 +75,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     return StageReport(
         stage="fetch",
         ok=True,
-        message=f"fetched {MODEL_NAME}{more}, {in_words(size)}, sha256 {files[0].sha256[:12]}",
+        message=f"fetched {MODEL_NAME}{more}, {format_bytes(size)}, sha256 {files[0].sha256[:12]}",
         facts={
             "files": [file.model_dump() for file in files],
             "digest": fetched.model_digest,
@@ -88,22 +88,22 @@ def _model(task: PrepareTask, paths: Paths, facts: dict[str, Any]) -> tuple[Arti
     folder = emptied(paths.work / MODEL_FOLDER)
     model = folder / MODEL_NAME
     source = open_source(task.source_uri, paths.source, paths.credentials)
-    room = Room(folder, "a model", _LARGEST_MODEL, {".onnx": _LARGEST_PROTOBUF})
-    with bring_one(source, ".onnx", model, room) as brought:
+    quota = DiskQuota(folder, "a model", _LARGEST_MODEL, {".onnx": _LARGEST_PROTOBUF})
+    with fetch_one(source, ".onnx", model, quota) as brought:
         _check_content(model)
         _check_digest(task, brought)
         facts["source"] = _pinned(source.shown, source.pin, brought.archive or brought.file)
-        return (_listed(MODEL_NAME, brought.file), *_external_data(brought, model, room))
+        return (_listed(MODEL_NAME, brought.file), *_external_data(brought, model, quota))
 
 
 def _check_content(model: Path) -> None:
-    if words := sniff(model):
+    if kind := sniff(model):
         raise StageFailure(
-            Reason.INVALID_MODEL, f"what lies at the source is no model: it is {words}"
+            Reason.INVALID_MODEL, f"what lies at the source is no model: it is {kind}"
         )
 
 
-def _check_digest(task: PrepareTask, brought: Brought) -> None:
+def _check_digest(task: PrepareTask, brought: FetchedFile) -> None:
     """Compare with the digest that the owner gave: of the .onnx file, or of the archive of it."""
     expected = (task.source_sha256 or brought.file.sha256).lower()
     found = {copied.sha256 for copied in (brought.file, brought.archive) if copied is not None}
@@ -126,19 +126,15 @@ def _check_pin(task: PrepareTask, name: str, found: str, place: str) -> None:
         )
 
 
-def _external_data(brought: Brought, model: Path, room: Room) -> list[ArtifactFile]:
+def _external_data(brought: FetchedFile, model: Path, quota: DiskQuota) -> list[ArtifactFile]:
     files = []
-    answer = run_isolated(
-        f"{__name__}:external_locations",
-        "reading which files the model needs",
-        limits=Limits(seconds=_READING_SECONDS, memory_bytes=memory_of_child()),
-        model=str(model),
-    )
-    for location in answer:
+    limits = Limits(seconds=_READING_SECONDS, memory_bytes=memory_of_child())
+    reading = Call(external_locations, "reading which files the model needs", limits)
+    for location in reading.run(model):
         target = model.parent / location
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            copied = bring_beside(brought, location, target, room)
+            copied = fetch_sibling(brought, location, target, quota)
         except Missing as missing:
             raise StageFailure(
                 Reason.EXTERNAL_DATA_MISSING,
@@ -148,7 +144,7 @@ def _external_data(brought: Brought, model: Path, room: Room) -> list[ArtifactFi
     return files
 
 
-def external_locations(model: str) -> list[str]:
+def external_locations(path: Path) -> list[str]:
     """Return the files that the model names, in order. Called in a child process.
 
     Few bytes of a file may be many parsed ones, and its writer chose them. A model that cannot be parsed names none: `validate` says what is wrong with it.
@@ -156,7 +152,6 @@ def external_locations(model: str) -> list[str]:
     Raises:
         StageFailure: ExternalDataMissing, for a location outside the model's folder.
     """
-    path = Path(model)
     if path.stat().st_size > _LARGEST_PROTOBUF:
         return []
     try:
@@ -191,10 +186,10 @@ def external_locations(model: str) -> list[str]:
 def _samples(uri: str, paths: Paths, facts: dict[str, Any]) -> str:
     """Bring the samples and return their digest."""
     target = paths.work / SAMPLES_FILE
-    room = Room(paths.work, "samples", _LARGEST_SAMPLES)
+    quota = DiskQuota(paths.work, "samples", _LARGEST_SAMPLES)
     with _about("samples", "see spec.parity.samples"):
         source = open_source(uri, paths.samples, paths.samples_credentials)
-        with bring_one(source, ".npz", target, room) as brought:
+        with fetch_one(source, ".npz", target, quota) as brought:
             facts["samples"] = _pinned(source.shown, source.pin, brought.file)
             return brought.file.sha256
 
@@ -205,15 +200,13 @@ def _calibration(task: PrepareTask, paths: Paths, facts: dict[str, Any]) -> str 
     if quantization is None or quantization.calibration is None:
         return None
     folder = emptied(paths.work / CALIBRATION_FOLDER)
-    room = Room(folder, "calibration data", _LARGEST_CALIBRATION)
+    quota = DiskQuota(folder, "calibration data", _LARGEST_CALIBRATION)
     with _about("calibration data", "see spec.quantization.calibration"):
         uri = quantization.calibration.uri
         source = open_source(uri, paths.calibration, paths.calibration_credentials)
-        brought = bring_all(source, folder, room)
-        if len(brought) == 1 and (words := sniff(folder / brought[0][0], npz=True)):
-            raise StageFailure(
-                Reason.CALIBRATION_INVALID, f"what lies at {source.shown} is {words}"
-            )
+        brought = fetch_all(source, folder, quota)
+        if len(brought) == 1 and (kind := sniff(folder / brought[0][0], npz=True)):
+            raise StageFailure(Reason.CALIBRATION_INVALID, f"what lies at {source.shown} is {kind}")
     files = tuple(_listed(path, copied) for path, copied in brought)
     digest = model_digest(files)
     facts["calibration"] = {
@@ -238,20 +231,20 @@ def _extension(
 ) -> dict[str, Any]:
     expected = extension.sha256.lower()
     target = folder / f"{expected}.so"
-    room = Room(folder, "an extension", _LARGEST_EXTENSION)
+    quota = DiskQuota(folder, "an extension", _LARGEST_EXTENSION)
     with _about("extension", "see spec.extensions"):
         source = open_source(
             extension.uri,
             paths.extensions / urlsplit(extension.uri).netloc,
             paths.credentials if _same_place(extension.uri, task.source_uri) else _NOWHERE,
         )
-        with bring_one(source, ".so", target, room) as brought:
+        with fetch_one(source, ".so", target, quota) as brought:
             if brought.file.sha256 != expected:
-                words = sniff(target)
+                kind = sniff(target)
                 raise StageFailure(
                     Reason.DIGEST_MISMATCH,
                     f"{source.shown} has sha256 {brought.file.sha256}, spec.extensions says"
-                    f" {expected}{f'; it is {words}' if words else ''}",
+                    f" {expected}{f'; it is {kind}' if kind else ''}",
                     remedy="set the digest of the library that you mean, or restore that library",
                 )
             return _pinned(source.shown, source.pin, brought.file)
@@ -274,7 +267,7 @@ def _about(what: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except StageFailure as failure:
-        raise StageFailure(failure.reason, f"{what}: {failure.message}", remedy=remedy) from failure
+        raise StageFailure(failure.reason, f"{what}: {failure.cause}", remedy=remedy) from failure
 
 
 def _pinned(shown: str, pin: str | None, copied: Copied) -> dict[str, Any]:

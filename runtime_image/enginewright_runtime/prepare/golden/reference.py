@@ -16,7 +16,7 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
 from enginewright.contract.task import Recipe
 
-from enginewright_runtime.core import answers
+from enginewright_runtime.core import shared_results
 from enginewright_runtime.core.digests import MODEL_NAME, file_sha256
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.handoff import (
@@ -26,12 +26,12 @@ from enginewright_runtime.core.handoff import (
     Converted,
     Validated,
 )
-from enginewright_runtime.core.isolation import Limits, run_isolated
+from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.limits import memory_limit
-from enginewright_runtime.core.logs import in_words
+from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.storage import save, size_bytes
+from enginewright_runtime.graph.storage import loadable, size_bytes
 from enginewright_runtime.prepare.quantize.emulation import emulated
 from enginewright_runtime.proof.golden_inputs import (
     LARGEST_INPUTS,
@@ -40,13 +40,18 @@ from enginewright_runtime.proof.golden_inputs import (
     generate,
     read_samples,
 )
-from enginewright_runtime.proof.golden_run import EXPECTED, INPUTS, OUTPUTS
+from enginewright_runtime.proof.golden_run import (
+    EXPECTED,
+    INPUTS,
+    OUTPUTS,
+    run_definition,
+    run_reference,
+)
 from enginewright_runtime.proof.parity.observing import merged
 from enginewright_runtime.session.arrays import read_arrays, write_arrays
 
 _log: Final = logging.getLogger(__name__)
 PREFIX: Final = "golden-"  # of what is made beside the models and goes at the end
-_RUNNER: Final = "enginewright_runtime.proof.golden_run"
 _DEFINITION_SECONDS: Final = 60.0  # of ONNX's reference implementation, which is plain Python
 _LARGEST_BY_DEFINITION: Final = 512 << 20  # bytes of the model
 # of a recipe: what decides what the reference is asked, and how outputs are compared
@@ -54,7 +59,7 @@ _DECIDING: Final = {"max_ir_version", "rtol", "atol", "outputs"}
 
 # What the golden outputs are. "itself": of the converted model, so that nothing proves it.
 Origin = Literal["source", "definition", "emulation", "expected", "itself"]
-TOLD: Final[Mapping[Origin, str]] = {
+ORIGIN_NAMES: Final[Mapping[Origin, str]] = {
     "source": "the source",
     "definition": "the source, by ONNX's reference implementation",
     "emulation": "the source, with every result of its BF16 nodes rounded from single precision",
@@ -65,13 +70,17 @@ TOLD: Final[Mapping[Origin, str]] = {
 
 @dataclass
 class Reference:
-    """What the golden files hold, and what was learnt when they were made."""
+    """What the golden files hold, and what making them showed."""
 
     origin: Origin = "source"
     findings: list[Finding] = field(default_factory=list)
     parity: list[OutputParity] = field(default_factory=list)  # of a model that is its own source
     level: str | None = None  # of graph optimisations, at which that one's outputs are right
     varying: tuple[VaryingOutput, ...] = ()  # outputs that differ from run to run of the source
+
+    def warn(self, cause: str, reason: Reason = Reason.PARITY_FAILED) -> None:
+        """Add a warning to the findings."""
+        self.findings.append(Finding(severity="warning", reason=reason, cause=cause))
 
 
 def make(recipe: Recipe, work: Path) -> Reference:
@@ -80,26 +89,17 @@ def make(recipe: Recipe, work: Path) -> Reference:
     Raises:
         StageFailure: ParityFailed: no inputs are accepted, or the source gives other outputs than
             those that are expected; ShapeProfileInvalid; UnsupportedOperator: nothing gives outputs;
-            as `run_isolated`.
+            as `Call.run`.
     """
-    return _Making(recipe, work).run()
+    return _GoldenFiles(recipe, work).run()
 
 
-def loadable(source: Path, recipe: Recipe) -> Path:
-    """Return the source, under an IR version that ONNX Runtime loads: only the number differs.
-
-    A copy lies beside it, with `PREFIX`.
-    """
-    model = graphs.parse(source)
-    if model.ir_version <= recipe.max_ir_version:
-        return source
-    model.ir_version = recipe.max_ir_version
-    path = source.with_name(f"{PREFIX}{MODEL_NAME}")
-    save(model, path)
-    return path
+def runnable(source: Path, recipe: Recipe) -> Path:
+    """Return the source as ONNX Runtime loads it; a copy, where that is one, has `PREFIX`."""
+    return loadable(source, source.with_name(f"{PREFIX}{MODEL_NAME}"), recipe.max_ir_version)
 
 
-class _Making:
+class _GoldenFiles:
     """The way to golden files."""
 
     def __init__(self, recipe: Recipe, work: Path) -> None:
@@ -123,10 +123,10 @@ class _Making:
         samples = read_samples(path, self._validated.inputs, self._validated.outputs)
         refused = self._make(samples)
         if refused:
-            name, words = next(iter(refused.items()))
+            name, cause = next(iter(refused.items()))
             raise StageFailure(
                 Reason.PARITY_FAILED,
-                f"the model refuses sample {name!r} of spec.parity.samples: {words}",
+                f"the model refuses sample {name!r} of spec.parity.samples: {cause}",
                 remedy="correct the sample",
             )
 
@@ -136,12 +136,13 @@ class _Making:
         refused: dict[str, str] = {}
         for filling in fillings:
             samples = generate(self._validated.inputs, self._validated.profiles, filling)
-            kept, left_out = _affordable(samples)
+            kept, too_large = _affordable(samples)
             before = len(self._made.findings)
             refused = self._make(kept)
             # in the end what is left of the smallest shapes has to do
             if not refused or (filling == fillings[-1] and kept[0].name not in refused):
-                self._made.findings += left_out
+                for warning in too_large:
+                    self._made.warn(warning)
                 if refused:
                     self._refuse_or_warn(kept, refused)
                 return
@@ -158,15 +159,15 @@ class _Making:
 
     def _refuse_or_warn(self, samples: list[Sample], refused: dict[str, str]) -> None:
         """Sizes that were declared must work; the default batch sizes are only our guess."""
-        corner, words = next(iter(refused.items()))
+        corner, cause = next(iter(refused.items()))
         inputs = next(sample.inputs for sample in samples if sample.name == corner)
         shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
         if self._recipe.shapes:
             raise StageFailure(
                 Reason.SHAPE_PROFILE_INVALID,
-                f"the model fails with the {corner} shapes of spec.shapes ({shapes}): {words}",
+                f"the model fails with the {corner} shapes of spec.shapes ({shapes}): {cause}",
             )
-        self._warn(f"the model fails with {shapes}, so batches may not work: {words}")
+        self._made.warn(f"the model fails with {shapes}, so batches may not work: {cause}")
 
     def _has_free_integers(self) -> bool:
         ranged = {each.input for each in self._validated.profiles if each.low is not None}
@@ -180,27 +181,27 @@ class _Making:
         self._write(samples)
         changed = self._converted != self._source
         try:
-            refused = self._run_reference(loadable(self._source, self._recipe), of=self._source)
+            refused = self._run_reference(runnable(self._source, self._recipe), of=self._source)
         except SessionError as error:
-            words = plain(str(error))
+            cause = plain(str(error))
         except StageFailure as failure:
             # in native code that serves nothing any more
             if not changed or failure.reason is not Reason.BACKEND_CRASHED:
                 raise
-            words = failure.message
+            cause = failure.cause
         else:
             if not changed or len(refused) < len(samples):
                 return refused
-            words = next(iter(refused.values()))
+            cause = next(iter(refused.values()))
             self._write(samples)
-        told = f"ONNX Runtime's CPU provider cannot run the source: {words}"
+        refusal = f"ONNX Runtime's CPU provider cannot run the source: {cause}"
         if self._take_expected(samples):
             self._made.origin = "expected"
-            self._warn(f"{told}; golden outputs are those of spec.parity.samples")
+            self._made.warn(f"{refusal}; golden outputs are those of spec.parity.samples")
             return {}
         if not changed:
-            return self._need_definition(samples, told)
-        return self._run_converted(samples, told)
+            return self._need_definition(samples, refusal)
+        return self._run_converted(samples, refusal)
 
     def _write(self, samples: list[Sample]) -> None:
         write_arrays(self._folder / INPUTS, {each.name: each.inputs for each in samples})
@@ -211,19 +212,16 @@ class _Making:
     def _run_reference(self, model: Path, of: Path | None = None) -> dict[str, str]:
         """Run a model on the CPU provider, which writes outputs.npz.
 
-        Args:
-            model: the .onnx file.
-            of: the one that it was copied from; None: it is no copy.
+        `of` is the one that it was copied from; None: it is no copy.
 
         Raises:
             SessionError: it does not load.
         """
         _log.info("running the golden samples on backend cpu")
         inputs, expected = self._folder / INPUTS, self._folder / EXPECTED
-        answer = answers.ask(
-            f"{_RUNNER}:run_reference",
-            "running the golden inputs on backend cpu",
-            answers.Question(
+        outcome = shared_results.run_shared(
+            Call(run_reference, "running the golden inputs on backend cpu"),
+            shared_results.ResultKey(
                 model if of is None else of,
                 self._recipe,
                 {
@@ -231,25 +229,24 @@ class _Making:
                     "expected": file_sha256(expected).sha256 if expected.exists() else None,
                     "recipe": self._recipe.model_dump(mode="json", include=_DECIDING),
                 },
-                makes=(inputs, self._folder / OUTPUTS),
+                files=(inputs, self._folder / OUTPUTS),
             ),
-            model=str(model),
-            folder=str(self._folder),
-            recipe=self._recipe.model_dump(mode="json"),
+            model,
+            self._folder,
+            self._recipe,
         )
-        if failed := answer["failed"]:
+        if failed := outcome.failed:
             raise StageFailure(
                 Reason.PARITY_FAILED,
-                f"{failed['words']} against the expected outputs in spec.parity.samples",
+                f"{failed.description} against the expected outputs in spec.parity.samples",
             )
         if self._converted in {self._source, model}:
-            self._made.parity = [OutputParity.model_validate(each) for each in answer["parity"]]
-            self._made.level = answer["level"]
-        self._made.varying = tuple(map(VaryingOutput.model_validate, answer["varying"]))
-        for text in answer["warnings"]:
-            self._warn(text)
-        refused: dict[str, str] = answer["refused"]
-        return refused
+            self._made.parity = list(outcome.parity)
+            self._made.level = outcome.level
+        self._made.varying = outcome.varying
+        for text in outcome.warnings:
+            self._made.warn(text)
+        return dict(outcome.refused)
 
     def _take_expected(self, samples: list[Sample]) -> bool:
         """Take the expected outputs as golden ones, if every sample has them all."""
@@ -259,7 +256,7 @@ class _Making:
         (self._folder / EXPECTED).rename(self._folder / OUTPUTS)
         return True
 
-    def _need_definition(self, samples: list[Sample], told: str) -> dict[str, str]:
+    def _need_definition(self, samples: list[Sample], refusal: str) -> dict[str, str]:
         """Take what ONNX's reference implementation makes of the first sample, or an emulation of all.
 
         Returns:
@@ -268,21 +265,23 @@ class _Making:
         Raises:
             StageFailure: UnsupportedOperator: neither can, so there is nothing to compare with.
         """
-        words = self._run_definition(samples[:1], self._folder)
-        if words is None:
+        cause = self._run_definition(samples[:1], self._folder)
+        if cause is None:
             self._made.origin = "definition"
-            self._warn(f"{told}; golden outputs are those of ONNX's reference implementation")
+            self._made.warn(
+                f"{refusal}; golden outputs are those of ONNX's reference implementation"
+            )
             return {}
         refused = self._emulate(samples)
         if refused is None or len(refused) == len(samples):
             raise StageFailure(
                 Reason.UNSUPPORTED_OPERATOR,
-                f"{told}; so there is nothing to compare backend {self._recipe.backend} with",
+                f"{refusal}; so there is nothing to compare backend {self._recipe.backend} with",
                 remedy="give inputs with the expected values of every output in spec.parity.samples",
             )
         self._made.origin = "emulation"
-        self._warn(
-            f"{told}, nor can ONNX's reference implementation ({words}): golden outputs are those of"
+        self._made.warn(
+            f"{refusal}, nor can ONNX's reference implementation ({cause}): golden outputs are those of"
             " the same graph in single precision, with each result rounded to BF16"
         )
         return refused
@@ -291,13 +290,13 @@ class _Making:
         """Run a source of BF16 on the CPU provider; None: it is none, or does not run so either."""
         self._write(samples)
         try:
-            model = emulated(loadable(self._source, self._recipe), f"{PREFIX}emulated.onnx")
+            model = emulated(runnable(self._source, self._recipe), f"{PREFIX}emulated.onnx")
             return None if model is None else self._run_reference(model)
         except SessionError as error:
             _log.info("the emulation of BF16 does not load: %s", plain(str(error)))
             return None
 
-    def _run_converted(self, samples: list[Sample], told: str) -> dict[str, str]:
+    def _run_converted(self, samples: list[Sample], refusal: str) -> dict[str, str]:
         """Take the converted model's outputs, but of the first sample the source's by definition."""
         refused = self._run_reference(self._converted)
         kept = [sample for sample in samples if sample.name not in refused]
@@ -306,16 +305,16 @@ class _Making:
         scratch = self._work / f"{PREFIX}definition"
         scratch.mkdir(exist_ok=True)
         of_converted = self._made.varying
-        words = self._run_definition(kept[:1], scratch)
-        if words is None:
+        cause = self._run_definition(kept[:1], scratch)
+        if cause is None:
             self._made.origin = "definition"
             self._made.varying = merged(self._made.varying, of_converted)
             outputs = read_arrays(self._folder / OUTPUTS) | read_arrays(scratch / OUTPUTS)
             write_arrays(self._folder / OUTPUTS, outputs)
             return refused
         self._made.origin = "itself"
-        self._warn(
-            f"{told}, nor can ONNX's reference implementation ({words}): golden outputs are those of"
+        self._made.warn(
+            f"{refusal}, nor can ONNX's reference implementation ({cause}): golden outputs are those of"
             " the converted model, and nothing proves that it still is the source; give inputs with"
             " the expected values of every output in spec.parity.samples"
         )
@@ -324,39 +323,30 @@ class _Making:
     def _run_definition(self, samples: list[Sample], folder: Path) -> str | None:
         """Run the source by its operators' definitions; return why it cannot be."""
         if size_bytes(graphs.parse(self._source)) > _LARGEST_BY_DEFINITION:
-            return f"it is larger than {in_words(_LARGEST_BY_DEFINITION)}"
+            return f"it is larger than {format_bytes(_LARGEST_BY_DEFINITION)}"
         write_arrays(folder / INPUTS, {each.name: each.inputs for each in samples})
         memory = memory_limit()
         _log.info("running one golden sample by ONNX's reference implementation")
         try:
-            answer = run_isolated(
-                f"{_RUNNER}:run_definition",
+            outcome = Call(
+                run_definition,
                 "running the source by ONNX's reference implementation",
-                limits=Limits(_DEFINITION_SECONDS, memory // 2 if memory else None),
-                model=str(self._source),
-                folder=str(folder),
-            )
+                Limits(_DEFINITION_SECONDS, memory // 2 if memory else None),
+            ).run(self._source, folder)
         except StageFailure as failure:
-            return failure.message
-        if not answer["refused"]:
-            self._made.varying = tuple(map(VaryingOutput.model_validate, answer["varying"]))
-        return next(iter(answer["refused"].values()), None)
-
-    def _warn(self, message: str) -> None:
-        self._made.findings.append(_warning(message))
+            return failure.cause
+        if not outcome.refused:
+            self._made.varying = outcome.varying
+        return next(iter(outcome.refused.values()), None)
 
 
-def _affordable(samples: list[Sample]) -> tuple[list[Sample], list[Finding]]:
-    """Leave out samples too large to store, but never the first."""
+def _affordable(samples: list[Sample]) -> tuple[list[Sample], list[str]]:
+    """Leave out samples too large to store, but never the first; return warnings of them too."""
     kept, left_out = samples[:1], []
     for sample in samples[1:]:
         size = sum(array.nbytes for array in sample.inputs.values())
         if size <= LARGEST_INPUTS:
             kept.append(sample)
         else:
-            left_out.append(_warning(f"the {sample.name} shapes ({in_words(size)}) are not proven"))
+            left_out.append(f"the {sample.name} shapes ({format_bytes(size)}) are not proven")
     return kept, left_out
-
-
-def _warning(message: str) -> Finding:
-    return Finding(severity="warning", reason=Reason.PARITY_FAILED, message=message)

@@ -7,35 +7,39 @@ inputs, in a process that may crash, unless it needs a device: none is lent to a
 
 import logging
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from enginewright.contract.images import DEVICE_BACKENDS
-from enginewright.contract.manifest import NodeCost, OutputParity
+from enginewright.contract.manifest import NodeCost
 from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding, StageReport
+from enginewright.contract.report import StageReport
 from enginewright.contract.task import PrepareTask, Recipe
 
 from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.handoff import GOLDEN_FOLDER, MODEL_FOLDER, Converted, Golden
-from enginewright_runtime.core.isolation import run_isolated
-from enginewright_runtime.core.logs import counted, in_words
+from enginewright_runtime.core.isolation import Call
+from enginewright_runtime.core.logs import counted, format_bytes
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.core.scratch import scratch
 from enginewright_runtime.graph import graphs
 from enginewright_runtime.graph.precisions import own_precision
-from enginewright_runtime.prepare.golden.reference import PREFIX, TOLD, loadable, make
+from enginewright_runtime.prepare.golden.reference import ORIGIN_NAMES, PREFIX, make, runnable
 from enginewright_runtime.proof import costs
-from enginewright_runtime.proof.golden_run import EXPECTED, INPUTS, OUTPUTS
-from enginewright_runtime.proof.parity import Tolerances
+from enginewright_runtime.proof.golden_run import (
+    EXPECTED,
+    INPUTS,
+    GoldenFiles,
+    GoldenRun,
+    run_judged,
+)
+from enginewright_runtime.proof.parity import ComparedWith, Tolerances
 from enginewright_runtime.proof.parity.drift import Side, find_drift
 from enginewright_runtime.session.arrays import read_arrays
 
 _log: Final = logging.getLogger(__name__)
-_JUDGE: Final = "enginewright_runtime.proof.golden_run:run_judged"
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
@@ -44,21 +48,8 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     Raises:
         StageFailure: ParityFailed, BackendCrashed, OutOfMemory or ShapeProfileInvalid.
     """
-    with _workbench(paths.work):
+    with scratch(paths.work, PREFIX):
         return _Golden(task.recipe, paths.work).run()
-
-
-@contextmanager
-def _workbench(work: Path) -> Iterator[None]:
-    """Remove what was made beside the models, however it ends."""
-    try:
-        yield
-    finally:
-        for path in (*work.glob(f"{PREFIX}*"), *work.glob(f"*/{PREFIX}*")):
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
 
 
 class _Golden:
@@ -97,7 +88,7 @@ class _Golden:
         return StageReport(
             stage="golden",
             ok=True,
-            message=f"{counted(count, 'golden sample')} ({kind}), {in_words(size)}"
+            message=f"{counted(count, 'golden sample')} ({kind}), {format_bytes(size)}"
             f"{self._agreement() if judged else ''}{self._summary(on_device)}",
             findings=tuple(self._made.findings),
             facts={
@@ -110,90 +101,85 @@ class _Golden:
         known = (each.max_abs_error for each in self._made.parity)
         errors = [error for error in known if error is not None]
         worst = f", largest absolute error {max(errors):.3g}" if errors else ""
-        return f"; the converted model agrees with {TOLD[self._made.origin]}{worst}"
+        return f"; the converted model agrees with {ORIGIN_NAMES[self._made.origin]}{worst}"
 
     def _summary(self, on_device: bool) -> str:
-        told = ""
+        summary = ""
         if on_device:
-            told += f"; backend {self._recipe.backend} is compared with them on its device"
+            summary += f"; backend {self._recipe.backend} is compared with them on its device"
         findings = self._made.findings
-        return told + (f"; {findings[0].message}" if findings else "")
+        return summary + (f"; {findings[0].cause}" if findings else "")
 
     def _judge_converted(self) -> None:
         """Compare the converted model with the golden outputs, and with those that are expected."""
-        _log.info("comparing the converted model with %s", TOLD[self._made.origin])
-        compared_with = "expected" if self._made.origin == "expected" else "source"
+        _log.info("comparing the converted model with %s", ORIGIN_NAMES[self._made.origin])
+        compared_with: ComparedWith = "expected" if self._made.origin == "expected" else "source"
         # integers inside make steps of differences in rounding; the framework has other algorithms
         full = own_precision(graphs.parse(self._source)) in {"FP32", None}
-        answer = self._run_judged("cpu", compared_with, rounding=full and compared_with == "source")
-        self._made.level = answer["level"]
-        self._refuse(answer, "the converted model", TOLD[self._made.origin])
-        self._made.parity = [OutputParity.model_validate(each) for each in answer["parity"]]
+        outcome = self._run_judged(
+            "cpu", compared_with, rounding=full and compared_with == "source"
+        )
+        self._made.level = outcome.level
+        self._refuse(outcome, "the converted model", ORIGIN_NAMES[self._made.origin])
+        self._made.parity = list(outcome.parity)
 
     def _judge_backend(self) -> None:
         backend = self._recipe.backend
         _log.info("running the golden samples on backend %s", backend)
-        answer = self._run_judged(backend, "prepared")
-        self._refuse(answer, f"on backend {backend}", "ONNX Runtime's CPU provider", backend)
-        for text in answer["warnings"]:
-            self._warn(text)
+        outcome = self._run_judged(backend, "prepared")
+        self._refuse(outcome, f"on backend {backend}", "ONNX Runtime's CPU provider", backend)
+        for text in outcome.warnings:
+            self._made.warn(text)
 
     def _run_judged(
-        self, backend: str, compared_with: str, *, rounding: bool = False
-    ) -> dict[str, Any]:
+        self, backend: str, compared_with: ComparedWith, *, rounding: bool = False
+    ) -> GoldenRun:
         """Run the converted model and compare it with the golden outputs.
 
         Raises:
             StageFailure: UnsupportedOperator: it does not load, or fails.
         """
-        expected = self._folder / EXPECTED
         try:
-            answer: dict[str, Any] = run_isolated(
-                _JUDGE,
-                f"running the golden inputs on backend {backend}",
-                model=str(self._converted),
+            outcome = Call(run_judged, f"running the golden inputs on backend {backend}").run(
+                model=self._converted,
                 backend=backend,
-                inputs=str(self._folder / INPUTS),
-                outputs=str(self._folder / OUTPUTS),
-                expected=str(expected) if expected.exists() else None,
-                recipe=self._recipe.model_dump(mode="json"),
+                files=GoldenFiles.of(self._folder),
+                recipe=self._recipe,
                 compared_with=compared_with,
                 precision=None,
                 rounding=rounding,
-                varying=[each.model_dump(mode="json") for each in self._made.varying],
+                varying=self._made.varying,
             )
         except SessionError as error:
             raise StageFailure(
                 Reason.UNSUPPORTED_OPERATOR,
                 f"backend {backend} refuses the converted model: {plain(str(error))}",
             ) from error
-        if refused := answer["refused"]:
-            name, words = next(iter(refused.items()))
+        if refused := outcome.refused:
+            name, cause = next(iter(refused.items()))
             raise StageFailure(
                 Reason.UNSUPPORTED_OPERATOR,
-                f"backend {backend} loads the model and fails on golden sample {name!r}: {words}",
+                f"backend {backend} loads the model and fails on golden sample {name!r}: {cause}",
             )
-        return answer
+        return outcome
 
-    def _refuse(
-        self, answer: dict[str, Any], subject: str, against: str, backend: str = "cpu"
-    ) -> None:
+    def _refuse(self, outcome: GoldenRun, subject: str, against: str, backend: str = "cpu") -> None:
         """Raise ParityFailed if the comparison failed, naming the node at which the drift begins."""
-        failed = answer["failed"]
+        failed = outcome.failed
         if failed is None:
             return
-        if failed["against"] == "expected":
+        if failed.against == "expected":
             against = "the expected outputs in spec.parity.samples"
-        message = f"{subject}, {failed['words']} against {against}"
-        right = Side(self._converted if backend != "cpu" else loadable(self._source, self._recipe))
+        message = f"{subject}, {failed.description} against {against}"
+        right = Side(self._converted if backend != "cpu" else runnable(self._source, self._recipe))
         drift = None
         if self._made.origin == "source" or backend != "cpu":
             drift = find_drift(
                 right,
                 Side(self._converted, backend),
                 self._folder / INPUTS,
-                failed["sample"],
-                failed["output"],
+                failed.sample,
+                failed.output,
                 tolerances=Tolerances.of(self._recipe),
             )
         raise StageFailure(
@@ -213,16 +199,9 @@ class _Golden:
         try:
             return costs.measure(self._converted, self._folder / INPUTS, self._recipe)
         except StageFailure as failure:
-            reason, words = failure.reason, failure.message
+            reason, detail = failure.reason, failure.cause
         except SessionError as error:
-            reason, words = Reason.UNSUPPORTED_OPERATOR, plain(str(error))
-        message = f"what each node costs is not known, so no maxComputeShare can be kept: {words}"
-        self._made.findings.append(Finding(severity="warning", reason=reason, message=message))
+            reason, detail = Reason.UNSUPPORTED_OPERATOR, plain(str(error))
+        cause = f"what each node costs is not known, so no maxComputeShare can be kept: {detail}"
+        self._made.warn(cause, reason)
         return ()
-
-    def _warn(self, message: str) -> None:
-        self._made.findings.append(_warning(message))
-
-
-def _warning(message: str) -> Finding:
-    return Finding(severity="warning", reason=Reason.PARITY_FAILED, message=message)

@@ -121,8 +121,8 @@ class _Arrays:
             for spec in self._inputs
         }
         if len(set(counts.values())) > 1:
-            told = ", ".join(f"{name} {count}" for name, count in counts.items())
-            raise _bad(f"the arrays hold different numbers of samples: {told}")
+            listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise _bad(f"the arrays hold different numbers of samples: {listed}")
         given = next(iter(counts.values()), 0)
         if not given:
             raise _bad("the arrays hold no samples")
@@ -214,8 +214,8 @@ def _npy_data(
             " of its name"
         )
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{name} {count}" for name, count in counts.items())
-        raise _bad(f"there are different numbers of .npy files: {told}")
+        listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise _bad(f"there are different numbers of .npy files: {listed}")
     given = next(iter(counts.values()))
     chosen = _chosen(given, most)
 
@@ -237,13 +237,13 @@ def _npy(path: Path, spec: TensorSpec) -> Array:
         raise _bad(f"{path.name} is no .npy file of a plain array: {_plain(error)}") from error
     if not isinstance(array, np.ndarray):
         raise _bad(f"{path.name} is no .npy file")
-    told = f"{path.name}, for input {spec.name!r},"
-    _check_type(spec, array.dtype, told)
+    place = f"{path.name}, for input {spec.name!r},"
+    _check_type(spec, array.dtype, place)
     if len(array.shape) + 1 == len(spec.shape):
         array = array[np.newaxis]
     if not _fits(spec.shape, array.shape):
-        raise _bad(f"{told} has shape {list(array.shape)}, the model takes {_shape(spec)}")
-    _check_values(array, told)
+        raise _bad(f"{place} has shape {list(array.shape)}, the model takes {_shape(spec)}")
+    _check_values(array, place)
     return np.asarray(array)
 
 
@@ -315,17 +315,17 @@ def image(path: Path, how: Preprocessing) -> NDArray[np.float32]:
 # checks
 
 
-def _check_type(spec: TensorSpec, dtype: np.dtype[Any], told: str) -> None:
+def _check_type(spec: TensorSpec, dtype: np.dtype[Any], place: str) -> None:
     if spec.dtype == "string":
         raise _bad(f"input {spec.name!r} takes text, of which there are no ranges to learn")
     fits = dtype.itemsize == 2 if spec.dtype == "bfloat16" else dtype == np.dtype(spec.dtype)
     if not fits:
-        raise _bad(f"{told} has type {dtype}, the model takes {spec.dtype}")
+        raise _bad(f"{place} has type {dtype}, the model takes {spec.dtype}")
 
 
-def _check_values(array: Array, told: str) -> None:
+def _check_values(array: Array, place: str) -> None:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise _bad(f"{told} has values that are NaN or infinite")
+        raise _bad(f"{place} has values that are NaN or infinite")
 
 
 def _fits(wanted: Sequence[int | str | None], have: Sequence[int]) -> bool:

@@ -10,12 +10,12 @@ from typing import Final
 
 from onnx import ModelProto, TensorProto
 
-from enginewright_runtime.core.isolation import Limits, run_isolated
+from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.limits import memory_of_child
 from enginewright_runtime.graph import graphs
+from enginewright_runtime.prepare.quantize.quantizer import write_widened
 
 _log: Final = logging.getLogger(__name__)
-_WIDEN: Final = "enginewright_runtime.prepare.quantize.making:write_widened"
 _SECONDS: Final = 900.0
 
 
@@ -43,17 +43,12 @@ def emulated(model: Path, name: str) -> Path | None:
         name: of the file, which is the caller's to remove.
 
     Raises:
-        StageFailure: as `run_isolated`; ModelTooLarge.
+        StageFailure: as `Call.run`; ModelTooLarge.
     """
     if not is_bfloat16(graphs.parse(model)):
         return None
     out = model.with_name(name)
     _log.info("widening BF16, which ONNX Runtime's CPU provider has no kernels for")
-    run_isolated(
-        _WIDEN,
-        "widening the model",
-        limits=Limits(seconds=_SECONDS, memory_bytes=memory_of_child()),
-        model=str(model),
-        out=str(out),
-    )
+    limits = Limits(seconds=_SECONDS, memory_bytes=memory_of_child())
+    Call(write_widened, "widening the model", limits).run(model, out)
     return out

@@ -37,7 +37,7 @@ class Existing:
     quantized: tuple[str, ...] = ()  # labels of nodes that quantise or compute in integers
 
     def refuses(self, wanted: Precision) -> str | None:
-        """Return why the model cannot be given another precision, in words; None: it can."""
+        """Return why the model cannot be given another precision; None: it can."""
         if wanted == self.precision:
             return None
         if self.quantized:

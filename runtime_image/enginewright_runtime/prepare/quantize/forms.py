@@ -70,7 +70,7 @@ _TENSORRT_FP8: Final = Form(
     proof_level="BASIC",  # ONNX Runtime 1.31.1 fuses them into integer kernels at ALL, and then fails
 )
 # ONNX Runtime, "Quantize ONNX Models": U8S8, which its kernels are made for. S8S8 takes 4 to 60 times as long
-# on x86, and U8U8 1.3 to 10 times (measured: docs/precision.md).
+# on x86, and U8U8 1.3 to 10 times (measured: docs/measurements.md).
 _ONNXRUNTIME_INT8: Final = Form(
     precision="INT8",
     operators=frozenset({"Conv", "MatMul", "Gemm"}),
@@ -92,10 +92,7 @@ _DYNAMIC_INT8: Final = replace(
 def form_of(precision: str, backend: str, products: Int8Products | None = None) -> Form:
     """Return the form of INT8 or FP8 for a backend that runs it.
 
-    Args:
-        precision: INT8 or FP8.
-        backend: that serves.
-        products: what CPUs that serve are known to compute exactly; None: nothing.
+    `products` is what CPUs that serve are known to compute exactly; None: nothing.
     """
     if precision == "FP8":
         return _TENSORRT_FP8

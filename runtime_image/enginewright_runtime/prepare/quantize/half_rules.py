@@ -104,9 +104,8 @@ class Judge:
     def __init__(self, half: Half, largest: Mapping[str, float]) -> None:
         """Begin.
 
-        Args:
-            half: the format.
-            largest: greatest absolute value that was seen of values of the main graph, by name.
+        `largest` holds the greatest absolute value that was seen of values of the main graph, by
+        name.
         """
         self._half = half
         limit = half.largest * _HEADROOM
@@ -118,13 +117,10 @@ class Judge:
     def why_not(
         self, node: NodeProto, halved: list[str], constants: Constants, *, main: bool
     ) -> str | None:
-        """Return why the node has to stay in single precision, in words; None: it need not.
+        """Return why the node has to stay in single precision; None: it need not.
 
-        Args:
-            node: that could be of halves.
-            halved: its inputs that would be halves.
-            constants: of the graph that it is in.
-            main: whether that is the main graph, of which values were seen.
+        `halved` are its inputs that would be halves; `main` tells whether it is in the main graph,
+        of which values were seen.
         """
         listed = _UNSAFE.get(node.op_type) or self._half.refused.get(node.op_type)
         reads_wide = bool(self._wide & {*node.input})
@@ -156,7 +152,7 @@ class Judge:
 
 
 def loss(name: str, array: NDArray[Any], half: Half) -> str | None:
-    """Return what a weight loses as halves, in words; None: no more than by rounding."""
+    """Return what a weight loses as halves; None: no more than by rounding."""
     finite = array[np.isfinite(array)]
     largest = float(np.abs(finite).max(initial=0.0))
     if largest > half.largest:

@@ -1,54 +1,42 @@
 """Makes a model compute in half precision: FP16 or BF16, with single precision where a half will not do.
 
 Inputs and outputs keep their types: casts stand at the borders. Tools for this exist and were tried
-(docs/precision.md says what they break); none tells a weight that a half cannot hold. Here a node stays
-in single precision, and is told of, when
+(docs/measurements.md says what they break); none tells a weight that a half cannot hold. Here a node stays
+in single precision, and is reported, when
 - `half_rules` says so: of its operator, its weights, or the values that were seen;
 - it computes sizes (shape arithmetic), which have to be exact;
 - it is excluded because it costs too much accuracy (`searching`).
 """
 
-from collections import ChainMap, Counter
+from collections import ChainMap
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
-from enginewright_runtime.core.labels import label
+from enginewright_runtime.core.labels import reported_label
 from enginewright_runtime.graph import graphs
 from enginewright_runtime.graph.branches import remove_unused
 from enginewright_runtime.graph.constants import Constants
 from enginewright_runtime.graph.element_types import declared
-from enginewright_runtime.graph.inference import bodies
-from enginewright_runtime.graph.splicing import Names
+from enginewright_runtime.graph.graphs import bodies
 from enginewright_runtime.prepare.quantize.half_rules import Half, Judge
 from enginewright_runtime.prepare.quantize.signatures import (
-    Signature,
-    Signatures,
+    OperatorSignature,
+    OperatorSignatures,
     bindings,
     element_types,
 )
 from enginewright_runtime.prepare.quantize.static import EXCLUDED
-from enginewright_runtime.prepare.quantize.subject import Subject
+from enginewright_runtime.prepare.quantize.subject import Lowered, ModelEditor, SourceModel
 from enginewright_runtime.prepare.quantize.tensors import Sink
 
 _FLOAT: Final = "tensor(float)"
 
 
-@dataclass
-class Lowered:
-    """A model in half precision."""
-
-    model: ModelProto
-    kept: dict[str, str] = field(default_factory=dict)  # label to why it stayed in single precision
-    nodes: list[str] = field(default_factory=list)  # labels of those that are lowered
-    units: frozenset[int] = frozenset()  # indices of nodes that are, or hold, lowered ones
-
-
 def lower(
-    subject: Subject,
+    subject: SourceModel,
     half: Half,
     sink: Sink,
     *,
@@ -91,41 +79,38 @@ class _Scope:
         self.forms[value] = {**(self.forms.get(value) or {}), kind: name}
 
 
-class _Lowering:
+class _Lowering(ModelEditor):
     def __init__(
         self,
-        subject: Subject,
+        subject: SourceModel,
         half: Half,
         sink: Sink,
         excluded: frozenset[int],
         largest: Mapping[str, float],
     ) -> None:
-        self._subject = subject
+        super().__init__(subject, sink)
         self._half = half
-        self._sink = sink
         self._excluded = excluded
-        self._model = subject.copy()
-        self._signatures = Signatures(self._model)
-        self._types = element_types(self._model)
-        self._names = Names(self._model)
+        self._signatures = OperatorSignatures(self.model)
+        self._types = element_types(self.model)
         self._judge = Judge(half, largest)
-        self._pinned = set(_outputs(self._model.graph))  # must keep name and type
-        self._result = Lowered(self._model)
+        self._pinned = set(_outputs(self.model.graph))  # must keep name and type
+        self._result = Lowered(self.model)
         self._units: set[int] = set()
 
     def run(self) -> Lowered:
-        graph = self._model.graph
+        graph = self.model.graph
         forms: ChainMap[str, _Forms | None] = ChainMap()
         for value in graph.input:
             forms[value.name] = self._given(value)
-        scope = _Scope(graph, self._subject.constants, forms)
+        scope = _Scope(graph, self.subject.constants, forms)
         for index, node in enumerate([*graph.node]):
             before = len(self._result.nodes)
             self._node(node, scope, excluded=index in self._excluded)
             if len(self._result.nodes) > before:
                 self._units.add(index)
         self._finish(scope)
-        self._result.units = frozenset(self._units)
+        self._result.units = sorted(self._units)
         return self._result
 
     def _given(self, value: ValueInfoProto) -> _Forms | None:
@@ -133,10 +118,7 @@ class _Lowering:
 
     def _finish(self, scope: _Scope) -> None:
         graph = scope.graph
-        # copies, since what is taken out of a protobuf's list is no longer its own
-        nodes = [NodeProto.FromString(node.SerializeToString()) for node in scope.nodes]
-        del graph.node[:]
-        graph.node.extend(nodes)
+        graphs.replace_nodes(graph, scope.nodes)
         for value in graph.value_info:
             if (scope.forms.get(value.name) or {}).get(self._half.kind) == value.name:
                 value.type.tensor_type.elem_type = self._half.element
@@ -169,17 +151,15 @@ class _Lowering:
 
     def _constant(self, node: NodeProto, scope: _Scope) -> None:
         name = node.output[0]
-        scope.forms[name] = {_FLOAT: name} if self._types.get(name) == _FLOAT else None
+        scope.forms[name] = self._own_form(name)
         scope.nodes.append(node)
 
     def _body(self, body: GraphProto, outer: _Scope) -> None:
         """Lower what is in a body; its inputs and outputs keep their types."""
         forms = ChainMap[str, "_Forms | None"]({}, *_maps(outer.forms))
         for value in body.input:
-            forms[value.name] = (
-                {_FLOAT: value.name} if self._types.get(value.name) == _FLOAT else None
-            )
-        constants = Constants(body, self._subject.folder, outer.constants)
+            forms[value.name] = self._own_form(value.name)
+        constants = Constants(body, self.subject.folder, outer.constants)
         scope = _Scope(body, constants, forms, outer)
         for node in [*body.node]:
             self._node(node, scope, excluded=False)
@@ -187,8 +167,7 @@ class _Lowering:
 
     def _leave_alone(self, body: GraphProto, outer: _Scope) -> None:
         """Give a body that stays as it is the values around it in the type that it knows."""
-        own = {value.name for value in body.input} | {each.name for each in body.initializer}
-        own |= {name for node in body.node for name in node.output}
+        own = {*graphs.defined(body)}
         for node in body.node:
             for index, name in enumerate(node.input):
                 if name and name not in own:
@@ -198,7 +177,7 @@ class _Lowering:
 
     # what can be lowered
 
-    def _variables(self, node: NodeProto, signature: Signature) -> set[str]:
+    def _variables(self, node: NodeProto, signature: OperatorSignature) -> set[str]:
         """Return the type variables of a node that are bound to float and may be half instead."""
         kinds = [self._types.get(name) for name in (*node.input, *node.output) if name]
         if not all(kind is not None and kind.startswith("tensor(") for kind in kinds):
@@ -216,13 +195,13 @@ class _Lowering:
         }
 
     @staticmethod
-    def _makes(node: NodeProto, signature: Signature, variables: set[str]) -> bool:
+    def _makes(node: NodeProto, signature: OperatorSignature, variables: set[str]) -> bool:
         """Tell whether the node makes values of these types, so that something is won by halves."""
         formals = [signature.output(index) for index, name in enumerate(node.output) if name]
         return any(formal is not None and formal.kind in variables for formal in formals)
 
     def _as_they_are(
-        self, node: NodeProto, signature: Signature, variables: set[str], scope: _Scope
+        self, node: NodeProto, signature: OperatorSignature, variables: set[str], scope: _Scope
     ) -> set[str]:
         """Return which variables of a node that only looks at values are best halves: those of halves."""
         singles = set()
@@ -234,7 +213,7 @@ class _Lowering:
         return variables - singles
 
     @staticmethod
-    def _halved(node: NodeProto, signature: Signature, variables: set[str]) -> list[str]:
+    def _halved(node: NodeProto, signature: OperatorSignature, variables: set[str]) -> list[str]:
         """Return the inputs of these types."""
         formals = [(name, signature.input(index)) for index, name in enumerate(node.input)]
         return [name for name, formal in formals if formal is not None and formal.kind in variables]
@@ -244,14 +223,18 @@ class _Lowering:
     ) -> str | None:
         if excluded:
             return EXCLUDED
-        if label(node.name, node.op_type) in self._subject.shape_nodes:
+        if reported_label(node.name, node.op_type) in self.subject.shape_nodes:
             return "it computes sizes"
         return self._judge.why_not(node, halved, scope.constants, main=scope.parent is None)
 
     # values and their forms
 
     def _read(
-        self, node: NodeProto, signature: Signature | None, variables: set[str], scope: _Scope
+        self,
+        node: NodeProto,
+        signature: OperatorSignature | None,
+        variables: set[str],
+        scope: _Scope,
     ) -> None:
         for index, name in enumerate(node.input):
             if not name or self._kind_of(name, scope) is None:
@@ -259,6 +242,9 @@ class _Lowering:
             formal = signature.input(index) if signature is not None else None
             wanted = self._half.kind if formal is not None and formal.kind in variables else _FLOAT
             node.input[index] = self._form(name, wanted, scope)
+
+    def _own_form(self, name: str) -> _Forms | None:
+        return {_FLOAT: name} if self._types.get(name) == _FLOAT else None
 
     def _kind_of(self, name: str, scope: _Scope) -> _Forms | None:
         if name in scope.forms:
@@ -269,7 +255,7 @@ class _Lowering:
         return None
 
     def _form(self, name: str, kind: str, scope: _Scope) -> str:
-        """Return the name that a value has in a type, after making it where there is none."""
+        """Return the name that a value has in a type, adding a cast where there is none."""
         forms = self._kind_of(name, scope)
         if forms is None:
             return name
@@ -278,11 +264,10 @@ class _Lowering:
         tensor = scope.constants.tensor(name)
         if tensor is not None and kind == self._half.kind:
             return self._constant_form(name, scope)
-        fresh = self._names.fresh(f"{name}_{_short(kind)}")
+        fresh = self.names.fresh(f"{name}_{_short(kind)}")
         element = TensorProto.FLOAT if kind == _FLOAT else self._half.element
         source = next(iter(forms.values()))
-        cast = self._names.fresh(f"{fresh}/Cast")
-        scope.nodes.append(helper.make_node("Cast", [source], [fresh], name=cast, to=element))
+        scope.nodes.append(self.node("Cast", [source], fresh, fresh, to=element))
         scope.add_form(name, kind, fresh)
         return fresh
 
@@ -293,16 +278,20 @@ class _Lowering:
             owner = owner.parent
         array = owner.constants.array(name)
         assert array is not None  # noqa: S101 - it is a constant there
-        fresh = self._names.fresh(f"{name}_{_short(self._half.kind)}")
+        fresh = self.names.fresh(f"{name}_{_short(self._half.kind)}")
         with np.errstate(over="ignore"):
             halves = array.astype(self._half.dtype)
-        owner.graph.initializer.append(self._sink.tensor(fresh, self._half.element, halves))
+        owner.graph.initializer.append(self.sink.tensor(fresh, self._half.element, halves))
         owner.add_form(name, _FLOAT, name)
         owner.add_form(name, self._half.kind, fresh)
         return fresh
 
     def _make(
-        self, node: NodeProto, signature: Signature | None, variables: set[str], scope: _Scope
+        self,
+        node: NodeProto,
+        signature: OperatorSignature | None,
+        variables: set[str],
+        scope: _Scope,
     ) -> None:
         casts = []
         for index, name in enumerate(node.output):
@@ -310,15 +299,11 @@ class _Lowering:
                 continue
             formal = signature.output(index) if signature is not None else None
             if formal is None or formal.kind not in variables:
-                kind = self._types.get(name)
-                scope.forms[name] = {_FLOAT: name} if kind == _FLOAT else None
+                scope.forms[name] = self._own_form(name)
             elif name in self._pinned:
-                fresh = self._names.fresh(f"{name}_{_short(self._half.kind)}")
+                fresh = self.names.fresh(f"{name}_{_short(self._half.kind)}")
                 node.output[index] = fresh
-                cast = self._names.fresh(f"{name}/Cast")
-                casts.append(
-                    helper.make_node("Cast", [fresh], [name], name=cast, to=TensorProto.FLOAT)
-                )
+                casts.append(self.node("Cast", [fresh], name, name, to=TensorProto.FLOAT))
                 scope.forms[name] = {_FLOAT: name, self._half.kind: fresh}
             else:
                 scope.forms[name] = {self._half.kind: name}
@@ -342,9 +327,3 @@ def _outputs(graph: GraphProto) -> list[str]:
         for body in bodies(node):
             found += _outputs(body)
     return found
-
-
-def told(kept: Mapping[str, str]) -> str:
-    """Return why nodes stayed in single precision, most frequent reasons first, for people."""
-    reasons = Counter(kept.values())
-    return "; ".join(f"{count} because {why}" for why, count in reasons.most_common())

@@ -18,8 +18,8 @@ from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
 from enginewright_runtime.core.failure import SessionError
 from enginewright_runtime.core.limits import threads
 from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.inference import sort
-from enginewright_runtime.graph.splicing import Names
+from enginewright_runtime.graph.order import sort
+from enginewright_runtime.graph.scopes import Names
 from enginewright_runtime.prepare.quantize.signatures import element_types
 from enginewright_runtime.session.base import CPU_PROVIDER
 from enginewright_runtime.session.extensions.libraries import of_model, register
@@ -33,7 +33,7 @@ _ERRORS: Final = 3
 
 
 @dataclass
-class Limits:
+class ValueLimits:
     """Least and greatest finite value that was seen; of nothing at all before the first."""
 
     low: float = float("inf")
@@ -68,47 +68,24 @@ def single_values(model: ModelProto) -> list[str]:
     return [name for name in made if types.get(name) == "tensor(float)" and name not in constant]
 
 
-def value_types(path: Path) -> dict[str, str]:
-    """Return the type strings of what nodes of the main graph make, as ONNX Runtime finds them.
-
-    It knows the operators of a library of the user's, which no schema of ONNX's describes.
-
-    Raises:
-        SessionError: ONNX Runtime refuses the model.
-    """
-
-    def expose_all(model: ModelProto) -> None:
-        declared = {value.name for value in model.graph.output}
-        model.graph.output.extend(
-            ValueInfoProto(name=name)
-            for node in model.graph.node
-            if node.op_type != "Constant"
-            for name in node.output
-            if name and name not in declared
-        )
-
-    with _Session(path, expose_all) as session:
-        return session.types()
-
-
 def limits(
     path: Path,
     names: Sequence[str],
     samples: Iterable[Feeds],
-    told: Callable[[], None] = lambda: None,
-) -> dict[str, Limits]:
+    after_sample: Callable[[], None] = lambda: None,
+) -> dict[str, ValueLimits]:
     """Return the limits of values over all samples.
 
     Args:
         path: of the model; its folder must be writable.
         names: of single-precision values of the main graph.
         samples: inputs by name.
-        told: called after every sample.
+        after_sample: called after every sample.
 
     Raises:
         SessionError: ONNX Runtime refuses the model or a sample.
     """
-    found = {name: Limits() for name in names}
+    found = {name: ValueLimits() for name in names}
     if not found:
         return found
     with _Session(path, lambda model: _reduce(model, names)) as session:
@@ -117,12 +94,12 @@ def limits(
             for index, name in enumerate(names):
                 low, high, size = values[3 * index : 3 * index + 3]
                 found[name].add(float(low), float(high), int(size))
-            told()
+            after_sample()
     return found
 
 
 @dataclass
-class Histogram:
+class ValueHistogram:
     """How often values lie in each of `BINS` equal parts between two limits."""
 
     low: float
@@ -132,23 +109,19 @@ class Histogram:
 
 def histograms(
     path: Path,
-    ranges: Mapping[str, Limits],
+    ranges: Mapping[str, ValueLimits],
     samples: Callable[[], Iterable[Feeds]],
-    told: Callable[[], None] = lambda: None,
-) -> dict[str, Histogram]:
+    after_sample: Callable[[], None] = lambda: None,
+) -> dict[str, ValueHistogram]:
     """Return histograms of values between their limits.
 
     Memory is bounded by the number of values looked at in one pass; there are as many passes over
     the samples as that takes.
 
-    Args:
-        path: of the model.
-        ranges: what `limits` found for these samples.
-        samples: gives the samples, for every pass.
-        told: called after every sample of every pass.
+    `ranges` are what `limits` found for these samples; `samples` gives them, for every pass.
     """
     found = {
-        name: Histogram(each.low, each.high, np.zeros(BINS, np.int64))
+        name: ValueHistogram(each.low, each.high, np.zeros(BINS, np.int64))
         for name, each in ranges.items()
         if each.seen and each.high > each.low
     }
@@ -160,21 +133,21 @@ def histograms(
                     finite = array[np.isfinite(array)]
                     span = (histogram.low, histogram.high)
                     histogram.counts += np.histogram(finite, BINS, span)[0]
-                told()
+                after_sample()
     return found
 
 
 def groups(elements: Mapping[str, int]) -> list[list[str]]:
     """Split values into groups whose arrays fit into memory at once; a large one is alone. Pure."""
     found: list[list[str]] = []
-    room = 0
+    budget = 0
     for name, count in elements.items():
         size = 4 * count
-        if not found or size > room:
+        if not found or size > budget:
             found.append([])
-            room = _AT_ONCE
+            budget = _AT_ONCE
         found[-1].append(name)
-        room -= size
+        budget -= size
     return found
 
 
@@ -211,10 +184,6 @@ class _Session:
 
     def __exit__(self, *_: object) -> None:
         self._changed.unlink()
-
-    def types(self) -> dict[str, str]:
-        """Return the type strings of the outputs."""
-        return {output.name: output.type for output in self._session.get_outputs()}
 
     def run(self, feeds: Feeds) -> list[Array]:
         """Return the outputs in their order."""

@@ -16,19 +16,23 @@ from enginewright.contract.manifest import OutputParity, VaryingOutput
 from numpy.typing import NDArray
 
 from enginewright_runtime.core.failure import SessionError
-from enginewright_runtime.proof.golden_run import EXPECTED, INPUTS, OUTPUTS, run_sample, types_of
+from enginewright_runtime.proof.golden_run import (
+    EXPECTED,
+    INPUTS,
+    OUTPUTS,
+    load_runner,
+    run_sample,
+    types_of,
+)
 from enginewright_runtime.proof.parity import (
     ComparedWith,
     Comparison,
+    ParityVerdict,
     Tolerances,
-    Verdict,
     scales_of,
 )
-from enginewright_runtime.session import loading
 from enginewright_runtime.session.arrays import read_arrays
-from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.samples import in_memory, read_samples
-from enginewright_runtime.session.signature import Signature, read_signature
 
 Array = NDArray[Any]
 MOST_OF_CALIBRATION: Final = 8  # samples that take part in proofs
@@ -36,7 +40,7 @@ _REFERENCE: Final = "cpu"
 
 
 @dataclass(frozen=True)
-class Sample:
+class ProofSample:
     """Inputs, and the outputs that are wanted for them."""
 
     name: str
@@ -51,21 +55,19 @@ class Proof:
 
     agrees: bool
     error: float  # see `error_of`; to compare proofs of one model with each other
-    words: str | None  # the first thing that does not agree
+    disagreement: str | None  # the first thing that does not agree
     outputs: tuple[OutputParity, ...]
 
 
-class Model:
+class ReferenceModel:
     """A session on ONNX Runtime's CPU provider, run as the server does."""
 
     def __init__(self, path: Path, level: str | None = None) -> None:
         """Load the model; `level`: of graph optimisations, a key of `optimization.LEVELS`."""
-        session = loading.create(_REFERENCE, path, level=level).session
-        self.signature: Signature = read_signature(session.get_inputs(), session.get_outputs(), ())
-        self._runner = Runner(session, self.signature)
+        self._runner, self.signature, _ = load_runner(_REFERENCE, path, level)
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Return all outputs; raises SessionError in ONNX Runtime's words."""
+        """Return all outputs; raises SessionError with ONNX Runtime's message."""
         try:
             return run_sample(self._runner, self.signature, dict(feeds))
         except Exception as error:
@@ -74,11 +76,11 @@ class Model:
 
 
 @dataclass
-class Prover:
+class ParityProver:
     """Samples and tolerances; each model is held against them."""
 
     tolerances: Tolerances
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[ProofSample] = field(default_factory=list)
     dtypes: dict[str, str] = field(default_factory=dict)
     varying: Sequence[VaryingOutput] = ()
 
@@ -90,26 +92,22 @@ class Prover:
         tolerances: Tolerances,
         further: Iterable[Mapping[str, Array]] = (),
         varying: Sequence[VaryingOutput] = (),
-    ) -> "Prover":
+    ) -> "ParityProver":
         """Read the golden samples, and run the model before on further ones.
 
-        Args:
-            source: the model before, in single precision.
-            golden: folder of the golden inputs and outputs.
-            tolerances: for the models to be proven.
-            further: inputs beyond the golden ones.
-            varying: outputs that differ from run to run of the source.
+        `further` are inputs beyond the golden ones, `varying` outputs that differ from run to run
+        of the source.
 
         Raises:
             SessionError: ONNX Runtime's CPU provider cannot run the model before.
         """
-        model = Model(source)
+        model = ReferenceModel(source)
         prover = cls(tolerances, dtypes=types_of(model.signature), varying=varying)
         signature = model.signature
         path = golden / EXPECTED
         expected = read_arrays(path) if path.exists() else {}
         prover.samples = [
-            Sample(
+            ProofSample(
                 each.name,
                 each.feeds,
                 each.expected,
@@ -122,14 +120,14 @@ class Prover:
             for each in read_samples(golden / INPUTS, golden / OUTPUTS, signature)
         ]
         prover.samples += [
-            Sample(f"calibration {index}", feeds, model.run(feeds), {})
+            ProofSample(f"calibration {index}", feeds, model.run(feeds), {})
             for index, feeds in enumerate(further)
         ]
         return prover
 
     def prove(self, path: Path, level: str | None = None) -> Proof:
         """Run a model on all samples; raises SessionError where ONNX Runtime refuses it."""
-        model = Model(path, level)
+        model = ReferenceModel(path, level)
         sides: tuple[tuple[ComparedWith, dict[str, Mapping[str, Array]]], ...] = (
             ("source", {each.name: each.wanted for each in self.samples}),
             ("expected", {each.name: each.expected for each in self.samples if each.expected}),
@@ -144,7 +142,9 @@ class Prover:
         return Proof(
             agrees=all(verdict.agrees for verdict in verdicts),
             error=error_of(verdicts[0]),
-            words=next((verdict.words for verdict in verdicts if not verdict.agrees), None),
+            disagreement=next(
+                (verdict.description for verdict in verdicts if not verdict.agrees), None
+            ),
             outputs=tuple(output for verdict in verdicts for output in verdict.outputs),
         )
 
@@ -155,7 +155,7 @@ class Prover:
         return Comparison(name, self.tolerances, self.dtypes, scales, self.varying)
 
 
-def error_of(verdict: Verdict) -> float:
+def error_of(verdict: ParityVerdict) -> float:
     """Return one figure: 1 - cosine of the worst output, infinite where there is NaN.
 
     With independent rounding in each node, what nodes cost adds up in this figure (cosine = 1 / sqrt(1 +

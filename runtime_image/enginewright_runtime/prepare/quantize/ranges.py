@@ -7,7 +7,12 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from enginewright_runtime.prepare.quantize.calibration import CalibrationData
-from enginewright_runtime.prepare.quantize.observing import Histogram, Limits, histograms, limits
+from enginewright_runtime.prepare.quantize.observing import (
+    ValueHistogram,
+    ValueLimits,
+    histograms,
+    limits,
+)
 from enginewright_runtime.prepare.quantize.scales import entropy_limit, percentile_limits
 
 Method: TypeAlias = Literal["MinMax", "Entropy", "Percentile"]
@@ -20,7 +25,7 @@ def learn(
     names: Sequence[str],
     data: CalibrationData,
     method: Method,
-    told: Callable[[float], None] = lambda _: None,
+    report: Callable[[float], None] = lambda _: None,
 ) -> Ranges:
     """Return least and greatest value to keep, by name; values that were never finite are left out.
 
@@ -29,14 +34,14 @@ def learn(
         names: of its values.
         data: the samples.
         method: MinMax keeps all; Percentile all but the farthest; Entropy loses least information.
-        told: called with the share that is done, 0 to 1.
+        report: called with the share that is done, 0 to 1.
 
     Raises:
         SessionError: ONNX Runtime refuses a sample.
         StageFailure: CalibrationInvalid.
     """
     passes = 1 if method == "MinMax" else 2
-    count = _Count(data.samples * passes, told)
+    count = _Count(data.samples * passes, report)
     found = {
         name: each for name, each in limits(model, names, data, count.one).items() if each.seen
     }
@@ -49,17 +54,19 @@ def learn(
 class _Count:
     """Counts runs; of how many passes the memory allows is known late, so the share stops short of 1."""
 
-    def __init__(self, runs: int, told: Callable[[float], None]) -> None:
+    def __init__(self, runs: int, report: Callable[[float], None]) -> None:
         self._runs = max(1, runs)
-        self._told = told
+        self._report = report
         self._done = 0
 
     def one(self) -> None:
         self._done += 1
-        self._told(min(0.99, self._done / self._runs))
+        self._report(min(0.99, self._done / self._runs))
 
 
-def _range(limits_: Limits, histogram: Histogram | None, method: Method) -> tuple[float, float]:
+def _range(
+    limits_: ValueLimits, histogram: ValueHistogram | None, method: Method
+) -> tuple[float, float]:
     if histogram is None:  # one value
         return limits_.low, limits_.high
     if method == "Percentile":
@@ -68,7 +75,7 @@ def _range(limits_: Limits, histogram: Histogram | None, method: Method) -> tupl
     return max(limits_.low, -largest), min(limits_.high, largest)
 
 
-def folded(histogram: Histogram) -> Sequence[int]:
+def folded(histogram: ValueHistogram) -> Sequence[int]:
     """Return a histogram of absolute values out of one of values: what entropy is measured on."""
     counts = histogram.counts
     edges = np.linspace(histogram.low, histogram.high, len(counts) + 1)

@@ -21,10 +21,8 @@ _ZERO_POINT: Final = 2  # input of QuantizeLinear
 def saturable(model: ModelProto, folder: Path, backend: str) -> bool:
     """Tell whether a quantised model has products that 16 bits do not hold.
 
-    Args:
-        model: parsed without its external data.
-        folder: of its external data; weights are read one at a time.
-        backend: that runs it: cpu or openvino.
+    The model is parsed without its external data, which lies in `folder`: weights are read one at a
+    time.
     """
     if not existing(model).quantized:
         return False

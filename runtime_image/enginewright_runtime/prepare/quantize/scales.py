@@ -83,9 +83,7 @@ def entropy_limit(counts: Sequence[int] | NDArray[np.int64], largest: float) -> 
     The calibration of S. Migacz, "8-bit Inference with TensorRT" (GTC 2017): of all limits that one for
     which the distribution in 128 levels has the least Kullback-Leibler divergence from the true one.
 
-    Args:
-        counts: histogram of absolute values from 0 to `largest`.
-        largest: the limit if nothing is cut off.
+    `counts` is a histogram of absolute values from 0 to `largest`, the limit if nothing is cut off.
     """
     histogram = np.asarray(counts, np.float64).copy()
     # Zeros, half of all values behind a Relu, lose nothing whatever the limit is: they must not count

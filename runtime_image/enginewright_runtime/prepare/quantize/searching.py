@@ -1,8 +1,8 @@
 """Finds which nodes cost most accuracy, and the few to leave as they were until parity holds. Pure.
 
 What a node costs is measured: one group of nodes alone is made of lower precision, and the outputs are
-compared. Groups are runs of neighbours; the dearest are split, so that the number of trials grows
-with the number of dear nodes and not of all.
+compared. Groups are runs of neighbours; the costliest are split, so that the number of trials grows
+with the number of costly nodes and not of all.
 """
 
 import math
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 FIRST_GROUPS: Final = 8
-_SPLITS: Final = 4  # between two tries to leave the dearest out
+_SPLITS: Final = 4  # between two tries to leave the costliest out
 
 
-class Proof(Protocol):
+class TrialProof(Protocol):
     """What a trial has shown."""
 
     @property
@@ -43,11 +43,11 @@ class Group:
 
 
 @dataclass
-class Found:
+class Exclusions:
     """What a search ends with."""
 
     excluded: frozenset[int] | None  # None: parity holds with none of what is allowed
-    groups: list[Group] = field(default_factory=list)  # dearest first
+    groups: list[Group] = field(default_factory=list)  # costliest first
     trials: int = 0
 
 
@@ -71,10 +71,10 @@ class Budget:
 
 def search(
     units: Sequence[int],
-    evaluate: Callable[[frozenset[int]], Proof],
+    evaluate: Callable[[frozenset[int]], TrialProof],
     allowed: int,
     budget: Budget,
-) -> Found:
+) -> Exclusions:
     """Find nodes to leave out.
 
     Args:
@@ -84,25 +84,19 @@ def search(
         allowed: how many nodes may be left out.
         budget: of trials; what is found when it is spent has to do.
     """
-    return _Search(units, evaluate, allowed, budget).run()
+    return _ExclusionSearch(tuple(units), evaluate, allowed, budget).run()
 
 
-class _Search:
-    def __init__(
-        self,
-        units: Sequence[int],
-        evaluate: Callable[[frozenset[int]], Proof],
-        allowed: int,
-        budget: Budget,
-    ) -> None:
-        self._units = tuple(units)
-        self._evaluate = evaluate
-        self._allowed = allowed
-        self._budget = budget
-        self._groups: list[Group] = []
-        self._known: dict[frozenset[int], Proof] = {}
+@dataclass
+class _ExclusionSearch:
+    _units: tuple[int, ...]
+    _evaluate: Callable[[frozenset[int]], TrialProof]
+    _allowed: int
+    _budget: Budget
+    _groups: list[Group] = field(default_factory=list)
+    _known: dict[frozenset[int], TrialProof] = field(default_factory=dict)
 
-    def run(self) -> Found:
+    def run(self) -> Exclusions:
         for part in _parts(self._units, FIRST_GROUPS):
             self._measure(part)
         excluded = self._try()
@@ -111,9 +105,9 @@ class _Search:
         if excluded is not None:
             excluded = self._give_back(excluded)
         groups = sorted(self._groups, key=lambda each: each.density, reverse=True)
-        return Found(excluded, groups, self._budget.used)
+        return Exclusions(excluded, groups, self._budget.used)
 
-    def _prove(self, excluded: frozenset[int]) -> Proof:
+    def _prove(self, excluded: frozenset[int]) -> TrialProof:
         if excluded not in self._known:
             self._budget.take()
             self._known[excluded] = self._evaluate(excluded)
@@ -127,41 +121,41 @@ class _Search:
         self._groups.append(Group(units, error))
 
     def _split(self) -> bool:
-        """Split some of the dearest groups; False: none can be split."""
+        """Split some of the costliest groups; False: none can be split."""
         done = False
         for _ in range(_SPLITS):
             splittable = [each for each in self._groups if len(each.units) > 1 and each.error > 0]
             if not splittable or self._budget.is_spent():
                 break
-            dearest = max(splittable, key=lambda each: each.error)
-            self._groups.remove(dearest)
-            for half in _parts(dearest.units, 2):
+            costliest = max(splittable, key=lambda each: each.error)
+            self._groups.remove(costliest)
+            for half in _parts(costliest.units, 2):
                 self._measure(half)
             done = True
         return done
 
-    def _dearest(self) -> list[Group]:
-        """Return as many of the dearest groups as may be left out."""
+    def _costliest(self) -> list[Group]:
+        """Return as many of the costliest groups as may be left out."""
         found: list[Group] = []
-        room = self._allowed
+        remaining = self._allowed
         for group in sorted(self._groups, key=lambda each: each.density, reverse=True):
-            if len(group.units) <= room and group.error > 0:
+            if len(group.units) <= remaining and group.error > 0:
                 found.append(group)
-                room -= len(group.units)
+                remaining -= len(group.units)
         return found
 
     def _is_hopeless(self) -> bool:
-        """Tell whether what was tried last were single nodes, and no other can be as dear."""
+        """Tell whether what was tried last were single nodes, and no other can be as costly."""
         if self._budget.is_spent():
             return True
-        tried = self._dearest()
+        tried = self._costliest()
         others = [each.error for each in self._groups if each not in tried]
         least = min((each.error for each in tried if len(each.units) == 1), default=0.0)
         return all(len(each.units) == 1 for each in tried) and least >= max(others, default=0.0)
 
     def _try(self) -> frozenset[int] | None:
-        """Leave out as much of the dearest as is allowed, then as little as suffices."""
-        order = [each.units for each in self._dearest()]
+        """Leave out as much of the costliest as is allowed, then as little as suffices."""
+        order = [each.units for each in self._costliest()]
         if not order or self._budget.is_spent() or not self._prove(_union(order)).agrees:
             return None
         low, high = 0, len(order)  # leaving out `high` groups suffices; `low` does not

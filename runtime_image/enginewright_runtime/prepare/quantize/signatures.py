@@ -14,7 +14,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from enginewright_runtime.graph.element_types import types_of
-from enginewright_runtime.graph.inference import bodies
+from enginewright_runtime.graph.graphs import bodies
 from enginewright_runtime.graph.schemas import STANDARD
 
 
@@ -34,7 +34,7 @@ class Formal:
 
 
 @dataclass(frozen=True)
-class Signature:
+class OperatorSignature:
     """Parameters of one operator."""
 
     inputs: tuple[Formal, ...]
@@ -55,7 +55,7 @@ def _at(formals: Sequence[Formal], index: int) -> Formal | None:
     return formals[-1] if formals and formals[-1].variadic else None
 
 
-class Signatures:
+class OperatorSignatures:
     """Signatures of the operators of one model."""
 
     def __init__(self, model: ModelProto) -> None:
@@ -65,7 +65,7 @@ class Signatures:
         }
         self._own = {(function.domain, function.name) for function in model.functions}
 
-    def of(self, node: NodeProto) -> Signature | None:
+    def of(self, node: NodeProto) -> OperatorSignature | None:
         """Return the node's signature; None for the model's own functions and for strangers."""
         if (node.domain, node.op_type) in self._own:
             return None
@@ -74,7 +74,7 @@ class Signatures:
 
 
 @cache
-def _signature(operator: str, domain: str, version: int) -> Signature | None:
+def _signature(operator: str, domain: str, version: int) -> OperatorSignature | None:
     try:
         return _read(onnx.defs.get_schema(operator, version, domain))
     except onnx.defs.SchemaError:
@@ -91,7 +91,7 @@ def _of_onnxruntime() -> dict[tuple[str, str], list[tuple[int, Any]]]:
     return found
 
 
-def _read(schema: Any) -> Signature:  # noqa: ANN401 - ONNX's schema or ONNX Runtime's, alike in form
+def _read(schema: Any) -> OperatorSignature:  # noqa: ANN401 - ONNX's schema or ONNX Runtime's, alike in form
     constraints = {
         each.type_param_str: frozenset(each.allowed_type_strs) for each in schema.type_constraints
     }
@@ -106,21 +106,21 @@ def _read(schema: Any) -> Signature:  # noqa: ANN401 - ONNX's schema or ONNX Run
             homogeneous=parameter.isHomogeneous if homogeneous is None else homogeneous,
         )
 
-    return Signature(tuple(map(formal, schema.inputs)), tuple(map(formal, schema.outputs)))
+    return OperatorSignature(tuple(map(formal, schema.inputs)), tuple(map(formal, schema.outputs)))
 
 
 def element_types(model: ModelProto) -> dict[str, str]:
     """Return the type strings of all values, of subgraphs too, as far as schemas tell.
 
-    Args:
-        model: sorted, of names that no two scopes share (`scopes.rename_apart`); left unchanged.
+    The model is sorted, and no two scopes share a name (`scopes.rename_apart`); it is left
+    unchanged.
     """
     found = types_of(model)
-    _fill(model.graph, Signatures(model), found)
+    _fill(model.graph, OperatorSignatures(model), found)
     return found
 
 
-def _fill(graph: GraphProto, signatures: Signatures, found: dict[str, str]) -> None:
+def _fill(graph: GraphProto, signatures: OperatorSignatures, found: dict[str, str]) -> None:
     for node in graph.node:
         for body in bodies(node):
             _fill(body, signatures, found)
@@ -139,7 +139,9 @@ def _fill(graph: GraphProto, signatures: Signatures, found: dict[str, str]) -> N
                 found[name] = kind
 
 
-def bindings(node: NodeProto, signature: Signature, types: Mapping[str, str]) -> dict[str, str]:
+def bindings(
+    node: NodeProto, signature: OperatorSignature, types: Mapping[str, str]
+) -> dict[str, str]:
     """Return what the type variables of the node's inputs stand for."""
     bound: dict[str, str] = {}
     for index, name in enumerate(node.input):

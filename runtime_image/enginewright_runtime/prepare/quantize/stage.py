@@ -6,8 +6,6 @@ serve where that needs no device.
 
 import logging
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +13,7 @@ from typing import Any, Final
 from enginewright.contract.images import DEVICE_BACKENDS
 from enginewright.contract.manifest import Change, NodeCost, OutputParity
 from enginewright.contract.precisions import supported
-from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, StageReport, name_nodes
 from enginewright.contract.task import Precision, PrepareTask, Recipe
 
@@ -29,32 +27,37 @@ from enginewright_runtime.core.handoff import (
     Golden,
     Quantized,
 )
-from enginewright_runtime.core.isolation import Limits, run_isolated
+from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.limits import memory_of_child
 from enginewright_runtime.core.logs import counted
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.core.scratch import scratch
 from enginewright_runtime.graph import graphs
 from enginewright_runtime.prepare.quantize.calibration import ENOUGH
-from enginewright_runtime.prepare.quantize.choosing import Candidate, Choice, Times, choose
 from enginewright_runtime.prepare.quantize.existing import existing
-from enginewright_runtime.prepare.quantize.making import PREFIX, ROUNDING, Made, Order
+from enginewright_runtime.prepare.quantize.progress import logged
+from enginewright_runtime.prepare.quantize.quantizer import (
+    PREFIX,
+    ROUNDING,
+    QuantizationRequest,
+    QuantizedModel,
+    quantize,
+    write_widened,
+)
 from enginewright_runtime.prepare.quantize.saturation import saturable
-from enginewright_runtime.prepare.quantize.telling import followed
+from enginewright_runtime.prepare.quantize.selection import Selection, Times, TriedPrecision, select
 from enginewright_runtime.proof import costs
-from enginewright_runtime.proof.golden_run import EXPECTED, INPUTS, OUTPUTS
+from enginewright_runtime.proof.golden_run import INPUTS, GoldenFiles, run_judged
 from enginewright_runtime.proof.latency import comparing
 from enginewright_runtime.session import processor
 
 _log: Final = logging.getLogger(__name__)
-_MAKE: Final = "enginewright_runtime.prepare.quantize.making:make"
-_WIDEN: Final = "enginewright_runtime.prepare.quantize.making:write_widened"
-_JUDGE: Final = "enginewright_runtime.proof.golden_run:run_judged"
 _CALIBRATED: Final = frozenset({"INT8", "FP8"})
 _OWN: Final = "own"
 _SECONDS: Final = 4 * 3600.0  # calibrating with very much data; a hang ends some time
 _MOST_NODES: Final = 100  # kept in a change and in a finding
-_TOLD: Final = 3  # groups of nodes that a failure names
+_NAMED: Final = 3  # groups of nodes that a failure names
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
@@ -64,41 +67,23 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
         StageFailure: PrecisionUnsupported, CalibrationInvalid; QuantizationFailed, naming the nodes
             that cost most accuracy; BackendCrashed, OutOfMemory, ModelTooLarge.
     """
-    with _workbench(paths.work):
+    with scratch(paths.work, PREFIX):
         return _Quantization(task.recipe, paths.work).run()
 
 
-@contextmanager
-def _workbench(work: Path) -> Iterator[None]:
-    """Remove what is tried, and what an earlier try that was ended has left."""
-    _clear(work)
-    try:
-        yield
-    finally:
-        _clear(work)
-
-
-def _clear(work: Path) -> None:
-    for path in (*work.glob(f"{PREFIX}*"), *work.glob(f"*/{PREFIX}*")):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink()
-
-
 @dataclass
-class _Told:
+class _Notes:
     """What the report will say."""
 
     warnings: list[Finding] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
 
-    def warn(self, reason: Reason, message: str, nodes: tuple[str, ...] = ()) -> None:
+    def warn(self, reason: Reason, cause: str, nodes: tuple[str, ...] = ()) -> None:
         self.warnings.append(
             Finding(
                 severity="warning",
                 reason=reason,
-                message=message,
+                cause=cause,
                 nodes=nodes[:_MOST_NODES],
                 node_count=len(nodes),
             )
@@ -114,7 +99,7 @@ class _Quantization:
         self._converted = Converted.pick_up(work)
         self._golden = Golden.pick_up(work)
         self._source = work / self._converted.folder / MODEL_NAME
-        self._told = _Told()
+        self._notes = _Notes()
 
     def run(self) -> StageReport:
         wanted = self._recipe.precision
@@ -155,24 +140,25 @@ class _Quantization:
         return self._leave(wanted, made, "")
 
     def _lacks_data(self, wanted: Precision) -> str | None:
-        """Return what the precision needs and is not there, in words; None: nothing."""
+        """Return what the precision needs and is not there; None: nothing."""
         if wanted not in _CALIBRATED or self._calibration() is not None:
             return None
         if wanted == "INT8" and self._recipe.backend == "cpu":
             return None  # ranges are found while it runs
         return f"on backend {self._recipe.backend} it needs data to learn ranges from"
 
-    def _failed(self, wanted: Precision, made: Made) -> StageFailure:
+    def _failed(self, wanted: Precision, made: QuantizedModel) -> StageFailure:
         """Return the refusal, naming what costs most."""
-        told = [f"{name_nodes(list(cost.nodes))} ({cost.error:.2g})" for cost in made.costs]
+        costs = [f"{name_nodes(list(cost.nodes))} ({cost.error:.2g})" for cost in made.costs]
         units = len(made.changed) + len(made.excluded)
         message = (
             f"the {wanted} model does not keep parity: {made.words}; its error, 1 - cosine, is"
             f" {made.first_error:.2g}, and leaving out as many of its {counted(units, 'node')} as"
             " spec.quantization.maxExcludedShare allows does not suffice"
         )
-        dearest = "; alone these cost most: "
-        remedy = REMEDIES[Reason.QUANTIZATION_FAILED]
+        if costs:
+            message += "; alone these cost most: "
+        remedy = None
         if wanted not in _CALIBRATED:
             remedy = (
                 "choose another spec.precision, or widen spec.parity if the drift is acceptable"
@@ -182,18 +168,15 @@ class _Quantization:
                 remedy = f"give real data in spec.parity.samples, {remedy}"
         nodes = tuple(dict.fromkeys(label for cost in made.costs for label in cost.nodes))
         finding = Finding(
-            severity="error",
             reason=Reason.QUANTIZATION_FAILED,
-            message=f"{message}{dearest if told else ''}{', '.join(told)}; {remedy}",
+            cause=f"{message}{', '.join(costs)}",
+            remedy=remedy,
             nodes=nodes[:_MOST_NODES],
             node_count=len(nodes),
         )
-        return StageFailure(
-            Reason.QUANTIZATION_FAILED,
-            f"{message}{dearest if told else ''}{', '.join(told[:_TOLD])}",
-            nodes=nodes[:_MOST_NODES],
-            remedy=remedy,
-            findings=(finding, *self._told.warnings),
+        cause = f"{message}{', '.join(costs[:_NAMED])}"
+        return StageFailure.of(
+            finding.model_copy(update={"cause": cause}), (finding, *self._notes.warnings)
         )
 
     # automatic
@@ -210,23 +193,20 @@ class _Quantization:
                 f"the model keeps its own precision: {names} would do, and which is fastest can be"
                 " measured on a device alone; set spec.precision to have one",
             )
-        made: dict[Precision, Made] = {}
-        candidates: dict[Precision, Candidate] = {}
-        for precision in allowed:
-            refused = self._try(precision, made)
-            candidates[precision] = Candidate(precision, refused)
+        made: dict[Precision, QuantizedModel] = {}
+        refusals = {precision: self._try(precision, made) for precision in allowed}
         times = self._measure([each for each in made if self._out(each).exists()])
-        choice = choose(
+        choice = select(
             times.get(_OWN),
             [
-                Candidate(each.precision, each.refused, times.get(each.precision))
-                for each in candidates.values()
+                TriedPrecision(precision, refused, times.get(precision))
+                for precision, refused in refusals.items()
             ],
         )
         return self._settle(choice, made, times)
 
-    def _try(self, precision: Precision, made: dict[Precision, Made]) -> str | None:
-        """Make and prove a candidate; return why it cannot serve, in words; None: it can."""
+    def _try(self, precision: Precision, made: dict[Precision, QuantizedModel]) -> str | None:
+        """Make and prove a candidate; return why it cannot serve; None: it can."""
         if refused := supported(precision, None, self._recipe.backend):
             return refused
         if precision in _CALIBRATED and self._calibration() is None:
@@ -236,7 +216,7 @@ class _Quantization:
         except StageFailure as failure:
             if failure.reason not in {Reason.QUANTIZATION_FAILED, Reason.PRECISION_UNSUPPORTED}:
                 raise
-            return failure.message
+            return failure.cause
         if not made[precision].agrees:
             return f"parity fails: {made[precision].words}"
         return self._fails_on_backend(precision)
@@ -249,7 +229,7 @@ class _Quantization:
         _log.info("timing %s on backend %s", ", ".join(models), self._recipe.backend)
         results = comparing.compare(
             [
-                comparing.Candidate(name, path, self._recipe.backend)
+                comparing.BenchmarkCandidate(name, path, self._recipe.backend)
                 for name, path in models.items()
             ],
             self._work / GOLDEN_FOLDER / INPUTS,
@@ -258,8 +238,8 @@ class _Quantization:
         times: dict[str, Times] = {}
         for result in results:
             if result.failure is not None:
-                why = f"precisions could not be timed: {result.failure.message}"
-                self._told.warn(Reason.QUANTIZATION_FAILED, why)
+                why = f"precisions could not be timed: {result.failure.cause}"
+                self._notes.warn(Reason.QUANTIZATION_FAILED, why)
             else:
                 times[result.candidate.name] = Times(result.usual_rounds)
         # a fast one is done sooner, and only rounds of the same load compare
@@ -267,20 +247,22 @@ class _Quantization:
         return {name: Times(each.rounds[:least]) for name, each in times.items()}
 
     def _settle(
-        self, choice: Choice, made: dict[Precision, Made], times: dict[str, Times]
+        self, choice: Selection, made: dict[Precision, QuantizedModel], times: dict[str, Times]
     ) -> StageReport:
-        self._told.facts["chosen"] = choice.precision or _OWN
-        self._told.facts["reasons"] = dict(choice.reasons)
-        self._told.facts["seconds"] = {name: list(each.rounds) for name, each in times.items()}
-        told = "; ".join(f"{name}: {why}" for name, why in choice.reasons.items())
+        self._notes.facts["chosen"] = choice.precision or _OWN
+        self._notes.facts["reasons"] = dict(choice.reasons)
+        self._notes.facts["seconds"] = {name: list(each.rounds) for name, each in times.items()}
+        reasons = "; ".join(f"{name}: {why}" for name, why in choice.reasons.items())
         for precision, each in made.items():
             if precision == choice.precision:
-                return self._leave(precision, each, f"chosen of {len(choice.reasons) + 1}; {told}")
-        return self._keep(None, f"the model keeps its own precision; {told}")
+                return self._leave(
+                    precision, each, f"chosen of {len(choice.reasons) + 1}; {reasons}"
+                )
+        return self._keep(None, f"the model keeps its own precision; {reasons}")
 
     # what both do
 
-    def _make(self, precision: Precision) -> Made:
+    def _make(self, precision: Precision) -> QuantizedModel:
         """Make and prove a model.
 
         Raises:
@@ -288,27 +270,23 @@ class _Quantization:
                 ProcessorMismatch where this machine's processor cannot prove the form.
         """
         self._check_processor(precision)
-        _log.info("making the model %s", precision)
+        _log.info("quantising the model to %s", precision)
         progress = self._work / f"{PREFIX}progress"
-        order = Order(
+        request = QuantizationRequest(
             precision=precision,
-            source=str(self._source),
-            golden=str(self._work / GOLDEN_FOLDER),
+            source=self._source,
+            golden=self._work / GOLDEN_FOLDER,
             calibration=self._calibration(),
             inputs=self._converted.inputs,
             recipe=self._recipe,
-            out=str(self._out(precision)),
-            progress=str(progress),
+            out=self._out(precision),
+            progress=progress,
             varying=self._golden.varying,
         )
         try:
-            with followed(progress):
-                answer = run_isolated(
-                    _MAKE,
-                    f"making the model {precision}",
-                    limits=Limits(_SECONDS, memory_of_child()),
-                    order=order.model_dump(mode="json"),
-                )
+            with logged(progress):
+                limits = Limits(_SECONDS, memory_of_child())
+                made = Call(quantize, f"making the model {precision}", limits).run(request)
         except SessionError as error:
             raise StageFailure(
                 Reason.QUANTIZATION_FAILED,
@@ -316,8 +294,7 @@ class _Quantization:
                 f" provider refuses it: {plain(str(error))}",
                 remedy="leave spec.precision out, or export the model in it",
             ) from error
-        made = Made.model_validate(answer)
-        self._told.facts[precision] = made.model_dump(mode="json")
+        self._notes.facts[precision] = made.model_dump(mode="json")
         self._warn_of(precision, made)
         return made
 
@@ -333,15 +310,15 @@ class _Quantization:
                 remedy="correct spec.cpuFeatures of the AcceleratorClass, or keep processors without VNNI out of it",
             )
 
-    def _warn_of(self, precision: Precision, made: Made) -> None:
+    def _warn_of(self, precision: Precision, made: QuantizedModel) -> None:
         if 0 < made.samples < ENOUGH and precision in _CALIBRATED:
-            self._told.warn(
+            self._notes.warn(
                 Reason.CALIBRATION_TOO_SMALL,
                 f"ranges were learnt from {counted(made.samples, 'sample')}: what requests have beyond"
-                f" what these show is cut off; {REMEDIES[Reason.CALIBRATION_TOO_SMALL]}",
+                " what these show is cut off",
             )
         if made.excluded and made.agrees:
-            self._told.warn(
+            self._notes.warn(
                 Reason.QUANTIZATION_FAILED,
                 f"{counted(len(made.excluded), 'node')} cost too much accuracy and stay as they were:"
                 f" {name_nodes(list(made.excluded))}; the error, 1 - cosine, was {made.first_error:.2g}"
@@ -350,41 +327,38 @@ class _Quantization:
             )
 
     def _fails_on_backend(self, precision: Precision) -> str | None:
-        """Return what is wrong on the backend that is to serve, in words; None: nothing, or not known.
+        """Return what is wrong on the backend that is to serve; None: nothing, or not known.
 
         Backend cpu is what every proof runs on; those with a device are proven there.
         """
         backend = self._recipe.backend
         if backend == "cpu" or backend in DEVICE_BACKENDS:
             return None
-        expected = self._work / GOLDEN_FOLDER / EXPECTED
         try:
-            answer = run_isolated(
-                _JUDGE,
-                f"running the golden inputs on backend {backend}",
-                model=str(self._out(precision) / MODEL_NAME),
+            outcome = Call(run_judged, f"running the golden inputs on backend {backend}").run(
+                model=self._out(precision) / MODEL_NAME,
                 backend=backend,
-                inputs=str(self._work / GOLDEN_FOLDER / INPUTS),
-                outputs=str(self._work / GOLDEN_FOLDER / OUTPUTS),
-                expected=str(expected) if expected.exists() else None,
-                recipe=self._recipe.model_dump(mode="json"),
+                files=GoldenFiles.of(self._work / GOLDEN_FOLDER),
+                recipe=self._recipe,
                 compared_with="source",
                 precision=precision,
-                varying=[each.model_dump(mode="json") for each in self._golden.varying],
+                varying=self._golden.varying,
             )
         except SessionError as error:
             return f"is refused by backend {backend}: {plain(str(error))}"
-        if refused := answer["refused"]:
-            name, words = next(iter(refused.items()))
-            return f"fails on backend {backend} with golden sample {name!r}: {words}"
-        failed = answer["failed"]
-        return f"does not keep parity on backend {backend}: {failed['words']}" if failed else None
+        if refused := outcome.refused:
+            name, cause = next(iter(refused.items()))
+            return f"fails on backend {backend} with golden sample {name!r}: {cause}"
+        failed = outcome.failed
+        return (
+            f"does not keep parity on backend {backend}: {failed.description}" if failed else None
+        )
 
-    def _calibration(self) -> str | None:
+    def _calibration(self) -> Path | None:
         quantization = self._recipe.quantization
         if quantization is None or quantization.calibration is None:
             return None
-        return str(self._work / CALIBRATION_FOLDER)
+        return self._work / CALIBRATION_FOLDER
 
     def _out(self, precision: Precision) -> Path:
         return self._work / f"{PREFIX}{precision.lower()}"
@@ -394,17 +368,18 @@ class _Quantization:
     def _keep(self, precision: Precision | None, message: str) -> StageReport:
         """Leave the converted model as the one that serves."""
         self._warn_of_saturation()
+        kept = self._converted
         Quantized(
-            folder=self._converted.folder,
+            folder=kept.folder,
             precision=precision,
-            opset=self._converted.opset,
-            ir_version=self._converted.ir_version,
-            nodes=self._converted.nodes,
+            opset=kept.opset,
+            ir_version=kept.ir_version,
+            nodes=kept.nodes,
             node_costs=self._golden.node_costs,
-            shape_nodes=self._converted.shape_nodes,
-            changes=self._converted.changes,
+            shape_nodes=kept.shape_nodes,
+            changes=kept.changes,
             parity=self._golden.parity,
-            warnings=tuple(self._told.warnings),
+            warnings=tuple(self._notes.warnings),
         ).leave(self._work)
         return self._report(message)
 
@@ -414,13 +389,13 @@ class _Quantization:
         if here.exact_products is not False or self._recipe.backend in DEVICE_BACKENDS:
             return
         if saturable(graphs.parse(self._source), self._source.parent, self._recipe.backend):
-            self._told.warn(
+            self._notes.warn(
                 Reason.PROCESSOR_MISMATCH,
                 f"the model's INT8 products saturate on this processor, {here.described}: outputs differ from"
                 " those on processors with VNNI; quantise it with weights of 7 bits (reduce_range)",
             )
 
-    def _leave(self, precision: Precision, made: Made, chosen: str) -> StageReport:
+    def _leave(self, precision: Precision, made: QuantizedModel, chosen: str) -> StageReport:
         """Leave a model that was made as the one that serves."""
         folder = self._work / QUANTIZED_FOLDER
         shutil.rmtree(folder, ignore_errors=True)  # of an earlier try
@@ -436,21 +411,17 @@ class _Quantization:
             shape_nodes=made.shape_nodes,
             changes=(*self._converted.changes, *changes),
             parity=made.outputs,
-            warnings=tuple(self._told.warnings),
+            warnings=tuple(self._notes.warnings),
         ).leave(self._work)
-        told = "; ".join(change.message for change in changes)
+        summary = "; ".join(change.message for change in changes)
         error = f"; {_worst(made.outputs)}" if made.outputs else ""
-        return self._report(f"{told}{error}{f'; {chosen}' if chosen else ''}")
+        return self._report(f"{summary}{error}{f'; {chosen}' if chosen else ''}")
 
-    def _changes(self, precision: Precision, made: Made) -> list[Change]:
+    def _changes(self, precision: Precision, made: QuantizedModel) -> list[Change]:
         found = []
         if made.opset != made.source_opset:
-            found.append(
-                Change(
-                    kind="opset",
-                    message=f"converted opset {made.source_opset} to {made.opset}, for {precision}",
-                )
-            )
+            message = f"converted opset {made.source_opset} to {made.opset}, for {precision}"
+            found.append(Change(kind="opset", message=message))
         count = len(made.changed)
         if precision not in _CALIBRATED:
             message = f"{counted(count, 'node')} in {precision}"
@@ -466,7 +437,7 @@ class _Quantization:
         found.append(Change(kind=kind, message=message, nodes=made.changed[:_MOST_NODES]))
         return found
 
-    def _how(self, made: Made) -> str:
+    def _how(self, made: QuantizedModel) -> str:
         quantization = self._recipe.quantization
         if quantization is None or quantization.calibration is None:
             return ", with ranges found while it runs"
@@ -481,24 +452,25 @@ class _Quantization:
                 return costs.measure(model, inputs, self._recipe)
             # ONNX Runtime's CPU provider has no such kernels
             out = model.with_name(f"{PREFIX}widened.onnx")
-            run_isolated(_WIDEN, "widening the model", model=str(model), out=str(out))
+            Call(write_widened, "widening the model").run(model, out)
             return without_rounding(costs.measure(out, inputs, self._recipe))
         except (StageFailure, SessionError) as error:
-            self._told.warn(
+            why = error.cause if isinstance(error, StageFailure) else plain(str(error))
+            self._notes.warn(
                 Reason.QUANTIZATION_FAILED,
-                f"node costs are those before the change, since the model cannot be profiled: {error}",
+                f"node costs are those before the change, since the model cannot be profiled: {why}",
             )
             return self._golden.node_costs
 
     def _report(self, message: str) -> StageReport:
-        if self._told.warnings:
-            message += f"; {self._told.warnings[0].message}"
+        if self._notes.warnings:
+            message += f"; {self._notes.warnings[0].cause}"
         return StageReport(
             stage="quantize",
             ok=True,
             message=message,
-            findings=tuple(self._told.warnings),
-            facts=self._told.facts,
+            findings=tuple(self._notes.warnings),
+            facts=self._notes.facts,
         )
 
 

@@ -1,6 +1,6 @@
 """Writes a model with quantised nodes: QuantizeLinear and DequantizeLinear around them (QDQ). Pure.
 
-Which values and weights, in which types, the form says. What is not quantised is told, with the reason.
+Which values and weights, in which types, the form says. What is not quantised is listed with the reason.
 Only nodes of the main graph are: those in bodies of If, Loop and Scan have no ranges.
 """
 
@@ -10,15 +10,13 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import ModelProto, NodeProto, TensorProto
 
 from enginewright_runtime.graph import graphs
 from enginewright_runtime.graph.branches import remove_unused
 from enginewright_runtime.graph.constants import Constants
-from enginewright_runtime.graph.inference import bodies
-from enginewright_runtime.graph.parts import uses
+from enginewright_runtime.graph.order import readers_of
 from enginewright_runtime.graph.schemas import STANDARD, attribute
-from enginewright_runtime.graph.splicing import Names
 from enginewright_runtime.prepare.quantize.forms import Form, Grid
 from enginewright_runtime.prepare.quantize.scales import (
     QuantizedWeight,
@@ -28,7 +26,7 @@ from enginewright_runtime.prepare.quantize.scales import (
     quantize_weight,
     quantizer,
 )
-from enginewright_runtime.prepare.quantize.subject import Subject
+from enginewright_runtime.prepare.quantize.subject import Lowered, ModelEditor, SourceModel
 from enginewright_runtime.prepare.quantize.tensors import Sink
 
 Array = NDArray[Any]
@@ -57,11 +55,20 @@ class Layers:
     layers: list[Layer] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)  # label to reason
 
+    def values(self) -> list[str]:
+        """Return the values whose ranges calibration has to find."""
+        names = [name for layer in self.layers for name in (layer.activation, layer.result)]
+        return list(dict.fromkeys(name for name in names if name))
 
-def find_layers(subject: Subject, form: Form, *, per_channel: bool) -> Layers:
+    def lowered(self, model: ModelProto) -> Lowered:
+        """Return what becomes of a model before any of them is quantised."""
+        return Lowered(model, kept=dict(self.left), units=[each.index for each in self.layers])
+
+
+def find_layers(subject: SourceModel, form: Form, *, per_channel: bool) -> Layers:
     """Return the nodes of the main graph that the form quantises."""
     found = Layers()
-    readers = _readers(subject.model)
+    readers = readers_of(subject.model.graph)
     for index, node in enumerate(subject.model.graph.node):
         if node.domain not in STANDARD or node.op_type not in form.operators:
             continue
@@ -77,9 +84,9 @@ def find_layers(subject: Subject, form: Form, *, per_channel: bool) -> Layers:
 
 
 def _layer(
-    subject: Subject, index: int, node: NodeProto, per_channel: bool
+    subject: SourceModel, index: int, node: NodeProto, per_channel: bool
 ) -> tuple[int, str, str, str, int | None] | str:
-    """Return what a node is quantised by, or why it is not, in words."""
+    """Return what a node is quantised by, or why it is not."""
     activation, weight = str(node.input[_ACTIVATION]), str(node.input[_WEIGHT])
     tensor = subject.constants.tensor(weight)
     constant = subject.constants.tensor(activation) is not None
@@ -102,25 +109,13 @@ def _layer(
 
 def _inside(model: ModelProto, form: Form) -> list[str]:
     """Return the labels of nodes in bodies that the form would quantise."""
-    found = []
-    pending = [body for node in model.graph.node for body in bodies(node)]
-    while pending:
-        for node in pending.pop().node:
-            pending += bodies(node)
-            if node.domain in STANDARD and node.op_type in form.operators:
-                found.append(graphs.label(node))
-    return found
-
-
-def _readers(model: ModelProto) -> dict[str, list[NodeProto | None]]:
-    """Return who reads each value; None stands for the caller, who gets the outputs."""
-    found: dict[str, list[NodeProto | None]] = {}
-    for node in model.graph.node:
-        for name in uses(node):
-            found.setdefault(name, []).append(node)
-    for value in model.graph.output:
-        found.setdefault(value.name, []).append(None)
-    return found
+    return [
+        graphs.label(node)
+        for outer in model.graph.node
+        for body in graphs.bodies(outer)
+        for node in graphs.nodes_in(body.node)
+        if node.domain in STANDARD and node.op_type in form.operators
+    ]
 
 
 def _result(
@@ -142,24 +137,15 @@ def _result(
             return ""
 
 
-@dataclass
-class Written:
-    """A model with quantised nodes."""
-
-    model: ModelProto
-    quantized: list[str] = field(default_factory=list)  # labels
-    left: dict[str, str] = field(default_factory=dict)  # label to reason
-
-
 def write(
-    subject: Subject,
+    subject: SourceModel,
     layers: Layers,
     ranges: Mapping[str, tuple[float, float]],
     form: Form,
     sink: Sink,
     *,
     excluded: frozenset[int] = frozenset(),
-) -> Written:
+) -> Lowered:
     """Return a copy of the model in which layers are quantised; weights are written to `sink`.
 
     Args:
@@ -173,19 +159,16 @@ def write(
     return _Writer(subject, ranges, form, sink).run(layers, excluded)
 
 
-class _Writer:
+class _Writer(ModelEditor):
     def __init__(
         self,
-        subject: Subject,
+        subject: SourceModel,
         ranges: Mapping[str, tuple[float, float]],
         form: Form,
         sink: Sink,
     ) -> None:
-        self._subject = subject
+        super().__init__(subject, sink)
         self._form = form
-        self._sink = sink
-        self._model = subject.copy()
-        self._names = Names(self._model)
         self._quantizers = {
             name: quantizer(low, high, form.activations, symmetric=form.symmetric)
             for name, (low, high) in ranges.items()
@@ -194,35 +177,33 @@ class _Writer:
         self._pairs: dict[str, str] = {}  # value to what stands behind its pair
         self._nodes: list[NodeProto] = []
 
-    def run(self, layers: Layers, excluded: frozenset[int]) -> Written:
-        written = Written(self._model, left=dict(layers.left))
+    def run(self, layers: Layers, excluded: frozenset[int]) -> Lowered:
+        written = layers.lowered(self.model)
         chosen: dict[int, Layer] = {}
         for layer in layers.layers:
-            label = self._subject.label(layer.index)
+            label = self.subject.label(layer.index)
             if layer.index in excluded:
-                written.left[label] = EXCLUDED
+                written.kept[label] = EXCLUDED
             elif missing := self._missing(layer):
-                written.left[label] = f"calibration saw no values of {missing}"
+                written.kept[label] = f"calibration saw no values of {missing}"
             elif not self._takes_bias(layer):
-                written.left[label] = "its bias does not fit into 32-bit integers"
+                written.kept[label] = "its bias does not fit into 32-bit integers"
             else:
                 chosen[layer.index] = layer
-                written.quantized.append(label)
+                written.nodes.append(label)
         results = {layer.result for layer in chosen.values() if layer.result}
-        for index, node in enumerate([*self._model.graph.node]):
+        for index, node in enumerate([*self.model.graph.node]):
             if index in chosen:
                 self._quantize(node, chosen[index])
             self._nodes.append(node)
             for position, name in enumerate(node.output):
                 if name in results:
-                    raw = self._names.fresh(f"{name}_raw")
+                    raw = self.names.fresh(f"{name}_raw")
                     node.output[position] = raw
                     self._pairs[name] = name
                     self._pair(raw, name, self._quantizers[name])
-        graph = self._model.graph
-        copies = [NodeProto.FromString(node.SerializeToString()) for node in self._nodes]
-        del graph.node[:]
-        graph.node.extend(copies)
+        graph = self.model.graph
+        graphs.replace_nodes(graph, self._nodes)
         remove_unused(graph)
         return written
 
@@ -235,19 +216,16 @@ class _Writer:
 
     def _integer_bias(self, layer: Layer) -> tuple[Array, NDArray[np.float32]] | None:
         """Return the bias as integers, and what one of them is worth."""
-        bias = self._subject.constants.array(layer.bias)
-        if bias is None:
-            return None
-        _, weight = self._weight(layer)
+        _, weight = self._quantized_weight(layer)
         worth = self._quantizers[layer.activation].scale * weight.scales.astype(np.float64)
-        values = quantize_bias(bias, worth)
+        values = quantize_bias(self.weight(layer.bias), worth)
         return None if values is None else (values, worth.astype(np.float32))
 
     def _quantize(self, node: NodeProto, layer: Layer) -> None:
         node.input[_ACTIVATION] = self._activation(layer.activation)
-        name, weight = self._weight(layer)
+        name, weight = self._quantized_weight(layer)
         if name not in self._pairs:
-            self._pairs[name] = self._names.fresh(f"{layer.weight}_dequantized")
+            self._pairs[name] = self.names.fresh(f"{layer.weight}_dequantized")
             self._dequantize(
                 name, self._pairs[name], weight.scales, 0, self._form.weights, weight.axis
             )
@@ -256,29 +234,30 @@ class _Writer:
             found = self._integer_bias(layer)
             assert found is not None  # noqa: S101 - looked at before
             values, worth = found
-            quantized = self._add(f"{layer.bias}_quantized", TensorProto.INT32, values)
-            target = self._names.fresh(f"{layer.bias}_dequantized")
+            quantized = self.initializer(f"{layer.bias}_quantized", TensorProto.INT32, values)
+            target = self.names.fresh(f"{layer.bias}_dequantized")
             self._dequantize(quantized, target, worth, None, None, 0 if worth.ndim else None)
             node.input[_BIAS] = target
 
     def _activation(self, name: str) -> str:
         """Return what stands behind the value's quantisation, made in front of its first reader."""
         if name not in self._pairs:
-            self._pairs[name] = self._names.fresh(f"{name}_dequantized")
+            self._pairs[name] = self.names.fresh(f"{name}_dequantized")
             self._pair(name, self._pairs[name], self._quantizers[name])
         return self._pairs[name]
 
     def _pair(self, source: str, target: str, how: Quantizer) -> None:
-        quantized = self._names.fresh(f"{source}_quantized")
+        quantized = self.names.fresh(f"{source}_quantized")
         grid = self._form.activations
-        scale = self._add(f"{source}_scale", TensorProto.FLOAT, np.array(how.scale, np.float32))
+        scale = self.initializer(
+            f"{source}_scale", TensorProto.FLOAT, np.array(how.scale, np.float32)
+        )
         zero = self._zero(source, grid, how.zero_point, ())
         for operator, inputs, output in (
             ("QuantizeLinear", [source, scale, zero], quantized),
             ("DequantizeLinear", [quantized, scale, zero], target),
         ):
-            name = self._names.fresh(f"{source}/{operator}")
-            self._nodes.append(helper.make_node(operator, inputs, [output], name=name))
+            self._nodes.append(self.node(operator, inputs, output, source))
 
     def _dequantize(
         self,
@@ -289,31 +268,23 @@ class _Writer:
         grid: Grid | None,
         axis: int | None,
     ) -> None:
-        inputs = [source, self._add(f"{source}_scale", TensorProto.FLOAT, scales)]
+        inputs = [source, self.initializer(f"{source}_scale", TensorProto.FLOAT, scales)]
         if grid is not None and zero_point is not None:
             inputs.append(self._zero(source, grid, zero_point, scales.shape))
         attributes: dict[str, Any] = {} if axis is None else {"axis": axis}
-        name = self._names.fresh(f"{source}/DequantizeLinear")
-        self._nodes.append(
-            helper.make_node("DequantizeLinear", inputs, [target], name=name, **attributes)
-        )
+        self._nodes.append(self.node("DequantizeLinear", inputs, target, source, **attributes))
 
-    def _weight(self, layer: Layer) -> tuple[str, QuantizedWeight]:
+    def _quantized_weight(self, layer: Layer) -> tuple[str, QuantizedWeight]:
         """Return a weight's quantised initializer, made once for all nodes that share it."""
         key = (layer.weight, layer.axis)
         if key not in self._weights:
-            array = self._subject.constants.array(layer.weight)
-            assert array is not None  # noqa: S101 - layers have weights
-            weight = quantize_weight(array, self._form.weights, layer.axis)
-            name = self._add(f"{layer.weight}_quantized", self._form.weights.element, weight.values)
+            weight = quantize_weight(self.weight(layer.weight), self._form.weights, layer.axis)
+            name = self.initializer(
+                f"{layer.weight}_quantized", self._form.weights.element, weight.values
+            )
             self._weights[key] = (name, weight)
         return self._weights[key]
 
     def _zero(self, name: str, grid: Grid, value: int, shape: tuple[int, ...]) -> str:
         array = np.full(shape, value).astype(grid.dtype)
-        return self._add(f"{name}_zero_point", grid.element, array)
-
-    def _add(self, wanted: str, element: int, array: Array) -> str:
-        name = self._names.fresh(wanted)
-        self._model.graph.initializer.append(self._sink.tensor(name, element, array))
-        return name
+        return self.initializer(f"{name}_zero_point", grid.element, array)

@@ -1,28 +1,29 @@
 """The model whose precision is to change: in order, and with all that is asked of it again and again."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from onnx import ModelProto, ValueInfoProto, helper
+from onnx import ModelProto, NodeProto, helper
 
-from enginewright_runtime.core.labels import label
 from enginewright_runtime.graph import graphs
 from enginewright_runtime.graph.constants import Constants
-from enginewright_runtime.graph.inference import sort
-from enginewright_runtime.graph.scopes import rename_apart
+from enginewright_runtime.graph.order import sort
+from enginewright_runtime.graph.scopes import Names, rename_apart
 from enginewright_runtime.graph.shape_nodes import shape_nodes
 from enginewright_runtime.prepare.convert.translating import translate
+from enginewright_runtime.prepare.quantize.tensors import Array, Sink
 
 # Before it every initializer had to be an input as well; since then such a one is no constant.
 _FREE_INITIALIZERS: Final = 4
 
 
 @dataclass(frozen=True)
-class Subject:
+class SourceModel:
     """A model parsed without its external data; `model` is never changed.
 
-    Its nodes are told apart by their index in the main graph: labels may be shared.
+    Its nodes are identified by their index in the main graph: labels may be shared.
     """
 
     model: ModelProto
@@ -52,20 +53,53 @@ class Subject:
             frozenset(shape_nodes(model)),
         )
 
-    def copy(self) -> ModelProto:
-        """Return a copy of the model, to be changed."""
-        copied = ModelProto()
-        copied.CopyFrom(self.model)
-        return copied
-
     def label(self, index: int) -> str:
         """Return what people call a node."""
         return graphs.label(self.model.graph.node[index])
 
-    def is_shape_arithmetic(self, index: int) -> bool:
-        """Tell whether a node computes sizes, which must stay exact."""
-        node = self.model.graph.node[index]
-        return label(node.name, node.op_type) in self.shape_nodes
+
+@dataclass
+class Lowered:
+    """A copy of a model in which nodes are of a lower precision."""
+
+    model: ModelProto
+    nodes: list[str] = field(default_factory=list)  # labels of those that are
+    kept: dict[str, str] = field(default_factory=dict)  # label to why it stays as it was
+    units: Sequence[int] = ()  # indices of nodes that can be of it, or hold such
+
+
+class ModelEditor:
+    """A copy of a model that gets nodes and weights of names that nothing else has."""
+
+    def __init__(self, subject: SourceModel, sink: Sink) -> None:
+        self.subject = subject
+        self.sink = sink
+        self.model = graphs.copy_of(subject.model)
+        self.names = Names(self.model)
+
+    def initializer(self, wanted: str, element: int, array: Array) -> str:
+        """Add an initializer; return its name."""
+        name = self.names.fresh(wanted)
+        self.model.graph.initializer.append(self.sink.tensor(name, element, array))
+        return name
+
+    def node(
+        self,
+        operator: str,
+        inputs: Sequence[str],
+        output: str,
+        prefix: str,
+        **attributes: Any,  # noqa: ANN401 - of the operator
+    ) -> NodeProto:
+        """Return a node for the graph, named after what it is made for."""
+        name = self.names.fresh(f"{prefix}/{operator}")
+        return helper.make_node(operator, inputs, [output], name=name, **attributes)
+
+    def weight(self, name: str) -> Array:
+        """Return a constant of the main graph, which is known to be one."""
+        array = self.subject.constants.array(name)
+        assert array is not None  # noqa: S101 - found to be one before
+        return array
 
 
 def _free_initializers(model: ModelProto) -> None:
@@ -74,7 +108,7 @@ def _free_initializers(model: ModelProto) -> None:
     if model.ir_version >= _FREE_INITIALIZERS:
         return
     constant = {tensor.name for tensor in graph.initializer}
-    kept = [each.SerializeToString() for each in graph.input if each.name not in constant]
+    kept = [graphs.copy_of(each) for each in graph.input if each.name not in constant]
     del graph.input[:]
-    graph.input.extend(map(ValueInfoProto.FromString, kept))
+    graph.input.extend(kept)
     model.ir_version = _FREE_INITIALIZERS

@@ -35,9 +35,7 @@ class Sink:
     def __init__(self, folder: Path, model: ModelProto) -> None:
         """Make the folder, which must not exist.
 
-        Args:
-            folder: for the model.
-            model: that it is made from, parsed without external data.
+        `model` is what it is made from, parsed without external data.
         """
         folder.mkdir()
         self._folder = folder

@@ -11,10 +11,11 @@ from typing import Final
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from enginewright_runtime.graph.inference import bodies, sort
-from enginewright_runtime.graph.scopes import rename_apart
-from enginewright_runtime.graph.splicing import Names
-from enginewright_runtime.prepare.quantize.signatures import Signatures, element_types
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.graphs import bodies
+from enginewright_runtime.graph.order import sort
+from enginewright_runtime.graph.scopes import Names, rename_apart
+from enginewright_runtime.prepare.quantize.signatures import OperatorSignatures, element_types
 
 _HALVES: Final[Mapping[str, int]] = {
     "tensor(float16)": TensorProto.FLOAT16,
@@ -27,8 +28,7 @@ ROUNDING: Final = "/rounding"  # in the names of nodes that the model does not h
 def widen(model: ModelProto) -> int:
     """Widen every node of half precision, in place; return how many.
 
-    Args:
-        model: external data need not be loaded; it is referred to as before.
+    External data need not be loaded; it is referred to as before.
     """
     rename_apart(model)
     sort(model.graph)
@@ -40,13 +40,12 @@ def widen(model: ModelProto) -> int:
 class _Widener:
     def __init__(self, model: ModelProto) -> None:
         self._types = element_types(model)
-        self._signatures = Signatures(model)
+        self._signatures = OperatorSignatures(model)
         self._names = Names(model)
         self.count = 0
 
     def graph(self, graph: GraphProto, outer: Mapping[str, str]) -> None:
-        own = {value.name for value in graph.input} | {each.name for each in graph.initializer}
-        own |= {name for node in graph.node for name in node.output}
+        own = {*graphs.defined(graph)}
         wide = {name: single for name, single in outer.items() if name not in own}
         nodes: list[NodeProto] = []
         for node in graph.node:
@@ -58,9 +57,7 @@ class _Widener:
                 nodes.append(node)
             else:
                 nodes += self._widened(node, wide)
-        copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
-        del graph.node[:]
-        graph.node.extend(copies)
+        graphs.replace_nodes(graph, nodes)
 
     def _widened(self, node: NodeProto, wide: dict[str, str]) -> list[NodeProto]:
         before: list[NodeProto] = []

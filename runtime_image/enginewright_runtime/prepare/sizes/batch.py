@@ -20,22 +20,20 @@ from enginewright.contract.report import Finding
 from enginewright.contract.task import Recipe, ShapeProfile
 from numpy.typing import NDArray
 
-from enginewright_runtime.core import answers
+from enginewright_runtime.core import shared_results
 from enginewright_runtime.core.failure import SessionError, StageFailure
-from enginewright_runtime.core.isolation import Limits
+from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.limits import memory_of_child
-from enginewright_runtime.core.logs import in_words
+from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.memory import peak_since, resident_bytes
 from enginewright_runtime.graph.shapes import DEFAULT_BATCH, defaulted, with_batch
 from enginewright_runtime.proof.golden_inputs import LARGEST_INPUTS, Filling, generate
-from enginewright_runtime.proof.golden_run import run_sample
+from enginewright_runtime.proof.golden_run import load_runner, run_sample
 from enginewright_runtime.rules import table
-from enginewright_runtime.session import loading
 from enginewright_runtime.session.runner import Runner
-from enginewright_runtime.session.signature import Signature, read_signature
+from enginewright_runtime.session.signature import Signature
 
 _log: Final = logging.getLogger(__name__)
-_MEASURE: Final = f"{__name__}:measure"
 _REFERENCE: Final = "cpu"
 _SECONDS: Final = 300.0  # of loading and two runs: beyond that nothing is known
 # What a run of the largest default batch may cost. A proof runs each size a few times, a benchmark more.
@@ -46,7 +44,7 @@ _SHARE: Final = 3  # of a container's memory, where a third of it is less
 
 
 @dataclass(frozen=True)
-class Cost:
+class RunCost:
     """What one run of the smallest batch costs."""
 
     seconds: float  # of processor time
@@ -60,7 +58,7 @@ class Fitted:
 
     profiles: tuple[ShapeProfile, ...]
     findings: tuple[Finding, ...] = ()
-    cost: Cost | None = None  # None: no size was in question, or the model did not run
+    cost: RunCost | None = None  # None: no size was in question, or the model did not run
 
 
 def fit(
@@ -68,99 +66,79 @@ def fit(
 ) -> Fitted:
     """Return the profiles, with smaller batches where those of the default cost too much.
 
-    Args:
-        model: the .onnx file, which the reference loads.
-        recipe: with the user's shapes, which stay, and the backend.
-        inputs: of the model.
-        profiles: of its inputs.
+    `model` is one that the reference loads; the user's shapes, in the recipe, stay.
     """
     names = defaulted(inputs, profiles, recipe.shapes)
     if not names or len(profiles) < len(inputs):
         return Fitted(profiles)
     _log.info("measuring what a run of the smallest batch costs")
     try:
-        about = {
-            "inputs": [each.model_dump(mode="json") for each in inputs],
-            "profiles": [each.model_dump(mode="json") for each in profiles],
-        }
-        answer: dict[str, Any] | None = answers.ask(
-            _MEASURE,
-            "measuring what a run of the smallest batch costs",
-            answers.Question(model, recipe, about),
-            limits=Limits(seconds=_SECONDS, memory_bytes=memory_of_child()),
-            model=str(model),
-            **about,
+        limits = Limits(seconds=_SECONDS, memory_bytes=memory_of_child())
+        cost = shared_results.run_shared(
+            Call(measure, "measuring what a run of the smallest batch costs", limits),
+            shared_results.ResultKey(model, recipe, (inputs, profiles)),
+            model,
+            inputs,
+            profiles,
         )
     except (StageFailure, SessionError) as error:
         # what is wrong with it `golden` finds out, which tries harder
         _log.info("not measured: %s", error)
         return Fitted(profiles)
-    if answer is None:
+    if cost is None:
         return Fitted(profiles)
-    cost = Cost(**answer)
     largest = most(cost, memory_of_child())
     if largest == DEFAULT_BATCH.max:
         return Fitted(profiles, cost=cost)
-    told = _finding(cost, largest) if recipe.backend in COMPILED_BACKENDS else None
+    finding = _finding(cost, largest) if recipe.backend in COMPILED_BACKENDS else None
     _log.info("the default batches end at %d", largest)
-    return Fitted(with_batch(profiles, names, largest), (told,) if told else (), cost)
+    return Fitted(with_batch(profiles, names, largest), (finding,) if finding else (), cost)
 
 
-def most(cost: Cost, memory: int | None) -> int:
+def most(cost: RunCost, memory: int | None) -> int:
     """Return the largest batch, a power of two, a run of which fits.
 
     Args:
         cost: of a run of batch 1.
         memory: that a process here may have; None: there is no limit.
     """
-    room = MOST_BYTES if memory is None else min(MOST_BYTES, memory // _SHARE)
+    limit = MOST_BYTES if memory is None else min(MOST_BYTES, memory // _SHARE)
     batch = DEFAULT_BATCH.max
     while batch > 1 and (
         batch * cost.seconds > MOST_PROCESSOR_SECONDS
-        or batch * (cost.bytes + cost.input_bytes) > room
+        or batch * (cost.bytes + cost.input_bytes) > limit
         or batch * cost.input_bytes > MOST_INPUT_BYTES
     ):
         batch //= 2
     return batch
 
 
-def _finding(cost: Cost, largest: int) -> Finding:
-    usual, size = DEFAULT_BATCH.max, cost.bytes + cost.input_bytes
+def _finding(cost: RunCost, largest: int) -> Finding:
+    default, size = DEFAULT_BATCH.max, cost.bytes + cost.input_bytes
     return table.tell(
         table.SMALLER_BATCH,
-        f"engines are built for batches of 1 to {largest}, not {usual}, as far as spec.shapes says"
+        f"engines are built for batches of 1 to {largest}, not {default}, as far as spec.shapes says"
         f" nothing: on the CPU one of batch 1 takes {cost.seconds:.2g} s of processor time and"
-        f" {in_words(size)}, so one of {usual} about {usual * cost.seconds:.2g} s and"
-        f" {in_words(usual * size)}",
+        f" {format_bytes(size)}, so one of {default} about {default * cost.seconds:.2g} s and"
+        f" {format_bytes(default * size)}",
     )
 
 
 def measure(
-    model: str,
-    inputs: list[dict[str, Any]],
-    profiles: list[dict[str, Any]],
-) -> dict[str, Any] | None:
+    model: Path, inputs: Sequence[TensorSpec], profiles: Sequence[ShapeProfile]
+) -> RunCost | None:
     """Measure runs of the smallest shapes. Called in a child process.
 
-    Args:
-        model: path of the .onnx file.
-        inputs: as `TensorSpec`.
-        profiles: of every input, as `ShapeProfile`.
-
     Returns:
-        The fields of `Cost`; None: it did not run.
+        None: it did not run.
 
     Raises:
         StageFailure, SessionError: as `loading.create`.
     """
-    session = loading.create(_REFERENCE, Path(model)).session
-    signature = read_signature(session.get_inputs(), session.get_outputs(), ())
-    runner = Runner(session, signature)
-    specs = [TensorSpec.model_validate(each) for each in inputs]
-    known = [ShapeProfile.model_validate(each) for each in profiles]
-    smallest = [each.model_copy(update={"opt": each.min, "max": each.min}) for each in known]
+    runner, signature, _ = load_runner(_REFERENCE, model)
+    smallest = [each.model_copy(update={"opt": each.min, "max": each.min}) for each in profiles]
     for filling in Filling:
-        feeds = generate(specs, smallest, filling)[0].inputs
+        feeds = generate(inputs, smallest, filling)[0].inputs
         before = resident_bytes()
         try:
             with peak_since() as peak:
@@ -169,11 +147,8 @@ def measure(
             continue
         if seconds * DEFAULT_BATCH.max > MOST_PROCESSOR_SECONDS:  # a first run allocates too
             seconds = min(seconds, _timed(runner, signature, feeds))
-        return {
-            "seconds": seconds,
-            "bytes": max(0, peak() - before),
-            "input_bytes": sum(array.nbytes for array in feeds.values()),
-        }
+        size = sum(array.nbytes for array in feeds.values())
+        return RunCost(seconds, max(0, peak() - before), size)
     return None
 
 

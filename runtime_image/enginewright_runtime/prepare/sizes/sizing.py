@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from enginewright.contract.images import COMPILED_BACKENDS
 from enginewright.contract.manifest import TensorSpec
@@ -13,20 +13,25 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
 from enginewright.contract.task import Recipe, ShapeProfile
 
-from enginewright_runtime.core import answers
+from enginewright_runtime.core import shared_results
 from enginewright_runtime.core.failure import SessionError, StageFailure
-from enginewright_runtime.core.isolation import Limits
+from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.limits import memory_of_child
 from enginewright_runtime.core.logs import counted
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.graph.shapes import defaulted, missing
-from enginewright_runtime.prepare.sizes.discovery.discover import sample_shapes
+from enginewright_runtime.prepare.sizes.discovery.discover import (
+    Discovered,
+    Open,
+    discover,
+    sample_shapes,
+)
 from enginewright_runtime.prepare.sizes.trial_build import buildable
 from enginewright_runtime.rules import table
+from enginewright_runtime.rules.behaviour import ObservedRun
 from enginewright_runtime.rules.text import printable
 
 _log: Final = logging.getLogger(__name__)
-_DISCOVER: Final = "enginewright_runtime.prepare.sizes.discovery.discover:discover"
 _SECONDS: Final = 900.0  # of loading and all runs, which have their own limit
 _GIVE_SIZES: Final = (
     "add the inputs to spec.shapes with min, opt and max, or give inputs in spec.parity.samples"
@@ -40,8 +45,8 @@ class Sized:
 
     profiles: tuple[ShapeProfile, ...] = ()  # of every input; (): none was found
     fixed: tuple[str, ...] = ()  # dimensions that are open and run at one size alone
-    seen: dict[str, Any] | None = None  # of a run at the least sizes
-    words: str = ""  # why nothing was found
+    observed: ObservedRun | None = None  # of a run at the least sizes
+    cause: str = ""  # why nothing was found
     refused: str = ""  # why no engine is built for what was found; "": one is, or none was tried
 
 
@@ -55,13 +60,8 @@ def find_sizes(
 ) -> Sized:
     """Run the model at `path` on the reference until sizes are found that it takes.
 
-    Args:
-        path: of the .onnx file.
-        recipe: with the backend that is to serve, and the user's shapes.
-        inputs: of the model.
-        known: profiles of the inputs whose sizes are known.
-        unranked: names of inputs that declare no rank.
-        samples: the user's, whose sizes are tried first; need not exist.
+    `known` are profiles of the inputs whose sizes are known; sizes of `samples`, the user's, are
+    tried first, and the file need not exist.
     """
     _log.info("running the model to find sizes that it takes")
     backend = recipe.backend
@@ -69,37 +69,36 @@ def find_sizes(
     if open_sizes:  # a default batch is a guess as well: it has to go with what is found
         guessed = defaulted(inputs, known, recipe.shapes)
         known = [each for each in known if each.input not in guessed]
-    answer: dict[str, Any] = {}
-    about = {
-        "engines": backend in COMPILED_BACKENDS,
-        "inputs": [each.model_dump(mode="json") for each in inputs],
-        "known": [each.model_dump(mode="json") for each in known],
-        "unranked": list(unranked),
-        "samples": sample_shapes(samples),
-    }
+    found: Discovered | None = None
+    asked = Open(
+        backend in COMPILED_BACKENDS,
+        tuple(inputs),
+        tuple(known),
+        tuple(unranked),
+        sample_shapes(samples),
+    )
+    limits = Limits(seconds=_SECONDS, memory_bytes=memory_of_child())
+    call = Call(discover, "running the model to find sizes that it takes", limits)
     with tempfile.TemporaryDirectory() as folder:
         for attempt in range(_CRASHES + 1):
             try:
-                answer = answers.ask(
-                    _DISCOVER,
-                    "running the model to find sizes that it takes",
-                    answers.Question(path, recipe, about),
-                    limits=Limits(seconds=_SECONDS, memory_bytes=memory_of_child()),
-                    path=str(path),
-                    **about,
-                    journal=str(Path(folder) / "runs.jsonl"),
+                key = shared_results.ResultKey(path, recipe, asked)
+                found = shared_results.run_shared(
+                    call, key, path, asked, Path(folder) / "runs.jsonl"
                 )
             except SessionError as error:
-                return Sized(words=plain(str(error)))
+                return Sized(cause=plain(str(error)))
             except StageFailure as failure:
                 ended = {Reason.BACKEND_CRASHED, Reason.OUT_OF_MEMORY}
                 if failure.reason not in ended or attempt == _CRASHES:
-                    return Sized(words=failure.message)
-                _log.info("%s; going on without what was run then", failure.message)
+                    return Sized(cause=failure.cause)
+                _log.info("%s; going on without what was run then", failure.cause)
                 continue
             break
-    _log.info("%s made", counted(answer["runs"], "run"))
-    profiles = tuple(ShapeProfile.model_validate(each) for each in answer["profiles"] or ())
+    if found is None:
+        return Sized()
+    _log.info("%s made", counted(found.runs, "run"))
+    profiles = found.profiles
     refused = ""
     if profiles and open_sizes and backend in COMPILED_BACKENDS:
         tried = buildable(path, backend, profiles)
@@ -107,9 +106,9 @@ def find_sizes(
     return Sized(
         profiles=profiles,
         refused=refused,
-        fixed=tuple(answer["fixed"]),
-        seen=answer["seen"],
-        words=answer["words"],
+        fixed=found.fixed,
+        observed=found.observed,
+        cause=found.cause,
     )
 
 
@@ -125,25 +124,20 @@ def unsized(
     Engines are built for sizes that their owner has chosen. Elsewhere every size is served, and
     sizes are needed for golden inputs alone, which the user's samples have.
 
-    Args:
-        inputs: of the model.
-        names: of those with open dimensions.
-        unranked: names of those that declare no rank.
-        recipe: with the backend.
-        sized: what was found by running the model.
+    `names` are the inputs with open dimensions; `sized` is what running the model has shown.
     """
     if not names:
         return []
     if recipe.backend in COMPILED_BACKENDS:
         found = missing(inputs, names, unranked, sized.profiles, sized.refused)
-    elif sized.profiles or recipe.samples_uri is not None or not sized.words:
+    elif sized.profiles or recipe.samples_uri is not None or not sized.cause:
         return []
     else:
         found = Finding(
-            severity="error",
             reason=Reason.SHAPE_PROFILE_MISSING,
-            message="no sizes were found with which the model runs, so there are no golden inputs:"
-            f" {sized.words}; {_GIVE_SIZES}",
+            cause="no sizes were found with which the model runs, so there are no golden inputs:"
+            f" {sized.cause}",
+            remedy=_GIVE_SIZES,
         )
-    told = {"rule": table.NO_SHAPES.name, "message": printable(found.message)}
-    return [found.model_copy(update=told)]
+    update = {"rule": table.NO_SHAPES.name, "cause": printable(found.cause)}
+    return [found.model_copy(update=update)]

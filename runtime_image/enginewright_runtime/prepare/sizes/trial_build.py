@@ -16,15 +16,17 @@ from enginewright.contract.task import EngineRecipe, ShapeProfile
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.isolation import Limits
-from enginewright_runtime.core.labels import label
+from enginewright_runtime.core.labels import reported_label
 from enginewright_runtime.core.limits import memory_of_child
 from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.parts import TensorProfile
 from enginewright_runtime.graph.storage import size_bytes
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.extensions.libraries import of_model
-from enginewright_runtime.tensorrt import words
-from enginewright_runtime.tensorrt.attempts import Attempts, target_words
+from enginewright_runtime.tensorrt import diagnosis
+from enginewright_runtime.tensorrt.attempts import EngineBuilds, target_name
 from enginewright_runtime.tensorrt.flavor import FLAVORS
+from enginewright_runtime.tensorrt.results import BuildResult
 
 _log: Final = logging.getLogger(__name__)
 _LARGEST: Final = 256 << 20  # bytes of a model that is built only to find sizes
@@ -46,13 +48,10 @@ class Tried:
 def buildable(model: Path, backend: str, profiles: tuple[ShapeProfile, ...]) -> Tried:
     """Return profiles that an engine can be built for, of those found by running the model.
 
-    Args:
-        model: the .onnx file.
-        backend: that is to serve.
-        profiles: of every input; all their corners have run.
+    `profiles` are of every input; all their corners have run.
 
     Returns:
-        The profiles; or, where only that is built, without empty sizes, or fixed at the usual ones;
+        The profiles; or, where only that is built, without empty sizes, or fixed at the opt ones;
         the profiles as well where the library is not here, or cannot read the model as it is.
     """
     refused = ""
@@ -64,7 +63,7 @@ def buildable(model: Path, backend: str, profiles: tuple[ShapeProfile, ...]) -> 
         version = loading.find(backend).version()
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            attempts = Attempts(
+            attempts = EngineBuilds(
                 flavor=flavor,
                 recipe=EngineRecipe(
                     backend=backend,
@@ -86,8 +85,7 @@ def buildable(model: Path, backend: str, profiles: tuple[ShapeProfile, ...]) -> 
             )
             for candidate in _narrower(profiles):
                 sizes = [
-                    each.model_dump(mode="json", include={"input", "min", "opt", "max"})
-                    for each in candidate
+                    TensorProfile(each.input, each.min, each.opt, each.max) for each in candidate
                 ]
                 answer = attempts.build(proto, _NAME, sizes, (0, 100))
                 if answer.built:
@@ -101,18 +99,18 @@ def buildable(model: Path, backend: str, profiles: tuple[ShapeProfile, ...]) -> 
     return Tried((), refused)
 
 
-def _why(answer: words.Answer, title: str, profiles: Sequence[ShapeProfile]) -> str:
-    about = words.Circumstances(
+def _why(answer: BuildResult, title: str, profiles: Sequence[ShapeProfile]) -> str:
+    about = diagnosis.Circumstances(
         title=title,
-        target=target_words(_CAPABILITY),
-        label=lambda error: label(error.name, error.operator),
+        target=target_name(_CAPABILITY),
+        label=lambda error: reported_label(error.name, error.operator),
         inputs=tuple(f"{each.input} {list(each.opt)}" for each in profiles),
     )
-    return words.failure(answer, about).cause
+    return diagnosis.failure(answer, about).cause
 
 
 def _narrower(profiles: Sequence[ShapeProfile]) -> Iterator[tuple[ShapeProfile, ...]]:
-    """Yield the profiles, then the same without empty sizes, then with the usual sizes alone."""
+    """Yield the profiles, then the same without empty sizes, then with the opt sizes alone."""
     yield tuple(profiles)
     if any(0 in each.min for each in profiles):
         yield tuple(

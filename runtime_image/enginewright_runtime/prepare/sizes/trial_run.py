@@ -4,37 +4,36 @@ What the model says of the inputs is `golden`'s business, which tries harder: he
 not run, or takes long, has simply not been seen.
 """
 
+import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
 import onnxruntime as ort
 from enginewright.contract.manifest import TensorSpec
 from enginewright.contract.task import ShapeProfile
+from numpy.typing import NDArray
 
 from enginewright_runtime.proof.golden_inputs import Filling, Sample, generate
+from enginewright_runtime.rules.behaviour import ObservedRun
 
 _LARGEST: Final = 64 << 20  # bytes of inputs
 _SECONDS: Final = 5.0  # of all attempts
 _FLOATS: Final = "fc"
+_FATAL_ONLY: Final = 4
+_ELEMENT_BYTES: Final = {"string": 64, "bfloat16": 2}  # about: strings come as Python objects
 
 
 def observe(
     session: ort.InferenceSession,
     inputs: Sequence[TensorSpec],
     profiles: Sequence[ShapeProfile],
-) -> dict[str, Any] | None:
-    """Run the session on generated inputs of the profiles' least sizes.
+) -> ObservedRun | None:
+    """Run a session on the reference on generated inputs of the profiles' least sizes.
 
-    Args:
-        session: on the reference.
-        inputs: of the model.
-        profiles: of every input.
-
-    Returns:
-        `inputs` and `outputs`: shapes by name; `numeric` and `nan`: names of outputs. None: the
-        model did not run, or one of its inputs has no profile.
+    None: the model did not run, or one of its inputs has no profile.
     """
     return _observe(session, inputs, profiles)[0]
 
@@ -47,14 +46,7 @@ def takes_batches(
 ) -> bool:
     """Tell whether a session that runs at the least sizes also runs with one more in a batch.
 
-    Args:
-        session: on the reference.
-        inputs: of the model.
-        profiles: of every input.
-        batched: names of inputs whose first dimension is the batch.
-
-    Returns:
-        False: it failed, within its time.
+    `batched` are the inputs whose first dimension is the batch. False: it failed, within its time.
     """
     larger = [
         each.model_copy(update={"min": (each.min[0] + 1, *each.min[1:])})
@@ -62,71 +54,77 @@ def takes_batches(
         else each
         for each in profiles
     ]
-    seen, tried = _observe(session, inputs, larger)
-    return seen is not None or not tried
+    observed, tried = _observe(session, inputs, larger)
+    return observed is not None or not tried
 
 
 def _observe(
     session: ort.InferenceSession, inputs: Sequence[TensorSpec], profiles: Sequence[ShapeProfile]
-) -> tuple[dict[str, Any] | None, bool]:
+) -> tuple[ObservedRun | None, bool]:
     """Return what one run gave, and whether it ended by itself."""
     smallest = [
         profile.model_copy(update={"opt": profile.min, "max": profile.min}) for profile in profiles
     ]
     names = {profile.input for profile in profiles}
     # NumPy has no bfloat16, and ONNX Runtime takes none from it
-    kinds = {spec.dtype for spec in inputs} | {arg.type for arg in session.get_outputs()}
-    if names != {spec.name for spec in inputs} or kinds & {"bfloat16", "tensor(bfloat16)"}:
+    dtypes = {spec.name: spec.dtype for spec in inputs}
+    kinds = {*dtypes.values(), *(arg.type for arg in session.get_outputs())}
+    if names != dtypes.keys() or kinds & {"bfloat16", "tensor(bfloat16)"}:
         return None, False
-    if _bytes(inputs, smallest) > _LARGEST:
+    if sum(bytes_of(dtypes[each.input], each.min) for each in smallest) > _LARGEST:
         return None, False
-    options = ort.RunOptions()
-    options.log_severity_level = 4  # that shapes differ is a finding
-    clock = threading.Timer(_SECONDS, setattr, (options, "terminate", True))
-    clock.daemon = True
-    clock.start()
-    try:
+    with ended_after(_SECONDS) as options:
         for filling in Filling:
             sample = generate(inputs, smallest, filling)[0]
-            if (seen := _run(session, sample, options)) is not None or options.terminate:
-                return seen, seen is not None
-    finally:
-        clock.cancel()
+            if (observed := _run(session, sample, options)) is not None or options.terminate:
+                return observed, observed is not None
     return None, True
 
 
-def _bytes(inputs: Sequence[TensorSpec], profiles: Sequence[ShapeProfile]) -> int:
-    kinds = {spec.name: spec.dtype for spec in inputs}
-    total = 0
-    for profile in profiles:
-        kind = kinds[profile.input]
-        count = 1
-        for size in profile.min:
-            count *= size
-        # strings come as Python objects
-        total += count * (64 if kind == "string" else np.dtype(kind).itemsize)
-    return total
+@contextmanager
+def ended_after(seconds: float) -> Iterator[ort.RunOptions]:
+    """Yield options with which ONNX Runtime ends a run when the time is over, and logs nothing."""
+    options = ort.RunOptions()
+    options.log_severity_level = _FATAL_ONLY  # what fails is a finding
+    clock = threading.Timer(seconds, setattr, (options, "terminate", True))
+    clock.daemon = True
+    clock.start()
+    try:
+        yield options
+    finally:
+        clock.cancel()
+
+
+def bytes_of(dtype: str, shape: Sequence[int]) -> int:
+    """Return the bytes of an input."""
+    if dtype in _ELEMENT_BYTES:
+        return math.prod(shape) * _ELEMENT_BYTES[dtype]
+    return math.prod(shape) * int(np.dtype(dtype).itemsize)
+
+
+def feeds_of(sample: Sample) -> dict[str, NDArray[Any]]:
+    """Return a sample as a session takes it: strings as objects."""
+    return {
+        name: array.astype(object) if array.dtype.kind == "U" else array
+        for name, array in sample.inputs.items()
+    }
 
 
 def _run(
     session: ort.InferenceSession, sample: Sample, options: ort.RunOptions
-) -> dict[str, Any] | None:
-    feeds = {
-        name: array.astype(object) if array.dtype.kind == "U" else array
-        for name, array in sample.inputs.items()
-    }
+) -> ObservedRun | None:
     names = [arg.name for arg in session.get_outputs()]
     try:
-        arrays = session.run(names, feeds, options)
+        arrays = session.run(names, feeds_of(sample), options)
     except Exception:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
         return None
     found = {
         name: array for name, array in zip(names, arrays, strict=True) if hasattr(array, "shape")
     }
-    numeric = [name for name, array in found.items() if array.dtype.kind in _FLOATS]
-    return {
-        "inputs": {name: list(array.shape) for name, array in sample.inputs.items()},
-        "outputs": {name: list(array.shape) for name, array in found.items()},
-        "numeric": numeric,
-        "nan": [name for name in numeric if bool(np.isnan(found[name]).any())],
-    }
+    numeric = tuple(name for name, array in found.items() if array.dtype.kind in _FLOATS)
+    return ObservedRun(
+        inputs={name: array.shape for name, array in sample.inputs.items()},
+        outputs={name: array.shape for name, array in found.items()},
+        numeric=numeric,
+        nan=tuple(name for name in numeric if bool(np.isnan(found[name]).any())),
+    )

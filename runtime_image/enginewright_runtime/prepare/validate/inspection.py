@@ -6,18 +6,18 @@ memory and time are the child's, and what it may use of them is limited.
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from enginewright.contract.base import Message
 from enginewright.contract.manifest import TensorSpec
-from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.contract.reasons import Reason
 from enginewright.contract.report import NAMED_NODES, Finding
 from enginewright.contract.task import Recipe, ShapeProfile
 from onnx import ModelProto, ValueInfoProto
 
 from enginewright_runtime.core import limits
-from enginewright_runtime.core.isolation import Limits, run_isolated
-from enginewright_runtime.core.logs import in_words
+from enginewright_runtime.core.isolation import Call, Limits
+from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.graph import graphs
 from enginewright_runtime.graph.shapes import resolve
 from enginewright_runtime.prepare import convert as conversion
@@ -25,11 +25,11 @@ from enginewright_runtime.prepare.sizes.discovery.problem import is_switched
 from enginewright_runtime.rules import encoding, registry, structure, table
 from enginewright_runtime.rules.base import Subject
 from enginewright_runtime.rules.text import printable, shown
-from enginewright_runtime.rules.view import View
+from enginewright_runtime.rules.view import ModelView
 
 _LARGEST_PROTOBUF: Final = 2**31 - 1
 _SECONDS: Final = 900.0  # weights of a terabyte are read at some gigabytes a second
-_TOO_DEEP: Final = ("MaxDepth", "recursion", "too deep")  # in protobuf's words
+_TOO_DEEP: Final = ("MaxDepth", "recursion", "too deep")  # in protobuf's messages
 _NO_MEMORY: Final = "alloc"  # likewise: "Arena alloc failed"
 _BY_REASON: Final = {
     Reason.OPSET_UNSUPPORTED: table.OPSET_TOO_NEW,
@@ -68,23 +68,16 @@ def inspect(path: Path, recipe: Recipe) -> Inspection:
     Raises:
         StageFailure: OutOfMemory, Timeout or BackendCrashed, when the model cannot be read at all.
     """
-    answer = run_isolated(
-        f"{__name__}:inspect_here",
-        "reading the model",
-        limits=Limits(seconds=_SECONDS, memory_bytes=limits.memory_of_child()),
-        path=str(path),
-        recipe=recipe.model_dump(mode="json"),
-    )
-    return Inspection.model_validate(answer)
+    allowed = Limits(seconds=_SECONDS, memory_bytes=limits.memory_of_child())
+    return Call(inspect_here, "reading the model", allowed).run(path, recipe)
 
 
-def inspect_here(path: str, recipe: dict[str, Any]) -> dict[str, Any]:
-    """Read and judge the model. Called in a child process; returns an `Inspection` as JSON."""
-    model, finding = read(Path(path))
+def inspect_here(path: Path, recipe: Recipe) -> Inspection:
+    """Read and judge the model. Called in a child process."""
+    model, finding = read(path)
     if model is None or finding is not None:
-        return Inspection(findings=() if finding is None else (finding,)).model_dump(mode="json")
-    found = _judge(model, Path(path).parent, Recipe.model_validate(recipe))
-    return found.model_dump(mode="json")
+        return Inspection(findings=() if finding is None else (finding,))
+    return _judge(model, path.parent, recipe)
 
 
 def read(path: Path) -> tuple[ModelProto | None, Finding | None]:
@@ -97,7 +90,7 @@ def read(path: Path) -> tuple[ModelProto | None, Finding | None]:
         return None, table.tell(table.NOT_A_MODEL, "what is to be read is no plain file")
     size = path.stat().st_size
     if size > _LARGEST_PROTOBUF:
-        message = f"the .onnx file has {in_words(size)}; a protobuf ends at 2 GiB"
+        message = f"the .onnx file has {format_bytes(size)}; a protobuf ends at 2 GiB"
         return None, table.tell(table.FILE_TOO_LARGE, message)
     try:
         model = graphs.parse(path)
@@ -111,7 +104,7 @@ def _unfit(model: ModelProto, size: int) -> Finding | None:
     """Return why the rules cannot be asked about what was parsed."""
     if not model.ir_version or not model.HasField("graph") or not model.graph.node:
         lacks = "IR version" if not model.ir_version else "nodes"
-        message = f"the file of {in_words(size)} is no ONNX model: it has no {lacks}"
+        message = f"the file of {format_bytes(size)} is no ONNX model: it has no {lacks}"
         return table.tell(table.NOT_A_MODEL, message)
     if (hit := structure.oversize(model)) is not None:
         return table.TOO_MANY_NODES.finding(hit)
@@ -120,15 +113,15 @@ def _unfit(model: ModelProto, size: int) -> Finding | None:
     return None
 
 
-def _unparsable(size: int, words: str) -> Finding:
-    if _NO_MEMORY in words:
+def _unparsable(size: int, error: str) -> Finding:
+    if _NO_MEMORY in error:
         raise MemoryError
-    if any(each in words for each in _TOO_DEEP):
+    if any(each in error for each in _TOO_DEEP):
         message = "bodies of nodes lie inside each other deeper than protobuf parsers follow"
         return table.tell(table.NESTED_TOO_DEEP, message)
     return table.tell(
         table.NOT_A_MODEL,
-        f"the file of {in_words(size)} is no ONNX model, or is cut off: its protobuf cannot be"
+        f"the file of {format_bytes(size)} is no ONNX model, or is cut off: its protobuf cannot be"
         " parsed",
     )
 
@@ -139,7 +132,7 @@ def _judge(model: ModelProto, folder: Path, recipe: Recipe) -> Inspection:
     unranked = frozenset(tensors) - _ranked(model.graph.input)
     resolved = resolve(inputs, recipe.shapes, unranked)
     refusal, converted = _conversion(model, recipe)
-    view = View(model)
+    view = ModelView(model)
     subject = Subject(
         view=view,
         folder=folder,
@@ -181,12 +174,9 @@ def _of_shapes(findings: Sequence[Finding]) -> list[Finding]:
     """Return what is wrong with spec.shapes as one finding a reason: several inputs may be."""
     merged = []
     for reason in dict.fromkeys(finding.reason for finding in findings):
-        messages = [finding.message for finding in findings if finding.reason is reason]
-        ending = f"; {REMEDIES[reason]}"
-        told = "; ".join(message.removesuffix(ending) for message in messages[:NAMED_NODES])
-        told += ending if messages[0].endswith(ending) else ""
-        first = next(finding for finding in findings if finding.reason is reason)
-        merged.append(_named(first.model_copy(update={"message": told})))
+        alike = [finding for finding in findings if finding.reason is reason]
+        causes = "; ".join(finding.cause for finding in alike[:NAMED_NODES])
+        merged.append(_named(alike[0].model_copy(update={"cause": causes})))
     return merged
 
 
@@ -197,9 +187,9 @@ def _ranked(values: Iterable[ValueInfoProto]) -> frozenset[str]:
 
 def _named(finding: Finding) -> Finding:
     """Give a finding of another module the name of its rule, and make it plain text."""
-    told = {
+    update = {
         "rule": _BY_REASON[finding.reason].name,
-        "message": printable(finding.message),
+        "cause": printable(finding.cause),
         "nodes": tuple(map(shown, finding.nodes)),
     }
-    return finding.model_copy(update=told)
+    return finding.model_copy(update=update)

@@ -13,29 +13,30 @@ from enginewright.contract.manifest import TensorSpec
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, StageReport
 from enginewright.contract.task import PrepareTask, Recipe, ShapeProfile
+from pydantic_core import to_jsonable_python
 
-from enginewright_runtime.core import answers
+from enginewright_runtime.core import shared_results
 from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import MODEL_FOLDER, SAMPLES_FILE, Fetched, Validated
-from enginewright_runtime.core.isolation import Limits
-from enginewright_runtime.core.logs import counted, in_words
+from enginewright_runtime.core.isolation import Call, Limits
+from enginewright_runtime.core.logs import counted, format_bytes
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.graph.shapes import defaulted, with_batch
 from enginewright_runtime.prepare.quantize.emulation import emulated
 from enginewright_runtime.prepare.sizes.batch import Fitted, fit
 from enginewright_runtime.prepare.sizes.sizing import Sized, find_sizes, unsized
 from enginewright_runtime.prepare.validate.inspection import Inspection, inspect
-from enginewright_runtime.prepare.validate.trial import REFERENCE
+from enginewright_runtime.prepare.validate.trial import REFERENCE, load_and_run
 from enginewright_runtime.rules import table
-from enginewright_runtime.rules.behaviour import Seen, declared_shapes, nan_answers
+from enginewright_runtime.rules.behaviour import ObservedRun, declared_shapes, nan_answers
 from enginewright_runtime.rules.text import printable, quoted
 from enginewright_runtime.session.extensions.proving import prove
 
 _log: Final = logging.getLogger(__name__)
 _EMULATED: Final = "validate-emulated.onnx"  # beside the model
 _SECONDS: Final = 1800.0  # of one load: what takes longer serves from no pod that comes and goes
-# the reason that is told when there are several: what must be mended first
+# the reason that is reported when there are several: what must be mended first
 _ORDER: Final = (
     Reason.MODEL_TOO_LARGE,
     Reason.INVALID_MODEL,
@@ -63,7 +64,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     path = paths.work / MODEL_FOLDER / MODEL_NAME
     recipe = task.recipe
     size = sum(file.size_bytes for file in fetched.files)
-    _log.info("reading the model and its weights, %s", in_words(size))
+    _log.info("reading the model and its weights, %s", format_bytes(size))
     inspected = inspect(path, recipe)
     found = list(inspected.findings)
     facts: dict[str, Any] = {}
@@ -92,14 +93,14 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
         warnings=warnings,
         shape_nodes=tuple(facts.get("shape_nodes", ())),
     ).leave(paths.work)
-    told = f"; {warnings[0].message}" if warnings else ""
+    warning = f"; {warnings[0].cause}" if warnings else ""
     return StageReport(
         stage="validate",
         ok=True,
         message=f"{counted(inspected.nodes, 'node')}, opset {inspected.opset}, IR version"
-        f" {inspected.ir_version}{told}",
+        f" {inspected.ir_version}{warning}",
         findings=warnings,
-        facts=facts | _described(inspected.inputs, inspected.outputs),
+        facts=to_jsonable_python(facts) | _described(inspected.inputs, inspected.outputs),
     )
 
 
@@ -123,9 +124,12 @@ def _left_to_device(found: Finding, backend: str) -> Finding:
     lacks = {Reason.UNSUPPORTED_OPERATOR, Reason.CUSTOM_DOMAIN_UNSUPPORTED}
     if found.severity != "error" or found.reason not in lacks:
         return found
-    told, _, _ = found.message.rpartition("; ")
-    message = f"{told}; whether backend {backend} can is found out on its device"
-    return found.model_copy(update={"severity": "warning", "message": message})
+    return found.model_copy(
+        update={
+            "severity": "warning",
+            "cause": f"{found.cause}; whether backend {backend} can is found out on its device",
+        }
+    )
 
 
 def _try_session(
@@ -134,36 +138,32 @@ def _try_session(
     doing = f"loading the model on backend {REFERENCE}"
     _log.info("%s", doing)
     try:
-        about = {
-            "inputs": [spec.model_dump(mode="json") for spec in inspected.inputs],
-            "profiles": [profile.model_dump(mode="json") for profile in inspected.profiles],
-            "batched": sorted(_batched(inspected, recipe)),
-        }
-        answer = answers.ask(
-            "enginewright_runtime.prepare.validate.trial:load_and_run",
-            doing,
-            answers.Question(path, recipe, about),
-            limits=Limits(seconds=_SECONDS),
-            path=str(path),
-            **about,
+        about = (inspected.inputs, inspected.profiles, sorted(_batched(inspected, recipe)))
+        call = Call(load_and_run, doing, Limits(seconds=_SECONDS))
+        trial = shared_results.run_shared(
+            call, shared_results.ResultKey(path, recipe, about), path, *about
         )
     except StageFailure as failure:
         if failure.reason not in _ORDER:
             raise
         return [
-            Finding(
-                severity="error",
-                reason=failure.reason,
-                rule=table.BACKEND_CRASHED.name,
-                message=printable(failure.message),
-                nodes=failure.nodes,
-                node_count=len(failure.nodes),
+            failure.finding.model_copy(
+                update={
+                    "rule": table.BACKEND_CRASHED.name,
+                    "cause": printable(failure.cause),
+                }
             )
         ]
-    facts[f"placement_{REFERENCE}"] = answer["placement"]
-    told = ("shape_nodes", "run", "one_batch")
-    facts |= {name: answer[name] for name in told if answer[name] is not None}
-    return [Finding.model_validate(each) for each in answer["findings"]]
+    placed = trial.placement
+    facts[f"placement_{REFERENCE}"] = placed and {
+        "provider": placed.provider,
+        "nodes": dict(placed.nodes),
+        "elsewhere": list(placed.elsewhere),
+    }
+    facts |= {"shape_nodes": list(trial.shape_nodes), "one_batch": trial.one_batch}
+    if trial.run is not None:
+        facts["run"] = trial.run
+    return list(trial.findings)
 
 
 def _find_sizes(work: Path, recipe: Recipe, inspected: Inspection, facts: dict[str, Any]) -> Sized:
@@ -175,7 +175,7 @@ def _find_sizes(work: Path, recipe: Recipe, inspected: Inspection, facts: dict[s
     if path is not None and facts.get(f"placement_{REFERENCE}") is None:
         path = emulated(path, _EMULATED)
     if path is None:
-        return Sized(words=f"backend {REFERENCE} does not load the model")
+        return Sized(cause=f"backend {REFERENCE} does not load the model")
     sized = find_sizes(
         path,
         recipe,
@@ -185,8 +185,8 @@ def _find_sizes(work: Path, recipe: Recipe, inspected: Inspection, facts: dict[s
         work / SAMPLES_FILE,
     )
     (work / MODEL_FOLDER / _EMULATED).unlink(missing_ok=True)
-    if sized.seen is not None:
-        facts["run"] = sized.seen
+    if sized.observed is not None:
+        facts["run"] = sized.observed
     return sized
 
 
@@ -207,7 +207,7 @@ def _judge_runs(
     sized: Sized, inspected: Inspection, recipe: Recipe, facts: dict[str, Any]
 ) -> list[Finding]:
     """Judge what the model did when it ran, at which sizes too."""
-    found = [] if (seen := facts.get("run")) is None else _judge_run(seen, inspected)
+    found = [] if (observed := facts.get("run")) is None else _judge_run(observed, inspected)
     fixed = sized.fixed
     if facts.get("one_batch"):
         fixed += tuple(f"{name}[0]" for name in sorted(_batched(inspected, recipe)))
@@ -221,24 +221,17 @@ def _judge_runs(
     return found
 
 
-def _judge_run(answer: dict[str, Any], inspected: Inspection) -> list[Finding]:
-    seen = Seen(
-        inputs={name: tuple(shape) for name, shape in answer["inputs"].items()},
-        outputs={name: tuple(shape) for name, shape in answer["outputs"].items()},
-        nan=frozenset(answer["nan"]),
-        numeric=frozenset(answer["numeric"]),
-    )
-    weights = next(
-        (each.message for each in inspected.findings if each.rule == table.NAN_IN_WEIGHTS.name),
+def _judge_run(observed: ObservedRun, inspected: Inspection) -> list[Finding]:
+    cause = next(
+        (each.cause for each in inspected.findings if each.rule == table.NAN_IN_WEIGHTS.name),
         None,
     )
-    cause = None if weights is None else weights.partition(";")[0]
     hits = (
-        (table.NAN_ANSWERS, nan_answers(seen, cause)),
+        (table.NAN_ANSWERS, nan_answers(observed, cause)),
         (
             table.DECLARED_SHAPES,
             declared_shapes(
-                inspected.inputs, inspected.outputs, frozenset(inspected.ranked_outputs), seen
+                inspected.inputs, inspected.outputs, frozenset(inspected.ranked_outputs), observed
             ),
         ),
     )
@@ -246,7 +239,7 @@ def _judge_run(answer: dict[str, Any], inspected: Inspection) -> list[Finding]:
 
 
 def _one_a_rule(found: list[Finding]) -> list[Finding]:
-    """Return the findings in the table's order; what a rule and the session both tell, once."""
+    """Return the findings in the table's order; what a rule and the session both find, once."""
     kept: dict[str, Finding] = {}
     for each in sorted(found, key=lambda each: each.severity != "error"):
         kept.setdefault(each.rule, each)
@@ -267,13 +260,8 @@ def _refuse_errors(found: list[Finding]) -> None:
         else ""
     )
     warnings = [entry for entry in found if entry.severity != "error"]
-    raise StageFailure(
-        first.reason,
-        first.message + more,
-        nodes=first.nodes,
-        remedy="",
-        findings=(*errors, *warnings),
-    )
+    failure = first.model_copy(update={"cause": first.cause + more})
+    raise StageFailure.of(failure, (*errors, *warnings))
 
 
 def _described(

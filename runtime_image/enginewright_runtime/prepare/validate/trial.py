@@ -5,10 +5,10 @@ A child process of `validate` does: native code crashes, hangs and takes memory 
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import onnx
 from enginewright.contract.manifest import TensorSpec
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, name_nodes
@@ -18,15 +18,18 @@ from onnx import ModelProto
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain, status
 from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.checker import complaint
 from enginewright_runtime.graph.shape_nodes import shape_nodes
 from enginewright_runtime.prepare.sizes.trial_run import observe, takes_batches
 from enginewright_runtime.rules import table
 from enginewright_runtime.rules.base import Hit
+from enginewright_runtime.rules.behaviour import ObservedRun
 from enginewright_runtime.rules.operators import missing
 from enginewright_runtime.rules.registry import of_runtime
-from enginewright_runtime.rules.view import Node, View
+from enginewright_runtime.rules.view import ModelView, Node
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.loading import LoadedModel
+from enginewright_runtime.session.placement import Placement
 from enginewright_runtime.session.signature import SignatureError, read_signature
 
 REFERENCE: Final = "cpu"  # the backend that golden outputs come from
@@ -39,66 +42,47 @@ _LOCALE: Final = re.compile(r"Failed to construct locale with name:(?P<name>[^\s
 _BY_LOCALE: Final = "StringNormalizer"
 
 
+@dataclass(frozen=True)
+class LoadResult:
+    """What loading and running a model has taught."""
+
+    findings: tuple[Finding, ...]
+    shape_nodes: tuple[str, ...]
+    placement: Placement | None = None  # None: it does not load
+    run: ObservedRun | None = None
+    one_batch: bool = False  # whether it runs with the least batch alone
+
+
 def load_and_run(
-    path: str,
-    inputs: list[dict[str, Any]],
-    profiles: list[dict[str, Any]],
-    batched: list[str],
-) -> dict[str, Any]:
+    path: Path,
+    inputs: Sequence[TensorSpec],
+    profiles: Sequence[ShapeProfile],
+    batched: Sequence[str],
+) -> LoadResult:
     """Check the model, load it and run it once. Called in a child process.
 
-    Args:
-        path: of the .onnx file.
-        inputs: as `TensorSpec`.
-        profiles: of the inputs, as `ShapeProfile`.
-        batched: inputs whose batch has its default.
-
-    Returns:
-        `findings`; `shape_nodes`; `placement`, or None where it does not load; `run`, as
-        `trial_run.observe` gives it; `one_batch`: whether it runs with the least batch alone.
+    `batched` are the inputs whose batch has its default.
 
     Raises:
         StageFailure: OutOfMemory; as `loading.create` raises it.
     """
-    answer: dict[str, Any] = {"findings": [], "placement": None, "run": None, "one_batch": False}
     found: list[Finding] = []
-    if complaint := _check_model(path):
+    if objection := complaint(path, full=True):
         # what the checker refuses and ONNX Runtime loads is legal in practice, as unsorted nodes
-        found.append(table.tell(table.CHECKER, f"onnx.checker says: {complaint}"))
-    answer["shape_nodes"] = shape_nodes(graphs.parse(Path(path)))
+        found.append(table.tell(table.CHECKER, f"onnx.checker says: {objection}"))
+    shapes = shape_nodes(graphs.parse(path))
     try:
-        loaded = loading.create(REFERENCE, Path(path))
+        loaded = loading.create(REFERENCE, path)
     except SessionError as error:
-        found.append(_refusal(Path(path), str(error)))
-    else:
-        found += _unservable(loaded)
-        placement = loaded.placement
-        answer["placement"] = {
-            "provider": placement.provider,
-            "nodes": dict(placement.nodes),
-            "elsewhere": list(placement.elsewhere),
-        }
-        specs = [TensorSpec.model_validate(spec) for spec in inputs]
-        known = [ShapeProfile.model_validate(profile) for profile in profiles]
-        answer["run"] = observe(loaded.session, specs, known)
-        if answer["run"] is not None and batched:
-            answer["one_batch"] = not takes_batches(loaded.session, specs, known, batched)
-    answer["findings"] = [each.model_dump(mode="json") for each in found]
-    return answer
-
-
-def _check_model(path: str) -> str | None:
-    """Return what onnx.checker, with shape inference, has against the model."""
-    try:
-        onnx.checker.check_model(path, full_check=True)
-    except (
-        onnx.checker.ValidationError,
-        onnx.shape_inference.InferenceError,
-        ValueError,
-        RuntimeError,
-    ) as error:
-        return plain(str(error))
-    return None
+        return LoadResult((*found, _refusal(path, str(error))), shapes)
+    found += _unservable(loaded)
+    observed = observe(loaded.session, inputs, profiles)
+    one_batch = (
+        observed is not None
+        and bool(batched)
+        and not takes_batches(loaded.session, inputs, profiles, batched)
+    )
+    return LoadResult(tuple(found), shapes, loaded.placement, observed, one_batch)
 
 
 def _unservable(loaded: LoadedModel) -> list[Finding]:
@@ -111,41 +95,43 @@ def _unservable(loaded: LoadedModel) -> list[Finding]:
 
 
 def _refusal(path: Path, text: str) -> Finding:
-    """Return the finding for ONNX Runtime's own words."""
-    words = plain(text)
+    """Return the finding for ONNX Runtime's message."""
+    error = plain(text)
     if is_out_of_memory(text):
         raise StageFailure(
             Reason.OUT_OF_MEMORY, f"loading the model on backend {REFERENCE} wants more memory"
         )
-    told = f"ONNX Runtime refuses the model: {words}"
+    cause = f"ONNX Runtime refuses the model: {error}"
     if "Current official support for domain" in text:
-        return table.tell(table.OPSET_TOO_NEW, told)
+        return table.tell(table.OPSET_TOO_NEW, cause)
     if "No Op registered" in text or "is not a registered function/op" in text:
-        return _unknown_operator(graphs.parse(path), text, words)
+        return _unknown_operator(graphs.parse(path), text, error)
     if status(text) == "NOT_IMPLEMENTED":
         named = [
             node
-            for node in View(graphs.parse(path)).nodes
+            for node in ModelView(graphs.parse(path)).nodes
             if node.proto.name and f"'{node.proto.name}'" in text
         ]
         return table.tell(
             table.REFUSED_OPERATOR,
-            f"backend {REFERENCE} cannot run the model: {words}",
+            f"backend {REFERENCE} cannot run the model: {error}",
             _all(named),
         )
     if locale := _LOCALE.search(text):
-        nodes = [node for node in View(graphs.parse(path)).nodes if node.is_standard(_BY_LOCALE)]
-        told = f"no locale {locale['name']} is installed here, by which {name_nodes(list(_all(nodes)))} works"
-        return table.tell(table.NO_LOCALE, told, _all(nodes))
+        nodes = [
+            node for node in ModelView(graphs.parse(path)).nodes if node.is_standard(_BY_LOCALE)
+        ]
+        cause = f"no locale {locale['name']} is installed here, by which {name_nodes(list(_all(nodes)))} works"
+        return table.tell(table.NO_LOCALE, cause, _all(nodes))
     if "External data" in text or "external data" in text:
-        return table.tell(table.REFUSED_EXTERNAL, words)
-    return table.tell(table.REFUSED_INVALID, told)
+        return table.tell(table.REFUSED_EXTERNAL, error)
+    return table.tell(table.REFUSED_INVALID, cause)
 
 
-def _unknown_operator(model: ModelProto, text: str, words: str) -> Finding:
+def _unknown_operator(model: ModelProto, text: str, error: str) -> Finding:
     """Name the nodes whose operator ONNX Runtime does not have, with a remedy by their domain."""
     domains = of_runtime().domains
-    view = View(model)
+    view = ModelView(model)
     named = _OPERATOR.search(text)
     nodes = [
         node
@@ -161,12 +147,12 @@ def _unknown_operator(model: ModelProto, text: str, words: str) -> Finding:
         return table.CUSTOM_DOMAIN.finding(
             Hit(
                 "neither the runtime image nor a library in spec.extensions has the operators of"
-                f" {name_nodes(list(labels))}: {words}",
+                f" {name_nodes(list(labels))}: {error}",
                 labels,
                 remedy=_ADD_LIBRARY,
             )
         )
-    return table.UNKNOWN_OPERATOR.finding(missing(nodes, of_runtime()) if nodes else Hit(words))
+    return table.UNKNOWN_OPERATOR.finding(missing(nodes, of_runtime()) if nodes else Hit(error))
 
 
 def _all(nodes: Sequence[Node]) -> tuple[str, ...]:

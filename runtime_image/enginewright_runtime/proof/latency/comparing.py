@@ -10,15 +10,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from enginewright.contract.execution import PlacementFacts
 from enginewright.contract.manifest import Latency
 
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.graph.shapes import usual
+from enginewright_runtime.graph.shapes import opt_sample
 from enginewright_runtime.proof.latency.figures import latency
 from enginewright_runtime.proof.latency.process import WorkerProcess
+
+if TYPE_CHECKING:
+    from enginewright_runtime.proof.latency.worker import Loaded, Warm
 
 _log: Final = logging.getLogger(__name__)
 _ORDER_SECONDS: Final = 600.0  # that a load, or a few runs, may take beside what they are given
@@ -30,7 +33,7 @@ _NOWHERE: Final = PlacementFacts(nodes={})
 
 
 @dataclass(frozen=True)
-class Candidate:
+class BenchmarkCandidate:
     """A model on a backend."""
 
     name: str
@@ -39,10 +42,10 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Result:
+class BenchmarkResult:
     """What was measured of one candidate."""
 
-    candidate: Candidate
+    candidate: BenchmarkCandidate
     latencies: tuple[Latency, ...] = ()  # one for each sample, smallest first
     rounds: Mapping[str, tuple[float, ...]] = field(
         default_factory=dict
@@ -55,24 +58,24 @@ class Result:
     def usual(self) -> Latency | None:
         """Return the figures of the usual shapes; None: it failed."""
         found = dict(zip(self.rounds, self.latencies, strict=True))
-        return found[usual(list(found))] if found else None
+        return found[opt_sample(list(found))] if found else None
 
     @property
     def usual_rounds(self) -> tuple[float, ...]:
         """Return the median seconds of each round of the usual shapes; none: it failed."""
-        return self.rounds[usual(list(self.rounds))] if self.rounds else ()
+        return self.rounds[opt_sample(list(self.rounds))] if self.rounds else ()
 
 
 def measure(
     model: Path, backend: str, inputs: Path, *, seconds: float = 10.0, usual_only: bool = False
-) -> Result:
+) -> BenchmarkResult:
     """Measure one model; arguments as `compare` has them.
 
     Raises:
         StageFailure: as `loading.create`; UnsupportedOperator when ONNX Runtime refuses the model or
             a sample; BackendCrashed, OutOfMemory or Timeout.
     """
-    candidate = Candidate(model.stem, model, backend)
+    candidate = BenchmarkCandidate(model.stem, model, backend)
     (result,) = compare([candidate], inputs, seconds=seconds, usual_only=usual_only)
     if result.failure is not None:
         raise result.failure
@@ -80,12 +83,12 @@ def measure(
 
 
 def compare(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[BenchmarkCandidate],
     inputs: Path,
     *,
     seconds: float = 10.0,
     usual_only: bool = False,
-) -> tuple[Result, ...]:
+) -> tuple[BenchmarkResult, ...]:
     """Measure all candidates on the same inputs.
 
     Of samples named min, opt and max each is run; of others at most three, by their sizes.
@@ -128,7 +131,7 @@ class _Measured:
 
     def __init__(
         self,
-        candidate: Candidate,
+        candidate: BenchmarkCandidate,
         stack: ExitStack,
         inputs: Path,
         seconds: float,
@@ -143,9 +146,9 @@ class _Measured:
         self._failure: StageFailure | None = None
         self._process: WorkerProcess | None = None
         self._times: dict[str, list[list[float]]] = {}
-        self._warm: dict[str, dict[str, int | None]] = {}
+        self._warm: dict[str, Warm] = {}
         self._repeats: dict[str, int] = {}
-        self._facts: dict[str, Any] = {}  # as the worker tells
+        self._loaded: Loaded | None = None
         self.rows: dict[str, int] = {}  # of each sample; {}: it has failed
 
     def prepare(self) -> None:
@@ -157,22 +160,16 @@ class _Measured:
             self._process = self._stack.enter_context(
                 WorkerProcess(doing, _ORDER_SECONDS + self._seconds)
             )
-            self._facts = self._process.ask(
-                "load",
-                model=str(candidate.model),
-                backend=candidate.backend,
-                inputs=str(self._inputs),
-            )
-            self.rows = self._facts["samples"]
+            loaded = self._process.load(candidate.model, candidate.backend, self._inputs)
+            self._loaded = loaded
+            self.rows = dict(loaded.samples)
             if self._usual_only:
-                only = usual(list(self.rows))
+                only = opt_sample(list(self.rows))
                 self.rows = {only: self.rows[only]}
             for sample in self.rows:
-                found = self._process.ask("warm_up", sample=sample, seconds=self._seconds)
+                found = self._process.warm_up(sample, self._seconds)
                 self._warm[sample] = found
-                fitting = int(
-                    _ROUND_SECONDS / max(found["seconds"], _ROUND_SECONDS / _MOST_REPEATS)
-                )
+                fitting = int(_ROUND_SECONDS / max(found.seconds, _ROUND_SECONDS / _MOST_REPEATS))
                 self._repeats[sample] = max(1, fitting)
                 self._times[sample] = []
         except StageFailure as failure:
@@ -188,7 +185,7 @@ class _Measured:
         if self._process is None or not self.wants_more(sample):
             return
         try:
-            times = self._process.ask("run", sample=sample, runs=self._repeats[sample])
+            times = self._process.run(sample, self._repeats[sample])
         except StageFailure as failure:
             self._fail(failure)
         else:
@@ -199,19 +196,19 @@ class _Measured:
         self._failure = failure
         self.rows = {}
 
-    def result(self) -> Result:
+    def result(self) -> BenchmarkResult:
         """Return what was measured."""
-        if self._failure is not None:
-            return Result(self._candidate, failure=self._failure)
-        return Result(
+        if self._failure is not None or self._loaded is None:
+            return BenchmarkResult(self._candidate, failure=self._failure)
+        return BenchmarkResult(
             self._candidate,
             tuple(self._latency(sample) for sample in self.rows),
             {
                 sample: tuple(sorted(times)[len(times) // 2] for times in rounds)
                 for sample, rounds in self._times.items()
             },
-            provider=self._facts["provider"],
-            placement=PlacementFacts.model_validate(self._facts["placement"]),
+            provider=self._loaded.provider,
+            placement=self._loaded.placement,
         )
 
     def _latency(self, sample: str) -> Latency:
@@ -219,8 +216,8 @@ class _Measured:
         warm = self._warm[sample]
         return latency(times, sample, self.rows[sample]).model_copy(
             update={
-                "warm_up_runs": warm["runs"],
-                "peak_memory_bytes": warm["memory"],
-                "peak_device_memory_bytes": warm["device_memory"],
+                "warm_up_runs": warm.runs,
+                "peak_memory_bytes": warm.memory,
+                "peak_device_memory_bytes": warm.device_memory,
             }
         )

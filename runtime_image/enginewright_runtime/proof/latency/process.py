@@ -6,16 +6,20 @@ import os
 import select
 import tempfile
 import time
-from types import TracebackType
-from typing import Any, Final, Self
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
 
 from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding
+from pydantic import TypeAdapter
 
 from enginewright_runtime.core.children import Child
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.isolation import killed, said, tail
+from enginewright_runtime.core.isolation import killed, last_output, tail
+from enginewright_runtime.proof.latency import worker
+from enginewright_runtime.proof.latency.worker import Loaded, Warm
 
-_WORKER: Final = "enginewright_runtime.proof.latency.worker:main"
+_T = TypeVar("_T")
 _PIECE: Final = 1 << 16
 
 
@@ -32,49 +36,55 @@ class WorkerProcess:
         self._doing = doing
         self._seconds = seconds
         self._pending = b""
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        self._answers, theirs = os.pipe()
-        stdin, self._orders = os.pipe()
-        try:
-            self._child = Child(
-                _WORKER,
-                stdin=stdin,
-                output=self._errors.fileno(),
-                descriptors=(theirs,),
-                preload=(_WORKER.partition(":")[0],),
-            )
-        finally:
-            os.close(theirs)
-            os.close(stdin)
+        with contextlib.ExitStack() as stack:
+            self._errors = stack.enter_context(tempfile.TemporaryFile())
+            self._answers, theirs = os.pipe()
+            stack.callback(os.close, self._answers)
+            stdin, self._orders = os.pipe()
+            stack.callback(os.close, self._orders)
+            with contextlib.ExitStack() as given:
+                given.callback(os.close, theirs)
+                given.callback(os.close, stdin)
+                child = Child(
+                    worker.main,
+                    stdin=stdin,
+                    output=self._errors.fileno(),
+                    descriptors=(theirs,),
+                    preload=(worker.__name__,),
+                )
+            self._child = stack.enter_context(child)
+            self._open = stack.pop_all()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._child.__exit__(kind, error, trace)
-        os.close(self._orders)
-        os.close(self._answers)
-        self._errors.close()
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
 
-    def ask(self, order: str, **arguments: Any) -> Any:  # noqa: ANN401 - any JSON value
-        """Give an order and return what came of it.
+    # all raise StageFailure: as the worker raised it; BackendCrashed, OutOfMemory or Timeout
 
-        Raises:
-            StageFailure: as the worker raised it; BackendCrashed, OutOfMemory or Timeout.
-        """
+    def load(self, model: Path, backend: str, inputs: Path) -> Loaded:
+        """Load the model and its golden inputs."""
+        return self._ask(Loaded, "load", model=str(model), backend=backend, inputs=str(inputs))
+
+    def warm_up(self, sample: str, seconds: float) -> Warm:
+        """Run a sample until runs no longer get faster, or the time is up."""
+        return self._ask(Warm, "warm_up", sample=sample, seconds=seconds)
+
+    def run(self, sample: str, runs: int) -> list[float]:
+        """Return the seconds of so many runs of a sample."""
+        return self._ask(list[float], "run", sample=sample, runs=runs)
+
+    def _ask(self, kind: type[_T], order: str, **arguments: str | float) -> _T:
         line = json.dumps({"order": order, **arguments}).encode() + b"\n"
-        with contextlib.suppress(BrokenPipeError):  # what ended it is told below
+        with contextlib.suppress(BrokenPipeError):  # what ended it is reported below
             os.write(self._orders, line)
         answer: dict[str, Any] = json.loads(self._line(time.monotonic() + self._seconds))
         if failure := answer.get("failure"):
-            message = f"{self._doing}: {failure['message']}"
-            raise StageFailure(Reason(failure["reason"]), message, remedy="")
-        return answer["result"]
+            finding = Finding.model_validate(failure)
+            cause = f"{self._doing}: {finding.cause}"
+            raise StageFailure.of(finding.model_copy(update={"cause": cause}))
+        return TypeAdapter(kind).validate_python(answer["result"])
 
     def _line(self, end: float) -> bytes:
         while b"\n" not in self._pending:
@@ -95,10 +105,10 @@ class WorkerProcess:
         """Return why there is no worker any more."""
         end = self._child.wait(None)
         code = end.code if end else 0
-        last_words = tail(self._errors)
+        stderr = tail(self._errors)
         if code < 0:
-            return killed(-code, self._doing, last_words)
+            return killed(-code, self._doing, stderr)
         return StageFailure(
             Reason.BACKEND_CRASHED,
-            f"{self._doing} ended its process with code {code}{said(last_words)}",
+            f"{self._doing} ended its process with code {code}{last_output(stderr)}",
         )

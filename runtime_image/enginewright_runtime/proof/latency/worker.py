@@ -1,6 +1,6 @@
-"""Loads one model and runs it when it is told to, in a process of its own; measures time and memory.
+"""Loads one model and runs it on orders, in a process of its own; measures time and memory.
 
-Several such processes are told in turn, so that other load on the machine meets all of them alike.
+Several such processes get orders in turn, so that other load on the machine meets all of them alike.
 Orders are lines of JSON on standard input, answers likewise on a descriptor of their own, since
 native libraries write to standard output.
 """
@@ -8,11 +8,14 @@ native libraries write to standard output.
 import json
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
 from enginewright.contract.execution import PlacementFacts
 from enginewright.contract.reasons import Reason
+from pydantic_core import to_jsonable_python
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.memory import device_bytes, peak_bytes
@@ -28,7 +31,26 @@ from enginewright_runtime.session.signature import read_signature
 _MOST_WARM_UPS: Final = 100
 
 
-class Worker:
+@dataclass(frozen=True)
+class Loaded:
+    """What is known before any run."""
+
+    samples: Mapping[str, int]  # that are run, smallest first, and how many rows they have
+    provider: str  # that was asked for
+    placement: PlacementFacts
+
+
+@dataclass(frozen=True)
+class Warm:
+    """What runs are like once they no longer get faster."""
+
+    runs: int  # that it took
+    seconds: float  # of the last one
+    memory: int | None  # bytes
+    device_memory: int | None  # bytes
+
+
+class BenchmarkWorker:
     """One loaded model and its inputs."""
 
     def __init__(self, model: str, backend: str, inputs: str) -> None:
@@ -44,30 +66,13 @@ class Worker:
         }
         self._samples: dict[str, Arrays] = {name: samples[name] for name in chosen(shapes, CORNERS)}
 
-    def facts(self) -> dict[str, Any]:
-        """Return what is known before any run.
+    def facts(self) -> Loaded:
+        """Return what is known before any run."""
+        samples = {name: rows(feeds) for name, feeds in self._samples.items()}
+        return Loaded(samples, self._placement.provider, self._placement.facts())
 
-        Returns:
-            `samples` that are run, smallest first, and how many rows they have; `provider` that was
-            asked for; `placement` as PlacementFacts.
-        """
-        placement = PlacementFacts(
-            nodes=dict(self._placement.nodes),
-            elsewhere=self._placement.elsewhere,
-            context_nodes=self._placement.context_nodes,
-        )
-        return {
-            "samples": {name: rows(feeds) for name, feeds in self._samples.items()},
-            "provider": self._placement.provider,
-            "placement": placement.model_dump(mode="json"),
-        }
-
-    def warm_up(self, sample: str, seconds: float) -> dict[str, Any]:
-        """Run until runs take about as long as those before, or the time is up.
-
-        Returns:
-            `runs`; `seconds` of the last one; `memory` and `device_memory` in bytes, or None.
-        """
+    def warm_up(self, sample: str, seconds: float) -> Warm:
+        """Run until runs take about as long as those before, or the time is up."""
         times: list[float] = []
         end = time.monotonic() + seconds
         while not is_warm(times) and len(times) < _MOST_WARM_UPS:
@@ -76,12 +81,8 @@ class Worker:
                 break
         used = device_bytes()
         known = used is not None and self._before is not None
-        return {
-            "runs": len(times),
-            "seconds": times[-1],
-            "memory": peak_bytes(),
-            "device_memory": max(0, (used or 0) - (self._before or 0)) if known else None,
-        }
+        device_memory = max(0, (used or 0) - (self._before or 0)) if known else None
+        return Warm(len(times), times[-1], peak_bytes(), device_memory)
 
     def run(self, sample: str, runs: int) -> list[float]:
         """Return the seconds of so many runs."""
@@ -95,17 +96,17 @@ class Worker:
 
 def main(descriptor: int) -> int:
     """Answer orders until there are no more."""
-    worker: Worker | None = None
+    worker: BenchmarkWorker | None = None
     with open(descriptor, "w", buffering=1) as answers:
         for line in sys.stdin:
             order = json.loads(line)
             name = order.pop("order")
             try:
                 if name == "load":
-                    worker = Worker(**order)
-                    _answer(answers, {"result": worker.facts()})
-                else:
-                    _answer(answers, {"result": getattr(worker, name)(**order)})
+                    worker = BenchmarkWorker(**order)
+                    name, order = "facts", {}
+                result = getattr(worker, name)(**order)
+                _answer(answers, {"result": to_jsonable_python(result)})
             except StageFailure as failure:
                 return _fail(answers, failure)
             except MemoryError:
@@ -118,7 +119,7 @@ def main(descriptor: int) -> int:
 
 
 def _fail(answers: IO[str], failure: StageFailure) -> int:
-    _answer(answers, {"failure": {"reason": failure.reason.value, "message": failure.message}})
+    _answer(answers, {"failure": failure.finding.model_dump(mode="json")})
     return 0
 
 

@@ -8,28 +8,26 @@ memory for them. What runs models lies in `parity.drift`, which is imported by n
 from enginewright_runtime.proof.parity.comparison import (
     ComparedWith,
     Comparison,
-    Failure,
-    Verdict,
-    compare,
+    ParityFailure,
+    ParityVerdict,
     difference,
     scales_of,
     varying,
 )
 from enginewright_runtime.proof.parity.measuring import form_fault
-from enginewright_runtime.proof.parity.spread import Repetition, Trial
+from enginewright_runtime.proof.parity.spread import DistributionTest, Repetition
 from enginewright_runtime.proof.parity.tolerances import DEFAULTS, Tolerance, Tolerances
 
 __all__ = [
     "DEFAULTS",
     "ComparedWith",
     "Comparison",
-    "Failure",
+    "DistributionTest",
+    "ParityFailure",
+    "ParityVerdict",
     "Repetition",
     "Tolerance",
     "Tolerances",
-    "Trial",
-    "Verdict",
-    "compare",
     "difference",
     "form_fault",
     "scales_of",

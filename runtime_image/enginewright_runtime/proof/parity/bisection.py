@@ -8,17 +8,27 @@ memory of all of them, which a run never does.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 from onnx import GraphProto, NodeProto
 
-from enginewright_runtime.graph.parts import order, uses
+from enginewright_runtime.graph.order import order, uses
 
 _MOST_EXCLUDED: Final = 3  # tensors of equal names that turned out to be something else
 _MOST_STEPS: Final = 16  # of the walk from a drifting tensor to where its drift comes from
 
-# Takes tensors, and returns those that drift, with words that say how.
+# Takes tensors, and returns those that drift, with text that says how.
 Probe = Callable[[Sequence[str]], Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Life:
+    """From the position in an order of nodes that makes a tensor to the last that reads it."""
+
+    tensor: str
+    made: int
+    last_read: int
 
 
 @dataclass(frozen=True)
@@ -27,7 +37,7 @@ class Drifting:
 
     node: int  # its index in the graph
     tensor: str
-    words: str  # how it drifts
+    description: str  # how it drifts
 
 
 class Ancestry:
@@ -42,7 +52,7 @@ class Ancestry:
         self._reads = [uses(node) for node in graph.node]
         found = self._ancestors()
         self.order = [index for index in order(graph.node) or () if index in found]
-        self._last_read = self._lifetimes()
+        self.lives = self._lives()
 
     def _ancestors(self) -> set[int]:
         found: set[int] = set()
@@ -54,23 +64,19 @@ class Ancestry:
                 waiting += self._reads[maker]
         return found
 
-    def _lifetimes(self) -> dict[str, int]:
-        """Return at which position of the order a tensor is last read."""
+    def _lives(self) -> list[Life]:
+        """Return the lives of the tensors that are read, as they are made."""
         last = {
             name: position
             for position, index in enumerate(self.order)
             for name in self._reads[index]
         }
         last[self._output] = len(self.order)
-        return last
-
-    def frontier(self, position: int) -> list[str]:
-        """Return the tensors that nodes up to `position` make and later ones read."""
         return [
-            name
-            for index in self.order[: position + 1]
+            Life(name, position, last[name])
+            for position, index in enumerate(self.order)
             for name in self.nodes[index].output
-            if self._last_read.get(name, -1) > position
+            if name in last
         ]
 
     def maker(self, tensor: str) -> int | None:
@@ -87,7 +93,7 @@ class Ancestry:
 def first_drifting(
     graph: GraphProto, output: str, observable: frozenset[str], probe: Probe
 ) -> Drifting | None:
-    """Return the first node whose output drifts; None: it cannot be told.
+    """Return the first node whose output drifts; None: it cannot be determined.
 
     Args:
         graph: of the model that is right.
@@ -116,6 +122,11 @@ class _Search:
         default_factory=dict
     )  # how tensors drift; None: they do not
 
+    @cached_property
+    def lives(self) -> list[Life]:
+        """Of the tensors that both models have."""
+        return [life for life in self.ancestry.lives if life.tensor in self.observable]
+
     def run(self) -> Drifting | None:
         drifting: str | None = None
         low, high = -1, len(self.ancestry.order) - 1
@@ -143,7 +154,12 @@ class _Search:
         return next((each for each in positions if self._cut(each)), None)
 
     def _cut(self, position: int) -> list[str]:
-        return [name for name in self.ancestry.frontier(position) if self._is_observable(name)]
+        """Return the tensors that nodes up to `position` make, later ones read and both models have."""
+        return [
+            life.tensor
+            for life in self.lives
+            if life.made <= position < life.last_read and life.tensor not in self.excluded
+        ]
 
     def _is_observable(self, name: str) -> bool:
         return name in self.observable and name not in self.excluded
@@ -151,8 +167,8 @@ class _Search:
     def _drifting(self, tensors: Sequence[str]) -> list[str]:
         unknown = [name for name in tensors if name not in self.known]
         if unknown:
-            told = self.probe(unknown)
-            self.known |= {name: told.get(name) for name in unknown}
+            drifting = self.probe(unknown)
+            self.known |= {name: drifting.get(name) for name in unknown}
         return [name for name in tensors if self.known[name] is not None]
 
     def _walk_up(self, tensor: str) -> Drifting | None:
@@ -163,14 +179,13 @@ class _Search:
             if not found:
                 break
             tensor = found[0]
-        node, words = self.ancestry.maker(tensor), self.known[tensor]
-        return None if node is None or words is None else Drifting(node, tensor, words)
+        node, description = self.ancestry.maker(tensor), self.known[tensor]
+        return None if node is None or description is None else Drifting(node, tensor, description)
 
     def is_confirmed(self, found: Drifting) -> bool:
         """Tell whether the next cut without the tensor drifts too."""
-        start = self.ancestry.order.index(found.node)
-        for position in range(start + 1, len(self.ancestry.order)):
-            cut = self._cut(position)
-            if cut and found.tensor not in cut:
+        life = next(each for each in self.lives if each.tensor == found.tensor)
+        for position in range(life.last_read, len(self.ancestry.order)):
+            if cut := self._cut(position):
                 return bool(self._drifting(cut))
         return True  # it is the output itself, or nothing after it can be looked at

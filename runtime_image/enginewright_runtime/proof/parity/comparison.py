@@ -1,4 +1,4 @@
-"""Compares the outputs of two models over all samples, and says in words what does not agree. Pure.
+"""Compares the outputs of two models over all samples, and says what does not agree. Pure.
 
 Each output of each sample must keep its tolerance by itself: over all samples together a wrong one
 would drown among right ones.
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from enginewright_runtime.proof.parity.measuring import (
-    Fault,
     Figures,
+    Mismatch,
     fault,
     form_fault,
     largest_of,
     measure,
 )
-from enginewright_runtime.proof.parity.spread import Trial
+from enginewright_runtime.proof.parity.spread import DistributionTest
 from enginewright_runtime.proof.parity.tolerances import ROUNDING, Tolerance, Tolerances
 from enginewright_runtime.proof.parity.values import dtype_of
 
@@ -39,27 +39,27 @@ _NOT_RECORDED: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ParityFailure:
     """One output of one sample that does not agree."""
 
     output: str
     sample: str
     figure: str  # missing | distribution | and those of `measuring.Fault`
-    words: str  # that follow the output's name
+    description: str  # that follow the output's name
     severity: float  # for finding the worst one: errors in units of what is allowed
 
     @override
     def __str__(self) -> str:
-        return f"output {self.output!r} of golden sample {self.sample!r} {self.words}"
+        return f"output {self.output!r} of golden sample {self.sample!r} {self.description}"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ParityVerdict:
     """What a comparison has shown."""
 
     compared_with: ComparedWith
     outputs: tuple[OutputParity, ...]  # of what was compared, in the order of the outputs
-    failures: tuple[Failure, ...]  # in the order of the samples
+    failures: tuple[ParityFailure, ...]  # in the order of the samples
 
     @property
     def agrees(self) -> bool:
@@ -72,15 +72,15 @@ class Verdict:
         return bool(self.outputs)
 
     @property
-    def words(self) -> str | None:
-        """Return the worst failure in words, and how many more there are; None: there is none."""
+    def description(self) -> str | None:
+        """Return the worst failure for a message, and how many more there are; None: there is none."""
         if self.worst is None:
             return None
         more = len(self.failures) - 1
         return f"{self.worst}{f' (and {more} more)' if more else ''}"
 
     @property
-    def worst(self) -> Failure | None:
+    def worst(self) -> ParityFailure | None:
         """Return the failure with the largest errors, the first of several; None: there is none."""
         return max(self.failures, key=lambda each: each.severity, default=None)
 
@@ -124,7 +124,7 @@ class Comparison:
         }
         self._unstable = _NOT_RECORDED if varying is None else _UNSTABLE
         self._totals: dict[str, _Total] = {}
-        self._failures: list[Failure] = []
+        self._failures: list[ParityFailure] = []
 
     def add(
         self,
@@ -142,8 +142,8 @@ class Comparison:
             again: runs that model once more: to judge what varies, and to say of what differs
                 whether it differs from itself too. None: of what varies only the form is compared.
         """
-        failures: list[Failure] = []
-        trials: dict[str, Trial] = {}
+        failures: list[ParityFailure] = []
+        tests: dict[str, DistributionTest] = {}
         for output, want in wanted.items():
             total = self._totals.setdefault(output, _Total())
             have = found.get(output)
@@ -151,20 +151,22 @@ class Comparison:
                 failed = self._compare_form(output, sample, want, have)
                 spread = self._spreads[output].get(sample)
                 if failed is None and spread is not None and self._judges_spread(spread, again):
-                    trials[output] = self._trial(output, spread, want)
+                    tests[output] = self._distribution_test(output, spread, want)
             else:
                 failed = self._compare(total, output, want, have)
             if failed is not None:
                 wrong, severity = failed
-                failures.append(Failure(output, sample, wrong.figure, wrong.in_full, severity))
+                failures.append(
+                    ParityFailure(output, sample, wrong.figure, wrong.in_full, severity)
+                )
         if again is not None:
             failures = self._say_unstable(failures, found, again)
-            failures += self._try(trials, sample, found, again)
+            failures += self._test_distributions(tests, sample, found, again)
         self._failures += failures
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ParityVerdict:
         """Return what was found until now."""
-        return Verdict(
+        return ParityVerdict(
             self._compared_with,
             tuple(
                 total.parity(name, self._compared_with)
@@ -180,40 +182,40 @@ class Comparison:
 
     def _compare_form(
         self, output: str, sample: str, want: Array, have: Array
-    ) -> tuple[Fault, float] | None:
+    ) -> tuple[Mismatch, float] | None:
         spread = self._spreads[output].get(sample)
         shape = spread.shape if spread else (None,) * want.ndim
         wrong = form_fault(want, have, self._dtypes.get(output), shape)
         return (wrong, np.inf) if wrong else None
 
-    def _trial(self, output: str, spread: Spread, want: Array) -> Trial:
+    def _distribution_test(self, output: str, spread: Spread, want: Array) -> DistributionTest:
         dtype = self._dtypes.get(output)
         allowed = self._tolerances.of_output(output, dtype_of(want, dtype))
-        return Trial(spread, want, allowed, dtype)
+        return DistributionTest(spread, want, allowed, dtype)
 
-    def _try(
+    def _test_distributions(
         self,
-        trials: Mapping[str, Trial],
+        tests: Mapping[str, DistributionTest],
         sample: str,
         found: Outputs,
         again: Callable[[], Outputs],
-    ) -> list[Failure]:
+    ) -> list[ParityFailure]:
         """Run the model until every output that varies is judged."""
-        waiting = {name for name, trial in trials.items() if trial.take(found[name])}
+        waiting = {name for name, test in tests.items() if test.take(found[name])}
         while waiting:
             run = again()
-            waiting = {name for name in waiting if trials[name].take(run[name])}
-        for name, trial in trials.items():
-            self._totals[name].add_runs(trial.runs)
+            waiting = {name for name in waiting if tests[name].take(run[name])}
+        for name, test in tests.items():
+            self._totals[name].add_runs(test.runs)
         return [
-            Failure(name, sample, "distribution", trial.wrong, np.inf)
-            for name, trial in trials.items()
-            if trial.wrong is not None
+            ParityFailure(name, sample, "distribution", test.wrong, np.inf)
+            for name, test in tests.items()
+            if test.wrong is not None
         ]
 
     def _say_unstable(
-        self, failures: list[Failure], found: Outputs, again: Callable[[], Outputs]
-    ) -> list[Failure]:
+        self, failures: list[ParityFailure], found: Outputs, again: Callable[[], Outputs]
+    ) -> list[ParityFailure]:
         """Say of outputs that differ whether the judged model's own runs agree."""
         suspects = {
             each.output: found[each.output]
@@ -222,15 +224,17 @@ class Comparison:
         }
         unstable = varying(suspects, again(), self._dtypes) if suspects else ()
         return [
-            replace(each, words=each.words + self._unstable) if each.output in unstable else each
+            replace(each, description=each.description + self._unstable)
+            if each.output in unstable
+            else each
             for each in failures
         ]
 
     def _compare(
         self, total: "_Total", output: str, want: Array, have: Array | None
-    ) -> tuple[Fault, float] | None:
+    ) -> tuple[Mismatch, float] | None:
         if have is None:
-            return Fault("missing", "is missing"), np.inf
+            return Mismatch("missing", "is missing"), np.inf
         dtype = self._dtypes.get(output)
         total.by_values = True
         if differs := form_fault(want, have, dtype):
@@ -240,30 +244,6 @@ class Comparison:
         total.add(figures)
         wrong = fault(figures, allowed)
         return (wrong, _severity(wrong, figures)) if wrong else None
-
-
-def compare(
-    wanted: Mapping[str, Outputs],
-    found: Mapping[str, Outputs],
-    *,
-    compared_with: ComparedWith,
-    tolerances: Tolerances,
-    dtypes: Mapping[str, str] | None = None,
-) -> Verdict:
-    """Compare all outputs of all samples.
-
-    Args:
-        wanted: arrays by sample and output.
-        found: likewise, of the model that is judged. A sample that it lacks fails.
-        compared_with: what `wanted` comes from.
-        tolerances: of the model that is judged.
-        dtypes: as `Comparison` takes them.
-    """
-    scales = scales_of(wanted, dtypes)
-    comparison = Comparison(compared_with, tolerances, dtypes, scales)
-    for sample, outputs in wanted.items():
-        comparison.add(sample, outputs, found.get(sample, {}))
-    return comparison.verdict()
 
 
 def scales_of(
@@ -285,14 +265,14 @@ def difference(
     dtype: str | None = None,
     largest: float = 0.0,
 ) -> str | None:
-    """Return how one output differs, in words that follow its name; None: it agrees.
+    """Return how one output differs, as text that follows its name; None: it agrees.
 
     Args:
         want: the array that is wanted.
         have: the array that is judged.
         allowed: its tolerance.
         dtype: as the model declares it.
-        largest: as `scales_of` tells of all samples.
+        largest: as `scales_of` returns it for all samples.
     """
     wrong = form_fault(want, have, dtype)
     if wrong is None:
@@ -368,7 +348,7 @@ def _finite(value: float) -> float:
     return min(value, float(np.finfo(np.float64).max))
 
 
-def _severity(wrong: Fault, figures: Figures) -> float:
+def _severity(wrong: Mismatch, figures: Figures) -> float:
     if wrong.figure == "finite":
         return np.inf
     share = figures.outside / figures.elements

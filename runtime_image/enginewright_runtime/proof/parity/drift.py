@@ -17,7 +17,7 @@ from onnx import ModelProto, ValueInfoProto
 from typing_extensions import override
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
-from enginewright_runtime.core.isolation import Limits, run_isolated
+from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.limits import memory_limit
 from enginewright_runtime.graph import graphs
 from enginewright_runtime.graph.opsets import allow_unreleased
@@ -56,13 +56,11 @@ class Drift:
 
     label: str  # of the node, in the model that is right
     tensor: str
-    words: str
+    description: str
 
     @override
     def __str__(self) -> str:
-        return (
-            f"the first node that drifts is {self.label}: its output {self.tensor!r} {self.words}"
-        )
+        return f"the first node that drifts is {self.label}: its output {self.tensor!r} {self.description}"
 
 
 def find_drift(
@@ -75,7 +73,7 @@ def find_drift(
     tolerances: Tolerances,
     seconds: float = _SECONDS,
 ) -> Drift | None:
-    """Return the first node whose output drifts; None: it cannot be told in time.
+    """Return the first node whose output drifts; None: it cannot be determined in time.
 
     Args:
         right: the model to which the other is compared; its nodes are named.
@@ -88,13 +86,11 @@ def find_drift(
     """
     limit = memory_limit()
     try:
-        found: dict[str, Any] | None = run_isolated(
-            f"{__name__}:search",
-            "looking for the first node that drifts",
-            limits=Limits(seconds=seconds, memory_bytes=limit // 2 if limit else None),
-            right=[str(right.model), right.backend],
-            judged=[str(judged.model), judged.backend],
-            inputs=str(inputs),
+        limits = Limits(seconds=seconds, memory_bytes=limit // 2 if limit else None)
+        return Call(search, "looking for the first node that drifts", limits).run(
+            right=right,
+            judged=judged,
+            inputs=inputs,
             sample=sample,
             output=output,
             precision=tolerances.precision,
@@ -107,26 +103,25 @@ def find_drift(
         for folder in {right.model.parent, judged.model.parent}:
             for path in folder.glob(f"{_PREFIX}*"):
                 path.unlink(missing_ok=True)
-    return Drift(**found) if found else None
 
 
 def search(
     *,
-    right: tuple[str, str],
-    judged: tuple[str, str],
-    inputs: str,
+    right: Side,
+    judged: Side,
+    inputs: Path,
     sample: str,
     output: str,
     precision: str,
     rtol: float,
-) -> dict[str, Any] | None:
-    """Search; returns `Drift` as JSON. Called in a child process."""
+) -> Drift | None:
+    """Search; arguments as of `find_drift`. Called in a child process."""
     allow_unreleased()  # the source may have one
-    feeds = _feeds(Path(inputs), sample)
-    first, second = _Exposed(*right, feeds), _Exposed(*judged, feeds)
+    feeds = _feeds(inputs, sample)
+    first, second = _Exposed(right, feeds), _Exposed(judged, feeds)
     observable = frozenset(first.tensors() & second.tensors())
     usual = _INSIDE[precision]
-    strict = min(usual.rtol, rtol or usual.rtol)  # whoever asks for more is told of less
+    strict = min(usual.rtol, rtol or usual.rtol)  # whoever asks for more has less allowed
     allowed = replace(usual, rtol=strict, scale=strict)
 
     def probe(names: Sequence[str]) -> dict[str, str]:
@@ -136,8 +131,8 @@ def search(
             _log.info("comparing %s", ", ".join(some))
             wanted, had = first.run(some), second.run(some)
             for name in wanted.keys() & had.keys():
-                if words := _drifts(wanted[name], had[name], allowed):
-                    found[name] = words
+                if description := _drifts(wanted[name], had[name], allowed):
+                    found[name] = description
             for name in first.varying(list(found)):
                 del found[name]  # it drifts from itself too
             if found:
@@ -148,11 +143,7 @@ def search(
     drifting = first_drifting(graph, output, observable, probe)
     if drifting is None:
         return None
-    return {
-        "label": graphs.label(graph.node[drifting.node]),
-        "tensor": drifting.tensor,
-        "words": drifting.words,
-    }
+    return Drift(graphs.label(graph.node[drifting.node]), drifting.tensor, drifting.description)
 
 
 def _feeds(inputs: Path, sample: str) -> dict[str, Array]:
@@ -172,16 +163,16 @@ class _Value:
 class _Exposed:
     """A model whose inner tensors can be asked for."""
 
-    def __init__(self, model: str, backend: str, feeds: Mapping[str, Array]) -> None:
-        self._path = Path(model)
-        self._backend = backend
+    def __init__(self, side: Side, feeds: Mapping[str, Array]) -> None:
+        self._path = side.model
+        self._backend = side.backend
         self._feeds = feeds
         self.model: ModelProto = graphs.parse(self._path)
         self._outputs = [value.SerializeToString() for value in self.model.graph.output]
         self._known = {value.name for value in self.model.graph.output}
 
     def tensors(self) -> set[str]:
-        """Return the tensors that top-level nodes compute: of a wrong weight its reader is told."""
+        """Return the tensors that top-level nodes compute: of a wrong weight its reader is named."""
         nodes = (node for node in self.model.graph.node if node.op_type != CONSTANT)
         return {name for node in nodes for name in node.output if name}
 
@@ -247,4 +238,4 @@ def _drifts(want: _Value, have: _Value, allowed: Tolerance) -> str | None:
             return None
         first, second, dtype = wide(first, want.dtype), wide(second, have.dtype), "float64"
     wrong = fault(measure(first, second, allowed, dtype), allowed)
-    return wrong.words if wrong else None
+    return wrong.description if wrong else None

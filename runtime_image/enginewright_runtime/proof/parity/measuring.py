@@ -41,17 +41,17 @@ class Figures:
     beyond: int = 0  # of those, elements too far out to be allowed as outliers
 
 
-class Fault(NamedTuple):
+class Mismatch(NamedTuple):
     """Which figure is not as it is allowed."""
 
     figure: str  # type | shape | elements | outliers | equal | cosine | top1 | finite
-    words: str  # that follow an output's name
-    allowed: str = ""  # what would have been right, where the words do not say it
+    description: str  # that follow an output's name
+    allowed: str = ""  # what would have been right, where the description does not say it
 
     @property
     def in_full(self) -> str:
-        """Return the words, and what would have been right."""
-        return f"{self.words}; allowed: {self.allowed}" if self.allowed else self.words
+        """Return the description, and what would have been right."""
+        return f"{self.description}; allowed: {self.allowed}" if self.allowed else self.description
 
 
 def measure(
@@ -101,7 +101,7 @@ def _text(element: object) -> str:
 
 def form_fault(
     want: Array, have: Array, dtype: str | None, shape: tuple[int | None, ...] | None = None
-) -> Fault | None:
+) -> Mismatch | None:
     """Return how type or shape differ; None: they do not.
 
     Args:
@@ -112,17 +112,17 @@ def form_fault(
     """
     types = dtype_of(want, dtype), dtype_of(have, dtype)
     if types[0] != types[1]:
-        return Fault("type", f"has type {types[1]}, expected {types[0]}")
+        return Mismatch("type", f"has type {types[1]}, expected {types[0]}")
     sizes = want.shape if shape is None else shape
-    told = "[" + ", ".join("?" if size is None else str(size) for size in sizes) + "]"
+    wanted_shape = "[" + ", ".join("?" if size is None else str(size) for size in sizes) + "]"
     if len(sizes) != have.ndim:
-        return Fault(
+        return Mismatch(
             "shape",
             f"has {have.ndim} dimensions, shape {list(have.shape)}, expected {len(sizes)},"
-            f" shape {told}",
+            f" shape {wanted_shape}",
         )
     if any(size not in {None, found} for size, found in zip(sizes, have.shape, strict=True)):
-        return Fault("shape", f"has shape {list(have.shape)}, expected {told}")
+        return Mismatch("shape", f"has shape {list(have.shape)}, expected {wanted_shape}")
     return None
 
 
@@ -134,7 +134,7 @@ def largest_of(array: Array, dtype: str | None = None) -> float:
     return max((_largest(piece) for piece in pieces(array, name)), default=0.0)
 
 
-def fault(figures: Figures, allowed: Tolerance) -> Fault | None:
+def fault(figures: Figures, allowed: Tolerance) -> Mismatch | None:
     """Return the first figure that is not as `allowed`; None: all are."""
     if not figures.elements:
         return None
@@ -143,36 +143,38 @@ def fault(figures: Figures, allowed: Tolerance) -> Fault | None:
     share = figures.outside / figures.elements
     if share <= allowed.unequal:
         return None
-    return Fault("equal", f"differs in {share:.1%} of its elements")
+    return Mismatch("equal", f"differs in {share:.1%} of its elements")
 
 
-def _of_elements(figures: Figures, allowed: Tolerance) -> Fault | None:
+def _of_elements(figures: Figures, allowed: Tolerance) -> Mismatch | None:
     if figures.nan or figures.inf or figures.finite:
-        return Fault("finite", _misplaced(figures))
+        return Mismatch("finite", _misplaced(figures))
     about = (
         f"(largest absolute error {figures.max_abs_error:.3g}, largest value {figures.largest:.3g})"
     )
     share = figures.outside / figures.elements
     if share > allowed.outliers:
-        words = f"is outside the tolerance in {share:.1%} of its elements {about}"
-        return Fault("elements", words, _allowed(allowed))
+        description = f"is outside the tolerance in {share:.1%} of its elements {about}"
+        return Mismatch("elements", description, _allowed(allowed))
     if figures.beyond:
-        words = f"is far outside the tolerance in {figures.beyond} of its elements {about}"
-        return Fault("outliers", words, _allowed(allowed))
+        description = f"is far outside the tolerance in {figures.beyond} of its elements {about}"
+        return Mismatch("outliers", description, _allowed(allowed))
     return None
 
 
-def _of_the_whole(figures: Figures, allowed: Tolerance) -> Fault | None:
+def _of_the_whole(figures: Figures, allowed: Tolerance) -> Mismatch | None:
     cosine, least = figures.cosine, allowed.cosine
     if cosine is not None and least is not None and cosine < least:
-        words = f"has cosine similarity {cosine:.4f}, {least:g} is the least for {allowed.label}"
-        return Fault("cosine", words)
+        description = (
+            f"has cosine similarity {cosine:.4f}, {least:g} is the least for {allowed.label}"
+        )
+        return Mismatch("cosine", description)
     if allowed.top1 is None or not figures.rows:
         return None
     agreement = figures.rows_agreeing / figures.rows
     if agreement >= allowed.top1:
         return None
-    return Fault(
+    return Mismatch(
         "top1",
         f"has the same best class in {agreement:.1%} of {figures.rows} rows, {allowed.top1:.0%} is"
         f" the least for {allowed.label}",

@@ -16,7 +16,7 @@ from enginewright_runtime.proof.parity import varying
 from enginewright_runtime.proof.parity.spread import FEWEST_RUNS, REFERENCE_RUNS, Spreading
 from enginewright_runtime.session.arrays import Arrays
 
-_RANDOM: Final = frozenset(
+RANDOM_OPERATORS: Final = frozenset(
     {
         *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"),
         *("RandomUniform", "RandomUniformLike"),
@@ -34,7 +34,8 @@ Run = Callable[[Arrays], Arrays]
 def is_random(model: ModelProto) -> bool:
     """Return whether a node of the model, its bodies and functions included, draws numbers."""
     return any(
-        node.op_type in _RANDOM or (node.op_type == "Dropout" and len(node.input) > _TRAINING_MODE)
+        node.op_type in RANDOM_OPERATORS
+        or (node.op_type == "Dropout" and len(node.input) > _TRAINING_MODE)
         for node in graphs.walk_nodes(model)
     )
 

@@ -151,7 +151,7 @@ class Repetition:
         self._last = digest
 
 
-class Trial:
+class DistributionTest:
     """Judges runs of the served model on one golden sample, for one output that varies."""
 
     def __init__(

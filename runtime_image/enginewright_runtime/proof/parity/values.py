@@ -37,7 +37,7 @@ def dtype_of(array: Array, dtype: str | None) -> str:
 
 
 def wide(array: Array, dtype: str) -> NDArray[np.float64]:
-    """Return numbers as float64; `dtype`: as `dtype_of` tells."""
+    """Return numbers as float64; `dtype`: as `dtype_of` returns it."""
     if dtype == "bfloat16" and array.dtype.itemsize == 2 and array.dtype.name != dtype:
         bits = array.view(np.uint16).astype(np.uint32) << 16
         return bits.view(np.float32).astype(np.float64)

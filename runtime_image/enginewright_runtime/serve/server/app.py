@@ -10,7 +10,6 @@ import logging
 import secrets
 import time
 from dataclasses import dataclass
-from email.utils import formatdate
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -20,16 +19,21 @@ from enginewright.contract.task import ServeTask
 
 import enginewright_runtime.serve.server.metrics as figures
 from enginewright_runtime.core.ort_messages import plain
-from enginewright_runtime.serve.server.connection import Connection, make_room
+from enginewright_runtime.serve.server.application import ApplicationBase, json_response
+from enginewright_runtime.serve.server.connection import Connection
 from enginewright_runtime.serve.server.decode import Decoder
 from enginewright_runtime.serve.server.encode import Encoder
-from enginewright_runtime.serve.server.health import Trouble
-from enginewright_runtime.serve.server.message import JSON_TYPE, Request, Response
+from enginewright_runtime.serve.server.health import HealthProblem
+from enginewright_runtime.serve.server.message import HttpRequest, HttpResponse
 from enginewright_runtime.serve.server.run_errors import Fault
-from enginewright_runtime.serve.server.settings import PROBE_LANES, RETRY_AFTER_SECONDS, Settings
+from enginewright_runtime.serve.server.settings import (
+    PROBE_LANES,
+    RETRY_AFTER_SECONDS,
+    ServerSettings,
+)
 from enginewright_runtime.serve.server.startup import ServedModel
 from enginewright_runtime.serve.server.watchdog import Watchdog
-from enginewright_runtime.serve.server.worker import Job, Worker
+from enginewright_runtime.serve.server.worker import InferenceWorker, Job
 from enginewright_runtime.session.request_errors import OutOfProfileError, RequestError
 from enginewright_runtime.session.signature import Tensor
 
@@ -56,7 +60,7 @@ class _Serving:
     """A ready model with what serves it."""
 
     model: ServedModel
-    worker: Worker
+    worker: InferenceWorker
     decoder: Decoder
     encoder: Encoder
     metadata: bytes
@@ -65,21 +69,18 @@ class _Serving:
     watchdog: Watchdog
 
 
-class App:
+class ServerApp(ApplicationBase):
     """The application behind all connections of one server."""
 
     def __init__(
-        self, task: ServeTask, settings: Settings, version: str, probe_token: str = ""
+        self, task: ServeTask, settings: ServerSettings, version: str, probe_token: str = ""
     ) -> None:
         """Make it; who knows `probe_token` is its sidecar, and nobody where there is none."""
-        self.settings = settings
-        self.draining = False
-        self.date = b""
-        self.connections: set[Connection] = set()
+        super().__init__(settings)
         self.metrics = figures.Metrics(task.model, task.revision)
         self._task = task
         self._probe_token = probe_token.encode()
-        self._state = "starting"  # in words, while not ready
+        self._state = "starting"  # for people, while not ready
         self._serving: _Serving | None = None
         self._body_limit = settings.body_bytes
         self._inflight_limit = settings.inflight_bytes
@@ -89,11 +90,6 @@ class App:
         self._server_metadata = orjson.dumps(
             {"name": "enginewright", "version": version, "extensions": ["binary_tensor_data"]}
         )
-        self.renew_date()
-
-    def renew_date(self) -> None:
-        """Write the Date header anew."""
-        self.date = f"Date: {formatdate(usegmt=True)}\r\n".encode()
 
     def progress(self, state: str) -> None:
         """Say what is being done before the model is ready."""
@@ -101,7 +97,9 @@ class App:
 
     def serve_model(self, model: ServedModel) -> None:
         """Become ready with `model`."""
-        worker = Worker(model.runner.run, model.diagnosis.judge, self._task.max_queue, self._finish)
+        worker = InferenceWorker(
+            model.runner.run, model.diagnosis.judge, self._task.max_queue, self._finish
+        )
         self.metrics.depth = lambda: worker.depth
         self._body_limit = max(
             self._body_limit, model.signature.largest_request + _JSON_BESIDE_TENSORS
@@ -145,26 +143,15 @@ class App:
 
     # What `Connection` asks of its application.
 
-    def connected(self, connection: Connection) -> bool:
-        """Take in a connection; False when even the reserve is used up, by requests."""
-        limit = self.settings.connections + self.settings.reserved_connections
-        room = len(self.connections) < limit or make_room(self.connections)
-        self.connections.add(connection)
-        return room
-
-    def disconnected(self, connection: Connection) -> None:
-        """Forget a connection."""
-        self.connections.discard(connection)
-
     def refuse(
-        self, status: int, message: str, headers: bytes = b"", *, infer: Request | None = None
-    ) -> Response:
+        self, status: int, message: str, headers: bytes = b"", *, infer: HttpRequest | None = None
+    ) -> HttpResponse:
         """Build an error answer, and count it if it is to the inference request `infer`."""
         if infer is not None:
             self._count(infer, status)
-        return _json(status, orjson.dumps({"error": message}), headers)
+        return json_response(status, {"error": message}, headers)
 
-    def admit(self, request: Request) -> Response | None:
+    def admit(self, request: HttpRequest) -> HttpResponse | None:
         """Refuse a request whose head alone shows that it cannot be answered."""
         resource = self._resources.get(request.target) or self._find(request.target)
         if resource is None:
@@ -181,7 +168,7 @@ class App:
         request.route = resource
         return self._admit_inference(request) if infer else None
 
-    def account(self, request: Request, size: int) -> Response | None:
+    def account(self, request: HttpRequest, size: int) -> HttpResponse | None:
         """Count `size` bytes of body as in flight, or refuse them."""
         total = request.accounted + size
         if total > self._body_limit:
@@ -200,7 +187,7 @@ class App:
         request.accounted = total
         return None
 
-    def release(self, request: Request) -> None:
+    def release(self, request: HttpRequest) -> None:
         """Take the request's body out of the account, and the request out of the probes' lane."""
         self._inflight -= request.accounted
         request.accounted = 0
@@ -208,7 +195,7 @@ class App:
             request.reserved = False
             self._probes -= 1
 
-    def serve(self, connection: Connection, request: Request) -> Response | None:
+    def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
         """Answer a request whose body is here; None when the model will."""
         try:
             if request.route is _Resource.INFER:
@@ -220,7 +207,7 @@ class App:
 
     # Inference.
 
-    def _admit_inference(self, request: Request) -> Response | None:
+    def _admit_inference(self, request: HttpRequest) -> HttpResponse | None:
         if (
             self._is_probe(request) and self._probes < PROBE_LANES
         ):  # one more is a request like any other
@@ -240,11 +227,11 @@ class App:
             )
         return None
 
-    def _is_probe(self, request: Request) -> bool:
+    def _is_probe(self, request: HttpRequest) -> bool:
         token = self._probe_token
         return bool(request.probe and token) and hmac.compare_digest(request.probe, token)
 
-    def _infer(self, connection: Connection, request: Request) -> Response | None:
+    def _infer(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
         serving = self._serving
         if serving is None or (serving.worker.full and not request.reserved):
             return self._refuse_busy(
@@ -337,7 +324,7 @@ class App:
         self._count(job.request, figures.CLIENT_CLOSED)
         self.release(job.request)
 
-    def _result(self, job: Job) -> Response:
+    def _result(self, job: Job) -> HttpResponse:
         serving = self._serving
         if job.error is not None:
             return self._failed(job.request, job.error, job.fault)
@@ -354,7 +341,7 @@ class App:
         self._count(job.request, 200)
         return response
 
-    def _failed(self, request: Request, error: Exception, fault: Fault | None) -> Response:
+    def _failed(self, request: HttpRequest, error: Exception, fault: Fault | None) -> HttpResponse:
         if fault is Fault.CLIENT:
             return self.refuse(
                 400, f"the model refuses these inputs: {plain(str(error))}", infer=request
@@ -369,42 +356,42 @@ class App:
 
     # Everything else.
 
-    def _get(self, resource: object) -> Response:
+    def _get(self, resource: object) -> HttpResponse:
         serving = self._serving
         if resource is _Resource.LIVE:
-            response = _health("live", self.why_dead())
+            response = _health("live", self.why_not_live())
         elif resource is _Resource.READY:
             response = _health("ready", self._why_not_ready())
         elif resource is _Resource.MODEL_READY:
             response = _health("ready", self._why_not_ready(), name=self._task.model)
         elif resource is _Resource.METRICS:
             text = self.metrics.expose()
-            response = Response(200, figures.CONTENT_TYPE, [text], len(text))
+            response = HttpResponse(200, figures.CONTENT_TYPE, [text], len(text))
         elif resource is _Resource.SERVER:
-            response = _json(200, self._server_metadata)
+            response = json_response(200, self._server_metadata)
         elif serving is None:
             response = self.refuse(503, f"the model is not ready: {self._state}", _RETRY)
         elif resource is _Resource.EXECUTION:
-            response = _json(200, serving.model.execution.document())
+            response = json_response(200, serving.model.execution.document())
         else:
-            response = _json(200, serving.metadata)
+            response = json_response(200, serving.metadata)
         return response
 
-    def why_dead(self) -> Trouble | None:
+    def why_not_live(self) -> HealthProblem | None:
         """Return why the process should be restarted, None when it works or is still loading."""
         serving = self._serving
         if serving is None:
             return None
         if not serving.worker.alive():
-            return Trouble("the thread that runs the model has ended", Reason.RUNS_FAIL)
+            return HealthProblem("the thread that runs the model has ended", Reason.RUNS_FAIL)
         if serving.worker.busy_seconds(time.monotonic()) > serving.stuck_after:
             return serving.watchdog.stuck(serving.stuck_after)
         return serving.watchdog.why_not_live()
 
-    def _why_not_ready(self) -> Trouble | None:
+    def _why_not_ready(self) -> HealthProblem | None:
         if self.draining or self._serving is None:
-            return Trouble(self._state)
-        return self.why_dead() or self._serving.watchdog.why_not_ready()
+            return HealthProblem(self._state)
+        return self.why_not_live() or self._serving.watchdog.why_not_ready()
 
     def _find(self, target: bytes) -> _Resource | None:
         """Look up a target that is not written in the plain way."""
@@ -421,17 +408,17 @@ class App:
                 return f"model {model!r} has no such version here; it has {revision!r}"
         return f"there is nothing at {path[:200]}; see /v2/models/{model}"
 
-    def _count(self, request: Request, status: int) -> None:
+    def _count(self, request: HttpRequest, status: int) -> None:
         if not request.reserved:
             self.metrics.requests[status] += 1
 
-    def _refuse_large(self, request: Request, message: str) -> Response:
+    def _refuse_large(self, request: HttpRequest, message: str) -> HttpResponse:
         return self.refuse(413, message, infer=request)
 
-    def _refuse_busy(self, request: Request, message: str) -> Response:
+    def _refuse_busy(self, request: HttpRequest, message: str) -> HttpResponse:
         return self.refuse(503, f"{message}; try again later", _RETRY, infer=request)
 
-    def _unexpected(self, doing: str, *, infer: Request | None) -> Response:
+    def _unexpected(self, doing: str, *, infer: HttpRequest | None) -> HttpResponse:
         reference = secrets.token_hex(4)
         _log.exception("unexpected error while %s (reference %s)", doing, reference)
         return self.refuse(
@@ -464,24 +451,20 @@ def _path(target: bytes) -> bytes:
     return unquote_to_bytes(path)
 
 
-def _json(status: int, body: bytes, headers: bytes = b"") -> Response:
-    return Response(status, JSON_TYPE + headers, [body], len(body))
-
-
 def _timing(job: Job) -> bytes:
     """Return where the time went, as `Server-Timing` has it (W3C): milliseconds."""
     queue, compute = job.started - job.queued, job.finished - job.started
     return b"Server-Timing: queue;dur=%.4f, compute;dur=%.4f\r\n" % (queue * 1e3, compute * 1e3)
 
 
-def _health(what: str, trouble: Trouble | None, name: str | None = None) -> Response:
+def _health(what: str, problem: HealthProblem | None, name: str | None = None) -> HttpResponse:
     document: dict[str, Any] = {} if name is None else {"name": name}
-    document[what] = trouble is None
-    if trouble is not None:
-        document["error"] = trouble.message
-        if trouble.reason is not None:
-            document["reason"] = trouble.reason
-    return _json(200 if trouble is None else 503, orjson.dumps(document))
+    document[what] = problem is None
+    if problem is not None:
+        document["error"] = problem.message
+        if problem.reason is not None:
+            document["reason"] = problem.reason
+    return json_response(200 if problem is None else 503, document)
 
 
 def _model_metadata(task: ServeTask, model: ServedModel) -> bytes:

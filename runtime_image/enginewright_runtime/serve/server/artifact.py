@@ -2,40 +2,16 @@
 
 from pathlib import Path
 
-from enginewright.contract.manifest import MANIFEST_NAME, EngineInfo, Manifest
+from enginewright.contract.manifest import EngineInfo, Manifest
 from enginewright.contract.processors import Processor, mismatch
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import ServeTask
-from pydantic import ValidationError
 
 from enginewright_runtime.core.digests import file_sha256
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.session.base import Backend
 from enginewright_runtime.session.driver import Device
 from enginewright_runtime.tensorrt.header import check_engine
-
-
-def read_manifest(task: ServeTask, artifact: Path) -> Manifest:
-    """Return the manifest of the artefact that the task names.
-
-    Raises:
-        StageFailure: ArtifactMissing or ArtifactCorrupt.
-    """
-    path = artifact / MANIFEST_NAME
-    try:
-        manifest = Manifest.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        raise StageFailure(
-            Reason.ARTIFACT_MISSING, f"there is no {path}: nothing was fetched"
-        ) from None
-    except (OSError, ValidationError) as error:
-        raise StageFailure(Reason.ARTIFACT_CORRUPT, f"cannot read {path}: {error}") from error
-    _compare_keys("artefact", manifest.key, task.engine_key or task.prepared_key)
-    if task.engine_key is not None:
-        if manifest.engine is None:
-            raise StageFailure(Reason.ARTIFACT_CORRUPT, "the artefact holds no engine")
-        _compare_keys("engine's prepared model", manifest.engine.prepared_key, task.prepared_key)
-    return manifest
 
 
 def check_kind(backend: Backend, manifest: Manifest) -> None:
@@ -113,11 +89,3 @@ def damaged_file(artifact: Path, manifest: Manifest, but: str | None = None) -> 
         if digest != file.sha256:
             return file.path
     return None
-
-
-def _compare_keys(what: str, found: str, wanted: str) -> None:
-    if found != wanted:
-        raise StageFailure(
-            Reason.ARTIFACT_CORRUPT,
-            f"the {what} has key {found[:12]}, the task asks for {wanted[:12]}",
-        )

@@ -51,7 +51,7 @@ class ComputeBuckets:
         size = _size(feeds)
         self._untimed[size] = self._untimed.get(size, 0) + 1
 
-    def told(self) -> tuple[ComputeBucket, ...]:
+    def report(self) -> tuple[ComputeBucket, ...]:
         """Return the sizes that anything was counted of."""
         return tuple(
             ComputeBucket(

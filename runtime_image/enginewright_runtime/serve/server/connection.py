@@ -17,8 +17,8 @@ from typing_extensions import override
 
 from enginewright_runtime.serve.server.chunked import ChunkedDecoder, ChunkedError
 from enginewright_runtime.serve.server.head import HeadError, HeadParser
-from enginewright_runtime.serve.server.message import JOINED_BYTES, Body, Request, Response
-from enginewright_runtime.serve.server.settings import Settings
+from enginewright_runtime.serve.server.message import JOINED_BYTES, Body, HttpRequest, HttpResponse
+from enginewright_runtime.serve.server.settings import ServerSettings
 
 RECEIVE_BYTES: Final = 256 * 1024
 DRAINED_BODY_BYTES: Final = 64 * 1024  # a refused body of at most this is read, not cut off
@@ -31,32 +31,32 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NEVER: Final = float("inf")
 
 
-class Application(Protocol):
+class HttpApplication(Protocol):
     """What answers requests."""
 
-    settings: Settings
+    settings: ServerSettings
     draining: bool
     date: bytes  # header line, renewed by the application
 
     def connected(self, connection: "Connection") -> bool:
-        """Take in a new connection; False: there is no room at all."""
+        """Take in a new connection; False: no capacity is left."""
 
     def disconnected(self, connection: "Connection") -> None:
         """Forget a connection and whatever it still waits for."""
 
-    def admit(self, request: Request) -> Response | None:
+    def admit(self, request: HttpRequest) -> HttpResponse | None:
         """Look at a request's head; a response refuses it before its body is read."""
 
-    def account(self, request: Request, size: int) -> Response | None:
+    def account(self, request: HttpRequest, size: int) -> HttpResponse | None:
         """Take `size` more bytes of body into the account; a response refuses them."""
 
-    def release(self, request: Request) -> None:
+    def release(self, request: HttpRequest) -> None:
         """Give back what `admit` and `account` took, once however often it is called."""
 
-    def serve(self, connection: "Connection", request: Request) -> Response | None:
+    def serve(self, connection: "Connection", request: HttpRequest) -> HttpResponse | None:
         """Answer; None: `connection.respond` will be called later, and `release` before it."""
 
-    def refuse(self, status: int, message: str) -> Response:
+    def refuse(self, status: int, message: str) -> HttpResponse:
         """Build the answer to something that is no request."""
 
 
@@ -91,7 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         "_writing_paused",
     )
 
-    def __init__(self, app: Application, heads: HeadParser, buffer: bytearray) -> None:
+    def __init__(self, app: HttpApplication, heads: HeadParser, buffer: bytearray) -> None:
         """Serve `app`; parser and receive buffer are shared: no callback leaves anything in them."""
         self._app = app
         self._heads = heads
@@ -106,7 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         self._opened = 0.0
         self._reading_paused = False
         self._writing_paused = False
-        self._request: Request | None = None
+        self._request: HttpRequest | None = None
         self._body_view: memoryview | None = None
         self._chunked: ChunkedDecoder | None = None
         self._transport: asyncio.Transport | None = None
@@ -176,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # The application calls these.
 
-    def respond(self, response: Response) -> None:
+    def respond(self, response: HttpResponse) -> None:
         """Answer the request that `Application.serve` took; nothing happens if the client is gone."""
         if self._state is _State.BUSY:
             self._write(response)
@@ -258,7 +258,7 @@ class Connection(asyncio.BufferedProtocol):
             self._deadline = min(self._deadline, time.monotonic() + self._settings.head_seconds)
         self._pending = bytes(part)
 
-    def _head_too_large(self) -> Response:
+    def _head_too_large(self) -> HttpResponse:
         return self._app.refuse(
             431, f"request line and headers are longer than {self._settings.head_bytes} bytes"
         )
@@ -310,10 +310,10 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._complete(request)
 
-    def _account(self, request: Request, size: int) -> Response | None:
+    def _account(self, request: HttpRequest, size: int) -> HttpResponse | None:
         return self._app.account(request, size) if size else None
 
-    def _refuse(self, request: Request, refusal: Response, *, followed: bool) -> None:
+    def _refuse(self, request: HttpRequest, refusal: HttpResponse, *, followed: bool) -> None:
         """Refuse a well-formed request before its body, without losing the connection if possible."""
         if not request.length and not request.chunked:
             self._write(refusal)
@@ -327,7 +327,7 @@ class Connection(asyncio.BufferedProtocol):
             request.refusal = refusal
             self._expect_body(request, followed=True)
 
-    def _expect_body(self, request: Request, *, followed: bool) -> None:
+    def _expect_body(self, request: HttpRequest, *, followed: bool) -> None:
         self._started = time.monotonic()
         self._filled = 0
         if request.chunked:
@@ -374,7 +374,7 @@ class Connection(asyncio.BufferedProtocol):
             self._complete(request)
         return taken
 
-    def _complete(self, request: Request) -> None:
+    def _complete(self, request: HttpRequest) -> None:
         """Have the current request answered, whose last byte has come."""
         self._body_view = None
         response = request.refusal
@@ -386,7 +386,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # Writing.
 
-    def _write(self, response: Response) -> None:
+    def _write(self, response: HttpResponse) -> None:
         """Answer the current request and make ready for the next, or close."""
         request, transport = self._request, self._transport
         assert request is not None  # noqa: S101 - only called with one
@@ -417,7 +417,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._close(transport, now, linger=wanted)
 
-    def _finish(self, response: Response) -> None:
+    def _finish(self, response: HttpResponse) -> None:
         """Answer what is no request, or one whose body is not read, and close."""
         transport = self._transport
         if transport is None or self._state is _State.CLOSING:
@@ -436,7 +436,7 @@ class Connection(asyncio.BufferedProtocol):
     def _send(
         self,
         transport: asyncio.Transport,
-        response: Response,
+        response: HttpResponse,
         parts: list[bytes | memoryview],
         connection: bytes,
     ) -> None:
@@ -474,7 +474,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._settings.transfer_grace + size / self._settings.transfer_rate
 
 
-def make_room(connections: Iterable[Connection]) -> bool:
+def close_longest_idle(connections: Iterable[Connection]) -> bool:
     """Cut off the one that waits longest for a request; False: there is none.
 
     Else whoever holds many connections and asks nothing would keep kubelet's probes out.

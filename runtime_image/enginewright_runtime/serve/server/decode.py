@@ -9,8 +9,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from enginewright_runtime.serve.server.inference_request import (
+    BinaryInput,
+    InferenceRequest,
+    read_request,
+)
 from enginewright_runtime.serve.server.message import Body
-from enginewright_runtime.serve.server.plan import BinaryInput, Plan, read_plan
 from enginewright_runtime.session.datatypes import BOOL
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature
@@ -27,9 +31,9 @@ class Decoder:
     def __init__(self, signature: Signature) -> None:
         self._signature = signature
         self._valued: Final = signature.valued
-        self._plans: dict[bytes, Plan] = {}
+        self._plans: dict[bytes, InferenceRequest] = {}
 
-    def decode(self, body: Body, json_length: int | None) -> tuple[Plan, Feeds]:
+    def decode(self, body: Body, json_length: int | None) -> tuple[InferenceRequest, Feeds]:
         """Return what `body` asks for and the inputs by name.
 
         Args:
@@ -41,7 +45,7 @@ class Decoder:
         """
         view = body.view()
         if json_length is None:
-            plan = read_plan(self._signature, view)
+            plan = read_request(self._signature, view)
             json_length = body.length
         else:
             plan = self._plan(bytes(view[:json_length]))
@@ -60,10 +64,10 @@ class Decoder:
             tensor.check_values(feeds[tensor.name])
         return plan, feeds
 
-    def _plan(self, header: bytes) -> Plan:
+    def _plan(self, header: bytes) -> InferenceRequest:
         plan = self._plans.get(header)
         if plan is None:
-            plan = read_plan(self._signature, header)
+            plan = read_request(self._signature, header)
             if not plan.arrays and len(header) <= _REMEMBERED_BYTES:
                 if len(self._plans) >= _REMEMBERED:
                     self._plans.clear()

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.serve.server.decode import Feeds
-from enginewright_runtime.serve.server.plan import Plan
+from enginewright_runtime.serve.server.inference_request import InferenceRequest
 from enginewright_runtime.serve.server.run_errors import (
     Fault,
-    Trial,
+    Rerun,
     at_once,
     by_trial,
     fingerprint,
@@ -25,7 +25,7 @@ from enginewright_runtime.serve.server.run_errors import (
     only_shapes_matter,
 )
 from enginewright_runtime.serve.server.stopping import StoppedError
-from enginewright_runtime.session.samples import Sample
+from enginewright_runtime.session.samples import GoldenSample
 
 _REMEMBERED: Final = 256  # requests that were found to be at fault
 _DOUBLED: Final = 8  # inputs that are tried in another shape, one by one
@@ -39,7 +39,7 @@ class Diagnosis:
         self,
         run: Callable[[list[str], Feeds], list[NDArray[Any]]],
         outputs: Iterable[str],
-        samples: Iterable[Sample],
+        samples: Iterable[GoldenSample],
         memory: int | None,
     ) -> None:
         """Keep what is known to run.
@@ -62,7 +62,7 @@ class Diagnosis:
         self._memory = memory
         self._found: set[tuple[int, str]] = set()
 
-    def judge(self, plan: Plan, feeds: Feeds, error: Exception) -> Fault:
+    def judge(self, plan: InferenceRequest, feeds: Feeds, error: Exception) -> Fault:
         """Return whose fault it is that `feeds` of a request with `plan` raised `error`."""
         seen = fingerprint(feeds)
         ran = bool(plan.answers)  # a request with this very header, so of these shapes
@@ -79,7 +79,7 @@ class Diagnosis:
         key = (seen, str(error))
         if control is None and key in self._found:
             return Fault.CLIENT
-        trial = Trial(control, self._attempt(plan.outputs, feeds))
+        trial = Rerun(control, self._attempt(plan.outputs, feeds))
         if trial.repeated is not None:
             self.run_known()
         fault = by_trial(error, trial, memory=self._memory)

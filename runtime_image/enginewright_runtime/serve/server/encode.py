@@ -6,21 +6,19 @@ from typing import Any, Final
 import orjson
 from numpy.typing import NDArray
 
+from enginewright_runtime.serve.server.inference_request import InferenceRequest
 from enginewright_runtime.serve.server.message import (
     BINARY_TYPE,
     JOINED_BYTES,
     JSON_TYPE,
-    Response,
+    HttpResponse,
 )
-from enginewright_runtime.serve.server.plan import Plan
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature
 
 _LENGTH: Final = struct.Struct("<I")
 _REMEMBERED: Final = 16  # shapes of answers to the same question
-_JSON_ELEMENTS: Final = (
-    4_000_000  # of an output: writing them takes about 0.3 s, and the loop waits
-)
+JSON_ELEMENTS: Final = 4_000_000  # of an output: writing them takes about 0.3 s, and the loop waits
 
 
 class Encoder:
@@ -31,7 +29,7 @@ class Encoder:
         self._datatypes = {name: tensor.datatype for name, tensor in signature.outputs.items()}
         self._strings = {name for name, kind in self._datatypes.items() if kind.is_string}
 
-    def encode(self, plan: Plan, arrays: list[NDArray[Any]]) -> Response:
+    def encode(self, plan: InferenceRequest, arrays: list[NDArray[Any]]) -> HttpResponse:
         """Return the answer with `arrays`, which are in the order of `plan.outputs`.
 
         In JSON, NaN and infinities become null, for JSON has none of them; binary data keeps them.
@@ -42,14 +40,14 @@ class Encoder:
         if False in plan.binary:
             return self._encode_json(plan, arrays)
         tensors = [
-            _strings(array) if name in self._strings else _bytes(array)
+            encode_strings(array) if name in self._strings else _bytes(array)
             for name, array in zip(plan.outputs, arrays, strict=True)
         ]
         header = self._binary_header(plan, arrays, tensors)
         return _binary_response(header, tensors)
 
     def _binary_header(
-        self, plan: Plan, arrays: list[NDArray[Any]], tensors: list[bytes | memoryview]
+        self, plan: InferenceRequest, arrays: list[NDArray[Any]], tensors: list[bytes | memoryview]
     ) -> bytes:
         """Return the JSON of an answer in binary, remembered unless string sizes are in it."""
         shapes = tuple([array.shape for array in arrays])
@@ -66,17 +64,17 @@ class Encoder:
                 plan.answers[shapes] = header
         return header
 
-    def _encode_json(self, plan: Plan, arrays: list[NDArray[Any]]) -> Response:
+    def _encode_json(self, plan: InferenceRequest, arrays: list[NDArray[Any]]) -> HttpResponse:
         """Encode an answer with at least one output in JSON."""
         tensors: list[bytes | memoryview] = []
         outputs: list[dict[str, Any]] = []
         for name, as_bytes, array in zip(plan.outputs, plan.binary, arrays, strict=True):
             output = self._describe(name, array)
             if as_bytes:
-                tensor = _strings(array) if name in self._strings else _bytes(array)
+                tensor = encode_strings(array) if name in self._strings else _bytes(array)
                 output["parameters"] = {"binary_data_size": len(tensor)}
                 tensors.append(tensor)
-            elif array.size > _JSON_ELEMENTS:
+            elif array.size > JSON_ELEMENTS:
                 raise RequestError(
                     400,
                     f"output {name!r} has {array.size} elements, too many for JSON;"
@@ -89,12 +87,12 @@ class Encoder:
         header = self._dump(plan, outputs)
         if True in plan.binary:
             return _binary_response(header, tensors)
-        return Response(200, JSON_TYPE, [header], len(header))
+        return HttpResponse(200, JSON_TYPE, [header], len(header))
 
     def _describe(self, name: str, array: NDArray[Any]) -> dict[str, Any]:
         return {"name": name, "datatype": self._datatypes[name].name, "shape": array.shape}
 
-    def _dump(self, plan: Plan, outputs: list[dict[str, Any]]) -> bytes:
+    def _dump(self, plan: InferenceRequest, outputs: list[dict[str, Any]]) -> bytes:
         document = dict(self._start)
         if plan.identifier is not None:
             document["id"] = plan.identifier
@@ -102,10 +100,10 @@ class Encoder:
         return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _binary_response(header: bytes, tensors: list[bytes | memoryview]) -> Response:
+def _binary_response(header: bytes, tensors: list[bytes | memoryview]) -> HttpResponse:
     headers = b"%bInference-Header-Content-Length: %d\r\n" % (BINARY_TYPE, len(header))
     length = len(header) + sum(map(len, tensors))
-    return Response(200, headers, [header, *tensors], length)
+    return HttpResponse(200, headers, [header, *tensors], length)
 
 
 def _bytes(array: NDArray[Any]) -> bytes | memoryview:
@@ -114,7 +112,7 @@ def _bytes(array: NDArray[Any]) -> bytes | memoryview:
     return array.reshape(-1).view("u1").data
 
 
-def _strings(array: NDArray[Any]) -> bytes:
+def encode_strings(array: NDArray[Any]) -> bytes:
     """Write each string as a 4-byte little-endian length and its UTF-8 bytes."""
     parts: list[bytes] = []
     for text in array.flat:

@@ -9,7 +9,7 @@ from typing import Final
 
 import httptools
 
-from enginewright_runtime.serve.server.message import Request
+from enginewright_runtime.serve.server.message import HttpRequest
 
 _VERSIONS: Final = ("1.0", "1.1")
 _LENGTH_DIGITS: Final = 12
@@ -32,10 +32,10 @@ class HeadParser:
 
     def __init__(self) -> None:
         self._parser: httptools.HttpRequestParser | None = None
-        self._request: Request | None = None
+        self._request: HttpRequest | None = None
         self._problem: HeadError | None = None
 
-    def parse(self, head: memoryview) -> Request | None:
+    def parse(self, head: memoryview) -> HttpRequest | None:
         """Return the request that `head` begins, None for blank lines before one.
 
         Args:
@@ -68,7 +68,7 @@ class HeadParser:
 
     def on_url(self, url: bytes) -> None:
         """Begin a request."""
-        self._request = Request(url)
+        self._request = HttpRequest(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header field if it concerns us."""
@@ -88,7 +88,7 @@ class HeadParser:
             request.keep_alive = parser.should_keep_alive()
 
 
-def _check(request: Request) -> None:
+def _check(request: HttpRequest) -> None:
     if not request.method or request.version not in _VERSIONS:  # no method: HTTP/2's preface
         raise HeadError(505, "only HTTP/1.0 and HTTP/1.1 are spoken here")
     if request.version == "1.0":
@@ -99,51 +99,51 @@ def _check(request: Request) -> None:
         raise HeadError(400, "the Host header is missing")
 
 
-def _content_length(request: Request, value: bytes) -> None:
+def _content_length(request: HttpRequest, value: bytes) -> None:
     request.length = int(value)  # the parser has checked the digits and refused a second one
 
 
-def _transfer_encoding(request: Request, value: bytes) -> None:
+def _transfer_encoding(request: HttpRequest, value: bytes) -> None:
     if request.chunked or value.strip().lower() != b"chunked":
         raise HeadError(501, "the only transfer coding understood is one single 'chunked'")
     request.chunked = True
 
 
-def _json_length(request: Request, value: bytes) -> None:
+def _json_length(request: HttpRequest, value: bytes) -> None:
     digits = value.strip()
     if request.json_length is not None or not digits.isdigit() or len(digits) > _LENGTH_DIGITS:
         raise HeadError(400, "Inference-Header-Content-Length must be one number of bytes")
     request.json_length = int(digits)
 
 
-def _expect(request: Request, value: bytes) -> None:
+def _expect(request: HttpRequest, value: bytes) -> None:
     if value.strip().lower() != b"100-continue":
         raise HeadError(417, "the only expectation met is 100-continue")
     request.expects_continue = True
 
 
-def _host(request: Request, _: bytes) -> None:
+def _host(request: HttpRequest, _: bytes) -> None:
     if request.has_host:
         raise HeadError(400, "there must be one Host header")
     request.has_host = True
 
 
-def _probe(request: Request, value: bytes) -> None:
+def _probe(request: HttpRequest, value: bytes) -> None:
     request.probe = value.strip()
 
 
-def _defer(request: Request, value: bytes) -> None:
+def _defer(request: HttpRequest, value: bytes) -> None:
     digits = value.strip()
     if not digits.isdigit() or len(digits) > _DEFER_DIGITS:
         raise HeadError(400, "Enginewright-Defer must be one number of milliseconds")
     request.defer = int(digits) / 1000
 
 
-def _content_encoding(request: Request, value: bytes) -> None:
+def _content_encoding(request: HttpRequest, value: bytes) -> None:
     request.content_encoding = value.strip().lower()
 
 
-_FIELDS: Final[dict[bytes, Callable[[Request, bytes], None]]] = {
+_FIELDS: Final[dict[bytes, Callable[[HttpRequest, bytes], None]]] = {
     b"content-length": _content_length,
     b"transfer-encoding": _transfer_encoding,
     b"inference-header-content-length": _json_length,

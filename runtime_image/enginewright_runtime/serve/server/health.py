@@ -2,7 +2,7 @@
 
 A request that fails says little: its input may be at fault. So only an input that has run before
 decides, a golden sample, which is run again after failures; and any run that succeeds, of whatever
-request, ends the trouble.
+request, ends the problem.
 """
 
 from dataclasses import dataclass
@@ -11,36 +11,36 @@ from typing import Final
 from enginewright.contract.reasons import Reason
 
 from enginewright_runtime.core.ort_messages import plain
-from enginewright_runtime.serve.server.settings import Settings
+from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.session.device_errors import lost_device
 
 _NEVER: Final = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class HealthProblem:
     """Why the pod should have no requests, or the process should be restarted."""
 
-    message: str  # does not change while the trouble lasts
+    message: str  # does not change while the problem lasts
     reason: Reason | None = None
 
 
 class RunHealth:
     """What follows from runs that succeed and fail; times are of any clock, in seconds."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
         self._failures = 0  # requests in a row
         self._since = 0.0  # of the first test that failed
         self._tested = _NEVER
         self._xid: int | None = None
         self._suspected = False  # the driver has reported an error of the device
-        self._trouble: Trouble | None = None
+        self._problem: HealthProblem | None = None
 
     def succeeded(self) -> None:
         """A request's run has succeeded."""
         self._failures = 0
-        self._trouble = None
+        self._problem = None
 
     def failed(self) -> None:
         """A request's run has failed, for whatever reason."""
@@ -53,7 +53,7 @@ class RunHealth:
 
     def next_test(self, now: float) -> float | None:
         """Return the seconds until the golden sample is to be run; None: no reason to."""
-        wanted = self._suspected or self._trouble or self._failures >= self._settings.failed_runs
+        wanted = self._suspected or self._problem or self._failures >= self._settings.failed_runs
         if not wanted:
             return None
         return max(0.0, self._tested + self._settings.retest_seconds - now)
@@ -67,37 +67,37 @@ class RunHealth:
             self.succeeded()
             return
         found = self._named(error)
-        if self._trouble is None:
+        if self._problem is None:
             self._since = now
-        if self._trouble is None or self._trouble.reason is not found.reason:
-            self._trouble = found
+        if self._problem is None or self._problem.reason is not found.reason:
+            self._problem = found
 
-    def why_not_ready(self) -> Trouble | None:
+    def why_not_ready(self) -> HealthProblem | None:
         """Return why no request should come here."""
-        return self._trouble
+        return self._problem
 
-    def why_not_live(self, now: float) -> Trouble | None:
+    def why_not_live(self, now: float) -> HealthProblem | None:
         """Return why only another process may help."""
-        if self._trouble is None:
+        if self._problem is None:
             return None
         settings = self._settings
-        lost = self._trouble.reason is Reason.DEVICE_LOST
-        patience = settings.device_lost_seconds if lost else settings.runs_fail_seconds
-        return self._trouble if now - self._since >= patience else None
+        lost = self._problem.reason is Reason.DEVICE_LOST
+        allowed_seconds = settings.device_lost_seconds if lost else settings.runs_fail_seconds
+        return self._problem if now - self._since >= allowed_seconds else None
 
-    def stuck(self, seconds: float) -> Trouble:
-        """Return the trouble that a run has not ended within `seconds`."""
+    def stuck(self, seconds: float) -> HealthProblem:
+        """Return the problem that a run has not ended within `seconds`."""
         message = f"one run of the model has taken more than {seconds:.3g} s"
         if self._xid is not None:
-            return Trouble(f"{message} after Xid {self._xid}", Reason.DEVICE_LOST)
-        return Trouble(message, Reason.RUNS_FAIL)
+            return HealthProblem(f"{message} after Xid {self._xid}", Reason.DEVICE_LOST)
+        return HealthProblem(message, Reason.RUNS_FAIL)
 
-    def _named(self, error: str) -> Trouble:
+    def _named(self, error: str) -> HealthProblem:
         cause = lost_device(error)
         if self._xid is not None:
             cause = f"{cause or plain(error)} (Xid {self._xid})"
         if cause is not None:
-            return Trouble(f"every run fails on the device: {cause}", Reason.DEVICE_LOST)
-        return Trouble(
+            return HealthProblem(f"every run fails on the device: {cause}", Reason.DEVICE_LOST)
+        return HealthProblem(
             f"every run fails, also of a golden sample: {plain(error)}", Reason.RUNS_FAIL
         )

@@ -1,6 +1,6 @@
 """The serving process: opens the port, proves the model, serves it, drains.
 
-The port opens before the model is loaded, so that probes are answered in words from the start.
+The port opens before the model is loaded, so that probes are answered with a state from the start.
 As process 1 of a container it installs its own signal handlers and leaves no child behind.
 """
 
@@ -10,7 +10,6 @@ import logging
 import os
 import resource
 import signal
-import socket
 import sys
 import threading
 import time
@@ -24,17 +23,17 @@ from enginewright.contract.task import HTTP_PORT, ServeTask
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.core.reporting import failed, write_herald
+from enginewright_runtime.core.reporting import failed, write_termination_message
 from enginewright_runtime.serve import probe_token
 from enginewright_runtime.serve.server import memory
-from enginewright_runtime.serve.server.app import App
+from enginewright_runtime.serve.server.app import ServerApp
+from enginewright_runtime.serve.server.application import listen
 from enginewright_runtime.serve.server.connection import RECEIVE_BYTES, Connection
 from enginewright_runtime.serve.server.head import HeadParser
-from enginewright_runtime.serve.server.settings import Settings
+from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.serve.server.startup import ServedModel, prepare
 
 _log: Final = logging.getLogger(__name__)
-_BACKLOG: Final = 1024
 _SPARE_FILES: Final = 128  # beside the connections: model, libraries, threads' event files
 _POLL_SECONDS: Final = 0.05
 
@@ -44,7 +43,7 @@ def run(
     paths: Paths | None = None,
     *,
     port: int = HTTP_PORT,
-    settings: Settings | None = None,
+    settings: ServerSettings | None = None,
 ) -> int:
     """Serve until SIGTERM and return the exit code.
 
@@ -57,7 +56,7 @@ def run(
     Returns:
         0 after a drain; the exit code of the reason when the model must not serve.
     """
-    chosen = settings or Settings()
+    chosen = settings or ServerSettings()
     if task.drain_seconds is not None:
         chosen = replace(chosen, drain_seconds=task.drain_seconds)
     server = _Server(task, paths or Paths.from_environment(), port, chosen)
@@ -78,12 +77,12 @@ def run(
 class _Server:
     """One run of the server."""
 
-    def __init__(self, task: ServeTask, paths: Paths, port: int, settings: Settings) -> None:
+    def __init__(self, task: ServeTask, paths: Paths, port: int, settings: ServerSettings) -> None:
         self._task = task
         self._paths = paths
         self._port = port
         self._settings = settings
-        self._app = App(
+        self._app = ServerApp(
             task,
             settings,
             metadata.version("enginewright"),
@@ -101,13 +100,13 @@ class _Server:
         return self._loader is not None
 
     async def run(self) -> int:
-        """Serve until told to stop; return the exit code."""
+        """Serve until SIGTERM or a failure; return the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
         _allow_files(self._settings.connections + self._settings.reserved_connections)
-        port = _listen(self._port)
-        self._foretell_crash()  # before any probe is answered: who sees us live may rely on it
+        port = listen(self._port)
+        self._write_crash_report()  # before any probe is answered: who sees us live may rely on it
         server = await loop.create_server(
             lambda: Connection(self._app, self._heads, self._buffer), sock=port
         )
@@ -116,7 +115,7 @@ class _Server:
         self._loader.start()
         await self._stop.wait()
         if self._exit_code == ExitCode.OK:
-            self._say_why_dead()
+            self._log_why_not_live()
             await self._drain(server)
         server.close()
         sweep.cancel()
@@ -124,19 +123,19 @@ class _Server:
             await sweep
         return self._exit_code
 
-    def _foretell_crash(self) -> None:
+    def _write_crash_report(self) -> None:
         """Leave what is true should native code end the process: it could not tell it itself."""
         crashed = StageFailure(
             Reason.BACKEND_CRASHED,
             f"the process ended while backend {self._task.backend} was loading or proving the model"
             " (exit code 139: the native library crashed; 137: killed, mostly for memory)",
         )
-        write_herald(self._paths, failed("serve", crashed).herald())
+        write_termination_message(self._paths, failed("serve", crashed).termination_message())
 
     # Loading, in a thread of its own.
 
     def _load(self, loop: asyncio.AbstractEventLoop) -> None:
-        def tell(state: str) -> None:
+        def report_progress(state: str) -> None:
             loop.call_soon_threadsafe(self._app.progress, state)
 
         _log.info(
@@ -147,31 +146,31 @@ class _Server:
             self._port,
         )
         try:
-            model = prepare(self._task, self._paths.artifact, tell)
+            model = prepare(self._task, self._paths.artifact, report_progress)
         except StageFailure as failure:
-            self._tell_failure(loop, failure)
+            self._report_failure(loop, failure)
         except MemoryError:
-            self._tell_failure(
+            self._report_failure(
                 loop, StageFailure(Reason.OUT_OF_MEMORY, "the model does not fit into the memory")
             )
         except Exception as error:  # noqa: BLE001 - the thread's last line of defence: it must tell
             _log.debug("internal error", exc_info=True)
-            self._tell_failure(
+            self._report_failure(
                 loop,
                 StageFailure(
                     Reason.INTERNAL_ERROR, f"unexpected {type(error).__name__} at start: {error}"
                 ),
             )
         else:
-            write_herald(self._paths, "")
+            write_termination_message(self._paths, "")
             memory.settle()
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(self._ready, model)
 
-    def _tell_failure(self, loop: asyncio.AbstractEventLoop, failure: StageFailure) -> None:
+    def _report_failure(self, loop: asyncio.AbstractEventLoop, failure: StageFailure) -> None:
         report = failed("serve", failure)
-        _log.error("%s: %s", report.reason, report.message)
-        write_herald(self._paths, report.herald())
+        _log.error("%s: %s", report.reason, report.outcome)
+        write_termination_message(self._paths, report.termination_message())
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(self._fail, failure.reason)
 
@@ -200,22 +199,22 @@ class _Server:
         self._app.drain()
         self._stop.set()
 
-    def _say_why_dead(self) -> None:
+    def _log_why_not_live(self) -> None:
         """Leave word of why the kubelet ends this process, where that is for its liveness."""
-        trouble = self._app.why_dead()
-        if trouble is None or trouble.reason is None:
+        problem = self._app.why_not_live()
+        if problem is None or problem.reason is None:
             return
-        report = failed("serve", StageFailure(trouble.reason, trouble.message))
-        _log.error("%s: %s", report.reason, report.message)
-        write_herald(self._paths, report.herald())
-        self._exit_code = exit_code(trouble.reason)
+        report = failed("serve", StageFailure(problem.reason, problem.message))
+        _log.error("%s: %s", report.reason, report.outcome)
+        write_termination_message(self._paths, report.termination_message())
+        self._exit_code = exit_code(problem.reason)
 
     async def _drain(self, server: asyncio.Server) -> None:
         """Serve what comes while endpoints are removed, then what is left, then end."""
         began = time.monotonic()
         settings = self._settings
         if not self._app.has_model:
-            write_herald(self._paths, "")
+            write_termination_message(self._paths, "")
             return
         await asyncio.sleep(settings.drain_linger)
         server.close()
@@ -239,27 +238,9 @@ class _Server:
         """Look at every connection's time, for as long as the server runs."""
         while True:
             await asyncio.sleep(self._settings.sweep_seconds)
-            now = time.monotonic()
             self._app.renew_date()
             self._app.stop_long_run()
-            for connection in tuple(self._app.connections):
-                try:
-                    connection.check(now)
-                except Exception:  # noqa: BLE001 - one connection must not end all time limits
-                    _log.exception("unexpected error while checking a connection")
-                    connection.abort()
-
-
-def _listen(port: int) -> socket.socket:
-    """Return a listening socket for IPv4 and IPv6, for IPv4 alone where there is no IPv6."""
-    if socket.has_dualstack_ipv6():
-        try:
-            return socket.create_server(
-                ("", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True
-            )
-        except OSError as error:
-            _log.info("no IPv6: %s", error)
-    return socket.create_server(("", port), backlog=_BACKLOG)
+            self._app.check_connections(time.monotonic())
 
 
 def _allow_files(connections: int) -> None:

@@ -28,7 +28,7 @@ class Body:
         return self.memory.data[self.start : self.start + self.length]
 
 
-class Request:
+class HttpRequest:
     """One request: its head, then its body."""
 
     __slots__ = (
@@ -65,7 +65,7 @@ class Request:
         self.has_host = False
         self.probe = b""  # the token that shows that it is the sidecar's
         self.defer = 0.0  # seconds that it may wait for an idle moment, if it is
-        self.refusal: Response | None = None  # given already; only the body is still in the way
+        self.refusal: HttpResponse | None = None  # given already; only the body is still in the way
         self.route: object = None  # the application's own mark
         self.reserved = False  # in the lane of probes, past the limits and counted nowhere
         self.accounted = 0  # bytes of its body in the application's account
@@ -73,7 +73,7 @@ class Request:
         self.body: Body | None = None
 
 
-class Response:
+class HttpResponse:
     """Status, header lines and body of an answer."""
 
     __slots__ = ("headers", "length", "parts", "status")

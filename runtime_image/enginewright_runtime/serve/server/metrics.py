@@ -4,7 +4,6 @@
 touched by the event loop's thread, so they need neither.
 """
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -20,6 +19,8 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from enginewright_runtime.serve.histogram import DurationHistogram
+
 CONTENT_TYPE: Final = f"Content-Type: {CONTENT_TYPE_PLAIN_0_0_4}\r\n".encode()
 CLIENT_CLOSED: Final = 499  # nobody to answer; counted under the code that proxies use for it
 _BOUNDS: Final = (
@@ -30,37 +31,13 @@ _USUAL_CODES: Final = (200, 400, 500, 503, 504)
 _LABELS: Final = ("model", "revision")
 
 
-class Histogram:
-    """Counts of durations in seconds."""
-
-    __slots__ = ("counts", "total")
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(_BOUNDS) + 1)
-        self.total = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Count one duration."""
-        self.counts[bisect_left(_BOUNDS, seconds)] += 1
-        self.total += seconds
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """Return upper bound and cumulative count of every bucket."""
-        cumulative = 0
-        rows: list[tuple[str, float]] = []
-        for bound, count in zip((*map(str, _BOUNDS), "+Inf"), self.counts, strict=True):
-            cumulative += count
-            rows.append((bound, cumulative))
-        return rows
-
-
 class Metrics(Collector):
     """The figures of one model."""
 
     def __init__(self, model: str, revision: str) -> None:
         self._labels = (model, revision)
-        self.queue = Histogram()
-        self.compute = Histogram()
+        self.queue = DurationHistogram(_BOUNDS)
+        self.compute = DurationHistogram(_BOUNDS)
         # answers to inference requests by status code; a rate needs a series before the first one
         self.requests = Counter(dict.fromkeys(_USUAL_CODES, 0))
         self.out_of_profile = 0

@@ -20,7 +20,7 @@ from enginewright_runtime.serve.server.decode import Feeds
 from enginewright_runtime.serve.server.profiles import served_profiles
 from enginewright_runtime.session.device_errors import lost_device
 from enginewright_runtime.session.runner import Runner
-from enginewright_runtime.session.samples import Sample, type_name
+from enginewright_runtime.session.samples import GoldenSample, type_name
 from enginewright_runtime.session.signature import Signature
 
 _log: Final = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ _REPEATS: Final = 3  # of every input: the first run of a shape pays for more th
 _REPEAT_SECONDS: Final = 2.0  # for all of them; a slow model is measured by its first run
 
 
-class Prover:
+class StartupProver:
     """Proves and warms up one session."""
 
     def __init__(self, runner: Runner, signature: Signature, buckets: ComputeBuckets) -> None:
@@ -41,7 +41,7 @@ class Prover:
         self._slowest = 0.0
 
     def prove(
-        self, samples: list[Sample], manifest: Manifest, progress: Callable[[str], None]
+        self, samples: list[GoldenSample], manifest: Manifest, progress: Callable[[str], None]
     ) -> float:
         """Run every golden sample and every profile point; return the slowest run in seconds.
 
@@ -93,19 +93,21 @@ class Prover:
         return arrays
 
     def _compare(
-        self, sample: Sample, actual: dict[str, NDArray[Any]], comparison: Comparison
+        self, sample: GoldenSample, actual: dict[str, NDArray[Any]], comparison: Comparison
     ) -> None:
         comparison.add(sample.name, sample.expected, actual, lambda: self._again(sample))
-        if words := comparison.verdict().words:
-            raise StageFailure(Reason.PARITY_FAILED, f"{words} against ONNX Runtime's CPU provider")
+        if description := comparison.verdict().description:
+            raise StageFailure(
+                Reason.PARITY_FAILED, f"{description} against ONNX Runtime's CPU provider"
+            )
 
-    def _again(self, sample: Sample) -> dict[str, NDArray[Any]]:
+    def _again(self, sample: GoldenSample) -> dict[str, NDArray[Any]]:
         arrays = self._runner.run(self._outputs, sample.feeds)
         return dict(zip(self._outputs, arrays, strict=True))
 
 
 def _profile_points(
-    samples: list[Sample], profiles: Iterable[Iterable[ShapeProfile]]
+    samples: list[GoldenSample], profiles: Iterable[Iterable[ShapeProfile]]
 ) -> Iterator[tuple[str, Feeds]]:
     """Yield inputs for the corners of the shape profiles that no golden sample has.
 

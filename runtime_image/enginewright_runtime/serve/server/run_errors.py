@@ -38,7 +38,7 @@ class Fault(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class Rerun:
     """What the session did with inputs that are known to be good, and with the same request again."""
 
     control: Exception | None  # None: they still run
@@ -50,7 +50,7 @@ def at_once(error: Exception, *, ran_before: bool) -> Fault | None:
 
     Args:
         error: what the run raised.
-        ran_before: whether an input that cannot be told from this one by sizes or indices has run,
+        ran_before: whether an input that cannot be distinguished from this one by sizes or indices has run,
             and known-good values in these shapes no longer do.
     """
     if ran_before:
@@ -61,7 +61,7 @@ def at_once(error: Exception, *, ran_before: bool) -> Fault | None:
     return None
 
 
-def by_trial(error: Exception, trial: Trial, *, memory: int | None = None) -> Fault:
+def by_trial(error: Exception, trial: Rerun, *, memory: int | None = None) -> Fault:
     """Return whose fault `error` is.
 
     Args:

@@ -9,7 +9,7 @@ PROBE_LANES: Final = 2  # requests of the sidecar at a time that no limit on oth
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServerSettings:
     """Limits and times of one server; the defaults are what pods run with.
 
     A transfer (a body coming in, a response going out) may take `transfer_grace` seconds plus one

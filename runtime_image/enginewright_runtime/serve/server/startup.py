@@ -20,19 +20,19 @@ from enginewright.contract.task import ServeTask
 import enginewright_runtime.core.limits
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.serve.manifest import read_manifest
 from enginewright_runtime.serve.server.artifact import (
     check_device,
     check_engine_files,
     check_kind,
     check_processor,
     damaged_file,
-    read_manifest,
 )
 from enginewright_runtime.serve.server.buckets import ComputeBuckets
 from enginewright_runtime.serve.server.diagnosis import Diagnosis
-from enginewright_runtime.serve.server.execution import ExecutionReport, Proofs
+from enginewright_runtime.serve.server.execution import ExecutionReport
 from enginewright_runtime.serve.server.profiles import served_profiles
-from enginewright_runtime.serve.server.proofs import Prover
+from enginewright_runtime.serve.server.proofs import StartupProver
 from enginewright_runtime.serve.server.stopping import StoppableSession
 from enginewright_runtime.serve.server.usual import measure, usual_feeds
 from enginewright_runtime.session import loading, processor
@@ -41,7 +41,7 @@ from enginewright_runtime.session.driver import Device
 from enginewright_runtime.session.extensions.proving import prove
 from enginewright_runtime.session.loading import ask_device, find
 from enginewright_runtime.session.runner import Runner
-from enginewright_runtime.session.samples import GoldenError, Sample, read_samples
+from enginewright_runtime.session.samples import GoldenError, GoldenSample, read_samples
 from enginewright_runtime.session.signature import (
     ProfileError,
     Signature,
@@ -73,7 +73,7 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
     Args:
         task: which model on which backend, and what was promised about it.
         artifact: the folder with manifest, model and golden samples.
-        progress: told what is being done, in words.
+        progress: called with what is being done, for people.
 
     Raises:
         StageFailure: it must not serve, and why.
@@ -98,26 +98,29 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
     runner = Runner(session, signature)
     buckets = ComputeBuckets()
     try:
-        slowest = Prover(runner, signature, buckets).prove(samples, manifest, progress)
+        slowest = StartupProver(runner, signature, buckets).prove(samples, manifest, progress)
     except StageFailure as failure:
         if other_products is None or failure.reason is not Reason.PARITY_FAILED:
             raise
-        message = f"{failure.message}; {other_products}"
-        raise StageFailure(Reason.PROCESSOR_MISMATCH, message) from failure
+        cause = f"{failure.cause}; {other_products}"
+        raise StageFailure(Reason.PROCESSOR_MISMATCH, cause) from failure
     shapes, feeds = usual_feeds(samples, manifest.recipe)
     progress(f"measuring {shapes}")
     usual = measure(partial(runner.run, list(signature.outputs)), shapes, feeds)
     seconds = time.monotonic() - began
-    proofs = Proofs(
-        golden_samples=len(samples),
-        slowest_run_seconds=slowest,
-        load_seconds=loaded_after,
-        ready_seconds=seconds,
-        threads=threads,
-        outputs_left_out=signature.left_out,
-        usual=usual,
+    details = {
+        "threads": threads,
+        "outputs_left_out": signature.left_out,
+        "proofs": {
+            "golden_samples": len(samples),
+            "slowest_run_seconds": round(slowest, 6),
+            "load_seconds": round(loaded_after, 3),
+            "ready_seconds": round(seconds, 3),
+        },
+    }
+    report = ExecutionReport(
+        task, manifest, backend, loaded, device, buckets, usual=usual, details=details
     )
-    report = ExecutionReport(task, manifest, backend, loaded, device, buckets, proofs)
     placement = loaded.placement
     on_provider = placement.nodes.get(placement.provider, 0)
     summary = (
@@ -188,14 +191,14 @@ def _load(
             task.promise.policy,
             loaded.placement.provider,
             loaded.cause.reason,
-            loaded.cause.message,
+            loaded.cause.cause,
         )
     return loaded
 
 
 def _read(
     task: ServeTask, artifact: Path, manifest: Manifest, loaded: loading.LoadedModel
-) -> tuple[Signature, list[Sample]]:
+) -> tuple[Signature, list[GoldenSample]]:
     try:
         signature = read_signature(
             loaded.session.get_inputs(),

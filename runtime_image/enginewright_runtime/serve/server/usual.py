@@ -10,7 +10,7 @@ from enginewright.contract.task import Recipe
 
 from enginewright_runtime.proof.latency.figures import is_warm
 from enginewright_runtime.serve.server.decode import Feeds
-from enginewright_runtime.session.samples import Sample
+from enginewright_runtime.session.samples import GoldenSample
 
 _SECONDS: Final = 2.0  # for all of it,
 _MOST_SECONDS: Final = 5.0  # or for as many runs as p99 needs, where these fit in
@@ -24,7 +24,7 @@ _LEAST: Final = {
 _USUAL: Final = "opt"
 
 
-def usual_feeds(samples: Sequence[Sample], recipe: Recipe) -> tuple[str, Feeds]:
+def usual_feeds(samples: Sequence[GoldenSample], recipe: Recipe) -> tuple[str, Feeds]:
     """Return the usual inputs and their shapes' name, as benchmarks name them.
 
     The golden sample `opt`, else one whose shapes are those, else the middle one by size.

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from enginewright_runtime.serve.server.health import RunHealth, Trouble
-from enginewright_runtime.serve.server.settings import Settings
+from enginewright_runtime.serve.server.health import HealthProblem, RunHealth
+from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.session import nvml
 
 _log: Final = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ _EVENT_MILLISECONDS: Final = 5000  # a wait for an Xid, after which it is waited
 class Watchdog:
     """Whether the session still runs what it has run at start."""
 
-    def __init__(self, run_known: Callable[[], Exception | None], settings: Settings) -> None:
+    def __init__(self, run_known: Callable[[], Exception | None], settings: ServerSettings) -> None:
         """Start to watch.
 
         Args:
@@ -48,18 +48,18 @@ class Watchdog:
         thread = threading.Thread(target=self._listen, args=(library,), name="xid", daemon=True)
         thread.start()
 
-    def why_not_ready(self) -> Trouble | None:
+    def why_not_ready(self) -> HealthProblem | None:
         """Return why no request should come here."""
         with self._changed:
             return self._health.why_not_ready()
 
-    def why_not_live(self) -> Trouble | None:
+    def why_not_live(self) -> HealthProblem | None:
         """Return why only another process may help."""
         with self._changed:
             return self._health.why_not_live(time.monotonic())
 
-    def stuck(self, seconds: float) -> Trouble:
-        """Return the trouble that a run has not ended within `seconds`."""
+    def stuck(self, seconds: float) -> HealthProblem:
+        """Return the problem that a run has not ended within `seconds`."""
         with self._changed:
             return self._health.stuck(seconds)
 
@@ -70,10 +70,10 @@ class Watchdog:
             with self._changed:
                 before = self._health.why_not_ready()
                 self._health.tested(None if error is None else str(error), time.monotonic())
-                trouble = self._health.why_not_ready()
-            if trouble is not None and trouble != before:
-                _log.error("%s: %s", trouble.reason, trouble.message)
-            elif before is not None and trouble is None:
+                problem = self._health.why_not_ready()
+            if problem is not None and problem != before:
+                _log.error("%s: %s", problem.reason, problem.message)
+            elif before is not None and problem is None:
                 _log.warning("runs succeed again")
 
     def _wait(self) -> None:

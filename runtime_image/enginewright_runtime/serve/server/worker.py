@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from enginewright_runtime.serve.server.connection import Connection
 from enginewright_runtime.serve.server.decode import Feeds
 from enginewright_runtime.serve.server.idle import Pauses
-from enginewright_runtime.serve.server.message import Request
-from enginewright_runtime.serve.server.plan import Plan
+from enginewright_runtime.serve.server.inference_request import InferenceRequest
+from enginewright_runtime.serve.server.message import HttpRequest
 from enginewright_runtime.serve.server.run_errors import Fault
 
 _log: Final = logging.getLogger(__name__)
@@ -49,7 +49,12 @@ class Job:
     )
 
     def __init__(
-        self, connection: Connection, request: Request, plan: Plan, feeds: Feeds, now: float
+        self,
+        connection: Connection,
+        request: HttpRequest,
+        plan: InferenceRequest,
+        feeds: Feeds,
+        now: float,
     ) -> None:
         self.connection = connection
         self.request = request
@@ -68,13 +73,13 @@ class Job:
         self.fault: Fault | None = None  # whose `error` is
 
 
-class Worker:
+class InferenceWorker:
     """Runs jobs one after another in a thread of its own."""
 
     def __init__(
         self,
         run: Callable[[list[str], Feeds], list[NDArray[Any]]],
-        judge: Callable[[Plan, Feeds, Exception], Fault],
+        judge: Callable[[InferenceRequest, Feeds, Exception], Fault],
         capacity: int,
         done: Callable[[Job], None],
     ) -> None:

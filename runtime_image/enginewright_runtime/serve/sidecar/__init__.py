@@ -1,9 +1,9 @@
 """Keeps proving what a pod serves, beside its server, and says so to Kubernetes and Prometheus.
 
-It believes nothing that it can test: what the server tells of itself is compared with the manifest,
-and golden inferences over the path that requests take find out a server that tells it wrongly.
-`checks` asks and judges, `board` remembers for how long a finding counts, `readiness` decides,
-`metrics` shows; `watch` does the asking in time, `app` answers, `main` is the process.
+It believes nothing that it can test: what the server reports of itself is compared with the manifest,
+and golden inferences over the path that requests take find out a server that reports wrongly.
+`monitor` polls, `pod_state` judges, `checks` keeps for how long a result counts, `readiness` decides,
+`metrics` shows, `app` answers, `main` is the process.
 """
 
 import os

@@ -4,65 +4,49 @@ import asyncio
 import contextlib
 import time
 from dataclasses import replace
-from email.utils import formatdate
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import orjson
-
-from enginewright_runtime.serve.server.connection import Connection, make_room
-from enginewright_runtime.serve.server.message import JSON_TYPE, Request, Response
-from enginewright_runtime.serve.server.settings import Settings
+from enginewright_runtime.serve.server.application import ApplicationBase, json_response
+from enginewright_runtime.serve.server.connection import Connection
+from enginewright_runtime.serve.server.message import HttpRequest, HttpResponse
+from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.serve.sidecar.exposition import CONTENT_TYPE
-from enginewright_runtime.serve.sidecar.findings import Findings
 from enginewright_runtime.serve.sidecar.metrics import expose
-from enginewright_runtime.serve.sidecar.watch import Watch
+from enginewright_runtime.serve.sidecar.monitor import Monitor
+from enginewright_runtime.serve.sidecar.pod_state import PodState
 
 _CONNECTIONS: Final = 64  # kubelet, operator, Prometheus, people
 _SWEEP_SECONDS: Final = 1.0
 _PATHS: Final = ("/readyz", "/healthz", "/verdict", "/metrics")
 
 
-class App:
+class SidecarApp(ApplicationBase):
     """The application behind all connections of one sidecar."""
 
-    def __init__(self, findings: Findings, watch: Watch) -> None:
-        self.settings = replace(Settings(), connections=_CONNECTIONS, reserved_connections=0)
-        self.draining = False
-        self.date = b""
-        self._findings = findings
-        self._watch = watch
-        self._connections: set[Connection] = set()
+    def __init__(self, pod_state: PodState, monitor: Monitor) -> None:
+        super().__init__(
+            replace(ServerSettings(), connections=_CONNECTIONS, reserved_connections=0)
+        )
+        self._pod_state = pod_state
+        self._monitor = monitor
         self._scrape: asyncio.Task[bytes] | None = None
         self._answering: set[asyncio.Task[None]] = set()
-        self._renew_date()
 
     async def sweep(self) -> None:
         """Cut off connections whose time is up, for as long as the sidecar runs."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            self._renew_date()
-            now = time.monotonic()
-            for connection in tuple(self._connections):
-                connection.check(now)
+            self.renew_date()
+            self.check_connections(time.monotonic())
 
     # What `Connection` asks of its application.
 
-    def connected(self, connection: Connection) -> bool:
-        """Take in a connection; False when there are too many with requests."""
-        room = len(self._connections) < self.settings.connections or make_room(self._connections)
-        self._connections.add(connection)
-        return room
-
-    def disconnected(self, connection: Connection) -> None:
-        """Forget a connection."""
-        self._connections.discard(connection)
-
-    def refuse(self, status: int, message: str, headers: bytes = b"") -> Response:
+    def refuse(self, status: int, message: str, headers: bytes = b"") -> HttpResponse:
         """Build an error answer."""
-        return _json(status, {"error": message}, headers)
+        return json_response(status, {"error": message}, headers)
 
-    def admit(self, request: Request) -> Response | None:
+    def admit(self, request: HttpRequest) -> HttpResponse | None:
         """Refuse a request that is not a GET of something that there is."""
         if request.method not in (b"GET", b"HEAD"):
             return self.refuse(405, "use GET", b"Allow: GET, HEAD\r\n")
@@ -71,25 +55,24 @@ class App:
             return self.refuse(404, f"there is {', '.join(_PATHS)}")
         return None
 
-    def account(self, request: Request, size: int) -> Response | None:
+    def account(self, request: HttpRequest, size: int) -> HttpResponse | None:
         """Refuse every body: no question here has one."""
         del request, size
         return self.refuse(413, "send no body")
 
-    def release(self, request: Request) -> None:
+    def release(self, request: HttpRequest) -> None:
         """Give back what `account` took, which is nothing."""
 
-    def serve(self, connection: Connection, request: Request) -> Response | None:
+    def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
         """Answer; metrics later, because the server's are part of them."""
         parts = _split(request.target)
         match parts.path:
             case "/readyz":
-                return _state("ready", ok=self._findings.ready)
+                return _state("ready", ok=self._pod_state.ready)
             case "/healthz":
-                return _state("healthy", ok=self._watch.alive)
+                return _state("healthy", ok=self._monitor.alive)
             case "/verdict":
-                body = self._findings.verdict().to_json().encode()
-                return Response(200, JSON_TYPE, [body], len(body))
+                return json_response(200, self._pod_state.verdict().to_json().encode())
             case _:
                 task = asyncio.create_task(self._expose(connection))
                 self._answering.add(task)
@@ -98,15 +81,12 @@ class App:
 
     async def _expose(self, connection: Connection) -> None:
         if self._scrape is None or self._scrape.done():
-            self._scrape = asyncio.create_task(self._watch.scrape())
+            self._scrape = asyncio.create_task(self._monitor.scrape())
         server = b""
         with contextlib.suppress(Exception):  # the sidecar's own figures come in any case
             server = await asyncio.shield(self._scrape)
-        text = expose(self._findings, server)
-        connection.respond(Response(200, CONTENT_TYPE, [text], len(text)))
-
-    def _renew_date(self) -> None:
-        self.date = f"Date: {formatdate(usegmt=True)}\r\n".encode()
+        text = expose(self._pod_state, server)
+        connection.respond(HttpResponse(200, CONTENT_TYPE, [text], len(text)))
 
 
 def _split(target: bytes) -> Any:  # noqa: ANN401 - the type of urlsplit's result is private
@@ -116,10 +96,5 @@ def _split(target: bytes) -> Any:  # noqa: ANN401 - the type of urlsplit's resul
         return urlsplit("")
 
 
-def _json(status: int, document: dict[str, Any], headers: bytes = b"") -> Response:
-    body = orjson.dumps(document)
-    return Response(status, JSON_TYPE + headers, [body], len(body))
-
-
-def _state(what: str, *, ok: bool) -> Response:
-    return _json(200 if ok else 503, {what: ok})
+def _state(what: str, *, ok: bool) -> HttpResponse:
+    return json_response(200 if ok else 503, {what: ok})

@@ -11,16 +11,16 @@ from enginewright.contract.execution import Baseline
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
 
-from enginewright_runtime.serve.sidecar.board import Outcome
+from enginewright_runtime.serve.sidecar.checks import CheckResult
 from enginewright_runtime.serve.sidecar.latency import Slowness, milliseconds
-from enginewright_runtime.serve.sidecar.settings import Settings
+from enginewright_runtime.serve.sidecar.settings import SidecarSettings
 
 
 def compared(
     manifest: Manifest,
     usual: Baseline | None,
     current: Callable[[str], float | None],
-    settings: Settings,
+    settings: SidecarSettings,
 ) -> tuple[str, Slowness] | None:
     """Return the shapes that come closest to their benchmark, and how they stand; None: not comparable.
 
@@ -50,20 +50,20 @@ def compared(
     return min(rows, key=lambda row: row[1].rank, default=None)
 
 
-def outcome(manifest: Manifest, found: tuple[str, Slowness] | None) -> Outcome:
+def outcome(manifest: Manifest, found: tuple[str, Slowness] | None) -> CheckResult:
     """Judge what `compared` has found."""
     if found is None:
-        return Outcome.unknown(_why_not(manifest))
+        return CheckResult.unknown(_why_not(manifest))
     shapes, slowness = found
     usual = (
         f"{slowness.limit:g} times the benchmark of the class, {milliseconds(slowness.usual)}"
         f" for shapes {shapes!r}"
     )
     if slowness.exceeds:
-        return Outcome.failed(
+        return CheckResult.failed(
             Reason.SLOWER_THAN_BENCHMARK, f"runs take more than {usual}, in the model alone"
         )
-    return Outcome.ok(f"runs take no more than {usual}")
+    return CheckResult.ok(f"runs take no more than {usual}")
 
 
 def _why_not(manifest: Manifest) -> str:
@@ -72,4 +72,4 @@ def _why_not(manifest: Manifest) -> str:
         return f"nothing was measured on the class: backend {manifest.recipe.backend} has no engine"
     if engine.latency is None and not engine.latencies:
         return "nothing was measured on the class: the engine was built without a device"
-    return "nothing of the same shapes has been measured here yet"
+    return "no request of the same shapes was measured here yet"

@@ -1,7 +1,7 @@
-"""HTTP to the server beside: one kept-alive connection, nothing waits for ever.
+"""HTTP to the server of the pod: one kept-alive connection, nothing waits for ever.
 
-A sidecar asks some six small questions a second. A whole client library would cost more memory than
-all else here, so httptools, which the server needs anyway, reads the answers.
+A sidecar sends some six small requests a second. A whole client library would cost more memory than
+all else here, so httptools, which the server needs anyway, parses the responses.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ _Parts = Sequence[bytes | memoryview]
 
 
 class UnreachableError(Exception):
-    """No answer; the message says why, as the end of "the server ..."."""
+    """No response; the message says why, as the end of "the server ..."."""
 
-    def __init__(self, message: str, *, gone: bool = False, late: bool = False) -> None:
+    def __init__(self, message: str, *, unreachable: bool = False, late: bool = False) -> None:
         super().__init__(message)
-        self.gone = gone  # nobody listens: the process has ended, or has not begun to listen
-        self.late = late  # the time was up
+        self.unreachable = unreachable  # nothing listens: the process has ended, or just started
+        self.late = late  # the request timed out
 
 
-class Answer:
+class ServerResponse:
     """Status, headers (names in lower case) and body."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Client:
         self._lock = asyncio.Lock()
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def get(self, path: str, seconds: float) -> Answer:
+    async def get(self, path: str, seconds: float) -> ServerResponse:
         """GET `path`; at most `seconds` pass.
 
         Raises:
@@ -58,7 +58,7 @@ class Client:
 
     async def post(
         self, path: str, headers: str, body: Sequence[bytes | memoryview], seconds: float
-    ) -> Answer:
+    ) -> ServerResponse:
         """POST a body in parts to `path` with more header lines, each with its line end; likewise."""
         head = (
             f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\n{headers}"
@@ -72,27 +72,26 @@ class Client:
             self._streams[1].close()
             self._streams = None
 
-    async def _ask(self, request: _Parts, seconds: float) -> Answer:
+    async def _ask(self, request: _Parts, seconds: float) -> ServerResponse:
         async with self._lock:
             try:
                 async with asyncio.timeout(seconds):
                     return await self._exchange(request)
             except TimeoutError:
                 self.close()
-                raise UnreachableError(
-                    f"has not answered within {seconds:g} s", late=True
-                ) from None
+                raise UnreachableError(f"did not respond within {seconds:g} s", late=True) from None
             except ConnectionRefusedError:
-                raise UnreachableError("does not listen", gone=True) from None
+                raise UnreachableError("does not listen", unreachable=True) from None
             except OSError as error:
                 self.close()
-                words = error.strerror or error
-                raise UnreachableError(f"breaks the connection ({words})") from None
+                raise UnreachableError(
+                    f"closed the connection ({error.strerror or error})"
+                ) from None
             except httptools.HttpParserError:
                 self.close()
-                raise UnreachableError("does not answer in HTTP") from None
+                raise UnreachableError("does not speak HTTP") from None
 
-    async def _exchange(self, request: _Parts) -> Answer:
+    async def _exchange(self, request: _Parts) -> ServerResponse:
         """Ask on the open connection, and once more on a new one if that had been closed."""
         if self._streams is not None:
             with contextlib.suppress(_StaleError, ConnectionError):
@@ -105,11 +104,11 @@ class Client:
         try:
             return await self._once(reader, writer, request)
         except _StaleError:
-            raise ConnectionResetError("closed before it answered") from None
+            raise ConnectionResetError("closed before it responded") from None
 
     async def _once(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: _Parts
-    ) -> Answer:
+    ) -> ServerResponse:
         for part in request:
             for at in range(0, len(part), _SEND_BYTES):
                 writer.write(memoryview(part)[at : at + _SEND_BYTES])  # what waits is copied
@@ -124,7 +123,7 @@ class Client:
             elif receiver.ends_with_connection:
                 receiver.on_message_complete()
             else:
-                raise ConnectionAbortedError("its answer is cut off")
+                raise ConnectionAbortedError("the response was truncated")
         if not receiver.keep_alive:
             self.close()
         return receiver.finish()
@@ -139,7 +138,7 @@ class _Receiver:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self.answer = Answer()
+        self.response = ServerResponse()
         self.size = 0
         self.done = False
         self.keep_alive = False
@@ -150,7 +149,7 @@ class _Receiver:
     @property
     def ends_with_connection(self) -> bool:
         """Whether the answer says nothing of its length."""
-        headers = self.answer.headers
+        headers = self.response.headers
         return self._headed and not (
             b"content-length" in headers or b"transfer-encoding" in headers
         )
@@ -159,17 +158,17 @@ class _Receiver:
         """Take the next bytes."""
         self.size += len(data)
         if self.size > self._limit:
-            raise ConnectionAbortedError("its answer is too long")
+            raise ConnectionAbortedError("the response is too long")
         self._parser.feed_data(data)
 
-    def finish(self) -> Answer:
+    def finish(self) -> ServerResponse:
         """Return the answer; parser and receiver let go of each other, and of large bodies."""
-        answer, self.answer = self.answer, Answer()
+        response, self.response = self.response, ServerResponse()
         del self._parser
-        return answer
+        return response
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.answer.headers[name.lower()] = value
+        self.response.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
         self._headed = True
@@ -180,6 +179,6 @@ class _Receiver:
     def on_message_complete(self) -> None:
         self.done = True
         # after this call the parser has forgotten both
-        self.answer.status = self._parser.get_status_code()
+        self.response.status = self._parser.get_status_code()
         self.keep_alive = self._parser.should_keep_alive() and not self.ends_with_connection
-        self.answer.body, self._body = self._body, bytearray()
+        self.response.body, self._body = self._body, bytearray()

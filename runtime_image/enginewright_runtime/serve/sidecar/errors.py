@@ -7,8 +7,8 @@ from typing import Final
 
 from enginewright.contract.reasons import Reason
 
-from enginewright_runtime.serve.sidecar.board import Outcome
-from enginewright_runtime.serve.sidecar.settings import Settings
+from enginewright_runtime.serve.sidecar.checks import CheckResult
+from enginewright_runtime.serve.sidecar.settings import SidecarSettings
 
 _ANSWERS: Final = re.compile(
     rb'^enginewright_requests_total\{[^}]*code="(\d{3})"[^}]*\} ([0-9.eE+]+)', re.MULTILINE
@@ -18,7 +18,7 @@ _REFUSALS: Final = frozenset(range(400, 499))  # 499: the client has gone
 _MANY_REFUSALS: Final = 0.5  # as EnginewrightRequestsRefused has it
 
 
-def answers(exposition: bytes | bytearray) -> dict[int, float] | None:
+def response_counts(exposition: bytes | bytearray) -> dict[int, float] | None:
     """Return answers by status code from the server's metrics; None when it has none such."""
     found = {int(code): float(count) for code, count in _ANSWERS.findall(exposition)}
     return found or None
@@ -27,7 +27,7 @@ def answers(exposition: bytes | bytearray) -> dict[int, float] | None:
 class ErrorShare:
     """Answers of the last minute."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SidecarSettings) -> None:
         self._settings = settings
         self._seen: deque[tuple[float, Mapping[int, float]]] = deque()
 
@@ -36,30 +36,30 @@ class ErrorShare:
         if self._seen:
             last = self._seen[-1][1]
             if any(counts.get(code, 0) < count for code, count in last.items()):
-                self._seen.clear()  # the server has begun to count anew
+                self._seen.clear()  # the server has begun to count from zero
         self._seen.append((now, counts))
         while len(self._seen) > 2 and self._seen[1][0] <= now - self._settings.error_window:
             self._seen.popleft()
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> CheckResult:
         """Judge the answers of the window."""
         if not self._seen:
-            return Outcome.unknown("the server has reported no counts yet")
+            return CheckResult.unknown("the server has reported no counts yet")
         before, after = self._seen[0][1], self._seen[-1][1]
         delta = {code: count - before.get(code, 0) for code, count in after.items()}
         total = sum(delta.values())
         if total < self._settings.error_least:
-            return Outcome.unknown("too few requests")
+            return CheckResult.unknown("too few requests")
         errors = {code: count for code, count in delta.items() if code >= 500 and count}
         limit = self._settings.error_share
         if sum(errors.values()) > limit * total:
             codes = ", ".join(str(code) for code in sorted(errors))
-            return Outcome.failed(
+            return CheckResult.failed(
                 Reason.TOO_MANY_ERRORS,
-                f"more than {limit:.0%} of the requests are answered with {codes}",
+                f"more than {limit:.0%} of the requests fail with {codes}",
             )
         refused = sum(count for code, count in delta.items() if code in _REFUSALS)
-        told = f"at most {limit:.0%} of the requests fail"
+        reported = f"at most {limit:.0%} of the requests fail"
         if refused > _MANY_REFUSALS * total:
-            told += "; more than half are refused for what clients send (4xx)"
-        return Outcome.ok(told)
+            reported += "; more than half are refused for what clients send (4xx)"
+        return CheckResult.ok(reported)

@@ -9,7 +9,7 @@ _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _NAME: Final = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 _LABEL: Final = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\]|\\.)*"'
 _VALUE: Final = r"[+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+|Inf|NaN)"
-_LINE: Final = re.compile(  # a sample, or what tells of a family; not OpenMetrics' "# EOF"
+_LINE: Final = re.compile(  # a sample, or a line about a family; not OpenMetrics' "# EOF"
     rf"{_NAME}(?:\{{(?:{_LABEL}(?:,{_LABEL})*,?)?\}})?[ \t]+{_VALUE}(?:[ \t]+-?\d+)?"
     rf"|\# (?:HELP {_NAME} .*|TYPE {_NAME} (?:counter|gauge|histogram|summary|untyped))"
 )

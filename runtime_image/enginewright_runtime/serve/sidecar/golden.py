@@ -1,4 +1,4 @@
-"""Golden inferences over the path that requests take: the one proof that no server can talk away."""
+"""Golden inferences over the path that requests take: the one proof that needs no report of the server."""
 
 import time
 from collections.abc import Mapping
@@ -10,27 +10,27 @@ from enginewright.contract.reasons import Reason
 from numpy.typing import NDArray
 
 from enginewright_runtime.proof.parity import (
+    DistributionTest,
     Repetition,
     Tolerances,
-    Trial,
     difference,
     form_fault,
     scales_of,
 )
 from enginewright_runtime.serve.probe_token import HEADER
-from enginewright_runtime.serve.sidecar.client import Answer, Client, UnreachableError
-from enginewright_runtime.serve.sidecar.pieces import equal, largest_error
+from enginewright_runtime.serve.sidecar.chunks import equal, largest_error
+from enginewright_runtime.serve.sidecar.client import Client, ServerResponse, UnreachableError
 from enginewright_runtime.serve.sidecar.protocol import (
-    AnswerError,
-    Question,
-    UnaskableError,
+    EncodedRequest,
+    ResponseError,
+    UnencodableError,
     decode,
     encode,
     timing,
 )
-from enginewright_runtime.serve.sidecar.samples import Samples
+from enginewright_runtime.serve.sidecar.samples import GoldenSamples
 from enginewright_runtime.session.device_errors import lost_device
-from enginewright_runtime.session.samples import Sample, type_name
+from enginewright_runtime.session.samples import GoldenSample, type_name
 
 _LENGTH: Final = b"inference-header-content-length"
 _BUSY: Final = frozenset({408, 429, 503, 504})  # backpressure: says nothing of the numbers
@@ -41,20 +41,20 @@ _Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What one golden inference has shown."""
+class ProbeResult:
+    """The result of one golden inference."""
 
     sample: str
     seconds: float  # from the first byte sent to the last one received
     own_seconds: float  # of this process's CPU, to ask and compare
-    queued: float = 0.0  # of `seconds`: waiting for the model, as the server tells
-    compute: float | None = None  # of `seconds`: in the model, likewise; None: it does not tell
+    queued: float = 0.0  # of `seconds`: waiting for the model, as the server reports
+    compute: float | None = None  # of `seconds`: in the model, likewise; None: it does not report
     wrong: str | None = None  # how the answer differs; None: it is right
-    unanswered: str | None = None  # why there was none; `wrong` means nothing then
-    gone: bool = False  # nobody listens
+    not_run: str | None = None  # why there was none; `wrong` means nothing then
+    unreachable: bool = False  # nothing listens on the port
     late: bool = False  # the time was up after `seconds`
     fails: bool = False  # the model does not run it any more; `unanswered` says how
-    reason: Reason | None = None  # with `fails`, where the server's error tells
+    reason: Reason | None = None  # with `fails`, where the server's error says
     error: float | None = None  # largest absolute error; None: no numbers to compare
     compared: int = 0  # outputs that were compared, in values or in distribution
 
@@ -65,13 +65,13 @@ class Finding:
 
 
 class GoldenProbe:
-    """Asks the server golden samples."""
+    """Runs golden samples on the server."""
 
     def __init__(
         self,
         client: Client,
         model: str,
-        samples: Samples,
+        samples: GoldenSamples,
         manifest: Manifest,
         seconds: float,
         token: str = "",
@@ -99,7 +99,7 @@ class GoldenProbe:
         self._repetitions: dict[tuple[str, str], Repetition] = {}  # by sample and varying output
         self.binary = True  # whether the server speaks the binary extension
 
-    async def run(self, name: str, defer: float) -> Finding:
+    async def run(self, name: str, defer: float) -> ProbeResult:
         """Ask a sample and compare its answer; our server defers it for `defer` seconds at most."""
         try:
             sample = self._samples.read(name)
@@ -107,44 +107,46 @@ class GoldenProbe:
         except UnreachableError as error:
             seconds = self._seconds if error.late else 0.0
             why = f"the server {error}"
-            return Finding(name, seconds, 0.0, unanswered=why, gone=error.gone, late=error.late)
+            return ProbeResult(
+                name, seconds, 0.0, not_run=why, unreachable=error.unreachable, late=error.late
+            )
         except _FailsError as error:
-            return Finding(name, 0.0, 0.0, unanswered=str(error), fails=True, reason=error.reason)
-        except (_UnansweredError, UnaskableError) as error:
-            return Finding(name, 0.0, 0.0, unanswered=str(error))
+            return ProbeResult(name, 0.0, 0.0, not_run=str(error), fails=True, reason=error.reason)
+        except (_UnansweredError, UnencodableError) as error:
+            return ProbeResult(name, 0.0, 0.0, not_run=str(error))
         except (OSError, ValueError) as error:
-            why = f"the golden samples cannot be read any more: {error}"
-            return Finding(name, 0.0, 0.0, unanswered=why)
+            why = f"cannot read the golden samples: {error}"
+            return ProbeResult(name, 0.0, 0.0, not_run=why)
 
-    async def _compare(self, sample: Sample, defer: float) -> Finding:
+    async def _compare(self, sample: GoldenSample, defer: float) -> ProbeResult:
         began_cpu = time.process_time()
-        question = encode(sample, self._samples.types, binary=self.binary)
+        request = encode(sample, self._samples.types, binary=self.binary)
         own_seconds = (
             time.process_time() - began_cpu
         )  # not while waiting: the other checks run then
         began = time.monotonic()
-        answer = await self._post(question, defer)
+        response = await self._post(request, defer)
         seconds = time.monotonic() - began
         began_cpu = time.process_time()
-        queued, compute = timing(answer)
+        queued, compute = timing(response)
         wrong: str | None = None
         error: float | None = None
         fixed = {key: want for key, want in sample.expected.items() if key not in self._spreads}
-        trials = self._trials(sample)
+        tests = self._distribution_tests(sample)
         try:
-            arrays = self._read(answer, sample)
+            arrays = self._read(response, sample)
             wrong = self._difference(sample, arrays)
             error = _largest_error(fixed, arrays)
-            waiting = {name for name, trial in trials.items() if trial.take(arrays[name])}
+            waiting = {name for name, test in tests.items() if test.take(arrays[name])}
             while waiting and wrong is None:
-                del answer, arrays  # one at a time, for they may be large
-                answer = await self._post(question, defer)
-                arrays = self._read(answer, sample)
-                waiting = {name for name in waiting if trials[name].take(arrays[name])}
-            wrong = wrong or _wrong(trials, sample.name)
-        except AnswerError as refusal:
+                del response, arrays  # one at a time, for they may be large
+                response = await self._post(request, defer)
+                arrays = self._read(response, sample)
+                waiting = {name for name in waiting if tests[name].take(arrays[name])}
+            wrong = wrong or _wrong(tests, sample.name)
+        except ResponseError as refusal:
             wrong = f"the answer to golden sample {sample.name!r} {refusal}"
-        return Finding(
+        return ProbeResult(
             sample.name,
             seconds,
             own_seconds + time.process_time() - began_cpu,
@@ -152,35 +154,37 @@ class GoldenProbe:
             compute=compute,
             wrong=wrong,
             error=error,
-            compared=len(fixed) + len(trials),
+            compared=len(fixed) + len(tests),
         )
 
-    async def _post(self, question: Question, defer: float) -> Answer:
+    async def _post(self, request: EncodedRequest, defer: float) -> ServerResponse:
         headers = self._probe
         if defer:
             headers += f"Enginewright-Defer: {defer * 1000:.0f}\r\n"
-        if question.json_length is None:
+        if request.json_length is None:
             headers += "Content-Type: application/json\r\n"
         else:
             headers += (
                 "Content-Type: application/octet-stream\r\n"
-                f"Inference-Header-Content-Length: {question.json_length}\r\n"
+                f"Inference-Header-Content-Length: {request.json_length}\r\n"
             )
-        answer = await self._client.post(self._path, headers, question.parts, self._seconds + defer)
-        if answer.status in _BUSY:
-            raise _UnansweredError(f"the server is too busy for golden samples ({answer.status})")
-        if answer.status in _FAILS:
-            raise _FailsError(answer)
-        if answer.status != 200:
-            raise _UnansweredError(f"the server answers golden samples with {answer.status}")
-        return answer
+        response = await self._client.post(
+            self._path, headers, request.parts, self._seconds + defer
+        )
+        if response.status in _BUSY:
+            raise _UnansweredError(f"the server is too busy for golden samples ({response.status})")
+        if response.status in _FAILS:
+            raise _FailsError(response)
+        if response.status != 200:
+            raise _UnansweredError(f"the server returned {response.status} for a golden sample")
+        return response
 
-    def _read(self, answer: Answer, sample: Sample) -> _Arrays:
-        length = answer.headers.get(_LENGTH, b"")
+    def _read(self, response: ServerResponse, sample: GoldenSample) -> _Arrays:
+        length = response.headers.get(_LENGTH, b"")
         json_length = int(length) if length.isdigit() else None
-        return decode(answer.body, json_length, sample.expected, self._samples.types)
+        return decode(response.body, json_length, sample.expected, self._samples.types)
 
-    def _difference(self, sample: Sample, arrays: _Arrays) -> str | None:
+    def _difference(self, sample: GoldenSample, arrays: _Arrays) -> str | None:
         """Return how the answer is wrong; of outputs that vary, in form alone."""
         for name, expected in sample.expected.items():
             if name in self._spreads:
@@ -199,12 +203,12 @@ class GoldenProbe:
         fault = form_fault(want, have, self._kinds[name], shape)
         return fault.in_full if fault else None
 
-    def _trials(self, sample: Sample) -> dict[str, Trial]:
+    def _distribution_tests(self, sample: GoldenSample) -> dict[str, DistributionTest]:
         """Return a trial of each output that varies and whose distribution is known.
 
         That runs differ shows over the probes of a sample: it is not asked twice for that.
         """
-        trials = {}
+        tests = {}
         for name, spreads in self._spreads.items():
             spread = spreads.get(sample.name)
             if name in sample.expected and spread is not None and spread.ranges:
@@ -212,8 +216,8 @@ class GoldenProbe:
                 allowed = self._tolerances.of_output(name, kind)
                 repetition = self._repetitions.setdefault((sample.name, name), Repetition())
                 want = sample.expected[name]
-                trials[name] = Trial(spread, want, allowed, kind, repetition)
-        return trials
+                tests[name] = DistributionTest(spread, want, allowed, kind, repetition)
+        return tests
 
     def _differs(self, name: str, want: NDArray[Any], have: NDArray[Any]) -> str | None:
         if equal(want, have):
@@ -224,23 +228,27 @@ class GoldenProbe:
 
 
 class _UnansweredError(Exception):
-    """An answer that says nothing about the numbers."""
+    """A response that proves nothing about the outputs."""
 
 
 class _FailsError(Exception):
     """The server does not run what it has run before."""
 
-    def __init__(self, answer: Answer) -> None:
-        cause = lost_device(answer.body[:_ERROR_BYTES].decode(errors="replace"))
+    def __init__(self, response: ServerResponse) -> None:
+        cause = lost_device(response.body[:_ERROR_BYTES].decode(errors="replace"))
         self.reason = Reason.DEVICE_LOST if cause else Reason.RUNS_FAIL
-        said = f": {cause}" if cause else ""
-        super().__init__(f"the server answers golden samples with {answer.status}{said}")
+        detail = f": {cause}" if cause else ""
+        super().__init__(f"the server returned {response.status} for a golden sample{detail}")
 
 
-def _wrong(trials: Mapping[str, Trial], sample: str) -> str | None:
-    found = ((name, trial.wrong) for name, trial in trials.items() if trial.wrong is not None)
+def _wrong(tests: Mapping[str, DistributionTest], sample: str) -> str | None:
+    found = ((name, test.wrong) for name, test in tests.items() if test.wrong is not None)
     return next(
-        (f"output {name!r} of golden sample {sample!r} {words}" for name, words in found), None
+        (
+            f"output {name!r} of golden sample {sample!r} {description}"
+            for name, description in found
+        ),
+        None,
     )
 
 

@@ -6,15 +6,19 @@ so that a full queue is not taken for a slow model. Medians of measurements, nev
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from enginewright.contract.execution import ComputeBucket
 from enginewright.contract.reasons import Reason
+from typing_extensions import override
 
 from enginewright_runtime.core.logs import counted
-from enginewright_runtime.serve.sidecar.board import Outcome
-from enginewright_runtime.serve.sidecar.golden import Finding
-from enginewright_runtime.serve.sidecar.settings import Settings
+from enginewright_runtime.serve.sidecar.checks import CheckResult
+from enginewright_runtime.serve.sidecar.golden import ProbeResult
+from enginewright_runtime.serve.sidecar.settings import SidecarSettings
 from enginewright_runtime.serve.sidecar.trend import Trend
+
+_Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +46,47 @@ class Slowness:
         return self.exceeds, self.ratio / self.limit
 
 
-class ProbeLatency:
+class _Latency(Generic[_Key]):
+    """Trends by what is measured."""
+
+    def __init__(self, settings: SidecarSettings) -> None:
+        self._settings = settings
+        self._trends: dict[_Key, Trend] = {}
+
+    def restart(self) -> None:
+        """Forget the last times, not the baselines: a new server process is held to them."""
+        for trend in self._trends.values():
+            trend.restart()
+
+    @property
+    def lowered(self) -> int:
+        """How often a baseline has proved too high."""
+        return sum(trend.lowered for trend in self._trends.values())
+
+    def _current(self, key: _Key, now: float, age: float) -> float | None:
+        trend = self._trends.get(key)
+        return trend.current(now, age) if trend else None
+
+
+class ProbeLatency(_Latency[tuple[str, float]]):
     """Time of golden inferences by sample: in the model, and until the answer where nothing else waits.
 
     The first is the server's word, which a queue cannot spoil; the second is measured here, and finds a
-    server whose word is wrong, or one that tells none.
+    server whose word is wrong, or one that reports none.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._trends: dict[tuple[str, float], Trend] = {}  # by sample and floor
-        self._tells = False  # the server says how long it was in the model
+    def __init__(self, settings: SidecarSettings) -> None:
+        super().__init__(settings)  # trends by sample and floor
+        self._reports_compute = False  # the server says how long it was in the model
 
-    def add(self, found: Finding, now: float, *, idle: bool) -> None:
+    def add(self, found: ProbeResult, now: float, *, idle: bool) -> None:
         """Take in a golden inference that was answered rightly, or not in time; `idle`: beside no request."""
         settings = self._settings
         if found.compute is not None:
-            self._tells = True
+            self._reports_compute = True
             self._add(found.sample, settings.latency_floor, found.compute, now)
-        if idle or not self._tells:
-            floor = settings.answer_floor if self._tells else settings.latency_floor
+        if idle or not self._reports_compute:
+            floor = settings.answer_floor if self._reports_compute else settings.latency_floor
             self._add(found.sample, floor, found.seconds, now)
 
     def _add(self, sample: str, floor: float, seconds: float, now: float) -> None:
@@ -70,26 +95,15 @@ class ProbeLatency:
             self._trends[key] = Trend(self._settings, first_runs=1)
         self._trends[key].add(seconds, now)
 
-    def restart(self) -> None:
-        """Forget the last times, not the baselines: a new server process is held to them."""
-        for trend in self._trends.values():
-            trend.restart()
-
     @property
     def baseline(self) -> float | None:
         """Seconds of the quickest sample that has a baseline; None: there is none yet."""
         known = (trend.baseline for trend in self._trends.values())
         return min((each for each in known if each), default=None)
 
-    @property
-    def lowered(self) -> int:
-        """How often a baseline has proved too high."""
-        return sum(trend.lowered for trend in self._trends.values())
-
     def current(self, sample: str, now: float) -> float | None:
         """Return the seconds that `sample` takes in the model now; None: too few measurements."""
-        trend = self._trends.get((sample, self._settings.latency_floor))
-        return trend.current(now, self._settings.probe_age) if trend else None
+        return self._current((sample, self._settings.latency_floor), now, self._settings.probe_age)
 
     def worst(self, now: float) -> Slowness | None:
         """Return how the series stands that is furthest above its baseline; None: unknown."""
@@ -115,42 +129,40 @@ class ProbeLatency:
         ]
         return max(found, key=lambda each: each.rank, default=None)
 
-    def outcome(self, now: float) -> Outcome:
+    def outcome(self, now: float) -> CheckResult:
         """Judge the last golden inferences."""
         if self.baseline is None:
-            return Outcome.unknown("the baseline is being measured")
+            return CheckResult.unknown("the baseline is being measured")
         found = self.worst(now)
         if found is None:
-            return Outcome.unknown("too few golden inferences lately")
+            return CheckResult.unknown("too few golden inferences recently")
         usual = f"{found.limit:g} times the pod's own baseline of {milliseconds(found.usual)}"
         if found.exceeds:
-            return Outcome.failed(
+            return CheckResult.failed(
                 Reason.SLOWER_THAN_BASELINE, f"golden inferences take more than {usual}"
             )
-        return Outcome.ok(f"golden inferences take no more than {usual}")
+        return CheckResult.ok(f"golden inferences take no more than {usual}")
 
 
-class LiveLatency:
+class LiveLatency(_Latency[int]):
     """Time in the model for requests, by size, against the pod's own usual and warm-up's best."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._trends: dict[int, Trend] = {}
+    def __init__(self, settings: SidecarSettings) -> None:
+        super().__init__(settings)  # trends by size
         self._warmup: dict[int, float] = {}
         self._before: dict[int, ComputeBucket] = {}
 
+    @override
     def restart(self) -> None:
-        """Forget the last times, not the baselines."""
         self._before.clear()
         self._warmup.clear()
-        for trend in self._trends.values():
-            trend.restart()
+        super().restart()
 
     def add(self, buckets: Sequence[ComputeBucket], now: float) -> None:
         """Take in the server's sums as they are at `now`."""
         current = {bucket.elements: bucket for bucket in buckets}
         if _fell(self._before, current):
-            self.restart()  # the server has begun to count anew
+            self.restart()  # the server has begun to count from zero
         known = bool(self._before)
         for elements, bucket in current.items():
             if bucket.warmup_seconds:
@@ -166,34 +178,28 @@ class LiveLatency:
                 trend.add((bucket.seconds - before.seconds) / count, now)
                 self._before[elements] = bucket
 
-    @property
-    def lowered(self) -> int:
-        """How often a baseline has proved too high."""
-        return sum(trend.lowered for trend in self._trends.values())
-
     def current(self, elements: int, now: float) -> float | None:
         """Return the seconds that requests of a size take now; None: too few of them lately."""
-        trend = self._trends.get(elements)
-        return trend.current(now, self._settings.live_age) if trend else None
+        return self._current(elements, now, self._settings.live_age)
 
     def worst(self, now: float) -> Slowness | None:
         """Return how the size stands that is furthest above what is usual; None: unknown."""
         found = self._compared(now)
         return found[1] if found else None
 
-    def outcome(self, now: float) -> Outcome:
+    def outcome(self, now: float) -> CheckResult:
         """Judge the requests of the last half minute, or of as long as there were enough."""
         worst = self._compared(now)
         if worst is None:
-            return Outcome.unknown("too few requests of one size lately")
+            return CheckResult.unknown("too few requests of one size recently")
         size, found, usual = worst
         if found.exceeds:
-            return Outcome.failed(
+            return CheckResult.failed(
                 Reason.SLOWER_THAN_BASELINE,
                 f"requests of up to {counted(size, 'element')} spend more than {found.limit:g} times"
                 f" {usual} of {milliseconds(found.usual)} in the model",
             )
-        return Outcome.ok("requests spend about as long in the model as they usually do")
+        return CheckResult.ok("requests spend about as long in the model as they usually do")
 
     def _compared(self, now: float) -> tuple[int, Slowness, str] | None:
         """Return the comparison that is furthest over its limit: its size, and what with."""

@@ -8,9 +8,9 @@ from typing import Final, get_args
 
 from enginewright.contract.verdict import Check, CheckState, FallbackVerdict
 
+from enginewright_runtime.serve.sidecar.execution_checks import opset_supported
 from enginewright_runtime.serve.sidecar.exposition import Exposition, Family, Row
-from enginewright_runtime.serve.sidecar.findings import Findings
-from enginewright_runtime.serve.sidecar.told import opset_supported
+from enginewright_runtime.serve.sidecar.pod_state import PodState
 
 _PLACEMENT_NODES: Final = Family(
     "enginewright_placement_nodes",
@@ -22,13 +22,11 @@ _FALLBACK_NODES: Final = Family(
     "enginewright_fallback_nodes",
     "gauge",
     "Compute nodes that run on another execution provider than promised.",
-    (),
 )
 _FALLBACK_RATIO: Final = Family(
     "enginewright_fallback_ratio",
     "gauge",
     "Share of the profiled compute time that these nodes take, 0 to 1.",
-    (),
 )
 _FALLBACK_ACTIVE: Final = Family(
     "enginewright_fallback_active",
@@ -46,7 +44,6 @@ _OPSET_SUPPORTED: Final = Family(
     "enginewright_opset_supported",
     "gauge",
     "1 when the serving ONNX Runtime is the one that the model was prepared for and supports the model's opset.",
-    (),
 )
 _INFO: Final = Family(
     "enginewright_info",
@@ -73,7 +70,6 @@ _PROBE_DURATION: Final = Family(
     "enginewright_probe_duration_seconds",
     "histogram",
     "Duration of golden inferences, from the first byte sent to the last one received.",
-    (),
 )
 _BASELINE_LATENCY: Final = Family(
     "enginewright_baseline_latency_seconds",
@@ -103,7 +99,6 @@ _PARITY_MAX_ABS_ERROR: Final = Family(
     "enginewright_parity_max_abs_error",
     "gauge",
     "Largest absolute error in the latest answers to the golden samples.",
-    (),
 )
 
 FAMILIES: Final = (
@@ -127,38 +122,28 @@ FAMILIES: Final = (
 _KINDS = ("NodeFallback", "BackendFallback")
 
 
-def expose(findings: Findings, server: bytes) -> bytes:
+def expose(pod_state: PodState, server: bytes) -> bytes:
     """Return the sidecar's figures followed by the server's own exposition."""
-    text = Exposition({"model": findings.task.model, "revision": findings.task.revision})
-    _placement(findings, text)
-    _versions(findings, text)
-    _checks(findings, text)
-    _latency(findings, text)
+    text = Exposition({"model": pod_state.task.model, "revision": pod_state.task.revision})
+    _placement(pod_state, text)
+    _versions(pod_state, text)
+    _checks(pod_state, text)
+    _latency(pod_state, text)
     return text.text(server)
 
 
-def _placement(findings: Findings, text: Exposition) -> None:
-    placed = findings.placed
+def _placement(pod_state: PodState, text: Exposition) -> None:
+    placed = pod_state.placed
     if placed is None:
         return
     text.family(
-        _PLACEMENT_NODES,
-        [({"provider": name}, count) for name, count in placed.nodes.items()],
+        _PLACEMENT_NODES, [({"provider": name}, count) for name, count in placed.nodes.items()]
     )
     found = placed.fallback
     share = found.compute_share if found.nodes_elsewhere else 0.0
-    text.family(
-        _FALLBACK_NODES,
-        [({}, found.nodes_elsewhere)],
-    )
-    text.family(
-        _FALLBACK_RATIO,
-        [] if share is None else [({}, share)],
-    )
-    text.family(
-        _FALLBACK_ACTIVE,
-        _fallback(found),
-    )
+    text.family(_FALLBACK_NODES, [({}, found.nodes_elsewhere)])
+    text.family(_FALLBACK_RATIO, [] if share is None else [({}, share)])
+    text.family(_FALLBACK_ACTIVE, _fallback(found))
 
 
 def _fallback(found: FallbackVerdict) -> Iterator[Row]:
@@ -168,30 +153,26 @@ def _fallback(found: FallbackVerdict) -> Iterator[Row]:
         yield {"kind": kind, "reason": reason}, active
 
 
-def _versions(findings: Findings, text: Exposition) -> None:
-    told = findings.told
-    if told is None:
+def _versions(pod_state: PodState, text: Exposition) -> None:
+    reported = pod_state.reported
+    if reported is None:
         return
-    states = {found.check: found.state for found in findings.verdict().checks}
+    states = {found.check: found.state for found in pod_state.verdict().checks}
     if states[Check.PROVIDER] != "unknown":
         text.family(
-            _PROVIDER_AVAILABLE,
-            [({"provider": told.provider}, states[Check.PROVIDER] == "ok")],
+            _PROVIDER_AVAILABLE, [({"provider": reported.provider}, states[Check.PROVIDER] == "ok")]
         )
-    text.family(
-        _OPSET_SUPPORTED,
-        [({}, opset_supported(told, findings.manifest))],
-    )
+    text.family(_OPSET_SUPPORTED, [({}, opset_supported(reported, pod_state.manifest))])
     text.family(
         _INFO,
         [
             (
                 {
-                    "model_digest": told.model_digest,
-                    "engine_key": told.engine_key or "",
-                    "opset": str(told.opset),
-                    "ort_version": told.ort_version,
-                    "backend_version": told.backend_version,
+                    "model_digest": reported.model_digest,
+                    "engine_key": reported.engine_key or "",
+                    "opset": str(reported.opset),
+                    "ort_version": reported.ort_version,
+                    "backend_version": reported.backend_version,
                 },
                 1,
             )
@@ -199,32 +180,25 @@ def _versions(findings: Findings, text: Exposition) -> None:
     )
 
 
-def _checks(findings: Findings, text: Exposition) -> None:
+def _checks(pod_state: PodState, text: Exposition) -> None:
     text.family(
         _CHECK,
         [
             ({"check": found.check, "state": state}, found.state == state)
-            for found in findings.verdict().checks
+            for found in pod_state.verdict().checks
             for state in get_args(CheckState)
         ],
     )
-    text.family(
-        _RUNS_FAILING,
-        [({"reason": findings.fault or ""}, findings.fault is not None)],
-    )
+    text.family(_RUNS_FAILING, [({"reason": pod_state.fault or ""}, pod_state.fault is not None)])
     text.family(
         _PROBE_FAILURES,
-        [({"check": check}, count) for check, count in findings.board.failures.items()],
+        [({"check": check}, count) for check, count in pod_state.board.failures.items()],
     )
 
 
-def _latency(findings: Findings, text: Exposition) -> None:
-    text.histogram(
-        _PROBE_DURATION,
-        findings.probes.buckets(),
-        findings.probes.total,
-    )
-    baseline = findings.baseline
+def _latency(pod_state: PodState, text: Exposition) -> None:
+    text.histogram(_PROBE_DURATION, pod_state.probes.buckets(), pod_state.probes.total)
+    baseline = pod_state.baseline
     quantiles = (
         (("0.5", baseline.p50), ("0.9", baseline.p90), ("0.99", baseline.p99)) if baseline else ()
     )
@@ -232,24 +206,18 @@ def _latency(findings: Findings, text: Exposition) -> None:
         _BASELINE_LATENCY,
         [({"quantile": quantile}, value) for quantile, value in quantiles if value is not None],
     )
-    usual = findings.usual_latency
-    text.family(
-        _USUAL_LATENCY,
-        [] if usual is None else [({"shapes": usual[0]}, usual[1])],
-    )
+    usual = pod_state.usual_latency
+    text.family(_USUAL_LATENCY, [] if usual is None else [({"shapes": usual[0]}, usual[1])])
     text.family(
         _LATENCY_RATIO,
-        [({"check": check}, ratio) for check, ratio in findings.latency_ratios().items()],
+        [({"check": check}, ratio) for check, ratio in pod_state.latency_ratios().items()],
     )
     text.family(
         _BASELINE_LOWERED,
         [
-            ({"check": Check.PROBE_LATENCY}, findings.latency.lowered),
-            ({"check": Check.LIVE_LATENCY}, findings.live.lowered),
+            ({"check": Check.PROBE_LATENCY}, pod_state.latency.lowered),
+            ({"check": Check.LIVE_LATENCY}, pod_state.live.lowered),
         ],
     )
-    error = findings.parity_max_abs_error
-    text.family(
-        _PARITY_MAX_ABS_ERROR,
-        [] if error is None else [({}, error)],
-    )
+    error = pod_state.parity_max_abs_error
+    text.family(_PARITY_MAX_ABS_ERROR, [] if error is None else [({}, error)])

@@ -1,7 +1,7 @@
-"""Inference requests and answers of the Open Inference Protocol v2, as its clients write and read them.
+"""Inference requests and responses of the Open Inference Protocol v2, as its clients write and read them.
 
-Tensors go in binary (its binary tensor data extension) where the server says that it speaks it, else
-in JSON: the sidecar also stands beside servers that are not ours.
+Tensors go in binary (its binary tensor data extension) where the server announces it, else in JSON:
+the sidecar also runs beside servers that are not ours.
 """
 
 import math
@@ -14,37 +14,38 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from enginewright_runtime.serve.sidecar.client import Answer
+from enginewright_runtime.serve.server.encode import encode_strings
+from enginewright_runtime.serve.sidecar.client import ServerResponse
 from enginewright_runtime.serve.sidecar.samples import Types
 from enginewright_runtime.session.datatypes import BF16, Datatype
-from enginewright_runtime.session.samples import Sample
+from enginewright_runtime.session.samples import GoldenSample
 
 BINARY_EXTENSION: Final = "binary_tensor_data"
 _LARGEST_RANK: Final = 32
 _DURATION: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
 
 
-class AnswerError(ValueError):
-    """The server said 200 and gave no answer to what was asked."""
+class ResponseError(ValueError):
+    """The server returned 200 with a response that does not fit the request."""
 
 
-class UnaskableError(ValueError):
+class UnencodableError(ValueError):
     """The protocol cannot carry this sample to this server."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class EncodedRequest:
     """The body of a request, in parts: a tensor of many megabytes is not copied to send it."""
 
     parts: tuple[bytes | memoryview, ...]
     json_length: int | None  # None: all of it is JSON
 
 
-def encode(sample: Sample, types: Types, *, binary: bool) -> Question:
+def encode(sample: GoldenSample, types: Types, *, binary: bool) -> EncodedRequest:
     """Return the request that asks for the outputs that `sample` has.
 
     Raises:
-        UnaskableError: JSON has no form for one of the inputs.
+        UnencodableError: JSON has no form for one of the inputs.
     """
     inputs: list[dict[str, Any]] = []
     parts: list[bytes | memoryview] = []
@@ -56,7 +57,7 @@ def encode(sample: Sample, types: Types, *, binary: bool) -> Question:
             "shape": list(array.shape),
         }
         if binary:
-            part = _strings(array) if datatype.is_string else _bytes(array)
+            part = encode_strings(array) if datatype.is_string else _bytes(array)
             tensor["parameters"] = {"binary_data_size": len(part)}
             parts.append(part)
         else:
@@ -67,7 +68,7 @@ def encode(sample: Sample, types: Types, *, binary: bool) -> Question:
         for name in sample.expected
     ]
     header = orjson.dumps({"inputs": inputs, "outputs": outputs})
-    return Question((header, *parts), len(header) if binary else None)
+    return EncodedRequest((header, *parts), len(header) if binary else None)
 
 
 def decode(
@@ -76,37 +77,37 @@ def decode(
     """Return the outputs `wanted` of an answer, each in the shape that it says it has.
 
     Raises:
-        AnswerError: it is not an answer to what was asked.
+        ResponseError: it is not an answer to what was asked.
     """
     if json_length is not None and not 0 < json_length <= len(body):
-        raise AnswerError(f"says that {json_length} of its {len(body)} bytes are JSON")
+        raise ResponseError(f"declares {json_length} of its {len(body)} bytes as JSON")
     try:
         document = orjson.loads(body if json_length is None else memoryview(body)[:json_length])
         tensors = {tensor["name"]: tensor for tensor in document["outputs"]}
     except (ValueError, KeyError, TypeError):
-        raise AnswerError("is no JSON object with outputs") from None
+        raise ResponseError("is not a JSON object with outputs") from None
     places = _places(tensors, json_length or len(body))
     arrays = {}
     for name in wanted:
         if name not in tensors:
-            raise AnswerError(f"has no output {name!r}")
+            raise ResponseError(f"has no output {name!r}")
         arrays[name] = _read(name, tensors[name], types.outputs[name], body, places.get(name))
     return arrays
 
 
-def timing(answer: Answer) -> tuple[float, float | None]:
-    """Return the seconds that a request waited and was in the model, as its answer tells.
+def timing(response: ServerResponse) -> tuple[float, float | None]:
+    """Return the seconds that a request waited and was in the model, as its response reports.
 
     Read from `Server-Timing` (W3C; milliseconds); (0, None) where a server sends none.
     """
-    told: dict[str, float] = {}
-    for entry in answer.headers.get(b"server-timing", b"").decode(errors="replace").split(","):
+    seconds: dict[str, float] = {}
+    for entry in response.headers.get(b"server-timing", b"").decode(errors="replace").split(","):
         name, *parameters = (part.strip() for part in entry.split(";"))
         for parameter in parameters:
             key, _, text = parameter.partition("=")
             if key == "dur" and _DURATION.fullmatch(text):
-                told[name] = float(text) / 1000
-    return told.get("queue", 0.0), told.get("compute")
+                seconds[name] = float(text) / 1000
+    return seconds.get("queue", 0.0), seconds.get("compute")
 
 
 def _places(tensors: Mapping[str, Any], at: int) -> dict[str, tuple[int, int]]:
@@ -134,9 +135,9 @@ def _read(
         or len(shape) > _LARGEST_RANK
         or any(not isinstance(size, int) or size < 0 for size in shape)
     ):
-        raise AnswerError(f"gives output {name!r} no shape")
+        raise ResponseError(f"gives output {name!r} no shape")
     if tensor.get("datatype") != datatype.name:
-        raise AnswerError(
+        raise ResponseError(
             f"gives output {name!r} as {tensor.get('datatype')}, expected {datatype.name}"
         )
     try:
@@ -148,7 +149,7 @@ def _read(
             array = np.frombuffer(memoryview(body)[place[0] : place[1]], datatype.dtype)
         return array.reshape(shape)
     except (ValueError, TypeError, KeyError, OverflowError):
-        raise AnswerError(
+        raise ResponseError(
             f"gives output {name!r} other data than {math.prod(shape)} elements {datatype.name}"
         ) from None
 
@@ -161,9 +162,9 @@ def _from_json(data: object, datatype: Datatype) -> NDArray[Any]:
 
 def _json(name: str, array: NDArray[Any], datatype: Datatype) -> list[Any]:
     if datatype is BF16:
-        raise UnaskableError(f"input {name!r} is BF16, which JSON has no form for")
+        raise UnencodableError(f"input {name!r} is BF16, which JSON cannot represent")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise UnaskableError(f"input {name!r} has NaN or infinity, which JSON has no form for")
+        raise UnencodableError(f"input {name!r} has NaN or infinity, which JSON cannot represent")
     data: list[Any] = array.ravel().tolist()
     return data
 
@@ -171,12 +172,6 @@ def _json(name: str, array: NDArray[Any], datatype: Datatype) -> list[Any]:
 def _bytes(array: NDArray[Any]) -> memoryview:
     """Return the elements as they lie in memory, or in their file."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
-def _strings(array: NDArray[Any]) -> bytes:
-    """Return strings each after its length in four bytes, little-endian."""
-    words = [str(element).encode() for element in array.ravel()]
-    return b"".join(len(word).to_bytes(4, "little") + word for word in words)
 
 
 def _from_strings(data: bytes) -> NDArray[Any]:

@@ -25,7 +25,7 @@ class Gate:
         self._broken = False  # likewise
 
     def restart(self) -> None:
-        """Begin anew: the process that was admitted has gone."""
+        """Start over: the process that was admitted has gone."""
         self.admitted = self._wrong = self._broken = False
 
     def decide(

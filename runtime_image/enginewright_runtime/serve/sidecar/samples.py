@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from enginewright_runtime.session.arrays import map_arrays
 from enginewright_runtime.session.datatypes import BF16, BYTES, DATATYPES, Datatype
-from enginewright_runtime.session.samples import GoldenError, Sample, in_memory
+from enginewright_runtime.session.samples import GoldenError, GoldenSample, in_memory
 
 _MOST: Final = 8  # asked; of more, as many are taken at equal distances
 _KEPT_BYTES: Final = 4 * 1024 * 1024
@@ -35,7 +35,7 @@ class Types:
     outputs: dict[str, Datatype]
 
 
-class Samples:
+class GoldenSamples:
     """The golden samples of one artefact."""
 
     def __init__(self, artifact: Path, manifest: Manifest) -> None:
@@ -59,12 +59,12 @@ class Samples:
             names[int(index * step)] for index in range(min(len(names), _MOST))
         ]
         size = self._inputs.stat().st_size + self._outputs.stat().st_size
-        self._kept: dict[str, Sample] | None = {} if size <= _KEPT_BYTES else None
+        self._kept: dict[str, GoldenSample] | None = {} if size <= _KEPT_BYTES else None
         # now, so that a fault shows at start
         samples = [self.read(name) for name in self.names]
         self.largest_outputs = max(_bytes(sample.expected) for sample in samples)
 
-    def read(self, name: str) -> Sample:
+    def read(self, name: str) -> GoldenSample:
         """Return a sample.
 
         Raises:
@@ -74,7 +74,7 @@ class Samples:
         if self._kept is not None and name in self._kept:
             return self._kept[name]
         mapped = self._kept is None
-        sample = Sample(
+        sample = GoldenSample(
             name,
             _arrays(self._inputs, name, self.types.inputs, mapped=mapped),
             _arrays(self._outputs, name, self.types.outputs, mapped=mapped),

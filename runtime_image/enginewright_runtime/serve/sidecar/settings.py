@@ -24,7 +24,7 @@ INTERVALS: Final[Mapping[Check, float]] = MappingProxyType(  # seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SidecarSettings:
     """Times in seconds, shares and ratios of 1; the defaults are what pods run with."""
 
     intervals: Mapping[Check, float] = field(default_factory=lambda: INTERVALS)

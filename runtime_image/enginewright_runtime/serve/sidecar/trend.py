@@ -1,6 +1,6 @@
 """One series of measurements of the same thing: what is usual, and what it takes now. Pure.
 
-The usual is taken when the measurements have settled, and anew when it proves too high: a pod that
+The usual is taken when the measurements have settled, and taken again when it proves too high: a pod that
 started beside a compiler would otherwise be allowed several times what it takes alone. It is never
 raised: that would forgive what gets slower by degrees.
 """
@@ -10,7 +10,7 @@ from collections import deque
 from statistics import median_low, quantiles
 from typing import Final
 
-from enginewright_runtime.serve.sidecar.settings import Settings
+from enginewright_runtime.serve.sidecar.settings import SidecarSettings
 
 _log: Final = logging.getLogger(__name__)
 _KEPT: Final = 64  # measurements: a minute of one a second
@@ -19,7 +19,7 @@ _KEPT: Final = 64  # measurements: a minute of one a second
 class Trend:
     """Measurements in seconds, at times of one clock."""
 
-    def __init__(self, settings: Settings, first_runs: int = 0) -> None:
+    def __init__(self, settings: SidecarSettings, first_runs: int = 0) -> None:
         """Begin; `first_runs` measurements are left out: they pay for more than the model."""
         self._settings = settings
         self._first_runs = self._left_out = first_runs
@@ -78,7 +78,7 @@ class Trend:
             self._take(quantiles(last, n=4)[0])  # what it takes when it is least disturbed
 
     def _lower(self, baseline: float) -> None:
-        """Take the baseline anew when three quarters of the last measurements are well below it."""
+        """Take the baseline again when three quarters of the last measurements are well below it."""
         last = [seconds for _, seconds in self._all][-self._settings.lowering_least :]
         if quantiles(last, n=4)[2] < self._settings.lowering_share * baseline:
             self.lowered += 1

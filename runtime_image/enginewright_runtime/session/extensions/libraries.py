@@ -91,7 +91,7 @@ def register(options: Any, libraries: Libraries) -> None:  # noqa: ANN401 - ONNX
     """Give session options the operators of the libraries; this runs their code.
 
     Raises:
-        StageFailure: ExtensionFailed, in the dynamic loader's or the library's words.
+        StageFailure: ExtensionFailed, with the dynamic loader's or the library's message.
     """
     for path in libraries.operators:
         try:
@@ -107,7 +107,7 @@ def load_plugins(libraries: Libraries) -> None:
     ONNX Runtime's TensorRT provider loads them likewise, but only logs what fails.
 
     Raises:
-        StageFailure: ExtensionFailed, in the dynamic loader's words.
+        StageFailure: ExtensionFailed, with the dynamic loader's message.
     """
     for path in libraries.plugins:
         try:
@@ -123,9 +123,9 @@ def failed(path: Path, why: str) -> StageFailure:
 
 
 def short(text: str) -> str:
-    """Return a loader's words in one line, without folders and whole digests."""
-    words = _PATH.sub("", plain(text)).removeprefix("Failed to load library ")
-    return _DIGEST.sub(r"\1", words.rpartition(" with error: ")[2])
+    """Return a loader's message in one line, without folders and whole digests."""
+    message = _PATH.sub("", plain(text)).removeprefix("Failed to load library ")
+    return _DIGEST.sub(r"\1", message.rpartition(" with error: ")[2])
 
 
 def _checked(path: Path) -> str:

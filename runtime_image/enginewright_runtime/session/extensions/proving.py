@@ -4,15 +4,16 @@ What fails to load mostly does so by ending its process: built for a newer ONNX 
 is given no API and follows a null pointer.
 """
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import onnxruntime as ort
-from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Extension
 
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.isolation import Limits, run_isolated
+from enginewright_runtime.core.isolation import Call, Limits, P
 from enginewright_runtime.session.extensions.libraries import (
     Libraries,
     check_listed,
@@ -36,31 +37,31 @@ def prove(model: Path, listed: tuple[Extension, ...]) -> Libraries:
     """
     libraries = check_listed(model, listed)
     for path in libraries.operators:
-        alone(path, f"{__name__}:load", path=str(path))
+        alone(path, load, path)
     return libraries
 
 
-def alone(library: Path, function: str, **arguments: Any) -> None:  # noqa: ANN401 - any JSON value
+def alone(library: Path, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
     """Call what loads a library in a child process, so that the library's end is only the child's.
 
     Args:
         library: its file.
-        function: as `run_isolated` takes it, with its arguments.
-        arguments: likewise.
+        function: that loads it.
+        args: of the function.
+        kwargs: likewise.
 
     Raises:
         StageFailure: ExtensionFailed, also when the child crashed or hung; others as raised.
     """
     doing = f"loading extension {library.name[:12]}"
     try:
-        run_isolated(function, doing, limits=_LIMITS, **arguments)
+        Call(function, doing, _LIMITS).run(*args, **kwargs)
     except StageFailure as failure:
         if failure.reason not in _ENDS:
             raise
-        words = failure.message.removesuffix(f"; {REMEDIES[failure.reason]}")
-        raise failed(library, words) from failure
+        raise failed(library, failure.cause) from failure
 
 
-def load(path: str) -> None:
+def load(path: Path) -> None:
     """Load one library with operators of ONNX Runtime. Called in a child process."""
-    register(ort.SessionOptions(), Libraries(operators=(Path(path),)))
+    register(ort.SessionOptions(), Libraries(operators=(path,)))

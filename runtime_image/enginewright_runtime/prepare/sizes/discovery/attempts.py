@@ -6,7 +6,6 @@ process in the midst of one, and who begins again knows which point not to run, 
 
 import json
 import resource
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.prepare.sizes.discovery.hints import failed_node
 from enginewright_runtime.prepare.sizes.discovery.problem import Point, Problem
 from enginewright_runtime.prepare.sizes.discovery.search import ExhaustedError, Outcome
+from enginewright_runtime.prepare.sizes.trial_run import bytes_of, ended_after, feeds_of
 from enginewright_runtime.proof.golden_inputs import Sample, draw
 
 RUNS: Final = 400
@@ -29,10 +29,9 @@ _RUN_SECONDS: Final = 10.0
 _INPUT_BYTES: Final = 256 << 20
 _GROWTH_BYTES: Final = 1 << 30  # of resident memory by one run: larger points are not run
 _CRASHED: Final = "the process ended"
-_STRING_BYTES: Final = 64  # about: strings come as Python objects
 
 
-class Attempts:
+class TrialRuns:
     """Runs of one session."""
 
     def __init__(
@@ -42,13 +41,10 @@ class Attempts:
         order: Mapping[str, int],
         journal: Path,
     ) -> None:
-        """Take up what the journal tells.
+        """Take up what the journal holds.
 
-        Args:
-            session: on the reference.
-            problem: what is unknown of its inputs.
-            order: of the graph's nodes, by name.
-            journal: a file; what an earlier process has written is not run again.
+        `order` is that of the graph's nodes, by name; what an earlier process has written to
+        `journal` is not run again.
         """
         self._session = session
         self._problem = problem
@@ -81,31 +77,31 @@ class Attempts:
         self._write([key])
         outcome = self._run(point, corner)
         self._outcomes[key] = outcome
-        self._write([key, outcome.ran, outcome.words, outcome.progress])
+        self._write([key, outcome.ran, outcome.message, outcome.progress])
         return outcome
 
     def _run(self, point: Point, corner: str) -> Outcome:
         shapes = self._problem.shapes_at(point, corner)
         if any(size < 0 for shape in shapes.values() for size in shape):
-            return Outcome(ran=False, words="its sizes contradict each other")
-        size = sum(_bytes(spec.dtype, shapes[spec.name]) for spec in self._problem.inputs)
+            return Outcome(ran=False, message="its sizes contradict each other")
+        size = sum(bytes_of(spec.dtype, shapes[spec.name]) for spec in self._problem.inputs)
         if size > _INPUT_BYTES or (self._too_large is not None and size >= self._too_large):
-            return Outcome(ran=False, words="it would take too much memory")
+            return Outcome(ran=False, message="it would take too much memory")
         sample = self._sample(point, shapes, corner)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         began = time.monotonic()
         try:
             arrays = self._outputs_of(sample)
         except Exception as error:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
-            words = str(error)
-            progress = self._order.get(failed_node(words) or "", -1)
-            outcome = Outcome(ran=False, words=plain(words), progress=progress)
+            error_text = str(error)
+            progress = self._order.get(failed_node(error_text) or "", -1)
+            outcome = Outcome(ran=False, message=plain(error_text), progress=progress)
         else:
             outcome = Outcome(ran=True)
             # an empty past is one thing, outputs of nothing another
             nothing = any(point[each.name] == 0 for each in self._problem.unknowns)
             if nothing and any(map(_is_empty, arrays)):
-                outcome = Outcome(ran=False, words="its outputs are empty, or not finite")
+                outcome = Outcome(ran=False, message="its outputs are empty, or not finite")
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
         if grown > _GROWTH_BYTES or time.monotonic() - began > _RUN_SECONDS:
             self._too_large = size
@@ -119,22 +115,11 @@ class Attempts:
         return draw(self._problem.inputs, shapes, ranges, self._problem.filling(point), corner)
 
     def _outputs_of(self, sample: Sample) -> list[NDArray[Any] | ort.OrtValue]:
-        options = ort.RunOptions()
-        options.log_severity_level = 4  # what fails is returned
-        clock = threading.Timer(_RUN_SECONDS, setattr, (options, "terminate", True))
-        clock.daemon = True
-        clock.start()
-        try:
+        with ended_after(_RUN_SECONDS) as options:
             if self._half:
                 values = {name: self._value(name, each) for name, each in sample.inputs.items()}
                 return list(self._session.run_with_ort_values(self._outputs, values, options))
-            feeds = {
-                name: array.astype(object) if array.dtype.kind == "U" else array
-                for name, array in sample.inputs.items()
-            }
-            return list(self._session.run(self._outputs, feeds, options))
-        finally:
-            clock.cancel()
+            return list(self._session.run(self._outputs, feeds_of(sample), options))
 
     def _value(self, name: str, array: NDArray[Any]) -> ort.OrtValue:
         if name in self._half:
@@ -151,18 +136,9 @@ def _read(journal: Path) -> dict[str, Outcome]:
     found: dict[str, Outcome] = {}
     if journal.exists():
         for line in journal.read_text().splitlines():
-            key, *told = json.loads(line)
-            found[key] = Outcome(*told) if told else Outcome(ran=False, words=_CRASHED)
+            key, *result = json.loads(line)
+            found[key] = Outcome(*result) if result else Outcome(ran=False, message=_CRASHED)
     return found
-
-
-def _bytes(dtype: str, shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    if dtype in {"string", "bfloat16"}:
-        return count * (_STRING_BYTES if dtype == "string" else 2)
-    return count * int(np.dtype(dtype).itemsize)
 
 
 def _is_empty(array: NDArray[Any] | ort.OrtValue) -> bool:

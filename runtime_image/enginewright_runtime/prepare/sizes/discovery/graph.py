@@ -9,7 +9,7 @@ from typing import Final
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from enginewright_runtime.graph.constants import constant_tensor
-from enginewright_runtime.graph.inference import bodies
+from enginewright_runtime.graph.graphs import elements, graphs_in, nodes_in
 
 _COMPARISONS: Final = frozenset({"Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual"})
 # what hands a single number on as it is
@@ -40,8 +40,8 @@ class Clues:
 def read(model: ModelProto, inputs: Sequence[str]) -> Clues:
     """Return what the graph of `model`, whose external data need not be loaded, says of `inputs`."""
     known = dict(_constants(model.graph))
-    weights = _weights(model.graph)
-    everywhere, outside = _Readers(_walk(model.graph)), _Readers(model.graph.node)
+    weights = {name: tuple(tensor.dims) for name, tensor in _tensors(model.graph)}
+    everywhere, outside = _Readers(nodes_in(model.graph.node)), _Readers(model.graph.node)
     return Clues(
         compared={name: found for name in inputs if (found := _compared(everywhere, name, known))},
         sizes={name: found for name in inputs if (found := _sizes(outside, name, weights))},
@@ -74,33 +74,24 @@ class _Readers:
                         heappush(waiting, later)
 
 
-def _walk(graph: GraphProto) -> Iterator[NodeProto]:
-    for node in graph.node:
-        yield node
-        for body in bodies(node):
-            yield from _walk(body)
-
-
 def _constants(graph: GraphProto) -> Iterator[tuple[str, float]]:
     """Yield single numbers by name, those of bodies too: exporters give them names of their own."""
-    made = (
-        (node.output[0], tensor)
-        for node in graph.node
-        if (tensor := constant_tensor(node)) is not None
-    )
-    for name, tensor in chain(((each.name, each) for each in graph.initializer), made):
-        count = 1
-        for size in tensor.dims:
-            count *= size
-        if count == 1 and tensor.data_type in _NUMBERS and not tensor.external_data:
+    for name, tensor in chain.from_iterable(map(_tensors, graphs_in(graph))):
+        if elements(tensor) == 1 and tensor.data_type in _NUMBERS and not tensor.external_data:
             try:
                 array = numpy_helper.to_array(tensor)
             except ValueError:  # damaged: rule tensor-data reports it
                 continue
             yield name, float(array.reshape(-1)[0])
+
+
+def _tensors(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
+    """Yield the constants of a graph by name."""
+    for tensor in graph.initializer:
+        yield tensor.name, tensor
     for node in graph.node:
-        for body in bodies(node):
-            yield from _constants(body)
+        if (made := constant_tensor(node)) is not None:
+            yield node.output[0], made
 
 
 def _compared(readers: _Readers, name: str, known: Mapping[str, float]) -> tuple[float, ...]:
@@ -118,15 +109,6 @@ def _compared(readers: _Readers, name: str, known: Mapping[str, float]) -> tuple
 
     readers.follow(name, visit)
     return tuple(dict.fromkeys(found))[:_MOST]
-
-
-def _weights(graph: GraphProto) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of constants by name."""
-    found = {each.name: tuple(each.dims) for each in graph.initializer}
-    for node in graph.node:
-        if (tensor := constant_tensor(node)) is not None:
-            found[node.output[0]] = tuple(tensor.dims)
-    return found
 
 
 def _sizes(readers: _Readers, name: str, weights: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:

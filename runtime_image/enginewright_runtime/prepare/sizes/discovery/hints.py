@@ -1,4 +1,4 @@
-"""What ONNX Runtime's words say of the sizes that it wants instead. Pure.
+"""What ONNX Runtime's messages say of the sizes that it wants instead. Pure.
 
 Its messages have no common form (`Got: 2 Expected: 3`, `3 by 4`, `must have shape {1,3,8}.
 Actual:{1,2,8}`), but the size that it has and the one that it wants are among their numbers.
@@ -33,35 +33,35 @@ _SIDES: Final = 2
 _LEAST_SIDE: Final = 8
 
 
-def failed_node(words: str) -> str | None:
+def failed_node(message: str) -> str | None:
     """Return the name of the node that failed, the innermost where it is in a body."""
-    names = [found["name"] for found in _NODE.finditer(words) if found["name"]]
+    names = [found["name"] for found in _NODE.finditer(message) if found["name"]]
     return names[-1] if names else None
 
 
-def changes(words: str, point: Point, problem: Problem) -> list[Change]:
-    """Return changes of `point` that the words of a failed run make plausible, the likeliest first."""
-    found = [*_named(words, problem), *_by_numbers(_numbers(words), point, problem)]
+def changes(message: str, point: Point, problem: Problem) -> list[Change]:
+    """Return changes of `point` that the message of a failed run makes plausible, the likeliest first."""
+    found = [*_named(message, problem), *_by_numbers(_numbers(message), point, problem)]
     kept: list[Change] = []
     for change in found:
         if change not in kept and any(point[name] != size for name, size in change.items()):
             kept.append(change)
     batches = [each.name for each in problem.unknowns if each.role is Role.BATCH]
-    usual = {point[name] for name in batches}
+    present = {point[name] for name in batches}
     # what a layer wants is seldom mended by more samples, unless another input has as many
-    kept.sort(key=lambda change: any(change.get(name, 1) not in {1, *usual} for name in batches))
+    kept.sort(key=lambda change: any(change.get(name, 1) not in {1, *present} for name in batches))
     return kept[:_MOST]
 
 
-def _named(words: str, problem: Problem) -> Iterator[Change]:
+def _named(message: str, problem: Problem) -> Iterator[Change]:
     """Yield what a message about an input says outright."""
-    if (told := _RANK.search(words)) and (name := rank_of(told["name"])) in problem.choices:
+    if (match := _RANK.search(message)) and (name := rank_of(match["name"])) in problem.choices:
         options = problem.choices[name]
-        if int(told["rank"]) in options:
-            yield {name: options.index(int(told["rank"]))}
-    if (told := _DIMENSIONS.search(words)) and (shape := problem.shapes.get(told["name"])):
+        if int(match["rank"]) in options:
+            yield {name: options.index(int(match["rank"]))}
+    if (match := _DIMENSIONS.search(message)) and (shape := problem.shapes.get(match["name"])):
         change: Change = {}
-        for wanted in _WANTED.finditer(words):
+        for wanted in _WANTED.finditer(message):
             axis, size = int(wanted["axis"]), int(wanted["size"])
             if axis < len(shape) and len(shape[axis].terms) == 1:
                 change[shape[axis].terms[0]] = size - shape[axis].number
@@ -69,8 +69,8 @@ def _named(words: str, problem: Problem) -> Iterator[Change]:
             yield change
 
 
-def _numbers(words: str) -> list[int]:
-    text = _NOISE.sub(" ", words)
+def _numbers(message: str) -> list[int]:
+    text = _NOISE.sub(" ", message)
     numbers = (int(each) for each in _NUMBER.findall(text))
     return list(dict.fromkeys(each for each in numbers if each <= _LARGEST_PRODUCT))[:_MOST_NUMBERS]
 

@@ -92,8 +92,7 @@ class Problem:
     def profiles(self, corners: Mapping[str, Point]) -> tuple[ShapeProfile, ...]:
         """Return profiles of all inputs, in their order.
 
-        Args:
-            corners: points by min, opt and max; the values are those of opt.
+        `corners` are points by min, opt and max; the values are those of opt.
         """
         given = {each.input: each for each in self.known}
         shapes = {corner: self.shapes_at(point, corner) for corner, point in corners.items()}
@@ -145,11 +144,8 @@ def pose(
 ) -> Problem:
     """Return what is unknown of a model's inputs.
 
-    Args:
-        inputs: of the model.
-        known: profiles of inputs that are given, or have no open dimension.
-        unranked: inputs that declare no rank.
-        clues: what the graph says of them.
+    `known` are profiles of inputs that are given, or have no open dimension; `unranked` inputs
+    declare no rank.
     """
     sized = {each.input for each in known}
     open_inputs = [spec for spec in inputs if spec.name not in sized]
@@ -235,14 +231,14 @@ def _size(name: str, axis: int, dimension: int | str | None, symbols: frozenset[
         return Size((f"{_NUMBERED.sub('#', name)}[{axis}]",))
     if _SUM.fullmatch(dimension):
         parts = [part.strip() for part in dimension.split("+")]
-        words = [part for part in parts if not part.isdigit()]
-        if symbols.issuperset(words):
-            return Size(tuple(words), sum(int(part) for part in parts if part.isdigit()))
+        names = [part for part in parts if not part.isdigit()]
+        if symbols.issuperset(names):
+            return Size(tuple(names), sum(int(part) for part in parts if part.isdigit()))
     return Size((dimension,))
 
 
 def _unknown(name: str, spec: TensorSpec, axis: int, clues: Clues, *, alone: bool) -> Unknown:
     role = role_of(name, spec, axis, alone=alone)
-    usual = SIZES[role]
+    defaults = SIZES[role]
     clue = tuple(clues.sizes.get(spec.name, ())) if role is not Role.BATCH else ()
-    return Unknown(name, role, tuple(dict.fromkeys((usual[0], *clue, *usual))))
+    return Unknown(name, role, tuple(dict.fromkeys((defaults[0], *clue, *defaults))))

@@ -17,7 +17,7 @@ from enginewright_runtime.prepare.sizes.discovery.search import Attempt, Exhaust
 _STEPS: Final = 8  # of a bisection
 _LARGER: Final = (2, 3)  # times the size: what a size is tried at first
 _MOST_PARTNERS: Final = 12
-_MOST_SAID: Final = 8  # changes by the words of one failure
+_MOST_HINTS: Final = 8  # changes by the message of one failure
 
 
 @dataclass(frozen=True)
@@ -73,33 +73,33 @@ def explore(problem: Problem, seed: Point, attempt: Attempt, caps: Caps) -> Rang
 
     Args:
         problem: what is unknown.
-        seed: the usual point.
+        seed: the opt point.
         attempt: runs a point; raises ExhaustedError when no more may be run: what is known then is
             returned.
         caps: how far sizes are tried.
     """
-    usual, fixed = dict(seed), []
-    corners = {"min": usual, "opt": usual, "max": usual}
+    opt, fixed = dict(seed), []
+    corners = {"min": opt, "opt": opt, "max": opt}
     spans: list[tuple[Direction, int, int]] = []
     together: set[str] = set()
     try:
         for unknown in problem.unknowns:
             if unknown.name in together:
                 continue
-            direction = _direction(unknown, problem, usual, attempt)
+            direction = _direction(unknown, problem, opt, attempt)
             if direction is None:
                 fixed.append(unknown.name)
                 continue
             together |= direction.slopes.keys()
-            low, high = _span(direction, usual, attempt, caps)
-            if unknown.role is Role.BATCH and (fewest := direction.at(usual, low)) is not None:
-                usual = fewest
-                corners = dict.fromkeys(corners, usual)
+            low, high = _span(direction, opt, attempt, caps)
+            if unknown.role is Role.BATCH and (fewest := direction.at(opt, low)) is not None:
+                opt = fewest
+                corners = dict.fromkeys(corners, opt)
             spans.append((direction, low, high))
         least = [(each, low) for each, low, _ in spans]
-        corners["min"] = _together(usual, least, "min", attempt)
+        corners["min"] = _together(opt, least, "min", attempt)
         most = [(each, high) for each, _, high in spans]
-        corners["max"] = _together(usual, most, "max", attempt)
+        corners["max"] = _together(opt, most, "max", attempt)
     except ExhaustedError:
         pass
     return Ranges(corners, tuple(name for name in fixed if name not in together))
@@ -127,11 +127,11 @@ def _direction(
 def _companies(
     unknown: Unknown, other: int, problem: Problem, seed: Point, attempt: Attempt
 ) -> Iterator[dict[str, Fraction]]:
-    """Yield which sizes might have to follow an unknown's: what the words say, then the likeliest."""
+    """Yield which sizes might have to follow an unknown's: what the message says, then the likeliest."""
     name, size = unknown.name, seed[unknown.name]
     moved = dict(seed) | {name: other}
     step = other - size
-    for change in changes(attempt(moved, "opt").words, moved, problem)[:_MOST_SAID]:
+    for change in changes(attempt(moved, "opt").message, moved, problem)[:_MOST_HINTS]:
         if name not in change and all(follower in seed for follower in change):
             gone = {each: Fraction(to - seed[each], step) for each, to in change.items()}
             if all(slope > 0 for slope in gone.values()):

@@ -41,11 +41,8 @@ _FILM: Final = 5
 def role_of(name: str, spec: TensorSpec, axis: int, *, alone: bool) -> Role:
     """Return what a dimension most likely counts.
 
-    Args:
-        name: of the dimension, or of its input and axis.
-        spec: of the input.
-        axis: of the dimension.
-        alone: whether the model has no other input.
+    `name` is the dimension's, or its input's and axis; `alone` tells whether the model has no other
+    input.
     """
     rank = len(spec.shape)
     if _BATCH.search(name) and "+" not in name:

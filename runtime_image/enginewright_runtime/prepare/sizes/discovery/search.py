@@ -1,7 +1,7 @@
 """Looks for one set of sizes with which the model runs: the best first. Pure.
 
 Of the points that failed, the one whose run came furthest in the graph is varied first: by what the
-message says, then by what is usual.
+message says, then by default sizes.
 """
 
 import heapq
@@ -16,9 +16,9 @@ from enginewright_runtime.prepare.sizes.discovery.problem import INTEGERS, Point
 from enginewright_runtime.prepare.sizes.discovery.roles import Role
 
 _MOST_PAIRS: Final = 15
-_SAID_FIRST: Final = 10  # changes by what was said, before usual ones
-_USUAL_FIRST: Final = 6
-_BEFORE_VALUES: Final = 12  # usual sizes that are tried before other values
+_HINTED_FIRST: Final = 10  # changes by the message, before default sizes
+_DEFAULTS_FIRST: Final = 6
+_BEFORE_VALUES: Final = 12  # default sizes that are tried before other values
 _OF_VALUES: Final = re.compile(r"out of (?:data )?bounds|out of range|[Ii]nvalid ind|index")
 
 
@@ -27,7 +27,7 @@ class Outcome:
     """What became of one run."""
 
     ran: bool
-    words: str = ""  # of what failed
+    message: str = ""  # of what failed
     progress: int = -1  # how far in the graph it came; -1: not known
 
 
@@ -39,20 +39,18 @@ Attempt = Callable[[Point, str], Outcome]  # of a point, with the values of the 
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundPoint:
     """A point that runs, or why none was found."""
 
     point: dict[str, int] | None
-    words: str = ""  # of the run that came furthest
+    message: str = ""  # of the run that came furthest
 
 
-def search(problem: Problem, attempt: Attempt, begin: Point | None = None) -> Found:
+def search(problem: Problem, attempt: Attempt, begin: Point | None = None) -> FoundPoint:
     """Return a point that runs.
 
-    Args:
-        problem: what is unknown.
-        attempt: runs a point; raises ExhaustedError when no more may be run.
-        begin: the first point; None: the likeliest.
+    `attempt` raises ExhaustedError when no more may be run; `begin` is the first point, None: the
+    likeliest.
     """
     first = dict(begin or problem.start)
     order = count()
@@ -65,43 +63,43 @@ def search(problem: Problem, attempt: Attempt, begin: Point | None = None) -> Fo
             came, cost, _, point = heapq.heappop(queue)
             outcome = attempt(point, "opt")
             if outcome.ran:
-                return Found(point)
+                return FoundPoint(point)
             if outcome.progress > furthest[0]:
-                furthest = (outcome.progress, outcome.words)
+                furthest = (outcome.progress, outcome.message)
             cost = 0 if outcome.progress > -came else cost + 1
-            for rank, change in enumerate(_moves(outcome.words, point, problem)):
+            for rank, change in enumerate(_moves(outcome.message, point, problem)):
                 moved = point | change
                 if _key(moved) not in seen:
                     seen.add(_key(moved))
                     heapq.heappush(queue, (-outcome.progress, cost + rank, next(order), moved))
     except ExhaustedError:
         pass
-    return Found(None, furthest[1])
+    return FoundPoint(None, furthest[1])
 
 
 def _key(point: Point) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(point.items()))
 
 
-def _moves(words: str, point: Point, problem: Problem) -> Iterator[Change]:
+def _moves(message: str, point: Point, problem: Problem) -> Iterator[Change]:
     """Yield changes of a point that failed, the likeliest first."""
-    if _OF_VALUES.search(words):
+    if _OF_VALUES.search(message):
         yield from _values(problem, point)
-    said = changes(words, point, problem)
-    usual = list(_usual(problem, point))
-    yield from said[:_SAID_FIRST]
-    yield from usual[:_USUAL_FIRST]
-    yield from said[_SAID_FIRST:]
+    hinted = changes(message, point, problem)
+    defaults = list(_defaults(problem, point))
+    yield from hinted[:_HINTED_FIRST]
+    yield from defaults[:_DEFAULTS_FIRST]
+    yield from hinted[_HINTED_FIRST:]
     names = [each.name for each in problem.unknowns if each.role is not Role.BATCH]
     for one, other in islice(combinations(names, 2), _MOST_PAIRS):
         if point[one] != point[other]:
             yield {one: point[other]}
             yield {other: point[one]}
-    yield from usual[_USUAL_FIRST:]
+    yield from defaults[_DEFAULTS_FIRST:]
 
 
-def _usual(problem: Problem, point: Point) -> Iterator[Change]:
-    """Yield usual sizes and values: the next likeliest of each, then those after them."""
+def _defaults(problem: Problem, point: Point) -> Iterator[Change]:
+    """Yield default sizes and values: the next likeliest of each, then those after them."""
     by_name = {each.name: each for each in problem.unknowns}
     rows: dict[bool, list[list[Change]]] = {False: [], True: []}
     groups = [*problem.peers().values(), *([name] for name in by_name)]

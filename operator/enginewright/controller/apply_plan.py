@@ -1,0 +1,96 @@
+"""Applies a plan for one object, and reports in its status and an Event where that fails."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from enginewright.api.conditions import ConditionType, StatusReason
+from enginewright.controller.events import EventRecorder
+from enginewright.controller.execute import Executor, StillTerminating
+from enginewright.kube.api import JsonObject
+from enginewright.kube.errors import KubeError, Terminating, Transient
+from enginewright.plan.types import EventIntent, Plan
+
+# Of a 500 that the API server answers for somebody else, such as a webhook that is not reached.
+_REFUSED: Final = "InternalError"
+
+_logger = logging.getLogger(__name__)
+
+
+async def apply_plan(
+    plan: Plan, observed: JsonObject, executor: Executor, recorder: EventRecorder
+) -> bool:
+    """Apply, delete, write the one status, record Events; returns whether to requeue soon.
+
+    Raises KubeError, which the status and an Event report where waiting does not help.
+    """
+    try:
+        changed = await _execute(plan, observed, executor, recorder)
+    except StillTerminating as error:
+        _logger.info("waiting: %s", error.message)
+        await executor.write_status(observed, plan.status)
+        return True
+    except Terminating as error:
+        _logger.info("skipped: %s", error.message)  # what is there goes with its namespace
+        return False
+    except Transient as error:
+        if error.reason == _REFUSED:
+            await _report(plan, observed, executor, recorder, error)
+        raise
+    except KubeError as error:
+        await _report(plan, observed, executor, recorder, error)
+        raise
+    wrote = await executor.write_status(observed, plan.status)
+    for intent in plan.events:
+        recorder.record(observed, intent)
+    return changed or wrote
+
+
+async def _report(
+    plan: Plan,
+    observed: JsonObject,
+    executor: Executor,
+    recorder: EventRecorder,
+    error: KubeError,
+) -> None:
+    """Report in the status and in an Event why the plan could not be applied."""
+    recorder.record(observed, EventIntent("Warning", StatusReason.APPLY_FAILED, error.message))
+    await executor.write_status(observed, _blocked(plan.status, error.message))
+
+
+async def _execute(
+    plan: Plan, observed: JsonObject, executor: Executor, recorder: EventRecorder
+) -> bool:
+    """Write what differs; returns whether anything did."""
+
+    def undone(message: str) -> None:
+        recorder.record(observed, EventIntent("Warning", StatusReason.EDIT_UNDONE, message))
+
+    changed = False
+    for wanted in plan.apply:
+        changed |= await executor.apply(wanted, undone)
+    for ref in plan.delete:
+        changed |= await executor.delete(ref)
+    return changed
+
+
+def _blocked(status: Mapping[str, Any], why: str) -> dict[str, Any]:
+    """Return the status of a plan that could not be applied: it says so where it waits.
+
+    What is Ready all the same stays so; the Event reports the failure.
+    """
+    conditions = status.get("conditions") or ()
+    if any(each["type"] == ConditionType.READY and each["status"] == "True" for each in conditions):
+        return dict(status)
+    failure = {"reason": StatusReason.APPLY_FAILED, "message": f"{why}; retrying"}
+    waiting = {
+        ConditionType.READY: "False",
+        ConditionType.RECONCILING: "True",
+    }
+    return {
+        **status,
+        "conditions": [
+            {**each, **failure} if waiting.get(each["type"]) == each["status"] else each
+            for each in conditions
+        ],
+    }

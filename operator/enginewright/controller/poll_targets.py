@@ -1,0 +1,87 @@
+"""Which pods are polled, for what, and which one may become unready. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from enginewright.contract.task import ENGINE_STAGES, SIDECAR, SIDECAR_PORT
+from enginewright.contract.verdict import Verdict
+from enginewright.kube.pod_http import PodAddress
+from enginewright.manifests.labels import COMPONENT, ENGINE, MODEL, REVISION, SERVE, model_value
+from enginewright.observed.pods import PodView
+
+_BUILD: Final = ENGINE_STAGES[0]
+
+
+@dataclass(frozen=True)
+class PollTarget:
+    """Where a pod is polled for what."""
+
+    address: PodAddress
+    kind: Literal["verdict", "progress"]
+
+
+def poll_target(pod: PodView) -> PollTarget | None:
+    """Return what the pod can be polled for now; None while the container that answers does not run."""
+    if not pod.ip or pod.leaving:
+        return None
+    address = PodAddress(pod.namespace, pod.name, pod.ip, SIDECAR_PORT)
+    component = pod.label(COMPONENT)
+    if component == SERVE and pod.label(MODEL) and _runs(pod, SIDECAR):
+        return PollTarget(address, "verdict")
+    if component == "engine" and pod.label(ENGINE) and _runs(pod, _BUILD):
+        return PollTarget(address, "progress")
+    return None
+
+
+def is_verdict_of(verdict: Verdict, pod: PodView) -> bool:
+    """Return whether the verdict is this pod's: its address may have been another one's before."""
+    return (
+        model_value(verdict.model) == pod.label(MODEL) and pod.label(REVISION) == verdict.revision
+    )
+
+
+@dataclass(frozen=True)
+class ServingPod:
+    """One serving pod of a model, as the choice of `releasable` sees it."""
+
+    uid: str
+    name: str
+    accelerator_class: str
+    ready: bool
+    verdict: Verdict | None  # None: not known
+
+
+def releasable(pods: Iterable[ServingPod], before: str | None) -> str | None:
+    """Return the pod of a model that may become unready for its broken promise; None: none may.
+
+    Design 7: never the last good one. At most one at a time, and only while another ready pod of its
+    class keeps its promise. The one that was released `before` stays so: it would come back else.
+    """
+    every = tuple(pods)
+    good = {
+        pod.accelerator_class
+        for pod in every
+        if pod.ready
+        and pod.verdict is not None
+        and pod.verdict.ready
+        and pod.verdict.fallback is not None
+        and not pod.verdict.fallback.broken
+    }
+    broken = [
+        pod
+        for pod in every
+        if pod.accelerator_class in good
+        and pod.verdict is not None
+        and pod.verdict.admitted  # one that never was gets no traffic
+        and pod.verdict.fallback is not None
+        and pod.verdict.fallback.broken
+    ]
+    # After a restart nothing is known of before; then it is the one that is unready already.
+    broken.sort(key=lambda pod: (pod.uid != before, pod.ready, pod.name))
+    return broken[0].uid if broken else None
+
+
+def _runs(pod: PodView, container: str) -> bool:
+    found = pod.container(container)
+    return found is not None and found.running

@@ -1,0 +1,38 @@
+"""Whether the nodes that an engine does not cover keep the promise: judged before a pod starts."""
+
+from dataclasses import dataclass
+
+from enginewright.contract.budget import excess
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import NAMED_NODES
+from enginewright.contract.task import Promise
+
+
+@dataclass(frozen=True)
+class EngineCoverage:
+    """What a builder reports of the nodes that are not in the engine."""
+
+    nodes_total: int
+    nodes_accelerated: int
+    # the nodes outside, of the profiled time, in billionths; None: not profiled
+    compute: int | None
+    elsewhere: tuple[str, ...]  # the first of their labels
+
+
+def promise_violation(
+    coverage: EngineCoverage, promise: Promise, where: str
+) -> tuple[Reason, str] | None:
+    """Return reason and cause where the promise is violated; None when it is kept."""
+    count = coverage.nodes_total - coverage.nodes_accelerated
+    broken = excess(promise, coverage.nodes_total, count, coverage.compute)
+    if broken is None:
+        return None
+    reason = Reason.FALLBACK_OVER_BUDGET if promise.policy == "Budget" else Reason.NODE_FALLBACK
+    compute = coverage.compute
+    time = "" if compute is None else f", {compute / 1e7:.3g}% of the compute time"
+    named = coverage.elsewhere[:NAMED_NODES]
+    more = count - min(count, len(named))
+    return reason, (
+        f"on {where} {count} of {coverage.nodes_total} nodes{time} would run on the CPU:"
+        f" {', '.join(named)}{f' and {more} more' if more else ''}{broken}"
+    )

@@ -1,0 +1,207 @@
+"""The cluster that a plan is made for: its state is gathered, read from a file, or assumed.
+
+The three are one document, so that a cluster's state can be kept and planned for without it.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Self
+
+import yaml
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.base import API_VERSION
+from enginewright.api.inference_model import InferenceModel
+from enginewright.contract.images import VARIANTS, ImageFacts
+from enginewright.controller.cache import ObjectCache
+from enginewright.controller.facts import gather
+from enginewright.controller.parse import summary
+from enginewright.controller.settings import (
+    CONFIG_VARIABLE,
+    NAMESPACE_VARIABLE,
+    BadSettings,
+    load_settings,
+)
+from enginewright.kube.api import JsonObject
+from enginewright.kube.resources import (
+    ACCELERATOR_CLASSES,
+    CLAIMS,
+    CONTROLLER_REVISIONS,
+    DEPLOYMENTS,
+    INFERENCE_ENGINES,
+    INFERENCE_MODELS,
+    JOBS,
+    NODES,
+    PODS,
+    Resource,
+)
+from enginewright.plan.types import Config, Facts
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from enginewright_cli.images import USUAL_NAMESPACE
+from enginewright_cli.plan.manifest import Applied
+
+CHILDREN: Final = (JOBS, PODS, DEPLOYMENTS, CONTROLLER_REVISIONS)  # of a model, by its label
+_OBSERVED: Final = (NODES, CLAIMS, INFERENCE_ENGINES, *CHILDREN)
+CHART_STORE: Final = {
+    "claim": "enginewright-store",
+    "size": "20Gi",
+    "accessMode": "ReadWriteMany",
+}  # as the chart's values have it
+
+
+class ClusterStateError(ValueError):
+    """A state that cannot be used; says which part and why."""
+
+
+class ClusterState(BaseModel):
+    """Everything that a plan depends on, but the manifest."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    namespace: str = USUAL_NAMESPACE  # the operator's
+    config: Mapping[str, Any]  # the operator's, as in ENGINEWRIGHT_CONFIG
+    images: Mapping[str, ImageFacts]  # by reference
+    objects: tuple[JsonObject, ...] = ()  # with apiVersion and kind
+    assumed: tuple[str, ...] = ()  # assumptions, in sentences
+    nodes_known: bool = Field(default=True)
+
+    @field_validator("objects")
+    @classmethod
+    def _have_names(cls, objects: tuple[JsonObject, ...]) -> tuple[JsonObject, ...]:
+        for index, each in enumerate(objects):
+            metadata = each.get("metadata")
+            if not isinstance(metadata, Mapping) or not isinstance(metadata.get("name"), str):
+                message = f"object [{index}] has no metadata.name; save the facts again"
+                raise ValueError(message)  # noqa: TRY004 - pydantic takes it up
+        return objects
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """Read a file that `--save-facts` has written, or somebody by hand.
+
+        Raises:
+            ClusterStateError: it cannot be used.
+        """
+        try:
+            return cls.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise ClusterStateError(f"{file}: {error.strerror}") from None
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ClusterStateError(
+                f"{file} is not valid YAML: {' '.join(str(error).split())}"
+            ) from None
+        except ValidationError as error:
+            raise ClusterStateError(f"{file}: {summary(error)}") from None
+
+    def to_yaml(self) -> str:
+        """Return the text of such a file."""
+        state = self.model_dump(mode="json", exclude_none=True)
+        return yaml.safe_dump(state, sort_keys=False, allow_unicode=True)
+
+    def settings(self) -> Config:
+        """Return the operator's settings.
+
+        Raises:
+            ClusterStateError: they are none.
+        """
+        environment = {
+            CONFIG_VARIABLE: json.dumps(dict(self.config)),
+            NAMESPACE_VARIABLE: self.namespace,
+        }
+        try:
+            return load_settings(environment).config
+        except BadSettings as error:
+            raise ClusterStateError(str(error)) from None
+
+    def of(self, resource: Resource, namespace: str | None = None) -> list[JsonObject]:
+        """Return the objects of a kind, of one namespace where one is given."""
+        return [
+            each
+            for each in self.objects
+            if (each.get("apiVersion"), each.get("kind")) == (resource.api_version, resource.kind)
+            and namespace in (None, each["metadata"].get("namespace"))
+        ]
+
+
+def assumed(held: ImageFacts, *, own_classes: bool) -> ClusterState:
+    """Return the state of a small cluster whose images hold what is installed here.
+
+    Args:
+        held: what is installed.
+        own_classes: whether the manifest brings the classes; else there is one, of CPUs.
+    """
+    variants = sorted({VARIANTS[each] for each in held.backends if each in VARIANTS})
+    images = {each: f"assumed.invalid/enginewright-runtime-{each}" for each in variants}
+    backends = [each for each in ("cpu", "openvino") if each in held.backends]
+    of_cpus = {
+        "apiVersion": API_VERSION,
+        "kind": AcceleratorClass.kind,
+        "metadata": {"name": "cpu"},
+        "spec": {"nodeSelector": {"kubernetes.io/os": "linux"}, "backends": backends},
+    }
+    classes = "the manifest's classes" if own_classes else f"one class cpu ({', '.join(backends)})"
+    assumption = (
+        f"no cluster: {classes}, and images that hold what is installed here"
+        f" (ONNX Runtime {held.ort_version})"
+    )
+    return ClusterState(
+        config={"images": images, "store": CHART_STORE},
+        images=dict.fromkeys(images.values(), held),
+        objects=() if own_classes else (of_cpus,),
+        assumed=(assumption,),
+        nodes_known=False,
+    )
+
+
+def facts(
+    applied: Applied, classes: tuple[Applied, ...], known: ClusterState, namespace: str
+) -> Facts:
+    """Return what the operator would know right after the manifest was applied.
+
+    Raises:
+        ClusterStateError: the operator's settings are none.
+    """
+    config = known.settings()
+    live = live_model(known, namespace, applied.name)
+    model = InferenceModel.model_validate(
+        {
+            "metadata": _metadata(applied, live, namespace),
+            "spec": applied.body["spec"],
+            "status": (live or {}).get("status") or {},
+        }
+    )
+    return gather(_cache(known, classes), model, config, datetime.now(UTC), known.images)
+
+
+def live_model(known: ClusterState, namespace: str, name: str) -> JsonObject | None:
+    """Return the model as it is now; None: it is new."""
+    models = known.of(INFERENCE_MODELS, namespace)
+    return next((each for each in models if each["metadata"]["name"] == name), None)
+
+
+def _metadata(applied: Applied, live: JsonObject | None, namespace: str) -> dict[str, Any]:
+    """Return the metadata after the apply, which adds annotations to those that are there."""
+    known: JsonObject = live["metadata"] if live else {"name": applied.name, "namespace": namespace}
+    metadata = applied.body.get("metadata")
+    added = metadata.get("annotations") if isinstance(metadata, Mapping) else None
+    return {
+        **known,
+        "generation": int(known.get("generation") or 0) + 1,
+        "annotations": {**(known.get("annotations") or {}), **(added or {})},
+    }
+
+
+def _cache(known: ClusterState, classes: tuple[Applied, ...]) -> ObjectCache:
+    """Return all objects as the operator would have them, once the manifest's classes were applied."""
+    bodies = {each["metadata"]["name"]: each for each in known.of(ACCELERATOR_CLASSES)}
+    for each in classes:
+        bodies[each.name] = {**bodies.get(each.name, {}), **each.body}
+    cache = ObjectCache()
+    for body in bodies.values():
+        cache.observe(ACCELERATOR_CLASSES, body)
+    for resource in _OBSERVED:
+        for obj in known.of(resource):
+            cache.observe(resource, obj)
+    return cache

@@ -1,0 +1,251 @@
+"""The pod of one Job on this machine: the folders that it would see, and what runs on them."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from enginewright.contract import task as contract
+from enginewright.contract.images import ImageFacts
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding, StageReport
+from enginewright.contract.task import (
+    ROOT_VARIABLE,
+    TASK_VARIABLE,
+    EngineTask,
+    PrepareTask,
+    ServeTask,
+)
+from pydantic import ValidationError
+
+from enginewright_cli import installing
+from enginewright_cli.preflight.stages import InstallationError, Stages
+from enginewright_cli.preflight.stopping import Stop, Stopped
+
+EXAMINE: Final = "examine"
+
+_RUNTIME: Final = "enginewright_runtime"
+_EXAMINATION: Final = "enginewright_runtime.examination"
+_MISSING: Final = re.compile(r"No module named '?([\w.]+)")
+_LAST_WORDS: Final = 2000  # characters
+
+
+class _LateError(Exception):
+    """A Job's time has ended."""
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """The report of one stage."""
+
+    report: StageReport
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Return the findings; a failure that has none of its own is one."""
+        report = self.report
+        if report.failure is None:
+            return report.findings
+        if any(each.severity == "error" for each in report.findings):
+            return report.findings
+        return (report.failure, *report.findings)
+
+
+@dataclass(frozen=True)
+class PodSettings:
+    """What the pods of one model have in common."""
+
+    stages: Stages  # begins what runs
+    stop: Stop  # once it is set, what runs is ended
+    job_seconds: float  # that the stages of one Job may take
+    environment: Mapping[str, str]  # beside this process's
+
+
+class LocalPod:
+    """The volumes of one pod, below a folder of its own."""
+
+    def __init__(self, root: Path, settings: PodSettings) -> None:
+        self._root = root
+        self._stages = settings.stages
+        self._stop = settings.stop
+        self._job_seconds = settings.job_seconds
+        self._environment = settings.environment
+        for path in (contract.WORK_PATH, "/dev", "/tmp"):  # noqa: S108 - below root
+            self._place(path).mkdir(parents=True)
+
+    def mount(self, path: str, folder: Path) -> None:
+        """Show a folder of this machine where a volume would be."""
+        place = self._place(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(folder, target_is_directory=True)
+
+    def run(
+        self,
+        stages: tuple[str, ...],
+        task: PrepareTask | EngineTask,
+        progress: Callable[[str], None],
+    ) -> tuple[StageResult, ...]:
+        """Run the stages of one Job until one fails; return what each of them found.
+
+        `progress` is called with the name of every stage when it begins.
+
+        Raises:
+            InstallationError: nothing readable came of it.
+            Stopped: it was ended.
+        """
+        call = (f"{_RUNTIME}.__main__:main", ["stage", *stages])
+        return self._run(call, stages, task.job, task.to_json(), progress)
+
+    def examine(self, task: ServeTask, progress: Callable[[str], None]) -> StageResult:
+        """Run a prepared model as a serving pod would.
+
+        Raises:
+            InstallationError, Stopped: as `run`.
+        """
+        stages = (EXAMINE,)
+        return self._run(
+            (f"{_EXAMINATION}:main",), stages, task.revision, task.to_json(), progress
+        )[-1]
+
+    def _run(
+        self,
+        call: tuple[Any, ...],
+        stages: tuple[str, ...],
+        job: str,
+        task: str,
+        progress: Callable[[str], None],
+    ) -> tuple[StageResult, ...]:
+        reports = self._place(contract.STORE_PATH) / "reports" / job
+        shutil.rmtree(reports, ignore_errors=True)  # of an earlier run of this Job
+        begun = iter(stages)
+        progress(next(begun))
+        waited = list(stages[:-1])
+        end = time.monotonic() + self._job_seconds
+
+        def look() -> None:
+            report = read_report(reports / f"{waited[0]}.json") if waited else None
+            if report and report.ok:
+                waited.pop(0)
+                progress(next(begun))
+            if time.monotonic() > end:
+                raise _LateError
+
+        def read() -> list[StageReport | None]:
+            return [read_report(reports / f"{stage}.json") for stage in stages]
+
+        try:
+            code, output = self._call(call, task, look)
+        except _LateError:
+            done = [StageResult(report) for report in read() if report and report.ok]
+            return (*done, self._late(stages[-1 - len(waited)]))
+        known = read()
+        found = [StageResult(report) for report in known if report]
+        if last := read_report(self._place(contract.TERMINATION_LOG)):
+            # where the store is full there is only the termination message
+            found += (
+                [StageResult(last)] if not found or found[-1].report.stage != last.stage else []
+            )
+        if not found or (code and found[-1].report.ok):
+            raise InstallationError(f"stage {stages[len(found)]} {_ended(code)}{output}")
+        if found[-1].report.ok and known[-1] is None:
+            raise InstallationError(f"there is no space for the report of stage {stages[-1]}")
+        return tuple(found)
+
+    def _late(self, stage: str) -> StageResult:
+        """Return the outcome of a stage in which the Job's time ended, as the operator reports it."""
+        failure = Finding(
+            reason=Reason.TIMEOUT,
+            cause=f"the Job took longer than {self._job_seconds:g} s, the last of it in stage {stage}",
+        )
+        return StageResult(StageReport(stage=stage, ok=False, failure=failure))
+
+    def handoff(self, name: str) -> dict[str, Any]:
+        """Return what a stage that went well has left for the next one."""
+        path = self._place(contract.WORK_PATH) / f"{name}.json"
+        left: dict[str, Any] = json.loads(path.read_bytes())
+        return left
+
+    def fetched_model(self) -> Path:
+        """Return the source's file, once stage `fetch` has written it."""
+        from enginewright_runtime.core.digests import MODEL_NAME  # noqa: PLC0415 - loaded lazily
+        from enginewright_runtime.core.handoff import MODEL_FOLDER  # noqa: PLC0415 - loaded lazily
+
+        return self._place(contract.WORK_PATH) / MODEL_FOLDER / MODEL_NAME
+
+    def facts(self) -> ImageFacts:
+        """Ask this installation what it holds, as the operator asks an image.
+
+        Raises:
+            InstallationError: it cannot say.
+        """
+        code, output = self._call((f"{_RUNTIME}.__main__:main", ["probe"]), "")
+        output += self._stages.last_words()
+        try:
+            return ImageFacts.model_validate_json(
+                self._place(contract.TERMINATION_LOG).read_bytes()
+            )
+        except (OSError, ValidationError):
+            missing = _MISSING.search(output)
+            why = f"needs {missing[1]}, which is not installed" if missing else "does not work"
+            more = "" if missing else f": its probe {_ended(code)}{output}"
+            raise InstallationError(
+                f"the runtime package {why}{more}; {installing.remedy('preflight')}"
+            ) from None
+
+    def _call(
+        self, call: tuple[Any, ...], task: str, look: Callable[[], None] = lambda: None
+    ) -> tuple[int, str]:
+        """Call a function of the runtime in a process of its own; return exit code and the end of its output.
+
+        Args:
+            call: "module:name", and arguments.
+            task: what it finds in its environment.
+            look: is called while it runs.
+        """
+        self._place(contract.TERMINATION_LOG).unlink(missing_ok=True)
+        scratch = self._place("/tmp")  # noqa: S108 - below root
+        environment = os.environ | {
+            ROOT_VARIABLE: str(self._root),
+            TASK_VARIABLE: task,
+            "TMPDIR": str(scratch),
+            **self._environment,
+        }
+        with tempfile.TemporaryFile(dir=scratch) as log:
+            code = self._stages.call(call, environment, log.fileno(), lambda: self._look(look))
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST_WORDS))
+            output = log.read().decode(errors="replace").strip()
+        return code, f"; last output: {output}" if output else ""
+
+    def _look(self, look: Callable[[], None]) -> None:
+        self._go_on()
+        look()
+
+    def _go_on(self) -> None:
+        if self._stop.is_set():
+            raise Stopped
+
+    def _place(self, path: str) -> Path:
+        return self._root / path.lstrip("/")
+
+
+def _ended(code: int) -> str:
+    """Say how a process ended."""
+    if code >= 0:
+        return f"ended with code {code}"
+    return f"was killed by {signal.Signals(-code).name}"
+
+
+def read_report(path: Path) -> StageReport | None:
+    """Return a stage's report; None: there is none that can be read."""
+    try:
+        content: Any = json.loads(path.read_bytes())
+        return StageReport.model_validate(content)
+    except (OSError, ValueError):
+        return None

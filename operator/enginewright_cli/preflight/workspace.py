@@ -1,0 +1,97 @@
+"""The folders of one preflight: a pod for every Job, and the store that all of them share."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from enginewright.contract import task as contract
+from enginewright.contract.manifest import MANIFEST_NAME, Manifest
+
+from enginewright_cli.preflight import locales
+from enginewright_cli.preflight.local_pod import LocalPod, PodSettings, read_report
+from enginewright_cli.preflight.stages import JOB_SECONDS, Stages
+from enginewright_cli.preflight.stopping import Stop
+
+
+@contextmanager
+def workspace(
+    stages: Stages, stop: Stop | None = None, job_seconds: float = JOB_SECONDS
+) -> Iterator["Workspace"]:
+    """Make the folders, and remove them, whatever happens.
+
+    TMPDIR counts where it is set, even if it cannot be used: what is large belongs where it was
+    meant to go. Once `stop` is set, what runs is ended.
+
+    Args:
+        stages: that begins what runs here.
+        stop: is set when the result is no longer wanted.
+        job_seconds: that the stages of one Job may take.
+
+    Raises:
+        OSError: there is no space, or no permission.
+    """
+    parent = os.environ.get("TMPDIR") or None
+    root = Path(tempfile.mkdtemp(prefix="enginewright-preflight-", dir=parent))
+    try:
+        yield Workspace(root, stages, Stop(stop), job_seconds)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+class Workspace:
+    """The pods of all Jobs that one model takes."""
+
+    def __init__(self, root: Path, stages: Stages, stop: Stop, job_seconds: float) -> None:
+        self._root = root
+        self._stop = stop
+        self._mounts: dict[str, Path] = {}
+        self._store = root / contract.STORE_PATH.lstrip("/")
+        answers = root / "answers"
+        for folder in (self._store, answers):
+            folder.mkdir()
+        environment = locales.lay_out(root / locales.FOLDER.lstrip("/"))
+        self._settings = PodSettings(
+            stages,
+            stop,
+            job_seconds,
+            environment | {contract.SHARED_RESULTS_VARIABLE: str(answers)},
+        )
+
+    def mount(self, path: str, folder: Path) -> None:
+        """Have every pod see a folder of this machine where a claim would be."""
+        self._mounts[path] = folder.resolve()
+
+    @contextmanager
+    def pod(self, name: str) -> Iterator[LocalPod]:
+        """Make the pod of one Job, and remove it afterwards; its reports stay in the store."""
+        root = self._root / name
+        try:
+            pod = LocalPod(root, self._settings)
+            for path, folder in (self._mounts | {contract.STORE_PATH: self._store}).items():
+                pod.mount(path, folder)
+            yield pod
+        finally:
+            shutil.rmtree(root, ignore_errors=True)
+
+    def abandon(self) -> None:
+        """End what runs in all pods."""
+        self._stop.set()
+
+    def manifest(self, kind: str, key: str) -> Manifest:
+        """Return what was published as `prepared` or `engines`."""
+        path = self.artifact(kind, key) / MANIFEST_NAME
+        return Manifest.model_validate_json(path.read_bytes())
+
+    def artifact(self, kind: str, key: str) -> Path:
+        """Return the folder of an artefact."""
+        return self._store / kind / key
+
+    def fetched(self) -> tuple[str, ...]:
+        """Return the files that stage `fetch` has written, the .onnx file first; (): none."""
+        reports = self._store / "reports"
+        found = (read_report(path) for path in reports.glob("prepare-*/fetch.json"))
+        facts = next((each.facts for each in found if each and each.ok), {})
+        return tuple(each["path"] for each in facts.get("files", ()))

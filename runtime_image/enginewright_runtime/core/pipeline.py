@@ -1,0 +1,57 @@
+"""Identifies what makes artefacts, so that a change of what only serves them prepares no model again."""
+
+import hashlib
+import platform
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+from enginewright import contract
+from enginewright.contract.keys import content_hash
+
+_CONTRACT: Final = Path(contract.__file__).parent
+_RUNTIME: Final = Path(__file__).parents[1]
+_OURS: Final = "enginewright"
+_SERVES: Final = "serve"  # no stage imports it: import-linter holds the layers
+
+
+def pipeline_digest(versions: Mapping[str, Any]) -> str:
+    """Return the sha256 (hex) of what decides what Jobs make from given inputs.
+
+    That is our code but for server and sidecar, the installed packages, Python, the C library and the architecture.
+
+    Args:
+        versions: of libraries that may come from elsewhere than packages, as JSON values.
+    """
+    packages = {
+        f"{each.name}=={each.version}"
+        for each in metadata.distributions()
+        if each.name != _OURS  # whose code counts, not its version
+    }
+    return content_hash(
+        {
+            "code": code_digest(_CONTRACT, _RUNTIME),
+            "packages": sorted(packages),
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+            "libc": platform.libc_ver(),
+            "versions": dict(versions),
+        }
+    )
+
+
+def code_digest(contract_folder: Path, runtime_folder: Path) -> str:
+    """Return the sha256 (hex) of the modules that stages may import."""
+    digest = hashlib.sha256()
+    for folder in (contract_folder, runtime_folder):
+        for path in sorted(_modules(folder)):
+            digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _modules(folder: Path) -> Iterator[Path]:
+    for path in folder.rglob("*.py"):
+        if path.relative_to(folder).parts[0] != _SERVES:
+            yield path

@@ -1,0 +1,24 @@
+"""Files that a stage tries things with: gone when it ends, also those of an earlier run that was killed."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def scratch(work: Path, prefix: str) -> Iterator[None]:
+    """Remove, before and after, what lies in a work folder or in a folder there under names with `prefix`."""
+    _clear(work, prefix)
+    try:
+        yield
+    finally:
+        _clear(work, prefix)
+
+
+def _clear(work: Path, prefix: str) -> None:
+    for path in (*work.glob(f"{prefix}*"), *work.glob(f"*/{prefix}*")):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

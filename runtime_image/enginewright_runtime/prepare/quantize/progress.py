@@ -1,0 +1,41 @@
+"""How far a child process is: it writes a line to a file, and the stage that waits logs it."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+_log: Final = logging.getLogger(__name__)
+_EVERY_SECONDS: Final = 5.0
+
+
+def write(path: Path, doing: str) -> None:
+    """Write what is being done; readers see the old or the new line."""
+    temporary = path.with_suffix(".new")
+    temporary.write_text(doing)
+    temporary.replace(path)
+
+
+@contextmanager
+def logged(path: Path) -> Iterator[None]:
+    """Log what the file says, every 5 s if it is something new, while in the context."""
+    done = threading.Event()
+
+    def follow() -> None:
+        logged_last = ""
+        while not done.wait(_EVERY_SECONDS):
+            doing = path.read_text() if path.exists() else ""
+            if doing != logged_last:
+                logged_last = doing
+                _log.info("%s", doing)
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        path.unlink(missing_ok=True)

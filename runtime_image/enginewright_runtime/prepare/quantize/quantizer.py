@@ -1,0 +1,424 @@
+"""Makes a model of another precision, proves it, and leaves costly nodes out until the proof holds.
+
+What a child process executes. Everything native is here, so that a crash or running
+out of memory is reported by the stage that waits.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from enginewright.contract.base import Message
+from enginewright.contract.manifest import OutputParity, TensorSpec, VaryingOutput
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import Recipe
+from onnx import helper
+from pydantic import Field
+
+from enginewright_runtime.core.digests import MODEL_NAME
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.logs import counted
+from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.checker import complaint
+from enginewright_runtime.graph.shape_nodes import shape_nodes
+from enginewright_runtime.graph.storage import save
+from enginewright_runtime.prepare.convert.translating import TranslationError
+from enginewright_runtime.prepare.quantize import calibration, dynamic, halves, progress, static
+from enginewright_runtime.prepare.quantize.calibration import CalibrationData, Feeds
+from enginewright_runtime.prepare.quantize.forms import Form, dynamic_form, form_of
+from enginewright_runtime.prepare.quantize.half_rules import HALVES
+from enginewright_runtime.prepare.quantize.observing import limits, single_values
+from enginewright_runtime.prepare.quantize.prove import MOST_OF_CALIBRATION, ParityProver, Proof
+from enginewright_runtime.prepare.quantize.ranges import learn
+from enginewright_runtime.prepare.quantize.searching import (
+    FIRST_GROUPS,
+    Budget,
+    Exclusions,
+    Group,
+    search,
+)
+from enginewright_runtime.prepare.quantize.signatures import element_types
+from enginewright_runtime.prepare.quantize.subject import Lowered, SourceModel
+from enginewright_runtime.prepare.quantize.tensors import Sink
+from enginewright_runtime.prepare.quantize.widening import ROUNDING, widen
+from enginewright_runtime.proof.golden_run import INPUTS
+from enginewright_runtime.proof.parity import Tolerances
+from enginewright_runtime.session.arrays import read_arrays
+from enginewright_runtime.tensorrt.tensors import types
+
+__all__ = [
+    "PREFIX",
+    "ROUNDING",
+    "QuantizationRequest",
+    "QuantizedModel",
+    "quantize",
+    "write_widened",
+]
+
+PREFIX: Final = "quantize-"  # of all that lies about while it works
+TRIALS: Final = 64  # models that are made and proven to find what to leave out
+SECONDS: Final = 600.0  # that finding it may take
+_BASE: Final = f"{PREFIX}base.onnx"  # beside the source: under the opset that the precision needs
+_WIDENED: Final = "widened.onnx"  # beside the candidate
+_MOST_COSTS: Final = 10  # groups of nodes that are reported
+_SAMPLES_OF_LIMITS: Final = 64  # of calibration data, from which the limits of halves are learnt
+_SHARE: Final = 0.25  # of the nodes that may be left out, where nothing is said
+_BF16_OPSETS: Final = (22, 13)  # convolutions take it from 22 on, products of matrices from 13 on
+
+
+class QuantizationRequest(Message):
+    """What is to be made of what."""
+
+    precision: str  # FP16 | BF16 | FP8 | INT8
+    source: Path  # the model at its own precision; its folder is writable
+    golden: Path  # folder of the golden samples
+    calibration: Path | None  # folder; None: there is no data
+    inputs: tuple[TensorSpec, ...]
+    recipe: Recipe
+    out: Path  # folder for the model; must not exist
+    progress: Path  # file
+    varying: tuple[VaryingOutput, ...] = ()  # outputs that differ from run to run of the source
+
+
+class GroupCost(Message):
+    """What a few neighbouring nodes cost when they alone are of lower precision."""
+
+    nodes: tuple[str, ...]  # labels
+    error: float  # 1 - cosine of the worst output
+
+
+class QuantizedModel(Message):
+    """What has come of a request."""
+
+    agrees: bool  # whether parity holds
+    words: str | None = None  # what does not agree, with all nodes or what is left of them
+    outputs: tuple[OutputParity, ...] = ()
+    opset: int = 0
+    ir_version: int = 0
+    nodes: int = 0
+    shape_nodes: tuple[str, ...] = ()  # labels of shape arithmetic
+    source_opset: int = 0
+    changed: tuple[str, ...] = ()  # labels of the nodes that are of lower precision
+    left: dict[str, str] = Field(
+        default_factory=dict
+    )  # labels of those that are not, to the reason
+    excluded: tuple[str, ...] = ()  # of them, those that cost too much accuracy
+    first_error: float = 0.0  # with no node left out
+    error: float = 0.0  # with those left out that are
+    costs: tuple[GroupCost, ...] = ()  # costliest first; (): not measured, since nothing had to be
+    trials: int = 0
+    samples: int = 0  # of calibration data that were used; 0: none
+    given: int = 0  # that there were
+
+
+def quantize(request: QuantizationRequest) -> QuantizedModel:
+    """Carry out an request; the model is left in `out` if it agrees.
+
+    Raises:
+        StageFailure: CalibrationInvalid; PrecisionUnsupported where an opset forbids it;
+            QuantizationFailed where no node can be of the precision; ModelTooLarge.
+        SessionError: ONNX Runtime's CPU provider refuses the model before or after.
+    """
+    return _Quantizer(request).run()
+
+
+def write_widened(model: Path, out: Path) -> None:
+    """Write a model of halves as one that ONNX Runtime's CPU provider runs, beside its weights."""
+    proto = graphs.parse(model)
+    widen(proto)
+    save(proto, out)
+
+
+@dataclass(frozen=True)
+class _PrecisionPass:
+    """Lowers the precision of a model; what it makes differs in which nodes are left out."""
+
+    lower: Callable[[Sink, frozenset[int]], Lowered]  # without these nodes
+    proof_level: str = "BASIC"
+    widened: bool = False  # whether the proof runs it in single precision, each result rounded
+
+
+class _Quantizer:
+    def __init__(self, request: QuantizationRequest) -> None:
+        self._request = request
+        self._recipe = request.recipe
+        self._source = request.source
+        self._out = request.out
+        self._golden = request.golden
+        self._data = self._read_calibration()
+        self._report(f"reading the model for {request.precision}")
+        self._subject, self._source_opset = self._load()
+        self._base = self._source
+        if graphs.default_opset(self._subject.model) != self._source_opset:
+            self._base = self._source.with_name(_BASE)
+            save(self._subject.model, self._base)
+        self._count = 0
+
+    def run(self) -> QuantizedModel:
+        how = self._pass()
+        changed, left, units = self._write(how, self._out, frozenset())
+        if not changed:
+            raise StageFailure(
+                Reason.QUANTIZATION_FAILED,
+                f"no node of the model can be {self._request.precision}{_why(left)}",
+                nodes=tuple(left),
+                remedy="leave spec.precision out, or choose another",
+            )
+        prover = ParityProver.of(
+            self._base,
+            self._golden,
+            Tolerances.of(self._recipe, self._request.precision),
+            self._further(),
+            self._request.varying,
+        )
+        self._report(f"proving the {self._request.precision} model")
+        proof = first = self._prove(how, prover, self._out)
+        found = Exclusions(frozenset())
+        excluded: frozenset[int] = frozenset()
+        if not proof.agrees:
+            found = self._search(how, prover, units)
+            if found.excluded is not None:
+                excluded = found.excluded
+                shutil.rmtree(self._out)
+                changed, left, _ = self._write(how, self._out, excluded)
+                proof = self._prove(how, prover, self._out)
+        (self._out / _WIDENED).unlink(missing_ok=True)
+        if proof.agrees:
+            self._check()
+        return self._made(proof, first, found, changed, left, excluded)
+
+    def _write(
+        self, how: _PrecisionPass, folder: Path, excluded: frozenset[int]
+    ) -> tuple[list[str], dict[str, str], Sequence[int]]:
+        """Write a model; return changed nodes, those left with the reason, and what may be left out."""
+        with Sink(folder, self._subject.model) as sink:
+            lowered = how.lower(sink, excluded)
+            sink.write(lowered.model, self._subject.folder)
+        return lowered.nodes, lowered.kept, lowered.units
+
+    @staticmethod
+    def _prove(how: _PrecisionPass, prover: ParityProver, folder: Path) -> Proof:
+        path = folder / MODEL_NAME
+        if how.widened:
+            write_widened(path, folder / _WIDENED)
+            path = folder / _WIDENED
+        return prover.prove(path, how.proof_level)
+
+    def _made(
+        self,
+        proof: Proof,
+        first: Proof,
+        found: Exclusions,
+        changed: Sequence[str],
+        left: dict[str, str],
+        excluded: frozenset[int],
+    ) -> QuantizedModel:
+        model = graphs.parse(self._out / MODEL_NAME)
+        return QuantizedModel(
+            agrees=proof.agrees,
+            words=proof.disagreement or first.disagreement,
+            outputs=proof.outputs,
+            opset=graphs.default_opset(model) or 0,
+            ir_version=model.ir_version,
+            nodes=sum(1 for _ in graphs.walk_nodes(model)),
+            shape_nodes=shape_nodes(model),
+            source_opset=self._source_opset,
+            changed=tuple(changed),
+            left=left,
+            excluded=tuple(self._subject.label(index) for index in sorted(excluded)),
+            first_error=_finite(first.error),
+            error=_finite(proof.error),
+            costs=tuple(self._cost(group) for group in found.groups[:_MOST_COSTS]),
+            trials=found.trials,
+            samples=self._data.samples if self._data else 0,
+            given=self._data.given if self._data else 0,
+        )
+
+    def _cost(self, group: Group) -> GroupCost:
+        labels = tuple(self._subject.label(index) for index in group.units)
+        return GroupCost(nodes=labels, error=_finite(group.error))
+
+    # what is needed
+
+    def _read_calibration(self) -> CalibrationData | None:
+        wanted = self._recipe.quantization.calibration if self._recipe.quantization else None
+        if self._request.calibration is None or wanted is None:
+            return None
+        return calibration.read(
+            self._request.calibration,
+            self._request.inputs,
+            most=wanted.samples,
+            preprocessing=wanted.preprocessing,
+        )
+
+    def _load(self) -> tuple[SourceModel, int]:
+        """Parse the model under an opset that has the precision; return it, and its own opset."""
+        own = graphs.default_opset(graphs.parse(self._source)) or 1
+        refused = ""
+        for needed in self._opsets():
+            if own >= needed:
+                return SourceModel.load(self._source), own
+            most = self._recipe.target_opset or self._recipe.max_opset
+            if needed > most:
+                refused = f"{self._request.precision} needs opset {needed}, and"
+                refused += (
+                    f" spec.targetOpset is {most}"
+                    if self._recipe.target_opset is not None
+                    else f" the runtime image loads at most {most}"
+                )
+                continue
+            try:
+                return SourceModel.load(self._source, needed), own
+            except TranslationError as error:
+                refused = f"opset {own} cannot be converted to {needed}, which {self._request.precision} needs: {error}"
+        raise StageFailure(
+            Reason.PRECISION_UNSUPPORTED,
+            refused,
+            remedy="leave spec.targetOpset out, or export with a later opset",
+        )
+
+    def _opsets(self) -> tuple[int, ...]:
+        """Return the opsets that have the precision, the best first."""
+        match self._request.precision:
+            case "FP16":
+                return (1,)
+            case "BF16":
+                return _BF16_OPSETS
+            case _:
+                return (self._form().opset,)
+
+    def _form(self) -> Form:
+        if self._data is None:
+            return dynamic_form(self._recipe.int8_products)
+        return form_of(self._request.precision, self._recipe.backend, self._recipe.int8_products)
+
+    def _pass(self) -> _PrecisionPass:
+        subject = self._subject
+        half = HALVES.get(self._request.precision)
+        if half is not None:
+            self._declare_types()
+            largest = self._largest() if half.name == "FP16" else {}
+            return _PrecisionPass(
+                lambda sink, excluded: halves.lower(
+                    subject, half, sink, excluded=excluded, largest=largest
+                ),
+                widened=True,
+            )
+        form = self._form()
+        per_channel = self._recipe.quantization is None or self._recipe.quantization.per_channel
+        layers = static.find_layers(subject, form, per_channel=per_channel)
+        if self._data is None:
+            return _PrecisionPass(
+                lambda sink, excluded: dynamic.write(
+                    subject, layers, form, sink, excluded=excluded
+                ),
+                form.proof_level,
+            )
+        wanted = self._recipe.quantization.calibration if self._recipe.quantization else None
+        ranges = learn(
+            self._base,
+            layers.values(),
+            self._data,
+            wanted.method if wanted else "MinMax",
+            lambda share: self._report(f"calibrating: {share:.0%} of the runs"),
+        )
+        return _PrecisionPass(
+            lambda sink, excluded: static.write(
+                subject, layers, ranges, form, sink, excluded=excluded
+            ),
+            form.proof_level,
+        )
+
+    def _declare_types(self) -> None:
+        """Write the types of values into the model where schemas do not give them all."""
+        graph = self._subject.model.graph
+        known = element_types(self._subject.model)
+        made = {name for node in graph.node for name in node.output if name}
+        if made <= known.keys():
+            return
+        self._report("asking ONNX Runtime for types")
+        for name, kind in types(self._base).items():
+            if name not in known:
+                graph.value_info.append(helper.make_tensor_value_info(name, kind.element, None))
+
+    def _largest(self) -> dict[str, float]:
+        """Return the greatest absolute values of golden and calibration samples."""
+        self._report("looking for values that a half cannot hold")
+        names = single_values(self._subject.model)
+        found = limits(self._base, names, self._observed())
+        return {name: each.largest for name, each in found.items()}
+
+    def _observed(self) -> Iterator[Feeds]:
+        for feeds in read_arrays(self._golden / INPUTS).values():
+            yield {name: _objects(array) for name, array in feeds.items()}
+        yield from self._some(_SAMPLES_OF_LIMITS)
+
+    def _further(self) -> Iterator[Feeds]:
+        yield from self._some(MOST_OF_CALIBRATION)
+
+    def _some(self, most: int) -> Iterator[Feeds]:
+        """Yield samples of the calibration data that lie evenly among all."""
+        if self._data is None:
+            return
+        step = max(1, self._data.samples // most)
+        for index, feeds in enumerate(self._data):
+            if index % step == 0 and index // step < most:
+                yield feeds
+
+    # what is tried
+
+    def _search(
+        self, how: _PrecisionPass, prover: ParityProver, units: Sequence[int]
+    ) -> Exclusions:
+        """Look for few nodes to leave out."""
+        quantization = self._recipe.quantization
+        share = _SHARE if quantization is None else quantization.max_excluded_share
+        allowed = int(len(units) * share)
+        # where nothing may be left out, it is only to find where the error comes from
+        trials = TRIALS if allowed else FIRST_GROUPS
+        budget = Budget(trials, SECONDS)
+
+        def evaluate(excluded: frozenset[int]) -> Proof:
+            self._report(
+                f"looking for the nodes that cost most accuracy: trial {budget.used} of at"
+                f" most {trials}"
+            )
+            self._count += 1
+            folder = self._out.with_name(f"{PREFIX}trial-{self._count}")
+            try:
+                self._write(how, folder, excluded)
+                return self._prove(how, prover, folder)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+
+        return search(units, evaluate, allowed, budget)
+
+    def _check(self) -> None:
+        """Hold the result against ONNX's own rules, which its source kept."""
+        made = self._out / MODEL_NAME
+        if not complaint(self._base, full=True) and (broken := complaint(made, full=True)):
+            raise StageFailure(
+                Reason.INTERNAL_ERROR,
+                f"the {self._request.precision} model breaks ONNX's rules: {broken}",
+            )
+
+    def _report(self, doing: str) -> None:
+        progress.write(self._request.progress, doing)
+
+
+def _why(left: dict[str, str]) -> str:
+    if not left:
+        return ""
+    first = next(iter(left))
+    return f": {counted(len(left), 'node')} could be, of {first} for example: {left[first]}"
+
+
+def _finite(error: float) -> float:
+    """Return a number that JSON can hold."""
+    return min(error, 1e9)
+
+
+def _objects(array: Any) -> Any:  # noqa: ANN401 - a NumPy array
+    return array.astype(object) if array.dtype.kind in "US" else array

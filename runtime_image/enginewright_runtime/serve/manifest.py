@@ -1,0 +1,41 @@
+"""The manifest of the artefact that a pod serves, as its server and its sidecar read it."""
+
+from pathlib import Path
+
+from enginewright.contract.manifest import MANIFEST_NAME, Manifest
+from enginewright.contract.reasons import Reason
+from enginewright.contract.task import ServeTask
+from pydantic import ValidationError
+
+from enginewright_runtime.core.failure import StageFailure
+
+
+def read_manifest(task: ServeTask, artifact: Path) -> Manifest:
+    """Return the manifest of the artefact that the task names.
+
+    Raises:
+        StageFailure: ArtifactMissing or ArtifactCorrupt.
+    """
+    path = artifact / MANIFEST_NAME
+    try:
+        manifest = Manifest.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise StageFailure(
+            Reason.ARTIFACT_MISSING, f"there is no {path}: nothing was fetched"
+        ) from None
+    except (OSError, ValidationError) as error:
+        raise StageFailure(Reason.ARTIFACT_CORRUPT, f"cannot read {path}: {error}") from error
+    _compare_keys("artefact", manifest.key, task.engine_key or task.prepared_key)
+    if task.engine_key is not None:
+        if manifest.engine is None:
+            raise StageFailure(Reason.ARTIFACT_CORRUPT, "the artefact holds no engine")
+        _compare_keys("engine's prepared model", manifest.engine.prepared_key, task.prepared_key)
+    return manifest
+
+
+def _compare_keys(what: str, found: str, wanted: str) -> None:
+    if found != wanted:
+        raise StageFailure(
+            Reason.ARTIFACT_CORRUPT,
+            f"the {what} has key {found[:12]}, the task asks for {wanted[:12]}",
+        )

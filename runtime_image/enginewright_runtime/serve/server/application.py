@@ -1,0 +1,70 @@
+"""What the server and the sidecar have in common as applications behind HTTP connections."""
+
+import logging
+import socket
+from email.utils import formatdate
+from typing import Any, Final
+
+import orjson
+
+from enginewright_runtime.serve.server.connection import Connection, close_longest_idle
+from enginewright_runtime.serve.server.message import JSON_TYPE, HttpResponse
+from enginewright_runtime.serve.server.settings import ServerSettings
+
+_log: Final = logging.getLogger(__name__)
+_BACKLOG: Final = 1024
+
+
+class ApplicationBase:
+    """Keeps the connections and the Date header of an application."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.draining = False
+        self.date = b""
+        self.connections: set[Connection] = set()
+        self.renew_date()
+
+    def renew_date(self) -> None:
+        """Write the Date header with the current time."""
+        self.date = f"Date: {formatdate(usegmt=True)}\r\n".encode()
+
+    def connected(self, connection: Connection) -> bool:
+        """Take in a connection; False when even the reserve is used up, by requests."""
+        limit = self.settings.connections + self.settings.reserved_connections
+        has_capacity = len(self.connections) < limit or close_longest_idle(self.connections)
+        self.connections.add(connection)
+        return has_capacity
+
+    def disconnected(self, connection: Connection) -> None:
+        """Forget a connection."""
+        self.connections.discard(connection)
+
+    def check_connections(self, now: float) -> None:
+        """Cut off connections whose time is up; `now` is `time.monotonic()`."""
+        for connection in tuple(self.connections):
+            try:
+                connection.check(now)
+            except Exception:  # noqa: BLE001 - one connection must not end all time limits
+                _log.exception("unexpected error while checking a connection")
+                connection.abort()
+
+
+def json_response(
+    status: int, document: dict[str, Any] | bytes, headers: bytes = b""
+) -> HttpResponse:
+    """Return a response with a JSON document, which may be encoded already."""
+    body = document if isinstance(document, bytes) else orjson.dumps(document)
+    return HttpResponse(status, JSON_TYPE + headers, [body], len(body))
+
+
+def listen(port: int) -> socket.socket:
+    """Return a listening socket for IPv4 and IPv6, for IPv4 alone where there is no IPv6."""
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(
+                ("", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True
+            )
+        except OSError as error:
+            _log.info("no IPv6: %s", error)
+    return socket.create_server(("", port), backlog=_BACKLOG)

@@ -1,0 +1,200 @@
+"""Checks of the server's execution report against the task and the manifest. Pure."""
+
+from collections.abc import Iterable, Iterator
+
+from enginewright.contract import causes
+from enginewright.contract.execution import Execution, PlacementFacts
+from enginewright.contract.images import PROVIDERS
+from enginewright.contract.manifest import Manifest
+from enginewright.contract.processors import mismatch
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding
+from enginewright.contract.task import ServeTask
+from enginewright.contract.verdict import FallbackVerdict
+
+from enginewright_runtime.proof import promise
+from enginewright_runtime.serve.sidecar.checks import CheckResult
+
+
+def cause(reported: Execution, backend: str, admitted: PlacementFacts | None) -> Finding | None:
+    """Return why the provider of `backend` does not run the model; None where it does.
+
+    The checks of provider and placement, the verdict on fallback and what hangs on them (metrics,
+    alerts, conditions, Events) all name this one.
+
+    Args:
+        reported: what the server reports.
+        backend: that was promised.
+        admitted: placement when the pod was admitted; None: it was not yet.
+    """
+    if reported.session > 1 and admitted is not None and _moved(reported.placement, admitted):
+        message = "ONNX Runtime replaced the session that was admitted"
+        return Finding(reason=Reason.SESSION_REPLACED, cause=message)
+    wrong = list(_wrong(reported, backend))
+    packages = distribution(reported)
+    if wrong and packages.reason is not None:  # which providers exist is chance
+        wrong.append(Finding(reason=packages.reason, cause=packages.message))
+    return causes.first(wrong)
+
+
+def _wrong(reported: Execution, backend: str) -> Iterator[Finding]:
+    """Yield all that is wrong with the provider; consequences of a cause are left out."""
+    if reported.provider != PROVIDERS[backend]:
+        message = (
+            f"the server reports {reported.provider} as the provider of backend {backend},"
+            f" which is {PROVIDERS[backend]}"
+        )
+        yield Finding(reason=Reason.PROVIDER_MISSING, cause=message)
+        return
+    driver = reported.driver
+    lacking = driver.needed and not driver.present
+    if lacking:
+        message = driver.message or f"{reported.provider} has no driver"
+        yield Finding(reason=driver.reason or Reason.DRIVER_MISSING, cause=message)
+    if reported.provider_reason is not None:
+        message = reported.provider_message or f"ONNX Runtime could not create {reported.provider}"
+        yield Finding(reason=reported.provider_reason, cause=message)
+    if lacking or reported.provider_reason is not None:
+        return
+    total = sum(reported.placement.nodes.values())
+    if reported.provider not in reported.providers:
+        others = ", ".join(reported.providers) or "none"
+        message = f"the session has {others} instead of {reported.provider}"
+        yield Finding(reason=Reason.PROVIDER_MISSING, cause=message)
+    elif total and not reported.placement.nodes.get(reported.provider):
+        message = f"{reported.provider} is available and was assigned none of the {total} nodes"
+        yield Finding(reason=Reason.UNSUPPORTED_OPERATOR, cause=message)
+
+
+def provider(reported: Execution, found: Finding | None) -> CheckResult:
+    """Turn what `cause` found into the check's result: was the provider created, is its driver there?"""
+    if found is None:
+        return CheckResult.ok(f"the session has {reported.provider}")
+    return CheckResult.failed(found.reason, found.cause)
+
+
+def fallback(
+    reported: Execution, manifest: Manifest, task: ServeTask, found: Finding | None
+) -> FallbackVerdict:
+    """Judge where the nodes run: `promise.judge`'s verdict, for the reason that `cause` found.
+
+    Args:
+        reported: what the server reports.
+        manifest: of what is served.
+        task: with the promise.
+        found: by `cause`.
+    """
+    verdict = promise.judge(
+        reported.placement,
+        reported.provider,
+        manifest,
+        task.promise,
+        cause=found.reason if found else None,
+    )
+    if found is None or not verdict.active or verdict.reason is not found.reason:
+        return verdict
+    return verdict.model_copy(update={"message": f"{found.cause}: {verdict.message}"})
+
+
+def placement(found: FallbackVerdict) -> CheckResult:
+    """Turn the verdict on fallback into the check's result."""
+    if found.broken:
+        return CheckResult.failed(found.reason or Reason.NODE_FALLBACK, found.message)
+    return CheckResult.ok(found.message)
+
+
+def original_nodes(
+    facts: PlacementFacts, provider_name: str, found: FallbackVerdict
+) -> dict[str, int]:
+    """Return compute nodes by provider, engines opened, as the verdict on fallback counted them.
+
+    Nodes elsewhere are reported by provider only together with shape arithmetic; where several
+    providers share them, the one with most nodes takes what the others' counts leave over.
+    """
+    nodes = {provider_name: found.nodes_total - found.nodes_elsewhere}
+    left = found.nodes_elsewhere
+    others = sorted(((count, name) for name, count in facts.nodes.items() if name != provider_name))
+    for index, (count, name) in enumerate(others):
+        nodes[name] = left if index == len(others) - 1 else min(left, count)
+        left -= nodes[name]
+    return nodes
+
+
+def distribution(reported: Execution) -> CheckResult:
+    """Judge that one distribution owns the folder `onnxruntime`: of two, the last wins silently."""
+    owners = reported.ort_distributions
+    if len(owners) == 1:
+        return CheckResult.ok(f"ONNX Runtime is installed by {owners[0]}")
+    if not owners:
+        return CheckResult.unknown("the server does not report its ONNX Runtime distribution")
+    return CheckResult.failed(
+        Reason.VERSION_MISMATCH,
+        f"{len(owners)} distributions own the folder onnxruntime ({', '.join(sorted(owners))}),"
+        " so the available providers are undefined",
+    )
+
+
+def versions(reported: Execution, manifest: Manifest, task: ServeTask) -> CheckResult:
+    """Judge that what runs is what was proven: keys, digests, versions, and the processor where it matters."""
+    engine = manifest.engine
+    recipe = manifest.recipe if engine is None else engine.recipe
+    wrong = _difference(
+        [
+            ("model", reported.model, task.model),
+            ("revision", reported.revision, task.revision),
+            ("backend", reported.backend, task.backend),
+            ("prepared model", reported.prepared_key, task.prepared_key),
+            ("engine", reported.engine_key, task.engine_key),
+            ("model digest", reported.model_digest, manifest.model_digest),
+            ("opset", reported.opset, manifest.opset),
+            ("ONNX Runtime", reported.ort_version, recipe.ort_version),
+        ]
+    )
+    if wrong:
+        return CheckResult.failed(Reason.VERSION_MISMATCH, wrong)
+    different = mismatch(
+        saturable=manifest.saturable, proved_on=manifest.processor, serving=reported.processor
+    )
+    if different and manifest.recipe.int8_products == "exact":  # else golden samples decide
+        return CheckResult.failed(Reason.PROCESSOR_MISMATCH, different)
+    if engine is not None:
+        if reported.engine_sha256 is None:
+            return CheckResult.unknown("the server does not report the digest of its engine")
+        wrong = _difference([("engine file", reported.engine_sha256, engine.sha256)])
+        if wrong:
+            return CheckResult.failed(Reason.ENGINE_CORRUPT, wrong)
+        wrong = _difference(
+            [(task.backend, reported.backend_version, engine.recipe.backend_version)]
+        )
+        if wrong:
+            return CheckResult.failed(Reason.ENGINE_VERSION_MISMATCH, wrong)
+    return CheckResult.ok(
+        f"ONNX Runtime {reported.ort_version}, opset {reported.opset}, as verified"
+    )
+
+
+def opset_supported(reported: Execution, manifest: Manifest) -> bool:
+    """Return whether the ONNX Runtime that serves is known to support the model's opset."""
+    recipe = manifest.recipe
+    return reported.ort_version == recipe.ort_version and reported.opset <= recipe.max_opset
+
+
+def _difference(rows: Iterable[tuple[str, object, object]]) -> str:
+    return "; ".join(
+        f"{what} is {_short(have)}, verified with {_short(want)}"
+        for what, have, want in rows
+        if have != want
+    )
+
+
+def _short(value: object) -> str:
+    text = "none" if value is None else str(value)
+    return text[:12] if len(text) == 64 else text
+
+
+def _moved(now: PlacementFacts, then: PlacementFacts) -> bool:
+    return (now.nodes, sorted(now.elsewhere), now.context_nodes) != (
+        then.nodes,
+        sorted(then.elsewhere),
+        then.context_nodes,
+    )

@@ -1,0 +1,254 @@
+"""Polls the server, each endpoint at its own interval, and never gives up: a server may be down for long.
+
+One loop for each kind of poll. A loop survives whatever goes wrong in it, and what it has not
+found recently becomes unknown by itself.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import orjson
+from enginewright.contract.execution import Execution
+from enginewright.contract.reasons import NOTHING_RUNS, Reason
+from enginewright.contract.verdict import Check, CheckVerdict
+from pydantic import ValidationError
+
+from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.serve.probe_token import read_or_create
+from enginewright_runtime.serve.sidecar.client import Client, ServerResponse, UnreachableError
+from enginewright_runtime.serve.sidecar.errors import response_counts
+from enginewright_runtime.serve.sidecar.golden import GoldenProbe
+from enginewright_runtime.serve.sidecar.pod_state import OF_EXECUTION, PodState
+from enginewright_runtime.serve.sidecar.probe_schedule import ProbeSchedule
+from enginewright_runtime.serve.sidecar.protocol import BINARY_EXTENSION
+from enginewright_runtime.serve.sidecar.release import seconds_left
+from enginewright_runtime.serve.sidecar.samples import GoldenSamples
+from enginewright_runtime.serve.sidecar.settings import SidecarSettings
+
+_log: Final = logging.getLogger(__name__)
+_EXPOSITION_BYTES: Final = 8 * 1024 * 1024  # of the server's metrics; more is not passed on
+_HUNG_SECONDS: Final = 60.0  # beyond the longest pause of a loop
+
+
+class Monitor:
+    """The loops of one sidecar."""
+
+    def __init__(
+        self,
+        pod_state: PodState,
+        samples: GoldenSamples,
+        settings: SidecarSettings,
+        paths: Paths,
+        server_port: int,
+    ) -> None:
+        self._pod_state = pod_state
+        self._release = paths.release
+        self._settings = settings
+        self._health = Client(server_port)
+        self._queries = Client(server_port)
+        self._scrapes = Client(server_port)
+        inferences = Client(server_port, 2 * samples.largest_outputs)
+        self._clients = (self._health, self._queries, self._scrapes, inferences)
+        model = pod_state.task.model
+        self._execution_path = f"/v2/models/{model}/execution"
+        self._probe = GoldenProbe(
+            inferences,
+            model,
+            samples,
+            pod_state.manifest,
+            settings.probe_seconds,
+            read_or_create(paths.probe_token),
+        )
+        self._schedule = ProbeSchedule(samples.names, settings)
+        self._serving = asyncio.Event()
+        self._due = dict.fromkeys(OF_EXECUTION, 0.0)
+        self._logged: dict[Check, CheckVerdict] = {}
+        self._logged_ready = False
+        self._beats: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Poll until cancelled."""
+        interval = self._settings.intervals
+        try:
+            async with asyncio.TaskGroup() as group:
+                for name, act in {
+                    "server": lambda: self._poll_health(interval[Check.SERVER]),
+                    "execution": self._poll_execution,
+                    "golden": self._run_golden,
+                    "errors": lambda: self._poll_errors(interval[Check.ERRORS]),
+                    "release": self._read_release,
+                }.items():
+                    group.create_task(self._loop(name, act), name=name)
+        finally:
+            for client in self._clients:
+                client.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether no loop hangs."""
+        settings = self._settings
+        deferred = settings.stale_intervals * settings.slowest_interval
+        longest = deferred + settings.probe_seconds + _HUNG_SECONDS
+        return all(time.monotonic() - beat < longest for beat in self._beats.values())
+
+    async def scrape(self) -> bytes:
+        """Return the server's metrics, nothing when it has none or does not respond in time."""
+        with contextlib.suppress(UnreachableError):
+            response = await self._scrapes.get("/metrics", self._settings.scrape_seconds)
+            plain = response.headers.get(b"content-type", b"").startswith(b"text/plain")
+            if response.status == 200 and plain and len(response.body) <= _EXPOSITION_BYTES:
+                return bytes(response.body)
+        return b""
+
+    async def _loop(self, name: str, act: Callable[[], Awaitable[float]]) -> None:
+        """Run `act` for ever; it returns for how long to pause."""
+        while True:
+            self._beats[name] = time.monotonic()
+            try:
+                pause = await act()
+            except Exception:  # noqa: BLE001 - a fault in one check must not end the others
+                _log.exception("unexpected error while checking: %s", name)
+                pause = self._settings.slowest_interval
+            await asyncio.sleep(pause)
+
+    async def _poll_health(self, interval: float) -> float:
+        began = time.monotonic()
+        try:
+            live = await self._get(self._health, "/v2/health/live")
+            ready = await self._get(self._health, "/v2/health/ready")
+        except UnreachableError as error:
+            self._pod_state.server_missed(f"the server {error}", unreachable=error.unreachable)
+        else:
+            reason, why = _error_of(ready if live.status == 200 else live)
+            self._pod_state.server(
+                live=live.status == 200, ready=ready.status == 200, reason=reason, why=why
+            )
+        if not self._pod_state.serving:
+            if self._pod_state.fault is None:  # else golden inferences show when it is over
+                self._serving.clear()
+        elif not self._serving.is_set():
+            with contextlib.suppress(UnreachableError):  # asked again next time
+                self._probe.binary = await self._supports_binary()
+                self._serving.set()
+        self._log_changes()
+        return _rest(interval, began)
+
+    async def _supports_binary(self) -> bool:
+        response = await self._get(self._health, "/v2")
+        try:
+            return BINARY_EXTENSION in orjson.loads(response.body).get("extensions", ())
+        except (ValueError, TypeError, AttributeError):
+            return False
+
+    async def _read_release(self) -> float:
+        try:
+            annotation = self._release.read_text()
+        except OSError:  # outside a pod there is none
+            annotation = ""
+        self._pod_state.release(seconds_left(annotation, time.time()))
+        return self._settings.release_interval
+
+    async def _poll_execution(self) -> float:
+        began = time.monotonic()
+        due = [check for check, at in self._due.items() if at <= began]
+        if due:
+            succeeded = await self._execution(due)
+            for check in due:
+                # what failed is polled again with the most frequent check
+                pause = self._settings.intervals[check if succeeded else Check.PLACEMENT]
+                self._due[check] = began + pause
+        return max(0.0, min(self._due.values()) - time.monotonic())
+
+    async def _execution(self, due: list[Check]) -> bool:
+        """Poll how the server runs the model; return whether it has reported, or cannot."""
+        pod_state = self._pod_state
+        try:
+            response = await self._get(self._queries, self._execution_path)
+        except UnreachableError as error:
+            pod_state.execution_missed(f"the server {error}", due, foreign=False)
+            return False
+        if response.status == 404:
+            why = (
+                "the server does not report how it runs the model: it is not Enginewright's server"
+            )
+            pod_state.execution_missed(why, due, foreign=True)
+            return True
+        if response.status != 200:
+            why = f"the server returned {response.status} for its execution report"
+            pod_state.execution_missed(why, due, foreign=False)
+            return False
+        try:
+            reported = Execution.model_validate_json(response.body)
+        except ValidationError as error:
+            where = ".".join(map(str, error.errors()[0]["loc"])) or "the whole"
+            why = f"the server's execution report is invalid: {where}"
+            pod_state.execution_missed(why, due, foreign=False)
+            return False
+        pod_state.execution(reported, due)
+        return True
+
+    async def _run_golden(self) -> float:
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(self._settings.intervals[Check.SERVER]):
+                await self._serving.wait()
+        except TimeoutError:
+            return 0.0
+        turn = self._schedule.next(self._pod_state.known, began)
+        found = await self._probe.run(turn.sample, turn.defer)
+        if found.unreachable:
+            self._serving.clear()  # the loop that polls health resumes it
+        interval = self._schedule.interval(found, self._pod_state.known)
+        self._pod_state.golden(found, interval)
+        return _rest(interval, began)
+
+    async def _poll_errors(self, interval: float) -> float:
+        began = time.monotonic()
+        try:
+            response = await self._get(self._queries, "/metrics")
+        except UnreachableError as error:
+            self._pod_state.responses_missed(f"the server {error}")
+        else:
+            counts = response_counts(response.body) if response.status == 200 else None
+            if counts is None:
+                self._pod_state.responses_missed("the server does not count its responses")
+            else:
+                self._pod_state.responses(counts)
+        return _rest(interval, began)
+
+    async def _get(self, client: Client, path: str) -> ServerResponse:
+        return await client.get(path, self._settings.request_seconds)
+
+    def _log_changes(self) -> None:
+        """Log what has changed."""
+        verdict = self._pod_state.verdict()
+        for found in verdict.checks:
+            before = self._logged.get(found.check)
+            if before is None or before.state != found.state or before.reason != found.reason:
+                self._logged[found.check] = found
+                level = logging.WARNING if found.state == "failed" else logging.INFO
+                _log.log(level, "check %s is %s: %s", found.check, found.state, found.message)
+        if verdict.ready != self._logged_ready:
+            self._logged_ready = verdict.ready
+            _log.info("the pod is %s", "ready" if verdict.ready else "not ready")
+
+
+def _error_of(response: ServerResponse) -> tuple[Reason | None, str]:
+    """Return what the server reports to be wrong with its runs; (None, "") when that is nothing."""
+    if response.status == 200:
+        return None, ""
+    try:
+        document = orjson.loads(response.body)
+        reason = Reason(document["reason"])
+        return (reason, str(document["error"])) if reason in NOTHING_RUNS else (None, "")
+    except (ValueError, TypeError, KeyError):
+        return None, ""
+
+
+def _rest(interval: float, began: float) -> float:
+    """Return what is left of `interval`, so that the work is part of it."""
+    return max(0.0, interval - (time.monotonic() - began))

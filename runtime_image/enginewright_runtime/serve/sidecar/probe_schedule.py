@@ -1,0 +1,98 @@
+"""Which golden sample runs next, when, and how long it may wait for an idle moment. Pure.
+
+To be admitted a pod must have passed every sample. Once it serves, a golden inference runs between
+the requests of its users, so it may cost no more than one of theirs: the smallest sample runs, and
+others that take no longer than the requests that are served, at moments in which no request waits;
+larger ones only while the pod is idle.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from enginewright.contract.verdict import Check
+
+from enginewright_runtime.serve.sidecar.golden import ProbeResult
+from enginewright_runtime.serve.sidecar.settings import SidecarSettings
+
+_ALIKE: Final = 1.5  # times the smallest sample's cost: as good as that
+_UNDECIDED_EVERY: Final = 4  # times what it takes
+_LARGE_EVERY: Final = 5  # intervals, at most, a larger sample is asked where nobody asks
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeFacts:
+    """What the choice depends on."""
+
+    proven: Collection[str]  # samples whose last answer was right
+    idle: float  # seconds without a request; 0 where that is not known
+    undecided: bool = False  # there is no baseline yet, or the last golden inference was slow
+    served: float = 0.0  # seconds that a request has spent in the model, on average; 0: unknown
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeTurn:
+    """What runs next."""
+
+    sample: str
+    defer: float  # seconds that it may wait for an idle moment
+
+
+class ProbeSchedule:
+    """The order of the golden samples of one pod."""
+
+    def __init__(self, names: Sequence[str], settings: SidecarSettings) -> None:
+        self._names = list(names)
+        self._settings = settings
+        self._turn = 0
+        self._last: dict[str, int] = {}  # turn of each
+        self._costs: dict[str, float] = {}  # seconds in the model, by sample
+        self._large_at = 0.0  # when a larger one may be asked next
+        self._interval = 0.0  # the last one
+
+    def next(self, known: ProbeFacts, now: float) -> ProbeTurn:
+        """Return what to run at the time `now`."""
+        if unproven := [name for name in self._names if name not in known.proven]:
+            return ProbeTurn(self._one_of(unproven), 0.0)
+        settings = self._settings
+        idle = known.idle >= settings.idle_seconds
+        defer = 0.0 if idle else self._interval * (settings.stale_intervals - 1)
+        most = self._most(known)
+        costs = self._costs
+        large = [name for name in self._names if costs.get(name, 0.0) > most]
+        if large and idle and now >= self._large_at:
+            name = self._one_of(large)
+            rest = max(_LARGE_EVERY * self._interval, costs[name] / settings.probe_share)
+            self._large_at = now + rest
+            return ProbeTurn(name, defer)
+        cheap = [name for name in self._names if name not in large]
+        return ProbeTurn(self._one_of(cheap), defer)
+
+    def _most(self, known: ProbeFacts) -> float:
+        """Return the seconds in the model that a golden inference beside requests may take."""
+        return max(min(self._costs.values(), default=0.0) * _ALIKE, known.served)
+
+    def _one_of(self, names: Sequence[str]) -> str:
+        name = min(names, key=lambda each: self._last.get(each, -1))
+        self._last[name] = self._turn = self._turn + 1
+        return name
+
+    def interval(self, found: ProbeResult, known: ProbeFacts) -> float:
+        """Return for how long to pause after `found`, the run itself included."""
+        settings = self._settings
+        if found.not_run is None:
+            self._costs[found.sample] = found.cost
+        usual = settings.intervals[Check.GOLDEN]
+        if found.wrong is not None or found.not_run is not None:
+            self._interval = usual  # looked at again soon
+        elif len({*known.proven, found.sample}) < len(self._names):
+            self._interval = settings.admission_interval
+        else:
+            idle = known.idle >= settings.idle_seconds
+            share = settings.idle_share if idle else settings.probe_share
+            cost = min(found.cost, self._most(known))  # larger ones have a pace of their own
+            needed = max(cost / share, found.own_seconds / settings.own_share)
+            if known.undecided and idle:
+                needed = _UNDECIDED_EVERY * found.cost  # a few more decide
+            self._interval = min(settings.slowest_interval, max(usual, needed))
+        return self._interval

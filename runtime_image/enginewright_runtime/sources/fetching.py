@@ -1,0 +1,185 @@
+"""From an address to files in the work folder: a file, a folder or an archive.
+
+An address names a file, a folder or an archive; where one file is wanted of several, there must be
+one of its kind, since guessing would serve the wrong one.
+"""
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import name_nodes
+
+from enginewright_runtime.core.digests import Copied
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.logs import counted, format_bytes
+from enginewright_runtime.sources import archive
+from enginewright_runtime.sources.base import Entry, Missing, ModelSource, unreachable, unsafe
+from enginewright_runtime.sources.quota import DiskQuota
+from enginewright_runtime.sources.unpacked import UnpackedSource
+
+_log: Final = logging.getLogger(__name__)
+_NPZ: Final = ".npz"
+_DATA_NAME: Final = "data.npz"
+
+
+@dataclass(frozen=True)
+class FetchedFile:
+    """The file that was fetched, and where its siblings are."""
+
+    file: Copied
+    siblings: ModelSource  # where the files are that belong to it
+    folder: str  # of the file in `siblings`, relative; "" for the top
+    archive: Copied | None = None  # that it was packed in
+
+
+@contextmanager
+def fetch_one(
+    source: ModelSource, suffix: str, target: Path, quota: DiskQuota
+) -> Iterator[FetchedFile]:
+    """Fetch the file at an address, or the one with that suffix in its folder or archive.
+
+    What an archive held besides it lies on the disk until the context ends.
+
+    Raises:
+        StageFailure: SourceUnreachable, ModelTooLarge, or InvalidModel for an archive that cannot
+            be unpacked or does not hold just one.
+    """
+    name = source.find()
+    if name is None:
+        path = _only(source, suffix)
+        yield FetchedFile(_copy(source, path, target, quota), source, _folder(path))
+        return
+    copied = _copy(source, name, target, quota)
+    if suffix == _NPZ or archive.kind_of(target) is None:  # an .npz is a zip in itself
+        yield FetchedFile(copied, source, "")
+        return
+    with _unpacked(source, target, quota) as unpacked:
+        path = _only(unpacked, suffix, Reason.INVALID_MODEL)
+        inner = _copy(unpacked, path, target, quota)
+        yield FetchedFile(inner, unpacked, _folder(path), copied)
+
+
+def fetch_sibling(fetched: FetchedFile, location: str, target: Path, quota: DiskQuota) -> Copied:
+    """Fetch a file by its path relative to the folder of another one.
+
+    Raises:
+        Missing: there is none.
+        StageFailure: as `fetch_one`.
+    """
+    path = f"{fetched.folder}/{location}" if fetched.folder else location
+    return fetched.siblings.copy(path, target, quota)
+
+
+def fetch_all(source: ModelSource, folder: Path, quota: DiskQuota) -> list[tuple[str, Copied]]:
+    """Fetch a file, or all files of a folder or an archive, with their paths.
+
+    One .npz alone becomes data.npz. Hidden files are left out.
+
+    Returns:
+        Path in `folder`, and content, of every file in order.
+
+    Raises:
+        StageFailure: SourceUnreachable, ModelTooLarge or CalibrationInvalid.
+    """
+    name = source.find()
+    if name is None:
+        return _fetch_files(source, folder, quota)
+    target = folder / _checked(source, PurePosixPath(name).name)
+    copied = _copy(source, name, target, quota)
+    if target.suffix.lower() != _NPZ and archive.kind_of(target) is not None:
+        with _unpacked(source, target, quota, Reason.CALIBRATION_INVALID) as unpacked:
+            return _fetch_files(unpacked, folder, quota)
+    return _renamed([(target.name, copied)], folder)
+
+
+def _fetch_files(source: ModelSource, folder: Path, quota: DiskQuota) -> list[tuple[str, Copied]]:
+    entries = [entry for entry in source.files(deep=True) if not _hidden(entry)]
+    if not entries:
+        raise StageFailure(Reason.CALIBRATION_INVALID, f"{source.shown} has no files")
+    _log.info("%s holds %s", source.shown, counted(len(entries), "file"))
+    fetched = []
+    for entry in entries:
+        target = folder / _checked(source, entry.path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fetched.append((entry.path, _copy(source, entry.path, target, quota)))
+    return _renamed(fetched, folder)
+
+
+def _renamed(fetched: list[tuple[str, Copied]], folder: Path) -> list[tuple[str, Copied]]:
+    if len(fetched) != 1 or not fetched[0][0].lower().endswith(_NPZ):
+        return fetched
+    (folder / fetched[0][0]).rename(folder / _DATA_NAME)
+    return [(_DATA_NAME, fetched[0][1])]
+
+
+@contextmanager
+def _unpacked(
+    source: ModelSource, packed: Path, quota: DiskQuota, reason: Reason = Reason.INVALID_MODEL
+) -> Iterator[UnpackedSource]:
+    """Unpack a file beside its folder and remove it; the content goes when the context ends."""
+    with tempfile.TemporaryDirectory(prefix="unpacked-", dir=packed.parent.parent) as folder:
+        size = packed.stat().st_size
+        try:
+            archive.unpack(packed, Path(folder), quota)
+        except archive.ArchiveError as error:
+            raise StageFailure(reason, f"the archive {source.shown} {error}") from None
+        packed.unlink()
+        quota.release(size)
+        _log.info("unpacked %s of %s", format_bytes(size), source.shown)
+        yield UnpackedSource(Path(folder), f"the archive {source.shown}")
+
+
+def _only(source: ModelSource, suffix: str, reason: Reason = Reason.SOURCE_UNREACHABLE) -> str:
+    """Return the path of the one file with that ending: at the top, else further down."""
+    names: list[str] = []
+    for deep in (False, True):
+        found = (entry for entry in source.files(deep=deep) if not _hidden(entry))
+        names = [entry.path for entry in found if entry.path.lower().endswith(suffix)]
+        if names:
+            break
+    if len(names) == 1:
+        return names[0]
+    remedy = "name the file" if names else f"name a folder with one {suffix} file"
+    if not names and reason is Reason.INVALID_MODEL:
+        remedy = "is it a PyTorch checkpoint? export it to ONNX"
+    raise StageFailure(
+        reason,
+        f"{source.shown} has {len(names)} {suffix} files: {name_nodes(names) or 'none'}",
+        remedy=remedy,
+    )
+
+
+def _copy(source: ModelSource, path: str, target: Path, quota: DiskQuota) -> Copied:
+    try:
+        return source.copy(path, target, quota)
+    except Missing as missing:
+        raise unreachable(str(missing)) from None
+
+
+def _checked(source: ModelSource, path: str) -> str:
+    if cause := unsafe(path):
+        raise unreachable(f"{source.shown} has a file {path!r}, whose name {cause}")
+    return path
+
+
+def _hidden(entry: Entry) -> bool:
+    return any(part.startswith(".") for part in PurePosixPath(entry.path).parts)
+
+
+def _folder(path: str) -> str:
+    parent = PurePosixPath(path).parent.as_posix()
+    return "" if parent == "." else parent
+
+
+def emptied(folder: Path) -> Path:
+    """Return the folder, emptied of what an earlier attempt left in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder

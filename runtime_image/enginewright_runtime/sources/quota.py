@@ -1,0 +1,86 @@
+"""How much may be written: the free disk space, and limits of our own against endless sources."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from enginewright.contract.reasons import Reason
+
+from enginewright_runtime.core.disk import disk_full
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.logs import format_bytes
+
+_RESERVE_BYTES: Final = 1 << 30  # a node whose disk fills up evicts pods, ours and others'
+_RESERVE_SHARE: Final = 0.05
+
+
+class DiskQuota:
+    """Counts what is written below a folder; `add` comes before the bytes are written."""
+
+    def __init__(
+        self, folder: Path, what: str, limit: int, largest: Mapping[str, int] | None = None
+    ) -> None:
+        self._folder = folder
+        self._what = what
+        self._limit = limit  # bytes of all files together
+        self._largest = largest or {}  # of one file, by the ending of its name
+        self._used = 0
+
+    def check(self, name: str, size: int) -> None:
+        """Refuse a file of `size` bytes before it is begun.
+
+        Raises:
+            StageFailure: ModelTooLarge, StorageFull.
+        """
+        largest = self._largest.get(PurePosixPath(name).suffix.lower())
+        if largest is not None and size > largest:
+            raise StageFailure(
+                Reason.MODEL_TOO_LARGE,
+                f"{name} has {format_bytes(size)}; the limit for such a file is {format_bytes(largest)}",
+            )
+        disk = shutil.disk_usage(self._folder)
+        if size > disk.total - _reserve(disk.total):
+            raise StageFailure(
+                Reason.STORAGE_FULL,  # not lasting: another node may have a larger disk
+                f"{name} has {format_bytes(size)} and the disk of the work folder has"
+                f" {format_bytes(disk.total)} in all, of which {format_bytes(_reserve(disk.total))} stay free",
+                remedy="give nodes a larger disk for ephemeral storage",
+            )
+        self._check(name, size, size)
+
+    def add(self, name: str, size: int) -> None:
+        """Count `size` more bytes of a file whose size is not known before.
+
+        Raises:
+            StageFailure: ModelTooLarge, StorageFull.
+        """
+        self._check(name, size, None)
+        self._used += size
+
+    def release(self, size: int) -> None:
+        """Count `size` bytes less: what was written was removed."""
+        self._used -= size
+
+    def full(self, name: str) -> StageFailure:
+        """Return the failure for a disk that is full in spite of the checks."""
+        return disk_full(name, None, self._free())
+
+    def _check(self, name: str, size: int, known_size: int | None) -> None:
+        free = self._free()
+        if size > free:
+            raise disk_full(name, known_size, free)
+        if self._used + size > self._limit:
+            raise StageFailure(
+                Reason.MODEL_TOO_LARGE,
+                f"{self._what} may have {format_bytes(self._limit)} in all, and with {name} it has more",
+                remedy="give less",
+            )
+
+    def _free(self) -> int:
+        disk = shutil.disk_usage(self._folder)
+        return max(0, disk.free - _reserve(disk.total))
+
+
+def _reserve(total: int) -> int:
+    return int(min(_RESERVE_BYTES, total * _RESERVE_SHARE))

@@ -1,0 +1,59 @@
+"""Retries of what can pass.
+
+Gigabytes over a network break off. The number of tries is bounded: the Job's own backoff covers
+longer outages.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from enginewright_runtime.core.logs import format_bytes
+from enginewright_runtime.sources.base import unreachable
+
+_log: Final = logging.getLogger(__name__)
+_FRUITLESS_TRIES: Final = 4  # in a row without a byte of progress
+_TRIES: Final = 20  # altogether
+_FIRST_PAUSE: Final = 0.5  # seconds, doubled with every fruitless try
+PASSING_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # of HTTP
+_T = TypeVar("_T")
+
+
+class Unavailable(Exception):  # noqa: N818 - not an error yet: it is retried
+    """A try failed in a way that can pass; `after` is when the server wants the next, in seconds."""
+
+    def __init__(self, cause: str, after: float | None = None) -> None:
+        super().__init__(cause)
+        self.after = after
+
+
+async def with_retries(
+    what: str, attempt: Callable[[], Awaitable[_T]], received: Callable[[], int] = lambda: 0
+) -> _T:
+    """Await `attempt` until it does not raise `Unavailable`, a bounded number of times.
+
+    Args:
+        what: the end of "cannot ...", in the message of the failure.
+        attempt: one try; what was `received` before is not asked for again.
+        received: bytes so far, by which a try that made progress is distinguished from a fruitless one.
+
+    Raises:
+        StageFailure: SourceUnreachable, with the last cause.
+    """
+    fruitless = 0
+    for number in range(1, _TRIES + 1):
+        before = received()
+        try:
+            return await attempt()
+        except Unavailable as unavailable:
+            fruitless = 0 if received() > before else fruitless + 1
+            if fruitless >= _FRUITLESS_TRIES or number == _TRIES:
+                raise unreachable(f"cannot {what}: {unavailable} ({number} tries)") from None
+            pause = unavailable.after or _FIRST_PAUSE * 2**fruitless * random.uniform(0.5, 1)  # noqa: S311 - jitter
+            _log.warning(
+                "%s; retrying in %.1f s from %s", unavailable, pause, format_bytes(received())
+            )
+            await asyncio.sleep(pause)
+    raise AssertionError("the last try returns or raises")

@@ -1,0 +1,268 @@
+"""Why a build failed: a reason and a message out of what NVIDIA's library says. Pure, so that each has its test."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.contract.report import name_nodes
+
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.logs import format_bytes
+from enginewright_runtime.tensorrt import workspace
+from enginewright_runtime.tensorrt.results import NO_PLUGIN, BuildResult, ParserError
+
+_PLACE: Final = re.compile(r" ?In \S+ at /[^\s)]+")
+_ERROR: Final = re.compile(r"Error Code \d+: (?P<kind>[\w ]+?) ?\((?P<message>.*)\)\s*$", re.DOTALL)
+_SOURCE: Final = re.compile(r"^\s*(?:\[[\w.]+:\d+: \w+\]|[\w.]+\.(?:cpp|h):\d+:) ")
+_GENERAL: Final = frozenset({"API Usage Error", "Internal Error", "Myelin"})
+_LONGEST: Final = 300
+
+_CUDA: Final = re.compile(r"cudaError (\d+)|CUDA initialization failure with error: (\d+)")
+_DRIVER_TOO_OLD: Final = "35"
+_NO_HOST_MEMORY: Final = (
+    "std::bad_alloc",
+    "MemoryError",
+    "Failed to allocate host memory",
+    "Unexpected exception Resource temporarily unavailable",  # no memory for a thread's stack: EAGAIN
+)
+_EXTERNAL: Final = (
+    "Failed to open file",
+    "ONNX external weights",
+    "in ONNX external weights",
+)
+_SYMMETRIC: Final = (
+    "quantise symmetrically, with int8 weights and activations and unquantised biases, or give the"
+    " unquantised model with spec.precision INT8 and spec.quantization.calibration"
+)
+_PRECISION: Final = {  # what to do about each; the first that fits
+    re.compile(r"HW-specific datatypes: .*\bb16\b"): (
+        "set spec.precision to FP16, or choose an accelerator class of compute capability 8.0 or newer"
+    ),
+    re.compile(r"HW-specific datatypes: .*\bfp8"): (
+        "set spec.precision to FP16 or INT8, or choose an accelerator class of compute capability 8.9"
+        " or newer"
+    ),
+    re.compile(r"HW-specific datatypes"): REMEDIES[Reason.PRECISION_UNSUPPORTED],
+    re.compile(r"FP32 GEMM is not supported"): (
+        "set spec.precision to FP16, or choose an accelerator class of compute capability 8.0 or newer"
+    ),
+    re.compile(r"Quantized constant \("): _SYMMETRIC,
+    re.compile(r"Non-zero zero point is not supported"): _SYMMETRIC,
+    re.compile(r"has type Int32 but must have type FP8"): _SYMMETRIC,
+}
+_OPERATION: Final = re.compile(r"Cannot compile operation '(?P<name>[^']+)'")
+_MISSING: Final = (
+    re.compile(r"no optimization profile has been defined"),
+    re.compile(r"input tensor (?P<name>\S+) is missing dimensions in profile"),
+)
+_INVALID: Final = (
+    re.compile(r"for input tensors? (?P<name>[^,\s]+).*please ensure"),
+    re.compile(r"for tensor (?P<name>\S+) and profile"),
+    re.compile(r"nput tensor (?P<name>\S+) has .*(?:dimensions|profile)"),
+    re.compile(r"values for profile \d+ violate shape constraints"),
+)
+# places where it computes sizes from those of the profile
+_SIZES: Final = re.compile(r"In analyzeShapes at|shapeContext\.cpp")
+_BUILD_REMEDY: Final = "raise spec.build.resources.limits.memory"
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What a message has to name beside the library's message."""
+
+    title: str  # of the library
+    target: str  # "compute capability 8.9", or "the device at hand"
+    label: Callable[[ParserError], str]  # of a node, as people find it in the model
+    operations: Mapping[str, str] = field(default_factory=dict)  # name -> "name (OpType)"
+    inputs: tuple[str, ...] = ()  # dynamic ones, with their opt sizes
+    workspace_bytes: int | None = None  # as requested
+
+
+def sentence(text: str) -> str:
+    """Return one of the library's messages as people would say it: without classes and files."""
+    message = _PLACE.sub("", " ".join(text.split()))
+    if found := _ERROR.search(message):
+        kind, inner = found.group("kind"), found.group("message")
+        message = inner if kind in _GENERAL else f"{kind}: {inner}"
+    message = _SOURCE.sub("", message).strip().rstrip(".")
+    return message if len(message) <= _LONGEST else message[:_LONGEST] + " …"
+
+
+def failure(answer: BuildResult, about: Circumstances) -> StageFailure:
+    """Return why a build failed, by what must be mended first."""
+    if answer.supported is not None:
+        return StageFailure(
+            Reason.ENGINE_INCOMPATIBLE,
+            f"{about.title} does not build for {about.target}, only for"
+            f" {', '.join(answer.supported)}",
+            remedy="choose another backend in spec.backends for accelerators of this class",
+        )
+    if answer.unprofiled:
+        return _unprofiled(answer.unprofiled, about)
+    text = "\n".join(answer.errors)
+    if any(sign in text for sign in _NO_HOST_MEMORY):
+        return out_of_memory(f"building the engine with {about.title}")
+    if not answer.parsed:
+        return _unparsed(answer, about)
+    return _of_build(answer, about)
+
+
+def out_of_memory(doing: str) -> StageFailure:
+    """Return the failure of a build that had not enough of the container's memory."""
+    return StageFailure(
+        Reason.OUT_OF_MEMORY, f"{doing} wants more memory than it may use", remedy=_BUILD_REMEDY
+    )
+
+
+def unsupported(errors: Sequence[ParserError], about: Circumstances) -> StageFailure:
+    """Return the failure of a model of which the parser takes nothing that is worth an engine."""
+    nodes = tuple(dict.fromkeys(about.label(error) for error in errors))
+    plugin = any(NO_PLUGIN in error.message for error in errors)
+    return StageFailure(
+        Reason.UNSUPPORTED_OPERATOR,
+        f"{about.title} has no implementation of {name_nodes(list(nodes)) or 'this model'}"
+        + (", nor a plugin" if plugin else ""),
+        nodes=nodes,
+    )
+
+
+def not_in_parts(why: StageFailure, limit: str) -> StageFailure:
+    """Return the failure of a model that is not taken whole, where no engine of a part is loaded.
+
+    Args:
+        why: what the library refuses, and why.
+        limit: what the provider that is to serve loads, in a sentence.
+    """
+    return StageFailure(
+        why.reason,
+        f"{why.cause}; {limit}, so none is built of a part",
+        nodes=why.nodes,
+        remedy="name backend tensorrt-rtx, which loads engines in parts, or cuda in spec.backends,"
+        " or replace the operators when exporting",
+    )
+
+
+def _unprofiled(names: Sequence[str], about: Circumstances) -> StageFailure:
+    return StageFailure(
+        Reason.SHAPE_PROFILE_MISSING,
+        f"{about.title} needs to know what input {', '.join(names)} may be",
+        remedy=(
+            "add it to spec.shapes with min, opt and max; where its values are sizes, also with"
+            ' range: {low: "1", high: "640"}'
+        ),
+    )
+
+
+def _unparsed(answer: BuildResult, about: Circumstances) -> StageFailure:
+    messages = [*(error.message for error in answer.parser), *answer.errors]
+    for each in messages:
+        if any(sign in each for sign in _EXTERNAL):
+            return StageFailure(
+                Reason.EXTERNAL_DATA_MISSING,
+                f"{about.title} cannot read the weights: {_without_folder(each)}",
+            )
+    if found := _precise(messages):
+        nodes = tuple(about.label(error) for error in answer.parser if _precise([error.message]))
+        return _precision(found, nodes, about)
+    if missing := [error for error in answer.parser if error.unsupported]:
+        return unsupported(missing, about)
+    # an error of the whole model names no node
+    nodes = tuple(about.label(error) for error in answer.parser if error.name or error.operator)
+    why = answer.parser[0].message if answer.parser else (messages or ["it gives no reason"])[-1]
+    at = f" at {name_nodes(list(nodes))}" if nodes else ""
+    return StageFailure(
+        Reason.BUILD_FAILED,
+        f"{about.title} cannot read the model{at}: {sentence(why)}",
+        nodes=nodes,
+    )
+
+
+def _of_build(answer: BuildResult, about: Circumstances) -> StageFailure:
+    # without a device every build logs what CUDA misses; it is the cause only if nothing else is
+    spoken = [each for each in answer.errors if not _CUDA.search(each)]
+    if not spoken:
+        return _without_device(answer, about)
+    if found := _precise(spoken):
+        operation = _OPERATION.search(found)
+        name = operation.group("name") if operation else None
+        return _precision(found, (about.operations.get(name, name),) if name else (), about)
+    for each in spoken:
+        if profile := _of_profile(each, about):
+            return profile
+    if workspace.wants_memory(spoken):
+        return _of_workspace(spoken, about)
+    return StageFailure(
+        Reason.BUILD_FAILED,
+        f"{about.title} reads the model and cannot build it for {about.target}:"
+        f" {sentence(spoken[-1])}",
+    )
+
+
+def _precise(messages: Sequence[str]) -> str | None:
+    return next((each for each in messages for sign in _PRECISION if sign.search(each)), None)
+
+
+def _precision(message: str, nodes: tuple[str, ...], about: Circumstances) -> StageFailure:
+    at = f" at {name_nodes(list(nodes))}" if nodes else ""
+    return StageFailure(
+        Reason.PRECISION_UNSUPPORTED,
+        f"{about.title} does not build this precision for {about.target}{at}: {sentence(message)}",
+        nodes=nodes,
+        remedy=next(remedy for sign, remedy in _PRECISION.items() if sign.search(message)),
+    )
+
+
+def _of_profile(text: str, about: Circumstances) -> StageFailure | None:
+    message = sentence(text)
+    for reason, signs in (
+        (Reason.SHAPE_PROFILE_MISSING, _MISSING),
+        (Reason.SHAPE_PROFILE_INVALID, _INVALID),
+    ):
+        for sign in signs:
+            if found := sign.search(message):
+                named = found.groupdict().get("name")
+                inputs = named or ", ".join(about.inputs) or "unknown"
+                return StageFailure(
+                    reason, f"{about.title} refuses the sizes of input {inputs}: {message}"
+                )
+    if _SIZES.search(text):
+        return StageFailure(
+            Reason.SHAPE_PROFILE_INVALID,
+            f"{about.title} finds that these sizes do not fit the model:"
+            f" {', '.join(about.inputs) or 'fixed ones'}: {message}",
+        )
+    return None
+
+
+def _of_workspace(errors: Sequence[str], about: Circumstances) -> StageFailure:
+    size = workspace.wanted(errors)
+    needs = f"a workspace of {size} bytes" if size is not None else "more workspace"
+    allowed = (
+        f"spec.build.workspace allows {format_bytes(about.workspace_bytes)}"
+        if about.workspace_bytes is not None
+        else "the device has not that much free"
+    )
+    return StageFailure(
+        Reason.BUILD_OUT_OF_MEMORY,
+        f"building the engine with {about.title} needs {needs}, and {allowed}",
+        remedy="raise spec.build.workspace, or free memory of the device",
+    )
+
+
+def _without_device(answer: BuildResult, about: Circumstances) -> StageFailure:
+    codes = {code for each in answer.errors for found in _CUDA.findall(each) for code in found}
+    if not codes:
+        return StageFailure(
+            Reason.BUILD_FAILED, f"{about.title} cannot build the model and gives no reason"
+        )
+    reason = Reason.DRIVER_TOO_OLD if _DRIVER_TOO_OLD in codes else Reason.DRIVER_MISSING
+    return StageFailure(
+        reason, f"{about.title} cannot use the device: {sentence(answer.errors[-1])}"
+    )
+
+
+def _without_folder(text: str) -> str:
+    """Return the library's message about a file, without the folder that it lies in."""
+    return re.sub(r"(?:/[\w.@-]+)+/([\w.@-]+)", r"\1", sentence(text))

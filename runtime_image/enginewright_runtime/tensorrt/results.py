@@ -1,0 +1,48 @@
+"""What child processes hand back of NVIDIA's library: as it said it, for `diagnosis` to make sense of."""
+
+from dataclasses import dataclass
+from typing import Final
+
+_UNSUPPORTED: Final = ("UNSUPPORTED_NODE", "UNSUPPORTED_GRAPH")
+NO_PLUGIN: Final = "Plugin not found"
+
+
+@dataclass(frozen=True)
+class ParserError:
+    """One node that the parser refuses."""
+
+    code: str
+    node: int | None  # index in the main graph, as far as it is known
+    name: str
+    operator: str
+    message: str
+
+    @property
+    def unsupported(self) -> bool:
+        """Whether there is no implementation, rather than something wrong with the node."""
+        return self.code.startswith(_UNSUPPORTED) or NO_PLUGIN in self.message
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """What came of one build."""
+
+    built: bool  # whether the engine was written
+    parsed: bool
+    errors: tuple[str, ...] = ()  # the library's
+    parser: tuple[ParserError, ...] = ()
+    unprofiled: tuple[str, ...] = ()  # inputs that need sizes or values and have none
+    supported: tuple[str, ...] | None = (
+        None  # compute capabilities, if the wanted one is none of them
+    )
+    shape_inputs: tuple[str, ...] = ()  # those whose values are sizes
+    workspace_bytes: int | None = None  # in effect
+    peak_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What the parser takes of a model."""
+
+    parts: tuple[tuple[int, ...], ...]  # indices of nodes, constants left out
+    errors: tuple[ParserError, ...]  # about the whole model

@@ -1,0 +1,75 @@
+"""Artefacts of earlier versions: those that new pods cannot prove are made again, others stay."""
+
+import json
+from io import BytesIO
+from pathlib import Path
+
+from enginewright.contract.manifest import Manifest
+from enginewright.contract.reasons import Reason
+from enginewright_runtime.store.compatibility import lacks_distributions
+from onnx import ModelProto, helper
+
+from tests.support import broken_models as broken
+from tests.support.preparing import Workplace
+
+# what manifests recorded later
+LATER = ("varying", "profiles", "processor", "saturable")
+
+
+def noisy() -> ModelProto:
+    nodes = [
+        helper.make_node("RandomNormalLike", ["x"], ["noise"], name="noise"),
+        helper.make_node("Add", ["x", "noise"], ["y"], name="add"),
+    ]
+    return broken.build(nodes, [broken.value("x", "n", 4)], [broken.value("y", "n", 4)])
+
+
+def steady() -> ModelProto:
+    nodes = [helper.make_node("Relu", ["x"], ["y"], name="relu")]
+    return broken.build(nodes, [broken.value("x", "n", 4)], [broken.value("y", "n", 4)])
+
+
+def prepared(place: Workplace, model: ModelProto) -> Path:
+    """Prepare a model; return its artefact's manifest."""
+    last, outcome = place.prepare(place.task(place.put("m.onnx", model)))
+    assert (last, outcome.code) == ("publish", 0), outcome.message
+    assert outcome.report.published is not None
+    return place.root / "store/prepared" / outcome.report.published.key / "manifest.json"
+
+
+def make_earlier(path: Path) -> None:
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({name: manifest[name] for name in manifest if name not in LATER}))
+
+
+def test_random_outputs_of_an_earlier_version_are_prepared_again(tmp_path: Path) -> None:
+    """Else each pod that starts after an upgrade fails: all outputs are compared by values."""
+    place = Workplace(tmp_path, in_process=True)
+    path = prepared(place, noisy())
+    make_earlier(path)
+    fetched = place.fetch_artifact(path.parent.name)
+    assert fetched.report.reason is Reason.ARTIFACT_CORRUPT, fetched.message
+    assert "made by an earlier version" in fetched.message
+    assert prepared(place, noisy()) == path
+    assert Manifest.model_validate_json(path.read_text()).varying
+    assert place.fetch_artifact(path.parent.name).code == 0
+
+
+def test_other_artefacts_of_an_earlier_version_stay(tmp_path: Path) -> None:
+    place = Workplace(tmp_path, in_process=True)
+    path = prepared(place, steady())
+    make_earlier(path)
+    before = path.read_bytes()
+    assert place.fetch_artifact(path.parent.name).code == 0
+    assert prepared(place, steady()) == path
+    assert path.read_bytes() == before
+
+
+def test_an_operator_is_found_across_pieces_that_are_read(tmp_path: Path) -> None:
+    path = prepared(Workplace(tmp_path, in_process=True), steady())
+    make_earlier(path)
+    manifest = Manifest.model_validate_json(path.read_text())
+    piece = 4 << 20
+    for place in (0, piece - 5, piece, 2 * piece - 1):
+        assert lacks_distributions(manifest, BytesIO(bytes(place) + b"RandomUniformLike"))
+    assert not lacks_distributions(manifest, BytesIO(bytes(3 * piece)))

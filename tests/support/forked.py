@@ -1,0 +1,136 @@
+"""Processes of the runtime, forked out of one that has imported what they need.
+
+A stage, a server and a sidecar are processes of their own in a pod, and so they are here; but what takes
+most of the time of a small model, the imports, the fork server does once, as it does for preflight.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from enginewright_cli.preflight.stages import _PRELOAD
+from enginewright_runtime.core.children import Child, ForkServer
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+_SERVING = ("serve.server.main", "serve.sidecar.main", "serve.fetch_artifact")
+_running: list["subprocess.Popen[bytes]"] = []  # what forgets a process that runs is warned
+
+
+@cache
+def _fork_server(python: str) -> ForkServer:
+    """Start the fork server of an interpreter, which ends with this process."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    modules = (*_PRELOAD, *(f"enginewright_runtime.{each}" for each in _SERVING))
+    number = str(theirs.fileno())
+    with theirs:
+        process = subprocess.Popen(
+            [python, "-m", "enginewright_runtime.core.forkserver", number, *modules],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(),),
+            cwd=REPOSITORY,  # for tests.support.pod_process
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+    _running.append(process)
+    return ForkServer(ours)
+
+
+class Forked:
+    """A function in a process of its own, with what tests use of `subprocess.Popen`."""
+
+    def __init__(
+        self,
+        python: str | Path,
+        call: str,
+        *arguments: Any,
+        output: int,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Begin it.
+
+        Args:
+            python: interpreter out of whose fork server it comes.
+            call: "module:name" of a function that returns an exit code.
+            arguments: it is called with these, which JSON can hold.
+            output: descriptor for all that it prints.
+            environment: its variables; None: this process's.
+        """
+        child = Child(
+            call,
+            *arguments,
+            output=output,
+            environment=environment,
+            server=_fork_server(str(python)),
+        )
+        self._child = child
+        self._ends = ExitStack()
+        self._ends.enter_context(child)
+        self.pid = child.pid
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; None while it runs."""
+        end = self._child.wait(0)
+        return None if end is None else end.code
+
+    def wait(self, timeout: float) -> int:
+        """Wait until it ends; return the exit code."""
+        end = self._child.wait(timeout)
+        if end is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout)
+        return end.code
+
+    def send_signal(self, number: int) -> None:
+        """Signal it."""
+        self._child.send_signal(signal.Signals(number))
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill it."""
+        self.send_signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill it if it still runs, and forget it."""
+        self._ends.close()
+
+
+def pod_process(
+    call: str, arguments: dict[str, Any], *, python: str | Path, log: Path, fresh: bool
+) -> "Forked | subprocess.Popen[bytes]":
+    """Start a function of tests.support.pod_process.
+
+    Args:
+        call: the function's name.
+        arguments: it is called with these.
+        python: its interpreter.
+        log: file for all that it prints.
+        fresh: whether it starts Python itself, as a container does.
+    """
+    with log.open("wb") as output:
+        if not fresh:
+            return Forked(
+                python, f"tests.support.pod_process:{call}", arguments, output=output.fileno()
+            )
+        return subprocess.Popen(
+            [python, "-m", "tests.support.pod_process", call, json.dumps(arguments)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            cwd=REPOSITORY,
+        )
+
+
+def end(process: "Forked | subprocess.Popen[bytes]") -> None:
+    """Kill a process if it still runs."""
+    process.kill()
+    process.wait(10)
+    if isinstance(process, Forked):
+        process.close()

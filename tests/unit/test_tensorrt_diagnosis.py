@@ -1,0 +1,258 @@
+"""Every message of the libraries that is known, in their own words, as a reason and a sentence."""
+
+import pytest
+from enginewright.contract.reasons import Reason
+from enginewright_runtime.tensorrt import workspace
+from enginewright_runtime.tensorrt.diagnosis import Circumstances, failure, sentence
+from enginewright_runtime.tensorrt.results import BuildResult, ParserError
+
+ABOUT = Circumstances(
+    title="TensorRT-RTX",
+    target="compute capability 8.9",
+    label=lambda error: f"{error.name} ({error.operator})",
+    operations={"/model.10/attn/MatMul": "/model.10/attn/MatMul (MatMul)"},
+    inputs=("x [1, 8]",),
+    workspace_bytes=8 << 20,
+)
+NO_DEVICE = (
+    "[checkMacros.cpp::catchCudaError::250] Error Code 1: Cuda Runtime (In catchCudaError at"
+    " /_src/common/dispatch/checkMacros.cpp:250 (cudaError 35: CUDA driver version is insufficient"
+    " for CUDA runtime version))"
+)
+BUILDER = "IBuilder::buildSerializedNetwork: Error Code "
+USAGE = BUILDER + "4: API Usage Error ("
+PLACE = " In validate at /_src/optimizer/api/network.cpp:4054)"
+BUILD_ERRORS = [
+    (
+        BUILDER + "1: Myelin ([pass.cpp:337: check_turing_op_compatibility] Cannot compile operation"
+        " '/model.10/attn/MatMul' for Turing (SM75): FP32 GEMM is not supported. In compileGraph at"
+        " /_src/optimizer/myelin/codeGenerator.cpp:2012)",
+        Reason.PRECISION_UNSUPPORTED,
+        ("at /model.10/attn/MatMul (MatMul): Cannot compile operation '/model.10/attn/MatMul' for"
+        " Turing (SM75): FP32 GEMM is not supported; set spec.precision to FP16"),
+    ),
+    (
+        BUILDER + "1: Myelin ([pass.cpp:1500: run_passes] Cannot compile for target(s) sm75, because"
+        " the model contains HW-specific datatypes: b16. In compileGraph at /_src/x.cpp:2012)",
+        Reason.PRECISION_UNSUPPORTED,
+        ("compute capability 8.9: Cannot compile for target(s) sm75, because the model contains"
+        " HW-specific datatypes: b16;"),
+    ),
+    (
+        USAGE + "Quantized constant (wq) is only allowed before DQ or PLUGIN_V2. In match at /_src/q.cpp:1)",
+        Reason.PRECISION_UNSUPPORTED,
+        "Quantized constant (wq) is only allowed before DQ",
+    ),
+    (
+        USAGE + "Network has dynamic or shape inputs, but no optimization profile has been defined." + PLACE,
+        Reason.SHAPE_PROFILE_MISSING,
+        "input x [1, 8]: Network has dynamic",
+    ),
+    (
+        USAGE + "Dynamic input tensor x is missing dimensions in profile 0." + PLACE,
+        Reason.SHAPE_PROFILE_MISSING,
+        "the sizes of input x: Dynamic input tensor x is missing",
+    ),
+    (
+        USAGE + "Dimension mismatch for tensor pixels and profile 0. At dimension axis 1, profile has"
+        " min=7, opt=7, max=7 but tensor has 8." + PLACE,
+        Reason.SHAPE_PROFILE_INVALID,
+        "the sizes of input pixels: Dimension mismatch",
+    ),
+    (
+        USAGE + "Dynamic-shaped input tensor x has 2 dimensions but profile 0 has 1 dimensions." + PLACE,
+        Reason.SHAPE_PROFILE_INVALID,
+        "the sizes of input x:",
+    ),
+    (
+        USAGE + "Input tensor state has static dimensions that don't match kOPT dimensions in profile"
+        " index 0. Input dimensions are [1,576] but profile dimensions are [2,576]." + PLACE,
+        Reason.SHAPE_PROFILE_INVALID,
+        "the sizes of input state:",
+    ),
+    (
+        "IOptimizationProfile::isValid: Error Code 4: API Usage Error (Invalid optimization profiles"
+        " for input tensors x, please ensure that the optimization profiles satisfy MIN<=OPT<=MAX." + PLACE,
+        Reason.SHAPE_PROFILE_INVALID,
+        "the sizes of input x: Invalid optimization profiles",
+    ),
+    (
+        USAGE + "kOPT values for profile 0 violate shape constraints: p2o.Add.248: dimensions not"
+        " compatible for elementwise: broadcast has incompatible dimensions: 21 != 20." + PLACE,
+        Reason.SHAPE_PROFILE_INVALID,
+        "21 != 20; correct the input's entry in spec.shapes",
+    ),
+    (
+        USAGE + "IShuffleLayer r: reshape wildcard -1 has no integer solution. Reshaping [1,3] to"
+        " [-1,8]. In operator() at /_src/optimizer/common/shape/shapeContext.cpp:4633 In"
+        " analyzeShapes at /_src/optimizer/shapeof/graphShapeAnalyzer.cpp:2825)",
+        Reason.SHAPE_PROFILE_INVALID,
+        ("do not fit the model: x [1, 8]: IShuffleLayer r: reshape wildcard -1 has no integer"
+        " solution. Reshaping [1,3] to [-1,8];"),
+    ),
+    (
+        ("[localCheckMacros.cpp::getErrorStr::132] Error Code 2: OutOfMemory (Requested size was"
+        " 11802164 bytes.)"),
+        Reason.BUILD_OUT_OF_MEMORY,
+        ("needs a workspace of 11802164 bytes, and spec.build.workspace allows 8.0 MiB; raise"
+        " spec.build.workspace"),
+    ),
+    (
+        ("[codeGenerator.cpp::createMyelinGraph::1203] Error Code 2: Internal Error (Assertion"
+        " mContext.maxScratchSize > 0 failed. Compiling this graph requires workspace memory greater"
+        " than 0. Please increase the workspace memory provided to the builder. In createMyelinGraph"
+        " at /_src/x.cpp:1203)"),
+        Reason.BUILD_OUT_OF_MEMORY,
+        "needs more workspace, and",
+    ),
+    (
+        BUILDER + "1: Myelin ([myelin_graph.h:1295: attachExceptionMsgToGraph] Unexpected exception"
+        " std::bad_alloc In buildAndSerializeMyelinGraph at /_src/x.cpp:403)",
+        Reason.OUT_OF_MEMORY,
+        "wants more memory than it may use; raise spec.build.resources.limits.memory",
+    ),
+    (
+        BUILDER + "1: Unexpected exception Resource temporarily unavailable",
+        Reason.OUT_OF_MEMORY,
+        "wants more memory than it may use; raise spec.build.resources.limits.memory",
+    ),
+    (
+        ("[graphScope.cpp::analyze::471] Error Code 2: Internal Error (Assertion tScope.getType() !="
+        " ScopeType::kUNDEFINED failed.  In analyze at /_src/optimizer/common/graphScope.cpp:471)"),
+        Reason.BUILD_FAILED,
+        ("cannot build it for compute capability 8.9: Assertion tScope.getType() !="
+        " ScopeType::kUNDEFINED failed; read the builder's errors"),
+    ),
+    (NO_DEVICE, Reason.DRIVER_TOO_OLD, "cannot use the device"),
+    (
+        "CUDA initialization failure with error: 100. Please check your CUDA installation",
+        Reason.DRIVER_MISSING,
+        "cannot use the device: CUDA initialization failure with error: 100",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "reason", "reported"), BUILD_ERRORS)
+def test_builds(text: str, reason: Reason, reported: str) -> None:
+    found = failure(BuildResult(built=False, parsed=True, errors=(text,)), ABOUT)
+    assert found.reason is reason
+    assert reported in found.message
+    assert "/_src" not in found.message
+    assert "::build" not in found.message
+
+
+def test_what_cuda_misses_without_a_device_is_not_the_cause() -> None:
+    text = BUILD_ERRORS[5][0]
+    answer = BuildResult(built=False, parsed=True, errors=(NO_DEVICE, text, NO_DEVICE))
+    assert failure(answer, ABOUT).reason is Reason.SHAPE_PROFILE_INVALID
+
+
+def parser(code: str, operator: str, wording: str, name: str = "node") -> ParserError:
+    return ParserError(code, 0, name, operator, wording)
+
+
+PARSER_ERRORS = [
+    ([parser("UNSUPPORTED_NODE", "Det", "false", "det")], Reason.UNSUPPORTED_OPERATOR, "of det (Det);"),
+    (
+        [parser("INVALID_NODE", "Foo", 'creator && "Plugin not found, are the plugin name"')],
+        Reason.UNSUPPORTED_OPERATOR,
+        "of node (Foo), nor a plugin;",
+    ),
+    (
+        [parser("UNSUPPORTED_NODE", "Det", "false", f"det_{index}") for index in range(7)],
+        Reason.UNSUPPORTED_OPERATOR,
+        "det_4 (Det) and 2 more;",
+    ),
+    (
+        [parser("INVALID_NODE", "DequantizeLinear", "shiftIsAllZeros(zeroPoint): Non-zero zero point is not supported.")],
+        Reason.PRECISION_UNSUPPORTED,
+        "at node (DequantizeLinear)",
+    ),
+    (
+        [parser("INVALID_NODE", "DequantizeLinear", "node: input has type Int32 but must have type FP8, FP4, Int4")],
+        Reason.PRECISION_UNSUPPORTED,
+        "must have type FP8",
+    ),
+    (
+        [parser("INVALID_NODE", "Loop", "cannot infer the shape of scan output")],
+        Reason.BUILD_FAILED,
+        "cannot read the model at node (Loop): cannot infer the shape of scan output;",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("errors", "reason", "reported"), PARSER_ERRORS)
+def test_parsing(errors: list[ParserError], reason: Reason, reported: str) -> None:
+    found = failure(BuildResult(built=False, parsed=False, parser=tuple(errors)), ABOUT)
+    assert found.reason is reason
+    assert reported in found.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "WeightsContext.cpp:203: Failed to open file: /work/prepared/model/slider.onnx.data",
+        (
+            "WeightsContext.cpp:222: ONNX external weights offset/length out of range for file:"
+            " /work/prepared/model/slider.onnx.data (offset=20, length=4, file size=22)"
+        ),
+        "Relative paths to parent (../) are not allowed in ONNX external weights!",
+    ],
+)
+def test_weights_that_cannot_be_read(text: str) -> None:
+    found = failure(BuildResult(built=False, parsed=False, errors=(text,)), ABOUT)
+    assert found.reason is Reason.EXTERNAL_DATA_MISSING
+    assert "/work" not in found.message
+
+
+def test_values_of_an_input_that_is_a_shape() -> None:
+    found = failure(BuildResult(built=False, parsed=True, unprofiled=("size",)), ABOUT)
+    assert found.reason is Reason.SHAPE_PROFILE_MISSING
+    assert "what input size may be; add it to spec.shapes" in found.message
+
+
+def test_a_library_that_gives_no_reason() -> None:
+    for answer in (BuildResult(built=False, parsed=True), BuildResult(built=False, parsed=False)):
+        found = failure(answer, ABOUT)
+        assert found.reason is Reason.BUILD_FAILED
+        assert "gives no reason" in found.message
+
+
+def test_a_sentence_is_not_endless() -> None:
+    assert len(sentence("word " * 1000)) < 320
+
+
+SIZE = "Error Code 2: OutOfMemory (Requested size was {} bytes.)"
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        # the limit was too small for any kernel, and may not rise
+        ([SIZE.format(64 * MIB)], [32]),
+        # the device has less free than was asked for: kernels that want as much are left out
+        ([SIZE.format(30 * MIB), SIZE.format(30 * MIB)], [32]),
+        ([SIZE.format(1000 * MIB)] * 2, [2048, 500]),
+        # that limit was too small, but there is a size between
+        ([SIZE.format(1000 * MIB), SIZE.format(700 * MIB)], [2048, 500, 700]),
+        ([SIZE.format(1000 * MIB), SIZE.format(1000 * MIB)], [2048, 500]),
+        (
+            [SIZE.format(1000 * MIB), SIZE.format(700 * MIB), SIZE.format(600 * MIB)],
+            [2048, 500, 700, 300],
+        ),
+        (["OutOfMemory (no further information)"] * 3, [128, 64, 32, 16]),
+        (["due to insufficient workspace"], [128]),
+    ],
+)
+def test_the_next_workspace(errors: list[str], expected: list[int]) -> None:
+    space: workspace.Workspace | None = workspace.Workspace.first(expected[0] * MIB)
+    found = []
+    for error in [*errors, "due to insufficient workspace"]:
+        if space is None:
+            break
+        found.append(space.limit // MIB)
+        assert workspace.wants_memory([error])
+        space = space.after([error])
+    assert found == expected
+    assert space is None
