@@ -67,7 +67,7 @@ def test_a_golden_inference_lets_all_that_wait_go_first(slow: Server) -> None:
     with slow.wire() as running, slow.wire() as probe, slow.wire() as first, slow.wire() as second:
         running.send(turning(slow, LONG))
         arrived(slow)
-        probe.send(turning(slow, 1, defer=60))
+        probe.send(turning(slow, LONG, defer=60))
         arrived(slow)
         assert depth(slow) == 0  # it is not in the queue
         for wire in (first, second):

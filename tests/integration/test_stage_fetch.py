@@ -416,7 +416,7 @@ def test_what_does_not_fit_is_not_begun(web: WebServer, tmp_path: Path) -> None:
     web.routes["/m.onnx"] = huge
     with pytest.raises(StageFailure, match="ephemeral storage") as caught:
         download(web, tmp_path / "m")
-    assert caught.value.reason is Reason.MODEL_TOO_LARGE
+    assert caught.value.reason is Reason.STORAGE_FULL
 
 
 def test_a_file_that_no_protobuf_can_be_is_not_begun(web: WebServer, place: Workplace) -> None:
