@@ -39,7 +39,7 @@ from enginewright_cli.plan.result import ClassPlan, Difference, Forecast, PlanSt
 from enginewright_cli.preflight.config import ModelEntry
 from enginewright_cli.preflight.schema import descriptions
 from enginewright_cli.preflight.schema import schema as preflight_schema
-from enginewright_runtime.graph.shape_nodes import ARITHMETIC
+from enginewright_runtime.graph.scoped.shape_nodes import ARITHMETIC
 from enginewright_runtime.proof.parity.tolerances import DEFAULTS as TOLERANCES
 from enginewright_runtime.proof.parity.tolerances import ROUNDING, Tolerance
 from enginewright_runtime.rules.table import RULES

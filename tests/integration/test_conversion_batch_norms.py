@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.convert.batch_norms import constants_to_initializers, fold
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnxruntime.transformers.float16 import convert_float_to_float16

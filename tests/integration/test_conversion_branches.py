@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.branches import remove_unused, take_constant_branches
-from enginewright_runtime.graph.inference import infer
-from enginewright_runtime.graph.propagation import known_values
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.scoped.branches import remove_unused, take_constant_branches
+from enginewright_runtime.graph.scoped.inference import infer
+from enginewright_runtime.graph.scoped.propagation import known_values
 from onnx import GraphProto, ModelProto, TensorProto, helper
 
 from tests.support.broken_models import build, value

@@ -6,8 +6,8 @@ What of it starts something: the rest is in tests/unit.
 from pathlib import Path
 
 import pytest
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.element_types import types_of
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.scoped.element_types import types_of
 from enginewright_runtime.prepare.convert import plan
 from onnx import TensorProto, helper
 

@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from enginewright_runtime.graph.element_types import types_of
-from enginewright_runtime.graph.inference import infer
-from enginewright_runtime.graph.scopes import apart, rename_apart
-from enginewright_runtime.graph.shape_nodes import shape_nodes
+from enginewright_runtime.graph.scoped.element_types import types_of
+from enginewright_runtime.graph.scoped.inference import infer
+from enginewright_runtime.graph.scoped.scopes import apart, rename_apart
+from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
 from enginewright_runtime.prepare.convert.translating import translate
 from enginewright_runtime.prepare.quantize.signatures import element_types
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.scopes import Names
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.scoped.scopes import Names
 from enginewright_runtime.prepare.convert.translating import TranslationError, expand, translate
 from onnx import ModelProto, TensorProto, helper
 

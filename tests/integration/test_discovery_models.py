@@ -12,7 +12,8 @@ from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
 from enginewright.contract.task import ShapeProfile
-from enginewright_runtime.graph import graphs, shapes
+from enginewright_runtime.graph import shapes
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.sizes.discovery.discover import Discovered, Open, discover
 from enginewright_runtime.prepare.sizes.trial_build import Tried, buildable
 from enginewright_runtime.proof.golden_inputs import Filling, generate

@@ -17,7 +17,7 @@ from enginewright.contract.engines import (
 from enginewright.contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.engine import builder, verify
-from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.probe import probe
 from enginewright_runtime.session import tensorrt_rtx
 from onnx import TensorProto

@@ -18,7 +18,7 @@ from enginewright_cli.preflight.stages import _PRELOAD
 from enginewright_runtime.core import children, isolated
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.isolation import Call, Limits
-from enginewright_runtime.graph.checker import complaint
+from enginewright_runtime.graph.raw.checker import complaint
 
 from tests.support import broken_models as broken
 from tests.support.preflight_runs import until

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.quantize import half_rules, halves
 from enginewright_runtime.prepare.quantize.half_rules import HALVES
 from enginewright_runtime.prepare.quantize.subject import Lowered, SourceModel

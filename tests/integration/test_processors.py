@@ -21,7 +21,7 @@ from enginewright.contract.processors import (
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.report import StageReport, read_termination_message
 from enginewright.contract.task import PrepareTask, Recipe, ServeTask
-from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.quantize.forms import dynamic_form, form_of
 from enginewright_runtime.prepare.quantize.saturation import saturable
 from enginewright_runtime.session import processor

@@ -13,8 +13,8 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import CONVERTED_FOLDER, MODEL_FOLDER, Converted
 from enginewright_runtime.core.isolation import Call
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.parts import TensorProfile
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.scoped.parts import TensorProfile
 from enginewright_runtime.prepare.convert import stage as convert
 from enginewright_runtime.tensorrt import native
 from onnx import ModelProto, TensorProto, helper, numpy_helper

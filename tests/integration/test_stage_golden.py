@@ -13,8 +13,8 @@ from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.task import PrepareTask, ShapeProfile
 from enginewright_runtime.core.handoff import Converted, Golden, Validated
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.precisions import own_precision
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.precisions import own_precision
 from enginewright_runtime.graph.shapes import resolve
 from onnx import TensorProto, helper, numpy_helper
 

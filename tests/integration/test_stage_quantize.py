@@ -18,7 +18,7 @@ from enginewright_runtime.core.children import name_of
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import Converted, Golden, Quantized
 from enginewright_runtime.core.isolation import Call
-from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.quantize import stage as quantize
 from enginewright_runtime.prepare.quantize.selection import Selection, Times, is_faster
 from onnx import ModelProto, TensorProto, helper

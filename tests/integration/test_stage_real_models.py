@@ -15,7 +15,7 @@ from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import PREPARE_STAGES, Promise, ShapeProfile
 from enginewright_runtime.core.labels import reported_label
-from enginewright_runtime.graph.graphs import walk_nodes
+from enginewright_runtime.graph.raw.graphs import walk_nodes
 from enginewright_runtime.proof.promise import coverage, judge
 from onnx import ModelProto, helper, numpy_helper
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from enginewright_runtime.graph.shape_nodes import shape_nodes
+from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import NodeProto, TensorProto, helper, numpy_helper

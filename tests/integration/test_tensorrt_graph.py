@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from enginewright_runtime.graph import parts as graph
-from enginewright_runtime.graph.graphs import outputs_of
-from enginewright_runtime.graph.order import order, uses
-from enginewright_runtime.graph.parts import Part, TensorProfile, TensorType
+from enginewright_runtime.graph.raw.graphs import outputs_of
+from enginewright_runtime.graph.scoped import parts as graph
+from enginewright_runtime.graph.scoped.order import order, uses
+from enginewright_runtime.graph.scoped.parts import Part, TensorProfile, TensorType
 from enginewright_runtime.tensorrt import context
 from enginewright_runtime.tensorrt.flavor import FLAVORS
 from onnx import ModelProto, TensorProto, helper, numpy_helper

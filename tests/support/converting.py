@@ -13,7 +13,7 @@ from enginewright.contract.task import PrepareTask, Recipe, ShapeProfile
 from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.core.handoff import MODEL_FOLDER, Converted, Validated
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.shapes import resolve
 from enginewright_runtime.prepare.convert import stage as convert
 from numpy.typing import NDArray

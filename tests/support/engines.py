@@ -19,7 +19,8 @@ from enginewright.contract.task import (
 )
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.engine.builder import Order
-from enginewright_runtime.graph import graphs, shapes
+from enginewright_runtime.graph import shapes
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.proof.golden_inputs import generate
 from enginewright_runtime.runner import run_stage
 from onnx import ModelProto, TensorProto, helper, numpy_helper

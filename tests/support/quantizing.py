@@ -22,7 +22,7 @@ from enginewright_runtime.core.handoff import (
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.engine import builder
 from enginewright_runtime.engine.builder import Built
-from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.quantize import dynamic, observing, static
 from enginewright_runtime.prepare.quantize import stage as quantize_stage
 from enginewright_runtime.prepare.quantize.forms import Form, dynamic_form

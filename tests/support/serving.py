@@ -19,7 +19,7 @@ import onnxruntime as ort
 from enginewright.contract.manifest import MANIFEST_NAME, ArtifactFile, Manifest, TensorSpec
 from enginewright.contract.task import Recipe, ServeTask, ShapeProfile
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.proof.parity.observing import is_random, observe
 from enginewright_runtime.serve.probe_token import HEADER, read_or_create
 from numpy.typing import NDArray

@@ -18,7 +18,7 @@ from enginewright.contract.images import COMPILED_BACKENDS, DEVICE_BACKENDS
 from enginewright.contract.manifest import TensorSpec
 from enginewright.contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.graph.schemas import is_function
+from enginewright_runtime.graph.raw.schemas import is_function
 from enginewright_runtime.probe import probe
 from enginewright_runtime.rules.serving import UNKNOWN_TO_TENSORRT
 from enginewright_runtime.session import tensorrt_rtx

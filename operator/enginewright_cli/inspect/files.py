@@ -257,7 +257,7 @@ def _context_model(path: Path) -> EngineInspection:
 
 def _context_nodes(path: Path) -> list["NodeProto"]:
     try:
-        from enginewright_runtime.graph import graphs  # noqa: PLC0415 - lazily
+        from enginewright_runtime.graph.raw import graphs  # noqa: PLC0415 - lazily
     except ImportError as error:
         raise InspectionError(
             f"reading {path} needs {error.name}, which is not installed; {installing.remedy('runtime')}"

@@ -211,7 +211,7 @@ def _copy_data(source: Path, target: Path, sha256: str, undo: ExitStack) -> None
 
 def _moved(model: Path, names: dict[str, str]) -> bytes:
     """Return the model with its external data under other names."""
-    from enginewright_runtime.graph import graphs  # noqa: PLC0415 - loaded lazily
+    from enginewright_runtime.graph.raw import graphs  # noqa: PLC0415 - loaded lazily
 
     proto = graphs.parse(model)
     for tensor in graphs.walk_tensors(proto):

@@ -22,7 +22,7 @@ _PACKED_BITS: Final = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m
 
 def describe(path: Path) -> Graph | None:
     """Return what the model's graph is made of, without its external data; None: unparsable."""
-    from enginewright_runtime.graph import graphs  # noqa: PLC0415 - loaded lazily
+    from enginewright_runtime.graph.raw import graphs  # noqa: PLC0415 - loaded lazily
 
     if path.stat().st_size > _LARGEST_FILE:
         return None

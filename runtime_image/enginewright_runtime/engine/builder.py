@@ -29,9 +29,9 @@ from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.labels import reported_label
 from enginewright_runtime.core.logs import counted
 from enginewright_runtime.core.ort_messages import plain
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph import parts as graph
-from enginewright_runtime.graph.parts import Part, TensorProfile, TensorType
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.scoped import parts as graph
+from enginewright_runtime.graph.scoped.parts import Part, TensorProfile, TensorType
 from enginewright_runtime.graph.shapes import CORNERS, missing, resolve
 from enginewright_runtime.prepare.convert import changing
 from enginewright_runtime.prepare.convert.planning import operators_with_bodies

@@ -22,8 +22,8 @@ from enginewright_runtime.engine.handoff import (
     EngineBuilt,
     EngineVerified,
 )
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.checker import complaint
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.checker import complaint
 from enginewright_runtime.proof.golden_run import GoldenFiles, GoldenRun, run_judged
 from enginewright_runtime.tensorrt.context import CONTEXT_OP
 from enginewright_runtime.tensorrt.header import check_engine

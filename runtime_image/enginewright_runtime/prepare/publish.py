@@ -25,7 +25,7 @@ from enginewright_runtime.core.handoff import (
 )
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.quantize.saturation import saturable
 from enginewright_runtime.proof.golden_run import EXPECTED, INPUTS, OUTPUTS
 from enginewright_runtime.session import processor

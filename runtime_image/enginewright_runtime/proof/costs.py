@@ -27,8 +27,8 @@ from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.isolation import Call
 from enginewright_runtime.core.labels import fused_name, reported_label
 from enginewright_runtime.core.limits import threads
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.shape_nodes import function_calls
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.scoped.shape_nodes import function_calls
 from enginewright_runtime.graph.shapes import opt_sample
 from enginewright_runtime.proof.golden_run import run_sample
 from enginewright_runtime.session.arrays import Arrays, read_arrays

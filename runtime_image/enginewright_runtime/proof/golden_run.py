@@ -21,8 +21,8 @@ from onnx import helper
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.opsets import allow_unreleased
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.opsets import allow_unreleased
 from enginewright_runtime.proof.parity import (
     ComparedWith,
     Comparison,

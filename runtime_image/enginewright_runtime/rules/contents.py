@@ -13,7 +13,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
-from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.raw import graphs
 
 Array = NDArray[Any]
 _PIECE: Final = 4 << 20  # bytes

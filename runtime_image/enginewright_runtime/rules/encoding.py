@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-from enginewright_runtime.graph.graphs import bodies
+from enginewright_runtime.graph.raw.graphs import bodies
 from enginewright_runtime.rules.base import Hit
 from enginewright_runtime.rules.text import LONGEST_NAME
 

@@ -14,7 +14,7 @@ from enginewright.contract.report import name_nodes
 from onnx import ValueInfoProto
 
 from enginewright_runtime.core.logs import counted
-from enginewright_runtime.graph.graphs import bodies
+from enginewright_runtime.graph.raw.graphs import bodies
 from enginewright_runtime.rules.base import Hit, Subject, labels, named
 from enginewright_runtime.rules.view import Node
 

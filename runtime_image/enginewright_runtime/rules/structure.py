@@ -6,7 +6,7 @@ from typing import Final
 
 from onnx import GraphProto, ModelProto
 
-from enginewright_runtime.graph.graphs import bodies
+from enginewright_runtime.graph.raw.graphs import bodies
 from enginewright_runtime.rules.base import Hit, Subject, labels, named
 from enginewright_runtime.rules.text import quoted, shown
 from enginewright_runtime.rules.view import Key, ModelView, Node, Scope

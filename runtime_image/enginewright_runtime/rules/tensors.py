@@ -7,7 +7,7 @@ from enginewright.contract.report import name_nodes
 from onnx import TensorProto
 
 from enginewright_runtime.core.logs import format_bytes
-from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.rules import contents
 from enginewright_runtime.rules.base import Hit, Subject
 from enginewright_runtime.rules.text import quoted

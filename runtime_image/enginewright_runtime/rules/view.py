@@ -20,8 +20,8 @@ from onnx import (
     TensorProto,
 )
 
-from enginewright_runtime.graph.constants import constant_tensor
-from enginewright_runtime.graph.graphs import bodies
+from enginewright_runtime.graph.raw.constants import constant_tensor
+from enginewright_runtime.graph.raw.graphs import bodies
 from enginewright_runtime.rules.text import shown
 
 Key = tuple[str, str, str]  # of a function: domain, name, overload

@@ -13,7 +13,7 @@ import numpy as np
 from enginewright.contract.report import name_nodes
 from onnx import TensorProto
 
-from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.rules import contents
 from enginewright_runtime.rules.base import Hit, Subject
 from enginewright_runtime.rules.view import Node

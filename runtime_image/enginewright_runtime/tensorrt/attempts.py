@@ -13,9 +13,9 @@ from onnx import ModelProto
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.logs import format_bytes
-from enginewright_runtime.graph import parts as graph
-from enginewright_runtime.graph.graphs import copy_of
-from enginewright_runtime.graph.parts import TensorProfile
+from enginewright_runtime.graph.raw.graphs import copy_of
+from enginewright_runtime.graph.scoped import parts as graph
+from enginewright_runtime.graph.scoped.parts import TensorProfile
 from enginewright_runtime.tensorrt import diagnosis, layers, native, workspace
 from enginewright_runtime.tensorrt.flavor import Flavor
 from enginewright_runtime.tensorrt.results import BuildResult

@@ -15,9 +15,9 @@ from onnx import ModelProto, NodeProto, helper
 from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 
 from enginewright_runtime.core.digests import MODEL_NAME
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.order import order, uses
-from enginewright_runtime.graph.parts import CONSTANT, TensorType
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.scoped.order import order, uses
+from enginewright_runtime.graph.scoped.parts import CONSTANT, TensorType
 from enginewright_runtime.tensorrt.flavor import Flavor
 
 CONTEXT_OP: Final = "EPContext"

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from enginewright_runtime.graph.parts import TensorProfile
+from enginewright_runtime.graph.scoped.parts import TensorProfile
 from enginewright_runtime.tensorrt import flavor as flavors
 from enginewright_runtime.tensorrt.layers import of_network
 from enginewright_runtime.tensorrt.plugins import load as load_libraries

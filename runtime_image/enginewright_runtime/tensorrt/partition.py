@@ -7,8 +7,8 @@ from typing import Final
 
 import onnx
 
-from enginewright_runtime.graph import parts as graph
-from enginewright_runtime.graph.parts import TensorType
+from enginewright_runtime.graph.scoped import parts as graph
+from enginewright_runtime.graph.scoped.parts import TensorType
 from enginewright_runtime.tensorrt import flavor as flavors
 from enginewright_runtime.tensorrt.native import logger_of, network_flags, parser_errors
 from enginewright_runtime.tensorrt.plugins import load as load_libraries

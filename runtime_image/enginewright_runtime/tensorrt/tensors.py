@@ -17,7 +17,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto
 from enginewright_runtime.core.failure import SessionError
 from enginewright_runtime.core.limits import threads
 from enginewright_runtime.core.ort_messages import plain
-from enginewright_runtime.graph.parts import CONSTANT, TensorProfile, TensorType
+from enginewright_runtime.graph.scoped.parts import CONSTANT, TensorProfile, TensorType
 from enginewright_runtime.session.base import CPU_PROVIDER
 from enginewright_runtime.session.extensions.libraries import of_model, register
 

@@ -14,13 +14,13 @@ from typing import Final
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.branches import remove_unused
-from enginewright_runtime.graph.constants import Array, Constants
-from enginewright_runtime.graph.inference import infer
-from enginewright_runtime.graph.order import readers_of, sort
-from enginewright_runtime.graph.schemas import STANDARD, attribute
-from enginewright_runtime.graph.scopes import Names, apart
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.constants import Array, Constants
+from enginewright_runtime.graph.raw.schemas import STANDARD, attribute
+from enginewright_runtime.graph.scoped.branches import remove_unused
+from enginewright_runtime.graph.scoped.inference import infer
+from enginewright_runtime.graph.scoped.order import readers_of, sort
+from enginewright_runtime.graph.scoped.scopes import Names, apart
 
 _EPSILON: Final = 1e-5  # of the operator, where the node says none
 _HALF: Final = np.finfo(np.float16)

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.branches import remove_unused
-from enginewright_runtime.graph.constants import Constants
-from enginewright_runtime.graph.schemas import STANDARD
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.constants import Constants
+from enginewright_runtime.graph.raw.schemas import STANDARD
+from enginewright_runtime.graph.scoped.branches import remove_unused
 
 
 def fold_biases(model: ModelProto, folder: Path) -> list[str]:

@@ -17,12 +17,12 @@ from onnx import ModelProto
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import counted
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.branches import remove_unused, take_constant_branches
-from enginewright_runtime.graph.inference import Sizes
-from enginewright_runtime.graph.schemas import STANDARD
-from enginewright_runtime.graph.shape_nodes import shape_nodes
-from enginewright_runtime.graph.storage import save
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.schemas import STANDARD
+from enginewright_runtime.graph.raw.storage import save
+from enginewright_runtime.graph.scoped.branches import remove_unused, take_constant_branches
+from enginewright_runtime.graph.scoped.inference import Sizes
+from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
 from enginewright_runtime.prepare.convert import batch_norms, simplifying, translating
 from enginewright_runtime.prepare.convert.biases import fold_biases
 from enginewright_runtime.prepare.convert.ir_versions import forget_annotations

@@ -9,7 +9,7 @@ from typing import Final
 
 from onnx import AttributeProto, ModelProto, TensorProto, TypeProto
 
-from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.raw import graphs
 
 _TYPES: Final[dict[int, tuple[str, ...]]] = {
     4: ("BFLOAT16",),

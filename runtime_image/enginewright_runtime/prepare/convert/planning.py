@@ -14,9 +14,8 @@ from enginewright.contract.report import Finding, name_nodes
 from enginewright.contract.task import Recipe
 from onnx import ModelProto, NodeProto, helper
 
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.element_types import types_of
-from enginewright_runtime.graph.schemas import (
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.schemas import (
     STANDARD,
     Fit,
     fit,
@@ -24,7 +23,8 @@ from enginewright_runtime.graph.schemas import (
     is_kept,
     schema_of,
 )
-from enginewright_runtime.graph.scopes import apart
+from enginewright_runtime.graph.scoped.element_types import types_of
+from enginewright_runtime.graph.scoped.scopes import apart
 from enginewright_runtime.prepare.convert.ir_versions import newer_than
 
 _MOST_NODES: Final = 100  # kept in a step and in a finding

@@ -6,8 +6,8 @@ from typing import Final
 import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
-from enginewright_runtime.graph.graphs import copy_of
-from enginewright_runtime.graph.schemas import (
+from enginewright_runtime.graph.raw.graphs import copy_of
+from enginewright_runtime.graph.raw.schemas import (
     Schema,
     attribute,
     is_last_axis,

@@ -10,9 +10,9 @@ import onnxruntime as ort
 from onnx import ModelProto
 
 from enginewright_runtime.core.failure import SessionError
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.schemas import STANDARD
-from enginewright_runtime.graph.storage import locations
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.schemas import STANDARD
+from enginewright_runtime.graph.raw.storage import locations
 from enginewright_runtime.session.base import CPU_PROVIDER
 from enginewright_runtime.session.extensions.libraries import of_model, register
 

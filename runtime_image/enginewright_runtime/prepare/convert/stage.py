@@ -32,9 +32,9 @@ from enginewright_runtime.core.logs import counted
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.core.scratch import scratch
-from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.storage import loadable, settle, size_bytes
 from enginewright_runtime.graph.shapes import resolve
-from enginewright_runtime.graph.storage import loadable, settle, size_bytes
 from enginewright_runtime.prepare.convert import changing, plan
 from enginewright_runtime.prepare.convert.changing import P, Pass
 from enginewright_runtime.prepare.convert.planning import operators_with_bodies

@@ -15,8 +15,8 @@ from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.labels import reported_label
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.parts import computing
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.scoped.parts import computing
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.extensions.libraries import of_model
 from enginewright_runtime.tensorrt.flavor import FLAVORS

@@ -22,15 +22,10 @@ from onnx import (
     version_converter,
 )
 
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.branches import remove_unused
-from enginewright_runtime.graph.constants import small_constants
-from enginewright_runtime.graph.element_types import declared
-from enginewright_runtime.graph.graphs import bodies
-from enginewright_runtime.graph.inference import infer
-from enginewright_runtime.graph.order import sort
-from enginewright_runtime.graph.propagation import Array, as_tensors, infer_fully, known_values
-from enginewright_runtime.graph.schemas import (
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.constants import small_constants
+from enginewright_runtime.graph.raw.graphs import bodies
+from enginewright_runtime.graph.raw.schemas import (
     STANDARD,
     Fit,
     Schema,
@@ -40,8 +35,18 @@ from enginewright_runtime.graph.schemas import (
     is_kept,
     schema_of,
 )
-from enginewright_runtime.graph.scopes import Names, rename_apart
-from enginewright_runtime.graph.splicing import ReplacementError, alone, replacement
+from enginewright_runtime.graph.scoped.branches import remove_unused
+from enginewright_runtime.graph.scoped.element_types import declared
+from enginewright_runtime.graph.scoped.inference import infer
+from enginewright_runtime.graph.scoped.order import sort
+from enginewright_runtime.graph.scoped.propagation import (
+    Array,
+    as_tensors,
+    infer_fully,
+    known_values,
+)
+from enginewright_runtime.graph.scoped.scopes import Names, rename_apart
+from enginewright_runtime.graph.scoped.splicing import ReplacementError, alone, replacement
 from enginewright_runtime.prepare.convert.rewriting import InexpressibleError, older_form
 
 _DEEPEST: Final = 8  # bodies inside bodies: ONNX's own go three deep

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto
 
 from enginewright_runtime.core.failure import SessionError
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.checker import complaint
-from enginewright_runtime.graph.opsets import allow_unreleased
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.checker import complaint
+from enginewright_runtime.graph.raw.opsets import allow_unreleased
 from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS, load_runner, run_sample, types_of
 from enginewright_runtime.proof.parity import DistributionTest, Tolerance, difference, form_fault
 from enginewright_runtime.proof.parity.observing import is_random, observe

@@ -25,7 +25,7 @@ from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.limits import memory_of_child
 from enginewright_runtime.core.logs import counted, format_bytes
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.fetch.sniff import sniff
 from enginewright_runtime.sources import open_source
 from enginewright_runtime.sources.base import Missing

@@ -30,8 +30,8 @@ from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.limits import memory_limit
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.ort_messages import plain
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.storage import loadable, size_bytes
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.storage import loadable, size_bytes
 from enginewright_runtime.prepare.quantize.emulation import emulated
 from enginewright_runtime.proof.golden_inputs import (
     LARGEST_INPUTS,

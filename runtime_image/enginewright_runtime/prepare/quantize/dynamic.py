@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.branches import remove_unused
-from enginewright_runtime.graph.schemas import attribute
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.schemas import attribute
+from enginewright_runtime.graph.scoped.branches import remove_unused
 from enginewright_runtime.prepare.quantize.forms import Form
 from enginewright_runtime.prepare.quantize.scales import quantize_weight
 from enginewright_runtime.prepare.quantize.static import EXCLUDED, Layer, Layers

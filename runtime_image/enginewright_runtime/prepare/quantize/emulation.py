@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto
 
 from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.limits import memory_of_child
-from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.quantize.quantizer import write_widened
 
 _log: Final = logging.getLogger(__name__)

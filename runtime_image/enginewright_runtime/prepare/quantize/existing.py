@@ -8,8 +8,8 @@ from enginewright.contract.task import Precision
 from onnx import ModelProto, TensorProto
 
 from enginewright_runtime.core.logs import counted
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.precisions import own_precision
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.precisions import own_precision
 
 # Of ai.onnx, and of com.microsoft, whose own begin with Q, as QAttention does.
 _QUANTIZED: Final = frozenset(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto
 
-from enginewright_runtime.graph.constants import Constants
+from enginewright_runtime.graph.raw.constants import Constants
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 from enginewright_runtime.core.labels import reported_label
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.branches import remove_unused
-from enginewright_runtime.graph.constants import Constants
-from enginewright_runtime.graph.element_types import declared
-from enginewright_runtime.graph.graphs import bodies
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.constants import Constants
+from enginewright_runtime.graph.raw.graphs import bodies
+from enginewright_runtime.graph.scoped.branches import remove_unused
+from enginewright_runtime.graph.scoped.element_types import declared
 from enginewright_runtime.prepare.quantize.half_rules import Half, Judge
 from enginewright_runtime.prepare.quantize.signatures import (
     OperatorSignature,

@@ -17,9 +17,9 @@ from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 from enginewright_runtime.core.failure import SessionError
 from enginewright_runtime.core.limits import threads
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.order import sort
-from enginewright_runtime.graph.scopes import Names
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.scoped.order import sort
+from enginewright_runtime.graph.scoped.scopes import Names
 from enginewright_runtime.prepare.quantize.signatures import element_types
 from enginewright_runtime.session.base import CPU_PROVIDER
 from enginewright_runtime.session.extensions.libraries import of_model, register

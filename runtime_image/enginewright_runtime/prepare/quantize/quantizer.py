@@ -20,10 +20,10 @@ from pydantic import Field
 from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import counted
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.checker import complaint
-from enginewright_runtime.graph.shape_nodes import shape_nodes
-from enginewright_runtime.graph.storage import save
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.checker import complaint
+from enginewright_runtime.graph.raw.storage import save
+from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
 from enginewright_runtime.prepare.convert.translating import TranslationError
 from enginewright_runtime.prepare.quantize import calibration, dynamic, halves, progress, static
 from enginewright_runtime.prepare.quantize.calibration import CalibrationData, Feeds

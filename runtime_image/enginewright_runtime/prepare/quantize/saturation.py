@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
-from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.quantize.existing import existing
 from enginewright_runtime.prepare.quantize.forms import REDUCED_INT8
 

@@ -13,9 +13,9 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
-from enginewright_runtime.graph.element_types import types_of
-from enginewright_runtime.graph.graphs import bodies
-from enginewright_runtime.graph.schemas import STANDARD
+from enginewright_runtime.graph.raw.graphs import bodies
+from enginewright_runtime.graph.raw.schemas import STANDARD
+from enginewright_runtime.graph.scoped.element_types import types_of
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from enginewright_runtime.core.logs import counted
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.core.scratch import scratch
-from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.quantize.calibration import ENOUGH
 from enginewright_runtime.prepare.quantize.existing import existing
 from enginewright_runtime.prepare.quantize.progress import logged

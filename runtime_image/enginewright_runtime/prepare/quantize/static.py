@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto
 
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.branches import remove_unused
-from enginewright_runtime.graph.constants import Constants
-from enginewright_runtime.graph.order import readers_of
-from enginewright_runtime.graph.schemas import STANDARD, attribute
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.constants import Constants
+from enginewright_runtime.graph.raw.schemas import STANDARD, attribute
+from enginewright_runtime.graph.scoped.branches import remove_unused
+from enginewright_runtime.graph.scoped.order import readers_of
 from enginewright_runtime.prepare.quantize.forms import Form, Grid
 from enginewright_runtime.prepare.quantize.scales import (
     QuantizedWeight,

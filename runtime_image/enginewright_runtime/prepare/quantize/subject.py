@@ -7,11 +7,11 @@ from typing import Any, Final, Self
 
 from onnx import ModelProto, NodeProto, helper
 
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.constants import Constants
-from enginewright_runtime.graph.order import sort
-from enginewright_runtime.graph.scopes import Names, rename_apart
-from enginewright_runtime.graph.shape_nodes import shape_nodes
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.constants import Constants
+from enginewright_runtime.graph.scoped.order import sort
+from enginewright_runtime.graph.scoped.scopes import Names, rename_apart
+from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
 from enginewright_runtime.prepare.convert.translating import translate
 from enginewright_runtime.prepare.quantize.tensors import Array, Sink
 

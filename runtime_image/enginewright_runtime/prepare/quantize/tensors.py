@@ -18,8 +18,8 @@ from typing_extensions import Buffer
 
 from enginewright_runtime.core.digests import CHUNK, MODEL_NAME
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.storage import locations
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.storage import locations
 
 _SMALL: Final = 1024  # bytes of a tensor that stays in the .onnx file
 # A protobuf ends at 2 GiB, and lies in memory several times while it is written and loaded.

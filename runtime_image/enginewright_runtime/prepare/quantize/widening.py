@@ -11,10 +11,10 @@ from typing import Final
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.graphs import bodies
-from enginewright_runtime.graph.order import sort
-from enginewright_runtime.graph.scopes import Names, rename_apart
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.graphs import bodies
+from enginewright_runtime.graph.scoped.order import sort
+from enginewright_runtime.graph.scoped.scopes import Names, rename_apart
 from enginewright_runtime.prepare.quantize.signatures import OperatorSignatures, element_types
 
 _HALVES: Final[Mapping[str, int]] = {

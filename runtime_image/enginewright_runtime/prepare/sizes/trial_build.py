@@ -18,9 +18,9 @@ from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.isolation import Limits
 from enginewright_runtime.core.labels import reported_label
 from enginewright_runtime.core.limits import memory_of_child
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.parts import TensorProfile
-from enginewright_runtime.graph.storage import size_bytes
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.storage import size_bytes
+from enginewright_runtime.graph.scoped.parts import TensorProfile
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.extensions.libraries import of_model
 from enginewright_runtime.tensorrt import diagnosis

@@ -18,7 +18,7 @@ from onnx import ModelProto, ValueInfoProto
 from enginewright_runtime.core import limits
 from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.logs import format_bytes
-from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.shapes import resolve
 from enginewright_runtime.prepare import convert as conversion
 from enginewright_runtime.prepare.sizes.discovery.problem import is_switched

@@ -17,9 +17,9 @@ from onnx import ModelProto
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain, status
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.checker import complaint
-from enginewright_runtime.graph.shape_nodes import shape_nodes
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.checker import complaint
+from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
 from enginewright_runtime.prepare.sizes.trial_run import observe, takes_batches
 from enginewright_runtime.rules import table
 from enginewright_runtime.rules.base import Hit

@@ -13,7 +13,7 @@ from typing import Final
 
 from onnx import GraphProto, NodeProto
 
-from enginewright_runtime.graph.order import order, uses
+from enginewright_runtime.graph.scoped.order import order, uses
 
 _MOST_EXCLUDED: Final = 3  # tensors of equal names that turned out to be something else
 _MOST_STEPS: Final = 16  # of the walk from a drifting tensor to where its drift comes from

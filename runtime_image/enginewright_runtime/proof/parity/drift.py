@@ -19,9 +19,9 @@ from typing_extensions import override
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.limits import memory_limit
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.opsets import allow_unreleased
-from enginewright_runtime.graph.parts import CONSTANT
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.opsets import allow_unreleased
+from enginewright_runtime.graph.scoped.parts import CONSTANT
 from enginewright_runtime.proof.parity.bisection import first_drifting
 from enginewright_runtime.proof.parity.measuring import fault, measure
 from enginewright_runtime.proof.parity.tolerances import DEFAULTS, ROUNDING, Tolerance, Tolerances

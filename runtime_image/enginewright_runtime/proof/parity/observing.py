@@ -11,7 +11,7 @@ from typing import Final
 from enginewright.contract.manifest import Spread, VaryingOutput
 from onnx import ModelProto
 
-from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.proof.parity import varying
 from enginewright_runtime.proof.parity.spread import FEWEST_RUNS, REFERENCE_RUNS, Spreading
 from enginewright_runtime.session.arrays import Arrays

@@ -10,7 +10,7 @@ from enginewright.contract.manifest import TensorSpec
 from enginewright.contract.task import ShapeProfile
 from numpy.lib import npyio
 
-from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.sizes.discovery import graph
 from enginewright_runtime.prepare.sizes.discovery.attempts import TrialRuns
 from enginewright_runtime.prepare.sizes.discovery.problem import Problem, pose

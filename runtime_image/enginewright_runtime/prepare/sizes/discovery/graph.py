@@ -8,8 +8,8 @@ from typing import Final
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
-from enginewright_runtime.graph.constants import constant_tensor
-from enginewright_runtime.graph.graphs import elements, graphs_in, nodes_in
+from enginewright_runtime.graph.raw.constants import constant_tensor
+from enginewright_runtime.graph.raw.graphs import elements, graphs_in, nodes_in
 
 _COMPARISONS: Final = frozenset({"Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual"})
 # what hands a single number on as it is

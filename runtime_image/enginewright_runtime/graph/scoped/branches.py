@@ -10,13 +10,13 @@ from typing import Final
 
 from onnx import GraphProto, ModelProto, NodeProto, helper
 
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.graphs import bodies
-from enginewright_runtime.graph.inference import Sizes
-from enginewright_runtime.graph.order import sort, uses
-from enginewright_runtime.graph.propagation import Array, infer_fully, known_values
-from enginewright_runtime.graph.schemas import attribute
-from enginewright_runtime.graph.scopes import Names, apart, rename
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.graphs import bodies
+from enginewright_runtime.graph.raw.schemas import attribute
+from enginewright_runtime.graph.scoped.inference import Sizes
+from enginewright_runtime.graph.scoped.order import sort, uses
+from enginewright_runtime.graph.scoped.propagation import Array, infer_fully, known_values
+from enginewright_runtime.graph.scoped.scopes import Names, apart, rename
 
 _ROUNDS: Final = 50  # each finds what the one before made known
 

@@ -20,8 +20,8 @@ from onnx import (
     helper,
 )
 
-from enginewright_runtime.graph.graphs import bodies, copy_of, nodes_in
-from enginewright_runtime.graph.scopes import Names, Renaming, rename
+from enginewright_runtime.graph.raw.graphs import bodies, copy_of, nodes_in
+from enginewright_runtime.graph.scoped.scopes import Names, Renaming, rename
 
 # where in onnx's C++ sources an assertion failed, and how it reads
 _NATIVE_PREFIX: Final = re.compile(r"^/\S+:\d+: \w+: Assertion `.*?` failed: ")

@@ -10,7 +10,7 @@ from itertools import chain
 
 from onnx import GraphProto, ModelProto, NodeProto
 
-from enginewright_runtime.graph.graphs import (
+from enginewright_runtime.graph.raw.graphs import (
     bodies,
     copy_of,
     defined,

@@ -13,7 +13,7 @@ from onnx import ModelProto
 
 from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.raw import graphs
 
 
 def save(model: ModelProto, path: Path) -> None:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 from onnx.helper import make_tensor
 
-from enginewright_runtime.graph.graphs import elements
-from enginewright_runtime.graph.schemas import STANDARD
+from enginewright_runtime.graph.raw.graphs import elements
+from enginewright_runtime.graph.raw.schemas import STANDARD
 
 Array = NDArray[Any]
 LARGE: Final = 1024  # elements of a weight, which no size is computed from

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from onnx import GraphProto, NodeProto
 
-from enginewright_runtime.graph.graphs import bodies, defined, replace_nodes
+from enginewright_runtime.graph.raw.graphs import bodies, defined, replace_nodes
 
 
 def uses(node: NodeProto) -> set[str]:

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
-from enginewright_runtime.graph import graphs
-from enginewright_runtime.graph.constants import small_constants
-from enginewright_runtime.graph.graphs import bodies
-from enginewright_runtime.graph.inference import Sizes, infer
-from enginewright_runtime.graph.schemas import STANDARD, attribute
-from enginewright_runtime.graph.splicing import alone
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.constants import small_constants
+from enginewright_runtime.graph.raw.graphs import bodies
+from enginewright_runtime.graph.raw.schemas import STANDARD, attribute
+from enginewright_runtime.graph.scoped.inference import Sizes, infer
+from enginewright_runtime.graph.scoped.splicing import alone
 
 Array = NDArray[Any]
 Partial = Sequence[int | None]  # of one dimension

@@ -13,10 +13,10 @@ from typing import Final
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from enginewright_runtime.core.labels import reported_label
-from enginewright_runtime.graph.constants import LARGE
-from enginewright_runtime.graph.graphs import bodies, elements, has_bodies, nodes_in
-from enginewright_runtime.graph.inference import inferred, lightened
-from enginewright_runtime.graph.schemas import STANDARD, is_function
+from enginewright_runtime.graph.raw.constants import LARGE
+from enginewright_runtime.graph.raw.graphs import bodies, elements, has_bodies, nodes_in
+from enginewright_runtime.graph.raw.schemas import STANDARD, is_function
+from enginewright_runtime.graph.scoped.inference import inferred, lightened
 
 _SOURCES: Final = frozenset({"Shape", "Size"})
 # What exporters compute sizes, axes, pads and scales with. Operators with bodies are not among

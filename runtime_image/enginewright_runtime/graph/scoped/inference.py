@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, TypeProto
 
-from enginewright_runtime.graph.constants import LARGE
-from enginewright_runtime.graph.graphs import bodies, elements, graphs_in
-from enginewright_runtime.graph.order import sort
+from enginewright_runtime.graph.raw.constants import LARGE
+from enginewright_runtime.graph.raw.graphs import bodies, elements, graphs_in
+from enginewright_runtime.graph.scoped.order import sort
 
 Sizes = Mapping[str, Sequence[int | None]]
 

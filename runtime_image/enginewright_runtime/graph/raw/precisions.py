@@ -5,7 +5,7 @@ from typing import Final
 
 from onnx import ModelProto, TensorProto
 
-from enginewright_runtime.graph import graphs
+from enginewright_runtime.graph.raw import graphs
 
 _PRECISIONS: Final[dict[int, str]] = {
     TensorProto.FLOAT: "FP32",

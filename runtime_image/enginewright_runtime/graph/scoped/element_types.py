@@ -12,9 +12,9 @@ from typing import Final
 
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
-from enginewright_runtime.graph.constants import constant_tensor
-from enginewright_runtime.graph.graphs import bodies, has_bodies
-from enginewright_runtime.graph.schemas import (
+from enginewright_runtime.graph.raw.constants import constant_tensor
+from enginewright_runtime.graph.raw.graphs import bodies, has_bodies
+from enginewright_runtime.graph.raw.schemas import (
     STANDARD,
     Schema,
     attribute,

@@ -7,8 +7,8 @@ from typing import Final
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
 from enginewright_runtime.core.labels import reported_label
-from enginewright_runtime.graph.graphs import nodes_in
-from enginewright_runtime.graph.order import uses
+from enginewright_runtime.graph.raw.graphs import nodes_in
+from enginewright_runtime.graph.scoped.order import uses
 
 CONSTANT: Final = "Constant"
 

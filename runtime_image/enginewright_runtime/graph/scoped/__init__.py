@@ -1,0 +1,1 @@
+"""Which value a name stands for, and who reads it: what a model is changed and cut by."""
