@@ -1,7 +1,7 @@
 """What `isolation` has forked: runs one function and answers with what it returned or raised.
 
 By hand, to see what a child that failed does: `python -m enginewright_runtime.core.isolated MODULE:NAME
-ARGUMENTS`, which the log gives with every such failure.
+ARGUMENTS`, which the log gives with every such failure; arguments too long for a command are in a file.
 """
 
 import importlib
@@ -11,13 +11,16 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from pathlib import Path
+from typing import Any, Final, get_type_hints
 
 from pydantic import TypeAdapter
 
 from enginewright_runtime.core.disk import is_full
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
+
+FROM_FILE: Final = "@"  # before the path of a file with the arguments
 
 
 def dump_arguments(function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -73,4 +76,6 @@ def main(function: str, arguments: dict[str, Any], descriptor: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], json.loads(sys.argv[2]), os.dup(sys.stdout.fileno())))
+    given = sys.argv[2]
+    text = Path(given.removeprefix(FROM_FILE)).read_text() if given.startswith(FROM_FILE) else given
+    sys.exit(main(sys.argv[1], json.loads(text), os.dup(sys.stdout.fileno())))

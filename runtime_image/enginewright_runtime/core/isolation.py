@@ -11,8 +11,9 @@ import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from enginewright.contract.reasons import Reason
@@ -21,7 +22,7 @@ from enginewright.contract.report import Finding
 from enginewright_runtime.core import isolated
 from enginewright_runtime.core.children import Child, name_of
 from enginewright_runtime.core.failure import SessionError, StageFailure
-from enginewright_runtime.core.isolated import dump_arguments, dump_result, load_result
+from enginewright_runtime.core.isolated import FROM_FILE, dump_arguments, dump_result, load_result
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 
 P = ParamSpec("P")
@@ -71,11 +72,9 @@ class Call(Generic[P, Out]):
         arguments = dump_arguments(self.function, *args, **kwargs)
         try:
             return self.read(_answer(function, arguments, self.doing, self.limits))
-        except _Died as died:
-            again = (sys.executable, "-m", isolated.__name__, function, json.dumps(arguments))
-            if len(again[-1]) < _LONGEST_ARGUMENT:
-                _log.info("to run it again: %s", shlex.join(again))
-            raise died.failure from None
+        except (StageFailure, SessionError):
+            log_command(isolated, function, _argument(json.dumps(arguments)))
+            raise
 
     def written(self, result: Out) -> Any:  # noqa: ANN401 - any JSON value
         """Return a result as JSON."""
@@ -87,11 +86,26 @@ class Call(Generic[P, Out]):
         return read
 
 
-class _Died(Exception):  # noqa: N818 - never leaves this module
-    """A child has come to no answer of its own."""
+def log_command(module: ModuleType, *arguments: str, before: Sequence[str] = ()) -> None:
+    """Log the command that does again, by hand, what a child has failed at.
 
-    def __init__(self, failure: StageFailure) -> None:
-        self.failure = failure
+    Args:
+        module: of ours, which is run as a program.
+        arguments: of the program.
+        before: a command whose output it reads.
+    """
+    program = shlex.join((sys.executable, "-m", module.__name__, *arguments))
+    given = f"{shlex.join(before)} | " if before else ""
+    _log.info("to run it again: %s%s", given, program)
+
+
+def _argument(arguments: str) -> str:
+    """Return what a command can be given; what is longer lies in a file."""
+    if len(arguments) < _LONGEST_ARGUMENT:
+        return arguments
+    with tempfile.NamedTemporaryFile("w", prefix="arguments-", delete=False) as file:
+        file.write(arguments)
+    return f"{FROM_FILE}{file.name}"
 
 
 def _answer(function: str, arguments: dict[str, Any], doing: str, limits: Limits) -> Any:  # noqa: ANN401 - any JSON value
@@ -109,26 +123,20 @@ def _answer(function: str, arguments: dict[str, Any], doing: str, limits: Limits
         ) as child:
             end = child.wait(limits.seconds)
         if end is None:
-            raise _Died(
-                StageFailure(Reason.TIMEOUT, f"{doing} took longer than {limits.seconds:.0f} s")
-            )
+            raise StageFailure(Reason.TIMEOUT, f"{doing} took longer than {limits.seconds:.0f} s")
         results.seek(0)
         answer = _parsed(results.read())
         stderr = tail(errors)
     if (end.code < 0 or not answer) and _was_near_limit(end.peak_bytes, limits):
-        raise _Died(
-            StageFailure(
-                Reason.OUT_OF_MEMORY, f"{doing} came to the end of the memory that it may use"
-            )
+        raise StageFailure(
+            Reason.OUT_OF_MEMORY, f"{doing} came to the end of the memory that it may use"
         )
     if end.code < 0:
-        raise _Died(killed(-end.code, doing, stderr))
+        raise killed(-end.code, doing, stderr)
     if not answer:
-        raise _Died(
-            StageFailure(
-                Reason.BACKEND_CRASHED,
-                f"{doing} ended its process with code {end.code}{last_output(stderr)}",
-            )
+        raise StageFailure(
+            Reason.BACKEND_CRASHED,
+            f"{doing} ended its process with code {end.code}{last_output(stderr)}",
         )
     return _result(answer, doing, stderr)
 
@@ -179,10 +187,8 @@ def _result(answer: dict[str, Any], doing: str, stderr: str) -> Any:  # noqa: AN
         case {"session_error": text}:
             raise SessionError(text)
         case {"memory": _}:
-            raise _Died(StageFailure(Reason.OUT_OF_MEMORY, f"{doing} ran out of memory"))
+            raise StageFailure(Reason.OUT_OF_MEMORY, f"{doing} ran out of memory")
         case {"full": _}:
             raise StageFailure(Reason.STORAGE_FULL, f"{doing} ran out of disk space")
         case _:
-            raise _Died(
-                StageFailure(Reason.INTERNAL_ERROR, f"{doing} failed: {answer.get('error')}")
-            )
+            raise StageFailure(Reason.INTERNAL_ERROR, f"{doing} failed: {answer.get('error')}")

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from enginewright_runtime.core.children import Child
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.isolation import killed, last_output, tail
+from enginewright_runtime.core.isolation import killed, last_output, log_command, tail
 from enginewright_runtime.proof.latency import worker
 from enginewright_runtime.proof.latency.worker import Loaded, Warm
 
@@ -36,6 +36,7 @@ class WorkerProcess:
         self._doing = doing
         self._seconds = seconds
         self._pending = b""
+        self._given: list[str] = []  # orders
         with contextlib.ExitStack() as stack:
             self._errors = stack.enter_context(tempfile.TemporaryFile())
             self._answers, theirs = os.pipe()
@@ -76,15 +77,22 @@ class WorkerProcess:
         return self._ask(list[float], "run", sample=sample, runs=runs)
 
     def _ask(self, kind: type[_T], order: str, **arguments: str | float) -> _T:
-        line = json.dumps({"order": order, **arguments}).encode() + b"\n"
+        self._given.append(json.dumps({"order": order, **arguments}))
+        try:
+            return TypeAdapter(kind).validate_python(self._answer(self._given[-1]))
+        except StageFailure:
+            log_command(worker, before=("printf", r"%s\n", *self._given))
+            raise
+
+    def _answer(self, order: str) -> Any:  # noqa: ANN401 - any JSON value
         with contextlib.suppress(BrokenPipeError):  # what ended it is reported below
-            os.write(self._orders, line)
+            os.write(self._orders, f"{order}\n".encode())
         answer: dict[str, Any] = json.loads(self._line(time.monotonic() + self._seconds))
         if failure := answer.get("failure"):
             finding = Finding.model_validate(failure)
             cause = f"{self._doing}: {finding.cause}"
             raise StageFailure.of(finding.model_copy(update={"cause": cause}))
-        return TypeAdapter(kind).validate_python(answer["result"])
+        return answer["result"]
 
     def _line(self, end: float) -> bytes:
         while b"\n" not in self._pending:

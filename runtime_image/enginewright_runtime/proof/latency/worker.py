@@ -2,10 +2,12 @@
 
 Several such processes get orders in turn, so that other load on the machine meets all of them alike.
 Orders are lines of JSON on standard input, answers likewise on a descriptor of their own, since
-native libraries write to standard output.
+native libraries write to standard output. By hand, they are on standard output too:
+`python -m enginewright_runtime.proof.latency.worker`, with the orders that the log gives.
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -125,3 +127,7 @@ def _fail(answers: IO[str], failure: StageFailure) -> int:
 
 def _answer(answers: IO[str], answer: dict[str, Any]) -> None:
     answers.write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(os.dup(sys.stdout.fileno())))
