@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,15 @@ from enginewright.manifests.labels import CLASS, MODEL
 from enginewright.manifests.names import deployment_name, trial_name
 from enginewright.plan.trials import delay
 
-from tests.support.plan_world import OTHER, SECOND, World, node, published, serving
+from tests.support.plan_world import (
+    OTHER,
+    RTX_IMAGE,
+    SECOND,
+    World,
+    node,
+    published,
+    serving,
+)
 from tests.unit.test_plan_serving import crash, on_big, on_gpu, templates
 
 Json = dict[str, Any]
@@ -263,7 +272,7 @@ def test_a_pod_template_that_may_mend_it_makes_it_a_candidate_again() -> None:
     world = falls_back().edit(podTemplate={"labels": {"team": "vision"}})
     assert rejected(world)["inputsHash"]
     world.edit(podTemplate={"runtimeClassName": "nvidia"})
-    assert "rejectedBackends" not in world.status
+    assert "inputsHash" not in rejected(world)
 
 
 @pytest.mark.parametrize(
@@ -356,3 +365,24 @@ def test_a_rejection_keeps_what_was_prepared_last() -> None:
     world.job_succeeds(published("d" * 64, "f" * 64)).all_available().jobs_are_cleaned_away()
     trial_succeeds(world.later(hours=3))
     assert not world.all("Job"), "both are prepared"
+
+
+def test_another_image_of_the_rejected_backend_costs_no_prepared_model() -> None:
+    world = falls_back()
+    known = world.images[RTX_IMAGE].model_copy(update={"pipeline": "as before"})
+    for image in (RTX_IMAGE, "registry.example/rtx:2"):  # the first one says now what made it
+        world.images[image] = known
+    world.settle().job_succeeds().engine_built()
+    crash(world, 0, "node-1", 2)
+    world.job_succeeds(SECOND).all_available().jobs_are_cleaned_away()
+    cuda = world.status["serving"]["revision"]
+    world.config = replace(
+        world.config, images={**world.config.images, "rtx": "registry.example/rtx:2"}
+    )
+    world.settle()
+    assert "inputsHash" not in rejected(world), "a candidate again"
+    assert world.status["serving"]["revision"] == cuda, "which serves till then"
+    crash(world, 0, "node-1", 2)
+    assert rejected(world)["failures"] == 1, "of this image"
+    assert not world.all("Job"), "both are prepared, by the same code"
+    assert world.all_available().status["serving"]["revision"] == cuda

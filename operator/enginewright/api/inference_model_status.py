@@ -126,7 +126,7 @@ class RejectedBackend(ApiModel):
     """Backend that was tried."""
 
     inputs_hash: Digest = ""
-    """Hash of what it was tried with: it is a candidate again when that changes. Empty: it is one since a trial succeeded."""
+    """Hash of what it was tried with: it is a candidate again when that changes. Empty: it is one again."""
 
     reason: Annotated[str, Field(max_length=1024)]
     """Why it does not serve, as one word for programs, such as DriverMissing."""

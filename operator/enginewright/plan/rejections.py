@@ -50,10 +50,9 @@ def rejected_backends(
     if target.promise.policy != "Allow":
         return ()
     others = tuple(each for each in known if each.backend != target.backend)
-    # of this backend something is known only where a trial has made it a candidate again
-    before = next(
-        (each for each in known if each.backend == target.backend and not each.inputs_hash), None
-    )
+    before = next((each for each in known if each.backend == target.backend), None)
+    if before and before.inputs_hash:  # a candidate again: with other inputs, or as the last
+        before = None if target.last else _with_other_inputs(before)
     if before and not (outcome and outcome.prepared):  # prepared again, of what the other was not
         before = before.model_copy(update={"prepared": None})
     found = None if target.last else _lasting(outcome, engines, rollout)
@@ -71,6 +70,12 @@ def rejected_backends(
     if found.revision:
         this = rejected_on_nodes(facts, before, this, found.revision)
     return (*others, this)
+
+
+def _with_other_inputs(rejected: RejectedBackend) -> RejectedBackend:
+    """Return what stays known of a backend that is a candidate again: it failed with none of them."""
+    update = {"inputs_hash": "", "failures": 0, "retry_at": None, "tried_since": None}
+    return rejected.model_copy(update=update)
 
 
 def _serves(rollout: RolloutPlan) -> bool:
