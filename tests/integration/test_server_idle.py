@@ -22,6 +22,20 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def occupied(slow: Server) -> int:
+    """Return turns that take a second or more on this processor: long enough to read what is sent meanwhile."""
+    turns, took = 250, 0.0
+    while took < 1:
+        turns *= 2
+        began = time.monotonic()
+        with slow.wire() as wire:
+            wire.send(turning(slow, turns))
+            assert wire.receive().status == 200
+        took = time.monotonic() - began
+    return turns
+
+
 def turning(server: Server, turns: int, *, defer: float | None = None) -> bytes:
     """Return a request that takes as long as `turns` says; with `defer` seconds, the sidecar's."""
     given = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [turns]}
@@ -60,12 +74,12 @@ def order(wires: dict[str, Wire]) -> list[str]:
     return names
 
 
-LONG = 400  # turns, some hundred milliseconds: long enough for three requests to be read meanwhile
+LONG = 400  # turns, some ten milliseconds at least: two such answers are never read at once
 
 
-def test_a_golden_inference_lets_all_that_wait_go_first(slow: Server) -> None:
+def test_a_golden_inference_lets_all_that_wait_go_first(slow: Server, occupied: int) -> None:
     with slow.wire() as running, slow.wire() as probe, slow.wire() as first, slow.wire() as second:
-        running.send(turning(slow, LONG))
+        running.send(turning(slow, occupied))
         arrived(slow)
         probe.send(turning(slow, LONG, defer=60))
         arrived(slow)
@@ -77,9 +91,9 @@ def test_a_golden_inference_lets_all_that_wait_go_first(slow: Server) -> None:
         assert order(wires) == ["running", "first", "second", "probe"]
 
 
-def test_one_that_would_be_too_late_goes_next(slow: Server) -> None:
+def test_one_that_would_be_too_late_goes_next(slow: Server, occupied: int) -> None:
     with slow.wire() as running, slow.wire() as probe, slow.wire() as first, slow.wire() as second:
-        running.send(turning(slow, LONG))
+        running.send(turning(slow, occupied))
         arrived(slow)
         for wire in (first, second):
             wire.send(turning(slow, LONG))
@@ -134,14 +148,14 @@ def timing(answer: Answer) -> dict[str, float]:
     }
 
 
-def test_the_end_does_not_wait_for_an_idle_moment(tmp_path: Path) -> None:
+def test_the_end_does_not_wait_for_an_idle_moment(tmp_path: Path, occupied: int) -> None:
     task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}])
     with (
         Server(tmp_path, task, drain_linger=0.1) as server,
         server.wire() as running,
         server.wire() as probe,
     ):
-        running.send(turning(server, LONG))
+        running.send(turning(server, occupied))
         arrived(server)
         probe.send(turning(server, 1, defer=3600))
         arrived(server)
@@ -151,9 +165,11 @@ def test_the_end_does_not_wait_for_an_idle_moment(tmp_path: Path) -> None:
         assert server.wait() == 0
 
 
-def test_a_golden_inference_that_nobody_waits_for_gives_its_lane_back(slow: Server) -> None:
+def test_a_golden_inference_that_nobody_waits_for_gives_its_lane_back(
+    slow: Server, occupied: int
+) -> None:
     with slow.wire() as running:
-        running.send(turning(slow, LONG))
+        running.send(turning(slow, occupied))
         arrived(slow)
         for _ in range(2):
             with slow.wire() as leaving:
