@@ -1,8 +1,12 @@
-"""The interface of a place that holds models."""
+"""What every place that holds models has: bounded lists of files, paths in them, failures."""
 
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import Final, Protocol
+from typing import Final
 
 from enginewright.contract.reasons import Reason
 
@@ -26,17 +30,17 @@ class Entry:
     size: int | None = None  # bytes; None: not known
 
 
-class ModelSource(Protocol):
+class ModelSource(ABC):
     """An address: a file with what lies beside it, or a folder of files."""
 
-    @property
-    def shown(self) -> str:
-        """Return the address for messages, without anything secret."""
+    shown: str  # the address for messages, without anything secret
 
     @property
     def pin(self) -> str | None:
         """Return what a moving name resolved to, once `find` was called: a commit, a digest."""
+        return None
 
+    @abstractmethod
     def find(self) -> str | None:
         """Return the name of the file at the address, or None when it is a folder.
 
@@ -50,13 +54,26 @@ class ModelSource(Protocol):
         Raises:
             StageFailure: SourceUnreachable, also for more than `MOST_FILES`.
         """
+        found = list(islice(self._entries(deep=deep), MOST_FILES + 1))
+        if len(found) > MOST_FILES:
+            raise unreachable(
+                f"{self.shown} has more than {MOST_FILES} files",
+                "name the file, or a smaller folder",
+            )
+        return sorted(found, key=lambda entry: entry.path)
 
+    @abstractmethod
+    def _entries(self, *, deep: bool) -> Iterable[Entry]:
+        """Return the files in any order; those past `MOST_FILES` are not read."""
+
+    @abstractmethod
     def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
         """Copy a file to `target`; `path` is relative to the folder, or to the folder of the file.
 
         Raises:
             Missing: there is none.
-            StageFailure: SourceUnreachable, or ModelTooLarge when it exceeds the quota.
+            StageFailure: SourceUnreachable, ModelTooLarge or StorageFull when it exceeds the quota,
+                DigestMismatch when it is not what the source lists.
         """
 
 
@@ -65,11 +82,26 @@ def unreachable(message: str, remedy: str | None = None) -> StageFailure:
     return StageFailure(Reason.SOURCE_UNREACHABLE, message, remedy=remedy)
 
 
-def too_many_files(shown: str) -> StageFailure:
-    """Return the failure for a folder that holds more than one may."""
-    return unreachable(
-        f"{shown} has more than {MOST_FILES} files", "name the file, or a smaller folder"
-    )
+def local_files(folder: Path, *, deep: bool) -> Iterator[Entry]:
+    """Yield the files of a folder of this machine; links to folders are not entered."""
+    if deep:
+        paths = (Path(root) / name for root, _, names in os.walk(folder) for name in names)
+    else:
+        paths = folder.iterdir()
+    for path in paths:
+        if path.is_file():
+            yield Entry(path.relative_to(folder).as_posix(), path.stat().st_size)
+
+
+def parent_of(path: str) -> str:
+    """Return the folder of a relative path; "" for the top."""
+    parent = PurePosixPath(path).parent.as_posix()
+    return "" if parent == "." else parent
+
+
+def joined(folder: str, path: str) -> str:
+    """Return the path of what lies in a folder, "" being the top."""
+    return f"{folder}/{path}" if folder else path
 
 
 def unsafe(path: str) -> str | None:

@@ -20,7 +20,15 @@ from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import counted, format_bytes
 from enginewright_runtime.sources import archive
-from enginewright_runtime.sources.base import Entry, Missing, ModelSource, unreachable, unsafe
+from enginewright_runtime.sources.base import (
+    Entry,
+    Missing,
+    ModelSource,
+    joined,
+    parent_of,
+    unreachable,
+    unsafe,
+)
 from enginewright_runtime.sources.quota import DiskQuota
 from enginewright_runtime.sources.unpacked import UnpackedSource
 
@@ -54,7 +62,7 @@ def fetch_one(
     name = source.find()
     if name is None:
         path = _only(source, suffix)
-        yield FetchedFile(_copy(source, path, target, quota), source, _folder(path))
+        yield FetchedFile(_copy(source, path, target, quota), source, parent_of(path))
         return
     copied = _copy(source, name, target, quota)
     if suffix == _NPZ or archive.kind_of(target) is None:  # an .npz is a zip in itself
@@ -63,7 +71,7 @@ def fetch_one(
     with _unpacked(source, target, quota) as unpacked:
         path = _only(unpacked, suffix, Reason.INVALID_MODEL)
         inner = _copy(unpacked, path, target, quota)
-        yield FetchedFile(inner, unpacked, _folder(path), copied)
+        yield FetchedFile(inner, unpacked, parent_of(path), copied)
 
 
 def fetch_sibling(fetched: FetchedFile, location: str, target: Path, quota: DiskQuota) -> Copied:
@@ -73,8 +81,7 @@ def fetch_sibling(fetched: FetchedFile, location: str, target: Path, quota: Disk
         Missing: there is none.
         StageFailure: as `fetch_one`.
     """
-    path = f"{fetched.folder}/{location}" if fetched.folder else location
-    return fetched.siblings.copy(path, target, quota)
+    return fetched.siblings.copy(joined(fetched.folder, location), target, quota)
 
 
 def fetch_all(source: ModelSource, folder: Path, quota: DiskQuota) -> list[tuple[str, Copied]]:
@@ -171,11 +178,6 @@ def _checked(source: ModelSource, path: str) -> str:
 
 def _hidden(entry: Entry) -> bool:
     return any(part.startswith(".") for part in PurePosixPath(entry.path).parts)
-
-
-def _folder(path: str) -> str:
-    parent = PurePosixPath(path).parent.as_posix()
-    return "" if parent == "." else parent
 
 
 def emptied(folder: Path) -> Path:

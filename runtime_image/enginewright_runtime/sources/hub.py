@@ -8,24 +8,17 @@ content network without the token. Documented at huggingface.co/docs/hub/api.
 import json
 import os
 import re
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterator
+from pathlib import PurePosixPath
 from typing import Any, Final
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
-from enginewright.contract.reasons import Reason
+from typing_extensions import override
 
-from enginewright_runtime.core.digests import Copied
-from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.sources.base import (
-    MOST_FILES,
-    Entry,
-    Missing,
-    too_many_files,
-    unreachable,
-)
+from enginewright_runtime.sources.base import Entry, Missing, joined, parent_of, unreachable
 from enginewright_runtime.sources.credentials import Secret
-from enginewright_runtime.sources.quota import DiskQuota
 from enginewright_runtime.sources.web import Constant, Web, shown
+from enginewright_runtime.sources.web_source import Located, WebSource
 
 _HUB: Final = "https://huggingface.co"
 _ENDPOINT_KEY: Final = "HF_ENDPOINT"  # of a mirror; the hub's own libraries call it so too
@@ -41,7 +34,7 @@ _REMEDY: Final = (
 )
 
 
-class HubSource:
+class HubSource(WebSource):
     """A file or folder of one commit of a repository."""
 
     def __init__(self, uri: str, secret: Secret) -> None:
@@ -56,22 +49,23 @@ class HubSource:
         if urlsplit(endpoint).scheme not in {"http", "https"}:
             raise unreachable(f"{_ENDPOINT_KEY} is no URL", "write https://HOST")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._web = Web(secret, Constant(headers), _REMEDY)
+        super().__init__(Web(secret, Constant(headers), _REMEDY), uri)
         self._repository = parts["repo"]
         self._kind = parts["kind"] or "models"
         self._endpoint = endpoint.rstrip("/")
         self._revision = unquote(parts["revision"] or "main")
         self._path = (parts["path"] or "").strip("/")
+        self._folder = self._path  # that paths are relative to, once found
         self._commit = ""
         self._digests: dict[str, str] = {}  # of large files, by path
-        self._is_file = False
-        self.shown = uri
 
     @property
+    @override
     def pin(self) -> str | None:
         """Return the commit."""
         return f"commit {self._commit}" if self._commit else None
 
+    @override
     def find(self) -> str | None:
         """Resolve the revision, and ask what lies at the path."""
         self._commit = self._resolve()
@@ -80,48 +74,36 @@ class HubSource:
         entry = self._look(self._path)
         if entry is None:
             raise unreachable(f"{self.shown}: commit {self._commit[:12]} has no such file")
-        self._is_file = entry.get("type") != "directory"
-        return PurePosixPath(self._path).name if self._is_file else None
+        if entry.get("type") == "directory":
+            return None
+        self._folder = parent_of(self._path)
+        return PurePosixPath(self._path).name
 
-    def files(self, *, deep: bool) -> list[Entry]:
-        """Return the files of the folder."""
+    @override
+    def _entries(self, *, deep: bool) -> Iterator[Entry]:
         where = f"/{quote(self._path)}" if self._path else ""
         url: str | None = f"{self._api()}/tree/{self._commit}{where}" + (
             "?recursive=true" if deep else ""
         )
         prefix = f"{self._path}/" if self._path else ""
-        found: list[Entry] = []
         while url:
             answer = self._web.read(url)
             for entry in answer.json(shown(url)):
                 if entry.get("type") == "file":
                     self._remember(entry)
                     path = str(entry["path"]).removeprefix(prefix)
-                    found.append(Entry(path, entry.get("size")))
-            if len(found) > MOST_FILES:
-                raise too_many_files(self.shown)
+                    yield Entry(path, entry.get("size"))
             following = _NEXT.search(answer.headers.get("Link", ""))
             url = urljoin(url, following.group(1)) if following else None
-        return sorted(found, key=lambda entry: entry.path)
 
-    def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
-        """Download a file of the commit, and compare large ones with the hub's digest."""
-        folder = str(PurePosixPath(self._path).parent) if self._is_file else self._path
-        whole = path if folder in {"", "."} else f"{folder}/{path}"
+    @override
+    def _locate(self, path: str) -> Located:
+        whole = joined(self._folder, path)
         if whole not in self._digests and self._look(whole) is None:
             raise Missing(f"{self.shown}: commit {self._commit[:12]} has no file {whole!r}")
         kind = "" if self._kind == "models" else f"{self._kind}/"
         url = f"{self._endpoint}/{kind}{self._repository}/resolve/{self._commit}/{quote(whole)}"
-        copied = self._web.download(url, target, quota)
-        expected = self._digests.get(whole)
-        if expected and expected != copied.sha256:
-            raise StageFailure(
-                Reason.DIGEST_MISMATCH,
-                f"{whole!r} of {self.shown} arrived with sha256 {copied.sha256}, the hub lists"
-                f" {expected}",
-                remedy="try again; if it persists, the mirror or a proxy changes files",
-            )
-        return Copied(copied.sha256, copied.size_bytes, self.pin)
+        return Located(url, whole, sha256=self._digests.get(whole))
 
     def _resolve(self) -> str:
         url = f"{self._api()}/revision/{quote(self._revision, safe='')}"

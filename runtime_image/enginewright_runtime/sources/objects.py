@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import aiohttp
 import obstore
 from obstore.exceptions import BaseError
+from typing_extensions import override
 
 from enginewright_runtime.core.digests import CHUNK, Copied
 from enginewright_runtime.core.logs import format_bytes
@@ -15,7 +16,9 @@ from enginewright_runtime.sources.base import (
     MOST_FILES,
     Entry,
     Missing,
-    too_many_files,
+    ModelSource,
+    joined,
+    parent_of,
     unreachable,
 )
 from enginewright_runtime.sources.buckets import KEYS, Bucket, bucket
@@ -38,42 +41,36 @@ _REGION_SECONDS: Final = 10.0
 _T = TypeVar("_T")
 
 
-class ObjectSource:
-    """An object, or the objects below a prefix."""
-
-    pin = None  # buckets have no common version: every file's own is reported
+class ObjectSource(ModelSource):
+    """An object, or the objects below a prefix; every one has a version of its own."""
 
     def __init__(self, uri: str, secret: Secret) -> None:
         self._bucket = bucket(uri, secret)
         self._store: Store | None = None
-        self._folder: str | None = None  # prefix that paths are relative to, once found
+        self._folder = self._bucket.path  # prefix that paths are relative to, once found
         self.shown = self._bucket.shown
 
+    @override
     def find(self) -> str | None:
         """Return the object's name; None where only a prefix has that name."""
         path = self._bucket.path
         if not path:
-            self._folder = ""
             return None
         if asyncio.run(with_retries(f"read {self.shown}", lambda: self._request(self._is_object))):
-            folder = PurePosixPath(path).parent.as_posix()
-            self._folder = "" if folder == "." else folder
+            self._folder = parent_of(path)
             return PurePosixPath(path).name
-        self._folder = path
         if not self._list(deep=True, most=1):
             raise unreachable(f"{self.shown}: there is no such file or folder")
         return None
 
-    def files(self, *, deep: bool) -> list[Entry]:
-        """Return the objects below the prefix."""
-        found = self._list(deep=deep, most=MOST_FILES + 1)
-        if len(found) > MOST_FILES:
-            raise too_many_files(self.shown)
-        return sorted(found, key=lambda entry: entry.path)
+    @override
+    def _entries(self, *, deep: bool) -> list[Entry]:
+        return self._list(deep=deep, most=MOST_FILES + 1)
 
+    @override
     def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
         """Download an object, resumed while its ETag stays the same."""
-        key = f"{self._folder}/{path}" if self._folder else path
+        key = joined(self._folder, path)
         shown = f"{self._bucket.scheme}://{self._bucket.name}/{key}"
 
         async def attempt(transfer: Transfer) -> None:

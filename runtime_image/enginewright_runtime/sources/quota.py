@@ -39,15 +39,18 @@ class DiskQuota:
                 Reason.MODEL_TOO_LARGE,
                 f"{name} has {format_bytes(size)}; the limit for such a file is {format_bytes(largest)}",
             )
-        disk = shutil.disk_usage(self._folder)
-        if size > disk.total - _reserve(disk.total):
+        total, free = self._disk()
+        reserve = _reserve(total)
+        if size > total - reserve:
             raise StageFailure(
                 Reason.STORAGE_FULL,  # not lasting: another node may have a larger disk
                 f"{name} has {format_bytes(size)} and the disk of the work folder has"
-                f" {format_bytes(disk.total)} in all, of which {format_bytes(_reserve(disk.total))} stay free",
+                f" {format_bytes(total)} in all, of which {format_bytes(reserve)} stay free",
                 remedy="give nodes a larger disk for ephemeral storage",
             )
-        self._check(name, size, size)
+        if size > free:
+            raise disk_full(name, size, free)
+        self._check_limit(name, size)
 
     def add(self, name: str, size: int) -> None:
         """Count `size` more bytes of a file whose size is not known before.
@@ -55,7 +58,10 @@ class DiskQuota:
         Raises:
             StageFailure: ModelTooLarge, StorageFull.
         """
-        self._check(name, size, None)
+        _, free = self._disk()
+        if size > free:
+            raise disk_full(name, None, free)
+        self._check_limit(name, size)
         self._used += size
 
     def release(self, size: int) -> None:
@@ -64,12 +70,9 @@ class DiskQuota:
 
     def full(self, name: str) -> StageFailure:
         """Return the failure for a disk that is full in spite of the checks."""
-        return disk_full(name, None, self._free())
+        return disk_full(name, None, self._disk()[1])
 
-    def _check(self, name: str, size: int, known_size: int | None) -> None:
-        free = self._free()
-        if size > free:
-            raise disk_full(name, known_size, free)
+    def _check_limit(self, name: str, size: int) -> None:
         if self._used + size > self._limit:
             raise StageFailure(
                 Reason.MODEL_TOO_LARGE,
@@ -77,9 +80,10 @@ class DiskQuota:
                 remedy="give less",
             )
 
-    def _free(self) -> int:
+    def _disk(self) -> tuple[int, int]:
+        """Return the bytes of the disk, and how many of them may still be written."""
         disk = shutil.disk_usage(self._folder)
-        return max(0, disk.free - _reserve(disk.total))
+        return disk.total, max(0, disk.free - _reserve(disk.total))
 
 
 def _reserve(total: int) -> int:

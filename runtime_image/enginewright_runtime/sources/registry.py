@@ -9,26 +9,17 @@ specification 1.1, and the token specification of the distribution project.
 import hashlib
 import json
 import re
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterator
+from pathlib import PurePosixPath
 from typing import Any, Final
 
-from enginewright.contract.reasons import Reason
+from typing_extensions import override
 
-from enginewright_runtime.core.digests import Copied
-from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.sources.base import (
-    MOST_FILES,
-    Entry,
-    Missing,
-    too_many_files,
-    unreachable,
-    unsafe,
-)
+from enginewright_runtime.sources.base import Entry, Missing, unreachable, unsafe
 from enginewright_runtime.sources.credentials import Secret
-from enginewright_runtime.sources.quota import DiskQuota
 from enginewright_runtime.sources.registry_login import Login, login
 from enginewright_runtime.sources.web import Web
+from enginewright_runtime.sources.web_source import Located, WebSource, changed
 
 _ADDRESS: Final = re.compile(
     r"(?P<host>[A-Za-z0-9.-]+(?::\d+)?)/(?P<repository>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)"
@@ -52,14 +43,7 @@ _HOSTS: Final = {"docker.io": "registry-1.docker.io"}  # its name is not its add
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1"})
 
 
-@dataclass(frozen=True)
-class _Layer:
-    digest: str
-    size: int
-    name: str
-
-
-class RegistrySource:
+class RegistrySource(WebSource):
     """The layers of an artefact, as files of a folder; one layer alone is a file."""
 
     def __init__(self, uri: str, secret: Secret) -> None:
@@ -76,22 +60,21 @@ class RegistrySource:
         address = _HOSTS.get(host, host)
         self._base = f"{'http' if plain else 'https'}://{address}/v2/{self._repository}"
         proof = login(secret, host)
-        self._web = Web(secret, Login(proof, self._repository, plain=plain), _REMEDY)
-        self._layers: dict[str, _Layer] = {}
+        super().__init__(Web(secret, Login(proof, self._repository, plain=plain), _REMEDY), uri)
+        self._layers: dict[str, Located] = {}
         self._digest: str | None = None
-        self.shown = uri
 
     @property
+    @override
     def pin(self) -> str | None:
         """Return the digest of the manifest."""
         return f"manifest {self._digest}" if self._digest else None
 
+    @override
     def find(self) -> str | None:
         """Read the manifest."""
         manifest = self._manifest(self._reference, indexes=True)
         layers = [layer for layer in manifest.get("layers", []) if layer.get("size", 0) > 0]
-        if len(layers) > MOST_FILES:
-            raise too_many_files(self.shown)
         if not layers:
             raise unreachable(
                 f"{self.shown} has no files", "push the model into it, as `oras push` does"
@@ -100,25 +83,18 @@ class RegistrySource:
             self._add(layer, alone=len(layers) == 1)
         return next(iter(self._layers)) if len(layers) == 1 else None
 
-    def files(self, *, deep: bool) -> list[Entry]:
-        """Return the layers that have names."""
-        found = [Entry(layer.name, layer.size) for layer in self._layers.values()]
-        return sorted(
-            (entry for entry in found if deep or "/" not in entry.path),
-            key=lambda entry: entry.path,
-        )
+    @override
+    def _entries(self, *, deep: bool) -> Iterator[Entry]:
+        for name, layer in self._layers.items():
+            if deep or "/" not in name:
+                yield Entry(name, layer.size)
 
-    def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
-        """Download a layer and compare it with its digest."""
+    @override
+    def _locate(self, path: str) -> Located:
         layer = self._layers.get(PurePosixPath(path).as_posix())
         if layer is None:
             raise Missing(f"{self.shown} has no layer with the title {path!r}")
-        quota.check(layer.name, layer.size)
-        url = f"{self._base}/blobs/{layer.digest}"
-        copied = self._web.download(url, target, quota, name=layer.name)
-        if f"sha256:{copied.sha256}" != layer.digest:
-            raise self._changed(f"layer {layer.name!r}", layer.digest, copied.sha256)
-        return Copied(copied.sha256, copied.size_bytes, self.pin)
+        return layer
 
     def _manifest(self, reference: str, *, indexes: bool) -> dict[str, Any]:
         accept = ", ".join((*_MANIFESTS, *(_INDEXES if indexes else ())))
@@ -129,10 +105,10 @@ class RegistrySource:
             raise unreachable(
                 f"{self.shown}: there is no such artefact, {missing}", "check repository and tag"
             ) from None
-        digest = "sha256:" + hashlib.sha256(body).hexdigest()
-        if reference.startswith("sha256:") and reference != digest:
-            raise self._changed("the manifest", reference, digest)
-        self._digest = self._digest or digest
+        sha256 = hashlib.sha256(body).hexdigest()
+        if reference.startswith("sha256:") and reference != f"sha256:{sha256}":
+            raise changed(f"the manifest of {self.shown}", reference.partition(":")[2], sha256)
+        self._digest = self._digest or f"sha256:{sha256}"
         try:
             manifest = json.loads(body)
         except ValueError:
@@ -162,7 +138,8 @@ class RegistrySource:
         title = (layer.get("annotations") or {}).get(_TITLE)
         if title is None and not alone:
             return  # of no file: such as the file system of a container image
-        name = str(title) if title else digest.partition(":")[2][:12]
+        sha256 = digest.partition(":")[2]
+        name = str(title) if title else sha256[:12]
         if cause := unsafe(name):
             raise unreachable(
                 f"{self.shown}: a layer has the title {name!r}, which {cause}",
@@ -171,11 +148,4 @@ class RegistrySource:
         name = PurePosixPath(name).as_posix()
         if name in self._layers:
             raise unreachable(f"{self.shown} has two layers with the title {name!r}")
-        self._layers[name] = _Layer(digest, size, name)
-
-    def _changed(self, what: str, expected: str, found: str) -> StageFailure:
-        return StageFailure(
-            Reason.DIGEST_MISMATCH,
-            f"{self.shown}: {what} has digest {expected} and arrived with {found}",
-            remedy="push the artefact again; if it persists, the registry or a proxy changes it",
-        )
+        self._layers[name] = Located(f"{self._base}/blobs/{digest}", name, size, sha256)

@@ -1,4 +1,4 @@
-"""A download to the disk, resumed where it stopped when the connection breaks off."""
+"""A file on its way to the disk, resumed where it stopped when the connection breaks off."""
 
 import hashlib
 import logging
@@ -30,7 +30,7 @@ class Transfer:
         self._writer = writer
         self._quota = quota
         self._digest = hashlib.sha256()
-        self._progress = TransferProgress(_log, f"downloading {name}", None)
+        self._progress = TransferProgress(_log, f"fetching {name}", None)
 
     def resumes(self) -> bool:
         """Return whether a range can be requested; when not, start over."""
@@ -102,7 +102,7 @@ async def transfer_file(
     quota: DiskQuota,
     attempt: Callable[[Transfer], Awaitable[None]],
 ) -> Copied:
-    """Download a file to `target`, with retries.
+    """Bring a file to `target`, with retries.
 
     Args:
         what: its address, for the message of the failure.
@@ -122,7 +122,7 @@ async def transfer_file(
                 await attempt(transfer)
                 return transfer.end()
 
-            return await with_retries(f"download {what}", once, lambda: transfer.size)
+            return await with_retries(f"fetch {what}", once, lambda: transfer.size)
     except OSError as error:
         # closing writes again what could not be written
         if isinstance(error.__context__, StageFailure):

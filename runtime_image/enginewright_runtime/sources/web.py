@@ -226,9 +226,7 @@ class Web:
                 return response
             response.release()
             at = _redirected(at, location, url)
-        raise unreachable(
-            f"cannot download {shown(url)}: it redirects more than {_REDIRECTS} times"
-        )
+        raise unreachable(f"cannot fetch {shown(url)}: it redirects more than {_REDIRECTS} times")
 
     def _check(self, response: aiohttp.ClientResponse) -> None:
         status = response.status
@@ -246,7 +244,7 @@ class Web:
 
 
 def _no_url(url: str, at: str) -> StageFailure:
-    return unreachable(f"cannot download {shown(url)}: {shown(at)} is no URL")
+    return unreachable(f"cannot fetch {shown(url)}: {shown(at)} is no URL")
 
 
 def _redirected(at: str, location: str, url: str) -> str:
@@ -256,10 +254,10 @@ def _redirected(at: str, location: str, url: str) -> str:
     except ValueError:
         raise _no_url(url, location) from None
     if scheme not in {"http", "https"}:
-        raise unreachable(f"cannot download {shown(url)}: it redirects to {scheme}:, not to http")
+        raise unreachable(f"cannot fetch {shown(url)}: it redirects to {scheme}:, not to http")
     if scheme == "http" and urlsplit(at).scheme == "https":
         raise unreachable(
-            f"cannot download {shown(url)}: it redirects from https to {shown(target)},"
+            f"cannot fetch {shown(url)}: it redirects from https to {shown(target)},"
             " which anybody on the way can change"
         )
     return target
@@ -285,7 +283,7 @@ async def _receive(response: aiohttp.ClientResponse, transfer: Transfer) -> None
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding != "identity":
         where = shown(str(response.url))
-        raise unreachable(f"cannot download {where}: it insists on Content-Encoding {encoding}")
+        raise unreachable(f"cannot fetch {where}: it insists on Content-Encoding {encoding}")
     transfer.validator = _validator(response)
     transfer.version = _version(response)
     transfer.expect(response.content_length)
@@ -338,7 +336,7 @@ def _failed(url: str, error: Exception, received: int) -> Exception:
     answer = _describe_error(error, received)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):  # which the next try has too
         remedy = f"put the authority that signed it into the Secret in secretRef (key {AUTHORITY})"
-        return unreachable(f"cannot download {shown(url)}: {answer}", remedy)
+        return unreachable(f"cannot fetch {shown(url)}: {answer}", remedy)
     return Unavailable(answer)
 
 

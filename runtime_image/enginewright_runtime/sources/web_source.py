@@ -1,0 +1,63 @@
+"""Sources whose files have URLs: each says where a file is, and what it must be when it arrives."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+
+from enginewright.contract.reasons import Reason
+from typing_extensions import override
+
+from enginewright_runtime.core.digests import Copied
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.sources.base import ModelSource
+from enginewright_runtime.sources.quota import DiskQuota
+from enginewright_runtime.sources.web import Web
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where a file is, and what its source says of it."""
+
+    url: str
+    name: str | None = None  # for messages; None: the last part of its address
+    size: int | None = None  # bytes; None: the server says
+    sha256: str | None = None  # hex; "" or None: not said
+
+
+class WebSource(ModelSource):
+    """Files that are downloaded, and compared with their digests where the source lists these."""
+
+    def __init__(self, web: Web, shown: str) -> None:
+        self._web = web
+        self.shown = shown
+
+    @abstractmethod
+    def _locate(self, path: str) -> Located:
+        """Return where a file is.
+
+        Raises:
+            Missing: there is none.
+            StageFailure: SourceUnreachable.
+        """
+
+    @override
+    def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
+        """Download a file; its version is the source's pin, else its own."""
+        located = self._locate(path)
+        if located.size is not None:
+            quota.check(path, located.size)
+        copied = self._web.download(located.url, target, quota, name=located.name)
+        if located.sha256 and located.sha256 != copied.sha256:
+            raise changed(
+                f"{(located.name or path)!r} of {self.shown}", located.sha256, copied.sha256
+            )
+        return Copied(copied.sha256, copied.size_bytes, self.pin or copied.version)
+
+
+def changed(what: str, listed: str, arrived: str) -> StageFailure:
+    """Return the failure of what arrives with another sha256 (hex) than its source lists."""
+    return StageFailure(
+        Reason.DIGEST_MISMATCH,
+        f"{what} arrived with sha256 {arrived}, its source lists {listed}",
+        remedy="try again; if it persists, upload it again, or find the proxy that changes it",
+    )
