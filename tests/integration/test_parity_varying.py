@@ -12,16 +12,12 @@ import onnxruntime as ort
 import pytest
 from enginewright.contract.manifest import Manifest, Spread, VaryingOutput
 from enginewright.contract.reasons import Reason
-from enginewright_runtime.proof.parity import (
-    Comparison,
-    DistributionTest,
-    ParityVerdict,
-    Tolerances,
-)
+from enginewright_runtime.proof.parity import Comparison, ParityVerdict, Tolerances
 from enginewright_runtime.proof.parity.observing import is_random, observe
 from enginewright_runtime.proof.parity.spread import (
     FEWEST_RUNS,
     REFERENCE_RUNS,
+    DistributionTest,
     confirmations,
 )
 from enginewright_runtime.session.arrays import Arrays

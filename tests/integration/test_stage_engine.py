@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +25,7 @@ from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, ServeTask
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.engine import build, verify
 from enginewright_runtime.engine.handoff import EngineBuilt, shortened
-from enginewright_runtime.proof import golden_run
-from enginewright_runtime.proof.golden_run import GoldenFiles
+from enginewright_runtime.proof.golden_run import GoldenFiles, JudgedRun, run_judged
 from enginewright_runtime.proof.latency import measure
 from enginewright_runtime.store import ENGINE, Store
 
@@ -317,15 +315,15 @@ def test_on_a_device(place: EnginePlace) -> None:
     measured = measure(model, "cpu", files.inputs, seconds=0.2)
     assert [each.shapes for each in measured.latencies] == ["min", "opt", "max"]
     manifest = Manifest.model_validate_json((folder / "manifest.json").read_bytes())
-    judge = partial(
-        golden_run.run_judged,
+    judged = JudgedRun(
         model=model,
         backend="cpu",
+        files=files,
         recipe=manifest.recipe,
         compared_with="prepared",
         precision=manifest.precision,
     )
-    proven = judge(files=files)
+    proven = run_judged(judged)
     assert (proven.samples, proven.failed) == (3, None)
     assert proven.max_abs_error == pytest.approx(0, abs=1e-5)
     assert [each.compared_with for each in proven.parity] == ["prepared", "expected"]
@@ -336,7 +334,7 @@ def test_on_a_device(place: EnginePlace) -> None:
         (replace(files, outputs=place.root / "wrong.npz"), "prepared"),
         (replace(files, expected=place.root / "wrong.npz"), "expected"),
     ):
-        failed = judge(files=one).failed
+        failed = run_judged(replace(judged, files=one)).failed
         assert failed is not None
         assert failed.against == against
         assert "output 'y' of golden sample " in failed.description

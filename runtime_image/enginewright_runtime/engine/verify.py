@@ -10,10 +10,9 @@ from enginewright.contract.report import Finding, StageReport
 from enginewright.contract.task import EngineTask
 
 from enginewright_runtime.core.digests import MODEL_NAME
-from enginewright_runtime.core.failure import SessionError, StageFailure
+from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import MODEL_FOLDER
 from enginewright_runtime.core.isolation import Call
-from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.engine import handoff
 from enginewright_runtime.engine.handoff import (
@@ -24,7 +23,7 @@ from enginewright_runtime.engine.handoff import (
 )
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.checker import complaint
-from enginewright_runtime.proof.golden_run import GoldenFiles, GoldenRun, run_judged
+from enginewright_runtime.proof.golden_run import GoldenFiles, GoldenRun, JudgedRun
 from enginewright_runtime.tensorrt.context import CONTEXT_OP
 from enginewright_runtime.tensorrt.header import check_engine
 
@@ -87,30 +86,21 @@ def prove(task: EngineTask, paths: Paths, manifest: Manifest) -> GoldenRun:
     expected = manifest.golden_expected
     # golden outputs stay the source's: of a prepared model of another precision they are not its own
     lowered = any(change.kind in _LOWERING for change in manifest.changes)
-    try:
-        outcome = Call(run_judged, f"running the golden samples on backend {backend}").run(
-            model=paths.work / ENGINE_FOLDER / MODEL_FOLDER / MODEL_NAME,
-            backend=backend,
-            files=GoldenFiles(
-                folder / manifest.golden_inputs,
-                folder / manifest.golden_outputs,
-                folder / expected if expected else None,
-            ),
-            recipe=manifest.recipe,
-            compared_with="source" if lowered else "prepared",
-            precision=manifest.precision,
-            varying=manifest.varying or (),
-        )
-    except SessionError as error:
-        raise StageFailure(
-            Reason.BUILD_FAILED,
-            f"backend {backend} refuses the engine that was built for it: {plain(str(error))}",
-        ) from error
-    if refused := outcome.refused:
-        name, cause = next(iter(refused.items()))
-        raise StageFailure(
-            Reason.BUILD_FAILED, f"backend {backend} fails on golden sample {name!r}: {cause}"
-        )
+    outcome = JudgedRun(
+        model=paths.work / ENGINE_FOLDER / MODEL_FOLDER / MODEL_NAME,
+        backend=backend,
+        files=GoldenFiles(
+            folder / manifest.golden_inputs,
+            folder / manifest.golden_outputs,
+            folder / expected if expected else None,
+        ),
+        recipe=manifest.recipe,
+        compared_with="source" if lowered else "prepared",
+        precision=manifest.precision,
+        varying=manifest.varying or (),
+    ).run()
+    if outcome.refusal:
+        raise StageFailure(Reason.BUILD_FAILED, f"the engine {outcome.refusal}")
     if failed := outcome.failed:
         against = _AGAINST[failed.against]
         raise StageFailure(

@@ -18,7 +18,8 @@ from enginewright.contract.task import Recipe
 from numpy.typing import NDArray
 from onnx import helper
 
-from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.failure import SessionError, StageFailure
+from enginewright_runtime.core.isolation import Call
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 from enginewright_runtime.graph.raw import graphs
@@ -80,6 +81,9 @@ class GoldenRun:
     """What came of running the golden inputs."""
 
     refused: Mapping[str, str] = field(default_factory=dict)  # ONNX Runtime's message by sample
+    refusal: str | None = (
+        None  # of a `JudgedRun` that cannot be judged; text that follows "the model"
+    )
     samples: int = 0  # that were run
     level: str | None = None  # of graph optimisations
     parity: tuple[OutputParity, ...] = ()  # of every output
@@ -222,39 +226,49 @@ def _stored(array: NDArray[Any], kind: np.dtype[Any] | None) -> NDArray[Any]:
     return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
 
 
-def run_judged(
-    *,
-    model: Path,
-    backend: str,
-    files: GoldenFiles,
-    recipe: Recipe,
-    compared_with: ComparedWith,
-    precision: str | None,
-    rounding: bool = False,
-    varying: Sequence[VaryingOutput] = (),
-) -> GoldenRun:
-    """Run golden inputs on `backend` and compare with the golden outputs and the expected ones.
+@dataclass(frozen=True)
+class JudgedRun:
+    """Golden inputs to run on a backend, and to compare with the golden outputs and the expected ones."""
 
-    Args:
-        model: whose outputs are judged.
-        backend: that runs it.
-        files: what is run and what is wanted.
-        recipe: with the user's tolerances.
-        compared_with: what the wanted outputs come from.
-        precision: of the model; None: the source's own.
-        rounding: whether FP32 outputs may differ from the wanted ones by no more than that.
-        varying: outputs that differ from run to run of the source.
+    model: Path  # whose outputs are judged
+    backend: str  # that runs it
+    files: GoldenFiles  # what is run and what is wanted
+    recipe: Recipe  # with the user's tolerances
+    compared_with: ComparedWith  # what the wanted outputs come from
+    precision: str | None  # of the model; None: the source's own
+    rounding: bool = (
+        False  # whether FP32 outputs may differ from the wanted ones by no more than that
+    )
+    varying: tuple[VaryingOutput, ...] = ()  # outputs that differ from run to run of the source
+
+    def run(self) -> GoldenRun:
+        """Run and compare in a child process.
+
+        Raises:
+            StageFailure: as `Call.run`, `loading.create`; OutOfMemory.
+        """
+        try:
+            return Call(run_judged, f"running the golden inputs on backend {self.backend}").run(
+                self
+            )
+        except SessionError as error:
+            return GoldenRun(refusal=f"is refused by backend {self.backend}: {plain(str(error))}")
+
+
+def run_judged(asked: JudgedRun) -> GoldenRun:
+    """Run golden inputs and compare, in this process.
 
     Raises:
         StageFailure: as `loading.create`; OutOfMemory.
         SessionError: the model does not load.
     """
-    tolerances = Tolerances.of(recipe, precision)
-    exact = replace(tolerances, rounding=rounding)
+    tolerances = Tolerances.of(asked.recipe, asked.precision)
+    exact = replace(tolerances, rounding=asked.rounding)
+    files, backend, varying = asked.files, asked.backend, asked.varying
 
     def judge(level: str | None) -> GoldenRun:
-        runner, signature, level = load_runner(backend, model, level)
-        judged = [_judge(files.outputs, signature, exact, compared_with, varying)]
+        runner, signature, level = load_runner(backend, asked.model, level)
+        judged = [_judge(files.outputs, signature, exact, asked.compared_with, varying)]
         if files.expected is not None:
             judged.append(_judge(files.expected, signature, tolerances, "expected", varying))
         count = 0
@@ -263,7 +277,10 @@ def run_judged(
                 found = run_sample(runner, signature, feeds)
             except Exception as error:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
                 _refuse_for_memory(error, name, backend)
-                return GoldenRun(refused={name: plain(str(error))})
+                cause = plain(str(error))
+                return GoldenRun(
+                    refusal=f"fails on backend {backend} with golden sample {name!r}: {cause}"
+                )
             again = partial(run_sample, runner, signature, feeds)
             for comparison, wanted in judged:
                 comparison.add(name, wanted.get(name, {}), found, again)
@@ -271,7 +288,7 @@ def run_judged(
         return replace(_outcome([each for each, _ in judged]), samples=count, level=level)
 
     # below ALL a quantised model would only simulate what it was made for
-    return judge(None) if precision is not None else _at_the_right_level(backend, judge)
+    return judge(None) if asked.precision is not None else _at_the_right_level(backend, judge)
 
 
 def _judge(
@@ -343,7 +360,7 @@ def _at_the_right_level(backend: str, judge: Callable[[str | None], GoldenRun]) 
         return first
     for level in below(first.level):
         lowered = judge(level)
-        if not lowered.refused and lowered.failed is None:
+        if not lowered.refused and lowered.refusal is None and lowered.failed is None:
             lowering = f"graph optimisations are lowered to {level}: at {first.level}, {first.failed.description}"
             # what was refused at first is no longer among the samples
             warnings = (*lowered.warnings, lowering)

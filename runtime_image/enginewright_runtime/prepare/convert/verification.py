@@ -22,7 +22,7 @@ from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.checker import complaint
 from enginewright_runtime.graph.raw.opsets import allow_unreleased
 from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS, load_runner, run_sample, types_of
-from enginewright_runtime.proof.parity import DistributionTest, Tolerance, difference, form_fault
+from enginewright_runtime.proof.parity import Tolerance, VaryingOutputs, difference
 from enginewright_runtime.proof.parity.observing import is_random, observe
 from enginewright_runtime.session.arrays import Arrays, read_arrays, write_arrays
 from enginewright_runtime.session.optimization import LOWEST
@@ -172,37 +172,26 @@ class _Judge:
     ) -> None:
         self._dtypes = dtypes
         self._allowed = allowed
-        self._spreads = {
-            each.name: {spread.sample: spread for spread in each.spreads} for each in varying
-        }
+        self._varying = VaryingOutputs(varying, dtypes, lambda *_: allowed)
         self.compared = 0  # outputs, over all samples
 
     def differs(self, sample: str, expected: Arrays, run: Callable[[], Arrays]) -> str | None:
         """Return which output of a sample differs and how; `run` runs it."""
         found = run()
+        trial = self._varying.trial(sample, expected)
+        self.compared += len(trial.runs)
         for output, want in expected.items():
-            if output in self._spreads:
-                differs = self._varies_otherwise(sample, output, want, found[output], run)
-            else:
-                self.compared += 1
-                differs = difference(want, found[output], self._allowed, self._dtypes.get(output))
+            if output in self._varying:
+                continue
+            self.compared += 1
+            differs = difference(want, found[output], self._allowed, self._dtypes.get(output))
             if differs:
                 return f"output {output!r} of sample {sample!r} {differs}"
+        while trial.take(found):
+            found = run()
+        for output, fault in trial.faults.items():
+            return f"output {output!r} of sample {sample!r} {fault.in_full}"
         return None
-
-    def _varies_otherwise(
-        self, sample: str, output: str, want: Array, have: Array, run: Callable[[], Arrays]
-    ) -> str | None:
-        kind = self._dtypes.get(output)
-        spread = self._spreads[output].get(sample)
-        if spread is None or not spread.ranges:
-            fault = form_fault(want, have, kind, (None,) * want.ndim)
-            return fault.in_full if fault else None
-        self.compared += 1
-        trial = DistributionTest(spread, want, self._allowed, kind)
-        while trial.take(have):
-            have = run()[output]
-        return trial.wrong
 
 
 def check(model: Path, source: Path) -> Compared:

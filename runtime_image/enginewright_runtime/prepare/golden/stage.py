@@ -19,7 +19,6 @@ from enginewright.contract.task import PrepareTask, Recipe
 from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.handoff import GOLDEN_FOLDER, MODEL_FOLDER, Converted, Golden
-from enginewright_runtime.core.isolation import Call
 from enginewright_runtime.core.logs import counted, format_bytes
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.paths import Paths
@@ -33,7 +32,7 @@ from enginewright_runtime.proof.golden_run import (
     INPUTS,
     GoldenFiles,
     GoldenRun,
-    run_judged,
+    JudgedRun,
 )
 from enginewright_runtime.proof.parity import ComparedWith, Tolerances
 from enginewright_runtime.proof.parity.drift import Side, find_drift
@@ -139,27 +138,19 @@ class _Golden:
         Raises:
             StageFailure: UnsupportedOperator: it does not load, or fails.
         """
-        try:
-            outcome = Call(run_judged, f"running the golden inputs on backend {backend}").run(
-                model=self._converted,
-                backend=backend,
-                files=GoldenFiles.of(self._folder),
-                recipe=self._recipe,
-                compared_with=compared_with,
-                precision=None,
-                rounding=rounding,
-                varying=self._made.varying,
-            )
-        except SessionError as error:
+        outcome = JudgedRun(
+            model=self._converted,
+            backend=backend,
+            files=GoldenFiles.of(self._folder),
+            recipe=self._recipe,
+            compared_with=compared_with,
+            precision=None,
+            rounding=rounding,
+            varying=self._made.varying,
+        ).run()
+        if outcome.refusal:
             raise StageFailure(
-                Reason.UNSUPPORTED_OPERATOR,
-                f"backend {backend} refuses the converted model: {plain(str(error))}",
-            ) from error
-        if refused := outcome.refused:
-            name, cause = next(iter(refused.items()))
-            raise StageFailure(
-                Reason.UNSUPPORTED_OPERATOR,
-                f"backend {backend} loads the model and fails on golden sample {name!r}: {cause}",
+                Reason.UNSUPPORTED_OPERATOR, f"the converted model {outcome.refusal}"
             )
         return outcome
 

@@ -48,7 +48,7 @@ from enginewright_runtime.prepare.quantize.quantizer import (
 from enginewright_runtime.prepare.quantize.saturation import saturable
 from enginewright_runtime.prepare.quantize.selection import Selection, Times, TriedPrecision, select
 from enginewright_runtime.proof import costs
-from enginewright_runtime.proof.golden_run import INPUTS, GoldenFiles, run_judged
+from enginewright_runtime.proof.golden_run import INPUTS, GoldenFiles, JudgedRun
 from enginewright_runtime.proof.latency import comparing
 from enginewright_runtime.session import processor
 
@@ -334,25 +334,18 @@ class _Quantization:
         backend = self._recipe.backend
         if backend == "cpu" or backend in DEVICE_BACKENDS:
             return None
-        try:
-            outcome = Call(run_judged, f"running the golden inputs on backend {backend}").run(
-                model=self._out(precision) / MODEL_NAME,
-                backend=backend,
-                files=GoldenFiles.of(self._work / GOLDEN_FOLDER),
-                recipe=self._recipe,
-                compared_with="source",
-                precision=precision,
-                varying=self._golden.varying,
-            )
-        except SessionError as error:
-            return f"is refused by backend {backend}: {plain(str(error))}"
-        if refused := outcome.refused:
-            name, cause = next(iter(refused.items()))
-            return f"fails on backend {backend} with golden sample {name!r}: {cause}"
-        failed = outcome.failed
-        return (
-            f"does not keep parity on backend {backend}: {failed.description}" if failed else None
-        )
+        outcome = JudgedRun(
+            model=self._out(precision) / MODEL_NAME,
+            backend=backend,
+            files=GoldenFiles.of(self._work / GOLDEN_FOLDER),
+            recipe=self._recipe,
+            compared_with="source",
+            precision=precision,
+            varying=self._golden.varying,
+        ).run()
+        if failed := outcome.failed:
+            return f"does not keep parity on backend {backend}: {failed.description}"
+        return outcome.refusal
 
     def _calibration(self) -> Path | None:
         quantization = self._recipe.quantization

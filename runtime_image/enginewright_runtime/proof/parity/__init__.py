@@ -14,22 +14,19 @@ from enginewright_runtime.proof.parity.comparison import (
     scales_of,
     varying,
 )
-from enginewright_runtime.proof.parity.measuring import form_fault
-from enginewright_runtime.proof.parity.spread import DistributionTest, Repetition
 from enginewright_runtime.proof.parity.tolerances import DEFAULTS, Tolerance, Tolerances
+from enginewright_runtime.proof.parity.variation import VaryingOutputs
 
 __all__ = [
     "DEFAULTS",
     "ComparedWith",
     "Comparison",
-    "DistributionTest",
     "ParityFailure",
     "ParityVerdict",
-    "Repetition",
     "Tolerance",
     "Tolerances",
+    "VaryingOutputs",
     "difference",
-    "form_fault",
     "scales_of",
     "varying",
 ]

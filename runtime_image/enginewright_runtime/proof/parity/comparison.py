@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
-from enginewright.contract.manifest import OutputParity, Spread, VaryingOutput
+from enginewright.contract.manifest import OutputParity, VaryingOutput
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -21,9 +21,9 @@ from enginewright_runtime.proof.parity.measuring import (
     largest_of,
     measure,
 )
-from enginewright_runtime.proof.parity.spread import DistributionTest
 from enginewright_runtime.proof.parity.tolerances import ROUNDING, Tolerance, Tolerances
 from enginewright_runtime.proof.parity.values import dtype_of
+from enginewright_runtime.proof.parity.variation import VaryingOutputs
 
 Array = NDArray[Any]
 Outputs = Mapping[str, Array]
@@ -119,9 +119,7 @@ class Comparison:
         self._tolerances = tolerances
         self._dtypes = dtypes or {}
         self._scales = scales or {}
-        self._spreads = {
-            each.name: {spread.sample: spread for spread in each.spreads} for each in varying or ()
-        }
+        self._varying = VaryingOutputs(varying or (), self._dtypes, self._allowed)
         self._unstable = _NOT_RECORDED if varying is None else _UNSTABLE
         self._totals: dict[str, _Total] = {}
         self._failures: list[ParityFailure] = []
@@ -143,26 +141,20 @@ class Comparison:
                 whether it differs from itself too. None: of what varies only the form is compared.
         """
         failures: list[ParityFailure] = []
-        tests: dict[str, DistributionTest] = {}
+        varying: dict[str, Array] = {}
         for output, want in wanted.items():
             total = self._totals.setdefault(output, _Total())
             have = found.get(output)
-            if have is not None and output in self._spreads:
-                failed = self._compare_form(output, sample, want, have)
-                spread = self._spreads[output].get(sample)
-                if failed is None and spread is not None and self._judges_spread(spread, again):
-                    tests[output] = self._distribution_test(output, spread, want)
-            else:
-                failed = self._compare(total, output, want, have)
-            if failed is not None:
+            if have is not None and output in self._varying:
+                varying[output] = want
+            elif failed := self._compare(total, output, want, have):
                 wrong, severity = failed
                 failures.append(
                     ParityFailure(output, sample, wrong.figure, wrong.in_full, severity)
                 )
         if again is not None:
             failures = self._say_unstable(failures, found, again)
-            failures += self._test_distributions(tests, sample, found, again)
-        self._failures += failures
+        self._failures += failures + self._judge_varying(sample, varying, found, again)
 
     def verdict(self) -> ParityVerdict:
         """Return what was found until now."""
@@ -176,52 +168,33 @@ class Comparison:
             tuple(self._failures),
         )
 
-    def _judges_spread(self, spread: Spread, again: object) -> bool:
-        known = bool(spread.ranges) and again is not None
-        return known and self._compared_with != "expected"
+    def _allowed(self, output: str, want: Array) -> Tolerance:
+        return self._tolerances.of_output(output, dtype_of(want, self._dtypes.get(output)))
 
-    def _compare_form(
-        self, output: str, sample: str, want: Array, have: Array
-    ) -> tuple[Mismatch, float] | None:
-        spread = self._spreads[output].get(sample)
-        shape = spread.shape if spread else (None,) * want.ndim
-        wrong = form_fault(want, have, self._dtypes.get(output), shape)
-        return (wrong, np.inf) if wrong else None
-
-    def _distribution_test(self, output: str, spread: Spread, want: Array) -> DistributionTest:
-        dtype = self._dtypes.get(output)
-        allowed = self._tolerances.of_output(output, dtype_of(want, dtype))
-        return DistributionTest(spread, want, allowed, dtype)
-
-    def _test_distributions(
+    def _judge_varying(
         self,
-        tests: Mapping[str, DistributionTest],
         sample: str,
+        wanted: Outputs,
         found: Outputs,
-        again: Callable[[], Outputs],
+        again: Callable[[], Outputs] | None,
     ) -> list[ParityFailure]:
         """Run the model until every output that varies is judged."""
-        waiting = {name for name, test in tests.items() if test.take(found[name])}
-        while waiting:
-            run = again()
-            waiting = {name for name in waiting if tests[name].take(run[name])}
-        for name, test in tests.items():
-            self._totals[name].add_runs(test.runs)
+        form_only = again is None or self._compared_with == "expected"
+        trial = self._varying.trial(sample, wanted, form_only=form_only)
+        while trial.take(found) and again is not None:
+            found = again()
+        for name, runs in trial.runs.items():
+            self._totals[name].add_runs(runs)
         return [
-            ParityFailure(name, sample, "distribution", test.wrong, np.inf)
-            for name, test in tests.items()
-            if test.wrong is not None
+            ParityFailure(name, sample, wrong.figure, wrong.in_full, np.inf)
+            for name, wrong in trial.faults.items()
         ]
 
     def _say_unstable(
         self, failures: list[ParityFailure], found: Outputs, again: Callable[[], Outputs]
     ) -> list[ParityFailure]:
         """Say of outputs that differ whether the judged model's own runs agree."""
-        suspects = {
-            each.output: found[each.output]
-            for each in failures
-            if each.output in found and each.output not in self._spreads
-        }
+        suspects = {each.output: found[each.output] for each in failures if each.output in found}
         unstable = varying(suspects, again(), self._dtypes) if suspects else ()
         return [
             replace(each, description=each.description + self._unstable)
@@ -239,7 +212,7 @@ class Comparison:
         total.by_values = True
         if differs := form_fault(want, have, dtype):
             return differs, np.inf
-        allowed = self._tolerances.of_output(output, dtype_of(want, dtype))
+        allowed = self._allowed(output, want)
         figures = measure(want, have, allowed, dtype, self._scales.get(output, 0.0))
         total.add(figures)
         wrong = fault(figures, allowed)

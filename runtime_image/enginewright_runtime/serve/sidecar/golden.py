@@ -10,11 +10,10 @@ from enginewright.contract.reasons import Reason
 from numpy.typing import NDArray
 
 from enginewright_runtime.proof.parity import (
-    DistributionTest,
-    Repetition,
+    Tolerance,
     Tolerances,
+    VaryingOutputs,
     difference,
-    form_fault,
     scales_of,
 )
 from enginewright_runtime.serve.probe_token import HEADER
@@ -92,11 +91,9 @@ class GoldenProbe:
                     for output, scale in scales.items()
                 }
         self._seconds = seconds
-        self._spreads = {
-            each.name: {spread.sample: spread for spread in each.spreads}
-            for each in manifest.varying or ()
-        }
-        self._repetitions: dict[tuple[str, str], Repetition] = {}  # by sample and varying output
+        self._varying = VaryingOutputs(
+            manifest.varying or (), self._kinds, self._allowed, repeated=True
+        )
         self.binary = True  # whether the server speaks the binary extension
 
     async def run(self, name: str, defer: float) -> ProbeResult:
@@ -131,19 +128,19 @@ class GoldenProbe:
         queued, compute = timing(response)
         wrong: str | None = None
         error: float | None = None
-        fixed = {key: want for key, want in sample.expected.items() if key not in self._spreads}
-        tests = self._distribution_tests(sample)
+        fixed = {key: want for key, want in sample.expected.items() if key not in self._varying}
+        trial = self._varying.trial(sample.name, sample.expected)
         try:
             arrays = self._read(response, sample)
-            wrong = self._difference(sample, arrays)
+            differences = {name: self._differs(name, fixed[name], arrays[name]) for name in fixed}
+            wrong = _described(differences, sample.name)
             error = _largest_error(fixed, arrays)
-            waiting = {name for name, test in tests.items() if test.take(arrays[name])}
-            while waiting and wrong is None:
+            while trial.take(arrays) and wrong is None:
                 del response, arrays  # one at a time, for they may be large
                 response = await self._post(request, defer)
                 arrays = self._read(response, sample)
-                waiting = {name for name in waiting if tests[name].take(arrays[name])}
-            wrong = wrong or _wrong(tests, sample.name)
+            faults = {name: fault.in_full for name, fault in trial.faults.items()}
+            wrong = wrong or _described(faults, sample.name)
         except ResponseError as refusal:
             wrong = f"the answer to golden sample {sample.name!r} {refusal}"
         return ProbeResult(
@@ -154,7 +151,7 @@ class GoldenProbe:
             compute=compute,
             wrong=wrong,
             error=error,
-            compared=len(fixed) + len(tests),
+            compared=len(fixed) + len(trial.runs),
         )
 
     async def _post(self, request: EncodedRequest, defer: float) -> ServerResponse:
@@ -184,47 +181,15 @@ class GoldenProbe:
         json_length = int(length) if length.isdigit() else None
         return decode(response.body, json_length, sample.expected, self._samples.types)
 
-    def _difference(self, sample: GoldenSample, arrays: _Arrays) -> str | None:
-        """Return how the answer is wrong; of outputs that vary, in form alone."""
-        for name, expected in sample.expected.items():
-            if name in self._spreads:
-                differs = self._form_differs(sample.name, name, expected, arrays[name])
-            else:
-                differs = self._differs(name, expected, arrays[name])
-            if differs is not None:
-                return f"output {name!r} of golden sample {sample.name!r} {differs}"
-        return None
-
-    def _form_differs(
-        self, sample: str, name: str, want: NDArray[Any], have: NDArray[Any]
-    ) -> str | None:
-        spread = self._spreads[name].get(sample)
-        shape = spread.shape if spread else (None,) * want.ndim
-        fault = form_fault(want, have, self._kinds[name], shape)
-        return fault.in_full if fault else None
-
-    def _distribution_tests(self, sample: GoldenSample) -> dict[str, DistributionTest]:
-        """Return a trial of each output that varies and whose distribution is known.
-
-        That runs differ shows over the probes of a sample: it is not asked twice for that.
-        """
-        tests = {}
-        for name, spreads in self._spreads.items():
-            spread = spreads.get(sample.name)
-            if name in sample.expected and spread is not None and spread.ranges:
-                kind = self._kinds[name]
-                allowed = self._tolerances.of_output(name, kind)
-                repetition = self._repetitions.setdefault((sample.name, name), Repetition())
-                want = sample.expected[name]
-                tests[name] = DistributionTest(spread, want, allowed, kind, repetition)
-        return tests
+    def _allowed(self, name: str, want: NDArray[Any]) -> Tolerance:
+        del want
+        return self._tolerances.of_output(name, self._kinds[name])
 
     def _differs(self, name: str, want: NDArray[Any], have: NDArray[Any]) -> str | None:
         if equal(want, have):
             return None  # most backends repeat themselves, and this is twenty times as quick
-        kind = self._kinds[name]
-        allowed = self._tolerances.of_output(name, kind)
-        return difference(want, have, allowed, kind, self._scales.get(name, 0.0))
+        allowed = self._allowed(name, want)
+        return difference(want, have, allowed, self._kinds[name], self._scales.get(name, 0.0))
 
 
 class _UnansweredError(Exception):
@@ -241,13 +206,11 @@ class _FailsError(Exception):
         super().__init__(f"the server returned {response.status} for a golden sample{detail}")
 
 
-def _wrong(tests: Mapping[str, DistributionTest], sample: str) -> str | None:
-    found = ((name, test.wrong) for name, test in tests.items() if test.wrong is not None)
+def _described(differences: Mapping[str, str | None], sample: str) -> str | None:
+    """Return the first difference, of those by output, for a message; None: there is none."""
+    found = ((name, differs) for name, differs in differences.items() if differs is not None)
     return next(
-        (
-            f"output {name!r} of golden sample {sample!r} {description}"
-            for name, description in found
-        ),
+        (f"output {name!r} of golden sample {sample!r} {differs}" for name, differs in found),
         None,
     )
 

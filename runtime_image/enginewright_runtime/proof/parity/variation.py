@@ -1,0 +1,119 @@
+"""The one judge of outputs that have other values in every run of the source. Pure.
+
+Their form is always judged, and their distribution where the source's is known.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from enginewright.contract.manifest import VaryingOutput
+
+from enginewright_runtime.proof.parity.measuring import Mismatch, form_fault
+from enginewright_runtime.proof.parity.spread import DistributionTest, Repetition
+from enginewright_runtime.proof.parity.tolerances import Tolerance
+from enginewright_runtime.proof.parity.values import Array
+
+
+@dataclass(frozen=True)
+class _Form:
+    golden: Array
+    shape: tuple[int | None, ...]
+    dtype: str | None
+
+
+class Trial:
+    """Judges runs of a model on one sample, until every output that varies is judged."""
+
+    def __init__(
+        self, forms: Mapping[str, _Form], distributions: Mapping[str, DistributionTest]
+    ) -> None:
+        self._forms = forms
+        self._distributions = distributions
+        self._waiting = list(forms)
+        self.faults: dict[str, Mismatch] = {}  # by output
+
+    @property
+    def runs(self) -> dict[str, int]:
+        """Return how many runs were compared in distribution, by output; form alone counts for none."""
+        return {name: test.runs for name, test in self._distributions.items()}
+
+    def take(self, found: Mapping[str, Array]) -> bool:
+        """Take in one run; return whether another one is needed."""
+        self._waiting = [name for name in self._waiting if self._needs_more(name, found[name])]
+        return bool(self._waiting)
+
+    def _needs_more(self, name: str, array: Array) -> bool:
+        form = self._forms[name]
+        if fault := form_fault(form.golden, array, form.dtype, form.shape):
+            self.faults[name] = fault
+            return False
+        test = self._distributions.get(name)
+        if test is None or test.take(array):
+            return test is not None
+        if test.wrong is not None:
+            self.faults[name] = Mismatch("distribution", test.wrong)
+        return False
+
+
+class VaryingOutputs:
+    """What is known of the outputs of one model that vary."""
+
+    def __init__(
+        self,
+        varying: Iterable[VaryingOutput],
+        dtypes: Mapping[str, str],
+        allowed: Callable[[str, Array], Tolerance],
+        *,
+        repeated: bool = False,
+    ) -> None:
+        """Begin.
+
+        Args:
+            varying: outputs that differ from run to run of the source.
+            dtypes: as the model declares them, by output.
+            allowed: returns what an output, given its golden array, is allowed.
+            repeated: whether samples are tried over and over: that runs differ shows over the trials
+                then, and no trial needs a second run for it.
+        """
+        self._spreads = {
+            each.name: {spread.sample: spread for spread in each.spreads} for each in varying
+        }
+        self._dtypes = dtypes
+        self._allowed = allowed
+        self._repetitions: dict[tuple[str, str], Repetition] | None = {} if repeated else None
+
+    def __contains__(self, output: object) -> bool:
+        """Return whether an output varies."""
+        return output in self._spreads
+
+    def trial(self, sample: str, golden: Mapping[str, Array], *, form_only: bool = False) -> Trial:
+        """Begin to judge runs on a sample.
+
+        Args:
+            sample: its name.
+            golden: the stored run of the reference; outputs in it that do not vary are left alone.
+            form_only: whether distributions are left alone too: `golden` is of something else.
+        """
+        forms = {}
+        distributions = {}
+        for name, array in golden.items():
+            if name not in self._spreads:
+                continue
+            dtype = self._dtypes.get(name)
+            spread = self._spreads[name].get(sample)
+            shape = spread.shape if spread else (None,) * array.ndim
+            forms[name] = _Form(array, shape, dtype)
+            if spread is not None and spread.ranges and not form_only:
+                distributions[name] = DistributionTest(
+                    spread,
+                    array,
+                    self._allowed(name, array),
+                    dtype,
+                    self._repetition(sample, name),
+                )
+        return Trial(forms, distributions)
+
+    def _repetition(self, sample: str, name: str) -> Repetition | None:
+        if self._repetitions is None:
+            return None
+        return self._repetitions.setdefault((sample, name), Repetition())
