@@ -50,6 +50,8 @@ from enginewright_runtime.serve.sidecar.metrics import FAMILIES
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
+from hack import proofs
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 ALERTS: Final = ROOT / "charts/enginewright/files/monitoring/enginewright.rules.yaml"
 VALUES: Final = ROOT / "charts/enginewright/values.schema.json"
@@ -420,12 +422,33 @@ def alerts() -> str:
     return table(("alert", "severity", "for", "reads"), rows)
 
 
+def faults(section: str) -> str:
+    """Return the faults of one section, with what detects each and the tests that prove it."""
+    rows = proofs.rows(proofs.marks(), "fault", section)
+    return table(("fault", "detected by", "after", "test"), rows)
+
+
+def events(section: str) -> str:
+    """Return the events of one section, with what serves meanwhile."""
+    rows = proofs.rows(proofs.marks(), "event", section)
+    return table(("event", "what serves meanwhile", "what you see", "test"), rows)
+
+
+def condition_states() -> str:
+    """Return the conditions of a model in every state."""
+    heading, *rows = proofs.condition_states()
+    return table(heading, rows)
+
+
 TABLES: Final[dict[str, Callable[..., str]]] = {
     "action-inputs": action_inputs,
     "alerts": alerts,
+    "condition-states": condition_states,
     "condition-types": condition_types,
     "configuration": configuration,
     "devices": devices,
+    "events": events,
+    "faults": faults,
     "fields": fields,
     "messages": messages,
     "operator-metrics": operator_metrics,

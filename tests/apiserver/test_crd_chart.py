@@ -167,6 +167,7 @@ def test_upgrade_brings_the_new_schema_and_leaves_the_administrators_class(
     eventually(lambda: home.kubectl("explain", "inferencemodel.spec.shapes.min"), 30)
 
 
+# event: Operator | the operator is uninstalled | all pods | the chart's notes
 def test_uninstall_keeps_the_definitions_and_the_models(home: Namespace, helm: Helm) -> None:
     body = {
         "apiVersion": "enginewright.dev/v1alpha1",

@@ -293,6 +293,7 @@ def test_a_refused_update_leaves_what_serves(world: World) -> None:
         assert after["metadata"]["generation"] == before["metadata"]["generation"]
 
 
+# event: Operator | the operator is killed, at any point | all pods | nothing
 def test_the_operator_may_be_killed_at_any_point(world: World) -> None:
     """Each step begins with a new process, which finds what the killed one left."""
     job: dict[str, Any] = {}
@@ -352,6 +353,8 @@ def test_what_happened_while_it_was_away_is_seen(world: World) -> None:
         )
 
 
+# event: Operator | somebody edits an object of the operator | what the model specifies; the edit
+#   is undone | Warning Event `EditUndone` with the edit and its author
 def test_somebodys_edit_is_undone_and_additions_are_left(world: World) -> None:
     with world.operator() as operator:
         world.bring_up(operator)
@@ -405,6 +408,8 @@ def test_a_deleted_model_is_let_go_and_its_name_can_be_used_again(world: World) 
         eventually(made_anew, 20, interval=0.1)
 
 
+# event: Operator | the namespace is being deleted | what is there, until Kubernetes deletes it |
+#   nothing
 def test_a_namespace_that_is_being_deleted_is_left_alone(world: World) -> None:
     """Nothing can be made in it, and a controller that goes on trying costs thousands of requests."""
     with world.operator() as operator:

@@ -73,6 +73,8 @@ def wait_until_it_acts(world: World, uri: str, started: float) -> float:
     return time.monotonic() - started
 
 
+# event: Operator | the leader crashes | all pods; another replica leads within 15 s | `kubectl
+#   get lease`
 def test_a_follower_takes_over_from_a_leader_that_is_killed(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,6 +101,8 @@ def test_a_follower_takes_over_from_a_leader_that_is_killed(
         print(f"\nfail-over after SIGKILL: acted upon after {seconds:.1f} s")
 
 
+# event: Operator | the leader is shut down, as by an update of the chart | all pods; another
+#   replica leads within 2 s | `kubectl get lease`
 def test_a_leader_that_is_terminated_hands_over(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,6 +137,8 @@ def test_a_leader_that_loses_its_lease_ends(world: World) -> None:
         operator.wait_ready()  # nobody renews it
 
 
+# event: Operator | an object is deleted while a watch is broken | all pods | the current state,
+#   within seconds
 def test_what_vanished_while_a_watch_was_broken_is_gone_for_the_next_leader(world: World) -> None:
     """An API server that starts again answers an old watch with 410, and sends no deletion again."""
     direct = world.user.kubeconfig.read_text()
@@ -186,6 +192,8 @@ def test_what_leading_and_standing_by_cost(
         print(f"\n20 s: {leading:.0f} requests of the leader, {standing_by:.0f} of the follower")
 
 
+# event: Operator | a second release is installed | all pods, under the first release alone |
+#   Event `ClaimedByAnotherRelease` of the second one's Deployment
 def test_a_second_release_does_nothing_says_why_and_takes_over(
     world: World, new_namespace: Callable[[], Namespace]
 ) -> None:

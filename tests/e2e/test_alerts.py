@@ -128,6 +128,8 @@ def test_a_mended_model_ends_the_alert(
     assert not [each for each in watch.alerts() if each["labels"].get("model") == "alerted"]
 
 
+# fault: Reports | a refused model raises no alert | alert EnginewrightModelNotReady with the
+#   reason | 1 min
 def test_a_refused_model_is_an_alert_with_its_reason(watch: Stack, namespace: Namespace) -> None:
     namespace.wait_condition("refused-alert", "Stalled", "True", "InvalidModel", 180)
     fired = wait_told(watch, NOT_READY, "firing", model="refused-alert", seconds=120)
@@ -137,6 +139,7 @@ def test_a_refused_model_is_an_alert_with_its_reason(watch: Stack, namespace: Na
     wait_told(watch, NOT_READY, "resolved", model="refused-alert", seconds=120)
 
 
+# fault: Reports | a model that never starts raises alerts that do not name the cause
 def test_a_model_that_never_starts_is_one_alert_that_names_the_cause(
     watch: Stack, l4: Namespace
 ) -> None:

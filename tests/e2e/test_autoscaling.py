@@ -215,6 +215,8 @@ def test_it_stays_where_the_metric_is_met(scaled: Scaled) -> None:
     assert scaled.decisions() == []
 
 
+# event: Classes | an autoscaler scales a model of several classes | each class its share of the
+#   total | `status.replicas`
 def test_more_load_is_shared_by_more_pods_of_both_classes(scaled: Scaled) -> None:
     # Then it is 3.3 times the target, and about 4 with what two more servers take by themselves.
     scaled.put(scaled.target() * 20 // 21, scaled.pods())
@@ -227,6 +229,7 @@ def test_more_load_is_shared_by_more_pods_of_both_classes(scaled: Scaled) -> Non
     assert scaled.decisions() in ([4], [3, 4])
 
 
+# event: Classes | an autoscaler scales a model of several classes
 def test_a_class_with_a_count_of_its_own_is_not_the_autoscalers(scaled: Scaled) -> None:
     """Its pods keep their load: counted, they would hold the autoscaler at three."""
     first, second = CLASSES

@@ -151,6 +151,7 @@ def test_a_build_that_needs_a_device_waits_for_one_and_says_so(ahead: Namespace)
         ahead.kubectl("delete", "im", "on-device", "--ignore-not-found")
 
 
+# event: Jobs | an update must build on the only device, under `Recreate`
 def test_under_recreate_pods_leave_the_last_device_to_a_build_and_come_back(
     ahead: Namespace,
 ) -> None:

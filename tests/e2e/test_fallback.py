@@ -110,6 +110,7 @@ def test_under_allow_the_next_backend_serves_and_is_a_fallback(l4: Namespace) ->
     assert status["serving"]["backend"] == "cuda"
 
 
+# event: Rollouts | a backend fails on several nodes, with `Allow`
 def test_a_rejected_backend_is_tried_again_beside_what_serves(l4: Namespace) -> None:
     def reported() -> dict[str, object]:
         (found,) = l4.get("inferencemodel", "second-choice")["status"]["rejectedBackends"]

@@ -175,6 +175,8 @@ def lost(together: Namespace) -> LosesItsDevice:
     return lost
 
 
+# fault: Devices | every run fails in a pod, by a custom operator that throws | readiness,
+#   liveness, condition Ready | as for a lost device
 def test_a_server_that_loses_its_device_is_unready_and_says_why(lost: LosesItsDevice) -> None:
     lost.namespace.kubectl(
         "wait", "--for=condition=Ready=False", f"pod/{lost.pod}", "--timeout=60s"
@@ -213,6 +215,7 @@ def test_a_file_that_was_overwritten_is_served_only_when_asked_for(
     together.kubectl("delete", "im", "cache-lost")
 
 
+# fault: Devices | every run fails in a pod, by a custom operator that throws
 def test_a_server_that_has_lost_its_device_is_restarted(lost: LosesItsDevice) -> None:
     namespace = lost.namespace
     eventually(lambda: lost.server()["restartCount"], 240, "a restart by the liveness probe")

@@ -223,6 +223,24 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             yield Scene(server, proxy, sidecar, stack)
 
 
+# fault: Servers | wrong outputs: scaled, zero, NaN, random, another order, shape or type, one
+#   missing | golden inference: unready | 1 s
+# fault: Servers | the answer to another request | golden inference: unready | 2 s for each sample
+# fault: Servers | nodes on another provider or nowhere, or a provider that the session lacks |
+#   checks `placement`, `provider`; alerts EnginewrightCPUFallback, EnginewrightCheckFailed | 1 s
+#   and a scrape; second alert 2 min more
+# fault: Servers | another backend's provider | check `provider` | 1 s; alert 2 min more
+# fault: Servers | another ONNX Runtime, opset, model, revision, backend or engine than was
+#   verified | check `versions` | 10 s; alert 2 min more
+# fault: Servers | two ONNX Runtimes in one image | check `distribution` | 10 s; alert 2 min more
+# fault: Servers | ready, but every inference is a 500 | golden inference: unready, `RunsFail` | 2
+#   s
+# fault: Servers | 5% of the answers are errors | check `errors` | 5 s; alert 2 min more
+# fault: Servers | live, but never ready again | check `server`; alert EnginewrightNotServing | 1
+#   s; alert 2 min more
+# fault: Servers | `/execution` is no longer answered | checks become `unknown`; alert
+#   EnginewrightChecksUnknown | 50 s; alert 10 min more
+# fault: Servers | every answer is malformed | golden inference: unready | 1 s
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.name)
 def test_every_lie_costs_readiness_or_fires_an_alert(scene: Scene, lie: Lie) -> None:
     scene.truthful()
@@ -240,6 +258,8 @@ def test_every_lie_costs_readiness_or_fires_an_alert(scene: Scene, lie: Lie) -> 
     scene.truthful()
 
 
+# fault: Servers | the process hangs | check `server`; alert EnginewrightNotServing | 3 s; alert 2
+#   min more
 def test_a_server_that_hangs_while_its_process_lives(scene: Scene) -> None:
     scene.truthful()
     os.kill(scene.server.process.pid, signal.SIGSTOP)

@@ -150,6 +150,8 @@ def test_bodies_are_translated_by_their_own_types_and_constants() -> None:
     assert axes == [2, 2, 0, 0]  # else_branch comes first
 
 
+# fault: Outputs | an If sorted before what its bodies read | nodes are sorted by what bodies
+#   capture | at `validate`
 def test_bodies_are_ordered_by_what_they_capture() -> None:
     """The If reads `size` in its bodies alone; ONNX Runtime loads the nodes in any order."""
     branch = helper.make_graph(

@@ -60,6 +60,7 @@ def test_other_places_of_nan_are_reported(tmp_path: Path) -> None:
     assert "NaN" in str(prove(tmp_path, relu(), changed, x=X).differs)
 
 
+# fault: Outputs | a conversion froze or widened random outputs | its own verification | at once
 def test_random_outputs_are_compared_in_distribution(tmp_path: Path) -> None:
     inputs = np.zeros((1, 400), np.float32)
     reported = prove(tmp_path, random_output(), random_output(), x=inputs)

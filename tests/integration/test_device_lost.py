@@ -73,6 +73,10 @@ def health(server: Server, what: str) -> tuple[int, dict[str, object]]:
     return answer.status, answer.json()
 
 
+# fault: Devices | every run fails with a lost device (CUDA 700, 719 and others) | golden sample
+#   run by the server; check `golden`; alert EnginewrightRunsFail | not ready 1 s after three
+#   failed requests, else with the second golden inference (1 s to 60 s apart); not live 5 s
+#   later, restarted 60 s after that
 @pytest.mark.parametrize(
     ("error", "reason", "said"),
     [
@@ -108,6 +112,8 @@ def test_a_server_whose_runs_all_fail_is_taken_out_restarted_and_says_why(
         assert (termination_message.reason, said in termination_message.outcome) == (reason, True)
 
 
+# fault: Devices | every run fails without a known cause or a sidecar | golden sample run by the
+#   server | not ready 1 s after three failures, not live after 30 s
 def test_without_a_sidecar_and_without_further_requests_it_is_found_too(
     tmp_path: Path, task: ServeTask, switch: Path
 ) -> None:
@@ -134,6 +140,8 @@ def test_what_passes_is_no_reason_to_restart(tmp_path: Path, task: ServeTask, sw
         assert server.post(GOOD).status == 200
 
 
+# fault: Devices | false alarm: hundreds of a client's inputs fail | golden sample run by the
+#   server | no alarm
 def test_a_client_s_poison_takes_nothing_away(tmp_path: Path) -> None:
     """Runs of requests fail by the hundred; those of the golden sample do not."""
     looking_up = model(
@@ -164,6 +172,8 @@ def test_a_client_s_poison_takes_nothing_away(tmp_path: Path) -> None:
         assert sidecar.check(Check.GOLDEN).state == "ok"
 
 
+# fault: Devices | the device was lost before the start | first golden sample; exit code 75,
+#   DeviceLost | at start
 def test_a_device_lost_before_the_start_is_named_too(
     tmp_path: Path, task: ServeTask, switch: Path
 ) -> None:

@@ -67,6 +67,7 @@ def profiles_of(answer: Discovered) -> tuple[ShapeProfile, ...]:
     return answer.profiles
 
 
+# fault: Shapes | proposed sizes fail when pasted | every corner runs first | before the report
 @pytest.mark.parametrize("name", OPEN)
 def test_every_corner_runs_in_another_session_and_the_sizes_are_the_models(
     name: str, tmp_path: Path
@@ -88,6 +89,8 @@ def test_every_corner_runs_in_another_session_and_the_sizes_are_the_models(
     assert again == answer, "the same on every machine and every run"
 
 
+# fault: Shapes | an input accepts two values only, such as a sampling rate | constants that the
+#   graph compares it with | before the report
 def test_values_are_those_that_the_graph_compares_with(tmp_path: Path) -> None:
     for name in ("sampling_rate", "voice_activity"):
         rate = profiles_of(found(tmp_path / f"{name}.onnx", OPEN[name]()))[-1]
@@ -106,11 +109,14 @@ def test_samples_that_contradict_a_sum_end_no_search(tmp_path: Path) -> None:
     assert second.opt[1] == first.opt[1] + 3
 
 
+# fault: Shapes | a dimension is dynamic in name only | runs at other sizes: rule `one-size` |
+#   before the report
 def test_what_runs_at_one_size_alone_is_reported(tmp_path: Path) -> None:
     assert found(tmp_path / "m.onnx", OPEN["squeezed"]()).fixed == ("x[0]",)
     assert found(tmp_path / "n.onnx", OPEN["flattened"]()).fixed == ("x[2]", "x[3]")
 
 
+# fault: Shapes | a limit that nobody declared | found sizes are not in the recipe | prevented
 @pytest.mark.parametrize("name", OPEN)
 def test_an_address_alone_serves_a_model_whose_sizes_are_open(name: str, tmp_path: Path) -> None:
     place = Workplace(tmp_path, in_process=True)
@@ -157,6 +163,8 @@ def test_what_is_proposed_works_when_pasted(name: str, tmp_path: Path) -> None:
         assert ran.get(f"max/{profile.input}", profile.min) == profile.max
 
 
+# fault: Shapes | sizes that run, but for which no engine builds | a trial build by TensorRT-RTX |
+#   before the report
 def test_what_only_runs_is_not_proposed_for_an_engine(tmp_path: Path) -> None:
     """TensorRT-RTX 1.7 builds several layers of an unnamed past for fixed sizes alone."""
     model = OPEN["nameless_decoder"]()
@@ -171,6 +179,7 @@ def test_what_only_runs_is_not_proposed_for_an_engine(tmp_path: Path) -> None:
     assert buildable(tmp_path / "n.onnx", "tensorrt", profiles) == Tried(profiles), "needs a device"
 
 
+# fault: Shapes | sizes that run, but for which no engine builds
 @pytest.mark.parametrize("file", ["silero_vad.onnx", "silero_vad_half.onnx"])
 def test_sizes_for_which_no_engine_is_built_are_not_proposed(
     file: str, models: Path, tmp_path: Path

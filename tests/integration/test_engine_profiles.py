@@ -84,6 +84,8 @@ def test_the_manifest_has_what_the_engine_was_built_with(built: Manifest) -> Non
     assert (x.low, x.high) == (None, None)
 
 
+# fault: Requests | a request of sizes, or values that are sizes, that the engine was not built
+#   for | the server: 400, `enginewright_out_of_profile_total` | at once
 def test_what_a_real_engine_does_not_take_is_refused(built: Manifest) -> None:
     known = signature(matmul(), served_profiles(built))
     most = largest(built)
@@ -132,6 +134,8 @@ class _arg:  # noqa: N801 - a NodeArg in one line
         self.name, self.type, self.shape = name, "tensor(float)", shape
 
 
+# fault: Requests | a request of sizes, or values that are sizes, that the engine was not built
+#   for
 def test_values_that_are_sizes_are_limited_as_the_engine_is(tmp_path: Path) -> None:
     """By a real engine: the target of its Reshape is an input."""
     size = ShapeProfile(input="size", min=(2,), opt=(2,), max=(2,), low=1, high=8)
@@ -180,6 +184,8 @@ def server(built: Manifest, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield running
 
 
+# fault: Requests | a request of sizes, or values that are sizes, that the engine was not built
+#   for
 def test_the_server_refuses_what_the_engine_does_not_take(built: Manifest, server: Server) -> None:
     most = largest(built)
     assert server.post(asked(x=[most, WIDTH])).status == 200

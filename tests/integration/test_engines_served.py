@@ -34,6 +34,9 @@ CAPABILITIES = (
 )
 
 
+# fault: Engines | an engine for GPUs on which no provider serves it (T4, A100, H100 with
+#   TensorRT-RTX) | the table of what is served: on apply, in `preflight`, at the start of the
+#   build | before the build
 def test_the_provider_itself_says_which_devices_it_takes(tmp_path: Path) -> None:
     """The shipped plug-in's own check, run with a device of each compute capability."""
     taken = rtx_devices.taken(CAPABILITIES, tmp_path)
@@ -56,6 +59,8 @@ def test_the_provider_itself_says_which_types_it_takes() -> None:
     assert metadata.version("onnxruntime-ep-nv-tensorrt-rtx-cu13") == "0.5.0", "look at it again"
 
 
+# fault: Engines | an engine for a part of a model, which ONNX Runtime's TensorRT provider does
+#   not load | `validate`, else the parser; `plan` and `preflight` report it | before the build
 def test_the_tensorrt_provider_claims_an_engine_of_the_whole_model_only(
     gpu_python: Path, tmp_path: Path
 ) -> None:
@@ -73,6 +78,9 @@ def test_the_tensorrt_provider_claims_an_engine_of_the_whole_model_only(
     assert not PROVIDERS["tensorrt"].loads_parts
 
 
+# fault: Engines | a GPU for which ONNX Runtime's CUDA provider has no code (V100, B200) | the
+#   table of what is served; in a pod `ProviderRefused` | before a pod is created, else at its
+#   start
 def test_the_cuda_provider_holds_code_for_these_devices(gpu_python: Path) -> None:
     """The real onnxruntime-gpu: machine code for each, and nothing that newer devices compile."""
     shown = subprocess.run(
@@ -92,6 +100,8 @@ def _of_type(element: int) -> Any:
     return model
 
 
+# fault: Engines | an engine for GPUs on which no provider serves it (T4, A100, H100 with
+#   TensorRT-RTX)
 @pytest.mark.parametrize("capability", ["7.5", "8.0", "9.0"])
 def test_no_engine_is_built_that_cannot_be_served(capability: str, tmp_path: Path) -> None:
     place = EnginePlace(tmp_path, in_process=True)
@@ -118,6 +128,8 @@ def parts_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PROVIDERS, RTX, PROVIDERS["tensorrt"])
 
 
+# fault: Engines | an engine for a part of a model, which ONNX Runtime's TensorRT provider does
+#   not load
 @pytest.mark.usefixtures("parts_refused")
 def test_no_part_is_built_where_none_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(StageFailure) as caught:
@@ -132,6 +144,8 @@ def test_no_part_is_built_where_none_is_loaded(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.engine"))
 
 
+# fault: Engines | an engine for a part of a model, which ONNX Runtime's TensorRT provider does
+#   not load
 def test_a_model_in_parts_is_never_published_where_none_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

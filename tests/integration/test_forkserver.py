@@ -103,6 +103,8 @@ def test_a_server_that_has_imported_everything_has_one_thread(environment: str) 
     assert json.loads(done.stdout) == {"threads": 1, "heavy": []}
 
 
+# fault: Commands | a child process outlives its stage | the fork server ends and reaps it | at
+#   once
 def test_who_ends_takes_children_along(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     with tempfile.TemporaryFile() as output:

@@ -48,6 +48,8 @@ def like_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
+# fault: Commands | a model of strings uses a locale that the image lacks | `validate`; preflight
+#   uses the image's locales | before anything is served
 @pytest.mark.usefixtures("like_the_image")
 @pytest.mark.parametrize("locale", NAMES)
 def test_text_models_are_prepared(tmp_path: Path, locale: str | None) -> None:
@@ -64,6 +66,7 @@ def test_text_models_are_prepared(tmp_path: Path, locale: str | None) -> None:
         assert list(outputs["sample/y"]) == ["GRÖßE", "NAÏVE Ÿ"]
 
 
+# fault: Commands | a model of strings uses a locale that the image lacks
 @pytest.mark.usefixtures("like_the_image")
 def test_a_locale_that_the_image_has_not_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "place").mkdir()

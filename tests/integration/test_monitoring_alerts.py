@@ -26,6 +26,11 @@ def test_promtool_accepts_the_rules() -> None:
     assert f"SUCCESS: {len(ALERTS)} rules found" in done.stdout
 
 
+# fault: Latency | a pod is slow from its start, without engines | alert
+#   EnginewrightSlowerThanPeers | 10 min
+# fault: Reports | a model that never starts raises alerts that do not name the cause | alert
+#   EnginewrightModelNotReady with the reason | 11 min; 1 min when stalled
+# fault: Reports | every answer is a 400 and all checks are ok
 def test_the_alerts_fire_and_resolve_as_promtool_tests_it() -> None:
     done = promtool("test", "rules", str(REPOSITORY / "hack/monitoring/rules.test.yaml"))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -143,6 +143,8 @@ def _broken(verdict: Verdict) -> Verdict:
     return verdict.model_copy(update={"fallback": fallback, "checks": checks})
 
 
+# fault: Reports | one fallback has several reasons | one cause, chosen by one function |
+#   prevented
 def test_onnxruntime_gpu_without_cuda(gpu_python: Path, tmp_path: Path) -> None:
     sample = {"x": np.ones((2, 8), np.float32)}
     task = promising(artifact(tmp_path, linear_model(), [sample]), "Allow")
@@ -193,6 +195,8 @@ def test_openvino_refused_whole(copied: ServeTask, openvino_python: Path, tmp_pa
     agree(tmp_path, observed, Reason.PROVIDER_REFUSED, provider=True)
 
 
+# fault: Reports | an allowed fallback without an Event | an Event when FallbackActive's reason
+#   changes | next verdict
 def test_openvino_in_part(copied: ServeTask, openvino_python: Path, tmp_path: Path) -> None:
     observed = serve_until(tmp_path, copied, openvino_python, Reason.NODE_FALLBACK)
     assert observed.execution.provider_reason is None

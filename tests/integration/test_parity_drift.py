@@ -139,6 +139,8 @@ def test_a_node_inside_an_if_is_reported_by_the_if(models: Path, tmp_path: Path)
     assert found.label.endswith("(If)")
 
 
+# fault: Outputs | noise inside a model named as the first node that drifts | a second run of the
+#   reference | at once
 def test_noise_inside_is_no_drift(tmp_path: Path) -> None:
     """What differs from itself in the right model says nothing of the other, though it comes first."""
     nodes = [

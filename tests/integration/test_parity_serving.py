@@ -87,6 +87,8 @@ def test_sidecar(known: Manifest, agrees: bool, tmp_path: Path) -> None:
     assert (differs is None) is agrees
 
 
+# fault: Outputs | another best class in FP32, every element within tolerance | every comparison,
+#   by top-1 agreement | first golden inference
 def test_a_flipped_class_is_found(tmp_path: Path) -> None:
     """0.505 and 0.495 in each other's place: every element is within 1% + 1% of the largest."""
     golden = np.array([[0.505, 0.495] + [0.45] * 6], np.float32)

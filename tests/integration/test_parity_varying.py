@@ -148,6 +148,8 @@ def replies(golden: Array, lie: str) -> Iterator[Array]:
 LIES = ("far", "NaN", "some NaN", "infinity", "zeros", "ones", "repeated", "memory")
 
 
+# fault: Outputs | another distribution, NaN, constants or uninitialised memory where an output
+#   varies | every comparison, by distribution | 8 runs
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize(
     "name",
@@ -178,6 +180,7 @@ def test_the_form_is_compared_at_once(changed: str) -> None:
     assert verdict.failures[0].figure == changed
 
 
+# fault: Outputs | a wrong signal under noise | cosine with the golden run | 8 runs
 def test_a_wrong_signal_under_the_noise_is_refused() -> None:
     """Its values are distributed alike: only their places are others."""
     golden, found = known("with signal")

@@ -234,6 +234,8 @@ def defined(model: ModelProto, feeds: dict[str, Any]) -> Any:
     return outputs[0]
 
 
+# fault: Outputs | values of one name in sibling branches mistaken for each other (an INT64 of
+#   70,001 cast to FP16) | they get names of their own | at the conversion
 @pytest.mark.parametrize("integers_first", [True, False])
 def test_names_that_sibling_branches_share_are_values_apart(
     integers_first: bool, tmp_path: Path

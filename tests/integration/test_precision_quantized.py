@@ -192,6 +192,8 @@ def test_processors_with_exact_products_get_all_8_bits(
     assert errors[0] < errors[1] < 1e-3
 
 
+# fault: Processors | INT8 products saturate without VNNI | 7-bit weights, unless all classes sum
+#   exactly | prevented
 @pytest.mark.timeout(TIMEOUT)
 def test_every_form_holds_without_vnni() -> None:
     """The tests of this module that run kernels, on a processor whose UINT8 x INT8 products saturate."""

@@ -141,6 +141,8 @@ def test_a_kind_of_cpu_decides_what_int8_relies_on(name: str, products: str | No
         targets.parse("cpu:avx3")
 
 
+# fault: Commands | latency on this machine given for another kind of CPU | `preflight --target
+#   cpu:KIND`: `ProcessorMismatch`, no latency | at once
 def test_each_kind_of_cpu_has_its_form_and_what_cannot_be_timed_here_is_said(
     desk: Desk,
 ) -> None:

@@ -72,6 +72,8 @@ def test_real_models(file: str, models: Path, tmp_path: Path) -> None:
     assert (verdict == "fail") is (file == TWO_RATES)
 
 
+# fault: Engines | inputs or outputs of types that the provider refuses (float64) | `validate` |
+#   before the build
 def test_what_is_built_and_cannot_be_served(models: Path, tmp_path: Path) -> None:
     """By the provider's word: it refuses an output of float64, and devices of capability 7.5."""
     desk = Desk(tmp_path)

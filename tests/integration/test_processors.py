@@ -193,6 +193,8 @@ def prepare(root: Path, model: onnx.ModelProto, **recipe: Any) -> tuple[ServeTas
     return ServeTask(model="m", revision="r1", prepared_key=key, backend="cpu"), manifest
 
 
+# fault: Processors | INT8 verified with VNNI serves without it | 7-bit weights; the server's
+#   golden samples | before the pod is ready
 @pytest.mark.timeout(TIMEOUT)
 def test_int8_that_was_proved_here_serves_without_vnni(tmp_path: Path, haswell: Path) -> None:
     """Of processors that nothing is known of: the golden outputs of this one are those of the other."""
@@ -206,6 +208,8 @@ def test_int8_that_was_proved_here_serves_without_vnni(tmp_path: Path, haswell: 
     assert reported["details"]["proofs"]["golden_samples"] > 0
 
 
+# fault: Processors | 8-bit INT8 on a processor that saturates | the server: `ProcessorMismatch` |
+#   before the model is loaded
 @needs_exact_products
 @pytest.mark.timeout(TIMEOUT)
 def test_int8_for_exact_products_is_refused_where_they_saturate(
@@ -245,6 +249,8 @@ for root in sys.argv[1:]:
 """
 
 
+# fault: Processors | a form for exact products verified where they saturate | stage `quantize` |
+#   in the prepare Job
 @pytest.mark.timeout(TIMEOUT)
 def test_stage_quantize_knows_the_processor_that_it_runs_on(tmp_path: Path) -> None:
     """It proves no form that its kernels are wrong for, and warns of a model that came with one."""
@@ -280,6 +286,7 @@ for model in sys.argv[2:]:
 """
 
 
+# fault: Processors | OpenVINO saturates too | 7-bit weights | prevented
 @pytest.mark.timeout(TIMEOUT)
 def test_openvino_saturates_alike_and_is_right_with_weights_of_7_bits(
     tmp_path: Path, openvino_python: Path

@@ -440,6 +440,8 @@ def test_past_the_connection_limit_health_is_still_answered(strict: Server) -> N
             wire.__exit__()
 
 
+# fault: Reports | idle connections exhaust the limit, so probes fail | the longest idle one is
+#   closed | prevented
 def test_idle_connections_never_keep_health_from_being_asked(strict: Server) -> None:
     """Else kubelet restarts the pod for clients that only hold connections."""
     with contextlib.ExitStack() as held:

@@ -77,6 +77,8 @@ def order(wires: dict[str, Wire]) -> list[str]:
 LONG = 400  # turns, some ten milliseconds at least: two such answers are never read at once
 
 
+# fault: Latency | a golden inference goes before waiting requests | the server defers it to an
+#   idle moment | prevented
 def test_a_golden_inference_lets_all_that_wait_go_first(slow: Server, occupied: int) -> None:
     with slow.wire() as running, slow.wire() as probe, slow.wire() as first, slow.wire() as second:
         running.send(turning(slow, occupied))
@@ -103,6 +105,8 @@ def test_one_that_would_be_too_late_goes_next(slow: Server, occupied: int) -> No
         assert order(wires) == ["running", "probe", "first", "second"]
 
 
+# fault: Latency | never an idle moment, so nothing is verified | the golden inference goes next
+#   after its deferral | four intervals
 def test_a_client_without_pauses_is_let_alone_until_the_deadline(slow: Server) -> None:
     stop = threading.Event()
 

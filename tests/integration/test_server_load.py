@@ -213,6 +213,8 @@ def test_a_run_that_does_not_end_makes_the_server_not_live(slow: Server, second:
     assert slow.get("/v2/health/live").status == 200
 
 
+# fault: Requests | a huge request gets the pod restarted as stuck | the server stops the run: 400
+#   | 50 s and 15 times the slowest warm-up run
 def test_a_request_that_takes_too_long_is_stopped_and_the_server_stays_live(tmp_path: Path) -> None:
     """Else one request of a huge size has the pod restarted, and the next pod after it."""
     task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}])

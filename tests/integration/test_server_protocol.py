@@ -453,6 +453,8 @@ def test_the_first_run_of_a_shape_is_left_out() -> None:
     )
 
 
+# fault: Latency | requests that all differ in shape, hence untimed, look like an idle pod | the
+#   server counts them apart | at once
 def test_runs_that_are_not_timed_are_counted_all_the_same(tmp_path: Path) -> None:
     """Clients whose requests all differ in shape ask as much as others do."""
     clash = model(
@@ -473,6 +475,8 @@ def test_runs_that_are_not_timed_are_counted_all_the_same(tmp_path: Path) -> Non
         assert not any(each.count for each in reported)
 
 
+# fault: Latency | a percentile of mixed shapes or of too few runs | one shape; absent below 100
+#   runs | prevented
 def test_what_a_run_usually_takes_is_reported_of_one_shape(linear: Server) -> None:
     usual = Execution.model_validate(linear.get("/v2/models/m/execution").json()).usual
     assert usual is not None
@@ -496,6 +500,7 @@ def test_probes_count_nowhere(linear: Server) -> None:
     assert buckets(linear) == counted
 
 
+# fault: Reports | a client claims to be the sidecar | the pod's token | prevented
 def test_who_only_claims_to_be_the_sidecar_is_counted_and_limited(linear: Server) -> None:
     given = {"name": "x", "datatype": "FP32", "shape": [2, 8], "data": [1.0] * 16}
     good = 'enginewright_requests_total{code="200",model="m",revision="r1"}'

@@ -51,6 +51,8 @@ def outcomes(
 CPU_RUNS = {"AveragePool", "LpPool", "MaxPool", "ReduceMax", "SkipLayerNormalization"}
 
 
+# fault: Requests | sizes or values that clash inside the model, counted as the server's errors |
+#   the server runs known-good inputs and the request again | the request itself
 def test_a_clash_is_the_clients_fault_on_the_cpu(tmp_path: Path) -> None:
     found = outcomes(sys.executable, "cpu", tmp_path)
     assert len(found) > 90
@@ -83,6 +85,9 @@ OPENVINO_RUNS = {
 }
 
 
+# fault: Requests | sizes or values that clash inside the model, counted as the server's errors
+# fault: Requests | single-threaded OpenVINO answers clashing sizes with the previous run's
+#   outputs | no stream of OpenVINO's own | prevented
 def test_a_clash_is_the_clients_fault_on_openvino(openvino_python: Path, tmp_path: Path) -> None:
     # with one thread, where OpenVINO would lose the error and answer with the run before
     found = outcomes(openvino_python, "openvino", tmp_path)
@@ -95,6 +100,8 @@ def test_a_clash_is_the_clients_fault_on_openvino(openvino_python: Path, tmp_pat
         assert not _PLACE.search(each["message"]), each
 
 
+# fault: Requests | after clashing sizes OpenVINO refuses every request | the server runs other
+#   shapes after a failed run | the request itself
 def test_a_clash_leaves_openvino_serving(openvino_python: Path, tmp_path: Path) -> None:
     # by itself it goes on refusing the shapes that it took before
     names = ("Add", "And", "Conv 1D", "Equal", "MatMulInteger", "ReverseSequence batch")
@@ -182,6 +189,8 @@ EXPANDED = model(
 )
 
 
+# fault: Requests | the server's lack of memory blamed on the client | the error names memory: 500
+#   | the request itself
 def test_memory_that_the_server_lacks_is_its_own_fault(tmp_path: Path) -> None:
     sample = {"x": np.ones(1, np.float32), "shape": np.array([4])}
     task = write_artifact(tmp_path, EXPANDED, [sample])
@@ -203,6 +212,8 @@ def test_memory_that_the_server_lacks_is_its_own_fault(tmp_path: Path) -> None:
         assert server.post(inputs(4)).status == 200
 
 
+# fault: Requests | values that the model refuses in known shapes, counted as the server's errors
+#   | the server runs known-good values in the same shapes | the request itself
 def test_indices_that_come_as_floats_are_the_clients_values(tmp_path: Path) -> None:
     """Models that were trained on tables of floats cast them: the shapes have run, the values not."""
     lookup = model(

@@ -15,6 +15,8 @@ from tests.support.sidecar import Sidecar, artifact, change_manifest, value
 from tests.unit.test_sidecar_benchmark import engine, figure
 
 
+# fault: Latency | a pod is slow from its start, with an engine | check `class-latency` | at the
+#   start; alert after 5 min
 @pytest.mark.parametrize(("p50", "state"), [(1e-5, "failed"), (60.0, "ok")])
 def test_a_pod_that_starts_slow_is_found_by_the_real_sidecar(
     tmp_path: Path, p50: float, state: str

@@ -160,6 +160,8 @@ def test_a_provider_refused_by_openvino_has_its_own_reason(
         assert (fallback.active, fallback.reason) == (True, Reason.PROVIDER_REFUSED)
 
 
+# fault: Reports | anybody who reaches port 8081 takes a pod out of service | requests change
+#   nothing; only the pod's annotation does | prevented
 def test_a_session_that_falls_back_while_it_serves(openvino_python: Path, tmp_path: Path) -> None:
     task = prepared(
         tmp_path,

@@ -58,6 +58,7 @@ def test_the_exposition_is_what_the_table_says(tmp_path: Path) -> None:
         assert passed_on == set(exposed(text_string_to_metric_families(text))) - set(own)
 
 
+# fault: Latency | a pod is slow from its start, without engines
 def test_a_pod_that_is_slow_from_its_start_shows_beside_another_one(tmp_path: Path) -> None:
     """The same model twice, of which one computes ten times as much, as a throttled one would."""
     figures: list[float] = []

@@ -126,6 +126,8 @@ def test_a_model_that_throws_dice_is_admitted(tmp_path: Path) -> None:
         assert sidecar.check(Check.GOLDEN).message.endswith("; compared in distribution: y")
 
 
+# fault: Outputs | another distribution from the server of another model | check `golden`: never
+#   admitted | first golden inference
 def test_noise_in_place_of_noise_is_never_admitted(tmp_path: Path) -> None:
     """The server serves another model than that whose proofs the sidecar has."""
     served, reported = (tmp_path / name for name in ("served", "reported"))
@@ -140,6 +142,8 @@ def test_noise_in_place_of_noise_is_never_admitted(tmp_path: Path) -> None:
         assert not sidecar.is_ready()
 
 
+# fault: Outputs | an output varies and the source's does not | every comparison | first golden
+#   inference
 def test_outputs_that_vary_though_the_source_is_stable_are_wrong(tmp_path: Path) -> None:
     """An artefact of which nothing is known to vary: noise does not excuse itself."""
     served, reported = (tmp_path / name for name in ("served", "reported"))
@@ -151,6 +155,8 @@ def test_outputs_that_vary_though_the_source_is_stable_are_wrong(tmp_path: Path)
         assert wrong.reason is Reason.PARITY_FAILED
 
 
+# fault: Outputs | a check compared nothing | check `golden` unknown, NothingCompared: never
+#   admitted | first golden inference
 def test_where_nothing_is_compared_golden_is_unknown(tmp_path: Path) -> None:
     only = dice()
     del only.graph.output[1], only.graph.node[2]
@@ -254,6 +260,8 @@ def test_a_pod_with_wrong_answers_is_never_admitted(tmp_path: Path, task: ServeT
             assert not sidecar.verdict().admitted
 
 
+# fault: Latency | the server under-reports its time | `probe-latency` measures the answer on an
+#   idle server | 11 s
 def test_a_model_that_has_become_slow_is_reported_whatever_execution_says(
     tmp_path: Path, task: ServeTask
 ) -> None:
@@ -295,6 +303,8 @@ def test_golden_inferences_of_a_slow_model_leave_it_alone(tmp_path: Path) -> Non
         assert sidecar.check(Check.GOLDEN).state == "ok"
 
 
+# fault: Latency | a golden inference of a large sample delays requests | samples in service cost
+#   no more than requests do | prevented
 def test_in_service_no_sample_is_asked_that_costs_more_than_requests_do(tmp_path: Path) -> None:
     turns = {name: np.array([count], np.int64) for name, count in (("large", 300), ("small", 1))}
     task = artifact(tmp_path, slow_model(), [{"turns": each} for each in turns.values()])
@@ -450,6 +460,8 @@ signal.signal(signal.SIGUSR1, grow)
 """
 
 
+# fault: Latency | the model becomes much slower, without requests | check `probe-latency` | 11 s
+#   to 1 min
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
 @pytest.mark.timeout(300)
 def test_a_model_that_takes_much_longer_is_found_with_and_without_traffic(
@@ -632,6 +644,7 @@ def test_release_is_forgotten_after_its_time(tmp_path: Path, task: ServeTask) ->
         sidecar.until_ready()
 
 
+# fault: Reports | idle connections exhaust the limit, so probes fail
 def test_idle_connections_do_not_take_a_pod_out_of_its_service(
     serving: tuple[Proxy, Sidecar],
 ) -> None:

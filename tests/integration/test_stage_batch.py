@@ -54,6 +54,8 @@ def batches(manifest: Manifest) -> tuple[int, int, int]:
     return profile.min[0], profile.opt[0], profile.max[0]
 
 
+# fault: Commands | a default batch costs gigabytes or minutes | `validate` measures batch 1; rule
+#   `smaller-batch` | before the first larger run
 @pytest.mark.parametrize("ir_version", [9, 14], ids=["as it is", "converted"])
 def test_a_hungry_model_gets_smaller_batches(tmp_path: Path, ir_version: int) -> None:
     place, manifest = prepared(tmp_path, hungry(ir_version))
@@ -98,6 +100,7 @@ def test_large_inputs_get_smaller_batches_though_runs_are_cheap(tmp_path: Path) 
         assert max(len(samples[each]) for each in samples.files) == largest, "the largest is proven"
 
 
+# fault: Commands | a default batch costs gigabytes or minutes
 def test_what_an_engine_is_built_for_is_reported_and_kept(tmp_path: Path) -> None:
     place = Workplace(tmp_path, in_process=True)
     task = place.task(place.put("m.onnx", hungry()), backend="tensorrt-rtx")
@@ -167,6 +170,8 @@ def test_batches_that_share_a_declared_name_are_declared() -> None:
     assert by_name["d"].max == (1, 8)
 
 
+# fault: Commands | latency of the largest shapes shown as that of the usual ones | the usual
+#   shapes are known by name | prevented
 @pytest.mark.parametrize(
     ("sizes", "name"),
     [

@@ -482,6 +482,8 @@ def npz(place: Workplace, value: float) -> Answer:
     return serve((place.root / "samples.npz").read_bytes())
 
 
+# event: Sources | the source was overwritten, and the artefact is lost or a runtime image makes
+#   other artefacts
 @pytest.mark.parametrize("part", ["model", "external data", "samples"])
 def test_other_bytes_than_those_that_are_pinned_are_refused(
     web: WebServer, place: Workplace, part: str

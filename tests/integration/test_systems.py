@@ -78,6 +78,7 @@ def elsewhere(system: str, *arguments: str) -> "subprocess.CompletedProcess[str]
     )
 
 
+# fault: Commands | another system than Linux: a failing `pip install` or a traceback
 @pytest.mark.parametrize("system", ["darwin", "win32"])
 def test_preflight_says_in_its_first_line_that_it_needs_linux(system: str) -> None:
     done = elsewhere(system, "preflight", "model.onnx")

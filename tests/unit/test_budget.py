@@ -32,6 +32,8 @@ def published(total: int, elsewhere: int, compute: float | None) -> PublishedEng
     return PublishedEngine.model_validate_json(reported.to_json())
 
 
+# fault: Engines | operator and runtime round a budget differently | one function in the contract,
+#   on billionths | before a pod starts, and at every check
 @given(
     costs=st.lists(st.integers(0, 10**6), min_size=1, max_size=40),
     outside=st.sets(st.integers(0, 39)),

@@ -85,6 +85,7 @@ def comes_true(world: World, digest: str) -> bool:
     return True
 
 
+# fault: Commands | `plan` keeps a source that only a Job can read
 @pytest.mark.parametrize("bytes_of", ["as before", "others"])
 @pytest.mark.parametrize("source", [SOURCE, PINNED], ids=["unpinned", "pinned"])
 @pytest.mark.parametrize(("field", "value"), CASES, ids=lambda each: str(each)[:60])
@@ -126,6 +127,8 @@ def test_what_is_predicted_is_what_happens(
         assert (began, after) == (False, before)
 
 
+# fault: Commands | `plan` keeps a source that only a Job can read | it uses a digest only from
+#   the same address | before anything is applied
 def test_another_address_is_another_model_until_it_is_read() -> None:
     """It was said to keep what serves, and then the other model was rolled out."""
     world = brought_up(SOURCE)

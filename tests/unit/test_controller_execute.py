@@ -82,6 +82,7 @@ async def test_somebodys_edit_is_undone(world: World) -> None:
     assert not await world.executor.apply(deployment())
 
 
+# event: Operator | somebody edits an object of the operator
 async def test_an_edit_that_is_undone_is_reported_with_its_author(world: World) -> None:
     reported: list[str] = []
     await world.executor.apply(deployment(), reported.append)
@@ -121,6 +122,8 @@ async def test_what_we_change_ourselves_is_no_edit_of_others(world: World) -> No
     assert world.kube.calls["get"] == 0
 
 
+# event: Classes | an object of another owner has the name | that object | `ApplyFailed` with the
+#   owner
 async def test_a_name_that_another_model_has_is_said_and_not_waited_for(world: World) -> None:
     await world.executor.apply(deployment())
     stored = world.cache.get(DEPLOYMENTS, "ns", "m-cpu")

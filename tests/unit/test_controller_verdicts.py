@@ -489,6 +489,8 @@ def test_pods_that_cannot_be_asked_are_left_alone() -> None:
     assert poll_target(pod_view(other)) is None
 
 
+# fault: Reports | a later sidecar's verdict has an unknown check or reason | it is left out, the
+#   rest is read | prevented
 def test_a_verdict_of_a_later_version_is_read_as_far_as_it_is_known() -> None:
     """Operators are rolled back while pods of the later version serve."""
     golden = {"check": "golden", "state": "failed", "reason": "ParityFailed"}
@@ -697,6 +699,8 @@ async def test_a_refused_release_is_tried_again(world: World) -> None:
     assert (world.may_go(), world.writes) == ({"a"}, 2)
 
 
+# fault: Reports | an operator that is gone leaves a pod released | the annotation expires | 10
+#   min
 async def test_a_release_ends_by_itself_when_the_operator_is_gone(world: World) -> None:
     world.serve(a=BREAKS, b=KEEPS)
     await asyncio.sleep(60)
@@ -755,6 +759,8 @@ async def test_a_pod_that_keeps_its_promise_again_is_not_released(world: World) 
     assert world.may_go() == {"b"}
 
 
+# fault: Reports | the operator cannot reach sidecars (a NetworkPolicy) | Unknown,
+#   SidecarUnreachable | 5 min
 async def test_a_pod_that_answers_no_more_is_silent_after_five_minutes_and_its_owner_is_woken_once(
     world: World,
 ) -> None:

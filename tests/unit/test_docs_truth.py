@@ -1,43 +1,60 @@
-"""Every row of docs/truth.md is whole, and the test that it names exists."""
+"""The rows of docs/truth.md and docs/operator.md stand on tests, and every one has its place."""
 
 import re
+import textwrap
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
-_NAMED_TEST = re.compile(r"`(tests/[a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")
+from hack import proofs
+from hack.proofs import Mark
+
+DOCS = Path(__file__).parents[2] / "docs"
+ROW = Mark("fault", "Outputs", "noise", ("golden", "8 runs"), "test_noise")
+TEXT = textwrap.dedent("""
+    # fault: Outputs | noise | golden |
+    #   8 runs
+    # event: Jobs | a node dies | all pods | nothing
+    @pytest.mark.usefixtures("model")
+    def test_noise() -> None:
+
+    # fault: Outputs | noise
+    async def test_more_noise() -> None:
+""")
 
 
-class Row(NamedTuple):
-    """One row of one table."""
-
-    fault: str
-    found_by: str
-    after: str
-    test: str
+@pytest.mark.parametrize(("kind", "page"), [("fault", "truth"), ("event", "operator")])
+def test_every_section_is_on_its_page(kind: str, page: str) -> None:
+    shown = re.findall(rf"<!-- hack/docs: {kind}s (.+) -->", (DOCS / f"{page}.md").read_text())
+    sections = {each.section for each in proofs.marks() if each.kind == kind}
+    assert sorted(shown) == sorted(sections)
 
 
-def rows() -> list[Row]:
-    lines = (REPOSITORY / "docs/truth.md").read_text().splitlines()
-    tables = [line for line in lines if line.startswith("|")]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in tables]
-    return [Row(*each) for each in cells if each[0] != "fault" and set(each[0]) != {"-"}]
+def test_comments_are_read_with_the_test_below_them() -> None:
+    event = Mark("event", "Jobs", "a node dies", ("all pods", "nothing"), "test_noise")
+    other = Mark("fault", "Outputs", "noise", (), "test_more_noise")
+    assert list(proofs.read(TEXT)) == [ROW, event, other]
 
 
-def serving_rows() -> list[Row]:
-    text = (REPOSITORY / "docs/operator.md").read_text()
-    (part,) = re.findall(r"^## What serves meanwhile\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)
-    lines = [line for line in part.splitlines() if line.startswith("| ")]
-    return [Row(*(cell.strip() for cell in line.strip("|").split("|"))) for line in lines[1:]]
+def test_a_row_names_all_its_tests() -> None:
+    other = Mark("fault", "Outputs", "noise", (), "test_more_noise")
+    elsewhere = Mark("fault", "Devices", "noise", ("driver", "1 s"), "test_fan")
+    event = ROW._replace(kind="event", subject="drift")
+    assert proofs.rows([other, ROW, elsewhere, event], "fault", "Outputs") == [
+        ("noise", "golden", "8 runs", "`test_more_noise`, `test_noise`")
+    ]
 
 
-@pytest.mark.parametrize("row", [*rows(), *serving_rows()], ids=lambda row: row.fault[:60])
-def test_a_row_is_whole_and_its_tests_exist(row: Row) -> None:
-    assert all(row), row
-    named = _NAMED_TEST.findall(row.test)
-    assert named, f"{row.fault}: name its test as `tests/FILE.py::test_NAME`"
-    for file, test in named:
-        source = (REPOSITORY / file).read_text()
-        assert re.search(rf"^\s*(async )?def {test}\(", source, re.MULTILINE), f"{file}::{test}"
+@pytest.mark.parametrize(
+    "found",
+    [
+        [ROW._replace(about=())],
+        [ROW._replace(about=("golden",))],
+        [ROW._replace(about=("golden", ""))],
+        [ROW, ROW._replace(test="test_more_noise")],
+    ],
+    ids=["no text", "too short", "empty", "two texts"],
+)
+def test_a_row_without_one_text_is_an_error(found: list[Mark]) -> None:
+    with pytest.raises(ValueError, match="noise"):
+        proofs.rows(found, "fault", "Outputs")

@@ -45,6 +45,7 @@ def test_the_library_itself_says_what_it_builds_for() -> None:
     assert known == Capabilities(frozenset(f"{each[:-1]}.{each[-1]}" for each in digits))
 
 
+# fault: Engines | a GPU for which ONNX Runtime's CUDA provider has no code (V100, B200)
 @pytest.mark.parametrize("capability", ["7.0", "10.0"])
 def test_a_device_that_cuda_has_no_code_for_says_why(
     capability: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -126,6 +127,8 @@ def test_a_pod_on_such_a_device_says_why(tmp_path: Path, monkeypatch: pytest.Mon
     assert "takes 8.6, 8.9, 12.0 and newer only" in caught.value.message
 
 
+# fault: Engines | builder and provider of different TensorRT-RTX versions | `probe` of the image
+#   | before the image is used
 def test_an_image_of_two_versions_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

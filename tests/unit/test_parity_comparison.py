@@ -310,6 +310,8 @@ def test_one_flipped_class_of_many_is_refused_in_single_precision() -> None:
     assert judge((want * 1e3).astype(np.int64), (have * 1e3).astype(np.int64)).agrees
 
 
+# fault: Outputs | another direction in FP32, every element within tolerance | every comparison,
+#   by cosine | first golden inference
 def test_another_direction_is_refused_in_single_precision() -> None:
     """Beside one large value the others may be anything, element by element."""
     generator = np.random.default_rng(6)

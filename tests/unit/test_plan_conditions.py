@@ -344,6 +344,8 @@ def test_a_known_fallback_is_not_written_again_by_each_pod(asked: int) -> None:
     assert world.status == before
 
 
+# fault: Reports | after a restart of the operator the first pod's verdict speaks for all | the
+#   status stands until every pod has answered | at the restart
 def test_the_pods_that_are_ready_do_not_take_back_what_another_one_said() -> None:
     """After a restart the pod that answers wrongly, and is not ready for it, may be asked last."""
     world, names = two_pods()
@@ -362,6 +364,7 @@ def test_the_pods_that_are_ready_do_not_take_back_what_another_one_said() -> Non
     assert world.condition("ParityVerified")["status"] == "True"
 
 
+# fault: Reports | the operator cannot reach sidecars (a NetworkPolicy)
 def test_what_a_pod_said_long_ago_proves_nothing() -> None:
     world, names = two_pods()
     silenced(world, names[0])

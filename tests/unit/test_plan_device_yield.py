@@ -59,6 +59,9 @@ def ready(world: World) -> dict[str, Any]:
     return dict(condition)
 
 
+# event: Jobs | an update must build on the only device, under `Recreate` | nothing while it
+#   builds; the previous revision again if the build fails, or five minutes free no device | Ready
+#   `CapacityBlocked`, pods yield the device, then `Building`
 def test_a_build_gets_the_device_and_then_the_new_revision() -> None:
     world = updating()
     assert pods(world) == 1
@@ -194,6 +197,8 @@ def test_an_operator_that_restarts_goes_on() -> None:
     assert pods(world.settle()) == 0
 
 
+# event: Jobs | an update must build on the only device, under `Surge` | all pods; the build waits
+#   | Ready `CapacityBlocked`
 @pytest.mark.parametrize("reason", ["CapacityBlocked", "Building", "Queued"])
 def test_under_surge_nothing_gives_way(reason: str) -> None:
     assert pods(says(updating("Surge"), reason)) == 1

@@ -274,6 +274,8 @@ def test_an_engine_that_the_store_has_lost_is_built_again_once() -> None:
     assert world.the("InferenceEngine")["metadata"]["uid"] == again["metadata"]["uid"]
 
 
+# fault: Engines | an engine for GPUs on which no provider serves it (T4, A100, H100 with
+#   TensorRT-RTX)
 @pytest.mark.parametrize("capability", ["7.5", "8.0", "9.0"])
 def test_no_engine_is_asked_for_where_none_can_be_served(capability: str) -> None:
     """TensorRT-RTX builds for the first two, and its provider takes none of them."""

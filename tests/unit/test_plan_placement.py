@@ -91,6 +91,8 @@ def test_a_queue_of_kueue_stands_on_the_job_and_not_on_its_pods() -> None:
     assert "kueue.x-k8s.io/queue-name" not in job["spec"]["template"]["metadata"]["labels"]
 
 
+# event: Jobs | Kueue suspends or preempts a Job | the previous revision | `Queued`, with the
+#   queue's name
 @pytest.mark.parametrize("queue", ["builds", None])
 def test_a_suspended_job_waits_and_fails_nothing(queue: str | None) -> None:
     labels = {"kueue.x-k8s.io/queue-name": queue} if queue else {}
@@ -125,6 +127,8 @@ def test_a_suspended_engine_job_waits_and_fails_nothing() -> None:
 # changes
 
 
+# event: Jobs | the placement of Jobs changes | all pods, and Jobs with a started pod; other Jobs
+#   are replaced | nothing
 def test_another_placement_replaces_no_job_whose_pod_has_run() -> None:
     world = World().settle().stage_runs("convert")
     before = world.job()
@@ -138,6 +142,7 @@ def test_another_placement_replaces_no_job_whose_pod_has_run() -> None:
     assert world.conditions()["Ready"] == ("True", "Serving")
 
 
+# event: Jobs | the placement of Jobs changes
 def test_a_job_that_no_node_takes_is_replaced_by_one_with_the_new_placement() -> None:
     world = World(build={"podTemplate": {"nodeSelector": {"pool": "gone"}}}).settle()
     first = world.job()["metadata"]["name"]

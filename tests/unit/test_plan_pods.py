@@ -53,6 +53,8 @@ def ended_server(**ended: object) -> dict[str, Any]:
     }
 
 
+# fault: Reports | a killed server reported as an internal error | `OutOfMemory` with the limit,
+#   else the signal, from the container's last state | the pod's next status
 @pytest.mark.parametrize(
     ("code", "kubernetes", "reason", "wording"),
     [

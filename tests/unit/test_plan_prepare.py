@@ -143,6 +143,8 @@ def test_what_seldom_passes_by_itself_is_given_up(reason: Reason) -> None:
     assert world.job()["metadata"]["name"].endswith("-1"), "the remedy is tried at once"
 
 
+# event: Jobs | a Job waits for a node, a device or an image | the previous revision | what is
+#   missing; never `Timeout`
 def test_waiting_for_a_node_is_no_timeout() -> None:
     world = World().settle().unschedulable("0/2 nodes are available: 2 Insufficient cpu.")
     world.later(days=3)
@@ -150,6 +152,7 @@ def test_waiting_for_a_node_is_no_timeout() -> None:
     assert "the pod is unschedulable: Insufficient cpu" in world.message()
 
 
+# event: Jobs | a Job waits for a node, a device or an image
 def test_an_image_that_cannot_be_pulled_until_the_deadline_is_no_timeout() -> None:
     world = World().settle()
     world.job_pod(**waiting("ImagePullBackOff"))
@@ -177,6 +180,8 @@ def test_a_result_counts_though_an_earlier_pod_ran_out_of_time() -> None:
     assert world.conditions()["Validated"] == ("True", "Prepared")
 
 
+# event: Jobs | a Job's node dies | the previous revision; a new Job after five minutes | the
+#   stage that runs
 def test_a_pod_on_a_node_that_died_is_replaced_elsewhere() -> None:
     world = World().settle().stage_runs("convert")
     pod = world.the("Pod")

@@ -82,6 +82,8 @@ def test_the_class_decides_the_recipe_and_where_the_job_proves_it() -> None:
     assert recipe(world_of(VNNI)).int8_products is None
 
 
+# fault: Processors | a class names an instruction set that a node lacks | the class's `Ready`:
+#   `FeatureMissing` | next pass
 def test_a_class_that_promises_what_a_node_has_not_is_reported() -> None:
     with_vnni = replace(node_view(node("a")), labels=labels(AVX512VNNI="true"))
     without = replace(node_view(node("b")), labels=labels(AVX2="true"))

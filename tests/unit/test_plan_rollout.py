@@ -147,6 +147,8 @@ def test_an_update_replaces_within_one_deployment() -> None:
     assert world.status["serving"]["preparedKey"] == "b" * 64
 
 
+# event: Rollouts | an update is refused, cannot be built or fails | the previous revision | its
+#   reason, "revision … keeps serving"
 def test_an_update_whose_pods_fail_says_why_and_what_serves_on() -> None:
     world = serving().edit(source=OTHER).job_succeeds(SECOND).rolling(available=2)
     world.new_pod_fails(Reason.PROVIDER_MISSING, message="no CUDA here")

@@ -83,6 +83,8 @@ def test_a_class_keeps_the_pods_that_another_one_is_to_have_while_that_is_prepar
     assert world.replicas() == {"resnet-big": 1, "resnet-small": 2}
 
 
+# event: Classes | the model moves to another class | the old class, until the new one is
+#   available | Ready `RollingOut`, pods of both classes
 def test_a_class_that_is_replaced_keeps_its_count_until_it_is() -> None:
     world = on_big()
     world.edit(accelerators=[{"class": "small"}], source=OTHER)
@@ -93,6 +95,8 @@ def test_a_class_that_is_replaced_keeps_its_count_until_it_is() -> None:
     assert world.settle().replicas() == {"resnet-small": 1}
 
 
+# event: Classes | a second class shares `replicas` | the first class; one of its pods goes for
+#   each new one beyond its share | Ready `RollingOut`, pods of both classes
 def test_a_class_that_shares_the_count_with_a_new_one_keeps_its_pods_until_that_serves() -> None:
     world = on_big(accelerators=[{"class": "big"}], replicas=4)
     assert world.replicas() == {"resnet-big": 4}
@@ -156,6 +160,7 @@ def test_scaling_down_is_the_users_own() -> None:
 # scale
 
 
+# event: Classes | an autoscaler scales a model of several classes
 def test_scale_is_the_total_over_classes_without_a_count_of_their_own() -> None:
     three = [{"class": "a"}, {"class": "b"}, {"class": "fixed", "replicas": 2}]
     world = World("a", "b", "fixed", accelerators=three, replicas=5)
@@ -207,6 +212,8 @@ def crash(
     return world.settle()
 
 
+# event: Rollouts | a serving pod crashes, with `fallback.policy: Allow` | the same backend |
+#   Ready with the pod's reason
 def test_a_crash_of_one_pod_rejects_no_backend_that_serves() -> None:
     world = on_gpu().all_available()
     (found,) = world.all("Deployment")
@@ -221,6 +228,10 @@ def test_two_failures_on_one_node_reject_no_backend() -> None:
     assert "rejectedBackends" not in world.status
 
 
+# event: Rollouts | a backend fails on several nodes, with `Allow` | the next backend; the first
+#   is retried when spec, image or class change and, where nodes were at fault, in a pod of its
+#   own on a spare device, when a node joins and after 1 h, 2 h and so on up to 24 h |
+#   `status.rejectedBackends`, `FallbackActive`, Event `TryingBackend`
 @pytest.mark.parametrize(
     "failures", [[(0, "node-1", 0), (1, "node-2", 0)], [(0, "node-1", 2)]], ids=["nodes", "times"]
 )
@@ -234,6 +245,7 @@ def test_repeated_failures_of_a_revision_that_never_served_reject_its_backend(
     assert (rejected["backend"], rejected["reason"]) == ("tensorrt-rtx", "DriverMissing")
 
 
+# event: Rollouts | a backend fails on several nodes, with `Allow`
 def test_a_rejected_backend_is_tried_again_with_another_image() -> None:
     world = crash(on_gpu(), 0, "node-1", 2)
     world.job_succeeds(SECOND).all_available()
@@ -261,6 +273,7 @@ def test_devices_that_differ_are_a_matter_of_one_backend() -> None:
 # what is outside the spec
 
 
+# event: Classes | a new AcceleratorClass | all pods, on their class | nothing
 def test_a_new_class_stalls_nobody_who_names_none() -> None:
     world = serving()
     world.classes = [*world.classes, accelerator_class("a-newer-one")]
@@ -285,6 +298,8 @@ def test_a_class_that_was_chosen_and_is_gone_is_chosen_no_more() -> None:
     assert list(world.replicas()) == ["resnet-next"]
 
 
+# event: Classes | a class, an image or the store fails during a rollout | both revisions, as far
+#   as the rollout has come | Ready with the reason
 @pytest.mark.parametrize("strategy", ["Surge", "Recreate"])
 @pytest.mark.parametrize("obstacle", ["class", "image", "store"])
 def test_an_obstacle_outside_the_spec_reverts_nothing(obstacle: str, strategy: str) -> None:
@@ -330,6 +345,8 @@ def test_a_lost_artefact_reverts_nothing_that_is_rolling_out() -> None:
 # what restarts pods
 
 
+# event: Sources | another operator version, pull secrets or pull policy | all pods; the next
+#   revision gets the new settings | nothing
 def test_a_newer_operator_restarts_no_pods(monkeypatch: pytest.MonkeyPatch) -> None:
     world = serving()
     before, revisions = templates(world), world.all("ControllerRevision")
@@ -343,6 +360,7 @@ def test_a_newer_operator_restarts_no_pods(monkeypatch: pytest.MonkeyPatch) -> N
     assert new["spec"]["terminationGracePeriodSeconds"] == 99, "a new revision takes all of it"
 
 
+# event: Sources | another operator version, pull secrets or pull policy
 def test_settings_of_the_chart_restart_no_pods() -> None:
     world = serving()
     before = templates(world)
@@ -354,6 +372,7 @@ def test_settings_of_the_chart_restart_no_pods() -> None:
     assert world.conditions()["Ready"] == ("True", "Serving")
 
 
+# event: Classes | `rollout.strategy` is edited | all pods | nothing
 def test_another_strategy_restarts_no_pods() -> None:
     world = serving()
     before = templates(world)
@@ -375,6 +394,10 @@ def test_a_revision_that_an_earlier_version_kept_is_not_written_again() -> None:
     assert world.conditions()["Ready"] == ("True", "Serving")
 
 
+# event: Sources | another runtime image in the chart | the old revision on its image, until the
+#   new one is probed and, unless both make the same artefacts, the model is prepared for it;
+#   under `Recreate` always, so that a Job shows that the image can be pulled before pods go |
+#   Ready `ProbingImage`, then `Preparing`, "revision … keeps serving"
 def test_an_image_that_is_not_probed_yet_takes_nothing_away() -> None:
     world = serving()
     before = templates(world)

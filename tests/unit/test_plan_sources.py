@@ -50,6 +50,9 @@ def test_the_first_fetch_takes_what_there_is_and_pins_it() -> None:
     assert world.status["source"]["pins"] == [{"name": "model", **FIRST, "digest": DIGEST}]
 
 
+# event: Sources | the source was overwritten, and the artefact is lost or a runtime image makes
+#   other artefacts | the old revision: only the pinned bytes are accepted | Ready
+#   `SourceChanged`, "revision … keeps serving"
 def test_a_lost_artefact_comes_back_from_the_same_bytes_or_not_at_all() -> None:
     world = loses_artifact(serving())
     assert task(world).pinned == {"model": DIGEST}
@@ -59,6 +62,8 @@ def test_a_lost_artefact_comes_back_from_the_same_bytes_or_not_at_all() -> None:
     assert key(world) == "a" * 64, "what serves is not touched"
 
 
+# event: Sources | the source was overwritten, and the artefact is lost or a runtime image makes
+#   other artefacts
 def test_a_new_runtime_image_prepares_the_same_bytes() -> None:
     world = serving()
     image = "registry.example/cpu:2"
@@ -80,6 +85,7 @@ def moved_to(image: str, pipelines: tuple[str | None, str | None], **spec: Any) 
     return world.settle()
 
 
+# event: Sources | another runtime image in the chart
 def test_under_recreate_an_image_shows_that_it_can_be_pulled_before_pods_go() -> None:
     world = moved_to("mirror.example/cpu:2", ("5" * 64, "5" * 64), rollout={"strategy": "Recreate"})
     assert [each["metadata"]["labels"][COMPONENT] for each in world.all("Job")] == ["prepare"]
@@ -99,6 +105,7 @@ def test_a_tag_that_was_pushed_again_is_another_image_to_jobs() -> None:
     assert before["metadata"]["name"] not in {each["metadata"]["name"] for each in world.all("Job")}
 
 
+# event: Sources | another runtime image in the chart
 def test_an_image_that_makes_the_same_artefacts_prepares_nothing() -> None:
     """A new sidecar, another registry: the pods roll out on the new image, with the same artefact."""
     world = moved_to("mirror.example/cpu:2", ("5" * 64, "5" * 64))
@@ -120,6 +127,8 @@ def test_an_image_that_may_make_others_is_prepared_for(
     assert [each["metadata"]["labels"][COMPONENT] for each in world.all("Job")] == ["prepare"]
 
 
+# event: Sources | the spec returns to an earlier address | the current revision, until that
+#   address's pinned bytes are prepared | Ready `Preparing`, then `RollingOut`
 def test_a_return_to_an_address_returns_to_its_bytes() -> None:
     world = serving()
     world.edit(source=OTHER).job_succeeds(LATER).all_available()
@@ -154,6 +163,8 @@ def test_what_an_earlier_version_has_prepared_is_pinned_and_not_prepared_again()
 # refreshed
 
 
+# event: Sources | a refresh, by annotation or interval | the current revision, Ready, until the
+#   new one is verified | Event `Refreshed`
 def test_a_refresh_goes_on_beside_what_serves_and_takes_over() -> None:
     world = serving().annotate(REFRESH, "1")
     assert task(world).pinned == {}
@@ -182,6 +193,8 @@ def test_a_refresh_is_done_once() -> None:
     assert running(world) == 1
 
 
+# event: Sources | a refresh fails | the current revision, Ready | Warning Event with the reason,
+#   `status.source.failure`
 @pytest.mark.parametrize("reason", [Reason.SOURCE_UNREACHABLE, Reason.INVALID_MODEL])
 def test_a_refresh_that_fails_takes_nothing_away(reason: Reason) -> None:
     world = serving().annotate(REFRESH, "1").job_fails(reason, stage="fetch")

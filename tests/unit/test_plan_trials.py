@@ -95,6 +95,7 @@ def test_its_pods_are_nobodys_but_its_own() -> None:
     assert labels[CLASS]
 
 
+# event: Rollouts | a backend fails on several nodes, with `Allow`
 def test_once_its_pod_is_available_the_backend_is_rolled_out_and_the_rejection_ends() -> None:
     world = falls_back().later(hours=1)
     trial_succeeds(world)

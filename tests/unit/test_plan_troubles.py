@@ -98,6 +98,8 @@ def test_an_eviction_has_the_kubelets_reason_and_no_figures() -> None:
     assert "Threshold" not in message
 
 
+# event: Jobs | the kubelet evicts a Job's pods repeatedly | the previous revision; the third
+#   eviction ends the Job, the fifth Job is the last | Ready `Evicted`, then `Stalled`
 def test_a_job_that_is_evicted_again_and_again_is_ended_and_given_up() -> None:
     world = World().settle()
     first = world.job()["metadata"]["name"]
@@ -126,6 +128,8 @@ def test_an_engine_job_that_is_evicted_again_and_again_holds_no_device() -> None
 # what cannot pass
 
 
+# event: Rollouts | an update's pods fail as every other pod would | the previous revision |
+#   `Stalled` at once
 @pytest.mark.parametrize(
     "reason", [Reason.NODE_FALLBACK, Reason.FALLBACK_OVER_BUDGET, Reason.UNSUPPORTED_OPERATOR]
 )
@@ -151,6 +155,8 @@ def test_where_another_backend_may_be_tried_nothing_stalls_yet() -> None:
 # claims
 
 
+# event: Rollouts | a claim that pods mount is missing or not bound | the previous revision |
+#   Ready `ClaimNotFound` or `ClaimNotBound`, a Warning
 @pytest.mark.parametrize(
     ("message", "reason", "wording"),
     [

@@ -27,6 +27,7 @@ def test_keys_stay(path: Path, name: str) -> None:
     assert keys_now(kept) == {which: kept[which] for which in ("prepared", "engine")}
 
 
+# event: Sources | another operator version, pull secrets or pull policy
 @pytest.mark.parametrize(("path", "name"), CASES)
 def test_an_upgrade_restarts_prepares_and_builds_nothing(path: Path, name: str) -> None:
     world = restored(read(path)["worlds"][name])

@@ -104,6 +104,7 @@ def probed(*found: ProbeResult, idle: bool = True) -> tuple[ProbeLatency, float]
     return latency, float(len(found))
 
 
+# fault: Latency | a full queue looks like a slow model | waiting is excluded | prevented
 def test_a_probe_that_waited_is_no_slow_model() -> None:
     latency, now = probed(
         *[probe(0.011, compute=0.010)] * 20,
@@ -311,6 +312,8 @@ class World:
 LOADS = [0.0, 0.5, 0.9, 1.5]
 
 
+# fault: Latency | the model becomes three times slower, at 0, 50, 90 or 150% load | checks
+#   `probe-latency`, `live-latency` | 1 min
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("compute", [0.003, 0.025, 0.2])
@@ -326,6 +329,8 @@ def test_ten_minutes_at_any_load_are_no_alarm_and_a_threefold_slow_down_is_withi
     print(f"{compute * 1000:.0f} ms at {load:.0%}: {world.states[0][0] - 600:.0f} s")
 
 
+# fault: Latency | the baseline was taken on a busy node | it is lowered, counted and logged | 20
+#   measurements
 def test_a_pod_that_started_beside_other_work_is_not_allowed_three_times_that() -> None:
     world = World(0.025, 0.5, 7)
     world.factor = 2.3

@@ -136,6 +136,7 @@ def test_traffic_is_known_by_the_counts_of_requests() -> None:
     assert traffic.idle(50.0) == 40.0
 
 
+# fault: Latency | requests that all differ in shape, hence untimed, look like an idle pod
 def test_requests_that_all_differ_in_shape_are_traffic() -> None:
     """Audio of any length: no request's time is counted, for each is the first of its shape."""
     traffic = Traffic()

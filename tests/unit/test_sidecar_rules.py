@@ -250,6 +250,8 @@ def test_old_errors_expire_and_a_reset_counter_starts_over() -> None:
     assert share.outcome().state == "unknown"
 
 
+# fault: Reports | every answer is a 400 and all checks are ok | message of check `errors`; alert
+#   EnginewrightRequestsRefused | 1 min; alert 10 min
 def test_a_service_that_refuses_most_of_what_it_is_sent_says_so() -> None:
     share = ErrorShare(SETTINGS)
     share.add({200: 0.0, 400: 0.0, 499: 0.0}, 0.0)
@@ -358,6 +360,8 @@ def test_an_engine_must_be_the_one_that_was_built(
     assert found.state == ("ok" if reason is None else "failed")
 
 
+# fault: Processors | a server reports another processor than the verification's | check
+#   `versions` | 10 s
 def test_another_kind_of_processor_is_reported_where_outputs_differ() -> None:
     exact = Processor(architecture="x86_64", features=(Feature.VNNI,), exact_products=True)
     saturating = Processor(architecture="x86_64", features=(Feature.AVX2,), exact_products=False)

@@ -46,6 +46,8 @@ def wanted(extras: str, system: str) -> set[str]:
     return found
 
 
+# fault: Commands | another system than Linux: a failing `pip install` or a traceback | markers in
+#   pyproject.toml; preflight's first line | at once
 @pytest.mark.parametrize("system", ["darwin", "win32"])
 @pytest.mark.parametrize("extras", ASKED)
 def test_what_has_no_wheels_is_not_asked_for(extras: str, system: str) -> None:

@@ -1,0 +1,82 @@
+"""What the tests prove, for tables of docs/: read from comments, and from the states that they reach.
+
+`# fault: SECTION | FAULT | DETECTED BY | AFTER` and `# event: SECTION | EVENT | SERVES | SHOWS` stand
+above the test that proves the row, further lines indented; above further tests of the same row the
+first two parts stand alone.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+TESTS: Final = Path(__file__).resolve().parent.parent / "tests"
+LAYERS: Final = ("unit", "integration", "apiserver", "cluster", "e2e", "gpu")
+_LINES: Final = re.compile(
+    r"^# (fault|event): (.+(?:\n#   .+)*)|^(?:async )?def (test_\w+)", re.MULTILINE
+)
+
+
+class Mark(NamedTuple):
+    """One comment above one test; `about` is empty where another test has the row's text."""
+
+    kind: str
+    section: str
+    subject: str
+    about: tuple[str, ...]
+    test: str
+
+
+@cache
+def marks() -> tuple[Mark, ...]:
+    """Return the comments of all tests, the lowest layer first."""
+    files = [path for layer in LAYERS for path in sorted((TESTS / layer).glob("test_*.py"))]
+    return tuple(mark for path in files for mark in read(path.read_text()))
+
+
+def read(text: str) -> Iterator[Mark]:
+    """Yield the comments of one file."""
+    waiting: list[tuple[str, str]] = []
+    for kind, row, test in _LINES.findall(text):
+        if kind:
+            waiting.append((kind, row.replace("\n#  ", "")))
+            continue
+        for of, parts in waiting:
+            section, subject, *about = parts.split(" | ")
+            yield Mark(of, section, subject, tuple(about), test)
+        waiting.clear()
+
+
+def rows(found: Iterable[Mark], kind: str, section: str) -> list[Sequence[str]]:
+    """Return a section's rows, each ending with its tests.
+
+    Raises:
+        ValueError: A row has no text, an incomplete one or two of them.
+    """
+    about: dict[str, tuple[str, ...]] = {}
+    tests: dict[str, list[str]] = {}
+    for mark in found:
+        if (mark.kind, mark.section) != (kind, section):
+            continue
+        tests.setdefault(mark.subject, []).append(f"`{mark.test}`")
+        if mark.about and (mark.subject in about or len(mark.about) != 2 or not all(mark.about)):
+            raise ValueError(f"{mark.test}: {mark.subject!r} takes two texts, on one test")
+        about |= {mark.subject: mark.about} if mark.about else {}
+    if missing := tests.keys() - about.keys():
+        raise ValueError(f"no test describes {sorted(missing)}")
+    return [(subject, *about[subject], ", ".join(named)) for subject, named in tests.items()]
+
+
+def condition_states() -> Iterator[Sequence[str]]:
+    """Yield the names of the conditions, then each state's values, as the operator writes them."""
+    from tests.unit.test_plan_conditions import COLUMNS, STATES  # noqa: PLC0415 - hypothesis and all
+
+    yield ("State", *COLUMNS)
+    shared = {"Reconciling", "Stalled"}  # their reason is that of Ready
+    for state, reached in STATES.items():
+        found = reached().conditions()
+        yield (
+            state,
+            *(found[each][0] if each in shared else " ".join(found[each]) for each in COLUMNS),
+        )
