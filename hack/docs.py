@@ -7,11 +7,13 @@ depends on the label `reason`; what follows `else` there is for all other reason
 """
 
 import argparse
+import ast
 import difflib
 import inspect
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -27,7 +29,7 @@ from enginewright.contract.images import DEVICE_BACKENDS
 from enginewright.contract.precisions import LEAST, RUNS
 from enginewright.contract.reasons import REMEDIES, SELDOM_PASSES, ExitCode, Reason, exit_code
 from enginewright.contract.task import Precision
-from enginewright.contract.verdict import FallbackVerdict, Verdict
+from enginewright.contract.verdict import Check, FallbackVerdict, Verdict
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.loop import LoopMetrics
 from enginewright.controller.metrics import EngineMetrics, ModelCollector
@@ -47,10 +49,11 @@ from enginewright_runtime.serve.server.encode import JSON_ELEMENTS
 from enginewright_runtime.serve.server.metrics import Metrics as ServerMetrics
 from enginewright_runtime.serve.server.settings import MIB, ServerSettings
 from enginewright_runtime.serve.sidecar.metrics import FAMILIES
+from enginewright_runtime.serve.sidecar.settings import INTERVALS
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
-from hack import proofs
+from hack import proofs, requirements
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 ALERTS: Final = ROOT / "charts/enginewright/files/monitoring/enginewright.rules.yaml"
@@ -114,6 +117,13 @@ def _commented(names: type[StrEnum]) -> list[tuple[str, str]]:
     if [name for name, _ in found] != list(names):
         raise ValueError(f"a {names.__name__} has no comment: say what it means beside it")
     return found
+
+
+def _docstrings(names: type[StrEnum]) -> list[str]:
+    (made,) = ast.parse(textwrap.dedent(inspect.getsource(names))).body
+    parts = made.body[1:] if isinstance(made, ast.ClassDef) else []
+    values = (part.value for part in parts if isinstance(part, ast.Expr))
+    return [inspect.cleandoc(str(each.value)) for each in values if isinstance(each, ast.Constant)]
 
 
 def remedies(*named: str) -> str:
@@ -440,12 +450,33 @@ def condition_states() -> str:
     return table(heading, rows)
 
 
+def dependencies() -> str:
+    """Return the Python packages, who requires them and why."""
+    rows = requirements.rows(requirements.PROJECT.read_text())
+    return table(("package", "extras", "why"), rows)
+
+
+def checks() -> str:
+    """Return the sidecar's checks, with the docstring of each."""
+    rows = (
+        (
+            code(each),
+            "with golden" if each is Check.PROBE_LATENCY else f"{INTERVALS[each]:g} s",
+            about,
+        )
+        for each, about in zip(Check, _docstrings(Check), strict=True)
+    )
+    return table(("check", "every", "ok when, and the reason when not"), rows)
+
+
 TABLES: Final[dict[str, Callable[..., str]]] = {
     "action-inputs": action_inputs,
     "alerts": alerts,
+    "checks": checks,
     "condition-states": condition_states,
     "condition-types": condition_types,
     "configuration": configuration,
+    "dependencies": dependencies,
     "devices": devices,
     "events": events,
     "faults": faults,

@@ -1,12 +1,9 @@
 """The sidecar's metrics as they are exposed, against the table that promises them."""
 
-import re
 from pathlib import Path
 
 import pytest
-from enginewright.contract.verdict import Check
 from enginewright_runtime.serve.sidecar.exposition import Exposition, Family
-from enginewright_runtime.serve.sidecar.settings import INTERVALS
 from prometheus_client.parser import text_string_to_metric_families
 
 DOCS = Path(__file__).resolve().parents[2] / "docs/sidecar.md"
@@ -45,12 +42,3 @@ def test_another_exposition_follows_as_far_as_it_is_one(
     assert lines == (other.decode().splitlines() if passed is None else passed)
     assert whole.endswith("\n")
     list(text_string_to_metric_families(whole))
-
-
-def test_the_table_of_checks_has_their_intervals() -> None:
-    rows = re.findall(r"^\| `([a-z-]+)` \| (\d+ s|with golden) \|", DOCS.read_text(), re.MULTILINE)
-    reported = {name: every for name, every in rows if name in set(Check)}
-    assert reported == {
-        check: "with golden" if check is Check.PROBE_LATENCY else f"{INTERVALS[check]:g} s"
-        for check in Check
-    }

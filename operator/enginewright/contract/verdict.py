@@ -22,18 +22,39 @@ RELEASE_SECONDS: Final = 600  # that it is written for; a pod believes no longer
 
 
 class Check(StrEnum):
-    """What is checked."""
+    """What is checked; docs/sidecar.md shows the docstrings: ok when; else the reason."""
 
-    SERVER = "server"  # alive and ready
-    PROVIDER = "provider"  # the backend's provider was really made, its driver is there
-    PLACEMENT = "placement"  # nodes, against the promise
-    DISTRIBUTION = "distribution"  # one ONNX Runtime owns its folder
-    VERSIONS = "versions"  # ONNX Runtime, opset, backend, engine digest against the manifest
-    GOLDEN = "golden"  # a golden inference over the path that requests take
-    PROBE_LATENCY = "probe-latency"  # of golden inferences, against the pod's own baseline
-    LIVE_LATENCY = "live-latency"  # time in the model, by size, likewise
-    CLASS_LATENCY = "class-latency"  # time in the model, against the benchmark of the class
-    ERRORS = "errors"  # share of requests that fail
+    SERVER = "server"
+    """Live and ready; unknown until it has been ready once; else `ServerDown`, or what it reports:
+    `DeviceLost`, `RunsFail`."""
+    PROVIDER = "provider"
+    """The backend's execution provider was created and took nodes, and its driver is present; else
+    `ProviderMissing`, `ProviderRefused`, `DriverMissing`, `DriverTooOld`, `UnsupportedOperator`,
+    `SessionReplaced`."""
+    PLACEMENT = "placement"
+    """Nodes run where `spec.fallback` promises; else `NodeFallback`, `BackendFallback`,
+    `FallbackOverBudget`, or the cause: the provider's reason, `SessionReplaced`."""
+    DISTRIBUTION = "distribution"
+    """One installed distribution owns ONNX Runtime's folder; else `VersionMismatch`."""
+    VERSIONS = "versions"
+    """Model, revision, backend, keys, digests, opset and versions are those of task and manifest, and
+    INT8 products those of the processor that the model was verified on; else `VersionMismatch`,
+    `ProcessorMismatch`, `EngineCorrupt`, `EngineVersionMismatch`."""
+    GOLDEN = "golden"
+    """Every golden sample was sent, and the last answer to each is right; else `ParityFailed`, or
+    `DeviceLost`, `RunsFail` after two answers in a row of 500 or 400."""
+    PROBE_LATENCY = "probe-latency"
+    """Golden inferences take at most 2.2 times the pod's baseline in the model; else
+    `SlowerThanBaseline`."""
+    LIVE_LATENCY = "live-latency"
+    """Requests take at most 2.2 times the pod's baseline of their size in the model, and 3 times
+    warm-up's best; else `SlowerThanBaseline`."""
+    CLASS_LATENCY = "class-latency"
+    """Runs take at most twice the engine's benchmark on its class; unknown without one; else
+    `SlowerThanBenchmark`."""
+    ERRORS = "errors"
+    """At most 5% of the answers of the last minute, of 20 at least, are 5xx; the message reports when
+    more than half are 4xx; else `TooManyErrors`."""
 
 
 CheckState = Literal["ok", "failed", "unknown"]
