@@ -15,7 +15,7 @@ from enginewright.api.inference_engine import (
 from enginewright.api.job_failure import JobFailure
 
 from tests.e2e.harness import CommandError, Namespace
-from tests.support.engine_world import engine_spec
+from tests.support.plan_objects import engine_spec
 
 pytestmark = pytest.mark.apiserver
 

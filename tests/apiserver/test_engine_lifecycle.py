@@ -15,8 +15,8 @@ from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, TASK_VARIABL
 
 from tests.e2e.harness import Namespace, eventually
 from tests.support import simulated_cluster as played
-from tests.support.engine_world import ENGINE, engine_spec, published_engine
 from tests.support.operator_process import CPU_IMAGE, OperatorProcess, chart_kubeconfig
+from tests.support.plan_objects import ENGINE, engine_spec, published_engine
 
 pytestmark = pytest.mark.apiserver
 

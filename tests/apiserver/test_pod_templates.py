@@ -9,8 +9,8 @@ from enginewright.api.pods import JobTemplate
 from enginewright.manifests.probe_job import probe_job
 
 from tests.e2e.harness import Namespace
-from tests.support.engine_world import EngineWorld
-from tests.support.plan_world import CPU_IMAGE, World
+from tests.support.plan_objects import CPU_IMAGE
+from tests.support.plan_world import World
 
 pytestmark = pytest.mark.apiserver
 
@@ -110,7 +110,7 @@ def test_jobs_are_taken_wherever_they_are_placed(restricted: Namespace) -> None:
         image_pull_secrets=(),
         template=JobTemplate.model_validate(JOBS),
     )
-    engine = EngineWorld()
+    engine = World.of_engine()
     engine.spec["podTemplate"] = JOBS
     look = engine.settle().job()
     build = engine.misses().job()

@@ -13,7 +13,7 @@ import yaml
 from enginewright_cli.plan.cluster_state import ClusterState, ClusterStateError
 from enginewright_cli.plan.manifest import ManifestError, read
 
-from tests.support.plan_world import MODEL
+from tests.support.plan_objects import MODEL
 from tests.support.preflight_runs import COMMAND, Desk
 from tests.unit.test_cli_plan import API, PINNED, SOURCE, around, manifest, serving
 

@@ -8,7 +8,7 @@ from enginewright_cli.preflight.scope import scope
 from enginewright_cli.preflight.targets import parse
 
 from tests.support import broken_models as broken
-from tests.support.plan_world import image_facts
+from tests.support.plan_objects import image_facts
 from tests.support.preflight_runs import Desk
 
 

@@ -1,158 +1,79 @@
-"""One InferenceModel in a simulated cluster, with a test that plays users, Deployments and sidecars."""
+"""A model or an engine in a simulated cluster, with a test that plays users and administrators.
 
-from collections.abc import Callable, Mapping
+The operator works on the model and on all InferenceEngines. No pass of it, in no test, may take available pods away that
+the user asks for.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, Self
 
 from enginewright.api.accelerator_class import AcceleratorClass
-from enginewright.api.inference_engine import InferenceEngine
+from enginewright.api.base import API_VERSION
+from enginewright.api.inference_engine import InferenceEngine, InferenceEngineStatus
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import InferenceModelStatus
-from enginewright.contract.execution import Baseline
 from enginewright.contract.images import ImageFacts
-from enginewright.contract.reasons import Reason, exit_code
-from enginewright.contract.report import Finding, Published, StageReport
-from enginewright.contract.verdict import Check, CheckVerdict, FallbackVerdict, Verdict
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Published, PublishedEngine, StageReport
+from enginewright.manifests.labels import MODEL as MODEL_LABEL
 from enginewright.observed.budgets import budget_view
 from enginewright.observed.claims import claim_view
-from enginewright.observed.deployments import deployment_view
-from enginewright.observed.jobs import job_view
+from enginewright.observed.deployments import DeploymentView, deployment_view
+from enginewright.observed.jobs import JobView, job_view
 from enginewright.observed.nodes import node_view
-from enginewright.observed.pods import pod_view
+from enginewright.observed.pods import JOB_NAME, pod_view
 from enginewright.observed.revisions import revision_view
+from enginewright.plan.engines import BuildFacts, Ended, EnginePlan, plan_engine
 from enginewright.plan.engines_wanted import build_hash
 from enginewright.plan.plan import plan
-from enginewright.plan.types import Config, Facts, Plan, StoreConfig
+from enginewright.plan.replicas import fixed
+from enginewright.plan.types import Config, EventIntent, Facts, Plan, StoreConfig
 from typing_extensions import override
 
-from tests.support.simulation import NAMESPACE, Json, Simulation, timestamp
+from tests.support.plan_objects import (
+    CPU_IMAGE,
+    ENGINE,
+    GPU_IMAGE,
+    MODEL,
+    NAMESPACE,
+    OPENVINO_IMAGE,
+    RTX_IMAGE,
+    Json,
+    accelerator_class,
+    engine_spec,
+    image_facts,
+    l4,
+    node,
+    published,
+    published_engine,
+)
+from tests.support.simulation import Simulation, UnavailableError
 
-MODEL: Final = "resnet"
-CPU_IMAGE: Final = "registry.example/cpu:1"
-OPENVINO_IMAGE: Final = "registry.example/openvino:1"
-GPU_IMAGE: Final = "registry.example/gpu:1"
-RTX_IMAGE: Final = "registry.example/rtx:1"
-DIGEST: Final = "d" * 64
-
-_READ: Final[dict[str, tuple[str, Callable[[Json], Any]]]] = {  # attribute of Facts, and its view
-    "Job": ("jobs", job_view),
-    "Pod": ("pods", pod_view),
-    "Deployment": ("deployments", deployment_view),
-    "ControllerRevision": ("revisions", revision_view),
-    "PodDisruptionBudget": ("budgets", budget_view),
-}
-
-
-def image_facts(variant: str, ort_version: str = "1.31.1", max_opset: int = 26) -> ImageFacts:
-    return ImageFacts(
-        variant=variant,
-        ort_distribution="onnxruntime",
-        ort_version=ort_version,
-        max_opset=max_opset,
-        max_ir_version=13,
-        providers=("CPUExecutionProvider",),
-        backends={variant: ort_version},
-        onnx_version="1.22.0",
-        runtime_version="0.1.0",
-    )
-
-
-def accelerator_class(name: str, *backends: str, **spec: Any) -> AcceleratorClass:
-    return AcceleratorClass.model_validate(
-        {
-            "metadata": {"name": name, "uid": f"class-{name}"},
-            "spec": {
-                "nodeSelector": {"kubernetes.io/os": "linux"},
-                "backends": list(backends or ("cpu",)),
-                **spec,
-            },
-        }
-    )
-
-
-def node(name: str, **spec: Any) -> Json:
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}},
-        "spec": spec,
-        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
-    }
-
-
-def l4(**spec: Any) -> AcceleratorClass:
-    """Return a class of GPUs for which TensorRT-RTX builds without a device."""
-    return accelerator_class(
-        "l4",
-        "tensorrt-rtx",
-        "cuda",
-        **{
-            "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-L4"},
-            "resourceName": "nvidia.com/gpu",
-            "computeCapability": "8.9",
-            "aheadOfTime": True,
-            **spec,
-        },
-    )
-
-
-def verdict(
-    backend: str = "cpu",
-    fallback: FallbackVerdict | None = None,
-    *,
-    failed: Mapping[Check, Reason] | None = None,
-    p99: float | None = 0.012,
-) -> Verdict:
-    """Return what a sidecar says: all is well, but for the checks that failed."""
-    wrong = failed or {}
-    return Verdict(
-        model=MODEL,
-        revision="r",
-        backend=backend,
-        ready=not wrong,
-        admitted=not wrong,
-        checks=tuple(
-            CheckVerdict(
-                check=check,
-                state="failed" if check in wrong else "ok",
-                reason=wrong.get(check),
-                message=f"{check}!" if check in wrong else "",
-            )
-            for check in Check
-        ),
-        fallback=fallback or FallbackVerdict(active=False, nodes_total=105),
-        baseline=None if p99 is None else Baseline(p50=p99 / 2, p90=p99 / 1.5, p99=p99, samples=20),
-    )
-
-
-def published(key: str = "a" * 64, digest: str = DIGEST) -> Published:
-    return Published(
-        key=key, model_digest=digest, opset=17, ir_version=8, nodes=105, size_bytes=4096
-    )
-
-
-OTHER: Final = {"uri": "https://models.example/other.onnx"}
-SECOND: Final = published("b" * 64, "e" * 64)
+CONFIG: Final = Config(
+    namespace="enginewright",
+    images={"cpu": CPU_IMAGE, "openvino": OPENVINO_IMAGE},
+    image_pull_policy="IfNotPresent",
+    image_pull_secrets=("registry",),
+    store=StoreConfig("enginewright-store", "20Gi", "ReadWriteMany", None),
+)
 
 
 class World(Simulation):
-    """One model and everything around it."""
-
-    FAILING_STAGE = "validate"
+    """Everything around the object that a test is about: its `subject`."""
 
     def __init__(self, *classes: str | AcceleratorClass, **spec: Any) -> None:
-        """Have these AcceleratorClasses, those given by name of the backend cpu; one cpu if none is given."""
+        """Have a model and these AcceleratorClasses, those given by name of the backend cpu; one cpu if none is given."""
         super().__init__()
-        self.spec: Json = {"source": {"uri": "https://models.example/resnet.onnx"}, **spec}
-        self.annotations: dict[str, str] = {}
-        self.deleted = False
-        self.config = Config(
-            namespace="enginewright",
-            images={"cpu": CPU_IMAGE, "openvino": OPENVINO_IMAGE},
-            image_pull_policy="IfNotPresent",
-            image_pull_secrets=("registry",),
-            store=StoreConfig("enginewright-store", "20Gi", "ReadWriteMany", None),
+        self.model: Json | None = self._object(
+            InferenceModel.kind,
+            MODEL,
+            {"source": {"uri": "https://models.example/resnet.onnx"}, **spec},
+            uid="0b9e6b6e-model",
         )
+        self.jobs_meant = "prepare"
+        self.config = CONFIG
         self.classes = [
             accelerator_class(each) if isinstance(each, str) else each
             for each in classes or ["cpu"]
@@ -163,36 +84,107 @@ class World(Simulation):
             OPENVINO_IMAGE: image_facts("openvino", "1.24.1", 25),
         }
         self.image_failures: dict[str, str] = {}
-        self.verdicts: dict[str, Verdict] = {}  # by pod; unknown to an operator that has just begun
         self.silent: set[str] = set()  # pods that have not answered for long
-        self.last: Plan | None = None
+        self.events: list[EventIntent] = []  # about the subject
+        self.counted: list[Ended] = []  # Jobs of engines
+        self.last: Plan | None = None  # for the subject
+
+    @classmethod
+    def of_engine(cls, *, ahead_of_time: bool = False, **build: Any) -> Self:
+        """Return a cluster with an InferenceEngine that no model of it asked for."""
+        world = cls()
+        world.model, world.jobs_meant = None, ""
+        spec = engine_spec(ahead_of_time=ahead_of_time, **build)
+        world.objects[(InferenceEngine.kind, ENGINE)] = world._object(
+            InferenceEngine.kind, ENGINE, spec, uid="engine-1"
+        )
+        return world
+
+    def _object(self, kind: str, name: str, spec: Json, *, uid: str) -> Json:
+        return {
+            "apiVersion": API_VERSION,
+            "kind": kind,
+            "metadata": {
+                "name": name,
+                "namespace": NAMESPACE,
+                "annotations": {},
+                **self._identity(),
+                "uid": uid,
+            },
+            "spec": spec,
+            "status": {},
+        }
+
+    # what a test is about
+
+    @property
+    def subject(self) -> Json:
+        return self.model or self.the(InferenceEngine.kind)
+
+    @property
+    def spec(self) -> Json:
+        spec: Json = self.subject["spec"]
+        return spec
+
+    @property
+    def status(self) -> Json:
+        status: Json = self.subject["status"]
+        return status
+
+    @status.setter
+    def status(self, status: Json) -> None:
+        self.subject["status"] = status
+
+    @property
+    def generation(self) -> int:
+        return int(self.subject["metadata"]["generation"])
+
+    def condition(self, kind: str) -> Json:
+        found = [each for each in self.status["conditions"] if each["type"] == kind]
+        assert found, f"no condition {kind} in {self.status}"
+        return dict(found[0])
+
+    def conditions(self) -> dict[str, tuple[str, str]]:
+        """Return status and reason by condition type."""
+        return conditions_of(self.subject)
+
+    def message(self) -> str:
+        return str(self.condition("Ready")["message"])
+
+    def event_reasons(self) -> list[str]:
+        return [event.reason for event in self.events]
 
     # what the operator does
 
+    @override
+    def pass_once(self) -> bool:
+        before = self.writes
+        if self.model:
+            self._carry_out(self.model, plan, self.facts())
+        for engine in self.all(InferenceEngine.kind):
+            self._carry_out(engine, plan_engine, self.build_facts(engine))
+        return self.writes != before
+
+    def is_cut_off(self, writes: int) -> Self:
+        """Have the API server refuse the operator all that comes after some writes of a pass, and recover."""
+        self.refused_after = writes
+        with suppress(UnavailableError):
+            self.pass_once()
+        self.refused_after = None
+        return self.settle()
+
+    def operator_restarts(self) -> Self:
+        self.verdicts, self.progress, self.silent = {}, {}, set()
+        return self.settle()
+
     def facts(self) -> Facts:
-        """Gather what the controller would."""
-        metadata = {
-            "name": MODEL,
-            "namespace": NAMESPACE,
-            "uid": "0b9e6b6e-model",
-            "generation": self.generation,
-            "annotations": dict(self.annotations),
-        }
-        if self.deleted:
-            metadata["deletionTimestamp"] = "2026-11-21T12:00:00Z"
-        model = InferenceModel.model_validate(
-            {"metadata": metadata, "spec": self.spec, "status": self.status}
-        )
-        children: dict[str, list[Any]] = {attribute: [] for attribute, _ in _READ.values()}
-        for (kind, _), obj in sorted(self.objects.items()):
-            if kind in _READ:
-                attribute, view = _READ[kind]
-                seen = view(obj)
-                is_trial = kind == "Deployment" and seen.is_trial
-                children.setdefault("trials" if is_trial else attribute, []).append(seen)
+        """Gather what the controller would for the model."""
+        assert self.model
+        deployments = tuple(map(deployment_view, self.all("Deployment")))
+        jobs = self._jobs_of(self.model)
         claim = self.objects.get(("PersistentVolumeClaim", self.config.store.claim))
         return Facts(
-            model=model,
+            model=InferenceModel.model_validate(self.model),
             config=self.config,
             now=self.now,
             classes=tuple(sorted(self.classes, key=lambda each: each.metadata.name)),
@@ -200,32 +192,91 @@ class World(Simulation):
             images=self.images,
             image_failures=self.image_failures,
             store=claim_view(claim) if claim else None,
+            jobs=jobs,
+            pods=tuple(pod_view(pod) for pod in self.all("Pod") if _has_label(pod, MODEL_LABEL)),
+            deployments=tuple(each for each in deployments if not each.is_trial),
+            trials=tuple(each for each in deployments if each.is_trial),
+            budgets=tuple(map(budget_view, self.all("PodDisruptionBudget"))),
+            revisions=tuple(map(revision_view, self.all("ControllerRevision"))),
             engines={
-                name: InferenceEngine.model_validate(obj)
-                for (kind, name), obj in self.objects.items()
-                if kind == "InferenceEngine"
+                each["metadata"]["name"]: InferenceEngine.model_validate(each)
+                for each in self.all(InferenceEngine.kind)
             },
             verdicts=dict(self.verdicts),
             silent=frozenset(self.silent),
-            **{attribute: tuple(found) for attribute, found in children.items()},
         )
 
-    @override
-    def pass_once(self) -> bool:
-        facts = self.facts()
-        self.last = plan(facts)
-        changed = bool(self.last.events)
-        for wanted in self.last.apply:
-            changed |= self.apply(wanted)
-        for ref in self.last.delete:
-            changed |= self.remove(ref.kind, ref.name)
-        InferenceModelStatus.model_validate(self.last.status)
-        changed |= self.last.status != self.status
-        self.status = self.last.status
-        self.events += self.last.events
-        if not changed:
-            assert plan(facts) == self.last, "the same facts give the same plan"
-        return changed
+    def build_facts(self, engine: Json) -> BuildFacts:
+        """Gather what the controller would for an InferenceEngine."""
+        jobs = self._jobs_of(engine)
+        names = {job.name for job in jobs}
+        return BuildFacts(
+            engine=InferenceEngine.model_validate(engine),
+            config=self.config,
+            now=self.now,
+            jobs=jobs,
+            pods=tuple(
+                pod_view(pod)
+                for pod in self.all("Pod")
+                if pod["metadata"]["labels"].get(JOB_NAME) in names
+            ),
+            progress=dict(self.progress),
+        )
+
+    def _jobs_of(self, owner: Json) -> tuple[JobView, ...]:
+        views = map(job_view, self.all("Job"))
+        return tuple(each for each in views if owner["metadata"]["uid"] in each.owners.values())
+
+    def _carry_out(
+        self, obj: Json, decide: Callable[[Any], Plan], facts: Facts | BuildFacts
+    ) -> None:
+        wanted, writes, serving = decide(facts), self.writes, self._serving()
+        status = InferenceModelStatus if isinstance(facts, Facts) else InferenceEngineStatus
+        status.model_validate(wanted.status)
+        try:
+            for each in wanted.apply:
+                self.apply(each)
+            for ref in wanted.delete:
+                self.delete(ref)
+            self.write_status(obj, wanted.status)
+        finally:
+            self._refuse_loss(serving)
+        if self.writes == writes:
+            assert decide(facts) == wanted, "the same facts give the same plan"
+            assert not wanted.events, "an Event reports a change"
+        if obj is self.subject:
+            self.last = wanted
+            self.events += wanted.events
+        if isinstance(wanted, EnginePlan) and wanted.ended:
+            self.counted.append(wanted.ended)
+
+    # what must not be lost
+
+    def _serving(self) -> list[DeploymentView]:
+        return list(map(deployment_view, self.serving_deployments()))
+
+    def _refuse_loss(self, before: list[DeploymentView]) -> None:
+        """Refuse that fewer pods than before are available, unless the user asks for fewer, or allows it by Recreate."""
+        yielding = {each["class"] for each in self.status.get("engines", ()) if _yields(each)}
+        counts = {each.name: each.desired for each in self._serving()}
+        available = {
+            each.name: min(each.available, each.desired)  # others are on their way out already
+            for each in before
+            if each.accelerator_class not in yielding
+        }
+        kept = sum(min(count, counts.get(name, 0)) for name, count in available.items())
+        asked = self._asked({each.accelerator_class for each in before})
+        assert kept >= min(sum(available.values()), asked), (available, counts, asked)
+
+    def _asked(self, there: set[str]) -> int:
+        """Return the pods that the user asks for where there are any: the total, and counts of classes."""
+        if self.model is None:
+            return 0
+        spec = InferenceModel.model_validate(self.model).spec
+        own = fixed(spec)
+        names = {each.class_name for each in spec.accelerators}
+        shared = spec.replicas if not names or names - own.keys() else 0
+        return shared + sum(count for name, count in own.items() if name in there)
 
     # what users do
 
@@ -233,133 +284,23 @@ class World(Simulation):
         """Change the spec as kubectl would; None removes a field."""
         changed = {k: v for k, v in {**self.spec, **spec}.items() if v is not None}
         if changed != self.spec:
-            self.spec = changed
-            self.generation += 1
+            self.subject["spec"] = changed
+            self.subject["metadata"]["generation"] += 1
         return self.settle()
+
+    def build_changes(self, **build: Any) -> Self:
+        """Have a model, or somebody, write another spec.build of the InferenceEngine."""
+        return self.edit(build={**self.spec["build"], **build})
 
     def annotate(self, name: str, value: str | None) -> Self:
-        """Set an annotation of the model, which is no change of its spec; None removes it."""
-        self.annotations.pop(name, None)
+        """Set an annotation, which is no change of the spec; None removes it."""
+        annotations = self.subject["metadata"]["annotations"]
+        annotations.pop(name, None)
         if value is not None:
-            self.annotations[name] = value
+            annotations[name] = value
         return self.settle()
 
-    # what Jobs do
-
-    def job_succeeds(self, result: Published | None = None) -> Self:
-        """End the running Job well."""
-        return self.job_reports(
-            StageReport(stage="publish", ok=True, published=result or published())
-        )
-
-    # what Deployments do
-
-    def serving_deployments(self) -> list[Json]:
-        return [each for each in self.all("Deployment") if not deployment_view(each).is_trial]
-
-    def replicas(self) -> dict[str, int]:
-        """Return how many pods each Deployment is to have."""
-        return {
-            each["metadata"]["name"]: each["spec"]["replicas"] for each in self.all("Deployment")
-        }
-
-    def trials(self) -> list[Json]:
-        return [each for each in self.all("Deployment") if deployment_view(each).is_trial]
-
-    def observed(self, **status: Any) -> Self:
-        """Have the Deployment controller see every Deployment, with that status."""
-        for deployment in self.serving_deployments():
-            wanted = deployment["spec"]["replicas"]
-            deployment["status"] = {
-                "observedGeneration": deployment["metadata"]["generation"],
-                "replicas": wanted,
-                **status,
-            }
-        return self.settle()
-
-    def partly_available(self, name: str, available: int) -> Self:
-        """Have a Deployment's pods be all of its latest template, some of them available."""
-        self.count_pods(self.objects[("Deployment", name)], available)
-        return self.settle()
-
-    @staticmethod
-    def count_pods(deployment: Json, available: int) -> None:
-        wanted = deployment["spec"]["replicas"]
-        deployment["status"] = {
-            "observedGeneration": deployment["metadata"]["generation"],
-            "replicas": wanted,
-            "updatedReplicas": wanted,
-            "readyReplicas": available,
-            "availableReplicas": available,
-        }
-
-    def new_runtime_image(self, image: str = "registry.example/cpu:2") -> None:
-        """Have the chart name another image for the backend cpu, which is not probed yet."""
-        self.config = replace(self.config, images={**self.config.images, "cpu": image})
-
-    def all_available(self) -> Self:
-        """Have every Deployment come to its end: all pods new, all available."""
-        for deployment in self.serving_deployments():
-            self.complete(deployment["metadata"]["name"])
-        return self.settle()
-
-    def complete(self, name: str) -> None:
-        deployment = self.objects[("Deployment", name)]
-        wanted = deployment["spec"]["replicas"]
-        self.remove_pods("deployment", name)
-        for index in range(wanted):
-            self.serving_pod(name, index=index, ready=True)
-        self.count_pods(deployment, wanted)
-        deployment["status"]["conditions"] = [
-            {"type": "Available", "status": "True", "reason": "MinimumReplicasAvailable"},
-            {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"},
-        ]
-
-    def rolling(self, available: int, *, stuck: bool = False) -> Self:
-        """Have every Deployment be in the middle: `available` old pods, one new, not ready."""
-        for deployment in self.serving_deployments():
-            self.serving_pod(deployment["metadata"]["name"], index=90, ready=False)
-            progress = ("False", "ProgressDeadlineExceeded") if stuck else ("True", "Progressing")
-            deployment["status"] = {
-                "observedGeneration": deployment["metadata"]["generation"],
-                "replicas": available + 1,
-                "updatedReplicas": 1,
-                "readyReplicas": available,
-                "availableReplicas": available,
-                "unavailableReplicas": 1,
-                "conditions": [
-                    {"type": "Progressing", "status": progress[0], "reason": progress[1]}
-                ],
-            }
-        return self.settle()
-
-    def new_pod_fails(self, reason: Reason, container: str = "server", message: str = "") -> Self:
-        """Have a pod of the wanted revision crash, again and again."""
-        for deployment in self.serving_deployments():
-            report = StageReport(
-                stage=container,
-                ok=False,
-                failure=Finding(reason=reason, cause=message or f"{container}!", remedy=""),
-            )
-            ended = {
-                "terminated": {
-                    "exitCode": int(exit_code(reason)),
-                    "message": report.termination_message(),
-                    "finishedAt": timestamp(self.now),
-                }
-            }
-            state = {
-                "name": container,
-                "ready": False,
-                "restartCount": 2,
-                "state": {"waiting": {"reason": "CrashLoopBackOff"}},
-                "lastState": ended,
-            }
-            kind = "containerStatuses" if container == "server" else "initContainerStatuses"
-            self.serving_pod(deployment["metadata"]["name"], index=90, status={kind: [state]})
-        return self.settle()
-
-    # what engine Jobs do
+    # what administrators do
 
     def has_gpus(self, **spec: Any) -> Self:
         """Have a class of GPUs in the cluster, and images for it."""
@@ -372,33 +313,52 @@ class World(Simulation):
         self.images = {**self.images, RTX_IMAGE: rtx, GPU_IMAGE: gpu}
         return self
 
-    def engine_says(self, reason: str, **status: Any) -> Self:
-        """Have the one InferenceEngine say that it is not ready."""
-        engine = self.the("InferenceEngine")
+    def new_runtime_image(
+        self,
+        image: str = "registry.example/cpu:2",
+        variant: str = "cpu",
+        *,
+        like: ImageFacts | None = None,
+    ) -> Self:
+        """Have the chart name another image, which is `like` another one, or not probed yet."""
+        self.config = replace(self.config, images={**self.config.images, variant: image})
+        if like:
+            self.images = {**self.images, image: like}
+        return self.settle()
+
+    # what comes of Jobs
+
+    def job_succeeds(self, result: Published | None = None, of: str = "") -> Self:
+        """End the running prepare Job well."""
+        report = StageReport(stage="publish", ok=True, published=result or published())
+        return self.job_reports(report, of)
+
+    def job_publishes(self, found: PublishedEngine | None, of: str = "") -> Self:
+        """End the running Job of an engine well; its last stage reports an engine, or none."""
+        return self.job_reports(StageReport(stage=self.stages(of)[-1], ok=True, engine=found), of)
+
+    def succeeds(self, of: str = "", **changes: Any) -> Self:
+        """Have the running Job of an engine find or build it."""
+        (owner,) = self.job(of)["metadata"]["ownerReferences"]
+        key = self.objects[(InferenceEngine.kind, owner["name"])]["spec"]["key"]
+        return self.job_publishes(published_engine(key, **changes), of)
+
+    def misses(self) -> Self:
+        """Have the look into the store find nothing."""
+        return self.job_publishes(None, "engine-lookup")
+
+    def engine_fails(self, reason: Reason) -> Self:
+        """Have the one InferenceEngine be one that cannot be built."""
+        engine = self.the(InferenceEngine.kind)
         engine["status"] = {
             "buildHash": build_hash(InferenceEngine.model_validate(engine).spec.build),
-            "conditions": [
-                {
-                    "type": "Ready",
-                    "status": "False",
-                    "reason": reason,
-                    "message": f"{reason}!",
-                    "lastTransitionTime": timestamp(self.now),
-                }
-            ],
-            **status,
+            "failure": {"reason": reason, "message": f"{reason}!", "lasting": True},
         }
         return self.settle()
 
-    def engine_fails(self, reason: Reason, *, lasting: bool = True) -> Self:
-        return self.engine_says(
-            reason,
-            failure={"reason": reason, "message": f"{reason}!", "lasting": lasting},
-        )
-
     def engine_built(self, *, total: int = 105, accelerated: int = 105, **facts: Any) -> Self:
         """Have every InferenceEngine be built."""
-        for engine in self.all("InferenceEngine"):
+        for engine in self.all(InferenceEngine.kind):
             engine["status"] = {
                 "engine": {
                     "sha256": "e" * 64,
@@ -412,49 +372,21 @@ class World(Simulation):
             }
         return self.settle()
 
-    # what sidecars do
 
-    def sidecars_say(self, said: Verdict) -> Self:
-        """Have the sidecars of all serving pods say the same."""
-        for pod in self.all("Pod"):
-            if pod["metadata"]["labels"].get("enginewright.dev/component") == "serve":
-                self.verdicts[pod["metadata"]["name"]] = said
-        return self.settle()
-
-    def operator_restarts(self) -> Self:
-        self.verdicts = {}
-        return self.settle()
-
-    def serving_pod(
-        self,
-        deployment: str,
-        *,
-        index: int = 0,
-        ready: bool = False,
-        status: Json | None = None,
-    ) -> Json:
-        labels = self.objects[("Deployment", deployment)]["spec"]["template"]["metadata"]["labels"]
-        state = {"name": "server", "ready": ready, "state": {"running": {}}}
-        reported = status or {
-            "initContainerStatuses": [{"name": "sidecar", "state": {"running": {}}}],
-            "containerStatuses": [state],
-            "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
-        }
-        if ready:
-            self.verdicts[f"{deployment}-{index:05}"] = verdict()
-        return self.add_pod(
-            f"{deployment}-{index:05}",
-            {**labels, "deployment": deployment},
-            {"phase": "Running", **reported},
-        )
-
-    @override
-    def remove_pods(self, label: str, value: str) -> None:
-        super().remove_pods(label, value)
-        there = {name for kind, name in self.objects if kind == "Pod"}
-        self.verdicts = {name: said for name, said in self.verdicts.items() if name in there}
+def conditions_of(obj: Json) -> dict[str, tuple[str, str]]:
+    """Return status and reason by condition type."""
+    known = obj["status"].get("conditions") or ()
+    return {each["type"]: (each["status"], each["reason"]) for each in known}
 
 
 def serving(**spec: Any) -> World:
     """Return a model that serves, with two replicas unless the spec says otherwise."""
     return World(**{"replicas": 2, **spec}).settle().job_succeeds().all_available()
+
+
+def _has_label(obj: Json, label: str) -> bool:
+    return label in obj["metadata"]["labels"]
+
+
+def _yields(engine: Json) -> bool:
+    return "freedAt" in engine and not engine.get("returned")

@@ -13,7 +13,7 @@ from enginewright_cli.preflight import options, targets
 from enginewright_cli.preflight.request import PreflightRequest
 from onnx import ModelProto
 
-from tests.support.plan_world import image_facts
+from tests.support.plan_objects import image_facts
 
 SECONDS = 110.0
 COMMAND = (sys.executable, "-m", "enginewright_cli")

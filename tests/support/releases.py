@@ -13,7 +13,8 @@ from enginewright.contract.keys import engine_key, prepared_key
 from enginewright.contract.task import EngineRecipe, Recipe
 from enginewright.plan.resolve import Target, resolve
 
-from tests.support.plan_world import World, accelerator_class, published
+from tests.support.plan_objects import accelerator_class, published
+from tests.support.plan_world import World
 
 FOLDER: Final = Path(__file__).parents[1] / "fixtures" / "releases"
 

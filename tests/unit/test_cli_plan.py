@@ -20,8 +20,8 @@ from enginewright_cli.plan.result import (
 )
 from enginewright_cli.preflight.schema import descriptions
 
-from tests.support.plan_world import DIGEST, GPU_IMAGE, MODEL, World, published
-from tests.support.simulation import NAMESPACE
+from tests.support.plan_objects import DIGEST, GPU_IMAGE, MODEL, NAMESPACE, published
+from tests.support.plan_world import World
 
 API = "enginewright.dev/v1alpha1"
 ENGINE = "InferenceEngine"

@@ -11,7 +11,8 @@ from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.contract.keys import prepared_key
 from enginewright.plan.resolve import Target, resolve
 
-from tests.support.plan_world import DIGEST, World, accelerator_class, published
+from tests.support.plan_objects import DIGEST, accelerator_class, published
+from tests.support.plan_world import World
 from tests.unit.test_cli_plan import PINNED, SOURCE, forecast_of, key_of, serving, steps
 
 OTHER = "e" * 64

@@ -19,9 +19,9 @@ from enginewright.plan.engines import Ended
 from prometheus_client import CollectorRegistry
 from typing_extensions import override
 
-from tests.support.engine_world import CONFIG, ENGINE, engine_spec, published_engine
 from tests.support.fake_kube import FakeCluster, pod_of
-from tests.support.simulation import NAMESPACE
+from tests.support.plan_objects import ENGINE, NAMESPACE, engine_spec, published_engine
+from tests.support.plan_world import CONFIG
 
 KEY = EngineKey(NAMESPACE, ENGINE)
 

@@ -18,7 +18,7 @@ from enginewright.plan.attempts import FIRST_RETRY
 from typing_extensions import override
 
 from tests.support.fake_kube import CONFIG, FakeCluster, pod_of
-from tests.support.plan_world import image_facts
+from tests.support.plan_objects import image_facts
 
 CPU, OPENVINO = "example.com/cpu:1", "example.com/openvino:1"
 KEY = image_hash(CPU)

@@ -7,8 +7,8 @@ from enginewright.contract.reasons import ExitCode
 from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE
 from enginewright.manifests.names import engine_job_name, lookup_job_name
 
-from tests.support.engine_world import ENGINE, IMAGE, RESOURCE, EngineWorld
-from tests.support.simulation import NAMESPACE
+from tests.support.plan_objects import ENGINE, GPU_IMAGE, NAMESPACE, RESOURCE
+from tests.support.plan_world import World
 
 LABELS: Final = {
     "app.kubernetes.io/managed-by": "enginewright",
@@ -25,15 +25,15 @@ RICH: Final[dict[str, Any]] = {
 
 
 def lookup(**world: Any) -> dict[str, Any]:
-    return EngineWorld(**world).settle().job()
+    return World.of_engine(**world).settle().job()
 
 
 def build(**world: Any) -> dict[str, Any]:
-    return EngineWorld(**world).settle().misses().job()
+    return World.of_engine(**world).settle().misses().job()
 
 
 def ahead(**world: Any) -> dict[str, Any]:
-    return EngineWorld(ahead_of_time=True, **world).settle().job()
+    return World.of_engine(ahead_of_time=True, **world).settle().job()
 
 
 def pod(job: dict[str, Any]) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def test_stages_run_in_order_in_the_image_of_the_engine() -> None:
     assert [each["name"] for each in pod(build())["containers"]] == ["publish-engine"]
     for name, each in stages(build()).items():
         assert each["command"] == ["enginewright-runtime", "stage", name]
-        assert each["image"] == IMAGE
+        assert each["image"] == GPU_IMAGE
     assert list(stages(lookup())) == [LOOKUP_STAGE]
 
 

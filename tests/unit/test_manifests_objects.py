@@ -8,8 +8,8 @@ from enginewright.manifests.names import child_name, deployment_name, prepare_jo
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.plan_world import MODEL, World, accelerator_class
-from tests.support.simulation import NAMESPACE
+from tests.support.plan_objects import MODEL, NAMESPACE, accelerator_class
+from tests.support.plan_world import World
 
 LABELS: Final = st.from_regex(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", fullmatch=True)
 CLASSES: Final = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)

@@ -11,8 +11,8 @@ from enginewright.contract.task import PREPARE_STAGES, PrepareTask, ServeTask
 from enginewright.contract.verdict import RELEASE_ANNOTATION
 from enginewright.manifests.probe_job import probe_job
 
-from tests.support.engine_world import EngineWorld
-from tests.support.plan_world import CPU_IMAGE, World, accelerator_class, published
+from tests.support.plan_objects import CPU_IMAGE, accelerator_class, published
+from tests.support.plan_world import World
 
 RICH: Final[dict[str, Any]] = {
     "source": {"uri": "pvc://models/m.onnx", "secretRef": {"name": "token"}},
@@ -71,7 +71,7 @@ def probe_pod() -> dict[str, Any]:
 
 
 def engine_pod(*, look: bool = False, **world: Any) -> dict[str, Any]:
-    engine = EngineWorld(**world).settle()
+    engine = World.of_engine(**world).settle()
     pod: dict[str, Any] = (engine if look else engine.misses()).job()["spec"]["template"]
     return pod
 

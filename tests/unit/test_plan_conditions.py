@@ -9,17 +9,9 @@ import pytest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.verdict import Check, FallbackVerdict
 
-from tests.support.plan_world import (
-    CPU_IMAGE,
-    MODEL,
-    OTHER,
-    SECOND,
-    World,
-    published,
-    serving,
-    verdict,
-)
-from tests.support.simulation import terminated
+from tests.support.plan_objects import CPU_IMAGE, MODEL, OTHER, SECOND, published, verdict
+from tests.support.plan_world import World, serving
+from tests.support.simulation import NO_DEVICE, terminated
 
 TABLE: Final = Path(__file__).parents[2] / "docs" / "conditions.md"
 COLUMNS: Final = (
@@ -147,6 +139,11 @@ def building(**spec: object) -> World:
     return World(**spec).has_gpus().settle().job_succeeds()
 
 
+def no_device() -> World:
+    world = World().has_gpus(aheadOfTime=False).settle().job_succeeds()
+    return world.misses().unschedulable(NO_DEVICE, "engine")
+
+
 def driver_missing() -> World:
     world = building().engine_built().rolling(0)
     return world.new_pod_fails(Reason.DRIVER_MISSING)
@@ -218,8 +215,8 @@ STATES: Final[dict[str, Callable[[], World]]] = {
     "paused before anything served": lambda: (
         World(rollout={"paused": True}).settle().job_succeeds()
     ),
-    "an engine is built": lambda: building().engine_says("Building"),
-    "no device is free to build on": lambda: building().engine_says("CapacityBlocked"),
+    "an engine is built": lambda: building().stage_runs("build", "engine"),
+    "no device is free to build on": no_device,
     "an engine cannot be built": lambda: building().engine_fails(Reason.BUILD_FAILED),
     "an engine leaves out nodes, which is forbidden": lambda: building().engine_built(
         accelerated=100, elsewhere=["det (Det)"]

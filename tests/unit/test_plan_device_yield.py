@@ -1,6 +1,7 @@
 """The only device serves: under Recreate its pods give way to a build, and come back whatever becomes of it."""
 
 import copy
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
@@ -8,55 +9,43 @@ import pytest
 from enginewright.contract.reasons import Reason
 from enginewright.manifests.deployment import GRACE_SECONDS
 
-from tests.support.plan_world import DIGEST, OTHER, World, accelerator_class, l4, node, published
+from tests.support.plan_objects import DIGEST, OTHER, accelerator_class, l4, node, published
+from tests.support.plan_world import World
+from tests.support.simulation import NO_DEVICE, unschedulable
 
 SECOND: Final = published("b" * 64, DIGEST)
 
 
 def updating(strategy: str = "Recreate", **spec: Any) -> World:
-    """Return a model that serves with an engine, and of which another engine is to be built."""
+    """Return a model that serves with an engine, and of which another engine is to be built by a Job that was made."""
     world = World(rollout={"strategy": strategy}, replicas=1).has_gpus(aheadOfTime=False)
     gpu = node("gpu-1")
     gpu["metadata"]["labels"]["nvidia.com/gpu.product"] = "NVIDIA-L4"
     world.nodes.append(gpu)
     world.settle().job_succeeds().engine_built().all_available()
-    return world.edit(source=OTHER, **spec).job_succeeds(SECOND)
+    return world.edit(source=OTHER, **spec).job_succeeds(SECOND).misses()
 
 
-def ready_false(reason: str) -> dict[str, str]:
-    return {
-        "type": "Ready",
-        "status": "False",
-        "reason": reason,
-        "message": f"{reason}!",
-        "lastTransitionTime": "2026-11-21T12:00:00Z",
-    }
+def blocked(world: World) -> World:
+    return world.unschedulable(NO_DEVICE, "engine")
 
 
-def says(world: World, reason: str, **status: Any) -> World:
-    """Have the engine that is not built yet report a reason."""
-    (engine,) = [
-        each
-        for each in world.all("InferenceEngine")
-        if not (each.get("status") or {}).get("engine")
-    ]
-    engine["status"] = {
-        "conditions": [ready_false(reason)],
-        "attempt": 1,
-        "job": "build-1",
-        **status,
-    }
-    return world.settle()
+def builds(world: World) -> World:
+    return world.stage_runs("build", "engine")
+
+
+def built(world: World) -> World:
+    return world.succeeds("engine", nodes_accelerated=415)
+
+
+def building(**spec: Any) -> World:
+    """Return a model whose pods have yielded to a build that runs."""
+    return builds(blocked(updating(**spec)))
 
 
 def pods(world: World) -> int:
     count: int = world.the("Deployment")["spec"]["replicas"]
     return count
-
-
-def ready(world: World) -> dict[str, Any]:
-    (condition,) = [each for each in world.status["conditions"] if each["type"] == "Ready"]
-    return dict(condition)
 
 
 # event: Jobs | an update must build on the only device, under `Recreate` | nothing while it
@@ -65,77 +54,71 @@ def ready(world: World) -> dict[str, Any]:
 def test_a_build_gets_the_device_and_then_the_new_revision() -> None:
     world = updating()
     assert pods(world) == 1
-    says(world, "CapacityBlocked")
-    assert pods(world) == 0
-    assert (
-        "the pods of l4 yield the device (rollout.strategy: Recreate)" in (ready(world)["message"])
-    )
-    assert pods(says(world, "Building")) == 0
+    assert pods(blocked(world)) == 0
+    assert "the pods of l4 yield the device (rollout.strategy: Recreate)" in world.message()
+    assert pods(builds(world)) == 0
     assert pods(world.later(hours=3)) == 0, "it builds for as long as it may"
     before = world.status["serving"]["revision"]
-    world.engine_built()
-    assert pods(world) == 1
+    assert pods(built(world)) == 1
     assert world.all_available().status["serving"]["revision"] != before
-    assert ready(world)["status"] == "True"
+    assert world.conditions()["Ready"][0] == "True"
 
 
 def test_a_build_that_fails_gives_the_device_back() -> None:
-    world = says(says(updating(), "CapacityBlocked"), "Building")
-    failure = {"reason": Reason.BUILD_FAILED, "message": "no", "lasting": True}
-    assert pods(says(world, "BuildFailed", failure=failure)) == 1
+    assert pods(building().job_fails(Reason.BUILD_FAILED, of="engine")) == 1
 
 
 def test_between_two_attempts_the_model_serves() -> None:
-    world = says(says(updating(), "CapacityBlocked"), "Building")
-    failure = {"reason": Reason.DRIVER_MISSING, "message": "no", "attempts": 1}
-    assert pods(says(world, "DriverMissing", failure=failure)) == 1
-    assert pods(says(world, "CapacityBlocked", failure=failure, attempt=2)) == 0
-    assert pods(says(world, "DriverMissing", failure=failure, attempt=2)) == 0, "it builds"
+    world = building().job_fails(Reason.DRIVER_MISSING, of="engine")
+    assert pods(world) == 1
+    assert pods(blocked(world.later(minutes=1))) == 0
+    assert pods(builds(world)) == 0
 
 
 def test_another_pod_of_the_same_attempt_gets_the_device_too() -> None:
-    world = says(says(updating(), "CapacityBlocked"), "Building")
-    world.later(hours=1)
-    failure = {
-        "reason": Reason.DRIVER_MISSING,
-        "message": "no",
-        "attempts": 1,
-        "time": "2026-11-21T13:00:00Z",
-    }
-    assert pods(says(world, "DriverMissing", failure=failure)) == 1
-    assert pods(says(world, "CapacityBlocked", failure=failure)) == 0
+    world = building().later(hours=1)
+    assert pods(world.pod_fails(Reason.DRIVER_MISSING, of="engine")) == 1
+    assert pods(blocked(world)) == 0
     assert pods(world.later(minutes=5, seconds=GRACE_SECONDS)) == 1
+    assert pods(blocked(world)) == 1
 
 
-@pytest.mark.parametrize("reason", ["CapacityBlocked", "Queued", "ClaimNotBound"])
-def test_where_that_frees_nothing_the_model_serves_again(reason: str) -> None:
-    world = says(says(updating(), "CapacityBlocked"), reason)
+@pytest.mark.parametrize(
+    "reported",
+    [
+        NO_DEVICE,
+        "0/2 nodes are available: 2 Insufficient memory.",
+        "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims.",
+    ],
+    ids=["device", "memory", "claim"],
+)
+def test_where_that_frees_nothing_the_model_serves_again(reported: str) -> None:
+    world = blocked(updating()).unschedulable(reported, "engine")
     assert world.last is not None
     assert world.last.requeue_after == 300 + GRACE_SECONDS
     assert pods(world.later(minutes=5)) == 0
     assert pods(world.later(seconds=GRACE_SECONDS)) == 1
     world.all_available()
-    assert pods(says(world.later(hours=1), "CapacityBlocked")) == 1
-    assert pods(says(world, "Building")) == 1, "a build that found another device takes nobody's"
+    assert pods(blocked(world.later(hours=1))) == 1
+    assert pods(builds(world)) == 1, "a build that found another device takes nobody's"
 
 
 def test_pods_that_take_long_to_end_have_that_time() -> None:
-    world = says(updating(serving={"terminationGracePeriod": "30m"}), "CapacityBlocked")
+    world = blocked(updating(serving={"terminationGracePeriod": "30m"}))
     assert pods(world.later(minutes=34)) == 0
     assert pods(world.later(minutes=1)) == 1
 
 
 def test_a_clock_that_goes_back_keeps_no_pods_away() -> None:
-    world = says(updating(), "CapacityBlocked")
+    world = blocked(updating())
     world.now -= timedelta(days=1)
     assert pods(world.settle()) == 1
 
 
 def test_while_the_status_cannot_be_written_nothing_is_taken() -> None:
     world = updating()
-    (engine,) = [each for each in world.all("InferenceEngine") if not each.get("status")]
-    engine["status"] = {"conditions": [ready_false("CapacityBlocked")], "attempt": 1}
     before = copy.deepcopy(world.status)
+    world.job_pod(of="engine", placed=False, conditions=[unschedulable(NO_DEVICE)])
     for _ in range(4):
         world.pass_once()
         world.status = copy.deepcopy(before)
@@ -144,13 +127,12 @@ def test_while_the_status_cannot_be_written_nothing_is_taken() -> None:
 
 def test_a_rollout_that_is_paused_keeps_its_pods() -> None:
     paused = {"strategy": "Recreate", "paused": True}
-    assert pods(says(updating(rollout=paused), "CapacityBlocked")) == 1
+    assert pods(blocked(updating(rollout=paused))) == 1
 
 
 @pytest.mark.parametrize("wanted", ["nosuch", "a100"])
 def test_a_class_that_is_edited_away_in_mid_build_has_its_pods_again(wanted: str) -> None:
-    world = updating(accelerators=[{"class": "l4"}])
-    says(says(world, "CapacityBlocked"), "Building")
+    world = building(accelerators=[{"class": "l4"}])
     assert pods(world) == 0
     world.classes.append(
         l4(nodeSelector={"pool": "a100"}).model_copy(
@@ -162,52 +144,50 @@ def test_a_class_that_is_edited_away_in_mid_build_has_its_pods_again(wanted: str
 
 
 def test_what_gave_way_counts_as_asked_for_and_not_as_complete() -> None:
-    world = says(updating(), "CapacityBlocked")
+    world = blocked(updating())
     before = world.status["serving"]
     world.observed(replicas=0)
     assert world.status["serving"]["revision"] == before["revision"]
     assert world.status["serving"]["classes"][0]["replicas"] == 1
-    assert ready(world)["reason"] == "CapacityBlocked"
+    assert world.conditions()["Ready"] == ("False", "CapacityBlocked")
 
 
 def test_a_revision_that_never_served_does_not_by_having_no_pods() -> None:
-    world = updating().engine_built()
+    world = built(updating())
     serving = world.status["serving"]["revision"]
     world.new_pod_fails(Reason.DRIVER_TOO_OLD)
     assert world.status["serving"]["revision"] == serving
     world.edit(source={"uri": "https://models.example/third.onnx"})
-    world.job_succeeds(published("c" * 64, DIGEST))
-    says(world, "CapacityBlocked")
+    blocked(world.job_succeeds(published("c" * 64, DIGEST)).misses())
     world.observed(replicas=0)
     assert world.status["serving"]["revision"] == serving
-    failure = {"reason": Reason.BUILD_FAILED, "message": "no", "lasting": True}
-    says(world, "BuildFailed", failure=failure)
+    world.job_fails(Reason.BUILD_FAILED, of="engine")
     assert world.status["serving"]["revision"] == serving
 
 
 def test_where_no_node_is_of_the_class_pods_would_leave_for_nothing() -> None:
     world = updating()
     world.nodes = [each for each in world.nodes if each["metadata"]["name"] != "gpu-1"]
-    assert pods(says(world, "CapacityBlocked")) == 1
+    assert pods(blocked(world)) == 1
 
 
 def test_an_operator_that_restarts_goes_on() -> None:
-    world = says(says(updating(), "CapacityBlocked"), "Building")
-    world.operator_restarts()
-    assert pods(world.settle()) == 0
+    assert pods(building().operator_restarts()) == 0
 
 
 # event: Jobs | an update must build on the only device, under `Surge` | all pods; the build waits
 #   | Ready `CapacityBlocked`
-@pytest.mark.parametrize("reason", ["CapacityBlocked", "Building", "Queued"])
-def test_under_surge_nothing_gives_way(reason: str) -> None:
-    assert pods(says(updating("Surge"), reason)) == 1
+@pytest.mark.parametrize(
+    "becomes", [blocked, builds, lambda world: world], ids=["blocked", "builds", "queued"]
+)
+def test_under_surge_nothing_gives_way(becomes: Callable[[World], World]) -> None:
+    assert pods(becomes(updating("Surge"))) == 1
 
 
 def test_a_build_that_has_a_device_takes_nobodys() -> None:
-    assert pods(says(updating(), "Building")) == 1
+    assert pods(builds(updating())) == 1
 
 
 def test_a_model_that_is_put_back_serves_at_once() -> None:
-    world = says(says(updating(), "CapacityBlocked"), "Building")
+    world = building()
     assert pods(world.edit(source={"uri": "https://models.example/resnet.onnx"})) == 1

@@ -1,7 +1,6 @@
 """Engines: looked for before a device is asked for, built once, failures remembered, waits told."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -14,26 +13,25 @@ from enginewright.plan.engines import Ended, plan_engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.engine_world import RESOURCE, EngineWorld, published_engine
-from tests.support.simulation import PASSING, PERMANENT
+from tests.support.plan_objects import RESOURCE, published_engine
+from tests.support.plan_world import World
+from tests.support.simulation import NO_DEVICE, PASSING, PERMANENT
 
-FULL: Final = "0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) didn't match Pod's node affinity/selector."
 
-
-def on_device() -> EngineWorld:
+def on_device() -> World:
     """Return a world in which the Job that builds has just been made."""
-    return EngineWorld().settle().misses()
+    return World.of_engine().settle().misses()
 
 
-def ahead() -> EngineWorld:
-    return EngineWorld(ahead_of_time=True).settle()
+def ahead() -> World:
+    return World.of_engine(ahead_of_time=True).settle()
 
 
 # looking first
 
 
 def test_a_build_that_takes_a_device_is_preceded_by_a_look_into_the_store() -> None:
-    world = EngineWorld().settle()
+    world = World.of_engine().settle()
     assert world.stages() == ("lookup",)
     assert world.conditions() == {
         "Ready": ("False", "LookingUp"),
@@ -48,7 +46,7 @@ def test_a_build_that_takes_a_device_is_preceded_by_a_look_into_the_store() -> N
 
 
 def test_a_hit_takes_no_device() -> None:
-    world = EngineWorld().settle().succeeds(cached=True)
+    world = World.of_engine().settle().succeeds(cached=True)
     assert world.conditions()["Ready"] == ("True", "Built")
     assert "found in the store: 3.5 MB for compute capability 8.9" in world.message()
     assert len(world.made) == 1
@@ -57,14 +55,14 @@ def test_a_hit_takes_no_device() -> None:
 
 @pytest.mark.parametrize("build", [{}, {"resourceName": RESOURCE}])
 def test_a_build_without_a_device_looks_by_itself(build: dict[str, Any]) -> None:
-    world = EngineWorld(ahead_of_time=True, **build).settle()
+    world = World.of_engine(ahead_of_time=True, **build).settle()
     assert world.stages() == ENGINE_STAGES
     world.succeeds(cached=True)
     assert "found in the store" in world.message()
 
 
 def test_a_look_whose_report_is_gone_is_made_again() -> None:
-    world = EngineWorld().settle().job_ends("Complete")
+    world = World.of_engine().settle().job_ends("Complete")
     assert world.stages() == ("lookup",)
     assert world.job()["metadata"]["name"].endswith("-2")
     world.misses()
@@ -99,7 +97,7 @@ def test_the_task_says_all_that_decides_the_engine() -> None:
 
 
 def test_a_key_that_is_not_of_this_recipe_is_not_built() -> None:
-    world = EngineWorld()
+    world = World.of_engine()
     world.spec["key"] = "b" * 64
     world.settle()
     assert world.conditions()["Stalled"] == ("True", "InvalidSpec")
@@ -156,7 +154,7 @@ def test_what_is_not_known_after_a_restart_changes_nothing() -> None:
 
 
 def test_a_device_that_is_not_free_is_reported_and_waited_for() -> None:
-    world = on_device().unschedulable(FULL)
+    world = on_device().unschedulable(NO_DEVICE)
     assert world.conditions()["Ready"] == ("False", "CapacityBlocked")
     assert world.conditions()["Reconciling"] == ("True", "CapacityBlocked")
     assert world.conditions()["Stalled"] == ("False", "CapacityBlocked")
@@ -176,9 +174,9 @@ def test_a_device_that_is_not_free_is_reported_and_waited_for() -> None:
 
 
 def test_the_schedulers_attempts_at_preemption_are_no_news() -> None:
-    world = on_device().unschedulable(FULL)
+    world = on_device().unschedulable(NO_DEVICE)
     before = world.writes
-    world.unschedulable(f"{FULL} preemption: 0/2 nodes are available: 2 No victims found.")
+    world.unschedulable(f"{NO_DEVICE} preemption: 0/2 nodes are available: 2 No victims found.")
     assert world.writes == before
 
 
@@ -199,7 +197,7 @@ def test_other_scheduling_messages_are_passed_on(is_ahead: bool) -> None:
 
 
 def test_a_look_that_no_node_takes_says_so() -> None:
-    world = EngineWorld().settle().unschedulable("0/1 nodes are available: 1 Too many pods.")
+    world = World.of_engine().settle().unschedulable("0/1 nodes are available: 1 Too many pods.")
     assert world.conditions()["Ready"] == ("False", "LookingUp")
     assert "Too many pods" in world.message()
 
@@ -328,7 +326,7 @@ def test_what_can_pass_is_tried_again_with_growing_waits(reason: Reason) -> None
 
 
 def test_a_failure_of_the_look_is_tried_again_as_a_look() -> None:
-    world = EngineWorld().settle().job_fails(Reason.STORE_UNAVAILABLE, "lookup", "no space")
+    world = World.of_engine().settle().job_fails(Reason.STORE_UNAVAILABLE, "lookup", "no space")
     assert world.conditions()["Ready"] == ("False", "StoreUnavailable")
     world.later(minutes=1)
     assert world.stages() == ("lookup",)
@@ -407,7 +405,7 @@ def test_a_changed_build_ends_the_one_that_runs() -> None:
 def test_the_engine_may_be_made_again_by_its_model() -> None:
     """As after `kubectl delete ieng`: a new object, and what it is named after is in the store."""
     world = on_device().job_fails(Reason.BUILD_FAILED)
-    again = EngineWorld().settle()
+    again = World.of_engine().settle()
     assert again.made[0] == world.made[0], "its name is the same, its owner is not"
     again.succeeds(cached=True)
     assert again.conditions()["Ready"] == ("True", "Built")
@@ -429,7 +427,7 @@ def test_a_build_that_takes_too_long_is_ended_and_not_repeated() -> None:
 
 
 def test_a_look_that_takes_too_long_is_about_the_store() -> None:
-    world = EngineWorld().settle().is_too_late("lookup")
+    world = World.of_engine().settle().is_too_late("lookup")
     assert world.conditions()["Ready"] == ("False", "StoreUnavailable")
     assert world.conditions()["Reconciling"][0] == "True"
     world.later(minutes=1)
@@ -448,7 +446,7 @@ def test_a_pod_that_no_kubelet_would_run_says_why() -> None:
 
 
 def test_a_job_made_just_before_the_operator_ended_is_found() -> None:
-    world = EngineWorld().settle()
+    world = World.of_engine().settle()
     before = dict(world.status)
     world.misses()
     made = list(world.made)
@@ -463,25 +461,23 @@ def test_a_job_made_just_before_the_operator_ended_is_found() -> None:
 
 
 def test_an_engine_that_is_being_deleted_is_left_alone() -> None:
-    world = EngineWorld().settle()
-    facts = world.facts()
-    leaving = facts.engine.metadata.model_copy(update={"deletion_timestamp": world.now})
-    engine = facts.engine.model_copy(update={"metadata": leaving})
-    plan = plan_engine(replace(facts, engine=engine))
+    world = World.of_engine().settle()
+    world.subject["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
+    plan = plan_engine(world.build_facts(world.subject))
     assert (plan.apply, plan.delete, plan.events) == ((), (), ())
 
 
 # What may happen to a Job that runs, by stage, and at any time.
-TO_JOBS: Final[dict[str, Callable[[EngineWorld, str, Reason], object]]] = {
+TO_JOBS: Final[dict[str, Callable[[World, str, Reason], object]]] = {
     "fails": lambda world, stage, reason: world.job_fails(reason, stage),
     "its pod fails": lambda world, stage, reason: world.pod_fails(reason, stage),
     "succeeds": lambda world, stage, _: world.succeeds(cached=stage == "lookup"),
     "says nothing": lambda world, _, __: world.job_publishes(None),
     "is deleted": lambda world, _, __: world.job_is_deleted(),
     "is late": lambda world, stage, _: world.is_too_late(stage),
-    "is blocked": lambda world, _, __: world.unschedulable(FULL),
+    "is blocked": lambda world, _, __: world.unschedulable(NO_DEVICE),
 }
-TO_ALL: Final[dict[str, Callable[[EngineWorld, Reason], object]]] = {
+TO_ALL: Final[dict[str, Callable[[World, Reason], object]]] = {
     "time goes by": lambda world, _: world.later(hours=1),
     "Jobs are cleaned away": lambda world, _: world.jobs_are_cleaned_away(),
     "spec.build changes": lambda world, reason: world.build_changes(image=f"i/{reason.lower()}:1"),
@@ -489,7 +485,7 @@ TO_ALL: Final[dict[str, Callable[[EngineWorld, Reason], object]]] = {
 ACTIONS: Final = st.tuples(st.sampled_from([*TO_JOBS, *TO_ALL]), st.sampled_from(sorted(Reason)))
 
 
-def act(world: EngineWorld, action: str, reason: Reason) -> None:
+def act(world: World, action: str, reason: Reason) -> None:
     """Do one thing, where it can happen now."""
     if do := TO_ALL.get(action):
         do(world, reason)
@@ -501,7 +497,7 @@ def act(world: EngineWorld, action: str, reason: Reason) -> None:
 @given(st.booleans(), st.lists(ACTIONS, max_size=14))
 def test_whatever_happens(is_ahead: bool, actions: list[tuple[str, Reason]]) -> None:
     """No two Jobs at once, no build of what is there or cannot be, always a reason, always rest."""
-    world = EngineWorld(ahead_of_time=is_ahead).settle()
+    world = World.of_engine(ahead_of_time=is_ahead).settle()
     for action, reason in actions:
         made = len(world.made)
         there = "engine" in world.status

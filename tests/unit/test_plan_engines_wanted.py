@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from enginewright.contract.keys import engine_key
 from enginewright.contract.reasons import Reason
-from enginewright.contract.task import EngineRecipe, ServeTask
+from enginewright.contract.task import ENGINE_STAGES, EngineRecipe, ServeTask
 
-from tests.support.plan_world import GPU_IMAGE, RTX_IMAGE, World, node, published
+from tests.support.plan_objects import GPU_IMAGE, RTX_IMAGE, node, published
+from tests.support.plan_world import World
 
 
 def container_of(pod: dict[str, Any], name: str) -> dict[str, Any]:
@@ -141,7 +142,7 @@ def test_other_build_settings_are_a_new_chance_after_a_failure_for_good() -> Non
 
 
 def test_while_a_build_runs_other_settings_change_nothing() -> None:
-    world = prepared().engine_says("Building")
+    world = prepared().stage_runs("build", "engine")
     before = world.the("InferenceEngine")["spec"]
     world.edit(build={"timeout": "2h"})
     assert world.the("InferenceEngine")["spec"] == before
@@ -150,12 +151,12 @@ def test_while_a_build_runs_other_settings_change_nothing() -> None:
 def test_an_engine_that_is_deleted_is_asked_for_again_while_the_old_revision_serves() -> None:
     world = prepared().engine_built().all_available()
     name = world.the("InferenceEngine")["metadata"]["name"]
-    del world.objects[("InferenceEngine", name)]
+    world.remove("InferenceEngine", name)
     world.settle()
     assert world.the("InferenceEngine")["metadata"]["name"] == name
     assert world.all("Deployment"), "what serves, serves on"
     assert world.conditions()["Available"][0] == "True"
-    assert world.conditions()["Ready"] == ("False", "Building")
+    assert world.conditions()["Ready"] == ("False", "Queued")
 
 
 @pytest.mark.parametrize(
@@ -254,22 +255,14 @@ def test_an_image_without_the_backends_libraries_is_named() -> None:
 def test_an_engine_that_the_store_has_lost_is_built_again_once() -> None:
     world = prepared().engine_built().all_available()
     engine = world.the("InferenceEngine")
-    engine["status"]["conditions"] = [
-        {
-            "type": "Ready",
-            "status": "True",
-            "reason": "Built",
-            "message": "built",
-            "lastTransitionTime": "2026-11-21T12:00:00Z",
-        }
-    ]
     uid = engine["metadata"]["uid"]
     world.now = world.now.replace(hour=13)
     world.new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
     again = world.the("InferenceEngine")
     assert again["metadata"]["uid"] != uid
     assert again["spec"]["key"] == engine["spec"]["key"]
-    assert not [job for job in world.all("Job") if not job.get("status")], "the model is there"
+    assert world.stages("engine") == ENGINE_STAGES
+    assert len(world.running_jobs()) == 1, "the model is there"
     world.settle()
     assert world.the("InferenceEngine")["metadata"]["uid"] == again["metadata"]["uid"]
 

@@ -8,8 +8,8 @@ from enginewright.api.pods import JobTemplate
 from enginewright.contract.processors import Processor
 from enginewright.manifests.probe_job import probe_job
 
-from tests.support.engine_world import EngineWorld
-from tests.support.plan_world import CPU_IMAGE, RTX_IMAGE, World, node
+from tests.support.plan_objects import CPU_IMAGE, RTX_IMAGE, node
+from tests.support.plan_world import World
 
 TEMPLATE: dict[str, Any] = {
     "labels": {"team": "vision", "kueue.x-k8s.io/queue-name": "builds"},
@@ -53,7 +53,7 @@ def test_a_model_places_its_jobs() -> None:
     is_placed(prepare_job(podTemplate=TEMPLATE))
     world = World(build={"podTemplate": TEMPLATE}).has_gpus(aheadOfTime=False).settle()
     engine = world.job_succeeds().the("InferenceEngine")
-    built = EngineWorld()
+    built = World.of_engine()
     built.spec["podTemplate"] = engine["spec"]["podTemplate"]
     is_placed(built.settle().job())
     is_placed(built.misses().job())
@@ -113,7 +113,7 @@ def test_a_suspended_job_waits_and_fails_nothing(queue: str | None) -> None:
 
 
 def test_a_suspended_engine_job_waits_and_fails_nothing() -> None:
-    world = EngineWorld().settle()
+    world = World.of_engine().settle()
     for _ in range(2):
         world.job()["spec"]["suspend"] = True
         world.settle()
@@ -165,7 +165,7 @@ def test_a_suspended_job_is_moved_to_another_queue() -> None:
 
 
 def test_an_engine_job_that_no_node_takes_is_replaced() -> None:
-    world = EngineWorld().settle().misses()
+    world = World.of_engine().settle().misses()
     world.unschedulable("0/3 nodes are available: 3 node(s) had untolerated taint {a: b}.")
     first, key = world.job()["metadata"]["name"], world.status["buildHash"]
     world.spec["podTemplate"] = {"tolerations": [{"key": "a", "operator": "Exists"}]}
@@ -254,7 +254,7 @@ def test_the_look_for_an_engine_goes_where_the_image_runs_and_the_build_to_its_c
     assert RTX_IMAGE in world.images
     made = of_architecture(world, "x86_64", "amd64", "arm64").settle().job_succeeds()
     assert made.the("InferenceEngine")["spec"]["architecture"] == "amd64"
-    engine = EngineWorld()
+    engine = World.of_engine()
     engine.spec["architecture"] = "amd64"
     look = engine.settle().job()["spec"]["template"]["spec"]
     assert look["nodeSelector"] == {"kubernetes.io/arch": "amd64"}

@@ -13,7 +13,8 @@ from enginewright.contract.reasons import (
 from enginewright.contract.report import TERMINATION_MESSAGE_LIMIT, Finding, StageReport
 from enginewright.contract.task import PREPARE_STAGES
 
-from tests.support.plan_world import CPU_IMAGE, OTHER, World, image_facts, published
+from tests.support.plan_objects import CPU_IMAGE, OTHER, image_facts, published
+from tests.support.plan_world import World
 from tests.support.simulation import PASSING, PERMANENT, terminated
 
 

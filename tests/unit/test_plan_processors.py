@@ -10,7 +10,8 @@ from enginewright.observed.nodes import node_view
 from enginewright.plan.classes import readiness
 from enginewright.plan.processors import contradicted, features, int8_products
 
-from tests.support.plan_world import World, accelerator_class, node
+from tests.support.plan_objects import accelerator_class, node
+from tests.support.plan_world import World
 
 NFD: Final = "feature.node.kubernetes.io/cpu-cpuid."
 DATA: Final = {"calibration": {"uri": "pvc://data/c.npz"}}

@@ -7,7 +7,7 @@ from enginewright.contract.task import Promise
 from enginewright.contract.verdict import Check, CheckVerdict, FallbackVerdict, Verdict
 from enginewright.plan.proofs import proofs, refusal
 
-from tests.support.plan_world import verdict
+from tests.support.plan_objects import verdict
 
 FORBID = Promise()
 ALLOW = Promise(policy="Allow")

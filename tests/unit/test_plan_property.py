@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.support.plan_world import CPU_IMAGE, World, accelerator_class, image_facts, published
+from tests.support.plan_objects import CPU_IMAGE, accelerator_class, image_facts, published
+from tests.support.plan_world import World
 from tests.support.simulation import terminated
 
 URIS = ("https://models.example/a.onnx", "https://models.example/b.onnx", "pvc://claim/c.onnx")

@@ -19,15 +19,15 @@ from enginewright.plan.plan import plan
 from enginewright.plan.resolve import Target, resolve
 from enginewright.plan.types import StoreConfig
 
-from tests.support.plan_world import (
+from tests.support.plan_objects import (
     CPU_IMAGE,
+    NAMESPACE,
     OPENVINO_IMAGE,
-    World,
     accelerator_class,
     image_facts,
     node,
 )
-from tests.support.simulation import NAMESPACE
+from tests.support.plan_world import World
 
 SOURCE: Final = {"uri": "https://models.example/resnet.onnx"}
 SHAPE: Final = {"input": "images", "min": [1, 3], "opt": [8, 3], "max": [32, 3]}
@@ -399,6 +399,6 @@ def test_a_claim_of_the_administrators_own_is_taken_as_it_is() -> None:
 
 def test_a_model_on_its_way_out_is_left_to_garbage_collection() -> None:
     world = World().settle().job_succeeds()
-    world.deleted = True
+    world.subject["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
     last = plan(world.facts())
     assert (last.apply, last.delete, last.events, last.requeue_after) == ((), (), (), None)

@@ -7,7 +7,8 @@ import pytest
 from enginewright.contract.reasons import Reason
 from enginewright.manifests.snapshot import Revision, Snapshot
 
-from tests.support.plan_world import OTHER, SECOND, World, accelerator_class, serving
+from tests.support.plan_objects import OTHER, SECOND, accelerator_class
+from tests.support.plan_world import World, serving
 from tests.support.simulation import terminated
 
 

@@ -8,15 +8,8 @@ import pytest
 from enginewright.contract.reasons import Reason
 from enginewright.manifests import deployment
 
-from tests.support.plan_world import (
-    OTHER,
-    SECOND,
-    World,
-    accelerator_class,
-    image_facts,
-    node,
-    serving,
-)
+from tests.support.plan_objects import OTHER, SECOND, accelerator_class, image_facts, node
+from tests.support.plan_world import World, serving
 
 
 def templates(world: World) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from enginewright.plan.replicas import fixed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.plan_world import World, accelerator_class, image_facts, published
+from tests.support.plan_objects import accelerator_class, image_facts, published
+from tests.support.plan_world import World
 
 NAMES: Final = ("a", "b", "c")
 CLASSES: Final = st.lists(

@@ -9,7 +9,8 @@ from enginewright.contract.report import Published
 from enginewright.contract.task import PrepareTask
 from enginewright.manifests.labels import COMPONENT
 
-from tests.support.plan_world import CPU_IMAGE, DIGEST, OTHER, World, image_facts, published
+from tests.support.plan_objects import CPU_IMAGE, DIGEST, OTHER, image_facts, published
+from tests.support.plan_world import World
 
 REFRESH: Final = "enginewright.dev/refresh"
 FIRST: Final = {"uri": "https://models.example/resnet.onnx"}

@@ -12,15 +12,8 @@ from enginewright.manifests.labels import CLASS, MODEL
 from enginewright.manifests.names import deployment_name, trial_name
 from enginewright.plan.trials import delay
 
-from tests.support.plan_world import (
-    OTHER,
-    RTX_IMAGE,
-    SECOND,
-    World,
-    node,
-    published,
-    serving,
-)
+from tests.support.plan_objects import OTHER, RTX_IMAGE, SECOND, node, published
+from tests.support.plan_world import World, serving
 from tests.unit.test_plan_serving import crash, on_big, on_gpu, templates
 
 Json = dict[str, Any]

@@ -9,7 +9,6 @@ from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAG
 from enginewright.observed.pods import pod_view
 from enginewright.plan import pods
 
-from tests.support.engine_world import EngineWorld
 from tests.support.plan_world import World
 from tests.support.simulation import terminated
 
@@ -118,7 +117,7 @@ def test_a_job_that_is_evicted_again_and_again_is_ended_and_given_up() -> None:
 
 
 def test_an_engine_job_that_is_evicted_again_and_again_holds_no_device() -> None:
-    world = EngineWorld().settle().misses()
+    world = World.of_engine().settle().misses()
     for _ in range(3):
         world.job_pod_becomes(**evicted() | {"initContainerStatuses": []})
     assert all(job["status"].get("conditions") for job in world.all("Job"))
@@ -201,7 +200,7 @@ def test_a_claim_that_is_not_there_is_a_warning_with_its_reason(
 
 
 def test_an_engine_job_without_its_claim_says_so() -> None:
-    world = EngineWorld().settle()
+    world = World.of_engine().settle()
     message = '0/3 nodes are available: persistentvolumeclaim "enginewright-store" not found.'
     world.unschedulable(message)
     assert world.conditions()["Ready"] == ("False", "ClaimNotFound")

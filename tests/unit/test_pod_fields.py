@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from enginewright.contract.task import ServeTask
 
-from tests.support.engine_world import EngineWorld
 from tests.support.plan_world import World
 
 
@@ -175,7 +174,7 @@ def test_where_the_cluster_assigns_users_no_pod_names_one(own: dict[str, int]) -
 def test_jobs_run_as_the_user_that_is_chosen_for_them() -> None:
     template = {"securityContext": {"runAsUser": 1000, "fsGroup": 1000}}
     world = World(build={"podTemplate": template}).settle()
-    engine = EngineWorld()
+    engine = World.of_engine()
     engine.spec["podTemplate"] = template
     for job in (world.job(), engine.settle().job()):
         security = job["spec"]["template"]["spec"]["securityContext"]

@@ -15,7 +15,7 @@ from enginewright_cli.preflight.request import PreflightRequest
 from enginewright_cli.preflight.result import Found, ModelFacts, Result, TargetResult
 
 from tests.support import broken_models as broken
-from tests.support.plan_world import image_facts
+from tests.support.plan_objects import image_facts
 
 HELD = image_facts("cpu")
 INSTALLED = "a" * 64

@@ -43,10 +43,10 @@ def engine_reference(
         new,
     )
     if known.freed_at and known.freed_for == engine.status.attempt:
-        failure = engine.status.failure
-        if not (failure and failure.time and failure.time > known.freed_at):
-            is_over = seconds_left(facts, known, engine) is None
-            return known.model_copy(update={"returned": True}) if is_over else known
+        if seconds_left(facts, known, engine) is not None:
+            return known
+        if not _pod_failed(engine):  # the build's next pod may have the device too
+            return known.model_copy(update={"returned": True})
     has_pods = any(each.accelerator_class == own and each.desired for each in facts.deployments)
     if not (has_pods and _is_blocked(engine) and matching(accelerator, facts.nodes)):
         return new
@@ -82,6 +82,12 @@ def seconds_left(
 def _is_blocked(engine: InferenceEngine) -> bool:
     ready = ready_condition(engine.status)
     return ready is not None and ready.reason == Reason.CAPACITY_BLOCKED
+
+
+def _pod_failed(engine: InferenceEngine) -> bool:
+    """Return whether a pod of the build has failed, and no other one waits for a device."""
+    ready = ready_condition(engine.status)
+    return ready is not None and ready.reason in set(Reason) and not _is_blocked(engine)
 
 
 def _is_building(engine: InferenceEngine) -> bool:

@@ -1,0 +1,171 @@
+"""The objects, facts and reports that tests of decisions begin with."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.contract.execution import Baseline
+from enginewright.contract.images import ImageFacts
+from enginewright.contract.keys import engine_key
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Published, PublishedEngine
+from enginewright.contract.task import EngineRecipe
+from enginewright.contract.verdict import Check, CheckVerdict, FallbackVerdict, Verdict
+
+Json = dict[str, Any]
+
+NAMESPACE: Final = "shop"
+MODEL: Final = "resnet"
+CPU_IMAGE: Final = "registry.example/cpu:1"
+OPENVINO_IMAGE: Final = "registry.example/openvino:1"
+GPU_IMAGE: Final = "registry.example/gpu:1"
+RTX_IMAGE: Final = "registry.example/rtx:1"
+DIGEST: Final = "d" * 64
+
+
+def image_facts(variant: str, ort_version: str = "1.31.1", max_opset: int = 26) -> ImageFacts:
+    return ImageFacts(
+        variant=variant,
+        ort_distribution="onnxruntime",
+        ort_version=ort_version,
+        max_opset=max_opset,
+        max_ir_version=13,
+        providers=("CPUExecutionProvider",),
+        backends={variant: ort_version},
+        onnx_version="1.22.0",
+        runtime_version="0.1.0",
+    )
+
+
+def accelerator_class(name: str, *backends: str, **spec: Any) -> AcceleratorClass:
+    return AcceleratorClass.model_validate(
+        {
+            "metadata": {"name": name, "uid": f"class-{name}"},
+            "spec": {
+                "nodeSelector": {"kubernetes.io/os": "linux"},
+                "backends": list(backends or ("cpu",)),
+                **spec,
+            },
+        }
+    )
+
+
+def node(name: str, **spec: Any) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}},
+        "spec": spec,
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+def l4(**spec: Any) -> AcceleratorClass:
+    """Return a class of GPUs for which TensorRT-RTX builds without a device."""
+    return accelerator_class(
+        "l4",
+        "tensorrt-rtx",
+        "cuda",
+        **{
+            "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-L4"},
+            "resourceName": "nvidia.com/gpu",
+            "computeCapability": "8.9",
+            "aheadOfTime": True,
+            **spec,
+        },
+    )
+
+
+def verdict(
+    backend: str = "cpu",
+    fallback: FallbackVerdict | None = None,
+    *,
+    failed: Mapping[Check, Reason] | None = None,
+    p99: float | None = 0.012,
+) -> Verdict:
+    """Return what a sidecar says: all is well, but for the checks that failed."""
+    wrong = failed or {}
+    return Verdict(
+        model=MODEL,
+        revision="r",
+        backend=backend,
+        ready=not wrong,
+        admitted=not wrong,
+        checks=tuple(
+            CheckVerdict(
+                check=check,
+                state="failed" if check in wrong else "ok",
+                reason=wrong.get(check),
+                message=f"{check}!" if check in wrong else "",
+            )
+            for check in Check
+        ),
+        fallback=fallback or FallbackVerdict(active=False, nodes_total=105),
+        baseline=None if p99 is None else Baseline(p50=p99 / 2, p90=p99 / 1.5, p99=p99, samples=20),
+    )
+
+
+def published(key: str = "a" * 64, digest: str = DIGEST) -> Published:
+    return Published(
+        key=key, model_digest=digest, opset=17, ir_version=8, nodes=105, size_bytes=4096
+    )
+
+
+OTHER: Final = {"uri": "https://models.example/other.onnx"}
+SECOND: Final = published("b" * 64, "e" * 64)
+
+
+ENGINE: Final = "tensorrt-l4-0123456789ab"
+IMAGE: Final = "registry.example/gpu:1"
+PREPARED_KEY: Final = "a" * 64
+RESOURCE: Final = "nvidia.com/gpu"
+
+
+def engine_spec(*, ahead_of_time: bool = False, **build: Any) -> Json:
+    """Return the spec of an engine that is built on a device of its class, or without one."""
+    recipe = EngineRecipe(
+        backend="tensorrt-rtx" if ahead_of_time else "tensorrt",
+        backend_version="10.9.0",
+        ort_version="1.31.1",
+        cuda_major="13",
+        accelerator_class="l4",
+        compute_capability="8.9",
+        ahead_of_time=ahead_of_time,
+    )
+    return {
+        "key": engine_key(PREPARED_KEY, recipe),
+        "preparedKey": PREPARED_KEY,
+        "class": "l4",
+        "backend": recipe.backend,
+        "recipe": {
+            "backendVersion": recipe.backend_version,
+            "ortVersion": recipe.ort_version,
+            "cudaMajor": recipe.cuda_major,
+            "computeCapability": recipe.compute_capability,
+            "aheadOfTime": ahead_of_time,
+        },
+        "build": {
+            "image": IMAGE,
+            "timeoutSeconds": 3600,
+            "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-L4"},
+            **({} if ahead_of_time else {"resourceName": RESOURCE}),
+            **build,
+        },
+    }
+
+
+def published_engine(key: str, **changes: Any) -> PublishedEngine:
+    """Return what a Job says of the engine that it made."""
+    values: Json = {
+        "key": key,
+        "sha256": "e" * 64,
+        "size_bytes": 3_450_000,
+        "build_seconds": 0.512,
+        "compute_capabilities": ("8.9",),
+        "nodes_total": 415,
+        "nodes_accelerated": 412,
+        "compute_share_elsewhere": 0.0021,
+        "latency_p99": 0.001234,
+        "elsewhere": ("volume (Det)",),
+    }
+    return PublishedEngine(**{**values, **changes})
