@@ -332,6 +332,7 @@ def test_the_operator_may_be_killed_at_any_point(world: World) -> None:
             operator.wait_ready()
             step()
             operator.kill()
+        world.system.kubectl("delete", "lease", "enginewright")  # as if it had expired
     with world.operator() as operator:
         operator.wait_ready().wait_quiet()
         assert operator.writes() == 0
