@@ -7,16 +7,20 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from enginewright_runtime.core.pipeline import code_digest, pipeline_digest
+from enginewright_runtime.core import pipeline
+from enginewright_runtime.core.pipeline import pipeline_digest
 
 
 @pytest.fixture
-def digest(tmp_path: Path) -> Callable[[], str]:
+def digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
+    """Return what takes the digest of code in a folder."""
     for name in ("contract/task.py", "runtime/prepare/publish.py", "runtime/serve/sidecar/main.py"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("pass\n")
-    return lambda: code_digest(tmp_path / "contract", tmp_path / "runtime")
+    monkeypatch.setattr(pipeline, "_CONTRACT", tmp_path / "contract")
+    monkeypatch.setattr(pipeline, "_RUNTIME", tmp_path / "runtime")
+    return lambda: pipeline_digest({})
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from enginewright.contract.base import Message, canonical_json
+from enginewright.contract.code import code_digest
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.keys import sha256_text
 from enginewright.contract.processors import CPUINFO, parse
@@ -209,7 +210,7 @@ def installation() -> str:
                 "machine": platform.machine(),
                 "processor": parse(_text(Path(CPUINFO)), platform.machine()).features,
                 "packages": sorted(packages),
-                "code": [_code(name) for name in _OURS],
+                "code": code_digest(*_code()),
                 "libraries": os.environ.get("LD_LIBRARY_PATH", ""),
                 "driver": _text(_DRIVER),
             }
@@ -282,26 +283,11 @@ def _passes(result: Result) -> bool:
     )
 
 
-def _code(package: str) -> str:
-    found = importlib.util.find_spec(package)
-    folders = found.submodule_search_locations if found else None
-    digest = hashlib.sha256()
-    for folder in folders or ():
-        for name in sorted(_modules(folder)):
-            digest.update(name.encode() + b"\0")
-            with open(f"{folder}/{name}", "rb") as file:
-                digest.update(file.read())
-    return digest.hexdigest()
-
-
-def _modules(folder: str, inside: str = "") -> Iterator[str]:
-    """Yield the modules below a folder; pathlib takes three times as long, at every start."""
-    with os.scandir(f"{folder}/{inside}") as entries:
-        for each in entries:
-            if each.is_dir():
-                yield from _modules(folder, f"{inside}{each.name}/")
-            elif each.name.endswith(".py"):
-                yield inside + each.name
+def _code() -> Iterator[Path]:
+    """Yield the folders of our packages, as far as they are installed."""
+    for package in _OURS:
+        found = importlib.util.find_spec(package)
+        yield from map(Path, (found and found.submodule_search_locations) or ())
 
 
 def _text(path: Path) -> str:

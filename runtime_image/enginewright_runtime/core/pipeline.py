@@ -1,13 +1,13 @@
 """Identifies what makes artefacts, so that a change of what only serves them prepares no model again."""
 
-import hashlib
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
 from enginewright import contract
+from enginewright.contract.code import code_digest
 from enginewright.contract.keys import content_hash
 
 _CONTRACT: Final = Path(contract.__file__).parent
@@ -31,7 +31,7 @@ def pipeline_digest(versions: Mapping[str, Any]) -> str:
     }
     return content_hash(
         {
-            "code": code_digest(_CONTRACT, _RUNTIME),
+            "code": code_digest(_CONTRACT, _RUNTIME, without=_SERVES),
             "packages": sorted(packages),
             "python": platform.python_version(),
             "machine": platform.machine(),
@@ -39,19 +39,3 @@ def pipeline_digest(versions: Mapping[str, Any]) -> str:
             "versions": dict(versions),
         }
     )
-
-
-def code_digest(contract_folder: Path, runtime_folder: Path) -> str:
-    """Return the sha256 (hex) of the modules that stages may import."""
-    digest = hashlib.sha256()
-    for folder in (contract_folder, runtime_folder):
-        for path in sorted(_modules(folder)):
-            digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
-
-
-def _modules(folder: Path) -> Iterator[Path]:
-    for path in folder.rglob("*.py"):
-        if path.relative_to(folder).parts[0] != _SERVES:
-            yield path
