@@ -3,17 +3,16 @@
 import argparse
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import FrameType
 from typing import Final, TypeVar
 
 from enginewright.contract.base import Message
 from enginewright.contract.reasons import Reason, exit_code
 from enginewright.contract.task import (
     ENGINE_STAGES,
+    FETCH_ARTIFACT,
     LOOKUP_STAGE,
     PREPARE_STAGES,
     ROOT_VARIABLE,
@@ -28,11 +27,10 @@ from enginewright_runtime.core import logs
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.core.reporting import failed, write_termination_message
-from enginewright_runtime.runner import run_stage
+from enginewright_runtime.runner import end_on_sigterm, run_stage
 from enginewright_runtime.stages import engine_stage, prepare_stage
 
 _log: Final = logging.getLogger(__name__)
-_TERMINATED: Final = 128 + signal.SIGTERM
 
 _BUILDING: Final = (LOOKUP_STAGE, *ENGINE_STAGES)  # stages of an engine's Jobs
 
@@ -52,17 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from enginewright_runtime.serve.sidecar.main import run as watch  # noqa: PLC0415 - likewise
 
         return _with_task("sidecar", ServeTask, paths, watch)
-    # as PID 1 of a container this process would ignore the signal
-    signal.signal(signal.SIGTERM, _terminate)
-    match options.command:
-        case "probe":
-            return _probe(paths)
-        case "fetch-artifact":
-            return _with_task(
-                "fetch-artifact", ServeTask, paths, lambda task: _fetch_artifact(task, paths)
-            )
-        case _:
-            return _run_stages(options.stages, paths)
+    end_on_sigterm()
+    if options.command == "probe":
+        return _probe(paths)
+    if options.command == FETCH_ARTIFACT:
+        return _with_task(
+            FETCH_ARTIFACT, ServeTask, paths, lambda task: _fetch_artifact(task, paths)
+        )
+    return _run_stages(options.stages, paths)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -83,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         + ", ".join((*PREPARE_STAGES, *_BUILDING)),
     )
     commands.add_parser(
-        "fetch-artifact", help="copy a prepared model or an engine from the store, checked"
+        FETCH_ARTIFACT, help="copy a prepared model or an engine from the store, checked"
     )
     commands.add_parser("serve", help="serve the fetched model")
     commands.add_parser("sidecar", help="keep proving what the server serves")
@@ -135,7 +130,7 @@ def _build(stage: str, paths: Paths, task: EngineTask) -> int:
 def _fetch_artifact(task: ServeTask, paths: Paths) -> int:
     from enginewright_runtime.serve import fetch_artifact  # noqa: PLC0415 - as the stages
 
-    return run_stage("fetch-artifact", lambda: fetch_artifact.run(task, paths), paths, None)
+    return run_stage(FETCH_ARTIFACT, lambda: fetch_artifact.run(task, paths), paths, None)
 
 
 def _probe(paths: Paths) -> int:
@@ -151,12 +146,6 @@ def _probe(paths: Paths) -> int:
     print(facts)
     write_termination_message(paths, facts)
     return 0
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    """End at once: children are killed on the way out."""
-    del number, frame
-    sys.exit(_TERMINATED)
 
 
 if __name__ == "__main__":

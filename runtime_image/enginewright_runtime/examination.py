@@ -5,23 +5,20 @@ run, and reports, as a stage does: `python -m enginewright_runtime.examination`.
 """
 
 import os
-import signal
 import sys
 from typing import Final
 
 from enginewright.contract.manifest import MANIFEST_NAME, Manifest
 from enginewright.contract.report import StageReport
-from enginewright.contract.task import TASK_VARIABLE, ServeTask
+from enginewright.contract.task import EXAMINE_STAGE, TASK_VARIABLE, ServeTask
 
 from enginewright_runtime.core import logs
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.proof.latency import measure
 from enginewright_runtime.proof.promise import judge
-from enginewright_runtime.runner import run_stage
+from enginewright_runtime.runner import end_on_sigterm, run_stage
 
-STAGE: Final = "examine"
 _TIMED: Final = 0.5  # seconds of runs, and of the warm-up before
-_TERMINATED: Final = 128 + signal.SIGTERM
 
 
 def run(task: ServeTask, paths: Paths) -> StageReport:
@@ -47,7 +44,7 @@ def run(task: ServeTask, paths: Paths) -> StageReport:
     placement = judge(measured.placement, measured.provider, manifest, task.promise)
     latency = measured.usual
     return StageReport(
-        stage=STAGE,
+        stage=EXAMINE_STAGE,
         ok=True,
         message=f"ran on backend {task.backend}",
         facts={
@@ -60,12 +57,11 @@ def run(task: ServeTask, paths: Paths) -> StageReport:
 
 def main() -> int:
     """Run as a stage; return its exit code."""
-    # to end is to raise, so that the child is killed on the way out
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
-    logs.configure(STAGE)
+    end_on_sigterm()
+    logs.configure(EXAMINE_STAGE)
     paths = Paths.from_environment()
     task = ServeTask.model_validate_json(os.environ[TASK_VARIABLE])
-    return run_stage(STAGE, lambda: run(task, paths), paths, task.revision)
+    return run_stage(EXAMINE_STAGE, lambda: run(task, paths), paths, task.revision)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ full report in the store, and the Job controller acts on the exit code.
 
 import logging
 import shutil
+import signal
+import sys
 import time
 from collections.abc import Callable
 from typing import Final
@@ -20,6 +22,15 @@ from enginewright_runtime.core.reporting import failed, write_termination_messag
 from enginewright_runtime.store import Store
 
 _log: Final = logging.getLogger(__name__)
+_TERMINATED: Final = 128 + signal.SIGTERM
+
+
+def end_on_sigterm() -> None:
+    """Have SIGTERM end the process by an exception: children are killed on the way out.
+
+    As PID 1 of a container a process would ignore the signal.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
 
 
 def run_stage(stage: str, run: Callable[[], StageReport], paths: Paths, job: str | None) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from enginewright.contract.engines import why_unusable
 from enginewright.contract.reasons import Reason
-from enginewright_runtime.core.memory import device_bytes
+from enginewright_runtime.core.nvml import device_bytes
 from enginewright_runtime.session.driver import Device
 
 from tests.support.engines import EnginePlace, matmul, recipe

@@ -15,7 +15,8 @@ import pytest
 from enginewright.contract.manifest import Latency
 from enginewright.contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.memory import device_bytes, peak_bytes
+from enginewright_runtime.core.memory import peak_bytes
+from enginewright_runtime.core.nvml import device_bytes
 from enginewright_runtime.proof.latency import (
     BenchmarkCandidate,
     compare,

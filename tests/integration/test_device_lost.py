@@ -18,10 +18,10 @@ from enginewright.contract.reasons import NOTHING_RUNS, ExitCode, Reason
 from enginewright.contract.report import read_termination_message
 from enginewright.contract.task import ServeTask
 from enginewright.contract.verdict import Check
+from enginewright_runtime.core.nvml import XidEvents
 from enginewright_runtime.serve.server.health import RunHealth
 from enginewright_runtime.serve.server.settings import ServerSettings
 from enginewright_runtime.session.device_errors import LOST, lost_device
-from enginewright_runtime.session.nvml import XidEvents
 from onnx import TensorProto, helper
 
 from tests.support.extensions import compile_failing, cube

@@ -7,6 +7,7 @@ from enginewright.contract.processors import Processor
 from enginewright.contract.task import EngineRecipe, Recipe, ShapeProfile
 
 MANIFEST_NAME: Final = "manifest.json"
+LARGEST_MANIFEST: Final = 16 << 20  # bytes
 MANIFEST_VERSION: Final = 1
 
 

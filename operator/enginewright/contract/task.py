@@ -31,11 +31,15 @@ PROBE_LANE_PATH: Final = "/tmp/enginewright-probe"  # noqa: S108 - the pod's own
 POD_INFO_PATH: Final = "/podinfo"  # the pod's own annotations, as the kubelet writes them down
 RELEASE_FILE: Final = "release"
 HTTP_PORT: Final = 8080
+LIVE_PATH: Final = "/v2/health/live"  # of the Open Inference Protocol
+READY_PATH: Final = "/v2/health/ready"
 SIDECAR_PORT: Final = 8081  # /readyz, /verdict, /metrics; of an engine Job's build stage: /progress
 
 PREPARE_STAGES: Final = ("fetch", "validate", "convert", "golden", "quantize", "publish")
 LOOKUP_STAGE: Final = "lookup"  # looks for an engine in the store, before a device is asked for
 SIDECAR: Final = "sidecar"  # name of the container and of its port
+EXAMINE_STAGE: Final = "examine"  # of preflight: loads and times a model as its serving pod would
+FETCH_ARTIFACT: Final = "fetch-artifact"  # init container of a serving pod
 ENGINE_STAGES: Final = ("build", "verify", "benchmark", "publish-engine")
 
 

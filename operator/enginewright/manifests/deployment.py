@@ -8,8 +8,11 @@ from enginewright.api.inference_model import InferenceModel
 from enginewright.api.scalars import duration
 from enginewright.contract.task import (
     ARTIFACT_PATH,
+    FETCH_ARTIFACT,
     HTTP_PORT,
+    LIVE_PATH,
     POD_INFO_PATH,
+    READY_PATH,
     RELEASE_FILE,
     SIDECAR,
     SIDECAR_PORT,
@@ -31,7 +34,6 @@ from enginewright.manifests.owner import owned_metadata
 from enginewright.manifests.pods import TMP_VOLUME, container, pod_security, pull_secrets
 from enginewright.manifests.snapshot import ClassSnapshot, Revision, Snapshot
 
-FETCH_ARTIFACT: Final = "fetch-artifact"  # name of the init container
 STARTUP_SECONDS: Final = 600
 GRACE_SECONDS: Final = 40  # the server drains for 25 s at most
 _AFTER_DRAIN_SECONDS: Final = 15  # for the sidecar, and for a drain that ends late
@@ -142,7 +144,7 @@ def _pod_template(
     fetch = container(
         FETCH_ARTIFACT,
         accelerator.image,
-        ("enginewright-runtime", "fetch-artifact"),
+        ("enginewright-runtime", FETCH_ARTIFACT),
         pull_policy=surroundings.pull_policy,
         task=task,
         mounts=[
@@ -166,12 +168,12 @@ def _pod_template(
     )
     server["ports"] = [{"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"}]
     server["startupProbe"] = _probe(
-        "/v2/health/live",
+        LIVE_PATH,
         period=2,
         failures=(snapshot.startup_seconds or STARTUP_SECONDS) // 2,
     )
-    server["readinessProbe"] = _probe("/v2/health/ready", period=2, failures=2)
-    server["livenessProbe"] = _probe("/v2/health/live", period=10, failures=6)
+    server["readinessProbe"] = _probe(READY_PATH, period=2, failures=2)
+    server["livenessProbe"] = _probe(LIVE_PATH, period=10, failures=6)
     sidecar = _sidecar(snapshot, accelerator, task, surroundings)
     account = template.get("serviceAccountName")
     spec: dict[str, Any] = {

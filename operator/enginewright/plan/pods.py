@@ -13,7 +13,7 @@ from typing import Final
 from enginewright.api.conditions import StatusReason
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.report import Finding, StageReport, read_termination_message
-from enginewright.manifests.deployment import FETCH_ARTIFACT
+from enginewright.contract.task import FETCH_ARTIFACT
 from enginewright.manifests.labels import COMPONENT, REVISION, SERVE
 from enginewright.observed.pods import Container, PodView, Termination
 

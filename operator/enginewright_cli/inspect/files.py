@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from enginewright.contract.images import COMPILED_BACKENDS, PROVIDERS
-from enginewright.contract.manifest import MANIFEST_NAME, MANIFEST_VERSION, ArtifactFile, Manifest
+from enginewright.contract.manifest import (
+    LARGEST_MANIFEST,
+    MANIFEST_NAME,
+    MANIFEST_VERSION,
+    ArtifactFile,
+    Manifest,
+)
 from pydantic import ValidationError
 
 from enginewright_cli import installing
@@ -22,7 +28,6 @@ from enginewright_cli.inspect.result import (
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-_LARGEST_MANIFEST: Final = 16 << 20
 _LARGEST_LAYERS: Final = 16 << 20
 _CHUNK: Final = 1 << 20
 _LAYERS: Final = "layers.json"
@@ -126,7 +131,7 @@ def _manifest(path: Path) -> Manifest:
             " give the folder engines/KEY of a store, or an engine file"
         )
     with path.open("rb") as reader:
-        text = reader.read(_LARGEST_MANIFEST)
+        text = reader.read(LARGEST_MANIFEST)
     try:
         manifest = Manifest.model_validate_json(text)
     except ValidationError as error:

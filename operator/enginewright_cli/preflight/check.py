@@ -23,6 +23,7 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, PublishedEngine, render
 from enginewright.contract.task import (
     ENGINE_STAGES,
+    EXAMINE_STAGE,
     PREPARE_STAGES,
     EngineRecipe,
     EngineTask,
@@ -34,7 +35,7 @@ from enginewright.contract.verdict import FallbackVerdict
 from enginewright.plan.engine_coverage import EngineCoverage, promise_violation
 
 from enginewright_cli.preflight import graph, placement
-from enginewright_cli.preflight.local_pod import EXAMINE, LocalPod, StageResult
+from enginewright_cli.preflight.local_pod import LocalPod, StageResult
 from enginewright_cli.preflight.parallel import in_parallel
 from enginewright_cli.preflight.request import PreflightRequest, local_uri
 from enginewright_cli.preflight.result import (
@@ -392,7 +393,7 @@ class _Backend:
             reason=Reason.PROCESSOR_MISMATCH,
             cause=f"how long it takes on {target.name} cannot be measured here: {why}",
         )
-        self._found[target.name].append(found(finding, EXAMINE, (target.name,)))
+        self._found[target.name].append(found(finding, EXAMINE_STAGE, (target.name,)))
         return True
 
     def _judged(

@@ -21,7 +21,7 @@ from enginewright_cli.preflight.many import RunSettings, check_all
 from enginewright_cli.preflight.outputs import Outputs
 from enginewright_cli.preflight.progress import shown
 from enginewright_cli.preflight.request import PreflightRequest, request
-from enginewright_cli.preflight.result import Result, Results, worst
+from enginewright_cli.preflight.result import VERDICTS, Result, Results, worst
 from enginewright_cli.preflight.stages import JOB_SECONDS, InstallationError, begun
 from enginewright_cli.preflight.stopping import Stopped, stopped_by_signals
 from enginewright_cli.preflight.table import show
@@ -251,14 +251,11 @@ def _table(results: Sequence[Result]) -> str:
                 console.print()
             show(each, console)
         if len(results) > 1:
-            counts = {name: sum(each.verdict == name for each in results) for name in _VERDICTS}
+            counts = {name: sum(each.verdict == name for each in results) for name in VERDICTS}
             summary = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
             console.print(f"\n{counted(len(results), 'model')}: {summary}", highlight=False)
 
     return output.rendered(print_all)
-
-
-_VERDICTS: Final = ("pass", "warn", "fail")
 
 
 def _say(console: Console, message: str, *, failed: bool = False) -> None:

@@ -12,7 +12,6 @@ from enginewright_cli.preflight.result import Graph, OperatorCount, Weight, Weig
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-_LARGEST_FILE: Final = 2**31 - 1  # bytes; no protobuf is larger
 _MOST_OPERATORS: Final = 100
 _MOST_WEIGHTS: Final = 10
 _STANDARD: Final = frozenset({"", "ai.onnx"})
@@ -24,7 +23,7 @@ def describe(path: Path) -> Graph | None:
     """Return what the model's graph is made of, without its external data; None: unparsable."""
     from enginewright_runtime.graph.raw import graphs  # noqa: PLC0415 - loaded lazily
 
-    if path.stat().st_size > _LARGEST_FILE:
+    if path.stat().st_size > graphs.LARGEST_PROTOBUF:
         return None
     try:
         model = graphs.parse(path)

@@ -17,6 +17,7 @@ from enginewright.contract.images import ImageFacts
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, StageReport
 from enginewright.contract.task import (
+    EXAMINE_STAGE,
     ROOT_VARIABLE,
     TASK_VARIABLE,
     EngineTask,
@@ -26,15 +27,12 @@ from enginewright.contract.task import (
 from pydantic import ValidationError
 
 from enginewright_cli import installing
-from enginewright_cli.preflight.stages import InstallationError, Stages
+from enginewright_cli.preflight.stages import InstallationError, Stages, tail
 from enginewright_cli.preflight.stopping import Stop, Stopped
-
-EXAMINE: Final = "examine"
 
 _RUNTIME: Final = "enginewright_runtime"
 _EXAMINATION: Final = "enginewright_runtime.examination"
 _MISSING: Final = re.compile(r"No module named '?([\w.]+)")
-_LAST_WORDS: Final = 2000  # characters
 
 
 class _LateError(Exception):
@@ -109,7 +107,7 @@ class LocalPod:
         Raises:
             InstallationError, Stopped: as `run`.
         """
-        stages = (EXAMINE,)
+        stages = (EXAMINE_STAGE,)
         return self._run(
             (f"{_EXAMINATION}:main",), stages, task.revision, task.to_json(), progress
         )[-1]
@@ -219,8 +217,7 @@ class LocalPod:
         }
         with tempfile.TemporaryFile(dir=scratch) as log:
             code = self._stages.call(call, environment, log.fileno(), lambda: self._look(look))
-            log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST_WORDS))
-            output = log.read().decode(errors="replace").strip()
+            output = tail(log.fileno()).strip()
         return code, f"; last output: {output}" if output else ""
 
     def _look(self, look: Callable[[], None]) -> None:

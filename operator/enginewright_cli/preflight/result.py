@@ -4,7 +4,7 @@ The docstring below each field is its description in docs/preflight.schema.json,
 hack/preflight-schema makes of this file. Within one version of the schema fields are only added.
 """
 
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 from enginewright.contract.base import Message
 from enginewright.contract.manifest import Change, Latency, OutputParity, TensorSpec
@@ -16,7 +16,7 @@ from enginewright_cli.preflight.suggestions import suggested
 
 Verdict: TypeAlias = Literal["pass", "warn", "fail"]
 SCHEMA: Final = "enginewright.dev/preflight/v1"
-_ORDER: tuple[Verdict, ...] = ("pass", "warn", "fail")
+VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)  # the worst is last
 
 
 class Described(Message):
@@ -286,7 +286,7 @@ class Results(Described):
 
 def worst(verdicts: tuple[Verdict, ...]) -> Verdict:
     """Return the worst of several; "pass" of none."""
-    return max(verdicts, key=_ORDER.index, default="pass")
+    return max(verdicts, key=VERDICTS.index, default="pass")
 
 
 def advice(finding: Finding) -> str:

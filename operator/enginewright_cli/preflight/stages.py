@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 JOB_SECONDS: Final = 3600  # that the stages of one Job may take, as in a cluster
 _STOP_SECONDS: Final = 10.0  # that a stage has to end its children
 _LOOK_SECONDS: Final = 0.05  # between two looks at how far a Job is
-_LAST_WORDS: Final = 2000  # bytes
+_TAIL_BYTES: Final = 2000
 # What stages and their children use, so that it is imported once.
 _PRELOAD: Final = tuple(
     f"enginewright_runtime.{name}"
@@ -41,6 +41,12 @@ _PRELOAD: Final = tuple(
         "engine.publish_engine",
     )
 )
+
+
+def tail(descriptor: int) -> str:
+    """Return the end of what was written to an open file."""
+    end = os.lseek(descriptor, 0, os.SEEK_END)
+    return os.pread(descriptor, _TAIL_BYTES, max(0, end - _TAIL_BYTES)).decode(errors="replace")
 
 
 class InstallationError(Exception):
@@ -100,10 +106,7 @@ class Stages:
 
     def last_words(self) -> str:
         """Return what the process said that begins the others, such as why it cannot."""
-        end = os.lseek(self._errors, 0, os.SEEK_END)
-        return os.pread(self._errors, _LAST_WORDS, max(0, end - _LAST_WORDS)).decode(
-            errors="replace"
-        )
+        return tail(self._errors)
 
     def close(self) -> None:
         """End all of them."""

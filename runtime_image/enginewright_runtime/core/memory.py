@@ -1,7 +1,6 @@
-"""Memory of this process, and of the device: what the kernel and NVIDIA's management library say."""
+"""Memory of this process, as the kernel reports it."""
 
 import contextlib
-import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,17 +11,6 @@ _PEAK: Final = "VmHWM:"  # proc(5): peak resident set size
 _RESIDENT: Final = "VmRSS:"
 _REFERENCES: Final = Path("/proc/self/clear_refs")
 _FORGET_PEAK: Final = "5"  # proc(5), clear_refs
-_LIBRARY: Final = "libnvidia-ml.so.1"  # comes with the driver
-
-
-class _Memory(ctypes.Structure):
-    """nvmlMemory_t of nvml.h; bytes."""
-
-    _fields_ = (
-        ("total", ctypes.c_ulonglong),
-        ("free", ctypes.c_ulonglong),
-        ("used", ctypes.c_ulonglong),
-    )
 
 
 def peak_bytes() -> int | None:
@@ -53,22 +41,3 @@ def _field(name: str) -> int | None:
         return None
     found = next((line.split()[1] for line in lines if line.startswith(name)), None)
     return int(found) * 1024 if found else None
-
-
-def device_bytes(library: str = _LIBRARY) -> int | None:
-    """Return the bytes in use on device 0, by whomever; None: no driver, or it does not report it.
-
-    A process has no figure of its own where its container has a PID namespace; an engine Job has
-    its device alone, so that the difference before and after is its own.
-    """
-    try:
-        nvml = ctypes.CDLL(library)
-        device, memory = ctypes.c_void_p(), _Memory()
-        failed = (
-            nvml.nvmlInit_v2()
-            or nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))
-            or nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))
-        )
-    except (OSError, AttributeError):
-        return None
-    return None if failed else int(memory.used)

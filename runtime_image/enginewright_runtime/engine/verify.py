@@ -13,6 +13,7 @@ from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import MODEL_FOLDER
 from enginewright_runtime.core.isolation import Call
+from enginewright_runtime.core.labels import CONTEXT_OP
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.engine import handoff
 from enginewright_runtime.engine.handoff import (
@@ -23,8 +24,12 @@ from enginewright_runtime.engine.handoff import (
 )
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.checker import complaint
-from enginewright_runtime.proof.golden_run import GoldenFiles, GoldenRun, JudgedRun
-from enginewright_runtime.tensorrt.context import CONTEXT_OP
+from enginewright_runtime.proof.golden_run import (
+    EXPECTED_OUTPUTS,
+    GoldenFiles,
+    GoldenRun,
+    JudgedRun,
+)
 from enginewright_runtime.tensorrt.header import check_engine
 
 STAGE: Final = "verify"
@@ -32,7 +37,7 @@ _LOWERING: Final = frozenset({"precision", "quantize"})
 _AGAINST: Final = {
     "source": "the source",
     "prepared": "the prepared model",
-    "expected": "the expected outputs in spec.parity.samples",
+    "expected": EXPECTED_OUTPUTS,
 }
 
 

@@ -44,6 +44,7 @@ from enginewright_runtime.session.signature import Signature, read_signature
 INPUTS: Final = "inputs.npz"
 OUTPUTS: Final = "outputs.npz"
 EXPECTED: Final = "expected.npz"
+EXPECTED_OUTPUTS: Final = "the expected outputs in spec.parity.samples"  # for messages
 _LARGEST: Final = 256 << 20  # bytes of outputs that one sample may store
 _QUICK_DEFINITION: Final = 0.5  # seconds: the reference implementation is run again if not slower
 _CHEAP_LOAD: Final = 2.0  # seconds: a model that loads so soon is loaded again, to see what varies

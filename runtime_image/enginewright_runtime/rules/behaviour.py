@@ -2,17 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from enginewright.contract.manifest import TensorSpec
 from enginewright.contract.report import name_nodes
 
+from enginewright_runtime.graph.raw.graphs import PLACEHOLDER_DIMENSIONS
 from enginewright_runtime.rules.base import Hit
 from enginewright_runtime.rules.text import shown
 
 Shape = tuple[int, ...]
-# names that exporters give to every open dimension, whatever its size
-_MEANINGLESS: Final = frozenset({"?", "unknown", "None"})
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ def _sizes(inputs: Sequence[TensorSpec], shapes: Mapping[str, Shape]) -> dict[st
     found: dict[str, set[int]] = {}
     for spec in inputs:
         for dimension, size in zip(spec.shape, shapes.get(spec.name, ()), strict=False):
-            if isinstance(dimension, str) and dimension not in _MEANINGLESS:
+            if isinstance(dimension, str) and dimension not in PLACEHOLDER_DIMENSIONS:
                 found.setdefault(dimension, set()).add(size)
     return {name: sizes.pop() for name, sizes in found.items() if len(sizes) == 1}
 

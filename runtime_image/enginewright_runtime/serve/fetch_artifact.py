@@ -1,7 +1,7 @@
 """Brings what is to be served from the store into a serving pod, every file checked."""
 
 from enginewright.contract.report import StageReport
-from enginewright.contract.task import ServeTask
+from enginewright.contract.task import FETCH_ARTIFACT, ServeTask
 
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.paths import Paths
@@ -18,7 +18,7 @@ def run(task: ServeTask, paths: Paths) -> StageReport:
     manifest = Store(paths.store, kind).read(task.engine_key or task.prepared_key, paths.artifact)
     size = sum(file.size_bytes for file in manifest.files)
     return StageReport(
-        stage="fetch-artifact",
+        stage=FETCH_ARTIFACT,
         ok=True,
         message=f"{kind.title} {manifest.key[:12]}, {format_bytes(size)}, all digests match",
     )

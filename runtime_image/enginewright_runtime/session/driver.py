@@ -16,9 +16,10 @@ from typing import Any, Final
 from enginewright.contract.execution import Driver
 from enginewright.contract.reasons import Reason
 
+from enginewright_runtime.core import nvml
 from enginewright_runtime.session import libcuda
 
-LIBRARIES: Final = frozenset({libcuda.LIBRARY, "libnvidia-ml.so.1"})  # that come with the driver
+LIBRARIES: Final = frozenset({libcuda.LIBRARY, nvml.LIBRARY})  # that come with the driver
 _SECONDS: Final = 30.0  # a driver that hangs is none
 # cuInit's codes for a driver that does not fit what is installed beside it
 _MISFITS: Final = frozenset({35, 803, 804})

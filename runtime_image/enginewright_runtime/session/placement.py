@@ -13,11 +13,10 @@ from typing import Any, Final, Protocol
 
 import onnxruntime as ort
 from enginewright.contract.execution import PlacementFacts
-from enginewright.contract.images import PROVIDERS
 
 from enginewright_runtime.core.labels import CONTEXT_OP, reported_label
+from enginewright_runtime.session.base import CPU_PROVIDER
 
-_CPU: Final = PROVIDERS["cpu"]
 # ONNX Runtime 1.31 ends the process where their batch (GRU: or sequence) has no elements
 _ABORTING_ON_EMPTY: Final = frozenset({"GRU", "LSTM"})
 
@@ -67,7 +66,7 @@ def read_placement(session: _Assigned, provider: str) -> Placement:
     for subgraph in session.get_provider_graph_assignment_info():
         for node in subgraph.get_nodes():
             nodes[subgraph.ep_name] += 1
-            if subgraph.ep_name == _CPU and node.op_type in _ABORTING_ON_EMPTY:
+            if subgraph.ep_name == CPU_PROVIDER and node.op_type in _ABORTING_ON_EMPTY:
                 takes_empty = False
             if subgraph.ep_name != provider:
                 elsewhere.append(reported_label(node.name, node.op_type))

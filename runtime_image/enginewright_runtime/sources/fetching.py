@@ -18,6 +18,7 @@ from enginewright.contract.report import name_nodes
 
 from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.handoff import CALIBRATION_DATA
 from enginewright_runtime.core.logs import counted, format_bytes
 from enginewright_runtime.sources import archive
 from enginewright_runtime.sources.base import (
@@ -34,7 +35,6 @@ from enginewright_runtime.sources.unpacked import UnpackedSource
 
 _log: Final = logging.getLogger(__name__)
 _NPZ: Final = ".npz"
-_DATA_NAME: Final = "data.npz"
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,8 @@ def _fetch_files(source: ModelSource, folder: Path, quota: DiskQuota) -> list[tu
 def _renamed(fetched: list[tuple[str, Copied]], folder: Path) -> list[tuple[str, Copied]]:
     if len(fetched) != 1 or not fetched[0][0].lower().endswith(_NPZ):
         return fetched
-    (folder / fetched[0][0]).rename(folder / _DATA_NAME)
-    return [(_DATA_NAME, fetched[0][1])]
+    (folder / fetched[0][0]).rename(folder / CALIBRATION_DATA)
+    return [(CALIBRATION_DATA, fetched[0][1])]
 
 
 @contextmanager

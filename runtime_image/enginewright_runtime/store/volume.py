@@ -20,7 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final
 
-from enginewright.contract.manifest import MANIFEST_NAME, MANIFEST_VERSION, ArtifactFile, Manifest
+from enginewright.contract.manifest import (
+    LARGEST_MANIFEST,
+    MANIFEST_NAME,
+    MANIFEST_VERSION,
+    ArtifactFile,
+    Manifest,
+)
 from enginewright.contract.reasons import Reason
 from pydantic import ValidationError
 
@@ -35,7 +41,6 @@ _REPORTS: Final = "reports"
 _CACHES: Final = "caches"  # what may be lost: builders' timings
 _TMP: Final = "tmp"
 _DEAD_AFTER_SECONDS: Final = 86400.0
-_LARGEST_MANIFEST: Final = 16 << 20
 _LARGEST_CACHE: Final = 256 << 20
 _DIGEST_BYTES: Final = hashlib.sha256().digest_size
 _TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
@@ -84,7 +89,7 @@ class Store:
             path = self._artifact(key) / MANIFEST_NAME
             try:
                 with _open_plain(path) as reader:
-                    text = reader.read(_LARGEST_MANIFEST)
+                    text = reader.read(LARGEST_MANIFEST)
             except (FileNotFoundError, NotADirectoryError):
                 return None
         manifest = self._checked_manifest(text, key)

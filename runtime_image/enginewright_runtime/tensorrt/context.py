@@ -15,16 +15,16 @@ from onnx import ModelProto, NodeProto, helper
 from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 
 from enginewright_runtime.core.digests import MODEL_NAME
+from enginewright_runtime.core.labels import CONTEXT_OP
 from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.storage import LARGEST_INSIDE
 from enginewright_runtime.graph.scoped.order import order, uses
 from enginewright_runtime.graph.scoped.parts import CONSTANT, TensorType
 from enginewright_runtime.tensorrt.flavor import Flavor
 
-CONTEXT_OP: Final = "EPContext"
 CONTEXT_DOMAIN: Final = "com.microsoft"
 WEIGHTS: Final = "weights.bin"  # of the remaining nodes, where they are too large for one protobuf
 _CONTEXT_VERSION: Final = 1
-_LARGEST_INSIDE: Final = 1 << 30  # bytes of weights; a protobuf ends at 2 GiB
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,6 @@ def save(model: ModelProto, source: Path, folder: Path) -> list[str]:
             tensor.data_location = onnx.TensorProto.DEFAULT
             del tensor.external_data[:]
     size = sum(len(tensor.raw_data) for tensor in graphs.walk_tensors(model))
-    outside = size > _LARGEST_INSIDE
+    outside = size > LARGEST_INSIDE
     onnx.save_model(model, folder / MODEL_NAME, save_as_external_data=outside, location=WEIGHTS)
     return [MODEL_NAME, WEIGHTS] if outside else [MODEL_NAME]

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.contract.reasons import REMEDIES, Reason, remedy
 from enginewright.contract.report import name_nodes
+from enginewright.contract.task import ENGINE_STAGES
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import format_bytes
@@ -65,7 +66,6 @@ _INVALID: Final = (
 )
 # places where it computes sizes from those of the profile
 _SIZES: Final = re.compile(r"In analyzeShapes at|shapeContext\.cpp")
-_BUILD_REMEDY: Final = "raise spec.build.resources.limits.memory"
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,9 @@ def failure(answer: BuildResult, about: Circumstances) -> StageFailure:
 def out_of_memory(doing: str) -> StageFailure:
     """Return the failure of a build that had not enough of the container's memory."""
     return StageFailure(
-        Reason.OUT_OF_MEMORY, f"{doing} wants more memory than it may use", remedy=_BUILD_REMEDY
+        Reason.OUT_OF_MEMORY,
+        f"{doing} wants more memory than it may use",
+        remedy=remedy(Reason.OUT_OF_MEMORY, ENGINE_STAGES[0]),
     )
 
 

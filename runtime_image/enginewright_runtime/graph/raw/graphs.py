@@ -6,7 +6,7 @@ model-local functions too. What needs to know which value a name stands for is i
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import onnx
 from enginewright.contract.manifest import TensorSpec
@@ -20,6 +20,10 @@ from onnx import (
     TensorProto,
     ValueInfoProto,
 )
+
+LARGEST_PROTOBUF: Final = 2**31 - 1  # bytes
+# names that exporters give to every open dimension, whatever its size
+PLACEHOLDER_DIMENSIONS: Final = frozenset({"?", "unknown", "None"})
 
 _Proto = TypeVar("_Proto", ModelProto, NodeProto, TensorProto, ValueInfoProto)
 

@@ -6,6 +6,7 @@ link or has several hard links, as a possible attack, and ONNX Runtime refuses s
 
 import shutil
 from pathlib import Path
+from typing import Final
 
 from enginewright.contract.reasons import Reason
 from google.protobuf.message import EncodeError
@@ -14,6 +15,9 @@ from onnx import ModelProto
 from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.graph.raw import graphs
+
+# A protobuf ends at 2 GiB, and lies in memory several times while it is written and loaded.
+LARGEST_INSIDE: Final = 1 << 30  # bytes of weights in the .onnx file
 
 
 def save(model: ModelProto, path: Path) -> None:

@@ -39,7 +39,6 @@ from enginewright_runtime.sources.fetching import (
 from enginewright_runtime.sources.quota import DiskQuota
 
 _log: Final = logging.getLogger(__name__)
-_LARGEST_PROTOBUF: Final = 2**31 - 1
 _MOST_EXTERNAL_FILES: Final = 4096
 _READING_SECONDS: Final = 300.0
 _GIB: Final = 1 << 30
@@ -88,7 +87,7 @@ def _model(task: PrepareTask, paths: Paths, facts: dict[str, Any]) -> tuple[Arti
     folder = emptied(paths.work / MODEL_FOLDER)
     model = folder / MODEL_NAME
     source = open_source(task.source_uri, paths.source, paths.credentials)
-    quota = DiskQuota(folder, "a model", _LARGEST_MODEL, {".onnx": _LARGEST_PROTOBUF})
+    quota = DiskQuota(folder, "a model", _LARGEST_MODEL, {".onnx": graphs.LARGEST_PROTOBUF})
     with fetch_one(source, ".onnx", model, quota) as brought:
         _check_content(model)
         _check_digest(task, brought)
@@ -152,7 +151,7 @@ def external_locations(path: Path) -> list[str]:
     Raises:
         StageFailure: ExternalDataMissing, for a location outside the model's folder.
     """
-    if path.stat().st_size > _LARGEST_PROTOBUF:
+    if path.stat().st_size > graphs.LARGEST_PROTOBUF:
         return []
     try:
         proto = graphs.parse(path)

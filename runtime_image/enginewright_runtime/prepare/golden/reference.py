@@ -42,6 +42,7 @@ from enginewright_runtime.proof.golden_inputs import (
 )
 from enginewright_runtime.proof.golden_run import (
     EXPECTED,
+    EXPECTED_OUTPUTS,
     INPUTS,
     OUTPUTS,
     run_definition,
@@ -63,7 +64,7 @@ ORIGIN_NAMES: Final[Mapping[Origin, str]] = {
     "source": "the source",
     "definition": "the source, by ONNX's reference implementation",
     "emulation": "the source, with every result of its BF16 nodes rounded from single precision",
-    "expected": "the expected outputs in spec.parity.samples",
+    "expected": EXPECTED_OUTPUTS,
     "itself": "itself",
 }
 
@@ -238,7 +239,7 @@ class _GoldenFiles:
         if failed := outcome.failed:
             raise StageFailure(
                 Reason.PARITY_FAILED,
-                f"{failed.description} against the expected outputs in spec.parity.samples",
+                f"{failed.description} against {EXPECTED_OUTPUTS}",
             )
         if self._converted in {self._source, model}:
             self._made.parity = list(outcome.parity)

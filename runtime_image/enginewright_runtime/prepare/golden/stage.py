@@ -29,6 +29,7 @@ from enginewright_runtime.prepare.golden.reference import ORIGIN_NAMES, PREFIX, 
 from enginewright_runtime.proof import costs
 from enginewright_runtime.proof.golden_run import (
     EXPECTED,
+    EXPECTED_OUTPUTS,
     INPUTS,
     GoldenFiles,
     GoldenRun,
@@ -160,7 +161,7 @@ class _Golden:
         if failed is None:
             return
         if failed.against == "expected":
-            against = "the expected outputs in spec.parity.samples"
+            against = EXPECTED_OUTPUTS
         message = f"{subject}, {failed.description} against {against}"
         right = Side(self._converted if backend != "cpu" else runnable(self._source, self._recipe))
         drift = None

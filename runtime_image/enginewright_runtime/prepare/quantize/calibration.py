@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.handoff import CALIBRATION_DATA
 
 Array = NDArray[Any]
 Feeds = dict[str, Array]
 # NVIDIA TensorRT, "Calibrating networks": about 500 images suffice for networks like those of ImageNet.
 ENOUGH: Final = 500
-_DATA: Final = "data.npz"
 _NPY: Final = ".npy"
 _IMAGES: Final = frozenset({".jpg", ".jpeg", ".png"})
 _GRAY: Final = "L"
@@ -66,7 +66,7 @@ def read(
         StageFailure: CalibrationInvalid, naming the file or the array; while samples are gone through as well.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    if (archive := folder / _DATA) in files:
+    if (archive := folder / CALIBRATION_DATA) in files:
         return _Arrays(archive, inputs).data(most)
     if arrays := [path for path in files if path.suffix.lower() == _NPY]:
         return _npy_data(folder, arrays, inputs, most)

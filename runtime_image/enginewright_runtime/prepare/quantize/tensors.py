@@ -19,11 +19,9 @@ from typing_extensions import Buffer
 from enginewright_runtime.core.digests import CHUNK, MODEL_NAME
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.raw.storage import locations
+from enginewright_runtime.graph.raw.storage import LARGEST_INSIDE, locations
 
 _SMALL: Final = 1024  # bytes of a tensor that stays in the .onnx file
-# A protobuf ends at 2 GiB, and lies in memory several times while it is written and loaded.
-_LARGEST_INSIDE: Final = 1 << 30
 _ALIGNMENT: Final = 4096  # of tensors in a file that is mapped into memory
 
 Array = NDArray[Any]
@@ -41,7 +39,7 @@ class Sink:
         self._folder = folder
         taken = locations(model)
         self._name = next(name for name in _names() if name not in taken)
-        external = bool(taken) or model.ByteSize() > _LARGEST_INSIDE
+        external = bool(taken) or model.ByteSize() > LARGEST_INSIDE
         self._file: BinaryIO | None = (folder / self._name).open("wb") if external else None
 
     def __enter__(self) -> Self:

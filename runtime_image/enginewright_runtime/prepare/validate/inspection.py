@@ -27,7 +27,6 @@ from enginewright_runtime.rules.base import Subject
 from enginewright_runtime.rules.text import printable, shown
 from enginewright_runtime.rules.view import ModelView
 
-_LARGEST_PROTOBUF: Final = 2**31 - 1
 _SECONDS: Final = 900.0  # weights of a terabyte are read at some gigabytes a second
 _TOO_DEEP: Final = ("MaxDepth", "recursion", "too deep")  # in protobuf's messages
 _NO_MEMORY: Final = "alloc"  # likewise: "Arena alloc failed"
@@ -89,7 +88,7 @@ def read(path: Path) -> tuple[ModelProto | None, Finding | None]:
     if not path.is_file():  # a pipe would be waited for
         return None, table.tell(table.NOT_A_MODEL, "what is to be read is no plain file")
     size = path.stat().st_size
-    if size > _LARGEST_PROTOBUF:
+    if size > graphs.LARGEST_PROTOBUF:
         message = f"the .onnx file has {format_bytes(size)}; a protobuf ends at 2 GiB"
         return None, table.tell(table.FILE_TOO_LARGE, message)
     try:

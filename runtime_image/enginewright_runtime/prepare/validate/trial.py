@@ -26,6 +26,7 @@ from enginewright_runtime.rules.base import Hit
 from enginewright_runtime.rules.behaviour import ObservedRun
 from enginewright_runtime.rules.operators import missing
 from enginewright_runtime.rules.registry import of_runtime
+from enginewright_runtime.rules.table import CUSTOM_DOMAIN
 from enginewright_runtime.rules.view import ModelView, Node
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.loading import LoadedModel
@@ -33,7 +34,6 @@ from enginewright_runtime.session.placement import Placement
 from enginewright_runtime.session.signature import SignatureError, read_signature
 
 REFERENCE: Final = "cpu"  # the backend that golden outputs come from
-_ADD_LIBRARY: Final = "add the library that has them to spec.extensions, or export without them"
 _OPERATOR: Final = re.compile(
     r"(?P<domain>[^\s:]+):(?P<name>[^\s:(]+)\(-?\d+\) is not a registered"
 )
@@ -149,7 +149,7 @@ def _unknown_operator(model: ModelProto, text: str, error: str) -> Finding:
                 "neither the runtime image nor a library in spec.extensions has the operators of"
                 f" {name_nodes(list(labels))}: {error}",
                 labels,
-                remedy=_ADD_LIBRARY,
+                remedy=CUSTOM_DOMAIN.remedy,
             )
         )
     return table.UNKNOWN_OPERATOR.finding(missing(nodes, of_runtime()) if nodes else Hit(error))

@@ -20,7 +20,8 @@ from enginewright.contract.reasons import Reason
 from pydantic_core import to_jsonable_python
 
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.memory import device_bytes, peak_bytes
+from enginewright_runtime.core.memory import peak_bytes
+from enginewright_runtime.core.nvml import device_bytes
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 from enginewright_runtime.graph.shapes import CORNERS
 from enginewright_runtime.proof.golden_run import run_sample

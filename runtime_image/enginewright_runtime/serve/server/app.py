@@ -15,7 +15,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 
 import orjson
 from enginewright.contract.reasons import Reason
-from enginewright.contract.task import ServeTask
+from enginewright.contract.task import LIVE_PATH, READY_PATH, ServeTask
 
 import enginewright_runtime.serve.server.metrics as figures
 from enginewright_runtime.core.ort_messages import plain
@@ -429,8 +429,8 @@ class ServerApp(ApplicationBase):
 def _resources(task: ServeTask) -> dict[bytes, _Resource]:
     found = {
         "/v2": _Resource.SERVER,
-        "/v2/health/live": _Resource.LIVE,
-        "/v2/health/ready": _Resource.READY,
+        LIVE_PATH: _Resource.LIVE,
+        READY_PATH: _Resource.READY,
         "/metrics": _Resource.METRICS,
     }
     model = f"/v2/models/{task.model}"

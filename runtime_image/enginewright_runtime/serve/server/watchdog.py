@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from enginewright_runtime.core import nvml
 from enginewright_runtime.serve.server.health import HealthProblem, RunHealth
 from enginewright_runtime.serve.server.settings import ServerSettings
-from enginewright_runtime.session import nvml
 
 _log: Final = logging.getLogger(__name__)
 _EVENT_MILLISECONDS: Final = 5000  # a wait for an Xid, after which it is waited for again

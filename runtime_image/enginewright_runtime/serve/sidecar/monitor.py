@@ -14,6 +14,7 @@ from typing import Final
 import orjson
 from enginewright.contract.execution import Execution
 from enginewright.contract.reasons import NOTHING_RUNS, Reason
+from enginewright.contract.task import LIVE_PATH, READY_PATH
 from enginewright.contract.verdict import Check, CheckVerdict
 from pydantic import ValidationError
 
@@ -118,8 +119,8 @@ class Monitor:
     async def _poll_health(self, interval: float) -> float:
         began = time.monotonic()
         try:
-            live = await self._get(self._health, "/v2/health/live")
-            ready = await self._get(self._health, "/v2/health/ready")
+            live = await self._get(self._health, LIVE_PATH)
+            ready = await self._get(self._health, READY_PATH)
         except UnreachableError as error:
             self._pod_state.server_missed(f"the server {error}", unreachable=error.unreachable)
         else:

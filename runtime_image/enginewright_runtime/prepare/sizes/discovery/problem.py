@@ -9,6 +9,7 @@ from enginewright.contract.manifest import TensorSpec
 from enginewright.contract.task import ShapeProfile
 from onnx import ModelProto
 
+from enginewright_runtime.graph.raw.graphs import PLACEHOLDER_DIMENSIONS
 from enginewright_runtime.graph.shapes import CORNERS
 from enginewright_runtime.prepare.sizes.discovery import graph
 from enginewright_runtime.prepare.sizes.discovery.graph import Clues
@@ -21,8 +22,6 @@ Options: TypeAlias = tuple[str | tuple[float, float] | int, ...]
 
 
 _SUM: Final = re.compile(r"\s*[A-Za-z_][\w.]*(?:\s*\+\s*(?:[A-Za-z_][\w.]*|\d+))+\s*")
-# names that exporters give to every open dimension, whatever its size
-_MEANINGLESS: Final = frozenset({"?", "unknown", "None"})
 _RANKS: Final = (2, 1, 3, 4, 0)  # of an input that declares none
 _NUMBERED: Final = re.compile(r"\d+")
 DRAWN: Final = "drawn"
@@ -214,7 +213,7 @@ def _named(
     for profile in known:
         sizes: tuple[int, ...] = getattr(profile, corner)
         for dimension, size in zip(shapes.get(profile.input, ()), sizes, strict=False):
-            if isinstance(dimension, str) and dimension not in _MEANINGLESS:
+            if isinstance(dimension, str) and dimension not in PLACEHOLDER_DIMENSIONS:
                 found.setdefault(dimension, size)
     return found
 
@@ -226,7 +225,7 @@ def _symbols(inputs: Iterable[TensorSpec]) -> frozenset[str]:
 def _size(name: str, axis: int, dimension: int | str | None, symbols: frozenset[str]) -> Size:
     if isinstance(dimension, int):
         return Size(number=dimension)
-    if dimension is None or dimension in _MEANINGLESS:
+    if dimension is None or dimension in PLACEHOLDER_DIMENSIONS:
         # layers of one kind have states of one shape: past.0.key, past.1.key
         return Size((f"{_NUMBERED.sub('#', name)}[{axis}]",))
     if _SUM.fullmatch(dimension):

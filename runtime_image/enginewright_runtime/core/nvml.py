@@ -1,4 +1,4 @@
-"""Critical errors of the devices (Xid), as NVIDIA's management library reports them.
+"""Critical errors (Xid) and memory of the devices, as NVIDIA's management library reports them.
 
 The library comes with the driver; without it, or where it refuses, as it does events in a MIG slice
 or a virtual machine without the right, nothing is reported, and runs that fail show the same later.
@@ -25,6 +25,35 @@ class _EventData(ctypes.Structure):
         ("gpu_instance", ctypes.c_uint),
         ("compute_instance", ctypes.c_uint),
     )
+
+
+class _Memory(ctypes.Structure):
+    """nvmlMemory_t of nvml.h; bytes."""
+
+    _fields_ = (
+        ("total", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
+
+
+def device_bytes(library: str = LIBRARY) -> int | None:
+    """Return the bytes in use on device 0, by whomever; None: no driver, or it does not report it.
+
+    A process has no figure of its own where its container has a PID namespace; an engine Job has
+    its device alone, so that the difference before and after is its own.
+    """
+    try:
+        nvml = ctypes.CDLL(library)
+        device, memory = ctypes.c_void_p(), _Memory()
+        failed = (
+            nvml.nvmlInit_v2()
+            or nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))
+            or nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))
+        )
+    except (OSError, AttributeError):
+        return None
+    return None if failed else int(memory.used)
 
 
 @dataclass(frozen=True)
