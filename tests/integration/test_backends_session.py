@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from enginewright.contract.reasons import Reason
-from enginewright_runtime.core import limits
+from enginewright_runtime.core import limits, wheels
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.ort_messages import plain, status
 from enginewright_runtime.session import base, loading
@@ -85,13 +85,36 @@ def test_what_onnx_runtime_refuses_keeps_its_words(tmp_path: Path) -> None:
     assert status(str(caught.value)) == "NOT_IMPLEMENTED"
 
 
-def test_two_distributions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    both = {"onnxruntime": ["onnxruntime-openvino", "onnxruntime"]}
-    monkeypatch.setattr(metadata, "packages_distributions", lambda: both)
-    monkeypatch.setattr(base, "distributions", base.distributions.__wrapped__)  # what it remembers
+def test_two_distributions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(tmp_path, "onnxruntime-openvino", RECORD="onnxruntime/__init__.py,,\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(base, "owners", wheels.owners.__wrapped__)  # without what it remembers
     with pytest.raises(StageFailure, match="2 distributions own the folder onnxruntime") as caught:
         base.distribution()
     assert caught.value.reason is Reason.PROVIDER_MISSING
+
+
+def installed(folder: Path, name: str, **files: str) -> None:
+    """Write what pip leaves of a distribution that it has installed, beside the module itself."""
+    info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    for file, text in files.items():
+        (info / file.replace("_txt", ".txt")).write_text(text)
+
+
+def test_owners_of_modules_are_found_as_python_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path, "declared", top_level_txt="one\ntwo\n", RECORD="three.py,,\n")
+    installed(tmp_path, "listed", RECORD="four.py,,\nfive/six.py,,\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = metadata.packages_distributions()
+    assert {"one", "four", "five", "onnxruntime"} <= found.keys()
+    assert "three" not in found
+    for module in (*found, "three", "six"):
+        names = [each.name for each in wheels.owners.__wrapped__(module)]
+        assert names == sorted(set(found.get(module, []))), module
 
 
 def test_partial_placement_is_reported_node_by_node(openvino_python: Path, tmp_path: Path) -> None:

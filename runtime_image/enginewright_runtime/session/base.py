@@ -2,8 +2,6 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -12,6 +10,7 @@ from enginewright.contract.images import PROVIDERS
 from enginewright.contract.reasons import Reason
 
 from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.wheels import owners
 from enginewright_runtime.session.extensions.libraries import NO_LIBRARIES, Libraries
 from enginewright_runtime.session.optimization import HIGHEST
 
@@ -92,18 +91,17 @@ def distribution() -> str:
     Raises:
         StageFailure: ProviderMissing, naming the distributions.
     """
-    owners = distributions()
-    if len(owners) != 1:
+    found = distributions()
+    if len(found) != 1:
         raise StageFailure(
             Reason.PROVIDER_MISSING,
-            f"{len(owners)} distributions own the folder onnxruntime ({', '.join(owners) or 'none'}),"
+            f"{len(found)} distributions own the folder onnxruntime ({', '.join(found) or 'none'}),"
             " so which providers exist is chance",
             remedy="build the image with exactly one of them",
         )
-    return owners[0]
+    return found[0]
 
 
-@cache
 def distributions() -> tuple[str, ...]:
-    """Return all distributions that own the folder `onnxruntime`; looking takes half a second."""
-    return tuple(sorted(set(metadata.packages_distributions().get("onnxruntime", []))))
+    """Return all distributions that own the folder `onnxruntime`."""
+    return tuple(each.name for each in owners("onnxruntime"))

@@ -8,9 +8,10 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable
-from importlib import metadata
 from pathlib import Path
 from typing import Final
+
+from enginewright_runtime.core.wheels import owners
 
 _SECONDS: Final = 20.0
 _LINE: Final = re.compile(r"^\s*(?P<name>\S+) => (?P<path>not found|/\S+)", re.MULTILINE)
@@ -48,6 +49,5 @@ def missing(library: Path, but: Iterable[str] = ()) -> tuple[str, ...]:
 
 def wheel_version(*modules: str) -> str | None:
     """Return the version of the wheel that owns the first of `modules` that any does."""
-    owners = metadata.packages_distributions()
-    found = next((owners[name] for name in modules if owners.get(name)), None)
-    return metadata.version(found[0]) if found else None
+    found = next((each for name in modules for each in owners(name)), None)
+    return found.version if found else None
