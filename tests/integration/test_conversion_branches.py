@@ -6,9 +6,10 @@ import numpy as np
 import onnx
 import pytest
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.scoped.branches import remove_unused, take_constant_branches
+from enginewright_runtime.graph.scoped.branches import take_constant_branches
 from enginewright_runtime.graph.scoped.inference import infer
 from enginewright_runtime.graph.scoped.propagation import known_values
+from enginewright_runtime.graph.scoped.scopes import Scope
 from onnx import GraphProto, ModelProto, TensorProto, helper
 
 from tests.support.broken_models import build, value
@@ -156,7 +157,7 @@ def test_what_no_output_needs_is_removed_and_inputs_stay() -> None:
     model.graph.input.append(value("unread", 1))
     model.graph.output.pop()
     model.graph.output.append(value("a", "batch", 4))
-    remove_unused(model.graph)
+    Scope(model.graph).remove_unused()
     assert operators(model) == ["Relu"]
     assert [each.name for each in model.graph.input] == ["x", "unread"]
     assert not model.graph.initializer

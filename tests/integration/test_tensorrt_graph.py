@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from enginewright_runtime.graph.raw.graphs import outputs_of
+from enginewright_runtime.graph.raw.graphs import outputs_of, replace_nodes
 from enginewright_runtime.graph.scoped import parts as graph
-from enginewright_runtime.graph.scoped.order import order, uses
 from enginewright_runtime.graph.scoped.parts import Part, TensorProfile, TensorType
+from enginewright_runtime.graph.scoped.scopes import Scope
 from enginewright_runtime.tensorrt import context
 from enginewright_runtime.tensorrt.flavor import FLAVORS
 from onnx import ModelProto, TensorProto, helper, numpy_helper
@@ -40,7 +40,7 @@ def chain(*operators: str) -> ModelProto:
 
 def test_a_part_runs_as_the_whole_does() -> None:
     model = chain("Relu", "Exp", "Neg", "Abs")
-    part = graph.extract(model, [1, 2], types(model))
+    part = graph.Cutter(model, types(model)).part([1, 2])
     assert part is not None
     assert (part.inputs, part.outputs, part.origins) == (("t1",), ("t3",), (1, 2))
     onnx.checker.check_model(part.model, full_check=True)
@@ -58,7 +58,7 @@ def test_constants_go_wherever_they_are_used() -> None:
     ]
     model = build(nodes, [value("x", "n", 4)], [value("y", "n", 4)], [weights("w", 4)])
     assert graph.computing(model, range(4)) == [1, 2, 3]
-    part = graph.extract(model, [1], types(model))
+    part = graph.Cutter(model, types(model)).part([1])
     assert part is not None
     assert (part.inputs, part.outputs) == (("x",), ("a",))
     assert [node.op_type for node in part.model.graph.node] == ["Constant", "Add"]
@@ -86,10 +86,13 @@ def test_what_a_body_takes_from_outside_is_an_input_and_stays_an_output() -> Non
         [value("x", "n", 4), value("flag", kind=TensorProto.BOOL)],
         [value("y", "n", 4)],
     )
-    assert uses(model.graph.node[1]) == {"flag", "outer", "x"}
+    read = Scope(model.graph).nodes[1].reads()
+    assert {each.name for each in read} == {"flag", "outer", "x"}
     assert graph.labels(model.graph.node[1]) == ["if (If)", "inner (Add)", "inner (Add)"]
-    first = graph.extract(model, [0], types(model))
-    second = graph.extract(model, [1], types(model) | {"flag": TensorType(TensorProto.BOOL, ())})
+    first = graph.Cutter(model, types(model)).part([0])
+    second = graph.Cutter(model, types(model) | {"flag": TensorType(TensorProto.BOOL, ())}).part(
+        [1]
+    )
     assert first is not None
     assert second is not None
     assert first.outputs == ("outer",)
@@ -99,15 +102,15 @@ def test_what_a_body_takes_from_outside_is_an_input_and_stays_an_output() -> Non
 def test_what_cannot_be_cut_out() -> None:
     model = chain("Relu", "Exp")
     known = types(model)
-    assert graph.extract(model, [0], known | {"t1": known["x"]}) is not None
+    assert graph.Cutter(model, known | {"t1": known["x"]}).part([0]) is not None
     del known["t1"]
-    assert graph.extract(model, [0], known) is None, "a sequence, say, has no tensor type"
+    assert graph.Cutter(model, known).part([0]) is None, "a sequence, say, has no tensor type"
     alone = build(
         [helper.make_node("RandomNormal", [], ["y"], name="r", shape=[2])],
         [value("x", 2)],
         [value("y", 2)],
     )
-    assert graph.extract(alone, [0], types(alone)) is None, "no inputs"
+    assert graph.Cutter(alone, types(alone)).part([0]) is None, "no inputs"
 
 
 def composed(model: ModelProto, parts: list[Part]) -> ModelProto | None:
@@ -130,9 +133,9 @@ def test_parts_that_need_each_other_are_no_model() -> None:
         helper.make_node("Neg", ["y"], ["z"], name="out"),
     ]
     model = build(nodes, [value("x", "n", 4)], [value("z", "n", 4)])
-    crossed = [graph.extract(model, each, types(model)) for each in ([0, 2], [1, 3])]
+    crossed = [graph.Cutter(model, types(model)).part(each) for each in ([0, 2], [1, 3])]
     assert composed(model, [part for part in crossed if part]) is None
-    straight = [graph.extract(model, each, types(model)) for each in ([0, 1, 2], [3])]
+    straight = [graph.Cutter(model, types(model)).part(each) for each in ([0, 1, 2], [3])]
     found = composed(model, [part for part in straight if part])
     assert found is not None
     assert [node.name for node in found.graph.node] == ["part-0", "part-1", "out"]
@@ -140,13 +143,13 @@ def test_parts_that_need_each_other_are_no_model() -> None:
 
 def test_nodes_in_any_order() -> None:
     model = chain("Relu", "Exp", "Neg", "Abs")
-    reverse = list(reversed(model.graph.node))
-    assert order(reverse) == [3, 2, 1, 0]
-    assert order(list(model.graph.node)) == [0, 1, 2, 3]
-    reverse[0].output[0] = "t1"
-    del reverse[3].input[:]
-    reverse[3].input.append("t3")
-    assert order(reverse) is None
+    assert Scope(model.graph).order() == [0, 1, 2, 3]
+    nodes = list(reversed(model.graph.node))
+    replace_nodes(model.graph, nodes)
+    assert Scope(model.graph).order() == [3, 2, 1, 0]
+    model.graph.node[0].output[0] = "t1"
+    model.graph.node[3].input[:] = ["t3"]
+    assert Scope(model.graph).order() is None
 
 
 def test_the_wrapper_has_the_models_face() -> None:
@@ -200,7 +203,7 @@ def test_remaining_weights_come_along(tmp_path: Path, monkeypatch: pytest.Monkey
         model, source / "model.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
     )
     light = onnx.load(source / "model.onnx", load_external_data=False)
-    part = graph.extract(light, [0], types(light))
+    part = graph.Cutter(light, types(light)).part([0])
     assert part is not None
     assert [tensor.name for tensor in part.model.graph.initializer] == ["w1"]
     for limit, names in ((1 << 30, ["model.onnx"]), (1 << 10, ["model.onnx", "weights.bin"])):

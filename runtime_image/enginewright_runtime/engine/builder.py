@@ -298,10 +298,9 @@ class _Build:
             plugins=self._libraries.plugins,
         )
         refused = diagnosis.unsupported(taken.errors, self._about())
+        cutter = graph.Cutter(self._model, types)
         parts = [
-            part
-            for nodes in taken.parts
-            if self._is_worth(nodes) and (part := graph.extract(self._model, nodes, types))
+            part for nodes in taken.parts if self._is_worth(nodes) and (part := cutter.part(nodes))
         ]
         if not parts:
             raise refused if why.reason is Reason.UNSUPPORTED_OPERATOR and refused.nodes else why

@@ -7,6 +7,7 @@ from typing import Final
 from onnx import GraphProto, ModelProto
 
 from enginewright_runtime.graph.raw.graphs import bodies
+from enginewright_runtime.graph.raw.order import order
 from enginewright_runtime.rules.base import Hit, Subject, labels, named
 from enginewright_runtime.rules.text import quoted, shown
 from enginewright_runtime.rules.view import Key, ModelView, Node, Scope
@@ -158,34 +159,16 @@ def _cycle(scope: Scope) -> list[Node]:
         [index[id(scope.producers[name])] for name in _read_by(node) if name in scope.producers]
         for node in scope.nodes
     ]
-    waiting = [len(needed) for needed in needs]
-    readers: list[list[int]] = [[] for _ in scope.nodes]
-    for number, needed in enumerate(needs):
-        for producer in needed:
-            readers[producer].append(number)
-    ready = deque(number for number, count in enumerate(waiting) if not count)
-    while ready:
-        for reader in readers[ready.popleft()]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                ready.append(reader)
-    stuck = next((number for number, count in enumerate(waiting) if count), None)
-    return (
-        []
-        if stuck is None
-        else [scope.nodes[number] for number in _walk_back(stuck, needs, waiting)]
-    )
-
-
-def _walk_back(start: int, needs: list[list[int]], waiting: list[int]) -> list[int]:
-    """Follow what stuck nodes wait for until one comes up again."""
+    stuck = set(range(len(needs))) - set(order(needs))
+    if not stuck:
+        return []
     path: dict[int, None] = {}
-    number = start
-    while number not in path:
+    number = min(stuck)
+    while number not in path:  # what stuck nodes wait for, until one comes up again
         path[number] = None
-        number = next(needed for needed in needs[number] if waiting[needed])
+        number = next(needed for needed in needs[number] if needed in stuck)
     steps = list(path)
-    return steps[steps.index(number) :][::-1]
+    return [scope.nodes[each] for each in reversed(steps[steps.index(number) :])]
 
 
 def _read_by(node: Node) -> Iterator[str]:

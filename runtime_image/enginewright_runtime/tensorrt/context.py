@@ -18,8 +18,8 @@ from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.core.labels import CONTEXT_OP
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.storage import LARGEST_INSIDE
-from enginewright_runtime.graph.scoped.order import order, uses
 from enginewright_runtime.graph.scoped.parts import CONSTANT, TensorType
+from enginewright_runtime.graph.scoped.scopes import Scope
 from enginewright_runtime.tensorrt.flavor import Flavor
 
 CONTEXT_DOMAIN: Final = "com.microsoft"
@@ -92,27 +92,24 @@ def compose(
         for index, each in enumerate(graph.node)
         if index not in inside or each.op_type == CONSTANT  # which others may use too
     ]
-    used = {name for each in (*nodes, *rest) for name in uses(each)}
-    used |= {value.name for value in graph.output}
-    kept = [each for each in rest if each.op_type != CONSTANT or used & set(each.output)]
-    together = [*nodes, *kept]
-    ordered = order(together)
-    if ordered is None:
-        return None
     composed = graphs.copy_of(model)
     target = composed.graph
-    for entry in (target.node, target.initializer, target.sparse_initializer, target.value_info):
-        del entry[:]
-    del target.input[:]
+    graphs.replace_nodes(target, [*nodes, *rest])
+    scope = Scope(target)
+    for each in scope.nodes:
+        if each.proto.op_type == CONSTANT and not each.is_read():
+            each.remove()
+    if scope.order() is None:
+        return None
+    scope.sort()
+    made = {name for each in target.node for name in each.output}
+    made -= {name for context in contexts for name in context.outputs}
+    used = {value.name for value in scope.own() if value.readers}
     given = {spec.name for spec in graphs.inputs_of(model)}
-    target.input.extend(value for value in graph.input if value.name in given)
-    target.node.extend(together[index] for index in ordered)
-    target.initializer.extend(each for each in graph.initializer if each.name in used)
-    target.sparse_initializer.extend(
-        each for each in graph.sparse_initializer if each.values.name in used
-    )
-    made = {name for each in kept for name in each.output}
-    target.value_info.extend(value for value in graph.value_info if value.name in made)
+    graphs.keep(target.input, lambda value: value.name in given)
+    graphs.keep(target.initializer, lambda tensor: tensor.name in used)
+    graphs.keep(target.sparse_initializer, lambda sparse: sparse.values.name in used)
+    graphs.keep(target.value_info, lambda value: value.name in made)
     results = {value.name for value in graph.output}
     target.value_info.extend(
         types[name].info(name)
@@ -120,7 +117,7 @@ def compose(
         for name in context.outputs
         if name not in results
     )
-    if not kept:
+    if len(target.node) == len(nodes):
         del composed.functions[:]
     if all(entry.domain != CONTEXT_DOMAIN for entry in composed.opset_import):
         composed.opset_import.append(helper.make_opsetid(CONTEXT_DOMAIN, _CONTEXT_VERSION))

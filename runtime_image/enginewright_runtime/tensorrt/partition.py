@@ -37,6 +37,7 @@ def partition(
     flavor = flavors.find(backend)
     trt = flavors.load(flavor, version)
     proto = onnx.load(model, load_external_data=False)
+    cutter = graph.Cutter(proto, types)
     parts: list[list[int]] = []
     errors: tuple[ParserError, ...] | None = None
     with log.open("a") as sink:
@@ -48,7 +49,7 @@ def partition(
             if not pending:
                 break
             asked = pending.pop()
-            part = graph.extract(proto, asked, types)
+            part = cutter.part(asked)
             if part is None:
                 continue
             network = builder.create_network(network_flags(trt, flavor))

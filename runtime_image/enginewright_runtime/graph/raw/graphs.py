@@ -4,9 +4,9 @@ The one walk over its graphs, nodes and tensors, those of bodies (of If, Loop an
 model-local functions too. What needs to know which value a name stands for is in `scopes`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import onnx
 from enginewright.contract.manifest import TensorSpec
@@ -115,12 +115,25 @@ def _tensors_of_nodes(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
             yield from _tensors_of_graph(body)
 
 
-def defined(graph: GraphProto) -> list[str]:
-    """Return the names of the values that a graph itself makes or is given, each once."""
+def given(graph: GraphProto | FunctionProto) -> list[str]:
+    """Return the names of the inputs and weights of a graph, or of a function's inputs."""
+    if isinstance(graph, FunctionProto):
+        return list(graph.input)
     found = [value.name for value in graph.input]
     found += [tensor.name for tensor in graph.initializer]
-    found += [sparse.values.name for sparse in graph.sparse_initializer]
-    found += [name for node in graph.node for name in node.output]
+    return found + [sparse.values.name for sparse in graph.sparse_initializer]
+
+
+def outputs_named(graph: GraphProto | FunctionProto) -> list[str]:
+    """Return the names of the outputs of a graph or a function."""
+    if isinstance(graph, FunctionProto):
+        return list(graph.output)
+    return [value.name for value in graph.output]
+
+
+def defined(graph: GraphProto | FunctionProto) -> list[str]:
+    """Return the names of the values that a graph itself makes or is given, each once."""
+    found = [*given(graph), *(name for node in graph.node for name in node.output)]
     return [name for name in dict.fromkeys(found) if name]
 
 
@@ -137,6 +150,13 @@ def replace_nodes(graph: GraphProto, nodes: Iterable[NodeProto]) -> None:
     copies = [copy_of(node) for node in nodes]
     del graph.node[:]
     graph.node.extend(copies)
+
+
+def keep(entries: Any, is_kept: Callable[[Any], bool]) -> None:  # noqa: ANN401 - repeated field
+    """Take entries out of a protobuf's list, in place."""
+    for index in reversed(range(len(entries))):
+        if not is_kept(entries[index]):
+            del entries[index]
 
 
 def elements(tensor: TensorProto) -> int:

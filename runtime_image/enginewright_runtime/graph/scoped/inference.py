@@ -10,7 +10,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, TypeProto
 
 from enginewright_runtime.graph.raw.constants import LARGE
 from enginewright_runtime.graph.raw.graphs import bodies, elements, graphs_in
-from enginewright_runtime.graph.scoped.order import sort
+from enginewright_runtime.graph.scoped.scopes import Scope
 
 Sizes = Mapping[str, Sequence[int | None]]
 
@@ -83,7 +83,7 @@ def lightened(model: ModelProto) -> ModelProto:
         for name, tensor in weights
         if name not in given
     )
-    sort(graph)
+    Scope(graph).sort()
     return light
 
 

@@ -8,7 +8,7 @@ from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
 from enginewright_runtime.core.labels import reported_label
 from enginewright_runtime.graph.raw.graphs import nodes_in
-from enginewright_runtime.graph.scoped.order import uses
+from enginewright_runtime.graph.scoped.scopes import Scope, Value
 
 CONSTANT: Final = "Constant"
 
@@ -60,55 +60,64 @@ def labels(node: NodeProto) -> list[str]:
     return [reported_label(each.name, each.op_type) for each in nodes_in([node])]
 
 
-def extract(
-    model: ModelProto, nodes: Sequence[int], types: Mapping[str, TensorType]
-) -> Part | None:
-    """Cut `nodes`, none of them a constant, out of the model.
+class Cutter:
+    """Cuts parts out of a model; initializers stay where external ones are found: in the same folder."""
 
-    Initializers stay where they are: external ones are found from the same folder.
+    def __init__(self, model: ModelProto, types: Mapping[str, TensorType]) -> None:
+        """Begin; `types` are those of all tensors that may be inputs or outputs of a part."""
+        self._model = model
+        self._types = types
+        self._nodes = Scope(model.graph).nodes
+        self._place = {node: index for index, node in enumerate(self._nodes)}
 
-    Returns:
-        The part, None if it has no inputs, no outputs, or one of unknown type.
-    """
-    graph = model.graph
-    inside = set(nodes)
-    values = {tensor.name for tensor in graph.initializer}
-    values |= {sparse.values.name for sparse in graph.sparse_initializer}
-    constants = {
-        name: index
-        for index, node in enumerate(graph.node)
-        if node.op_type == CONSTANT
-        for name in node.output
-    }
-    produced = {name for index in nodes for name in graph.node[index].output if name}
-    needed = dict.fromkeys(name for index in nodes for name in sorted(uses(graph.node[index])))
-    inputs = tuple(
-        name
-        for name in needed
-        if name not in produced and name not in values and name not in constants
-    )
-    wanted = {value.name for value in graph.output}
-    for index, node in enumerate(graph.node):
-        if index not in inside:
-            wanted |= uses(node)
-    outputs = tuple(
-        name for index in nodes for name in graph.node[index].output if name in wanted and name
-    )
-    if not inputs or not outputs or not types.keys() >= {*inputs, *outputs}:
-        return None
-    origins = (*sorted({constants[name] for name in needed if name in constants}), *sorted(nodes))
-    part = ModelProto(ir_version=model.ir_version)
-    part.opset_import.extend(model.opset_import)
-    part.functions.extend(model.functions)
-    part.graph.name = graph.name or "part"
-    part.graph.node.extend(graph.node[index] for index in origins)
-    part.graph.input.extend(types[name].info(name) for name in inputs)
-    part.graph.output.extend(types[name].info(name) for name in outputs)
-    part.graph.initializer.extend(each for each in graph.initializer if each.name in needed)
-    part.graph.sparse_initializer.extend(
-        each for each in graph.sparse_initializer if each.values.name in needed
-    )
-    return Part(part, origins, inputs, outputs)
+    def part(self, nodes: Sequence[int]) -> Part | None:
+        """Return a part of these nodes, none of them a constant.
+
+        None if it has no inputs, no outputs, or one of unknown type.
+        """
+        graph, types = self._model.graph, self._types
+        chosen = [self._nodes[index] for index in nodes]
+        needed = [value for node in chosen for value in sorted(node.reads(), key=_name)]
+        used = {value.name for value in needed}
+        makers = {value.producer for value in needed} - {None, *chosen}
+        constants = sorted(
+            self._place[maker]
+            for maker in makers
+            if maker is not None and maker.proto.op_type == CONSTANT
+        )
+        weights = {tensor.name for tensor in graph.initializer}
+        weights |= {sparse.values.name for sparse in graph.sparse_initializer}
+        inside = {*chosen, *(self._nodes[index] for index in constants)}
+        inputs = dict.fromkeys(
+            value.name
+            for value in needed
+            if value.producer not in inside and value.name not in weights
+        )
+        outputs = tuple(
+            value.name
+            for node in chosen
+            for value in node.makes()
+            if any(reader.top not in inside for reader in value.readers)
+        )
+        if not inputs or not outputs or not types.keys() >= {*inputs, *outputs}:
+            return None
+        origins = (*constants, *sorted(nodes))
+        part = ModelProto(ir_version=self._model.ir_version)
+        part.opset_import.extend(self._model.opset_import)
+        part.functions.extend(self._model.functions)
+        part.graph.name = graph.name or "part"
+        part.graph.node.extend(graph.node[index] for index in origins)
+        part.graph.input.extend(types[name].info(name) for name in inputs)
+        part.graph.output.extend(types[name].info(name) for name in outputs)
+        part.graph.initializer.extend(each for each in graph.initializer if each.name in used)
+        part.graph.sparse_initializer.extend(
+            each for each in graph.sparse_initializer if each.values.name in used
+        )
+        return Part(part, origins, tuple(inputs), outputs)
+
+
+def _name(value: Value) -> str:
+    return value.name
 
 
 def contradicts(model: ModelProto, profiles: Sequence[TensorProfile]) -> set[str]:

@@ -1,26 +1,29 @@
-"""Which value a name stands for: what changes a model works on names that stand for one value each.
+"""Which value a name stands for, what makes it and what reads it: as every change of a model needs it.
 
 The bodies of an If are scopes beside each other, and each may use a name that the other uses for a
-value of another type. Whatever keeps types, constants or readers of all bodies in one map would take one
-value for the other. Where they share no name, such a map is keyed by scope.
+value of another type; a body sees the values around it. Changes are made in the protobuf itself, so what
+is not changed keeps its bytes.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain
+from typing import Any, cast
 
-from onnx import GraphProto, ModelProto, NodeProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from enginewright_runtime.graph.raw.graphs import (
     bodies,
     copy_of,
     defined,
+    given,
     graphs_in,
     has_bodies,
+    keep,
+    outputs_named,
     walk_graphs,
     walk_nodes,
 )
-
-Renaming = Mapping[str, str]  # old names of values to new ones
+from enginewright_runtime.graph.raw.order import order
 
 
 class Names:
@@ -44,40 +47,292 @@ class Names:
         return name
 
 
-def rename(
-    nodes: Iterable[NodeProto],
-    new: Renaming,
-    inside: Callable[[Sequence[str]], Renaming] = lambda _: {},
-) -> None:
-    """Rename the values that nodes read and make, in place; their bodies read the renamed ones.
+class Value:
+    """What one name stands for in one scope."""
 
-    Args:
-        nodes: of one scope.
-        new: names of that scope and of those around it.
-        inside: new names for what a body makes itself, of which it is given the names; one that it
-            leaves out stays, and hides the value outside that has it.
-    """
-    for node in nodes:
-        node.input[:] = [new.get(name, name) for name in node.input]
-        node.output[:] = [new.get(name, name) for name in node.output]
-        for body in bodies(node):
-            own = defined(body)
-            seen = {name: other for name, other in new.items() if name not in own}
-            _rename_graph(body, {**seen, **inside(own)}, inside)
+    __slots__ = ("name", "producer", "readers", "scope")
+
+    def __init__(self, name: str, scope: "Scope", producer: "Node | None") -> None:
+        self.name = name
+        self.scope = scope
+        self.producer = producer  # None: it is an input or a weight
+        # each once, those in bodies too; a scope: it is an output of that graph
+        self.readers: dict[Node | Scope, None] = {}
+
+    def rename(self, name: str) -> None:
+        """Give it a name that nothing has, wherever it is made, read or spoken of."""
+        old, self.name = self.name, name
+        self.scope.values[name] = self.scope.values.pop(old)
+        self.scope.rename_entries(old, name)
+        if self.producer is not None:
+            _put(self.producer.proto.output, old, name)
+        for reader in self.readers:
+            if isinstance(reader, Node):
+                _put(reader.proto.input, old, name)
+            elif reader is not self.scope:
+                reader.rename_entries(old, name)
+
+    def replace_uses(self, other: str, within: "Scope") -> None:
+        """Have what reads it inside a body read another value, which that sees."""
+        for reader in [*self.readers]:
+            if isinstance(reader, Node) and reader.scope.is_within(within):
+                for index, name in enumerate(reader.proto.input):
+                    if name == self.name:
+                        reader.set_input(index, other)
 
 
-def _rename_graph(
-    graph: GraphProto, new: Renaming, inside: Callable[[Sequence[str]], Renaming]
-) -> None:
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        value.name = new.get(value.name, value.name)
-    for tensor in (*graph.initializer, *(each.values for each in graph.sparse_initializer)):
-        tensor.name = new.get(tensor.name, tensor.name)
-    for annotation in graph.quantization_annotation:
-        annotation.tensor_name = new.get(annotation.tensor_name, annotation.tensor_name)
-        for entry in annotation.quant_parameter_tensor_names:
-            entry.value = new.get(entry.value, entry.value)
-    rename(graph.node, new, inside)
+class Node:
+    """A node of a scope."""
+
+    __slots__ = ("bodies", "proto", "rank", "scope")
+
+    def __init__(self, proto: NodeProto, scope: "Scope", rank: tuple[int, ...]) -> None:
+        self.proto = proto
+        self.scope = scope
+        self.rank = rank  # nodes of a scope are in the order of these
+        self.bodies: list[Scope] = []
+
+    @property
+    def top(self) -> "Node":
+        """Return the node that it is inside of, or itself where that is no body."""
+        return self.scope.top or self
+
+    def all_bodies(self) -> Iterator["Scope"]:
+        """Yield its bodies and those inside them."""
+        for body in self.bodies:
+            yield body
+            yield from body.bodies()
+
+    def reads(self) -> dict[Value, None]:
+        """Return the values that it reads, those that its bodies take from outside too."""
+        found = [self.scope.find(name) for name in self.proto.input]
+        found += [value for body in self.bodies for value in body.captured()]
+        return {value: None for value in found if value is not None}
+
+    def makes(self) -> list[Value]:
+        """Return the values that it makes."""
+        return [self.scope.values[name] for name in self.proto.output if name]
+
+    def is_read(self) -> bool:
+        """Tell whether anything reads what it makes."""
+        return any(value.readers for value in self.makes())
+
+    def set_input(self, index: int, name: str) -> None:
+        """Have it read another value, or one more behind the others."""
+        if index == len(self.proto.input):
+            self.proto.input.append("")
+        old = self.scope.find(self.proto.input[index])
+        self.proto.input[index] = name
+        if old is not None and old.name not in self.proto.input:
+            old.readers.pop(self, None)
+        self.scope.read(name, self)
+
+    def set_output(self, index: int, name: str) -> None:
+        """Have it make a value `name`; what it made before has to be made by another."""
+        self.scope.values[self.proto.output[index]].producer = None
+        self.proto.output[index] = name
+        self.scope.define(name, self)
+
+    def insert_before(self, *protos: NodeProto) -> None:
+        """Put nodes in front of it, behind others that were put there."""
+        self._insert(-1, protos)
+
+    def insert_after(self, *protos: NodeProto) -> None:
+        """Put nodes behind it and behind others that were put there."""
+        self._insert(1, protos)
+
+    def _insert(self, side: int, protos: Iterable[NodeProto]) -> None:
+        for proto in protos:
+            self.scope.add(proto, (*self.rank[:-1], side, self.scope.next_rank(), 0))
+
+    def replace(self, protos: Iterable[NodeProto]) -> None:
+        """Put nodes in its place."""
+        for body in self.all_bodies():
+            body.write()
+        copies = [copy_of(proto) for proto in protos]  # it may be among them
+        self.remove()
+        self.insert_before(*copies)
+
+    def remove(self) -> None:
+        """Take it out; what it makes has to be made by another, or be read by none."""
+        self.forget_reads()
+        for value in self.makes():
+            value.producer = None
+        del self.scope.by_rank[self.rank]
+
+    def forget_reads(self) -> None:
+        """Be no reader of anything."""
+        for name in self.proto.input:
+            if (value := self.scope.find(name)) is not None:
+                value.readers.pop(self, None)
+        for body in self.bodies:
+            for value in [*body.captured()]:
+                value.readers.pop(body, None)
+            for inner in body.nodes:
+                inner.forget_reads()
+
+
+class Scope:
+    """A graph, a body or a function: what names live in."""
+
+    def __init__(self, graph: GraphProto | FunctionProto, owner: Node | None = None) -> None:
+        # of a function too, which has nodes alike, and neither weights nor types
+        self.graph = cast("GraphProto", graph)
+        self.owner = owner  # the node whose body it is
+        self.values: dict[str, Value] = {}
+        self.by_rank: dict[tuple[int, ...], Node] = {}
+        self._ranks = len(graph.node)
+        for name in given(graph):
+            self.define(name, None)
+        nodes = [Node(proto, self, (index, 0)) for index, proto in enumerate(graph.node)]
+        for node in nodes:
+            self._define_outputs(node)
+        for node in nodes:
+            self._link(node)
+        for name in outputs_named(graph):
+            self.read(name, self)
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Return the nodes in their order."""
+        return [self.by_rank[rank] for rank in sorted(self.by_rank)]
+
+    def find(self, name: str) -> Value | None:
+        """Return what a name stands for here; None for nothing, and for no name."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                return scope.values[name]
+            scope = scope.owner.scope if scope.owner is not None else None
+        return None
+
+    def own(self) -> list[Value]:
+        """Return the values that it makes or is given."""
+        return [*self.values.values()]
+
+    def bodies(self) -> Iterator["Scope"]:
+        """Yield the bodies of its nodes, each before those inside it."""
+        for node in self.nodes:
+            yield from node.all_bodies()
+
+    def is_within(self, other: "Scope") -> bool:
+        """Tell whether this is the other scope or one inside it."""
+        return self is other or (self.owner is not None and self.owner.scope.is_within(other))
+
+    @property
+    def top(self) -> Node | None:
+        """Return the node that it is inside of; None for a graph that is no body."""
+        return self.owner.top if self.owner is not None else None
+
+    def captured(self) -> Iterator[Value]:
+        """Yield the values around it that it reads."""
+        for name in outputs_named(self.graph):
+            value = self.find(name)
+            if value is not None and value.scope is not self:
+                yield value
+        for node in self.nodes:
+            yield from (value for value in node.reads() if value.scope is not self)
+
+    # changes
+
+    def define(self, name: str, producer: Node | None) -> None:
+        """Know a value of the scope's own."""
+        if name and name not in self.values:
+            self.values[name] = Value(name, self, producer)
+        elif name and producer is not None:
+            self.values[name].producer = producer
+
+    def read(self, name: str, reader: "Node | Scope") -> None:
+        """Know a reader of what a name stands for here."""
+        if (value := self.find(name)) is not None:
+            value.readers[reader] = None
+
+    def add(self, proto: NodeProto, rank: tuple[int, ...] | None = None) -> Node:
+        """Add a copy of a node, at the end where no rank is given."""
+        self.graph.node.append(proto)
+        node = Node(self.graph.node[-1], self, rank or (self.next_rank(), 0))
+        self._define_outputs(node)
+        self._link(node)
+        return node
+
+    def add_weight(self, tensor: TensorProto) -> None:
+        """Add an initializer."""
+        self.graph.initializer.append(tensor)
+        self.define(tensor.name, None)
+
+    def next_rank(self) -> int:
+        """Return a number above all ranks."""
+        self._ranks += 1
+        return self._ranks
+
+    def _define_outputs(self, node: Node) -> None:
+        self.by_rank[node.rank] = node
+        for name in node.proto.output:
+            self.define(name, node)
+
+    def _link(self, node: Node) -> None:
+        for name in node.proto.input:
+            self.read(name, node)
+        node.bodies = [Scope(body, node) for body in bodies(node.proto)]
+
+    def rename_entries(self, old: str, new: str) -> None:
+        """Rename what the graph says of a value."""
+        graph = self.graph
+        tensors = (*graph.initializer, *(each.values for each in graph.sparse_initializer))
+        for entry in (*graph.input, *graph.output, *graph.value_info, *tensors):
+            if entry.name == old:
+                entry.name = new
+        for annotation in graph.quantization_annotation:
+            if annotation.tensor_name == old:
+                annotation.tensor_name = new
+            for entry in annotation.quant_parameter_tensor_names:
+                if entry.value == old:
+                    entry.value = new
+
+    def write(self) -> None:
+        """Bring the graph's own list of nodes up to date."""
+        place = {id(node.proto): index for index, node in enumerate(self.nodes)}
+        if [id(proto) for proto in self.graph.node] != [*place]:
+            self.graph.node.sort(key=lambda proto: place.get(id(proto), len(place)))
+            del self.graph.node[len(place) :]
+
+    def order(self) -> list[int] | None:
+        """Return the nodes' places so that each comes after what it reads; None for a circle."""
+        nodes = self.nodes
+        place = {node: index for index, node in enumerate(nodes)}
+        found = order(
+            [
+                [place[value.producer] for value in node.reads() if value.producer in place]
+                for node in nodes
+            ]
+        )
+        return found if len(found) == len(nodes) else None
+
+    def sort(self) -> None:
+        """Put every node after those that it reads, in bodies too."""
+        for node in self.nodes:
+            for body in node.bodies:
+                body.sort()
+        if (found := self.order()) is not None and found != sorted(found):
+            nodes = self.nodes
+            self.by_rank = {}
+            for place, index in enumerate(found):
+                nodes[index].rank = (place, 0)
+                self.by_rank[place, 0] = nodes[index]
+        self.write()
+
+    def remove_unused(self) -> None:
+        """Remove nodes and weights that no output needs; the graph's inputs stay."""
+        for node in reversed(self.nodes):
+            if not node.is_read():
+                node.remove()
+        self.write()
+        graph = self.graph
+        needed = {value.name for value in (*graph.input, *graph.output)}
+        needed |= {value.name for value in self.own() if value.readers}
+        made = {name for node in graph.node for name in node.output}
+        keep(graph.initializer, lambda tensor: tensor.name in needed)
+        keep(graph.value_info, lambda value: value.name in made)
 
 
 def rename_apart(model: ModelProto) -> bool:
@@ -89,18 +344,15 @@ def rename_apart(model: ModelProto) -> bool:
     Returns:
         Whether there were any.
     """
-    names = Names(model)
-    taken = set(defined(model.graph))
+    names, main = Names(model), Scope(model.graph)
+    taken = set(main.values)
     renamed = False
-
-    def clashing(own: Sequence[str]) -> Renaming:
-        nonlocal renamed
-        new = {name: names.fresh(name) for name in own if name in taken}
-        taken.update(own)
-        renamed = renamed or bool(new)
-        return new
-
-    rename(model.graph.node, {}, clashing)
+    for body in main.bodies():
+        clashing = [value for value in body.own() if value.name in taken]
+        taken.update(body.values)
+        for value in clashing:
+            value.rename(names.fresh(value.name))
+        renamed = renamed or bool(clashing)
     return renamed
 
 
@@ -116,3 +368,7 @@ def apart(model: ModelProto) -> ModelProto:
 def _shares(model: ModelProto) -> bool:
     names = list(chain.from_iterable(map(defined, graphs_in(model.graph))))
     return len(names) > len(set(names))
+
+
+def _put(names: Any, old: str, new: str) -> None:  # noqa: ANN401 - a repeated field
+    names[:] = [new if name == old else name for name in names]

@@ -6,7 +6,7 @@ change goes through them alone, and everything else stays as it is, byte by byte
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import onnx
@@ -20,8 +20,8 @@ from onnx import (
     helper,
 )
 
-from enginewright_runtime.graph.raw.graphs import bodies, copy_of, nodes_in
-from enginewright_runtime.graph.scoped.scopes import Names, Renaming, rename
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.scoped.scopes import Names, Scope
 
 # where in onnx's C++ sources an assertion failed, and how it reads
 _NATIVE_PREFIX: Final = re.compile(r"^/\S+:\d+: \w+: Assertion `.*?` failed: ")
@@ -48,7 +48,7 @@ def alone(
     graph.node.append(node)
     for name in dict.fromkeys(name for name in node.input if name):
         if name in constants:
-            tensor = copy_of(constants[name])
+            tensor = graphs.copy_of(constants[name])
             tensor.name = name
             graph.initializer.append(tensor)
         else:
@@ -76,27 +76,21 @@ def replacement(
     if missing := [name for name in node.output if name and name not in made]:
         raise ReplacementError(f"nothing gives its output {missing[0]!r} then")
     known = {tensor.name for tensor in model.graph.initializer}
-    nodes = [
+    constants = [
         helper.make_node("Constant", [], [tensor.name], value=tensor)
         for tensor in changed.initializer
         if tensor.name not in known
     ]
-    nodes += changed.node
+    graphs.replace_nodes(changed, [*constants, *changed.node])
     prefix = node.name or next(name for name in node.output if name)
-    kept = {*node.input, *node.output, ""}
-    renamed = {name: name for name in kept}
-
-    def inside(own: Sequence[str]) -> Renaming:
-        return {name: names.fresh(f"{prefix}/{name}") for name in own}
-
-    for each in nodes:
-        for name in each.output:
-            if name not in renamed:
-                renamed[name] = names.fresh(f"{prefix}/{name}")
-        rename([each], renamed, inside)
-    main = next((each for each in nodes if each.name == node.name and node.name), None)
-    inner = [node for each in nodes for body in bodies(each) for node in nodes_in(body.node)]
-    for each in (*inner, *nodes):
+    scope = Scope(changed)
+    for each in scope.nodes:
+        new = [value for value in each.makes() if value.name not in {*node.input, *node.output}]
+        for value in (*new, *(value for body in each.all_bodies() for value in body.own())):
+            value.rename(names.fresh(f"{prefix}/{value.name}"))
+    main = next((each for each in changed.node if each.name == node.name and node.name), None)
+    inner = [each for body in scope.bodies() for each in body.graph.node]
+    for each in (*inner, *changed.node):
         if each is not main:
             each.name = names.fresh(f"{prefix}/{each.op_type}")
-    return nodes
+    return [*changed.node]

@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.constants import Array, Constants
 from enginewright_runtime.graph.raw.schemas import STANDARD, attribute
-from enginewright_runtime.graph.scoped.branches import remove_unused
 from enginewright_runtime.graph.scoped.inference import infer
-from enginewright_runtime.graph.scoped.order import readers_of, sort
-from enginewright_runtime.graph.scoped.scopes import Names, apart
+from enginewright_runtime.graph.scoped.scopes import Names, Node, Scope, apart
 
 _EPSILON: Final = 1e-5  # of the operator, where the node says none
 _HALF: Final = np.finfo(np.float16)
@@ -43,37 +41,33 @@ def fold(model: ModelProto, folder: Path) -> Folded:
     graph = model.graph
     if not any(node.op_type == "BatchNormalization" for node in graph.node):
         return folded
-    sort(graph)
+    scope = Scope(graph)
+    scope.sort()
     names, values = Names(model), Constants(graph, folder)
     types = infer(apart(model))
-    readers = readers_of(graph)
-    makers = {name: node for node in graph.node for name in node.output if name}
-    nodes: list[NodeProto] = []
-    for node in graph.node:
-        scale = _scale_and_shift(node, values)
+    for node in scope.nodes:
+        scale = _scale_and_shift(node.proto, values)
         if scale is None:
-            nodes.append(node)
             continue
-        before = makers.get(node.input[0])
-        if (
-            before is not None
-            and len(readers[node.input[0]]) == 1
-            and _into_convolution(graph, before, *scale, values, names)
+        label = graphs.label(node.proto)
+        if (before := _only_read_by(node)) and _into_convolution(before, *scale, values, names):
+            node.remove()
+            before.set_output(0, node.proto.output[0])
+            folded.into_convolutions.append(label)
+        elif not _fits_half(node.proto, values) and (
+            pair := _as_arithmetic(scope, node.proto, *scale, types, names)
         ):
-            before.output[0] = node.output[0]
-            makers[node.output[0]] = before
-            folded.into_convolutions.append(graphs.label(node))
-        elif not _fits_half(node, values) and (
-            pair := _as_arithmetic(graph, node, *scale, types, names)
-        ):
-            nodes += pair
-            folded.into_arithmetic.append(graphs.label(node))
-        else:
-            nodes.append(node)
+            node.replace(pair)
+            folded.into_arithmetic.append(label)
     if folded.into_convolutions or folded.into_arithmetic:
-        graphs.replace_nodes(graph, nodes)
-        remove_unused(graph)
+        scope.remove_unused()
     return folded
+
+
+def _only_read_by(node: Node) -> Node | None:
+    """Return the node whose result only this one reads; None: there is none."""
+    value = node.scope.find(node.proto.input[0])
+    return value.producer if value is not None and [*value.readers] == [node] else None
 
 
 def constants_to_initializers(model: ModelProto) -> int:
@@ -81,23 +75,21 @@ def constants_to_initializers(model: ModelProto) -> int:
 
     Quantisers look for weights among the initializers only.
     """
-    graph = model.graph
-    kept: list[NodeProto] = []
-    outputs = {value.name for value in graph.output}
-    for node in graph.node:
-        value = attribute(node, "value") if node.op_type == "Constant" else None
+    scope = Scope(model.graph)
+    moved = 0
+    for node in scope.nodes:
+        entry = attribute(node.proto, "value") if node.proto.op_type == "Constant" else None
         if (
-            value is not None
-            and node.output[0] not in outputs
-            and value.t.data_type in {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
+            entry is not None
+            and scope not in node.makes()[0].readers
+            and entry.t.data_type in {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
         ):
-            tensor = graphs.copy_of(value.t)
-            tensor.name = node.output[0]
-            graph.initializer.append(tensor)
-        else:
-            kept.append(node)
-    if moved := len(graph.node) - len(kept):
-        graphs.replace_nodes(graph, kept)
+            tensor = graphs.copy_of(entry.t)
+            tensor.name = node.proto.output[0]
+            node.remove()
+            scope.add_weight(tensor)
+            moved += 1
+    scope.write()
     return moved
 
 
@@ -122,9 +114,10 @@ def _scale_and_shift(node: NodeProto, values: Constants) -> tuple[Array, Array] 
 
 
 def _into_convolution(
-    graph: GraphProto, node: NodeProto, factor: Array, shift: Array, values: Constants, names: Names
+    convolution: Node, factor: Array, shift: Array, values: Constants, names: Names
 ) -> bool:
     """Give the convolution weights and a bias that do the normalisation too, if it can have them."""
+    node, graph = convolution.proto, convolution.scope.graph
     group = attribute(node, "group")
     if node.op_type not in {"Conv", "ConvTranspose"} or node.domain not in STANDARD:
         return False
@@ -141,15 +134,16 @@ def _into_convolution(
     new_bias = (bias.astype(np.float64) * factor + shift).astype(weight.dtype)
     if not (np.isfinite(new_weight).all() and np.isfinite(new_bias).all()):
         return False
-    inputs = [node.input[0]]
-    for kind, name, array in (
-        ("weight", node.input[1], new_weight),
-        ("bias", node.input[2] if has_bias else "", new_bias),
+    for index, (kind, name, array) in enumerate(
+        (
+            ("weight", node.input[1], new_weight),
+            ("bias", node.input[2] if has_bias else "", new_bias),
+        ),
+        start=1,
     ):
         fresh = names.fresh(f"{name or f'{node.name or node.output[0]}/{kind}'}_folded")
-        graph.initializer.append(numpy_helper.from_array(array, fresh))
-        inputs.append(fresh)
-    node.input[:] = inputs
+        convolution.scope.add_weight(numpy_helper.from_array(array, fresh))
+        convolution.set_input(index, fresh)
     values.add(graph.initializer[-2], graph.initializer[-1])
     return True
 
@@ -163,7 +157,7 @@ def _fits_half(node: NodeProto, values: Constants) -> bool:
 
 
 def _as_arithmetic(
-    graph: GraphProto,
+    scope: Scope,
     node: NodeProto,
     factor: Array,
     shift: Array,
@@ -185,6 +179,6 @@ def _as_arithmetic(
     ):
         name = names.fresh(f"{prefix}/{kind}")
         value = names.fresh(f"{name}_value")
-        graph.initializer.append(numpy_helper.from_array(array.astype(dtype).reshape(shape), value))
+        scope.add_weight(numpy_helper.from_array(array.astype(dtype).reshape(shape), value))
         made.append(helper.make_node(kind, [source, value], [output], name=name))
     return made

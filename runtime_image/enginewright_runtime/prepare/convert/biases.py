@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.constants import Constants
 from enginewright_runtime.graph.raw.schemas import STANDARD
-from enginewright_runtime.graph.scoped.branches import remove_unused
+from enginewright_runtime.graph.scoped.scopes import Scope
 
 
 def fold_biases(model: ModelProto, folder: Path) -> list[str]:
@@ -25,17 +25,15 @@ def fold_biases(model: ModelProto, folder: Path) -> list[str]:
     graph = model.graph
     constants = Constants(graph, folder)
     kinds = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    scope = Scope(graph)
     folded: list[str] = []
-    kept: list[NodeProto] = []
-    for node in graph.node:
-        if (bias := _bias(node, constants, kinds)) is None:
-            kept.append(node)
-            continue
-        graph.initializer.append(numpy_helper.from_array(bias, node.output[0]))
-        folded.append(graphs.label(node))
+    for node in scope.nodes:
+        if (bias := _bias(node.proto, constants, kinds)) is not None:
+            folded.append(graphs.label(node.proto))
+            node.remove()
+            scope.add_weight(numpy_helper.from_array(bias, node.proto.output[0]))
     if folded:
-        graphs.replace_nodes(graph, kept)
-        remove_unused(graph)
+        scope.remove_unused()
     return folded
 
 

@@ -20,8 +20,9 @@ from enginewright_runtime.core.logs import counted
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.schemas import STANDARD
 from enginewright_runtime.graph.raw.storage import save
-from enginewright_runtime.graph.scoped.branches import remove_unused, take_constant_branches
+from enginewright_runtime.graph.scoped.branches import take_constant_branches
 from enginewright_runtime.graph.scoped.inference import Sizes
+from enginewright_runtime.graph.scoped.scopes import Scope
 from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
 from enginewright_runtime.prepare.convert import batch_norms, simplifying, translating
 from enginewright_runtime.prepare.convert.biases import fold_biases
@@ -203,7 +204,7 @@ def simplify(source: Path, out: Path) -> Changed | None:
         ours = getattr(changed.graph, field)
         del ours[:]
         ours.extend(declared)
-    remove_unused(changed.graph)
+    Scope(changed.graph).remove_unused()
     message = f"folded what is constant: {before} nodes became {after}"
     return _saved(changed, out, [_change("simplify", message)])
 

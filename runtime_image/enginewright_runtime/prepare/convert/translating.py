@@ -11,7 +11,6 @@ from typing import Final
 
 from onnx import (
     FunctionProto,
-    GraphProto,
     ModelProto,
     NodeProto,
     TensorProto,
@@ -24,7 +23,6 @@ from onnx import (
 
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.constants import small_constants
-from enginewright_runtime.graph.raw.graphs import bodies
 from enginewright_runtime.graph.raw.schemas import (
     STANDARD,
     Fit,
@@ -35,17 +33,15 @@ from enginewright_runtime.graph.raw.schemas import (
     is_kept,
     schema_of,
 )
-from enginewright_runtime.graph.scoped.branches import remove_unused
 from enginewright_runtime.graph.scoped.element_types import declared
 from enginewright_runtime.graph.scoped.inference import infer
-from enginewright_runtime.graph.scoped.order import sort
 from enginewright_runtime.graph.scoped.propagation import (
     Array,
     as_tensors,
     infer_fully,
     known_values,
 )
-from enginewright_runtime.graph.scoped.scopes import Names, rename_apart
+from enginewright_runtime.graph.scoped.scopes import Names, Scope, rename_apart
 from enginewright_runtime.graph.scoped.splicing import ReplacementError, alone, replacement
 from enginewright_runtime.prepare.convert.rewriting import InexpressibleError, older_form
 
@@ -115,10 +111,11 @@ class _Translator:
         self._refused: dict[str, str] = {}
 
     def run(self) -> Done:
-        sort(self._model.graph)
+        main = Scope(self._model.graph)
+        main.sort()
         self._types = infer(self._model)
         self._kinds = _kinds(self._types)
-        self._graph(self._model.graph, {})
+        self._scope(main, {})
         if self._refused:
             raise TranslationError(self._refused)
         for entry in self._model.opset_import:
@@ -126,14 +123,14 @@ class _Translator:
                 entry.version = self._target
         return self._done
 
-    def _graph(self, graph: GraphProto, outer: Mapping[str, TensorProto]) -> None:
-        known = small_constants(graph, outer)
-        nodes: list[NodeProto] = []
-        for node in graph.node:
-            for body in bodies(node):
-                self._graph(body, known)
-            nodes += self._node(node, known)
-        graphs.replace_nodes(graph, nodes)
+    def _scope(self, scope: Scope, outer: Mapping[str, TensorProto]) -> None:
+        known = small_constants(scope.graph, outer)
+        for node in scope.nodes:
+            for body in node.bodies:
+                self._scope(body, known)
+            if (found := self._node(node.proto, known)) != [node.proto]:
+                node.replace(found)
+        scope.write()
 
     def _node(self, node: NodeProto, known: Mapping[str, TensorProto]) -> list[NodeProto]:
         if node.domain not in STANDARD or (node.domain, node.op_type) in self._functions:
@@ -207,10 +204,11 @@ class _Translator:
         small = alone(node, {"": version}, self._types, _needed(node, known))
         del small.graph.node[:]
         small.graph.node.extend(nodes)
-        sort(small.graph)
+        scope = Scope(small.graph)
+        scope.sort()
         inner = infer_fully(small, {})
         within = known_values(small.graph, inner, version)
-        _fold(small.graph, within, set(node.output))
+        _fold(scope, within, set(node.output))
         if self._target >= opset:
             return list(small.graph.node)
         self._types |= {name: kind for name, kind in inner.items() if name not in self._types}
@@ -250,22 +248,15 @@ def _with_defaults(node: NodeProto, schema: Schema) -> NodeProto:
     return copy
 
 
-def _fold(graph: GraphProto, known: Mapping[str, Array], outputs: set[str]) -> None:
-    """Make constants of what is known in a body, in place: backends refuse axes that are computed."""
-    nodes = [
-        helper.make_node(
-            "Constant",
-            [],
-            [node.output[0]],
-            name=node.name,
-            value=numpy_helper.from_array(known[node.output[0]]),
-        )
-        if len(node.output) == 1 and node.output[0] in known and node.output[0] not in outputs
-        else node
-        for node in graph.node
-    ]
-    graphs.replace_nodes(graph, nodes)
-    remove_unused(graph)
+def _fold(scope: Scope, known: Mapping[str, Array], outputs: set[str]) -> None:
+    """Make constants of what is known in a body: backends refuse axes that are computed."""
+    for node in scope.nodes:
+        made = node.proto.output[0]
+        if len(node.proto.output) == 1 and made in known and made not in outputs:
+            value = numpy_helper.from_array(known[made])
+            name = node.proto.name
+            node.replace([helper.make_node("Constant", [], [made], name=name, value=value)])
+    scope.remove_unused()
 
 
 def _needed(node: NodeProto, known: Mapping[str, TensorProto]) -> dict[str, TensorProto]:

@@ -11,9 +11,7 @@ from typing import Final
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
-from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.schemas import attribute
-from enginewright_runtime.graph.scoped.branches import remove_unused
 from enginewright_runtime.prepare.quantize.forms import Form
 from enginewright_runtime.prepare.quantize.scales import quantize_weight
 from enginewright_runtime.prepare.quantize.static import EXCLUDED, Layer, Layers
@@ -47,22 +45,17 @@ class _Writer(ModelEditor):
     def run(self, layers: Layers, excluded: frozenset[int]) -> Lowered:
         written = layers.lowered(self.model)
         by_index = {layer.index: layer for layer in layers.layers}
-        nodes: list[NodeProto] = []
-        for index, node in enumerate(self.model.graph.node):
+        for index, node in enumerate(self.scope.nodes):
             layer = by_index.get(index)
             if layer is None:
-                nodes.append(node)
                 continue
             label = self.subject.label(index)
-            why = EXCLUDED if index in excluded else self._why_not(node, layer)
-            if why:
+            if why := EXCLUDED if index in excluded else self._why_not(node.proto, layer):
                 written.kept[label] = why
-                nodes.append(node)
             else:
                 written.nodes.append(label)
-                nodes += self._product(node, layer)
-        graphs.replace_nodes(self.model.graph, nodes)
-        remove_unused(self.model.graph)
+                node.replace(self._product(node.proto, layer))
+        self.scope.remove_unused()
         return written
 
     def _why_not(self, node: NodeProto, layer: Layer) -> str | None:

@@ -10,17 +10,17 @@ in single precision, and is reported, when
 
 from collections import ChainMap
 from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import NodeProto, TensorProto, ValueInfoProto
 
 from enginewright_runtime.core.labels import reported_label
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.constants import Constants
-from enginewright_runtime.graph.raw.graphs import bodies
-from enginewright_runtime.graph.scoped.branches import remove_unused
 from enginewright_runtime.graph.scoped.element_types import declared
+from enginewright_runtime.graph.scoped.scopes import Node, Scope
 from enginewright_runtime.prepare.quantize.half_rules import Half, Judge
 from enginewright_runtime.prepare.quantize.signatures import (
     OperatorSignature,
@@ -58,21 +58,14 @@ def lower(
 _Forms = dict[str, str]  # a value's names by type string
 
 
-class _Scope:
-    """What a graph sees: the names that values have in each type, and constants."""
+@dataclass
+class _View:
+    """What is known inside a graph: the names that its values have in each type, and constants."""
 
-    def __init__(
-        self,
-        graph: GraphProto,
-        constants: Constants,
-        forms: MutableMapping[str, _Forms | None],
-        parent: "_Scope | None" = None,
-    ) -> None:
-        self.graph = graph
-        self.constants = constants
-        self.forms = forms  # None: the value is of another type, and is left alone
-        self.parent = parent
-        self.nodes: list[NodeProto] = []
+    scope: Scope
+    constants: Constants
+    forms: MutableMapping[str, _Forms | None]  # None: it is of another type, and is left alone
+    parent: "_View | None" = None
 
     def add_form(self, value: str, kind: str, name: str) -> None:
         """Note that a value is there in another type, for this graph and its bodies."""
@@ -94,86 +87,75 @@ class _Lowering(ModelEditor):
         self._signatures = OperatorSignatures(self.model)
         self._types = element_types(self.model)
         self._judge = Judge(half, largest)
-        self._pinned = set(_outputs(self.model.graph))  # must keep name and type
+        self._pinned = {  # must keep name and type
+            name
+            for graph in graphs.graphs_in(self.model.graph)
+            for name in graphs.outputs_named(graph)
+        }
         self._result = Lowered(self.model)
         self._units: set[int] = set()
 
     def run(self) -> Lowered:
-        graph = self.model.graph
         forms: ChainMap[str, _Forms | None] = ChainMap()
-        for value in graph.input:
+        for value in self.model.graph.input:
             forms[value.name] = self._given(value)
-        scope = _Scope(graph, self.subject.constants, forms)
-        for index, node in enumerate([*graph.node]):
+        view = _View(self.scope, self.subject.constants, forms)
+        for index, node in enumerate(self.scope.nodes):
             before = len(self._result.nodes)
-            self._node(node, scope, excluded=index in self._excluded)
+            self._node(node, view, excluded=index in self._excluded)
             if len(self._result.nodes) > before:
                 self._units.add(index)
-        self._finish(scope)
+        self._finish(view)
         self._result.units = sorted(self._units)
         return self._result
 
     def _given(self, value: ValueInfoProto) -> _Forms | None:
         return {_FLOAT: value.name} if declared(value.type) == _FLOAT else None
 
-    def _finish(self, scope: _Scope) -> None:
-        graph = scope.graph
-        graphs.replace_nodes(graph, scope.nodes)
-        for value in graph.value_info:
-            if (scope.forms.get(value.name) or {}).get(self._half.kind) == value.name:
+    def _finish(self, view: _View) -> None:
+        for value in view.scope.graph.value_info:
+            if (view.forms.get(value.name) or {}).get(self._half.kind) == value.name:
                 value.type.tensor_type.elem_type = self._half.element
-        remove_unused(graph)
+        view.scope.remove_unused()
 
-    def _node(self, node: NodeProto, scope: _Scope, *, excluded: bool) -> None:
-        if node.op_type == "Constant":
-            self._constant(node, scope)
+    def _node(self, node: Node, view: _View, *, excluded: bool) -> None:
+        proto = node.proto
+        if proto.op_type == "Constant":
+            view.forms[proto.output[0]] = self._own_form(proto.output[0])
             return
-        inner = [*bodies(node)]
-        signature = self._signatures.of(node)
+        signature = self._signatures.of(proto)
         variables: set[str] = set()
-        if not inner and signature is not None:
-            variables = self._variables(node, signature)
-        if signature is not None and not self._makes(node, signature, variables):
-            variables = self._as_they_are(node, signature, variables, scope)
+        if not node.bodies and signature is not None:
+            variables = self._variables(proto, signature)
+        if signature is not None and not self._makes(proto, signature, variables):
+            variables = self._as_they_are(proto, signature, variables, view)
         elif signature is not None and variables:
-            halved = self._halved(node, signature, variables)
-            why = self._why_not(node, halved, scope, excluded=excluded)
+            halved = self._halved(proto, signature, variables)
+            why = self._why_not(proto, halved, view, excluded=excluded)
             if why is not None:
-                self._result.kept[graphs.label(node)] = why
+                self._result.kept[graphs.label(proto)] = why
                 variables = set()
-        self._read(node, signature, variables, scope)
-        for body in inner:
-            if excluded:
-                self._leave_alone(body, scope)
+        self._read(node, signature, variables, view)
+        for body in node.bodies:
+            if (
+                excluded
+            ):  # it stays as it is, and gets the values around it in the type that it knows
+                for value in [*dict.fromkeys(body.captured())]:
+                    value.replace_uses(self._form(value.name, _FLOAT, node, view), within=body)
             else:
-                self._body(body, scope)
-        self._make(node, signature, variables, scope)
+                self._body(body, view)
+        self._make(node, signature, variables, view)
 
-    def _constant(self, node: NodeProto, scope: _Scope) -> None:
-        name = node.output[0]
-        scope.forms[name] = self._own_form(name)
-        scope.nodes.append(node)
-
-    def _body(self, body: GraphProto, outer: _Scope) -> None:
+    def _body(self, body: Scope, outer: _View) -> None:
         """Lower what is in a body; its inputs and outputs keep their types."""
         forms = ChainMap[str, "_Forms | None"]({}, *_maps(outer.forms))
-        for value in body.input:
+        for value in body.graph.input:
             forms[value.name] = self._own_form(value.name)
-        constants = Constants(body, self.subject.folder, outer.constants)
-        scope = _Scope(body, constants, forms, outer)
-        for node in [*body.node]:
-            self._node(node, scope, excluded=False)
-        self._finish(scope)
-
-    def _leave_alone(self, body: GraphProto, outer: _Scope) -> None:
-        """Give a body that stays as it is the values around it in the type that it knows."""
-        own = {*graphs.defined(body)}
-        for node in body.node:
-            for index, name in enumerate(node.input):
-                if name and name not in own:
-                    node.input[index] = self._form(name, _FLOAT, outer)
-            for inner in bodies(node):
-                self._leave_alone(inner, outer)
+        constants = Constants(body.graph, self.subject.folder, outer.constants)
+        view = _View(body, constants, forms, outer)
+        for node in body.nodes:
+            self._node(node, view, excluded=False)
+        self._finish(view)
 
     # what can be lowered
 
@@ -201,13 +183,13 @@ class _Lowering(ModelEditor):
         return any(formal is not None and formal.kind in variables for formal in formals)
 
     def _as_they_are(
-        self, node: NodeProto, signature: OperatorSignature, variables: set[str], scope: _Scope
+        self, node: NodeProto, signature: OperatorSignature, variables: set[str], view: _View
     ) -> set[str]:
         """Return which variables of a node that only looks at values are best halves: those of halves."""
         singles = set()
         for index, name in enumerate(node.input):
             formal = signature.input(index)
-            forms = self._kind_of(name, scope) if name else None
+            forms = self._kind_of(name, view) if name else None
             if formal is not None and forms is not None and _FLOAT in forms:
                 singles.add(formal.kind)
         return variables - singles
@@ -219,61 +201,61 @@ class _Lowering(ModelEditor):
         return [name for name, formal in formals if formal is not None and formal.kind in variables]
 
     def _why_not(
-        self, node: NodeProto, halved: list[str], scope: _Scope, *, excluded: bool
+        self, node: NodeProto, halved: list[str], view: _View, *, excluded: bool
     ) -> str | None:
         if excluded:
             return EXCLUDED
         if reported_label(node.name, node.op_type) in self.subject.shape_nodes:
             return "it computes sizes"
-        return self._judge.why_not(node, halved, scope.constants, main=scope.parent is None)
+        return self._judge.why_not(node, halved, view.constants, main=view.parent is None)
 
     # values and their forms
 
     def _read(
         self,
-        node: NodeProto,
+        node: Node,
         signature: OperatorSignature | None,
         variables: set[str],
-        scope: _Scope,
+        view: _View,
     ) -> None:
-        for index, name in enumerate(node.input):
-            if not name or self._kind_of(name, scope) is None:
+        for index, name in enumerate(node.proto.input):
+            if not name or self._kind_of(name, view) is None:
                 continue
             formal = signature.input(index) if signature is not None else None
             wanted = self._half.kind if formal is not None and formal.kind in variables else _FLOAT
-            node.input[index] = self._form(name, wanted, scope)
+            node.set_input(index, self._form(name, wanted, node, view))
 
     def _own_form(self, name: str) -> _Forms | None:
         return {_FLOAT: name} if self._types.get(name) == _FLOAT else None
 
-    def _kind_of(self, name: str, scope: _Scope) -> _Forms | None:
-        if name in scope.forms:
-            return scope.forms[name]
-        tensor = scope.constants.tensor(name)
+    def _kind_of(self, name: str, view: _View) -> _Forms | None:
+        if name in view.forms:
+            return view.forms[name]
+        tensor = view.constants.tensor(name)
         if tensor is not None and tensor.data_type == TensorProto.FLOAT:
             return {_FLOAT: name}
         return None
 
-    def _form(self, name: str, kind: str, scope: _Scope) -> str:
-        """Return the name that a value has in a type, adding a cast where there is none."""
-        forms = self._kind_of(name, scope)
+    def _form(self, name: str, kind: str, reader: Node, view: _View) -> str:
+        """Return the name that a value has in a type, with a cast before its reader if there is none."""
+        forms = self._kind_of(name, view)
         if forms is None:
             return name
         if kind in forms:
             return forms[kind]
-        tensor = scope.constants.tensor(name)
+        tensor = view.constants.tensor(name)
         if tensor is not None and kind == self._half.kind:
-            return self._constant_form(name, scope)
+            return self._constant_form(name, view)
         fresh = self.names.fresh(f"{name}_{_short(kind)}")
         element = TensorProto.FLOAT if kind == _FLOAT else self._half.element
         source = next(iter(forms.values()))
-        scope.nodes.append(self.node("Cast", [source], fresh, fresh, to=element))
-        scope.add_form(name, kind, fresh)
+        reader.insert_before(self.node("Cast", [source], fresh, fresh, to=element))
+        view.add_form(name, kind, fresh)
         return fresh
 
-    def _constant_form(self, name: str, scope: _Scope) -> str:
+    def _constant_form(self, name: str, view: _View) -> str:
         """Add a constant's half to the graph that it is in."""
-        owner = scope
+        owner = view
         while owner.parent is not None and name not in set(owner.constants.names()):
             owner = owner.parent
         array = owner.constants.array(name)
@@ -281,35 +263,33 @@ class _Lowering(ModelEditor):
         fresh = self.names.fresh(f"{name}_{_short(self._half.kind)}")
         with np.errstate(over="ignore"):
             halves = array.astype(self._half.dtype)
-        owner.graph.initializer.append(self.sink.tensor(fresh, self._half.element, halves))
+        owner.scope.add_weight(self.sink.tensor(fresh, self._half.element, halves))
         owner.add_form(name, _FLOAT, name)
         owner.add_form(name, self._half.kind, fresh)
         return fresh
 
     def _make(
         self,
-        node: NodeProto,
+        node: Node,
         signature: OperatorSignature | None,
         variables: set[str],
-        scope: _Scope,
+        view: _View,
     ) -> None:
-        casts = []
-        for index, name in enumerate(node.output):
+        for index, name in enumerate(node.proto.output):
             if not name:
                 continue
             formal = signature.output(index) if signature is not None else None
             if formal is None or formal.kind not in variables:
-                scope.forms[name] = self._own_form(name)
+                view.forms[name] = self._own_form(name)
             elif name in self._pinned:
                 fresh = self.names.fresh(f"{name}_{_short(self._half.kind)}")
-                node.output[index] = fresh
-                casts.append(self.node("Cast", [fresh], name, name, to=TensorProto.FLOAT))
-                scope.forms[name] = {_FLOAT: name, self._half.kind: fresh}
+                node.set_output(index, fresh)
+                node.insert_after(self.node("Cast", [fresh], name, name, to=TensorProto.FLOAT))
+                view.forms[name] = {_FLOAT: name, self._half.kind: fresh}
             else:
-                scope.forms[name] = {self._half.kind: name}
-        scope.nodes += [node, *casts]
+                view.forms[name] = {self._half.kind: name}
         if variables:
-            self._result.nodes.append(graphs.label(node))
+            self._result.nodes.append(graphs.label(node.proto))
 
 
 def _maps(forms: MutableMapping[str, _Forms | None]) -> list[MutableMapping[str, _Forms | None]]:
@@ -318,12 +298,3 @@ def _maps(forms: MutableMapping[str, _Forms | None]) -> list[MutableMapping[str,
 
 def _short(kind: str) -> str:
     return kind.removeprefix("tensor(").removesuffix(")")
-
-
-def _outputs(graph: GraphProto) -> list[str]:
-    """Return the names of a graph's outputs and of those of all bodies in it."""
-    found = [value.name for value in graph.output]
-    for node in graph.node:
-        for body in bodies(node):
-            found += _outputs(body)
-    return found

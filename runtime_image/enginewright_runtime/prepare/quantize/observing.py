@@ -18,8 +18,7 @@ from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
 from enginewright_runtime.core.failure import SessionError
 from enginewright_runtime.core.limits import threads
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.scoped.order import sort
-from enginewright_runtime.graph.scoped.scopes import Names
+from enginewright_runtime.graph.scoped.scopes import Names, Scope
 from enginewright_runtime.prepare.quantize.signatures import element_types
 from enginewright_runtime.session.base import CPU_PROVIDER
 from enginewright_runtime.session.extensions.libraries import of_model, register
@@ -161,7 +160,7 @@ class _Session:
 
     def __enter__(self) -> Self:
         model = graphs.parse(self._source)
-        sort(model.graph)
+        Scope(model.graph).sort()
         self._change(model)
         self._changed.write_bytes(model.SerializeToString())
         options = ort.SessionOptions()

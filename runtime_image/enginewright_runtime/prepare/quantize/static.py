@@ -4,7 +4,7 @@ Which values and weights, in which types, the form says. What is not quantised i
 Only nodes of the main graph are: those in bodies of If, Loop and Scan have no ranges.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,8 +15,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.constants import Constants
 from enginewright_runtime.graph.raw.schemas import STANDARD, attribute
-from enginewright_runtime.graph.scoped.branches import remove_unused
-from enginewright_runtime.graph.scoped.order import readers_of
+from enginewright_runtime.graph.scoped.scopes import Node, Scope
 from enginewright_runtime.prepare.quantize.forms import Form, Grid
 from enginewright_runtime.prepare.quantize.scales import (
     QuantizedWeight,
@@ -68,18 +67,23 @@ class Layers:
 def find_layers(subject: SourceModel, form: Form, *, per_channel: bool) -> Layers:
     """Return the nodes of the main graph that the form quantises."""
     found = Layers()
-    readers = readers_of(subject.model.graph)
-    for index, node in enumerate(subject.model.graph.node):
+    main = Scope(subject.model.graph)
+    for index, each in enumerate(main.nodes):
+        node = each.proto
         if node.domain not in STANDARD or node.op_type not in form.operators:
             continue
         layer = _layer(subject, index, node, per_channel)
         if isinstance(layer, str):
             found.left[graphs.label(node)] = layer
             continue
-        result = _result(node, readers, subject.constants) if form.integers else ""
+        result = _result(each, subject.constants) if form.integers else ""
         found.layers.append(Layer(*layer, result))
-    inner = _inside(subject.model, form)
-    found.left |= dict.fromkeys(inner, "it is in the body of an If, Loop or Scan")
+    found.left |= {
+        graphs.label(node): "it is in the body of an If, Loop or Scan"
+        for body in main.bodies()
+        for node in body.graph.node
+        if node.domain in STANDARD and node.op_type in form.operators
+    }
     return found
 
 
@@ -107,32 +111,20 @@ def _layer(
     return index, activation, weight, bias, axis if per_channel else None
 
 
-def _inside(model: ModelProto, form: Form) -> list[str]:
-    """Return the labels of nodes in bodies that the form would quantise."""
-    return [
-        graphs.label(node)
-        for outer in model.graph.node
-        for body in graphs.bodies(outer)
-        for node in graphs.nodes_in(body.node)
-        if node.domain in STANDARD and node.op_type in form.operators
-    ]
-
-
-def _result(
-    node: NodeProto, readers: Mapping[str, list[NodeProto | None]], constants: Constants
-) -> str:
+def _result(node: Node, constants: Constants) -> str:
     """Return the value to quantise behind a node; "": none, since it leaves the integers by itself."""
-    made: str = node.output[0]
-    match node.op_type, readers.get(made, []):
+    made = node.makes()[0]
+    readers = [reader.proto if isinstance(reader, Node) else None for reader in made.readers]
+    match node.proto.op_type, readers:
         case "Conv", [NodeProto(op_type="Relu" | "Clip") as follower]:
             return str(follower.output[0])  # the activation is then for free
         case "Conv", _:
-            return made
+            return made.name
         # ONNX Runtime makes a Gemm of single precision of the two before it looks for integers
         case "MatMul", [NodeProto(op_type="Add") as follower] if any(
             constants.tensor(name) is not None for name in follower.input
         ):
-            return made
+            return made.name
         case _:
             return ""
 
@@ -175,7 +167,6 @@ class _Writer(ModelEditor):
         }
         self._weights: dict[tuple[str, int | None], tuple[str, QuantizedWeight]] = {}
         self._pairs: dict[str, str] = {}  # value to what stands behind its pair
-        self._nodes: list[NodeProto] = []
 
     def run(self, layers: Layers, excluded: frozenset[int]) -> Lowered:
         written = layers.lowered(self.model)
@@ -192,19 +183,16 @@ class _Writer(ModelEditor):
                 chosen[layer.index] = layer
                 written.nodes.append(label)
         results = {layer.result for layer in chosen.values() if layer.result}
-        for index, node in enumerate([*self.model.graph.node]):
+        for index, node in enumerate(self.scope.nodes):
             if index in chosen:
                 self._quantize(node, chosen[index])
-            self._nodes.append(node)
-            for position, name in enumerate(node.output):
+            for position, name in enumerate(node.proto.output):
                 if name in results:
                     raw = self.names.fresh(f"{name}_raw")
-                    node.output[position] = raw
+                    node.set_output(position, raw)
                     self._pairs[name] = name
-                    self._pair(raw, name, self._quantizers[name])
-        graph = self.model.graph
-        graphs.replace_nodes(graph, self._nodes)
-        remove_unused(graph)
+                    node.insert_after(*self._pair(raw, name, self._quantizers[name]))
+        self.scope.remove_unused()
         return written
 
     def _missing(self, layer: Layer) -> str | None:
@@ -221,32 +209,31 @@ class _Writer(ModelEditor):
         values = quantize_bias(self.weight(layer.bias), worth)
         return None if values is None else (values, worth.astype(np.float32))
 
-    def _quantize(self, node: NodeProto, layer: Layer) -> None:
-        node.input[_ACTIVATION] = self._activation(layer.activation)
+    def _quantize(self, node: Node, layer: Layer) -> None:
+        name = layer.activation
+        if name not in self._pairs:  # made in front of its first reader
+            self._pairs[name] = self.names.fresh(f"{name}_dequantized")
+            node.insert_before(*self._pair(name, self._pairs[name], self._quantizers[name]))
+        node.set_input(_ACTIVATION, self._pairs[name])
         name, weight = self._quantized_weight(layer)
         if name not in self._pairs:
             self._pairs[name] = self.names.fresh(f"{layer.weight}_dequantized")
-            self._dequantize(
-                name, self._pairs[name], weight.scales, 0, self._form.weights, weight.axis
+            grid = self._form.weights
+            node.insert_before(
+                self._dequantized(name, self._pairs[name], weight.scales, 0, grid, weight.axis)
             )
-        node.input[_WEIGHT] = self._pairs[name]
+        node.set_input(_WEIGHT, self._pairs[name])
         if self._form.integers and layer.bias:
             found = self._integer_bias(layer)
             assert found is not None  # noqa: S101 - looked at before
             values, worth = found
             quantized = self.initializer(f"{layer.bias}_quantized", TensorProto.INT32, values)
             target = self.names.fresh(f"{layer.bias}_dequantized")
-            self._dequantize(quantized, target, worth, None, None, 0 if worth.ndim else None)
-            node.input[_BIAS] = target
+            axis = 0 if worth.ndim else None
+            node.insert_before(self._dequantized(quantized, target, worth, None, None, axis))
+            node.set_input(_BIAS, target)
 
-    def _activation(self, name: str) -> str:
-        """Return what stands behind the value's quantisation, made in front of its first reader."""
-        if name not in self._pairs:
-            self._pairs[name] = self.names.fresh(f"{name}_dequantized")
-            self._pair(name, self._pairs[name], self._quantizers[name])
-        return self._pairs[name]
-
-    def _pair(self, source: str, target: str, how: Quantizer) -> None:
+    def _pair(self, source: str, target: str, how: Quantizer) -> Iterator[NodeProto]:
         quantized = self.names.fresh(f"{source}_quantized")
         grid = self._form.activations
         scale = self.initializer(
@@ -257,9 +244,9 @@ class _Writer(ModelEditor):
             ("QuantizeLinear", [source, scale, zero], quantized),
             ("DequantizeLinear", [quantized, scale, zero], target),
         ):
-            self._nodes.append(self.node(operator, inputs, output, source))
+            yield self.node(operator, inputs, output, source)
 
-    def _dequantize(
+    def _dequantized(
         self,
         source: str,
         target: str,
@@ -267,12 +254,12 @@ class _Writer(ModelEditor):
         zero_point: int | None,
         grid: Grid | None,
         axis: int | None,
-    ) -> None:
+    ) -> NodeProto:
         inputs = [source, self.initializer(f"{source}_scale", TensorProto.FLOAT, scales)]
         if grid is not None and zero_point is not None:
             inputs.append(self._zero(source, grid, zero_point, scales.shape))
         attributes: dict[str, Any] = {} if axis is None else {"axis": axis}
-        self._nodes.append(self.node("DequantizeLinear", inputs, target, source, **attributes))
+        return self.node("DequantizeLinear", inputs, target, source, **attributes)
 
     def _quantized_weight(self, layer: Layer) -> tuple[str, QuantizedWeight]:
         """Return a weight's quantised initializer, made once for all nodes that share it."""

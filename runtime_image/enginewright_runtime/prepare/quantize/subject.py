@@ -9,8 +9,7 @@ from onnx import ModelProto, NodeProto, helper
 
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.constants import Constants
-from enginewright_runtime.graph.scoped.order import sort
-from enginewright_runtime.graph.scoped.scopes import Names, rename_apart
+from enginewright_runtime.graph.scoped.scopes import Names, Scope, rename_apart
 from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
 from enginewright_runtime.prepare.convert.translating import translate
 from enginewright_runtime.prepare.quantize.tensors import Array, Sink
@@ -40,7 +39,7 @@ class SourceModel:
         """
         model = graphs.parse(path)
         rename_apart(model)
-        sort(model.graph)
+        Scope(model.graph).sort()
         if opset is not None and (graphs.default_opset(model) or opset) < opset:
             translate(model, opset)
             least = helper.find_min_ir_version_for([helper.make_opsetid("", opset)])
@@ -76,11 +75,12 @@ class ModelEditor:
         self.sink = sink
         self.model = graphs.copy_of(subject.model)
         self.names = Names(self.model)
+        self.scope = Scope(self.model.graph)
 
     def initializer(self, wanted: str, element: int, array: Array) -> str:
         """Add an initializer; return its name."""
         name = self.names.fresh(wanted)
-        self.model.graph.initializer.append(self.sink.tensor(name, element, array))
+        self.scope.add_weight(self.sink.tensor(name, element, array))
         return name
 
     def node(

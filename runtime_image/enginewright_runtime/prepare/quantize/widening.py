@@ -9,12 +9,9 @@ widened instead, and each of its results is rounded to the format by casts that 
 from collections.abc import Mapping
 from typing import Final
 
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.raw.graphs import bodies
-from enginewright_runtime.graph.scoped.order import sort
-from enginewright_runtime.graph.scoped.scopes import Names, rename_apart
+from enginewright_runtime.graph.scoped.scopes import Names, Node, Scope, rename_apart
 from enginewright_runtime.prepare.quantize.signatures import OperatorSignatures, element_types
 
 _HALVES: Final[Mapping[str, int]] = {
@@ -31,9 +28,10 @@ def widen(model: ModelProto) -> int:
     External data need not be loaded; it is referred to as before.
     """
     rename_apart(model)
-    sort(model.graph)
+    scope = Scope(model.graph)
+    scope.sort()
     widener = _Widener(model)
-    widener.graph(model.graph, {})
+    widener.widen(scope, {})
     return widener.count
 
 
@@ -44,39 +42,38 @@ class _Widener:
         self._names = Names(model)
         self.count = 0
 
-    def graph(self, graph: GraphProto, outer: Mapping[str, str]) -> None:
-        own = {*graphs.defined(graph)}
-        wide = {name: single for name, single in outer.items() if name not in own}
-        nodes: list[NodeProto] = []
-        for node in graph.node:
-            inner = [*bodies(node)]
-            for body in inner:
-                self.graph(body, wide)
+    def widen(self, scope: Scope, outer: Mapping[str, str]) -> None:
+        wide = dict(outer)
+        for node in scope.nodes:
+            for body in node.bodies:
+                self.widen(body, wide)
             # a function of the model has nodes of its own, and gets what it is written for
-            if inner or node.op_type in _LEFT_ALONE or self._signatures.of(node) is None:
-                nodes.append(node)
-            else:
-                nodes += self._widened(node, wide)
-        graphs.replace_nodes(graph, nodes)
+            if not (
+                node.bodies
+                or node.proto.op_type in _LEFT_ALONE
+                or self._signatures.of(node.proto) is None
+            ):
+                self._widen_node(node, wide)
+        scope.write()
 
-    def _widened(self, node: NodeProto, wide: dict[str, str]) -> list[NodeProto]:
-        before: list[NodeProto] = []
-        after: list[NodeProto] = []
-        for index, name in enumerate(node.input):
+    def _widen_node(self, node: Node, wide: dict[str, str]) -> None:
+        count = 0
+        for index, name in enumerate(node.proto.input):
             if self._types.get(name) not in _HALVES:
                 continue
             if name not in wide:
                 wide[name] = self._names.fresh(f"{name}_single")
-                before.append(self._cast(name, wide[name], TensorProto.FLOAT))
-            node.input[index] = wide[name]
-        for index, name in enumerate(node.output):
+                node.insert_before(self._cast(name, wide[name], TensorProto.FLOAT))
+            node.set_input(index, wide[name])
+            count += 1
+        for index, name in enumerate(node.proto.output):
             kind = self._types.get(name)
             if kind is not None and kind in _HALVES:
                 exact = self._names.fresh(f"{name}_exact")
-                node.output[index] = exact
-                after.append(self._cast(exact, name, _HALVES[kind]))
-        self.count += bool(before or after)
-        return [*before, node, *after]
+                node.set_output(index, exact)
+                node.insert_after(self._cast(exact, name, _HALVES[kind]))
+                count += 1
+        self.count += bool(count)
 
     def _cast(self, source: str, target: str, element: int) -> NodeProto:
         name = self._names.fresh(f"{target}{ROUNDING}")

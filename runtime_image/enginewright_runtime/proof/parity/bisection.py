@@ -13,7 +13,7 @@ from typing import Final
 
 from onnx import GraphProto, NodeProto
 
-from enginewright_runtime.graph.scoped.order import order, uses
+from enginewright_runtime.graph.scoped.scopes import Scope
 
 _MOST_EXCLUDED: Final = 3  # tensors of equal names that turned out to be something else
 _MOST_STEPS: Final = 16  # of the walk from a drifting tensor to where its drift comes from
@@ -46,12 +46,13 @@ class Ancestry:
     def __init__(self, graph: GraphProto, output: str) -> None:
         self.nodes: Sequence[NodeProto] = graph.node
         self._output = output
+        scope = Scope(graph)
         self._makers = {
-            name: index for index, node in enumerate(graph.node) for name in node.output
+            value.name: index for index, node in enumerate(scope.nodes) for value in node.makes()
         }
-        self._reads = [uses(node) for node in graph.node]
+        self._reads = [{value.name for value in node.reads()} for node in scope.nodes]
         found = self._ancestors()
-        self.order = [index for index in order(graph.node) or () if index in found]
+        self.order = [index for index in scope.order() or () if index in found]
         self.lives = self._lives()
 
     def _ancestors(self) -> set[int]:

@@ -1,0 +1,183 @@
+"""Values as the scoped graph knows them: every edit keeps the model what it is, and the use-def true."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+from enginewright_runtime.graph.raw.graphs import copy_of, label, replace_nodes
+from enginewright_runtime.graph.scoped.scopes import Names, Node, Scope, Value, apart, rename_apart
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import ModelProto, helper
+
+from tests.support.nested_models import answers, is_valid, nested
+
+T = TypeVar("T")
+FEW = settings(max_examples=20, deadline=None)
+
+
+def described(scope: Scope) -> Any:
+    """Return what a scope knows, as data that another reading of it can be compared with."""
+    return {
+        "values": {
+            value.name: (
+                None if value.producer is None else label(value.producer.proto),
+                sorted(
+                    label(reader.proto) if isinstance(reader, Node) else "output"
+                    for reader in value.readers
+                ),
+            )
+            for value in scope.own()
+            if value.readers or value.producer is not None
+        },
+        "nodes": [
+            (label(node.proto), [described(body) for body in node.bodies]) for node in scope.nodes
+        ],
+    }
+
+
+def everywhere(main: Scope) -> list[Scope]:
+    return [main, *main.bodies()]
+
+
+class Edits:
+    """Edits that leave the outputs as they are."""
+
+    def __init__(self, model: ModelProto, data: st.DataObject) -> None:
+        self.main = Scope(model.graph)
+        self._names = Names(model)
+        self._data = data
+
+    def _one(self, choices: list[T]) -> T:
+        return self._data.draw(st.sampled_from(choices))
+
+    def _node(self) -> Node:
+        return self._one([each for scope in everywhere(self.main) for each in scope.nodes])
+
+    def _value(self) -> Value:
+        inner = [value for scope in everywhere(self.main) for value in scope.own()]
+        outside = {"x", *(value.name for value in self.main.graph.output)}
+        return self._one([each for each in inner if each.name not in outside])
+
+    def rename(self) -> None:
+        value = self._value()
+        value.rename(self._names.fresh(f"{value.name}/renamed"))
+
+    def read_a_copy(self) -> None:
+        node = self._node()
+        index = self._one([index for index, name in enumerate(node.proto.input) if name])
+        fresh = self._names.fresh("before")
+        node.insert_before(helper.make_node("Identity", [node.proto.input[index]], [fresh]))
+        node.set_input(index, fresh)
+
+    def make_a_copy(self) -> None:
+        node = self._node()
+        fresh, old = self._names.fresh("raw"), node.proto.output[0]
+        node.set_output(0, fresh)
+        node.insert_after(helper.make_node("Identity", [fresh], [old]))
+
+    def replace(self) -> None:
+        node = self._node()
+        dead = helper.make_node("Neg", ["x"], [self._names.fresh("dead")])
+        node.replace([dead, node.proto])
+
+    def give_a_body_a_copy(self) -> None:
+        captured = [
+            (body, body.owner, value)
+            for body in self.main.bodies()
+            for value in body.captured()
+            if body.owner is not None and value in body.owner.reads()
+        ]
+        if not captured:
+            return
+        body, owner, value = self._one(captured)
+        fresh = self._names.fresh("captured")
+        owner.insert_before(helper.make_node("Identity", [value.name], [fresh]))
+        value.replace_uses(fresh, within=body)
+        assert value not in body.captured()
+
+    def remove_unused(self) -> None:
+        for scope in everywhere(self.main):
+            scope.remove_unused()
+            assert all(node.is_read() for node in scope.nodes)
+
+
+EDITS: list[Callable[[Edits], None]] = [
+    Edits.rename,
+    Edits.read_a_copy,
+    Edits.make_a_copy,
+    Edits.replace,
+    Edits.give_a_body_a_copy,
+    Edits.remove_unused,
+]
+
+
+@FEW
+@given(nested(), st.data())
+def test_edits_keep_the_model_what_it_is(model: ModelProto, data: st.DataObject) -> None:
+    assert is_valid(model)
+    expected = answers(model)
+    edits = Edits(model, data)
+    for edit in data.draw(st.lists(st.sampled_from(EDITS), min_size=1, max_size=6)):
+        edit(edits)
+    for scope in everywhere(edits.main):
+        scope.write()
+    assert is_valid(model)
+    np.testing.assert_array_equal(answers(model), expected)
+    assert described(edits.main) == described(Scope(model.graph))
+
+
+@FEW
+@given(nested(hides=True))
+def test_what_is_only_read_keeps_its_bytes(model: ModelProto) -> None:
+    before = model.SerializeToString()
+    main = Scope(model.graph)
+    main.sort()
+    for scope in everywhere(main):
+        scope.write()
+    assert model.SerializeToString() == before
+
+
+@FEW
+@given(nested(hides=True), st.data())
+def test_nodes_in_any_order_are_sorted_in_every_body(
+    model: ModelProto, data: st.DataObject
+) -> None:
+    # the evaluator takes a value from outside for a hidden weight: each name stands for one value here
+    expected = answers(apart(model))
+    for scope in everywhere(Scope(model.graph)):
+        replace_nodes(scope.graph, data.draw(st.permutations([*scope.graph.node])))
+    main = Scope(model.graph)
+    main.sort()
+    np.testing.assert_array_equal(answers(apart(model)), expected)
+    assert all(scope.order() == list(range(len(scope.nodes))) for scope in everywhere(main))
+
+
+@FEW
+@given(nested())
+def test_names_apart_stand_for_one_value_each(model: ModelProto) -> None:
+    expected, source = answers(model), copy_of(model)
+    renamed = rename_apart(model)
+    names = [value.name for scope in everywhere(Scope(model.graph)) for value in scope.own()]
+    assert len(names) == len({*names})
+    assert renamed == (model != source)
+    np.testing.assert_array_equal(answers(model), expected)
+
+
+def test_a_circle_has_no_order() -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Neg", ["b"], ["a"]), helper.make_node("Neg", ["a"], ["b"])], "g", [], []
+    )
+    main = Scope(graph)
+    assert main.order() is None
+    main.sort()
+    assert [node.output[0] for node in graph.node] == ["a", "b"]
+
+
+@pytest.mark.parametrize("wanted", ["new", "a"])
+def test_a_fresh_name_is_like_the_wanted_one(wanted: str) -> None:
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["a"], name="a_2")], "g", [], [])
+    names = Names(helper.make_model(graph))
+    assert names.fresh(wanted) == {"new": "new", "a": "a_3"}[wanted]
+    assert names.fresh(wanted) == {"new": "new_2", "a": "a_4"}[wanted]
