@@ -14,6 +14,7 @@ import json
 import re
 import sys
 import textwrap
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -58,6 +59,7 @@ from hack import proofs, requirements
 ROOT: Final = Path(__file__).resolve().parent.parent
 ALERTS: Final = ROOT / "charts/enginewright/files/monitoring/enginewright.rules.yaml"
 VALUES: Final = ROOT / "charts/enginewright/values.schema.json"
+SITE: Final = ROOT / "zensical.toml"
 ACTION: Final = ROOT / ".github/actions/preflight/action.yml"
 _BLOCK: Final = re.compile(
     r"(<!-- hack/docs: ([^>]*?) -->\n).*?(\n?<!-- /hack/docs -->)", re.DOTALL
@@ -469,6 +471,26 @@ def checks() -> str:
     return table(("check", "every", "ok when, and the reason when not"), rows)
 
 
+def pages() -> str:
+    """Return the question that each page begins with, in the order of the site.
+
+    Raises:
+        ValueError: A page begins otherwise.
+    """
+    site = tomllib.loads(SITE.read_text())["project"]
+    names = [name for part in site["nav"] for group in part.values() for name in group]
+    texts = {name: (SITE.parent / site["docs_dir"] / name).read_text() for name in names}
+    asked = {name: re.match(r"# (.+)\n\n([^?]+\?)\s", text) for name, text in texts.items()}
+    if silent := [name for name, found in asked.items() if not found]:
+        raise ValueError(f"{silent} do not begin with the question that they answer")
+    rows = (
+        (" ".join(found[2].split()), f"[{found[1]}]({name})")
+        for name, found in asked.items()
+        if found and name != "index.md"
+    )
+    return table(("question", "page"), rows)
+
+
 TABLES: Final[dict[str, Callable[..., str]]] = {
     "action-inputs": action_inputs,
     "alerts": alerts,
@@ -483,6 +505,7 @@ TABLES: Final[dict[str, Callable[..., str]]] = {
     "fields": fields,
     "messages": messages,
     "operator-metrics": operator_metrics,
+    "pages": pages,
     "precisions": precisions,
     "preflight": preflight,
     "reasons": reasons,
