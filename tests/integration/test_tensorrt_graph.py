@@ -209,7 +209,7 @@ def test_remaining_weights_come_along(tmp_path: Path, monkeypatch: pytest.Monkey
     for limit, names in ((1 << 30, ["model.onnx"]), (1 << 10, ["model.onnx", "weights.bin"])):
         found = composed(light, [part])
         assert found is not None
-        monkeypatch.setattr(context, "_LARGEST_INSIDE", limit)
+        monkeypatch.setattr(context, "LARGEST_INSIDE", limit)
         target.mkdir(exist_ok=True)
         assert context.save(found, source, target) == names
         onnx.checker.check_model(str(target / "model.onnx"))
