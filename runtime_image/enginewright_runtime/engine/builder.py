@@ -33,7 +33,7 @@ from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.scoped import parts as graph
 from enginewright_runtime.graph.scoped.parts import Part, TensorProfile, TensorType
 from enginewright_runtime.graph.shapes import CORNERS, missing, resolve
-from enginewright_runtime.prepare.convert import changing
+from enginewright_runtime.prepare.convert.passes import Expand, run_pass
 from enginewright_runtime.prepare.convert.planning import operators_with_bodies
 from enginewright_runtime.proof.promise import coverage
 from enginewright_runtime.session.extensions.libraries import files_of, of_model
@@ -203,10 +203,9 @@ class _Build:
         _log.info("building again with the bodies of %s: %s", ", ".join(operators), why.cause)
         path = self._source.with_name(".expanded.onnx")
         try:
-            changed = Call(changing.expand, changing.EXPAND.doing, _ANALYSIS).run(
-                self._source, path, operators
-            )
-            if changed is None:
+            expand = Expand(operators=tuple(operators))
+            changed = Call(run_pass, expand.doing, _ANALYSIS).run(expand, self._source, path)
+            if not changed.changes:
                 return refused
             nodes = changed.changes[0].nodes
             answer = self._attempts.build(graphs.parse(path), _WHOLE, self._sizes(), (45, 90))

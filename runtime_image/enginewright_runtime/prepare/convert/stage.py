@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.images import COMPILED_BACKENDS
 from enginewright.contract.manifest import Change
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, StageReport, name_nodes
@@ -34,10 +33,9 @@ from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.core.scratch import scratch
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.storage import loadable, settle, size_bytes
+from enginewright_runtime.graph.scoped.passes import Keep, Situation
 from enginewright_runtime.graph.shapes import resolve
-from enginewright_runtime.prepare.convert import changing, plan
-from enginewright_runtime.prepare.convert.changing import P, Pass
-from enginewright_runtime.prepare.convert.planning import operators_with_bodies
+from enginewright_runtime.prepare.convert.passes import PASSES, AnyPass, run_pass
 from enginewright_runtime.prepare.convert.support import Support, ask
 from enginewright_runtime.prepare.convert.verification import (
     SourceRun,
@@ -60,9 +58,6 @@ _DEFINITION_SECONDS: Final = 60.0  # of ONNX's reference implementation, which i
 _SAMPLES: Final = 2  # that are compared
 _LARGEST: Final = 64 << 20  # bytes of inputs
 _LARGEST_BY_DEFINITION: Final = 512 << 20  # bytes of weights
-_LARGEST_TO_SIMPLIFY: Final = 1 << 30  # bytes: ONNX Runtime writes all weights again
-_HALVES: Final = frozenset({"FP16", "BF16"})
-_QUANTIZED: Final = frozenset({"INT8", "FP8"})
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
@@ -109,14 +104,43 @@ class _Conversion:
         self._changes: list[Change] = []
         self._warnings: list[Finding] = []
         self._expected: _Outputs | None = None
+        self._asked: dict[Path, Support | None] = {}
         self._count = 0
 
     def run(self) -> StageReport:
-        self._change_versions()
-        self._prepare_precision()
-        if (support := self._serve_backend()) is not None:
+        for kind in sorted(PASSES, key=lambda each: each.order):
+            self._run_passes(kind)
+        if (support := self._support()) is not None:
             self._settle(support)
         return self._leave()
+
+    def _run_passes(self, kind: type[AnyPass]) -> None:
+        """Run the passes of a kind that can be of use; keep what is proven to be."""
+        keep = kind.keep_on(self._recipe.backend)
+        if keep is Keep.BETTER and not self._is_improvable():
+            return
+        about = self._situation(keep)
+        if not kind.needs.are_met(about):
+            return
+        for each in kind.to_try(about):
+            match keep:
+                case Keep.MUST:
+                    self._change(each)
+                case Keep.EQUAL:
+                    self._improve(each)
+                case Keep.BETTER if self._is_improvable():
+                    self._better(each)
+                case _:
+                    return
+
+    def _situation(self, keep: Keep) -> Situation:
+        support = self._support() if keep is Keep.BETTER else None
+        return Situation(
+            self._recipe,
+            graphs.parse(self._current),
+            self._sizes(),
+            support.operators if support is not None else frozenset(),
+        )
 
     def _leave(self) -> StageReport:
         folder = MODEL_FOLDER
@@ -155,15 +179,9 @@ class _Conversion:
             },
         )
 
-    # versions: what the runtime needs, or the owner asked for
-
-    def _change_versions(self) -> None:
-        planned = plan(self._model, self._recipe)
-        if planned.refusal is not None:
-            raise StageFailure.of(planned.refusal, (planned.refusal,))
-        if not planned.steps:
-            return
-        candidate = self._make(changing.CHANGE_VERSIONS, self._recipe)
+    def _change(self, wanted: AnyPass) -> None:
+        """Make a change without which nothing serves."""
+        candidate = self._make(wanted)
         if candidate is None:
             raise StageFailure(Reason.INTERNAL_ERROR, "a planned conversion changed nothing")
         self._find_sizes(candidate.path)
@@ -199,53 +217,39 @@ class _Conversion:
             self._validated = known.model_copy(update={"profiles": fitted.profiles})
             self._validated.leave(self._work)
 
-    # a lower precision that is to come
-
-    def _prepare_precision(self) -> None:
-        wanted = {self._recipe.precision} if self._recipe.precision else set()
-        wanted |= set(self._recipe.allowed_precisions) if not wanted else set()
-        if wanted & (_HALVES | _QUANTIZED):
-            self._improve(changing.PREPARE_PRECISION, quantized=bool(wanted & _QUANTIZED))
-
-    def _improve(self, change: Pass[P], *args: P.args, **kwargs: P.kwargs) -> bool:
+    def _improve(self, wanted: AnyPass) -> None:
         """Make a change, and keep it if nothing is against it; else warn."""
-        candidate = self._try(change, *args, **kwargs)
+        candidate = self._try(wanted)
         if candidate is None:
-            return False
+            return
         if differs := self._differs(candidate):
             self._warn(f"{candidate.changes[0].message}: not kept, since {differs}")
-            return False
-        self._keep(candidate)
-        return True
+        else:
+            self._keep(candidate)
+
+    def _better(self, wanted: AnyPass) -> None:
+        """Make a change, and keep it if the backend then takes more."""
+        now, candidate = self._support(), self._try(wanted)
+        if candidate is None or now is None:
+            return
+        then = ask(self._recipe.backend, candidate.path, candidate.shape_nodes, self._log_file())
+        if then is not None and then.better_than(now) and not self._differs(candidate):
+            self._keep(candidate)
+            self._asked = {candidate.path: then}
 
     # nodes that the backend does not take
 
-    def _serve_backend(self) -> Support | None:
-        """Have the backend take more of the model; return what it makes of it in the end.
+    def _support(self) -> Support | None:
+        """Return what the backend makes of the model as it is now; None where it cannot be asked here."""
+        if self._current not in self._asked:
+            backend = self._recipe.backend
+            answer = ask(backend, self._current, self._shape_nodes, self._log_file())
+            self._asked = {self._current: answer}
+        return self._asked[self._current]
 
-        None where it cannot be asked here.
-        """
-        backend = self._recipe.backend
-        now = ask(backend, self._current, self._shape_nodes, self._log_file())
-        if backend in COMPILED_BACKENDS and self._has_ifs():
-            # that the parser takes an If does not mean that it can be built: see docs/conversion.md
-            if self._improve(changing.TAKE_BRANCHES, self._sizes()):
-                now = ask(backend, self._current, self._shape_nodes, self._log_file())
-        elif self._has_ifs() and now is not None:
-            now = self._better(now, changing.TAKE_BRANCHES, self._sizes())
-        if now is None or now.whole:
-            return now
-        if backend in COMPILED_BACKENDS:
-            now = self._better(now, changing.DEQUANTIZE_BIASES)
-            if now.whole:
-                return now
-        for operators in self._expandable(now):
-            now = self._better(now, changing.EXPAND, operators)
-            if now.whole:
-                return now
-        if size_bytes(graphs.parse(self._current)) <= _LARGEST_TO_SIMPLIFY:
-            now = self._better(now, changing.SIMPLIFY)
-        return now
+    def _is_improvable(self) -> bool:
+        support = self._support()
+        return support is not None and not support.whole
 
     def _settle(self, support: Support) -> None:
         """Refuse what the backend refuses after all, and warn of nodes that it leaves."""
@@ -271,30 +275,6 @@ class _Conversion:
             if node.name and f"'{node.name}'" in message
         )
 
-    def _better(self, now: Support, change: Pass[P], *args: P.args, **kwargs: P.kwargs) -> Support:
-        """Make a change, and keep it if the backend then takes more; return what it makes of the model."""
-        candidate = self._try(change, *args, **kwargs)
-        if candidate is None:
-            return now
-        then = ask(self._recipe.backend, candidate.path, candidate.shape_nodes, self._log_file())
-        if then is None or not then.better_than(now) or self._differs(candidate):
-            return now
-        self._keep(candidate)
-        return then
-
-    def _expandable(self, now: Support) -> list[list[str]]:
-        """Return sets of operators that have bodies, to be tried in turn.
-
-        First those that are refused; then the others one by one, for ONNX Runtime itself puts the
-        body in the place of a node that nobody takes, and then says what became of the body.
-        """
-        bodied = operators_with_bodies(graphs.parse(self._current))
-        named = sorted(bodied & now.operators)
-        return [*([named] if named else []), *([each] for each in sorted(bodied - set(named)))]
-
-    def _has_ifs(self) -> bool:
-        return any(node.op_type == "If" for node in graphs.walk_nodes(graphs.parse(self._current)))
-
     def _sizes(self) -> dict[str, list[int | None]]:
         """Return the dimensions that are the same for all requests: others the server refuses."""
         declared = {each.input: each for each in self._recipe.shapes}
@@ -310,27 +290,26 @@ class _Conversion:
 
     # candidates
 
-    def _try(self, change: Pass[P], *args: P.args, **kwargs: P.kwargs) -> _Candidate | None:
+    def _try(self, wanted: AnyPass) -> _Candidate | None:
         """Make an optional change; None, with a warning if it failed, where there is nothing."""
         try:
-            return self._make(change, *args, **kwargs)
+            return self._make(wanted)
         except (StageFailure, SessionError) as error:
             if isinstance(error, StageFailure) and error.reason is Reason.STORAGE_FULL:
                 raise  # which says nothing about the model, and may pass
             cause = error.cause if isinstance(error, StageFailure) else plain(str(error))
-            self._warn(f"{change.doing} failed, so the model stays as it is: {cause}")
+            self._warn(f"{wanted.doing} failed, so the model stays as it is: {cause}")
             return None
 
-    def _make(self, change: Pass[P], *args: P.args, **kwargs: P.kwargs) -> _Candidate | None:
-        _log.info("%s", change.doing)
+    def _make(self, wanted: AnyPass) -> _Candidate | None:
+        _log.info("%s", wanted.doing)
         self._count += 1
         path = self._current.with_name(f"{_PREFIX}{self._count}.onnx")
-        if change.own_weights:
+        if wanted.own_weights:
             path = self._work / f"{_PREFIX}{self._count}" / MODEL_NAME
             path.parent.mkdir()
-        call = Call(change.function, change.doing, _LIMITS)
-        made = call.run(self._current, path, *args, **kwargs)
-        return None if made is None else _Candidate(path, made.changes, made.shape_nodes)
+        made = Call(run_pass, wanted.doing, _LIMITS).run(wanted, self._current, path)
+        return _Candidate(path, made.changes, made.shape_nodes) if made.changes else None
 
     def _keep(self, candidate: _Candidate) -> None:
         self._current = candidate.path

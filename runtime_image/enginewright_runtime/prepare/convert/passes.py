@@ -1,0 +1,313 @@
+"""The passes of conversion, and what runs one in a child process: a model's file in, a changed one's out."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, ClassVar, Final, Literal, Self, TypeAlias, get_args
+
+from enginewright.contract.images import COMPILED_BACKENDS
+from enginewright.contract.manifest import Change
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import name_nodes
+from enginewright.contract.task import Recipe
+from onnx import ModelProto
+from pydantic import Field
+from typing_extensions import override
+
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.logs import counted
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.schemas import STANDARD
+from enginewright_runtime.graph.raw.storage import save
+from enginewright_runtime.graph.scoped.branches import take_constant_branches
+from enginewright_runtime.graph.scoped.inference import Sizes
+from enginewright_runtime.graph.scoped.passes import (
+    Keep,
+    Needs,
+    Pass,
+    PassResult,
+    Situation,
+    change,
+)
+from enginewright_runtime.graph.scoped.scopes import Scope
+from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
+from enginewright_runtime.prepare.convert import batch_norms, simplifying, translating
+from enginewright_runtime.prepare.convert.biases import fold_biases
+from enginewright_runtime.prepare.convert.ir_versions import forget_annotations
+from enginewright_runtime.prepare.convert.planning import Action, operators_with_bodies, plan
+
+_HALVES: Final = frozenset({"FP16", "BF16"})
+_QUANTIZED: Final = frozenset({"INT8", "FP8"})
+
+
+class ChangeVersions(Pass):
+    """Does what `plan` says: what the runtime needs, or the owner asked for."""
+
+    doing = "converting the model"
+    order = 10
+    keep = Keep.MUST
+    kind: Literal["change-versions"] = "change-versions"
+    wanted: Recipe
+
+    @override
+    @classmethod
+    def to_try(cls, about: Situation) -> Iterable[Self]:
+        planned = plan(about.model, about.recipe)
+        if planned.refusal is not None:
+            raise StageFailure.of(planned.refusal, (planned.refusal,))
+        if planned.steps:
+            yield cls(wanted=about.recipe)
+
+    @override
+    def change(self, model: ModelProto, source: Path, out: Path) -> PassResult:
+        """Change it.
+
+        Raises:
+            StageFailure: ConversionFailed, naming the nodes that have no equivalent.
+        """
+        steps = plan(model, self.wanted).steps
+        target = next((step.opset for step in steps if step.opset is not None), None)
+        changes = [] if target is None else _translate(model, target, self.wanted)
+        for step in steps:
+            if step.action is Action.IR_VERSION and step.ir_version is not None:
+                version = model.ir_version
+                forget_annotations(model, step.ir_version)
+                model.ir_version = step.ir_version
+                lower = step.ir_version < version
+                why = "it uses nothing newer" if lower else f"opset {target} needs it"
+                message = f"IR version {version} set to {step.ir_version}: {why}"
+                changes.append(change("ir-version", message))
+        return PassResult(tuple(changes))
+
+
+class PreparePrecision(Pass):
+    """Folds batch normalisations, and makes initializers of weights, ahead of a lower precision."""
+
+    doing = "folding batch normalisations"
+    order = 20
+    needs = Needs(precisions=_HALVES | _QUANTIZED)
+    keep = Keep.EQUAL
+    kind: Literal["prepare-precision"] = "prepare-precision"
+    quantized: bool
+
+    @override
+    @classmethod
+    def to_try(cls, about: Situation) -> Iterable[Self]:
+        yield cls(quantized=bool(about.precisions & _QUANTIZED))
+
+    @override
+    def change(self, model: ModelProto, source: Path, out: Path) -> PassResult:
+        changes: list[Change] = []
+        folded = batch_norms.fold(model, source.parent)
+        if nodes := folded.into_convolutions:
+            message = (
+                f"folded {counted(len(nodes), 'batch normalisation')} into convolutions, ahead of a"
+                " lower precision"
+            )
+            changes.append(change("fold-batch-norm", message, nodes))
+        if nodes := folded.into_arithmetic:
+            message = (
+                f"wrote {counted(len(nodes), 'batch normalisation')} as a multiplication and an"
+                f" addition, since a half does not hold the parameters: {name_nodes(nodes)}"
+            )
+            changes.append(change("fold-batch-norm", message, nodes))
+        if self.quantized and (moved := batch_norms.constants_to_initializers(model)):
+            message = (
+                f"made initializers of {counted(moved, 'Constant node')}, where quantisers look for"
+                " weights"
+            )
+            changes.append(change("simplify", message))
+        return PassResult(tuple(changes))
+
+
+class TakeBranches(Pass):
+    """Takes the branches of Ifs whose condition is constant."""
+
+    doing = "taking constant branches"
+    order = 30
+    needs = Needs(operators=frozenset({"If"}))
+    keep = Keep.BETTER
+    kind: Literal["take-branches"] = "take-branches"
+    sizes: Sizes  # as for `take_constant_branches`
+
+    @override
+    @classmethod
+    def to_try(cls, about: Situation) -> Iterable[Self]:
+        yield cls(sizes=about.sizes)
+
+    @override
+    @classmethod
+    def keep_on(cls, backend: str) -> Keep:
+        # that the parser takes an If does not mean that it can be built: see docs/conversion.md
+        return Keep.EQUAL if backend in COMPILED_BACKENDS else cls.keep
+
+    @override
+    def change(self, model: ModelProto, source: Path, out: Path) -> PassResult:
+        taken = take_constant_branches(model, self.sizes)
+        message = (
+            f"took the branch that is always taken of {counted(len(taken), 'If node')}:"
+            f" {name_nodes(taken)}"
+        )
+        return PassResult((change("simplify", message, taken),) if taken else ())
+
+
+class DequantizeBiases(Pass):
+    """Makes numbers of biases that are quantised to 32-bit integers."""
+
+    doing = "dequantising biases"
+    order = 40
+    needs = Needs(backends=frozenset(COMPILED_BACKENDS))
+    keep = Keep.BETTER
+    kind: Literal["dequantize-biases"] = "dequantize-biases"
+
+    @override
+    @classmethod
+    def to_try(cls, about: Situation) -> Iterable[Self]:
+        yield cls()
+
+    @override
+    def change(self, model: ModelProto, source: Path, out: Path) -> PassResult:
+        folded = fold_biases(model, source.parent)
+        message = (
+            f"made numbers of {counted(len(folded), 'bias node')} in 32-bit integers, which TensorRT"
+            f" does not take: {name_nodes(folded)}"
+        )
+        return PassResult((change("simplify", message, folded),) if folded else ())
+
+
+class Expand(Pass):
+    """Replaces the nodes of some operators by their operators' bodies, if all can be."""
+
+    doing = "expanding operators"
+    order = 50
+    keep = Keep.BETTER
+    kind: Literal["expand"] = "expand"
+    operators: tuple[str, ...]
+
+    @override
+    @classmethod
+    def to_try(cls, about: Situation) -> Iterable[Self]:
+        """First those that are refused; then the others one by one.
+
+        For ONNX Runtime itself puts the body in the place of a node that nobody takes, and then says
+        what became of the body.
+        """
+        bodied = operators_with_bodies(about.model)
+        if named := sorted(bodied & about.refused):
+            yield cls(operators=tuple(named))
+        for operator in sorted(bodied - set(named)):
+            yield cls(operators=(operator,))
+
+    @override
+    def change(self, model: ModelProto, source: Path, out: Path) -> PassResult:
+        try:
+            done = translating.expand(model, self.operators)
+        except translating.TranslationError:
+            return PassResult()
+        return PassResult(tuple(_expansion(done, graphs.default_opset(model))))
+
+
+class Simplify(Pass):
+    """Folds what is constant, if that leaves fewer nodes, and none of a domain that was not there."""
+
+    doing = "folding what is constant"
+    order = 60
+    needs = Needs(most_bytes=1 << 30)  # ONNX Runtime writes all weights again
+    keep = Keep.BETTER
+    own_weights: ClassVar[bool] = True
+    kind: Literal["simplify"] = "simplify"
+
+    @override
+    @classmethod
+    def to_try(cls, about: Situation) -> Iterable[Self]:
+        yield cls()
+
+    @override
+    def change(self, model: ModelProto, source: Path, out: Path) -> PassResult:
+        """Change it.
+
+        Raises:
+            SessionError: ONNX Runtime refuses the model.
+        """
+        changed = simplifying.simplify(source, out)
+        before, after = (sum(1 for _ in graphs.walk_nodes(each)) for each in (model, changed))
+        strangers = _domains(changed) - _domains(model) - STANDARD
+        if after >= before or strangers:
+            return PassResult()
+        # what is declared stays, where ONNX Runtime knows better
+        for field in ("input", "output"):
+            ours = getattr(changed.graph, field)
+            del ours[:]
+            ours.extend(getattr(model.graph, field))
+        model.CopyFrom(changed)
+        Scope(model.graph).remove_unused()
+        message = f"folded what is constant: {before} nodes became {after}"
+        return PassResult((change("simplify", message),))
+
+
+AnyPass: TypeAlias = (
+    ChangeVersions | PreparePrecision | TakeBranches | DequantizeBiases | Expand | Simplify
+)
+PASSES: Final[tuple[type[AnyPass], ...]] = get_args(AnyPass)
+
+
+def run_pass(
+    wanted: Annotated[AnyPass, Field(discriminator="kind")], source: Path, out: Path
+) -> PassResult:
+    """Run a pass on a model's file and write another, beside its weights, if anything was changed.
+
+    Raises:
+        StageFailure, SessionError: as the pass does.
+    """
+    model = graphs.parse(source)
+    done = wanted.change(model, source, out)
+    if not done.changes:
+        return done
+    save(model, out)
+    return replace(done, shape_nodes=shape_nodes(model))
+
+
+def _translate(model: ModelProto, target: int, recipe: Recipe) -> list[Change]:
+    opset = graphs.default_opset(model) or 0
+    try:
+        done = translating.translate(model, target)
+    except translating.TranslationError as error:
+        label, why = next(iter(error.refused.items()))
+        raise StageFailure(
+            Reason.CONVERSION_FAILED,
+            f"opset {opset} cannot be converted to {target}: {name_nodes(list(error.refused))}; of"
+            f" {label}: {why}",
+            nodes=tuple(error.refused),
+            remedy="raise spec.targetOpset or leave it out"
+            if recipe.target_opset is not None
+            else f"export with opset {target}",
+        ) from error
+    changes = _expansion(done, target)
+    if done.rewritten:
+        message = (
+            f"wrote {counted(len(done.rewritten), 'node')} in the words of opset {target}:"
+            f" {name_nodes(done.rewritten)}"
+        )
+        changes.append(change("opset", message, done.rewritten))
+    if done.converted:
+        message = (
+            f"converted opset {opset} to {target}: {counted(len(done.converted), 'node')} whose"
+            " operator has another version there"
+        )
+        changes.append(change("opset", message, done.converted))
+    elif opset != target:
+        same = "" if changes else ", under which every node means the same"
+        changes.append(change("opset", f"opset {opset} set to {target}{same}"))
+    return changes
+
+
+def _expansion(done: translating.Done, opset: int | None) -> list[Change]:
+    operators = sorted(Counter(done.expanded.values()).items())
+    nodes = ", ".join(counted(count, f"{operator} node") for operator, count in operators)
+    message = f"expanded {nodes} into operators of opset {opset}"
+    return [change("expand", message, tuple(done.expanded))] if operators else []
+
+
+def _domains(model: ModelProto) -> set[str]:
+    return {node.domain for node in graphs.walk_nodes(model)}
