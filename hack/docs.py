@@ -37,7 +37,7 @@ from enginewright.controller.metrics import EngineMetrics, ModelCollector
 from enginewright.controller.settings import SettingsDocument, StoreSettings
 from enginewright.controller.verdicts import poll_counter
 from enginewright.kube.metrics import RestMetrics
-from enginewright_cli.inspect.result import EngineInspection, Fit, InspectedFile
+from enginewright_cli.inspect.result import EngineFit, EngineInspection, InspectedFile
 from enginewright_cli.plan.result import ClassPlan, Difference, Forecast, PlanStep, Refusal
 from enginewright_cli.preflight.config import ModelEntry
 from enginewright_cli.preflight.schema import descriptions
@@ -347,7 +347,7 @@ def messages(name: str) -> str:
     models: dict[str, type[BaseModel]] = {
         each.__name__: each
         for each in (
-            *(Execution, Verdict, FallbackVerdict, EngineInspection, InspectedFile, Fit),
+            *(Execution, Verdict, FallbackVerdict, EngineInspection, InspectedFile, EngineFit),
             *(Forecast, PlanStep, Refusal, ClassPlan, Difference),
         )
     }

@@ -18,19 +18,19 @@ from typing import Final
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "bench")]
 
-import graphs  # noqa: E402 - beside this script
-from bare import BUILD, CHECK, Cost, run  # noqa: E402 - needs the path above
-from enginewright.contract.keys import engine_key  # noqa: E402 - needs the path above
-from enginewright.contract.report import read_termination_message  # noqa: E402
-from enginewright.contract.task import (  # noqa: E402
+import graphs
+from bare import BUILD, CHECK, Cost, run
+from enginewright.contract.keys import engine_key
+from enginewright.contract.report import read_termination_message
+from enginewright.contract.task import (
     ENGINE_STAGES,
     PREPARE_STAGES,
     EngineRecipe,
     EngineTask,
 )
-from enginewright_runtime.engine.handoff import EngineBuilt  # noqa: E402
+from enginewright_runtime.engine.handoff import EngineBuilt
 
-from tests.support.preparing import Workplace  # noqa: E402
+from tests.support.preparing import Workplace
 
 MEMORY_LIMIT: Final = 12 * 2**30  # bytes, of every stage
 BUILD_LIMIT: Final = 1.10  # times the bare builder

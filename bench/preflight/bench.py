@@ -14,8 +14,8 @@ from typing import Final
 BENCH: Final = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(BENCH), str(BENCH / "pipeline")]
 
-import graphs  # noqa: E402 - needs the path above
-from bare import BUILD, CHECK, Cost, run  # noqa: E402 - needs the path above
+import graphs
+from bare import BUILD, CHECK, Cost, run
 
 ROUNDS: Final = 3  # by turns; the least counts
 # targets -> what is done by hand

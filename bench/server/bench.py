@@ -27,7 +27,7 @@ from onnx import ModelProto, TensorProto, helper
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY))
 
-from tests.support.serving import Server, free_port, model, tensor, write_artifact  # noqa: E402
+from tests.support.serving import Server, free_port, model, tensor, write_artifact
 
 HERE: Final = Path(__file__).parent
 CONNECTIONS: Final = (1, 8, 32)

@@ -22,10 +22,10 @@ from onnx import ModelProto, TensorProto, helper
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY))
 
-from enginewright.contract.task import ShapeProfile  # noqa: E402
+from enginewright.contract.task import ShapeProfile
 
-from tests.support.serving import Server, model, real_model, tensor  # noqa: E402
-from tests.support.sidecar import Sidecar, prepared  # noqa: E402
+from tests.support.serving import Server, model, real_model, tensor
+from tests.support.sidecar import Sidecar, prepared
 
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 CPU_LIMIT: Final = 0.01  # of a core
@@ -119,7 +119,7 @@ def request_of(root: Path) -> tuple[str, bytes, dict[str, str]]:
     """Return the first golden sample as a request."""
     from enginewright.contract.manifest import Manifest  # noqa: PLC0415 - the sidecar's own parts,
     from enginewright_runtime.serve.sidecar.protocol import encode  # noqa: PLC0415 - used as a client
-    from enginewright_runtime.serve.sidecar.samples import GoldenSamples  # noqa: PLC0415
+    from enginewright_runtime.serve.sidecar.samples import GoldenSamples  # noqa: PLC0415 - likewise
 
     artifact = root / "artifact"
     manifest = Manifest.model_validate_json((artifact / "manifest.json").read_bytes())

@@ -30,10 +30,10 @@ import numpy as np
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY))
 
-from enginewright.contract.verdict import Check  # noqa: E402
+from enginewright.contract.verdict import Check
 
-from tests.support.serving import Server, slow_model  # noqa: E402
-from tests.support.sidecar import Sidecar, artifact  # noqa: E402
+from tests.support.serving import Server, slow_model
+from tests.support.sidecar import Sidecar, artifact
 
 P99_LIMIT: Final = 1.1  # with the sidecar, over without
 ALARM_SECONDS: Final = 60.0

@@ -108,7 +108,7 @@ BAD_POD_FIELDS: list[tuple[str, Spec, str, str]] = [
     ),
     *(
         (f"mounted at {path}", mounted(path), "spec.podTemplate.volumeMounts[0].mountPath", TAKEN)
-        for path in ("/", "/tmp", "/tmp/", "/store", "/artifact/x", "/podinfo/", "/opt", "/dev/shm")  # noqa: S108
+        for path in ("/", "/tmp", "/tmp/", "/store", "/artifact/x", "/podinfo/", "/opt", "/dev/shm")
     ),
     *(
         (

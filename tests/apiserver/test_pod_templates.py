@@ -51,7 +51,7 @@ PODS: Final[dict[str, Any]] = {
     "volumeMounts": [
         {"name": "data", "mountPath": "/data", "readOnly": True},
         {"name": "config", "mountPath": "/etc/config", "subPath": "a"},
-        {"name": "node", "mountPath": "/tmp/node"},  # noqa: S108 - the container's own
+        {"name": "node", "mountPath": "/tmp/node"},
     ],
     "securityContext": {"runAsUser": 1000, "fsGroup": 2000, "supplementalGroups": [3000]},
     "containerSecurityContext": {"readOnlyRootFilesystem": False, "runAsGroup": 1000},

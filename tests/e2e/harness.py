@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 CLUSTER_NAME = "test"
 OPERATOR_NAMESPACE = "enginewright-system"
 GPUS = 4  # that node-2 offers
-FAIL_SWITCH = "/tmp/fail"  # noqa: S108 - in a pod: while it is there, the operator of cube.onnx throws its text
+FAIL_SWITCH = "/tmp/fail"
 HELD_STAGES = (
     "validate",
     "golden",

@@ -171,7 +171,7 @@ def test_a_session_that_falls_back_while_serving_alerts_within_seconds(
     namespace.apply(_twin(namespace, model))
     namespace.kubectl("wait", "--for=condition=Ready", "pod/twin", "--timeout=120s")
     wait_scraped(watch, namespace.name, model)
-    namespace.kubectl("exec", "twin", "--container", "server", "--", "touch", "/tmp/fall")  # noqa: S108
+    namespace.kubectl("exec", "twin", "--container", "server", "--", "touch", "/tmp/fall")
     began = time.time()
     fired = wait_told(watch, ALERT, "firing", model=model)
     assert fired["labels"]["reason"] == "SessionReplaced"

@@ -189,7 +189,7 @@ def test_a_session_replaced_while_serving_is_reported_within_seconds(namespace: 
         )
         == 0
     )
-    namespace.kubectl("exec", "twin", "--container", "server", "--", "touch", "/tmp/fall")  # noqa: S108
+    namespace.kubectl("exec", "twin", "--container", "server", "--", "touch", "/tmp/fall")
     began = time.monotonic()
 
     def shown() -> bool:

@@ -82,7 +82,7 @@ def test_the_operator_is_killed_while_a_stage_runs(
         _wait_stage(namespace, name, stage)
         _replace_operator(installed)
         (pod,) = _prepare_pods(namespace, name)
-        touch = ("--container", stage, "--", "touch", f"/tmp/{stage}")  # noqa: S108 - in the pod
+        touch = ("--container", stage, "--", "touch", f"/tmp/{stage}")
         namespace.kubectl("exec", pod["metadata"]["name"], *touch)
     namespace.wait_ready(name)
     assert len(namespace.items("jobs", f"enginewright.dev/model={name}")) == 1

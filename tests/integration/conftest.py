@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.process_state import process_state  # noqa: F401
+from tests.support.process_state import process_state  # noqa: F401 - a fixture
 from tests.support.source_servers import SourceServers, source_servers
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ import onnxruntime as ort
 import pytest
 from enginewright_runtime.core.failure import SessionError
 from enginewright_runtime.session import loading
-from enginewright_runtime.session.base import Backend, SessionRequest
+from enginewright_runtime.session.base import SessionBackend, SessionRequest
 from enginewright_runtime.session.optimization import HIGHEST, LEVELS, LOWEST, below
 from onnx import ModelProto, helper, numpy_helper
 
@@ -49,7 +49,7 @@ def fails_above(level: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     tried: list[str] = []
     original = loading._session
 
-    def session(backend: Backend, request: SessionRequest) -> ort.InferenceSession:
+    def session(backend: SessionBackend, request: SessionRequest) -> ort.InferenceSession:
         tried.append(request.level)
         if request.level not in {level, *below(level)}:
             raise SessionError(WORDS)
@@ -98,7 +98,7 @@ def test_want_of_memory_is_no_reason_to_lower(
 ) -> None:
     tried: list[str] = []
 
-    def session(backend: Backend, request: SessionRequest) -> ort.InferenceSession:
+    def session(backend: SessionBackend, request: SessionRequest) -> ort.InferenceSession:
         tried.append(request.level)
         raise SessionError("std::bad_alloc")
 

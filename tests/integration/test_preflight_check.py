@@ -9,7 +9,7 @@ import pytest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, StageReport
 from enginewright.contract.task import STORE_PATH, TASK_VARIABLE
-from enginewright_cli.preflight.check import _Model, check
+from enginewright_cli.preflight.check import _ModelFindings, check
 from enginewright_cli.preflight.result import Result
 from enginewright_cli.preflight.stages import Stages
 from enginewright_cli.preflight.workspace import workspace
@@ -88,7 +88,7 @@ def test_no_stage_begins_after_one_that_failed(model: Path, stages: Failing) -> 
 
 
 def test_what_was_no_model_is_looked_at_again(tmp_path: Path, model: Path) -> None:
-    known = _Model()
+    known = _ModelFindings()
     with pytest.raises(FileNotFoundError):
         known.look(tmp_path / "gone.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"no model")

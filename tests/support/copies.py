@@ -15,4 +15,4 @@ def copied(value: T) -> T:
         known = [copied(each) for each in known]
     elif not isinstance(known, (str, int, float, type(None))):
         known = copy.deepcopy(known)
-    return known  # type: ignore[no-any-return]
+    return known  # type: ignore[no-any-return]  # of the type that it is a copy of

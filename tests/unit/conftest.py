@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support import purity
-from tests.support.process_state import process_state  # noqa: F401
+from tests.support.process_state import process_state  # noqa: F401 - a fixture
 from tests.support.virtual_time import VirtualLoop
 
 purity.install()

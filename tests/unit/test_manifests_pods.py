@@ -137,7 +137,7 @@ def test_every_mount_has_its_volume_and_every_volume_a_mount(kind: str) -> None:
 @pytest.mark.parametrize("kind", PODS)
 def test_containers_can_write_to_tmp_and_say_why_they_ended(kind: str) -> None:
     for each in containers(PODS[kind]()):
-        assert mounts(each)["/tmp"] is False  # noqa: S108 - the container's own
+        assert mounts(each)["/tmp"] is False
         assert each["terminationMessagePolicy"] == "File"
         assert each["resources"]["requests"].keys() >= {"cpu"}
 
@@ -251,12 +251,12 @@ def test_the_server_reads_a_copy_that_was_checked_and_never_the_store() -> None:
     fetch, sidecar, server = containers(pod)
     assert fetch["command"] == ["enginewright-runtime", "fetch-artifact"]
     assert mounts(fetch) == {
-        "/tmp": False,  # noqa: S108
+        "/tmp": False,
         contract.STORE_PATH: True,
         contract.ARTIFACT_PATH: False,
     }
     assert server["command"] == ["enginewright-runtime", "serve"]
-    assert mounts(server) == {"/tmp": False, contract.ARTIFACT_PATH: True}  # noqa: S108
+    assert mounts(server) == {"/tmp": False, contract.ARTIFACT_PATH: True}
     assert mounts(sidecar) == mounts(server) | {contract.POD_INFO_PATH: True}
     assert fetch["env"] == sidecar["env"] == server["env"]
 

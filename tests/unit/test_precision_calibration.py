@@ -1,6 +1,7 @@
 """Calibration data of every form is read in pieces, and what does not fit is refused by name."""
 
 import pickle
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -101,8 +102,6 @@ def test_fewer_samples_are_taken_evenly(tmp_path: Path) -> None:
 
 def test_pieces_are_read_and_not_the_whole(tmp_path: Path) -> None:
     """A file of 64 MiB, of which one sample at a time is in memory."""
-    import tracemalloc  # noqa: PLC0415
-
     npz(tmp_path, x=np.zeros((64, 1 << 18), np.float32))
     data = calibration.read(tmp_path, [spec("x", "n", 1 << 18)])
     tracemalloc.start()

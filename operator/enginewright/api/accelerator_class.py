@@ -7,7 +7,15 @@ from pydantic import ConfigDict, Field
 from enginewright.api.base import ApiModel, ObjectMeta
 from enginewright.api.conditions import Condition
 from enginewright.api.inference_model import Backends
-from enginewright.api.markers import ATOMIC, INT32, INT64, Rule, map_list, rules, short_name
+from enginewright.api.markers import (
+    ATOMIC,
+    INT32,
+    INT64,
+    ValidationRule,
+    map_list,
+    rules,
+    short_name,
+)
 from enginewright.api.pods import Tolerations
 from enginewright.api.scalars import Labels
 from enginewright.contract.processors import Feature
@@ -18,7 +26,7 @@ class AcceleratorClassSpec(ApiModel):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            Rule(
+            ValidationRule(
                 "!has(self.aheadOfTime) || !self.aheadOfTime || has(self.computeCapability)",
                 "aheadOfTime builds for a compute capability without a device: write"
                 ' computeCapability, such as "8.9", or set aheadOfTime to false',
@@ -29,7 +37,7 @@ class AcceleratorClassSpec(ApiModel):
 
     node_selector: Annotated[
         Labels,
-        Rule(
+        ValidationRule(
             "size(self) >= 1",
             "write at least one label of the nodes, such as kubernetes.io/os: linux",
         ),
@@ -39,7 +47,7 @@ class AcceleratorClassSpec(ApiModel):
     resource_name: Annotated[
         str | None,
         Field(max_length=253),
-        Rule(
+        ValidationRule(
             "self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$')",
             "write an extended resource as DOMAIN/NAME, such as nvidia.com/gpu or nvidia.com/mig-1g.10gb",
         ),
@@ -52,7 +60,7 @@ class AcceleratorClassSpec(ApiModel):
     compute_capability: Annotated[
         str | None,
         Field(max_length=8),
-        Rule(
+        ValidationRule(
             "self.matches('^[0-9]{1,2}[.][0-9]{1,2}$')",
             'write the compute capability as MAJOR.MINOR in quotes, such as "8.9"',
         ),
@@ -69,7 +77,7 @@ class AcceleratorClassSpec(ApiModel):
         | None,
         Field(max_length=7),
         ATOMIC,
-        Rule("self.all(x, self.exists_one(y, x == y))", "name each instruction set once"),
+        ValidationRule("self.all(x, self.exists_one(y, x == y))", "name each instruction set once"),
     ] = None
     """Instruction sets that every node of a class of CPUs has, such as AVX512 and VNNI; absent: those that nodeSelector requires by labels of Node Feature Discovery, and no others are relied on."""
 

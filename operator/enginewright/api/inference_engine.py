@@ -13,7 +13,15 @@ from enginewright.api.base import ApiModel, ObjectMeta
 from enginewright.api.conditions import Condition
 from enginewright.api.inference_model import Backend
 from enginewright.api.job_failure import JobFailure
-from enginewright.api.markers import ATOMIC, INT32, INT64, Rule, map_list, rules, short_name
+from enginewright.api.markers import (
+    ATOMIC,
+    INT32,
+    INT64,
+    ValidationRule,
+    map_list,
+    rules,
+    short_name,
+)
 from enginewright.api.pods import JobTemplate, LocalObjectReference, Resources, Tolerations
 from enginewright.api.scalars import DnsLabel, Labels, Sha256
 from enginewright.contract.base import LIST_LENGTH, Digest, Text
@@ -85,7 +93,7 @@ class InferenceEngineSpec(ApiModel):
     model_config = ConfigDict(
         json_schema_extra=rules(
             *(
-                Rule(
+                ValidationRule(
                     f"self.{name} == oldSelf.{name}",
                     "an engine is what its key says: make another InferenceEngine instead",
                     field_path=f".{name}",
@@ -106,7 +114,7 @@ class InferenceEngineSpec(ApiModel):
 
     backend: Annotated[
         Backend,
-        Rule(
+        ValidationRule(
             "self in ['tensorrt', 'tensorrt-rtx']",
             "only tensorrt and tensorrt-rtx run engines: name one of them",
         ),

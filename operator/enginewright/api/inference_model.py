@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field
 
 from enginewright.api.base import ApiModel, ObjectMeta
 from enginewright.api.inference_model_status import InferenceModelStatus
-from enginewright.api.markers import ATOMIC, INT32, INT64, NotYet, Rule, map_list, rules
+from enginewright.api.markers import ATOMIC, INT32, INT64, NotYet, ValidationRule, map_list, rules
 from enginewright.api.pods import (
     Environment,
     JobTemplate,
@@ -76,7 +76,7 @@ Backends: TypeAlias = Annotated[
     ],
     Field(min_length=1, max_length=5),
     ATOMIC,
-    Rule(
+    ValidationRule(
         "self.all(x, self.exists_one(y, x == y))",
         "name each backend once, the preferred one first",
     ),
@@ -97,7 +97,7 @@ class Source(ApiModel):
 
     refresh_interval: Annotated[
         Duration,
-        Rule(
+        ValidationRule(
             "!self.matches('^[0-9hms]+$') || duration(self) == duration('0s')"
             " || duration(self) >= duration('1m')",
             "write 0s for never, or an interval of at least 1m",
@@ -106,7 +106,7 @@ class Source(ApiModel):
     """Interval at which the model's addresses are fetched again, such as 24h: changed content is prepared, verified and rolled out. 0s: only when the annotation enginewright.dev/refresh changes."""
 
 
-class Extension(ApiModel):
+class ExtensionSpec(ApiModel):
     """A library with operators that the model needs and ONNX Runtime does not have."""
 
     uri: Uri
@@ -119,7 +119,7 @@ class Extension(ApiModel):
     """TensorRTPlugin: loaded into TensorRT's registry. CustomOperators: registered with ONNX Runtime."""
 
 
-class Preprocessing(ApiModel):
+class PreprocessingSpec(ApiModel):
     """How an image becomes a sample of the model's input: (value / scale - mean) / std."""
 
     width: Annotated[int, Field(ge=1, le=65536), INT32]
@@ -144,7 +144,7 @@ class Preprocessing(ApiModel):
     """Standard deviation by which the result is divided, one number in quotes per channel, or one for all; absent: 1."""
 
 
-class Calibration(ApiModel):
+class CalibrationSpec(ApiModel):
     """Calibration data, from which the ranges of quantized tensors are computed."""
 
     uri: Uri
@@ -153,7 +153,7 @@ class Calibration(ApiModel):
     secret_ref: LocalObjectReference | None = None
     """Secret of this namespace with the credentials for the address."""
 
-    preprocessing: Preprocessing | None = None
+    preprocessing: PreprocessingSpec | None = None
     """How images become samples; required for images, unused for arrays."""
 
     samples: Annotated[int, Field(ge=1, le=1_000_000), INT32] | None = None
@@ -163,10 +163,10 @@ class Calibration(ApiModel):
     """Calibration method, by which ranges are computed: MinMax, Entropy or Percentile."""
 
 
-class Quantization(ApiModel):
+class QuantizationSpec(ApiModel):
     """How the model is quantized, with precision INT8 or FP8, or where the automatic choice finds that faster."""
 
-    calibration: Calibration | None = None
+    calibration: CalibrationSpec | None = None
     """Calibration data, from which the ranges of quantized tensors are computed. Absent: dynamic quantization, with ranges computed from every request, which only backend cpu supports."""
 
     per_channel: bool = True
@@ -181,7 +181,7 @@ class ValueRange(ApiModel):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            Rule(
+            ValidationRule(
                 "!self.low.matches('^[-+0-9.eE]+$') || !self.high.matches('^[-+0-9.eE]+$')"
                 " || double(self.low) < double(self.high)",
                 "write a low that is less than high",
@@ -200,7 +200,7 @@ Shape: TypeAlias = Annotated[
     tuple[Annotated[int, INT64, Field(description="Size of one dimension.")], ...],
     Field(max_length=16),
     ATOMIC,
-    Rule(
+    ValidationRule(
         "self.all(size, size >= 1 && size <= 2147483647)",
         "write every dimension as a fixed size of at least 1, never 0, -1 or a name",
     ),
@@ -210,25 +210,25 @@ LeastShape: TypeAlias = Annotated[
     tuple[Annotated[int, INT64, Field(description="Size of one dimension.")], ...],
     Field(max_length=16),
     ATOMIC,
-    Rule(
+    ValidationRule(
         "self.all(size, size >= 0 && size <= 2147483647)",
         "write every dimension as a fixed size, 0 where it may be empty, never -1 or a name",
     ),
 ]
 
 
-class ShapeProfile(ApiModel):
+class ShapeProfileSpec(ApiModel):
     """The sizes that one dynamic input may have."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            Rule(
+            ValidationRule(
                 "size(self.min) == size(self.opt) && size(self.opt) == size(self.max)",
                 "give min, opt and max the same number of dimensions: the rank of the input",
                 message_expression="'input ' + self.input + ': give min, opt and max the same number"
                 " of dimensions, the rank of the input'",
             ),
-            Rule(
+            ValidationRule(
                 "size(self.min) != size(self.opt) || size(self.opt) != size(self.max)"
                 " || self.opt.all(i, size, self.min[i] <= size && size <= self.max[i])",
                 "write sizes with min <= opt <= max in every dimension",
@@ -264,7 +264,7 @@ class Samples(ApiModel):
     """Secret of this namespace with the credentials: token, or username and password, for https; HF_TOKEN for hf; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3; service-account.json for gs; AZURE_STORAGE_ACCOUNT_KEY for az; a docker-registry Secret for oci. Absent: the pod's own identity."""
 
 
-class OutputTolerance(ApiModel):
+class OutputToleranceSpec(ApiModel):
     """Tolerances for one output."""
 
     name: TensorName
@@ -277,7 +277,7 @@ class OutputTolerance(ApiModel):
     """Absolute tolerance, as a number in quotes."""
 
 
-class Parity(ApiModel):
+class ParitySpec(ApiModel):
     """Tolerances within which the served outputs must agree with those of the source model."""
 
     samples: Samples | None = None
@@ -289,7 +289,7 @@ class Parity(ApiModel):
     atol: Tolerance | None = None
     """Absolute tolerance, as a number in quotes, such as "0.001"; see rtol."""
 
-    outputs: Annotated[tuple[OutputTolerance, ...], Field(max_length=64), map_list("name")] = ()
+    outputs: Annotated[tuple[OutputToleranceSpec, ...], Field(max_length=64), map_list("name")] = ()
     """Tolerances for single outputs, which override rtol and atol."""
 
 
@@ -329,11 +329,11 @@ class Fallback(ApiModel):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            Rule(
+            ValidationRule(
                 "!has(self.policy) || self.policy != 'Budget' || has(self.maxComputeShare) || has(self.maxNodeShare)",
                 'policy Budget needs a share: write maxComputeShare: "2%", maxNodeShare: "5%" or both',
             ),
-            Rule(
+            ValidationRule(
                 "(has(self.policy) && self.policy == 'Budget') || (!has(self.maxComputeShare) && !has(self.maxNodeShare))",
                 "maxComputeShare and maxNodeShare go with policy: Budget; remove them or set that policy",
             ),
@@ -413,7 +413,7 @@ class Autoscaling(ApiModel):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            Rule(
+            ValidationRule(
                 "!has(self.minReplicas) || self.minReplicas <= self.maxReplicas",
                 "write a minReplicas of at most maxReplicas",
             )
@@ -483,19 +483,19 @@ class InferenceModelSpec(ApiModel):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            Rule(
+            ValidationRule(
                 "!has(self.quantization) || !has(self.precision)"
                 " || self.precision in ['INT8', 'FP8']",
                 "quantization goes with precision INT8 or FP8, or with none; change precision or remove quantization",
                 field_path=".quantization",
             ),
-            Rule(
+            ValidationRule(
                 "!has(self.precision) || self.precision != 'FP8'"
                 " || (has(self.quantization) && has(self.quantization.calibration))",
                 "precision FP8 needs data to calibrate with: write quantization.calibration.uri",
                 field_path=".precision",
             ),
-            Rule(
+            ValidationRule(
                 "!has(self.precision) || !has(self.backends) || size(self.backends) == 0"
                 f" || ({_RUNS})",
                 "the preferred backend does not run this precision: change precision or backends",
@@ -503,7 +503,7 @@ class InferenceModelSpec(ApiModel):
                 " + self.precision + ': change precision or backends'",
                 field_path=".precision",
             ),
-            Rule(
+            ValidationRule(
                 "!has(self.rollout) || !has(self.rollout.progressTimeout)"
                 " || !self.rollout.progressTimeout.matches('^[0-9hms]+$')"
                 " || (has(self.serving) && has(self.serving.startupTimeout)"
@@ -519,7 +519,7 @@ class InferenceModelSpec(ApiModel):
     source: Source
     """Address of the model and credentials for it."""
 
-    extensions: Annotated[tuple[Extension, ...], Field(max_length=16), ATOMIC] = ()
+    extensions: Annotated[tuple[ExtensionSpec, ...], Field(max_length=16), ATOMIC] = ()
     """Libraries with operators that the model needs and ONNX Runtime does not have."""
 
     target_opset: Annotated[int, Field(ge=7, le=1000), INT32] | None = None
@@ -528,13 +528,13 @@ class InferenceModelSpec(ApiModel):
     precision: Precision | None = None
     """Precision that serves: FP32, FP16, BF16, FP8 or INT8. Absent: the fastest measured one that keeps the outputs within tolerance, else the model's own."""
 
-    quantization: Quantization | None = None
+    quantization: QuantizationSpec | None = None
     """How the model is quantized, with precision INT8 or FP8, or where the automatic choice finds that faster."""
 
-    shapes: Annotated[tuple[ShapeProfile, ...], Field(max_length=64), map_list("input")] = ()
+    shapes: Annotated[tuple[ShapeProfileSpec, ...], Field(max_length=64), map_list("input")] = ()
     """Shape profiles of the dynamic inputs, which then limit what is served. Absent: every size is served; engines take batch 1 to 32, optimized for 8, less where those cost too much, and need an input with any other dynamic dimension named here."""
 
-    parity: Parity = Parity()
+    parity: ParitySpec = ParitySpec()
     """Tolerances within which the served outputs must agree with those of the source model."""
 
     backends: Backends | None = None
@@ -567,7 +567,7 @@ class InferenceModel(ApiModel):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            Rule(
+            ValidationRule(
                 "size(self.metadata.name) <= 40"
                 " && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
                 "a model's name becomes the name of a Service: write at most 40 lowercase letters,"

@@ -23,7 +23,7 @@ NOT_YET_SENTENCE = "This version refuses it."
 
 
 @dataclass(frozen=True)
-class Rule:
+class ValidationRule:
     """A CEL rule and the sentence that tells a user what to write instead."""
 
     rule: str
@@ -51,7 +51,7 @@ class Rule:
         return {**schema, RULES_KEYWORD: [*schema.get(RULES_KEYWORD, []), self.keyword()]}
 
 
-def rules(*entries: Rule) -> dict[str, Any]:
+def rules(*entries: ValidationRule) -> dict[str, Any]:
     """Return `json_schema_extra` for rules about a whole object."""
     return {RULES_KEYWORD: [entry.keyword() for entry in entries]}
 
@@ -59,7 +59,7 @@ def rules(*entries: Rule) -> dict[str, Any]:
 def short_name(why: str) -> dict[str, Any]:
     """Return `json_schema_extra` for objects whose name is part of labels or of other names."""
     return rules(
-        Rule(
+        ValidationRule(
             "size(self.metadata.name) <= 63"
             " && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
             f"{why}: write at most 63 lowercase letters, digits and '-', beginning and ending with"
@@ -121,7 +121,7 @@ class NotYet:
             f"This version takes only {self.accepted}." if self.accepted else NOT_YET_SENTENCE
         )
         remedy = f"write {self.accepted} or remove it" if self.accepted else "remove it"
-        refusal = Rule(
+        refusal = ValidationRule(
             f"self.matches('^({self.accepts})$')" if self.accepts else "false",
             f"not supported by this version: {remedy}",
         )

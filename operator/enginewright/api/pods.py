@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import ConfigDict, Field
 
 from enginewright.api.base import ApiModel
-from enginewright.api.markers import ATOMIC, INT32, INT64, Rule, map_list, rules
+from enginewright.api.markers import ATOMIC, INT32, INT64, ValidationRule, map_list, rules
 from enginewright.api.scalars import DnsLabel, FreeForm, Labels, ObjectName, Quantity
 
 OUR_VOLUMES: Final = ("artifact", "podinfo", "store", "tmp")
@@ -24,7 +24,7 @@ VOLUME_KINDS: Final = (
 _OUR_FOLDERS: Final = ("artifact", "dev", "podinfo", "proc", "store", "sys")
 _SYSTEM_FOLDERS: Final = ("bin", "etc", "lib", "lib64", "opt", "sbin", "tmp", "usr", "var")
 
-_OURS = Rule(
+_OURS = ValidationRule(
     "self.all(k, !k.startsWith('enginewright.dev/'))",
     "names below enginewright.dev/ belong to the operator: choose another prefix",
 )
@@ -51,7 +51,7 @@ class Resources(ApiModel):
     model_config = ConfigDict(
         json_schema_extra=rules(
             *(
-                Rule(
+                ValidationRule(
                     f"!has(self.requests) || !has(self.limits) || {_within_limit(name)}",
                     f"the request for {name} must not exceed its limit: lower the request or raise the limit",
                 )
@@ -99,7 +99,7 @@ class LocalObjectReference(ApiModel):
 _Annotations: TypeAlias = Annotated[
     Mapping[str, Annotated[str, Field(max_length=4096, description="Value of the annotation.")]],
     Field(max_length=64),
-    Rule(
+    ValidationRule(
         "self.all(k, !format.qualifiedName().validate(k).hasValue())",
         "write annotation names as Kubernetes has them: note or example.com/note",
     ),
@@ -156,7 +156,7 @@ class EnvironmentVariable(ApiModel):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            Rule(
+            ValidationRule(
                 "!has(self.value) || !has(self.valueFrom)",
                 "write value or valueFrom, not both",
             )
@@ -166,11 +166,11 @@ class EnvironmentVariable(ApiModel):
     name: Annotated[
         str,
         Field(min_length=1, max_length=253),
-        Rule(
+        ValidationRule(
             "self.matches('^[-._a-zA-Z][-._a-zA-Z0-9]*$')",
             "write the name of a variable: letters, digits, '_', '-' and '.', no digit first",
         ),
-        Rule(
+        ValidationRule(
             "!self.startsWith('ENGINEWRIGHT_')",
             "variables that begin with ENGINEWRIGHT_ belong to the operator: choose another name",
         ),
@@ -194,7 +194,7 @@ class TopologySpread(ApiModel):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            Rule(
+            ValidationRule(
                 "!has(self.minDomains) || self.whenUnsatisfiable == 'DoNotSchedule'",
                 "minDomains goes with whenUnsatisfiable: DoNotSchedule",
             )
@@ -225,7 +225,7 @@ class Volume(ApiModel):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            Rule(
+            ValidationRule(
                 f"[{', '.join(f'has(self.{kind})' for kind in VOLUME_KINDS)}].exists_one(x, x)",
                 f"write exactly one of {', '.join(VOLUME_KINDS)}",
             )
@@ -234,7 +234,7 @@ class Volume(ApiModel):
 
     name: Annotated[
         DnsLabel,
-        Rule(
+        ValidationRule(
             f"!(self in {list(OUR_VOLUMES)}) && !self.startsWith('enginewright-')",
             f"{', '.join(OUR_VOLUMES)} and names that begin with enginewright- belong to the operator: choose another name",
         ),
@@ -275,11 +275,11 @@ class VolumeMount(ApiModel):
     mount_path: Annotated[
         str,
         Field(min_length=1, max_length=1024),
-        Rule(
+        ValidationRule(
             "self.matches('^/[^:]*$') && !self.matches('/[.]{1,2}(/|$)') && !self.matches('//')",
             "write an absolute path without ':', '.', '..' and empty parts",
         ),
-        Rule(
+        ValidationRule(
             f"!self.matches('^/({'|'.join((*_OUR_FOLDERS, *_SYSTEM_FOLDERS))})?/?$')"
             f" && !self.matches('^/({'|'.join(_OUR_FOLDERS)})/')",
             "this path is the operator's or the image's own: choose another one, such as /data",
@@ -333,7 +333,7 @@ class PodTemplate(ApiModel):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            Rule(
+            ValidationRule(
                 "!has(self.volumeMounts) || self.volumeMounts.all(m,"
                 " has(self.volumes) && self.volumes.exists(v, v.name == m.name))",
                 "name one of podTemplate.volumes in each volumeMount",

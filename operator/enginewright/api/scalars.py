@@ -13,13 +13,13 @@ from typing import Annotated, Final, TypeAlias
 
 from pydantic import Field
 
-from enginewright.api.markers import FREE_FORM, INT_OR_STRING, Rule
+from enginewright.api.markers import FREE_FORM, INT_OR_STRING, ValidationRule
 
 _DURATION: Final = "^([0-9]{1,5}h)?([0-9]{1,5}m)?([0-9]{1,5}s)?$"
 _NUMBER: Final = "^[-+]?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]{1,2})?$"
 _UNITS: Final = {"h": 3600, "m": 60, "s": 1}
 
-DURATION_RULE: Final = Rule(
+DURATION_RULE: Final = ValidationRule(
     f"size(self) > 0 && self.matches('{_DURATION}')",
     "write a duration in whole hours, minutes and seconds: 1h, 90s, 1h30m, or 0s for none",
 )
@@ -27,9 +27,9 @@ DURATION_RULE: Final = Rule(
 Duration: TypeAlias = Annotated[str, Field(max_length=20), DURATION_RULE]
 
 
-def between(what: str, least: str, most: str) -> Rule:
+def between(what: str, least: str, most: str) -> ValidationRule:
     """Return the rule that bounds a `Duration`, which must be one for that."""
-    return Rule(
+    return ValidationRule(
         f"!self.matches('^[0-9hms]+$') || (duration(self) >= duration('{least}')"
         f" && duration(self) <= duration('{most}'))",
         f"write {what} between {least} and {most}",
@@ -39,7 +39,7 @@ def between(what: str, least: str, most: str) -> Rule:
 Percent: TypeAlias = Annotated[
     str,
     Field(max_length=10),
-    Rule(
+    ValidationRule(
         "self.matches('^(100([.]0+)?|[0-9]{1,2}([.][0-9]+)?)%$')",
         'write a share as a percentage between 0% and 100%, such as "2%" or "0.1%"',
     ),
@@ -48,7 +48,7 @@ Percent: TypeAlias = Annotated[
 Number: TypeAlias = Annotated[
     str,
     Field(max_length=32),
-    Rule(
+    ValidationRule(
         f"self.matches('{_NUMBER}')",
         'write a decimal number in quotes, such as "0.01", "1e-3" or "-2.5"',
     ),
@@ -57,7 +57,7 @@ Number: TypeAlias = Annotated[
 Tolerance: TypeAlias = Annotated[
     str,
     Field(max_length=32),
-    Rule(
+    ValidationRule(
         f"self.matches('{_NUMBER}') && !self.startsWith('-')",
         'write a tolerance as a decimal number of at least 0 in quotes, such as "0.01" or "1e-3"',
     ),
@@ -66,7 +66,7 @@ Tolerance: TypeAlias = Annotated[
 Quantity: TypeAlias = Annotated[
     int | str,
     INT_OR_STRING,
-    Rule(
+    ValidationRule(
         "type(self) == int ? self >= 0 : isQuantity(self) && !self.startsWith('-')",
         "write a quantity as Kubernetes does: 2, 500m, 4Gi",
     ),
@@ -109,7 +109,7 @@ def quantity(value: int | str) -> int:
 Sha256: TypeAlias = Annotated[
     str,
     Field(max_length=80),
-    Rule(
+    ValidationRule(
         "self.matches('^[0-9a-f]{64}$')",
         "write the sha256 as 64 lowercase hexadecimal digits, as `sha256sum FILE` prints it",
     ),
@@ -120,25 +120,25 @@ SCHEMES: Final = ("https", "http", "s3", "gs", "az", "hf", "oci", "pvc")
 Uri: TypeAlias = Annotated[
     str,
     Field(max_length=2048),
-    Rule(
+    ValidationRule(
         f"self.matches('^({'|'.join(SCHEMES)})://')",
         f"start with one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}",
     ),
-    Rule(
+    ValidationRule(
         "!self.matches('^[a-z0-9]+://') || self.startsWith('pvc://')"
         " || self.matches('^[a-z0-9]+://[^/]+/.+')",
         "write SCHEME://HOST-OR-BUCKET/PATH, down to the file or folder",
     ),
-    Rule(
+    ValidationRule(
         "!self.startsWith('pvc://') || self.matches('^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[^/].*$')",
         "write pvc://CLAIM/PATH: the name of a PersistentVolumeClaim in this namespace and the path"
         " of the file inside it",
     ),
-    Rule(
+    ValidationRule(
         "!self.startsWith('pvc://') || !self.matches('/[.][.](/|$)')",
         "write the path of the file inside the claim without '..'",
     ),
-    Rule(
+    ValidationRule(
         "!self.matches('^https?://[^/]*@')",
         "keep credentials out of the URI, which everybody can read: put them into a Secret and name"
         " it in secretRef",
@@ -148,7 +148,7 @@ Uri: TypeAlias = Annotated[
 DnsLabel: TypeAlias = Annotated[
     str,
     Field(max_length=63),
-    Rule(
+    ValidationRule(
         "!format.dns1123Label().validate(self).hasValue()",
         "write at most 63 lowercase letters, digits and '-', beginning and ending with a letter or digit",
     ),
@@ -157,7 +157,7 @@ DnsLabel: TypeAlias = Annotated[
 ObjectName: TypeAlias = Annotated[
     str,
     Field(max_length=253),
-    Rule(
+    ValidationRule(
         "!format.dns1123Subdomain().validate(self).hasValue()",
         "write the name of a Kubernetes object: lowercase letters, digits, '-' and '.',"
         " beginning and ending with a letter or digit",
@@ -168,11 +168,11 @@ LabelValue: TypeAlias = Annotated[str, Field(max_length=63, description="Value o
 Labels: TypeAlias = Annotated[
     Mapping[str, LabelValue],
     Field(max_length=64),
-    Rule(
+    ValidationRule(
         "self.all(k, !format.qualifiedName().validate(k).hasValue())",
         "write label names as Kubernetes has them: app or example.com/team",
     ),
-    Rule(
+    ValidationRule(
         "self.all(k, !format.labelValue().validate(self[k]).hasValue())",
         "write label values of at most 63 letters, digits, '-', '_' and '.',"
         " beginning and ending with a letter or digit",

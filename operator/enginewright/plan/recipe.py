@@ -5,7 +5,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from enginewright.api.accelerator_class import AcceleratorClass
-from enginewright.api.inference_model import Calibration, InferenceModelSpec, Preprocessing
+from enginewright.api.inference_model import CalibrationSpec, InferenceModelSpec, PreprocessingSpec
 from enginewright.api.scalars import share
 from enginewright.contract import task
 from enginewright.contract.images import DEVICE_BACKENDS, ImageFacts
@@ -118,7 +118,7 @@ def _quantization(spec: InferenceModelSpec) -> task.Quantization | None:
     )
 
 
-def _calibration(wanted: Calibration) -> task.Calibration:
+def _calibration(wanted: CalibrationSpec) -> task.Calibration:
     return task.Calibration(
         uri=wanted.uri,
         samples=wanted.samples,
@@ -127,7 +127,7 @@ def _calibration(wanted: Calibration) -> task.Calibration:
     )
 
 
-def _preprocessing(wanted: Preprocessing) -> task.Preprocessing:
+def _preprocessing(wanted: PreprocessingSpec) -> task.Preprocessing:
     return task.Preprocessing(
         width=wanted.width,
         height=wanted.height,

@@ -18,8 +18,8 @@ from enginewright_cli.inspect.fit import EngineTarget, judge
 from enginewright_cli.inspect.result import (
     UNREADABLE,
     WILL_NOT_LOAD,
+    EngineFit,
     EngineInspection,
-    Fit,
     InspectionError,
 )
 from enginewright_cli.inspect.view import one_line, show
@@ -34,7 +34,7 @@ class Printed(Message):
     """What `--json` prints."""
 
     engine: EngineInspection
-    fit: Fit | None = None  # None: nothing to load it on was named
+    fit: EngineFit | None = None  # None: nothing to load it on was named
 
 
 def inspect(

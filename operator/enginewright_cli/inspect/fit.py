@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enginewright.contract.engines import why_unusable
 from enginewright.contract.images import VARIANTS, ImageFacts
 
-from enginewright_cli.inspect.result import EngineInspection, Fit
+from enginewright_cli.inspect.result import EngineFit, EngineInspection
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class EngineTarget:
     unknown: tuple[str, ...] = ()  # why something is not known
 
 
-def judge(found: EngineInspection, target: EngineTarget) -> Fit:
+def judge(found: EngineInspection, target: EngineTarget) -> EngineFit:
     """Compare an engine with what it is to be loaded on."""
     obstacles = list(found.problems)
     missing = list(target.unknown)
@@ -30,7 +30,7 @@ def judge(found: EngineInspection, target: EngineTarget) -> Fit:
             f" {', '.join(target.backends)} only: add it to spec.backends of the AcceleratorClass"
         )
     _versions(found, target, obstacles, missing)
-    return Fit(
+    return EngineFit(
         target=target.name,
         loads=not obstacles,
         obstacles=tuple(obstacles),

@@ -107,7 +107,7 @@ class EngineInspection(Message):
     """What could not be examined."""
 
 
-class Fit(Message):
+class EngineFit(Message):
     """Whether an engine will load on a class, and why not."""
 
     target: str

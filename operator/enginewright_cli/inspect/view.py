@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from enginewright_cli.inspect.result import EngineInspection, EngineLayers, Fit, InspectedFile
+from enginewright_cli.inspect.result import EngineFit, EngineInspection, EngineLayers, InspectedFile
 from enginewright_cli.preflight.formatting import visible
 
 _SHOWN: Final = 5  # nodes of a part, types of layers
@@ -16,7 +16,7 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB")
 _STATES: Final = {"whole": "green", "not compared": "dim"}
 
 
-def show(found: EngineInspection, fit: Fit | None, console: Console) -> None:
+def show(found: EngineInspection, fit: EngineFit | None, console: Console) -> None:
     """Print all of it; plain where the console is no terminal."""
     console.print(one_line(found.source, "bold"), soft_wrap=True)
     for line in _verdict(found, fit):
@@ -30,7 +30,7 @@ def show(found: EngineInspection, fit: Fit | None, console: Console) -> None:
         console.print(_files(found.files))
 
 
-def _verdict(found: EngineInspection, fit: Fit | None) -> Iterator[Text]:
+def _verdict(found: EngineInspection, fit: EngineFit | None) -> Iterator[Text]:
     if fit is not None:
         word = "loads" if fit.loads else "will not load"
         style = "green" if fit.loads else "bold red"

@@ -53,7 +53,7 @@ from enginewright_cli.preflight.result import (
 )
 from enginewright_cli.preflight.scope import scope
 from enginewright_cli.preflight.targets import PreflightTarget, prepared_alike
-from enginewright_cli.preflight.workspace import Workspace
+from enginewright_cli.preflight.workspace import PreflightWorkspace
 
 _NAMED: Final = 100  # nodes elsewhere
 
@@ -64,7 +64,7 @@ Progress = Callable[[str, str], None]  # target, what happens now
 _Job = Callable[[], str | None]  # why it failed; what an earlier run of it found is discarded
 
 
-class _Model:
+class _ModelFindings:
     """What is found of the model itself: the same in every pod, so that one look will do."""
 
     def __init__(self) -> None:
@@ -98,7 +98,11 @@ class _Model:
 
 
 def check(
-    request: PreflightRequest, place: Workspace, held: ImageFacts, progress: Progress, at_once: int
+    request: PreflightRequest,
+    place: PreflightWorkspace,
+    held: ImageFacts,
+    progress: Progress,
+    at_once: int,
 ) -> Result:
     """Look at the model on every target, as so many Jobs at once.
 
@@ -108,7 +112,7 @@ def check(
     """
     began = time.monotonic()
     uri = _mount(request, place)
-    model = _Model()
+    model = _ModelFindings()
     backends = [
         _Backend(request, place, held, progress, tuple(targets), uri, model)
         for _, targets in itertools.groupby(
@@ -136,7 +140,7 @@ def check(
     )
 
 
-def _run(jobs: Sequence[_Job], at_once: int, place: Workspace) -> None:
+def _run(jobs: Sequence[_Job], at_once: int, place: PreflightWorkspace) -> None:
     """Run Jobs at once, and those again alone that lacked what the others had taken."""
     short: list[_Job] = []
 
@@ -150,7 +154,7 @@ def _run(jobs: Sequence[_Job], at_once: int, place: Workspace) -> None:
             each()
 
 
-def _mount(request: PreflightRequest, place: Workspace) -> str:
+def _mount(request: PreflightRequest, place: PreflightWorkspace) -> str:
     """Show local files where stage `fetch` looks for them; return the model's address."""
     for path, mount in (
         (request.samples, contract.SAMPLES_PATH),
@@ -180,12 +184,12 @@ class _Backend:
     def __init__(
         self,
         request: PreflightRequest,
-        place: Workspace,
+        place: PreflightWorkspace,
         held: ImageFacts,
         progress: Progress,
         targets: tuple[PreflightTarget, ...],
         uri: str,
-        model: _Model,
+        model: _ModelFindings,
     ) -> None:
         self._request = request
         self._place = place

@@ -112,8 +112,8 @@ def _one(
     try:
         settings.stages.begin()
         # in the time that the stages take to begin
-        from enginewright_cli.preflight.check import check  # noqa: PLC0415
-        from enginewright_cli.preflight.workspace import workspace  # noqa: PLC0415
+        from enginewright_cli.preflight.check import check  # noqa: PLC0415 - loaded lazily
+        from enginewright_cli.preflight.workspace import workspace  # noqa: PLC0415 - likewise
 
         with workspace(settings.stages, settings.stop, settings.job_seconds) as place:
             result = check(request, place, settings.held, progress, at_once)

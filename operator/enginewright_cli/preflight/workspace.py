@@ -19,7 +19,7 @@ from enginewright_cli.preflight.stopping import Stop
 @contextmanager
 def workspace(
     stages: Stages, stop: Stop | None = None, job_seconds: float = JOB_SECONDS
-) -> Iterator["Workspace"]:
+) -> Iterator["PreflightWorkspace"]:
     """Make the folders, and remove them, whatever happens.
 
     TMPDIR counts where it is set, even if it cannot be used: what is large belongs where it was
@@ -36,12 +36,12 @@ def workspace(
     parent = os.environ.get("TMPDIR") or None
     root = Path(tempfile.mkdtemp(prefix="enginewright-preflight-", dir=parent))
     try:
-        yield Workspace(root, stages, Stop(stop), job_seconds)
+        yield PreflightWorkspace(root, stages, Stop(stop), job_seconds)
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
 
-class Workspace:
+class PreflightWorkspace:
     """The pods of all Jobs that one model takes."""
 
     def __init__(self, root: Path, stages: Stages, stop: Stop, job_seconds: float) -> None:

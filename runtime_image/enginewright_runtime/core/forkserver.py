@@ -48,7 +48,7 @@ class _Child:
     client: socket.socket  # by which it gives orders itself
 
 
-class _Server:
+class _ForkServer:
     """Waits for orders, and for the ends of children."""
 
     def __init__(self, orders: socket.socket) -> None:
@@ -219,7 +219,7 @@ def main(descriptor: int, preload: Sequence[str] = ()) -> int:
     gc.disable()  # what is imported stays, and looking through it again and again takes a tenth of the time
     _preload(preload)
     gc.enable()
-    _Server(socket.socket(fileno=descriptor)).serve()
+    _ForkServer(socket.socket(fileno=descriptor)).serve()
     return 0
 
 

@@ -23,7 +23,7 @@ from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 FROM_FILE: Final = "@"  # before the path of a file with the arguments
 
 
-def dump_arguments(function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401
+def dump_arguments(function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
     """Return a function's arguments by name, as JSON."""
     given = inspect.signature(function).bind(*args, **kwargs).arguments
     return {
@@ -32,12 +32,12 @@ def dump_arguments(function: Callable[..., Any], *args: Any, **kwargs: Any) -> d
     }
 
 
-def load_result(function: Callable[..., Any], result: Any) -> Any:  # noqa: ANN401
+def load_result(function: Callable[..., Any], result: Any) -> Any:  # noqa: ANN401 - any JSON value
     """Return what a function has returned out of its JSON."""
     return _adapter(function, "return").validate_python(result)
 
 
-def dump_result(function: Callable[..., Any], result: Any) -> Any:  # noqa: ANN401
+def dump_result(function: Callable[..., Any], result: Any) -> Any:  # noqa: ANN401 - any JSON value
     """Return what a function has returned as JSON."""
     return _adapter(function, "return").dump_python(result, mode="json")
 
@@ -46,7 +46,7 @@ def _adapter(function: Callable[..., Any], name: str) -> TypeAdapter[Any]:
     return TypeAdapter(get_type_hints(function)[name])
 
 
-def call(name: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401
+def call(name: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - any JSON value
     """Call the function "module:name" with JSON; return its result as JSON."""
     module, _, attribute = name.partition(":")
     function = getattr(importlib.import_module(module), attribute)

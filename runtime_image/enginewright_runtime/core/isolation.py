@@ -176,7 +176,7 @@ def killed(number: int, doing: str, stderr: str) -> StageFailure:
     return StageFailure(Reason.BACKEND_CRASHED, f"{doing} crashed with {name}{last_output(stderr)}")
 
 
-def _result(answer: dict[str, Any], doing: str, stderr: str) -> Any:  # noqa: ANN401
+def _result(answer: dict[str, Any], doing: str, stderr: str) -> Any:  # noqa: ANN401 - any JSON value
     match answer:
         case {"result": result}:
             return result

@@ -35,7 +35,7 @@ def coverage(labels_elsewhere: Iterable[str], manifest: Manifest) -> tuple[int, 
         All compute nodes of the model; those elsewhere; the latter's share of the time, 0 to 1, or
         None where that was not profiled.
     """
-    model = _Model.of(manifest)
+    model = _KnownNodes.of(manifest)
     elsewhere = model.compute(model.of_file(labels_elsewhere))
     return max(model.total, elsewhere.total()), elsewhere.total(), model.share(elsewhere)
 
@@ -62,7 +62,7 @@ def judge(
         The verdict. `active` says whether there is fallback that the owner has to know of, which
         under Budget is only what exceeds it. The message has no remedy: the reason has one.
     """
-    found = _find(facts, provider, _Model.of(manifest))
+    found = _find(facts, provider, _KnownNodes.of(manifest))
     if promise.asked_backend is not None:
         # all of the model runs elsewhere than asked, whatever the serving backend makes of it
         asked = f"backend {promise.asked_backend} was asked for, and {provider} serves"
@@ -93,7 +93,7 @@ def judge(
 
 
 @dataclass(frozen=True)
-class _Model:
+class _KnownNodes:
     """What a manifest knows of the nodes, by label."""
 
     shape: frozenset[str]
@@ -187,7 +187,7 @@ class _Found:
     message: str
 
 
-def _find(facts: PlacementFacts, provider: str, model: _Model) -> _Found:
+def _find(facts: PlacementFacts, provider: str, model: _KnownNodes) -> _Found:
     outside = model.of_session(facts.elsewhere)
     elsewhere = model.compute(outside)
     others = sum(count for name, count in facts.nodes.items() if name != provider)

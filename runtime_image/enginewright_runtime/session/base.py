@@ -31,7 +31,7 @@ class ProviderError(Exception):
     """The provider could not be made, and this says why in the library's own text; not the model's fault."""
 
 
-class Backend(ABC):
+class SessionBackend(ABC):
     """One way to run a model."""
 
     name: ClassVar[str]

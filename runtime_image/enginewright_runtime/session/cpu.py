@@ -5,10 +5,10 @@ from typing import ClassVar
 import onnxruntime as ort
 from typing_extensions import override
 
-from enginewright_runtime.session.base import CPU_PROVIDER, Backend
+from enginewright_runtime.session.base import CPU_PROVIDER, SessionBackend
 
 
-class CpuBackend(Backend):
+class CpuBackend(SessionBackend):
     """Runs every operator that ONNX Runtime knows; threads are the session's."""
 
     name: ClassVar[str] = "cpu"

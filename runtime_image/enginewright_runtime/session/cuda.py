@@ -12,7 +12,7 @@ from enginewright.contract.images import PROVIDERS
 from typing_extensions import override
 
 from enginewright_runtime.session import driver, libraries
-from enginewright_runtime.session.base import Backend
+from enginewright_runtime.session.base import SessionBackend
 
 CAPI: Final = Path(ort.__file__).parent / "capi"
 
@@ -25,7 +25,7 @@ def cuda_major() -> str | None:
     return str(version).partition(".")[0] or None
 
 
-class CudaBackend(Backend):
+class CudaBackend(SessionBackend):
     """Runs the nodes that have a CUDA kernel."""
 
     library: ClassVar[Path] = CAPI / "libonnxruntime_providers_cuda.so"

@@ -25,8 +25,8 @@ from enginewright_runtime.core.limits import threads as threads_of_cgroup
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 from enginewright_runtime.session import driver, native_log
 from enginewright_runtime.session.base import (
-    Backend,
     ProviderError,
+    SessionBackend,
     SessionRequest,
     distribution,
 )
@@ -37,7 +37,7 @@ from enginewright_runtime.session.extensions.libraries import of_model, register
 from enginewright_runtime.session.load_errors import cause, engine_cause
 from enginewright_runtime.session.openvino import OpenVinoBackend
 from enginewright_runtime.session.optimization import HIGHEST, LEVELS, LOWEST, below
-from enginewright_runtime.session.placement import Placement, read_placement
+from enginewright_runtime.session.placement import SessionPlacement, read_placement
 from enginewright_runtime.session.tensorrt import TensorRtBackend
 from enginewright_runtime.session.tensorrt_rtx import TensorRtRtxBackend
 
@@ -47,7 +47,7 @@ _SPINNING: Final = (
     "session.intra_op.allow_spinning"  # burns the quota that the server's threads need
 )
 _QUIET: Final = 3  # errors only; warnings about the model itself are findings of `validate`
-_BACKENDS: Final[tuple[Backend, ...]] = (
+_BACKENDS: Final[tuple[SessionBackend, ...]] = (
     TensorRtBackend(),
     TensorRtRtxBackend(),
     CudaBackend(),
@@ -61,7 +61,7 @@ class LoadedModel:
     """A session ready to run, and where its nodes run."""
 
     session: ort.InferenceSession
-    placement: Placement
+    placement: SessionPlacement
     cause: Finding | None = None  # why the provider could not be made; None: it was
     level: str = HIGHEST  # of ONNX Runtime's graph optimisations
 
@@ -121,7 +121,7 @@ def create(
     return LoadedModel(session, read_placement(session, backend.provider), found, request.level)
 
 
-def find(name: str) -> Backend:
+def find(name: str) -> SessionBackend:
     """Return the backend called `name`; ProviderMissing lists those that there are."""
     offered = {backend.name: backend for backend in _BACKENDS if backend.offered()}
     if name not in offered:
@@ -133,17 +133,17 @@ def find(name: str) -> Backend:
     return offered[name]
 
 
-def available() -> dict[str, Backend]:
+def available() -> dict[str, SessionBackend]:
     """Return the backends that this image holds whole but for NVIDIA's CUDA and driver, by name."""
     return {each.name: each for each in _BACKENDS if each.offered() and each.complete()}
 
 
-def ask_device(backend: Backend) -> Device:
+def ask_device(backend: SessionBackend) -> Device:
     """Ask the driver that `backend` needs."""
     return driver.ask(backend.cuda_major()) if backend.needs_driver else driver.NOT_NEEDED
 
 
-def _obstacle(backend: Backend, device: Device | None) -> Finding | None:
+def _obstacle(backend: SessionBackend, device: Device | None) -> Finding | None:
     """Return what will keep the provider from being made, as far as it shows before a load."""
     found: list[Finding] = []
     if names := backend.missing_libraries():
@@ -160,7 +160,9 @@ def _obstacle(backend: Backend, device: Device | None) -> Finding | None:
     return causes.first(found)
 
 
-def _attempt(backend: Backend, request: SessionRequest) -> tuple[ort.InferenceSession | None, str]:
+def _attempt(
+    backend: SessionBackend, request: SessionRequest
+) -> tuple[ort.InferenceSession | None, str]:
     """Try to make the session; return it, or None where the provider fails, and all that was said.
 
     Raises:
@@ -185,7 +187,7 @@ def _attempt(backend: Backend, request: SessionRequest) -> tuple[ort.InferenceSe
 
 
 def _attempt_lower(
-    backend: Backend, request: SessionRequest, refusal: SessionError
+    backend: SessionBackend, request: SessionRequest, refusal: SessionError
 ) -> tuple[SessionRequest, ort.InferenceSession | None, str]:
     """Try the lower levels of graph optimisation, for one may fail where the model is right.
 
@@ -217,7 +219,7 @@ def _attempt_lower(
     return found
 
 
-def _session(backend: Backend, request: SessionRequest) -> ort.InferenceSession:
+def _session(backend: SessionBackend, request: SessionRequest) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = request.threads
     options.inter_op_num_threads = 1
@@ -241,7 +243,7 @@ def _session(backend: Backend, request: SessionRequest) -> ort.InferenceSession:
     return session
 
 
-def _refuse_idle(placement: Placement) -> None:
+def _refuse_idle(placement: SessionPlacement) -> None:
     """Refuse a session whose provider was made and took nothing."""
     if placement.total and not placement.nodes.get(placement.provider):
         raise StageFailure(

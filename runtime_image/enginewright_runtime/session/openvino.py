@@ -13,10 +13,10 @@ import onnxruntime as ort
 from enginewright.contract.images import PROVIDERS
 from typing_extensions import override
 
-from enginewright_runtime.session.base import Backend, SessionRequest
+from enginewright_runtime.session.base import SessionBackend, SessionRequest
 
 
-class OpenVinoBackend(Backend):
+class OpenVinoBackend(SessionBackend):
     """Runs partitions of the graph on OpenVINO's CPU plug-in."""
 
     name: ClassVar[str] = "openvino"

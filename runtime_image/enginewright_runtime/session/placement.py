@@ -22,7 +22,7 @@ _ABORTING_ON_EMPTY: Final = frozenset({"GRU", "LSTM"})
 
 
 @dataclass(frozen=True)
-class Placement:
+class SessionPlacement:
     """Which execution provider runs which node, as ONNX Runtime assigned them.
 
     Counted after constant folding and before fusion, so in nodes of the file less the folded ones.
@@ -57,7 +57,7 @@ class _Assigned(Protocol):
     def get_provider_graph_assignment_info(self) -> Sequence[Any]: ...
 
 
-def read_placement(session: _Assigned, provider: str) -> Placement:
+def read_placement(session: _Assigned, provider: str) -> SessionPlacement:
     """Return the placement of a session that was made with assignment recording on."""
     nodes: Counter[str] = Counter()
     elsewhere: list[str] = []
@@ -72,7 +72,7 @@ def read_placement(session: _Assigned, provider: str) -> Placement:
                 elsewhere.append(reported_label(node.name, node.op_type))
             elif node.op_type == CONTEXT_OP:
                 context.append(node.name)
-    return Placement(provider, dict(nodes), tuple(elsewhere), tuple(context), takes_empty)
+    return SessionPlacement(provider, dict(nodes), tuple(elsewhere), tuple(context), takes_empty)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Running:
 
     number: int  # from 1; one more for each replacement seen
     providers: tuple[str, ...]
-    placement: Placement
+    placement: SessionPlacement
 
 
 class LiveSession:
@@ -90,7 +90,7 @@ class LiveSession:
     All is read from the inner session: between two questions the outer one may lose it.
     """
 
-    def __init__(self, session: ort.InferenceSession, placement: Placement) -> None:
+    def __init__(self, session: ort.InferenceSession, placement: SessionPlacement) -> None:
         self._session = session
         self._running = Running(1, tuple(session.get_providers()), placement)
         self._inner: weakref.ref[Any] = weakref.ref(session._sess)  # noqa: SLF001 - no public name

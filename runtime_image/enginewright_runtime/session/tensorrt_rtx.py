@@ -16,7 +16,7 @@ from enginewright.contract.images import PROVIDERS
 from typing_extensions import override
 
 from enginewright_runtime.session import driver, libraries
-from enginewright_runtime.session.base import Backend, ProviderError, SessionRequest
+from enginewright_runtime.session.base import ProviderError, SessionBackend, SessionRequest
 from enginewright_runtime.session.extensions.libraries import load_plugins
 
 _PLUGIN: Final = "onnxruntime_ep_nv_tensorrt_rtx"
@@ -29,7 +29,7 @@ _SYMBOLS: Final = 1 << 20  # bytes from the beginning, which hold the names of s
 _RUNTIME: Final = re.compile(r"libcudart\.so\.(?P<major>\d+)(\.\d+)*")
 
 
-class TensorRtRtxBackend(Backend):
+class TensorRtRtxBackend(SessionBackend):
     """Runs EPContext models."""
 
     name: ClassVar[str] = "tensorrt-rtx"

@@ -43,19 +43,19 @@ def _network(scheme: str, uri: str, secret: Secret) -> ModelSource:
     # imported where they are needed: each is slow to load, and a volume needs none
     match scheme:
         case "s3" | "gs" | "az":
-            from enginewright_runtime.sources.objects import ObjectSource  # noqa: PLC0415
+            from enginewright_runtime.sources.objects import ObjectSource  # noqa: PLC0415 - above
 
             return ObjectSource(uri, secret)
         case "hf":
-            from enginewright_runtime.sources.hub import HubSource  # noqa: PLC0415
+            from enginewright_runtime.sources.hub import HubSource  # noqa: PLC0415 - above
 
             return HubSource(uri, secret)
         case "oci":
-            from enginewright_runtime.sources.registry import RegistrySource  # noqa: PLC0415
+            from enginewright_runtime.sources.registry import RegistrySource  # noqa: PLC0415 - above
 
             return RegistrySource(uri, secret)
         case _:
-            from enginewright_runtime.sources.http import HttpSource  # noqa: PLC0415
+            from enginewright_runtime.sources.http import HttpSource  # noqa: PLC0415 - above
 
             return HttpSource(uri, secret)
 

@@ -266,7 +266,7 @@ def logger_of(trt: Any, sink: Any) -> Any:  # noqa: ANN401 - NVIDIA's
 
 
 def _monitor(trt: Any, path: Path, span: tuple[float, float]) -> Any:  # noqa: ANN401 - NVIDIA's
-    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]  # as above
+    class ProgressMonitor(trt.IProgressMonitor):  # type: ignore[misc]  # as above
         """Turns nested phases of known numbers of steps into one share that only rises."""
 
         def __init__(self) -> None:
@@ -293,7 +293,7 @@ def _monitor(trt: Any, path: Path, span: tuple[float, float]) -> Any:  # noqa: A
                 self.reported = (now, name)
                 tell(path, now, name)
 
-    return Monitor()
+    return ProgressMonitor()
 
 
 class Phase:

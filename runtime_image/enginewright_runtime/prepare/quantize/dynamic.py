@@ -33,10 +33,10 @@ def write(
 
     As `static.write`, for layers of MatMul and Gemm; the model has opset 11 or later.
     """
-    return _Writer(subject, form, sink).run(layers, excluded)
+    return _DynamicWriter(subject, form, sink).run(layers, excluded)
 
 
-class _Writer(ModelEditor):
+class _DynamicWriter(ModelEditor):
     def __init__(self, subject: SourceModel, form: Form, sink: Sink) -> None:
         super().__init__(subject, sink)
         self._grid = form.weights

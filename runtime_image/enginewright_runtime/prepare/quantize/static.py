@@ -148,10 +148,10 @@ def write(
         sink: of the model to be written.
         excluded: indices of nodes that stay as they are.
     """
-    return _Writer(subject, ranges, form, sink).run(layers, excluded)
+    return _StaticWriter(subject, ranges, form, sink).run(layers, excluded)
 
 
-class _Writer(ModelEditor):
+class _StaticWriter(ModelEditor):
     def __init__(
         self,
         subject: SourceModel,

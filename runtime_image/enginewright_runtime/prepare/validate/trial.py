@@ -30,7 +30,7 @@ from enginewright_runtime.rules.table import CUSTOM_DOMAIN
 from enginewright_runtime.rules.view import ModelView, Node
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.loading import LoadedModel
-from enginewright_runtime.session.placement import Placement
+from enginewright_runtime.session.placement import SessionPlacement
 from enginewright_runtime.session.signature import SignatureError, read_signature
 
 REFERENCE: Final = "cpu"  # the backend that golden outputs come from
@@ -48,7 +48,7 @@ class LoadResult:
 
     findings: tuple[Finding, ...]
     shape_nodes: tuple[str, ...]
-    placement: Placement | None = None  # None: it does not load
+    placement: SessionPlacement | None = None  # None: it does not load
     run: ObservedRun | None = None
     one_batch: bool = False  # whether it runs with the least batch alone
 

@@ -9,12 +9,12 @@ from enginewright.contract.task import ServeTask
 
 from enginewright_runtime.core.digests import file_sha256
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.session.base import Backend
+from enginewright_runtime.session.base import SessionBackend
 from enginewright_runtime.session.driver import Device
 from enginewright_runtime.tensorrt.header import check_engine
 
 
-def check_kind(backend: Backend, manifest: Manifest) -> None:
+def check_kind(backend: SessionBackend, manifest: Manifest) -> None:
     """Refuse an engine on a backend that runs none, and a model on one that runs engines only.
 
     Raises:
@@ -31,7 +31,7 @@ def check_kind(backend: Backend, manifest: Manifest) -> None:
 
 
 def check_engine_files(
-    task: ServeTask, artifact: Path, manifest: Manifest, engine: EngineInfo, backend: Backend
+    task: ServeTask, artifact: Path, manifest: Manifest, engine: EngineInfo, backend: SessionBackend
 ) -> None:
     """Refuse an engine that cannot run here, by its files alone: an engine is code.
 

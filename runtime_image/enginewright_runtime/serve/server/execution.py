@@ -11,7 +11,7 @@ from enginewright.contract.task import ServeTask
 
 from enginewright_runtime.serve.server.buckets import ComputeBuckets
 from enginewright_runtime.session import processor
-from enginewright_runtime.session.base import Backend, distributions
+from enginewright_runtime.session.base import SessionBackend, distributions
 from enginewright_runtime.session.driver import Device
 from enginewright_runtime.session.loading import LoadedModel
 from enginewright_runtime.session.placement import LiveSession
@@ -24,7 +24,7 @@ class ExecutionReport:
         self,
         task: ServeTask,
         manifest: Manifest,
-        backend: Backend,
+        backend: SessionBackend,
         loaded: LoadedModel,
         device: Device,
         buckets: ComputeBuckets,

@@ -36,7 +36,7 @@ from enginewright_runtime.serve.server.proofs import StartupProver
 from enginewright_runtime.serve.server.stopping import StoppableSession
 from enginewright_runtime.serve.server.usual import measure, usual_feeds
 from enginewright_runtime.session import loading, processor
-from enginewright_runtime.session.base import Backend
+from enginewright_runtime.session.base import SessionBackend
 from enginewright_runtime.session.driver import Device
 from enginewright_runtime.session.extensions.proving import prove
 from enginewright_runtime.session.loading import ask_device, find
@@ -146,7 +146,7 @@ def _check(
     task: ServeTask,
     artifact: Path,
     manifest: Manifest,
-    backend: Backend,
+    backend: SessionBackend,
     progress: Callable[[str], None],
 ) -> Device:
     """Check all that can be checked without loading; return what the driver said."""
