@@ -16,7 +16,7 @@ from onnx import TensorProto
 from enginewright_runtime.rules import contents
 from enginewright_runtime.rules.registry import Registry
 from enginewright_runtime.rules.text import printable
-from enginewright_runtime.rules.view import ModelView, Node, held_tensors
+from enginewright_runtime.rules.view import ModelView, RawNode, held_tensors
 
 MOST_NODES: Final = 100  # kept in a finding
 Severity: TypeAlias = Literal["error", "warning"]
@@ -113,11 +113,11 @@ class Subject:
         return tuple(held_tensors(self.view))
 
 
-def named(nodes: Iterable[Node]) -> str:
+def named(nodes: Iterable[RawNode]) -> str:
     """Return the first nodes and a count of the rest, for a message."""
     return name_nodes([node.label for node in nodes])
 
 
-def labels(nodes: Iterable[Node]) -> tuple[str, ...]:
+def labels(nodes: Iterable[RawNode]) -> tuple[str, ...]:
     """Return what nodes are called in a message."""
     return tuple(node.label for node in nodes)

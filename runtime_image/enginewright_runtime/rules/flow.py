@@ -16,7 +16,7 @@ from onnx import ValueInfoProto
 from enginewright_runtime.core.logs import counted
 from enginewright_runtime.graph.raw.graphs import bodies
 from enginewright_runtime.rules.base import Hit, Subject, labels, named
-from enginewright_runtime.rules.view import Node
+from enginewright_runtime.rules.view import RawNode
 
 FLOW: Final = ("If", "Loop", "Scan")
 
@@ -38,7 +38,7 @@ def control_flow(subject: Subject) -> Hit | None:
     return Hit(message, labels(found))
 
 
-def _refused(node: Node) -> str | None:
+def _refused(node: RawNode) -> str | None:
     """Return what is refused, as far as the model declares it."""
     graphs = list(bodies(node.proto))
     if node.op == "If" and len(graphs) > 1:
@@ -61,5 +61,5 @@ def _rank(value: ValueInfoProto) -> int | None:
     return len(tensor.shape.dim) if tensor.HasField("shape") else None
 
 
-def _has_constant_condition(subject: Subject, node: Node) -> bool:
+def _has_constant_condition(subject: Subject, node: RawNode) -> bool:
     return node.op == "If" and subject.view.constant(node.scope, node.input(0)) is not None

@@ -6,7 +6,7 @@ import numpy as np
 
 from enginewright_runtime.rules.base import Hit, Subject, labels, named
 from enginewright_runtime.rules.contents import UnreadableError, pieces
-from enginewright_runtime.rules.view import Node
+from enginewright_runtime.rules.view import RawNode
 
 _DROPOUT_BY_INPUT: Final = 12  # opset since which Dropout has an input training_mode
 
@@ -33,7 +33,7 @@ def training_mode(subject: Subject) -> Hit | None:
     return Hit(f"{named(found)} still train: {', and '.join(what)}", labels(found))
 
 
-def _drops(subject: Subject, node: Node) -> bool:
+def _drops(subject: Subject, node: RawNode) -> bool:
     if not node.is_standard("Dropout") or (node.opset or 0) < _DROPOUT_BY_INPUT:
         return False
     if not node.input(2):

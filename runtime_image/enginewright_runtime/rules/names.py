@@ -8,7 +8,7 @@ from enginewright.contract.base import TEXT_LENGTH
 
 from enginewright_runtime.rules.base import Hit, Subject, labels, named
 from enginewright_runtime.rules.text import has_control_characters, quoted, shown
-from enginewright_runtime.rules.view import Node, Scope
+from enginewright_runtime.rules.view import RawNode, RawScope
 
 _FIRST_WITH_CONSTANTS: Final = 4  # IR version since which an initializer need not be an input
 _SINGLE: Final = "Single"  # option of a schema's parameter that may not be left out
@@ -19,7 +19,7 @@ def duplicate_node_names(subject: Subject) -> Hit | None:
 
     ONNX Runtime makes initializers of Constant nodes before it looks.
     """
-    found: list[Node] = []
+    found: list[RawNode] = []
     for scope in subject.view.scopes:
         if scope.kind == "function":
             continue
@@ -123,7 +123,7 @@ def names_differ_in_case(subject: Subject) -> Hit | None:
     return None
 
 
-def _given_twice(scope: Scope) -> list[str]:
+def _given_twice(scope: RawScope) -> list[str]:
     produced = [name for node in scope.nodes for name in node.outputs if name]
     given = {*scope.inputs, *scope.initializers}
     return [
@@ -133,7 +133,7 @@ def _given_twice(scope: Scope) -> list[str]:
     ]
 
 
-def _hidden_by_body(scope: Scope) -> Iterator[str]:
+def _hidden_by_body(scope: RawScope) -> Iterator[str]:
     """Yield what a node in a body calls as something before the body's node is called.
 
     ONNX Runtime takes a body's inputs and initializers that hide outer names, and names that come
@@ -147,7 +147,7 @@ def _hidden_by_body(scope: Scope) -> Iterator[str]:
         before.update(name for name in node.outputs if name)
 
 
-def _leaves_out_needed(subject: Subject, node: Node) -> bool:
+def _leaves_out_needed(subject: Subject, node: RawNode) -> bool:
     if subject.view.is_local(node) or node.opset is None:
         return False
     schema = subject.registry.find(node.domain, node.op, node.opset)

@@ -8,7 +8,7 @@ from enginewright_runtime.proof.parity.observing import RANDOM_OPERATORS
 from enginewright_runtime.rules.base import Hit, Subject, labels, named
 from enginewright_runtime.rules.registry import Registry
 from enginewright_runtime.rules.text import quoted
-from enginewright_runtime.rules.view import Node
+from enginewright_runtime.rules.view import RawNode
 
 _TRAINING: Final = frozenset({"ai.onnx.training", "ai.onnx.preview.training"})
 _EXPERIMENTAL: Final = frozenset({"ai.onnx.preview", "com.microsoft.experimental"})
@@ -46,7 +46,7 @@ def unknown_operator(subject: Subject) -> Hit | None:
     return _unless_device(subject, missing(found, subject.registry)) if found else None
 
 
-def missing(nodes: Sequence[Node], registry: Registry) -> Hit:
+def missing(nodes: Sequence[RawNode], registry: Registry) -> Hit:
     """Say that ONNX Runtime has no operator for these; where a newer opset has them, which."""
     message = f"ONNX Runtime has no operator for {named(nodes)}"
     newer = _newer_opset(nodes, registry)
@@ -59,7 +59,7 @@ def missing(nodes: Sequence[Node], registry: Registry) -> Hit:
     )
 
 
-def _newer_opset(nodes: Sequence[Node], registry: Registry) -> str | None:
+def _newer_opset(nodes: Sequence[RawNode], registry: Registry) -> str | None:
     """Return the opset with which the last of the operators came, if all came after the model's."""
     domains = {node.domain for node in nodes}
     if len(domains) > 1:
@@ -116,7 +116,7 @@ def random_operator(subject: Subject) -> Hit | None:
     )
 
 
-def _foreign(subject: Subject) -> list[Node]:
+def _foreign(subject: Subject) -> list[RawNode]:
     return [
         node
         for node in subject.view.nodes
@@ -125,7 +125,7 @@ def _foreign(subject: Subject) -> list[Node]:
     ]
 
 
-def _judged(subject: Subject) -> list[Node]:
+def _judged(subject: Subject) -> list[RawNode]:
     """Return the nodes of known domains, as they are when the model is loaded.
 
     A model that will be converted has other ones then.
@@ -139,7 +139,7 @@ def _judged(subject: Subject) -> list[Node]:
     ]
 
 
-def _schema_missing(subject: Subject, node: Node) -> bool:
+def _schema_missing(subject: Subject, node: RawNode) -> bool:
     if (node.domain, node.op) not in subject.registry.schemas:
         return True
     return (

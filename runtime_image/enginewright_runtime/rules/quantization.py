@@ -7,7 +7,7 @@ from onnx import TensorProto, numpy_helper
 
 from enginewright_runtime.core.logs import counted
 from enginewright_runtime.rules.base import Hit, Subject, labels, named
-from enginewright_runtime.rules.view import Node
+from enginewright_runtime.rules.view import RawNode
 
 _NODES: Final = ("QuantizeLinear", "DequantizeLinear")
 _SYMMETRIC: Final = frozenset(
@@ -57,7 +57,7 @@ def integer_operators(subject: Subject) -> Hit | None:
     )
 
 
-def _is_bias(subject: Subject, node: Node) -> bool:
+def _is_bias(subject: Subject, node: RawNode) -> bool:
     """Tell whether it is a bias of 32-bit integers, which `convert` makes numbers of."""
     if node.op != "DequantizeLinear":
         return False
@@ -65,7 +65,7 @@ def _is_bias(subject: Subject, node: Node) -> bool:
     return tensor is not None and tensor.data_type == TensorProto.INT32
 
 
-def _fits(subject: Subject, node: Node) -> bool:
+def _fits(subject: Subject, node: RawNode) -> bool:
     zero_point = subject.view.constant(node.scope, node.input(2)) if node.input(2) else None
     if zero_point is None:
         # the type is what is asked for, or that of the data

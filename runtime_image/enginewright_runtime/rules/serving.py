@@ -7,7 +7,7 @@ from enginewright.contract.report import name_nodes
 
 from enginewright_runtime.rules.base import Hit, Subject, labels, named
 from enginewright_runtime.rules.types import SERVED
-from enginewright_runtime.rules.view import Node
+from enginewright_runtime.rules.view import RawNode
 
 # docs/operators.md of onnx-tensorrt for TensorRT 10.15: "N" in column Supported, less those that ONNX
 # defines by other operators, of which engines are built where that helps.
@@ -48,7 +48,7 @@ def unserved_types(subject: Subject) -> Hit | None:
     )
 
 
-def _stays_outside(subject: Subject, node: Node) -> bool:
+def _stays_outside(subject: Subject, node: RawNode) -> bool:
     if not node.is_standard(*UNKNOWN_TO_TENSORRT) or subject.view.is_local(node):
         return False
     given = [name for name in node.inputs if name]

@@ -10,7 +10,7 @@ from enginewright_runtime.graph.raw.graphs import bodies
 from enginewright_runtime.graph.raw.order import order
 from enginewright_runtime.rules.base import Hit, Subject, labels, named
 from enginewright_runtime.rules.text import quoted, shown
-from enginewright_runtime.rules.view import Key, ModelView, Node, Scope
+from enginewright_runtime.rules.view import Key, ModelView, RawNode, RawScope
 
 # ONNX Runtime loads 100,000 nodes in 7 s and 380 MB, and some graphs in quadratic time
 MOST_NODES: Final = 500_000
@@ -75,7 +75,7 @@ def cycles(subject: Subject) -> Hit | None:
 def undefined_values(subject: Subject) -> Hit | None:
     """Find names that are read and that nothing gives a value to."""
     missing: list[str] = []
-    readers: list[Node] = []
+    readers: list[RawNode] = []
     for scope in subject.view.scopes:
         for node in scope.nodes:
             if lacking := [name for name in node.inputs if name and not _visible(scope, name)]:
@@ -93,7 +93,7 @@ def no_inputs(subject: Subject) -> Hit | None:
     return None if subject.inputs else Hit("the model has no inputs, so nothing to serve")
 
 
-def _visible(scope: Scope | None, name: str) -> bool:
+def _visible(scope: RawScope | None, name: str) -> bool:
     while scope is not None:
         if scope.defines(name):
             return True
@@ -101,7 +101,7 @@ def _visible(scope: Scope | None, name: str) -> bool:
     return False
 
 
-def _nodes_within(scope: Scope) -> Iterator[Node]:
+def _nodes_within(scope: RawScope) -> Iterator[RawNode]:
     for node in scope.nodes:
         yield node
         for body in node.bodies:
@@ -152,7 +152,7 @@ def _unfolded(view: ModelView) -> int:
     return sum(sizes.get(node.key, 1) for node in _nodes_within(view.graph))
 
 
-def _cycle(scope: Scope) -> list[Node]:
+def _cycle(scope: RawScope) -> list[RawNode]:
     """Return the nodes of one circle of a graph, in order; [] where there is none."""
     index = {id(node): number for number, node in enumerate(scope.nodes)}
     needs = [
@@ -171,7 +171,7 @@ def _cycle(scope: Scope) -> list[Node]:
     return [scope.nodes[each] for each in reversed(steps[steps.index(number) :])]
 
 
-def _read_by(node: Node) -> Iterator[str]:
+def _read_by(node: RawNode) -> Iterator[str]:
     """Yield what a node reads, in its bodies too."""
     yield from (name for name in node.inputs if name)
     for body in node.bodies:

@@ -7,7 +7,7 @@ from onnx import AttributeProto, TensorProto
 
 from enginewright_runtime.rules.base import Hit, Subject, labels, named
 from enginewright_runtime.rules.text import quoted
-from enginewright_runtime.rules.view import Node
+from enginewright_runtime.rules.view import RawNode
 
 # of the Open Inference Protocol v2, which is what is served (its "Tensor Data Types"); BF16 is
 # Triton's and KServe's addition
@@ -95,7 +95,7 @@ def _outputs_not_served(subject: Subject) -> list[str]:
     ]
 
 
-def _is_double(subject: Subject, node: Node) -> bool:
+def _is_double(subject: Subject, node: RawNode) -> bool:
     for entry in node.proto.attribute:
         if entry.name in {"to", "dtype"} and entry.i == TensorProto.DOUBLE:
             return True
@@ -108,7 +108,7 @@ def _is_double(subject: Subject, node: Node) -> bool:
     )
 
 
-def _has_strings(node: Node) -> bool:
+def _has_strings(node: RawNode) -> bool:
     if node.is_standard(*_STRING_OPERATORS):
         return True
     if node.is_standard("Cast") and node.integer("to") == TensorProto.STRING:

@@ -34,7 +34,7 @@ def domain_of(name: str) -> str:
 
 
 @dataclass(slots=True)
-class Node:
+class RawNode:
     """One node, with its names as Python objects."""
 
     proto: NodeProto
@@ -42,8 +42,8 @@ class Node:
     domain: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    scope: "Scope"
-    bodies: list["Scope"] = field(default_factory=list)
+    scope: "RawScope"
+    bodies: list["RawScope"] = field(default_factory=list)
 
     @property
     def label(self) -> str:
@@ -80,7 +80,7 @@ class Node:
 
 
 @dataclass(slots=True)
-class Scope:
+class RawScope:
     """A graph, the body of a node, or a function: what names live in."""
 
     kind: str  # graph | body | function
@@ -89,10 +89,10 @@ class Scope:
     tensors: Sequence[TensorProto]  # initializers
     sparse: Sequence[SparseTensorProto]
     opsets: Mapping[str, int]
-    parent: "Scope | None" = None
-    nodes: list[Node] = field(default_factory=list)
+    parent: "RawScope | None" = None
+    nodes: list[RawNode] = field(default_factory=list)
     initializers: dict[str, TensorProto] = field(default_factory=dict)
-    producers: dict[str, Node] = field(default_factory=dict)
+    producers: dict[str, RawNode] = field(default_factory=dict)
     given: frozenset[str] = frozenset()  # names of inputs and of sparse initializers
 
     def defines(self, name: str) -> bool:
@@ -105,8 +105,8 @@ class ModelView:
 
     def __init__(self, model: ModelProto) -> None:
         self.model = model
-        self.scopes: list[Scope] = []
-        self.functions: dict[Key, Scope] = {}
+        self.scopes: list[RawScope] = []
+        self.functions: dict[Key, RawScope] = {}
         opsets = _opsets(model.opset_import)
         self.graph = self._graph(model.graph, "graph", opsets, None)
         for function in model.functions:
@@ -114,7 +114,7 @@ class ModelView:
             self.functions[key] = self._function(function, opsets)
 
     @cached_property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[RawNode]:
         """Return every node, wherever it is."""
         return [node for scope in self.scopes for node in scope.nodes]
 
@@ -123,17 +123,17 @@ class ModelView:
         """Return initializers that a caller may replace, since they are inputs too."""
         return frozenset(self.graph.initializers) & frozenset(self.graph.inputs)
 
-    def is_local(self, node: Node) -> bool:
+    def is_local(self, node: RawNode) -> bool:
         """Tell whether a function of the model defines the node's operator."""
         return node.key in self.functions
 
-    def constant(self, scope: Scope, name: str) -> TensorProto | None:
+    def constant(self, scope: RawScope, name: str) -> TensorProto | None:
         """Return the constant that a name stands for, through Identity nodes; None for data."""
         return self.origin(scope, name, frozenset({"Identity"}))
 
-    def origin(self, scope: Scope, name: str, through: frozenset[str]) -> TensorProto | None:
+    def origin(self, scope: RawScope, name: str, through: frozenset[str]) -> TensorProto | None:
         """Return the constant that a name comes from by the first inputs of such operators."""
-        here: Scope | None = scope
+        here: RawScope | None = scope
         for _ in range(_FARTHEST):
             here = _holder(here, name)
             if here is None:
@@ -151,9 +151,9 @@ class ModelView:
         return None
 
     def _graph(
-        self, graph: GraphProto, kind: str, opsets: Mapping[str, int], parent: Scope | None
-    ) -> Scope:
-        scope = Scope(
+        self, graph: GraphProto, kind: str, opsets: Mapping[str, int], parent: RawScope | None
+    ) -> RawScope:
+        scope = RawScope(
             kind=kind,
             inputs=tuple(value.name for value in graph.input),
             outputs=tuple(value.name for value in graph.output),
@@ -168,8 +168,8 @@ class ModelView:
         self._fill(scope, graph.node)
         return scope
 
-    def _function(self, function: FunctionProto, opsets: Mapping[str, int]) -> Scope:
-        scope = Scope(
+    def _function(self, function: FunctionProto, opsets: Mapping[str, int]) -> RawScope:
+        scope = RawScope(
             kind="function",
             inputs=tuple(function.input),
             outputs=tuple(function.output),
@@ -181,10 +181,10 @@ class ModelView:
         self._fill(scope, function.node)
         return scope
 
-    def _fill(self, scope: Scope, nodes: Sequence[NodeProto]) -> None:
+    def _fill(self, scope: RawScope, nodes: Sequence[NodeProto]) -> None:
         self.scopes.append(scope)
         for proto in nodes:
-            node = Node(
+            node = RawNode(
                 proto=proto,
                 op=proto.op_type,
                 domain=domain_of(proto.domain),
@@ -212,7 +212,7 @@ def held_tensors(view: ModelView) -> Iterator[tuple[str, TensorProto]]:
             yield from _attributes(node)
 
 
-def _attributes(node: Node) -> Iterator[tuple[str, TensorProto]]:
+def _attributes(node: RawNode) -> Iterator[tuple[str, TensorProto]]:
     for entry in node.proto.attribute:
         if entry.type == AttributeProto.TENSOR:
             yield node.label, entry.t
@@ -220,7 +220,7 @@ def _attributes(node: Node) -> Iterator[tuple[str, TensorProto]]:
             yield node.label, tensor
 
 
-def _holder(scope: Scope | None, name: str) -> Scope | None:
+def _holder(scope: RawScope | None, name: str) -> RawScope | None:
     """Return the innermost scope that defines the name."""
     while scope is not None and not scope.defines(name):
         scope = scope.parent

@@ -16,7 +16,7 @@ from onnx import TensorProto
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.rules import contents
 from enginewright_runtime.rules.base import Hit, Subject
-from enginewright_runtime.rules.view import Node
+from enginewright_runtime.rules.view import RawNode
 
 _NORMALIZATIONS: Final = {
     "BatchNormalization": (1, 2, 3, 4),
@@ -96,7 +96,7 @@ def half_overflow(subject: Subject) -> Hit | None:
     return Hit(f"constants are past the range of float16: {name_nodes(found)}", tuple(nodes))
 
 
-def _adds_infinity(subject: Subject, node: Node) -> bool:
+def _adds_infinity(subject: Subject, node: RawNode) -> bool:
     for name in node.inputs:
         tensor = subject.view.constant(node.scope, name)
         if tensor is not None and tensor.data_type == TensorProto.FLOAT16:
@@ -177,7 +177,7 @@ _INTEGERS: Final[dict[int, str]] = {
 }
 
 
-def _operands(subject: Subject) -> Iterator[tuple[Node, str, TensorProto]]:
+def _operands(subject: Subject) -> Iterator[tuple[RawNode, str, TensorProto]]:
     """Yield what is multiplied and added: the node, and the weight with its name."""
     names = {id(tensor): name for name, tensor in subject.tensors}
     for node in subject.view.nodes:
@@ -194,13 +194,13 @@ def _of_other_attributes(subject: Subject) -> Iterator[TensorProto]:
             yield from (entry.t for entry in node.proto.attribute if entry.HasField("t"))
 
 
-def _casts(subject: Subject, kind: int) -> Iterator[Node]:
+def _casts(subject: Subject, kind: int) -> Iterator[RawNode]:
     for node in subject.view.nodes:
         if node.is_standard("Cast") and node.integer("to") == kind:
             yield node
 
 
-def _constant_integers(subject: Subject, node: Node) -> contents.Array | None:
+def _constant_integers(subject: Subject, node: RawNode) -> contents.Array | None:
     tensor = subject.view.constant(node.scope, node.input(0))
     if tensor is None:
         return None

@@ -27,7 +27,7 @@ from enginewright_runtime.rules.behaviour import ObservedRun
 from enginewright_runtime.rules.operators import missing
 from enginewright_runtime.rules.registry import of_runtime
 from enginewright_runtime.rules.table import CUSTOM_DOMAIN
-from enginewright_runtime.rules.view import ModelView, Node
+from enginewright_runtime.rules.view import ModelView, RawNode
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.loading import LoadedModel
 from enginewright_runtime.session.placement import SessionPlacement
@@ -155,5 +155,5 @@ def _unknown_operator(model: ModelProto, text: str, error: str) -> Finding:
     return table.UNKNOWN_OPERATOR.finding(missing(nodes, of_runtime()) if nodes else Hit(error))
 
 
-def _all(nodes: Sequence[Node]) -> tuple[str, ...]:
+def _all(nodes: Sequence[RawNode]) -> tuple[str, ...]:
     return tuple(node.label for node in nodes)
