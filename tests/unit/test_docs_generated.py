@@ -9,9 +9,10 @@ from enginewright.contract.reasons import REMEDIES
 from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAGES
 
 from hack import docs
+from hack.tables import metrics
 
 PAGES = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
-ALERTS = (docs.ALERTS, docs.RULES_TEST)
+ALERTS = (metrics.ALERTS, docs.RULES_TEST)
 
 
 @pytest.mark.parametrize("page", [*PAGES, *ALERTS], ids=lambda page: page.stem)

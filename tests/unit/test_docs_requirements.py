@@ -2,7 +2,7 @@
 
 import pytest
 
-from hack import requirements
+from hack.tables.project import requirements
 
 TEXT = """
 [project]
@@ -17,7 +17,7 @@ two = ["second>=2", "mine[one]"]
 
 
 def test_a_row_has_extras_and_reason() -> None:
-    assert requirements.rows(TEXT) == [
+    assert requirements(TEXT) == [
         ("first", "all", "for all"),
         ("second", "one, two", "for both"),
     ]
@@ -26,4 +26,4 @@ def test_a_row_has_extras_and_reason() -> None:
 @pytest.mark.parametrize("reasons", ["", '  # for all  # again\n# "first>=1",  # twice'])
 def test_a_requirement_has_one_reason(reasons: str) -> None:
     with pytest.raises(ValueError, match="first"):
-        requirements.rows(TEXT.replace("  # for all", reasons))
+        requirements(TEXT.replace("  # for all", reasons))

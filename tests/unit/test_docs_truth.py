@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hack import proofs
-from hack.proofs import Mark
+from hack.tables import proofs
+from hack.tables.proofs import Mark
 
 DOCS = Path(__file__).parents[2] / "docs"
 ROW = Mark("fault", "Outputs", "noise", ("golden", "8 runs"), "test_noise")

@@ -11,7 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-TESTS: Final = Path(__file__).resolve().parent.parent / "tests"
+from hack.tables.markdown import table
+
+TESTS: Final = Path(__file__).resolve().parents[2] / "tests"
 LAYERS: Final = ("unit", "integration", "apiserver", "cluster", "e2e", "gpu")
 _LINES: Final = re.compile(
     r"^# (fault|event): (.+(?:\n#   .+)*)|^(?:async )?def (test_\w+)", re.MULTILINE
@@ -68,15 +70,27 @@ def rows(found: Iterable[Mark], kind: str, section: str) -> list[Sequence[str]]:
     return [(subject, *about[subject], ", ".join(named)) for subject, named in tests.items()]
 
 
-def condition_states() -> Iterator[Sequence[str]]:
-    """Yield the names of the conditions, then each state's values, as the operator writes them."""
+def faults(section: str) -> str:
+    """Return the faults of one section, with what detects each and the tests that prove it."""
+    return table(("fault", "detected by", "after", "test"), rows(marks(), "fault", section))
+
+
+def events(section: str) -> str:
+    """Return the events of one section, with what serves meanwhile."""
+    heading = ("event", "what serves meanwhile", "what you see", "test")
+    return table(heading, rows(marks(), "event", section))
+
+
+def condition_states() -> str:
+    """Return the conditions of a model in every state, as the operator writes them."""
     from tests.unit.test_plan_conditions import COLUMNS, STATES  # noqa: PLC0415 - hypothesis and all
 
-    yield ("State", *COLUMNS)
     shared = {"Reconciling", "Stalled"}  # their reason is that of Ready
-    for state, reached in STATES.items():
-        found = reached().conditions()
-        yield (
-            state,
-            *(found[each][0] if each in shared else " ".join(found[each]) for each in COLUMNS),
+
+    def row(state: str) -> Sequence[str]:
+        found = STATES[state]().conditions()
+        return state, *(
+            found[each][0] if each in shared else " ".join(found[each]) for each in COLUMNS
         )
+
+    return table(("State", *COLUMNS), map(row, STATES))

@@ -1,0 +1,89 @@
+"""Metrics and alerts, read from registries like those that are exposed and from the chart."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from enginewright.controller.cache import ObjectCache
+from enginewright.controller.loop import LoopMetrics
+from enginewright.controller.metrics import EngineMetrics, ModelCollector
+from enginewright.controller.verdicts import poll_counter
+from enginewright.kube.metrics import RestMetrics
+from enginewright_runtime.serve.server.metrics import Metrics as ServerMetrics
+from enginewright_runtime.serve.sidecar.metrics import FAMILIES
+from prometheus_client import CollectorRegistry
+
+from hack.tables.markdown import code, table
+
+ALERTS: Final = (
+    Path(__file__).resolve().parents[2]
+    / "charts/enginewright/files/monitoring/enginewright.rules.yaml"
+)
+
+
+def operator_metrics() -> str:
+    """Return the operator's metrics, read from registries like its own."""
+    registry = CollectorRegistry()
+    LoopMetrics(registry)
+    RestMetrics(registry)
+    RestMetrics(registry, "enginewright_lease")
+    EngineMetrics(registry)
+    ModelCollector(ObjectCache(), registry)
+    poll_counter(registry)
+    return _metrics(_exposed(registry._collector_to_names))  # noqa: SLF001 - labels have no other way out
+
+
+def server_metrics() -> str:
+    """Return the server's metrics."""
+    return _metrics(_exposed([ServerMetrics("", "")]), common={"model", "revision"})
+
+
+def sidecar_metrics() -> str:
+    """Return the sidecar's metrics."""
+    return _metrics((each.name, each.kind, each.labels, each.about) for each in FAMILIES)
+
+
+def _exposed(collectors: Iterable[Any]) -> Iterator[tuple[str, str, Sequence[str], str]]:
+    for collector in collectors:
+        for family in collector.collect():
+            owner = collector if hasattr(collector, "_labelnames") else family
+            labels = [each for each in getattr(owner, "_labelnames", ()) if each != "le"]
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            yield name, family.type, labels, family.documentation
+
+
+def _metrics(
+    families: Iterable[tuple[str, str, Sequence[str], str]], common: Iterable[str] = ()
+) -> str:
+    return table(
+        ("metric", "type", "labels", "meaning"),
+        (
+            (
+                code(name),
+                kind,
+                ", ".join(code(each) for each in labels if each not in common),
+                about,
+            )
+            for name, kind, labels, about in families
+        ),
+    )
+
+
+def alerts() -> str:
+    """Return every alert, with its section and what it waits for."""
+    groups = yaml.safe_load(ALERTS.read_text())["groups"]
+    rows = (
+        (
+            f"[{rule['alert']}](#{rule['alert'].lower()})",
+            rule["labels"]["severity"],
+            rule.get("for", "at once"),
+            ", ".join(
+                map(code, sorted(set(re.findall(r"\b(?:enginewright_\w+|up)\b", rule["expr"]))))
+            ),
+        )
+        for group in groups
+        for rule in group["rules"]
+    )
+    return table(("alert", "severity", "for", "reads"), rows)

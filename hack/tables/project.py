@@ -1,0 +1,63 @@
+"""What the project itself is: its requirements with their reasons, its pages with their questions."""
+
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from hack.tables.markdown import table
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+SITE: Final = ROOT / "zensical.toml"
+_NAME: Final = r"[A-Za-z][\w-]*"
+_BESIDE: Final = re.compile(rf'"({_NAME})(?:\[\w+\])?[><=][^"]*"\]?,?  # (.+)$', re.MULTILINE)
+
+
+def dependencies() -> str:
+    """Return the Python packages, who requires them and why."""
+    rows = requirements((ROOT / "pyproject.toml").read_text())
+    return table(("package", "extras", "why"), rows)
+
+
+def requirements(text: str) -> list[Sequence[str]]:
+    """Return package, extras and reason of each requirement.
+
+    Raises:
+        ValueError: A requirement has no reason, or a second one.
+    """
+    project = tomllib.loads(text)["project"]
+    extras: dict[str, list[str]] = {}
+    for extra, needed in {
+        "all": project["dependencies"],
+        **project["optional-dependencies"],
+    }.items():
+        for each in needed:
+            name = re.match(_NAME, each)
+            if name and name[0] != project["name"]:
+                extras.setdefault(name[0], []).append(extra)
+    reasons = _BESIDE.findall(text)
+    if sorted(name for name, _ in reasons) != sorted(extras):
+        raise ValueError(f"one comment for each of {sorted(extras)}, not {sorted(reasons)}")
+    why = dict(reasons)
+    return [(name, ", ".join(used), why[name]) for name, used in extras.items()]
+
+
+def pages() -> str:
+    """Return the question that each page begins with, in the order of the site.
+
+    Raises:
+        ValueError: A page begins otherwise.
+    """
+    site = tomllib.loads(SITE.read_text())["project"]
+    names = [name for part in site["nav"] for group in part.values() for name in group]
+    texts = {name: (SITE.parent / site["docs_dir"] / name).read_text() for name in names}
+    asked = {name: re.match(r"# (.+)\n\n([^?]+\?)\s", text) for name, text in texts.items()}
+    if silent := [name for name, found in asked.items() if not found]:
+        raise ValueError(f"{silent} do not begin with the question that they answer")
+    rows = (
+        (" ".join(found[2].split()), f"[{found[1]}]({name})")
+        for name, found in asked.items()
+        if found and name != "index.md"
+    )
+    return table(("question", "page"), rows)

@@ -1,0 +1,57 @@
+"""Reasons, conditions, rules and remedies, as the code has them."""
+
+import inspect
+import re
+from enum import StrEnum
+
+from enginewright.api.conditions import ConditionType, StatusReason
+from enginewright.contract.reasons import REMEDIES, SELDOM_PASSES, ExitCode, Reason, exit_code
+from enginewright_runtime.rules.table import RULES
+
+from hack.tables.markdown import code, table
+
+
+def reasons() -> str:
+    """Return every failure reason."""
+
+    def again(reason: Reason) -> str:
+        if reason in SELDOM_PASSES:
+            return "five times"
+        return "no" if exit_code(reason) is ExitCode.PERMANENT else "yes"
+
+    rows = ((reason, again(reason), REMEDIES[reason]) for reason in Reason)
+    return table(("reason", "tried again", "remedy"), rows)
+
+
+def status_reasons() -> str:
+    """Return the operator's own reasons, with the comment beside each."""
+    return table(("reason", "meaning"), sorted(_commented(StatusReason)))
+
+
+def condition_types() -> str:
+    """Return the conditions of an InferenceModel, with the comment beside each."""
+    return table(
+        ("type", "when True"), ((code(name), about) for name, about in _commented(ConditionType))
+    )
+
+
+def _commented(names: type[StrEnum]) -> list[tuple[str, str]]:
+    found = re.findall(r'= \(?\s*"(\w+)"  # (.+)', inspect.getsource(names))
+    if [name for name, _ in found] != list(names):
+        raise ValueError(f"a {names.__name__} has no comment: say what it means beside it")
+    return found
+
+
+def remedies(*named: str) -> str:
+    """Return the remedies of some reasons."""
+    rows = ((code(name), REMEDIES[Reason(name)]) for name in named)
+    return table(("reason", "first step"), rows)
+
+
+def rules() -> str:
+    """Return every rule of stage validate."""
+    heading = ("rule", "severity", "reason", "finds", "remedy", "source")
+    return table(
+        heading,
+        ((code(r.name), r.severity, r.reason, r.what, r.remedy, r.source) for r in RULES),
+    )

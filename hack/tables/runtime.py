@@ -1,0 +1,145 @@
+"""What the runtime supports, allows and checks."""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Sequence
+from enum import StrEnum
+
+from enginewright.api.inference_model import Serving
+from enginewright.contract.engines import LIBRARIES, PROVIDERS
+from enginewright.contract.images import DEVICE_BACKENDS
+from enginewright.contract.precisions import LEAST, RUNS
+from enginewright.contract.task import Precision
+from enginewright.contract.verdict import Check
+from enginewright_runtime.graph.scoped.shape_nodes import ARITHMETIC
+from enginewright_runtime.proof.parity.tolerances import DEFAULTS as TOLERANCES
+from enginewright_runtime.proof.parity.tolerances import ROUNDING, Tolerance
+from enginewright_runtime.serve.server.encode import JSON_ELEMENTS
+from enginewright_runtime.serve.server.settings import MIB, ServerSettings
+from enginewright_runtime.serve.sidecar.settings import INTERVALS
+
+from hack.tables.markdown import code, table
+
+
+def precisions() -> str:
+    """Return which backend runs which precision, from which compute capability on."""
+
+    def cell(precision: Precision, backend: str) -> str:
+        if precision not in RUNS[backend]:
+            return "no"
+        least = LEAST.get(precision)
+        return ".".join(map(str, least)) if least and backend in DEVICE_BACKENDS else "yes"
+
+    named: tuple[Precision, ...] = ("FP16", "BF16", "INT8", "FP8")
+    rows = ((each, *(cell(each, backend) for backend in RUNS)) for each in named)
+    return table(("", *map(code, RUNS)), rows)
+
+
+def devices() -> str:
+    """Return what NVIDIA's libraries build for, and what ONNX Runtime's providers serve."""
+
+    def row(backend: str) -> Sequence[str]:
+        library, provider = LIBRARIES.get(backend), PROVIDERS[backend]
+        built = str(library.capabilities) if library else "no engine"
+        served = provider.capabilities or (library.capabilities if library else "")
+        parts = "of parts too" if provider.loads_parts else "of whole models only"
+        types = ", ".join(sorted(provider.types)) if provider.types else "all"
+        return code(backend), built, str(served), parts if library else "no engine", types
+
+    heading = ("backend", "builds for", "serves on", "loads engines", "inputs and outputs of")
+    return table(heading, map(row, PROVIDERS))
+
+
+def tolerances() -> str:
+    """Return what an output is allowed, by precision."""
+    heading = (
+        *("", "share of elements", "within, of value + largest", "all within, of largest more"),
+        *("cosine", "top-1", "integers, booleans, strings equal", "zero"),
+    )
+    named = {**TOLERANCES, "FP32, converted against source": ROUNDING}
+    return table(heading, (_tolerance(name, each) for name, each in named.items()))
+
+
+def _tolerance(name: str, each: Tolerance) -> Sequence[str]:
+    return (
+        name,
+        _percent(1 - each.outliers),
+        f"{_percent(each.rtol)} + {_percent(each.scale)}",
+        _percent(each.outlier_size),
+        f"{each.cosine:g}",
+        _percent(each.top1 or 0),
+        _percent(1 - each.unequal),
+        f"{each.zero:g}",
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.4g}%"
+
+
+def shape_operators() -> str:
+    """Return the operators that may be shape arithmetic."""
+    return ", ".join(sorted(ARITHMETIC)) + "."
+
+
+def server_limits() -> str:
+    """Return what the server allows."""
+    limits = ServerSettings()
+
+    def mebibytes(size: int) -> str:
+        return f"{size // MIB} MiB"
+
+    queue = Serving.model_fields["max_queue"].default
+    rate = f"{limits.transfer_rate // 1024} KiB"
+    rows = (
+        ("requests waiting for the model", f"`spec.serving.maxQueue`, {queue}; one more is a 503"),
+        (
+            "body",
+            f"{mebibytes(limits.body_bytes)}, or the largest request that the shape profiles admit, if that is more",
+        ),
+        ("JSON in a request", mebibytes(limits.json_bytes)),
+        ("elements of an output in JSON", f"{JSON_ELEMENTS:,}; more only in binary"),
+        (
+            "bodies read and not yet answered, in all",
+            f"{mebibytes(limits.inflight_bytes)}, or four of the largest",
+        ),
+        ("request line and headers", f"{limits.head_bytes // 1024} KiB"),
+        (
+            "connections",
+            f"{limits.connections}; beyond them inference gets 503, {limits.reserved_connections} more are kept for health and metrics, then the longest idle one is closed",
+        ),
+        (
+            "time for a head; idle connection",
+            f"{limits.head_seconds:g} s; {limits.idle_seconds:g} s",
+        ),
+        (
+            "time for a body or an answer",
+            f"{limits.transfer_grace:g} s, and one second for every {rate}",
+        ),
+        (
+            "age of a connection",
+            f"{limits.connection_age:g} s; then the next answer says `Connection: close`, to rebalance",
+        ),
+    )
+    return table(("", ""), rows)
+
+
+def checks() -> str:
+    """Return the sidecar's checks, with the docstring of each."""
+    rows = (
+        (
+            code(each),
+            "with golden" if each is Check.PROBE_LATENCY else f"{INTERVALS[each]:g} s",
+            about,
+        )
+        for each, about in zip(Check, _docstrings(Check), strict=True)
+    )
+    return table(("check", "every", "ok when, and the reason when not"), rows)
+
+
+def _docstrings(names: type[StrEnum]) -> list[str]:
+    (made,) = ast.parse(textwrap.dedent(inspect.getsource(names))).body
+    parts = made.body[1:] if isinstance(made, ast.ClassDef) else []
+    values = (part.value for part in parts if isinstance(part, ast.Expr))
+    return [inspect.cleandoc(str(each.value)) for each in values if isinstance(each, ast.Constant)]
