@@ -1,6 +1,8 @@
 """Models that leave sizes open: an address alone serves them, and what is proposed works when pasted."""
 
+import time
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from enginewright_runtime.graph import shapes
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.sizes.discovery.discover import Discovered, Open, discover
 from enginewright_runtime.prepare.sizes.trial_build import Tried, buildable
+from enginewright_runtime.prepare.sizes.trial_run import ended_after
 from enginewright_runtime.proof.golden_inputs import Filling, generate
 from onnx import ModelProto, parser
 
@@ -87,6 +90,27 @@ def test_every_corner_runs_in_another_session_and_the_sizes_are_the_models(
     assert answer.runs <= 200
     again = found(tmp_path / "again.onnx", model)
     assert again == answer, "the same on every machine and every run"
+
+
+@pytest.mark.parametrize("name", ["decoder", "features", "recurrent"])
+def test_the_same_is_found_on_a_loaded_machine(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where other processes take the processors, hours pass between two runs."""
+    idle = found(tmp_path / "idle.onnx", OPEN[name]())
+    passed = count(0.0, 3600.0)
+    monkeypatch.setattr(time, "monotonic", lambda: next(passed))
+    assert found(tmp_path / "loaded.onnx", OPEN[name]()) == idle
+
+
+def test_a_run_is_ended_by_processor_time_and_not_by_the_clock() -> None:
+    with ended_after(0.2) as options:
+        time.sleep(0.6)
+        waited = options.terminate
+        until = time.process_time() + 0.6
+        while time.process_time() < until:
+            pass
+        assert (waited, options.terminate) == (False, True)
 
 
 # fault: Shapes | an input accepts two values only, such as a sampling rate | constants that the

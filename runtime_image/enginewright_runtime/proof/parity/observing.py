@@ -25,8 +25,10 @@ RANDOM_OPERATORS: Final = frozenset(
 _TRAINING_MODE: Final = 2  # input of Dropout, which is random with it only
 _LOOKS: Final = 2  # further runs of the first sample
 _RANDOM_LOOKS: Final = 16  # likewise, of a model with random operators
-_LOOK_SECONDS: Final = 5.0  # for looking at further samples
-_SPREAD_SECONDS: Final = 30.0  # for all runs that show a distribution; the first sample's are made
+_LOOK_SECONDS: Final = 5.0  # of processor time, for looking at further samples
+_SPREAD_SECONDS: Final = (
+    30.0  # likewise, for all runs that show a distribution; the first sample's are made
+)
 
 Run = Callable[[Arrays], Arrays]
 
@@ -105,9 +107,9 @@ def _unstable(
     random: bool,
 ) -> set[str]:
     found: set[str] = set()
-    began = time.monotonic()
+    began = time.process_time()
     for number, (sample, once) in enumerate(outputs.items()):
-        if number and time.monotonic() - began > _LOOK_SECONDS:
+        if number and time.process_time() - began > _LOOK_SECONDS:
             break
         looks = (_RANDOM_LOOKS if random else _LOOKS) if not number else 1
         for _ in range(looks):
@@ -125,7 +127,7 @@ def _spreads(
 ) -> dict[str, list[Spread]]:
     """Run the samples as often as time allows, the first one as often as is needed."""
     spreads: dict[str, list[Spread]] = {}
-    deadline = time.monotonic() + _SPREAD_SECONDS
+    deadline = time.process_time() + _SPREAD_SECONDS
     for number, (sample, once) in enumerate(outputs.items()):
         known = {name: Spreading(sample, once[name], dtypes.get(name)) for name in names}
         for results in _runs(run, inputs[sample], deadline, fewest=0 if number else FEWEST_RUNS):
@@ -139,6 +141,6 @@ def _spreads(
 
 def _runs(run: Run, feeds: Arrays, deadline: float, fewest: int) -> Iterator[Arrays]:
     for count in range(REFERENCE_RUNS):
-        if count >= fewest and time.monotonic() > deadline:
+        if count >= fewest and time.process_time() > deadline:
             return
         yield run(feeds)
