@@ -1,17 +1,19 @@
 """Half precision: what is lowered, what stays, and that a proof sees what a device would compute."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.prepare.quantize import half_rules, halves
+from enginewright_runtime.graph.scoped.passes import PassResult
+from enginewright_runtime.prepare.quantize import half_rules
 from enginewright_runtime.prepare.quantize.half_rules import HALVES
-from enginewright_runtime.prepare.quantize.subject import Lowered, SourceModel
-from enginewright_runtime.prepare.quantize.tensors import Sink
+from enginewright_runtime.prepare.quantize.halves import Halves
+from enginewright_runtime.prepare.quantize.subject import SourceModel
 from enginewright_runtime.prepare.quantize.widening import widen
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -37,12 +39,16 @@ X = {"x": random(2, 64)}
 
 
 def lowered(
-    about: SourceModel, folder: Path, precision: str = "FP16", **more: object
-) -> tuple[Path, Lowered]:
+    about: SourceModel,
+    folder: Path,
+    precision: str = "FP16",
+    *,
+    excluded: frozenset[int] = frozenset(),
+    largest: Mapping[str, float] | None = None,
+) -> tuple[Path, PassResult]:
     """Lower a model and write it; ONNX's checker must agree that it is one."""
-    with Sink(folder, about.model) as sink:
-        result = halves.lower(about, HALVES[precision], sink, **more)  # type: ignore[arg-type]  # keywords of tests
-        path = sink.write(result.model, about.folder)
+    result = Halves(about, HALVES[precision], largest or {}).write(folder, excluded)
+    path = folder / MODEL_NAME
     onnx.checker.check_model(str(path), full_check=True)
     return path, result
 

@@ -8,8 +8,11 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.prepare.quantize import dynamic, observing, scales, static
+from enginewright_runtime.graph.scoped.passes import PassResult
+from enginewright_runtime.prepare.quantize import observing, scales, static
+from enginewright_runtime.prepare.quantize.dynamic import DynamicQuantization
 from enginewright_runtime.prepare.quantize.forms import (
     FP8,
     INT8,
@@ -19,8 +22,8 @@ from enginewright_runtime.prepare.quantize.forms import (
     dynamic_form,
     form_of,
 )
-from enginewright_runtime.prepare.quantize.subject import Lowered, SourceModel
-from enginewright_runtime.prepare.quantize.tensors import Sink
+from enginewright_runtime.prepare.quantize.static import StaticQuantization
+from enginewright_runtime.prepare.quantize.subject import PrecisionPass, SourceModel
 from onnx import ModelProto, helper
 
 from tests.support.broken_models import build, value
@@ -62,17 +65,14 @@ def written(
     *,
     per_channel: bool = True,
     excluded: frozenset[int] = frozenset(),
-) -> tuple[Path, Lowered]:
+) -> tuple[Path, PassResult]:
     """Quantise a model and write it; ONNX's checker must agree that it is one."""
     layers = static.find_layers(about, form, per_channel=per_channel)
-    with Sink(out, about.model) as sink:
-        if form in {DYNAMIC, dynamic_form("exact")}:
-            result = dynamic.write(about, layers, form, sink, excluded=excluded)
-        else:
-            result = static.write(
-                about, layers, ranges(about, feeds), form, sink, excluded=excluded
-            )
-        path = sink.write(result.model, about.folder)
+    how: PrecisionPass = DynamicQuantization(about, layers, form)
+    if form not in {DYNAMIC, dynamic_form("exact")}:
+        how = StaticQuantization(about, layers, ranges(about, feeds), form)
+    result = how.write(out, excluded)
+    path = out / MODEL_NAME
     onnx.checker.check_model(str(path), full_check=True)
     return path, result
 
@@ -296,7 +296,7 @@ def test_dynamic_quantisation_is_fused_and_close(tmp_path: Path) -> None:
         )
     )
     path, result = written(subject(tmp_path, source), DYNAMIC, X, tmp_path / "out")
-    assert result.nodes == [
+    assert list(result.nodes) == [
         "matmul-0 (MatMul)",
         "matmul-1 (MatMul)",
         "gemm (Gemm)",
@@ -328,11 +328,9 @@ def test_what_is_not_quantised_has_a_reason(tmp_path: Path) -> None:
         "constant (MatMul)": "it has no input that is computed",
         "vector (MatMul)": "its weight is no matrix",
     }
-    with Sink(tmp_path / "out", about.model) as sink:
-        result = static.write(
-            about, layers, {"x": (-1, 1)}, TENSORRT, sink, excluded=frozenset({0})
-        )
-    assert result.nodes == []
+    how = StaticQuantization(about, layers, {"x": (-1, 1)}, TENSORRT)
+    result = how.write(tmp_path / "out", frozenset({0}))
+    assert list(result.nodes) == []
     assert result.kept["gemm-0 (Gemm)"] == static.EXCLUDED
     assert result.kept["gemm-1 (Gemm)"] == "calibration saw no values of r0"
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from enginewright.contract.precisions import supported
 from enginewright.contract.task import Precision
+from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.prepare.quantize import halves
 from enginewright_runtime.prepare.quantize.forms import form_of
 from enginewright_runtime.prepare.quantize.half_rules import HALVES
-from enginewright_runtime.prepare.quantize.static import find_layers, write
-from enginewright_runtime.prepare.quantize.tensors import Sink
+from enginewright_runtime.prepare.quantize.halves import Halves
+from enginewright_runtime.prepare.quantize.static import StaticQuantization, find_layers
 
 from tests.support.quantizing import build_engine, convolutions, subject
 
@@ -42,14 +42,13 @@ def test_the_table(
 )
 def test_the_builder_agrees(precision: Precision, capability: str, tmp_path: Path) -> None:
     about = subject(tmp_path, convolutions(1), 22)
-    with Sink(tmp_path / "out", about.model) as sink:
-        if precision == "FP8":
-            form = form_of("FP8", "tensorrt-rtx")
-            layers = find_layers(about, form, per_channel=True)
-            model = write(about, layers, {"x": (-1.0, 1.0)}, form, sink).model
-        else:
-            model = halves.lower(about, HALVES[precision], sink).model
-        path = sink.write(model, about.folder)
+    if precision == "FP8":
+        form = form_of("FP8", "tensorrt-rtx")
+        layers = find_layers(about, form, per_channel=True)
+        StaticQuantization(about, layers, {"x": (-1.0, 1.0)}, form).write(tmp_path / "out")
+    else:
+        Halves(about, HALVES[precision], {}).write(tmp_path / "out")
+    path = tmp_path / "out" / MODEL_NAME
     if supported(precision, capability, "tensorrt-rtx") is None:
         build_engine(tmp_path, path, capability, [1, 3, 16, 16])
     else:

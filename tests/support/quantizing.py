@@ -23,16 +23,17 @@ from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.engine import builder
 from enginewright_runtime.engine.builder import Built
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.prepare.quantize import dynamic, observing, static
+from enginewright_runtime.prepare.quantize import observing, static
 from enginewright_runtime.prepare.quantize import stage as quantize_stage
+from enginewright_runtime.prepare.quantize.dynamic import DynamicQuantization
 from enginewright_runtime.prepare.quantize.forms import Form, dynamic_form
 from enginewright_runtime.prepare.quantize.quantizer import (
     QuantizationRequest,
     QuantizedModel,
     quantize,
 )
-from enginewright_runtime.prepare.quantize.subject import SourceModel
-from enginewright_runtime.prepare.quantize.tensors import Sink
+from enginewright_runtime.prepare.quantize.static import StaticQuantization
+from enginewright_runtime.prepare.quantize.subject import PrecisionPass, SourceModel
 from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS
 from enginewright_runtime.session.arrays import write_arrays
 from numpy.typing import NDArray
@@ -314,15 +315,14 @@ def quantized_by(
     root.mkdir()
     about = subject(root, source, form.opset)
     layers = static.find_layers(about, form, per_channel=True)
-    with Sink(root / "out", about.model) as sink:
-        if form.opset == dynamic_form().opset:
-            written = dynamic.write(about, layers, form, sink)
-        else:
-            names = observing.single_values(about.model)
-            found = observing.limits(about.folder / MODEL_NAME, names, [feeds])
-            ranges = {name: (each.low, each.high) for name, each in found.items() if each.seen}
-            written = static.write(about, layers, ranges, form, sink)
-        return sink.write(written.model, about.folder)
+    how: PrecisionPass = DynamicQuantization(about, layers, form)
+    if form.opset != dynamic_form().opset:
+        names = observing.single_values(about.model)
+        found = observing.limits(about.folder / MODEL_NAME, names, [feeds])
+        ranges = {name: (each.low, each.high) for name, each in found.items() if each.seen}
+        how = StaticQuantization(about, layers, ranges, form)
+    how.write(root / "out")
+    return root / "out" / MODEL_NAME
 
 
 def build_engine(

@@ -4,8 +4,8 @@ A pass changes a model and says what it did. Whoever runs it proves what came of
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar, Final, Self
@@ -38,6 +38,7 @@ class Situation:
     model: ModelProto  # as it is now
     sizes: Sizes  # dimensions of inputs that are the same for all requests; None: others
     refused: frozenset[str] = frozenset()  # operators of nodes that the backend does not take
+    has_data: bool = False  # whether there is data to learn ranges from
 
     @property
     def precisions(self) -> frozenset[str]:
@@ -54,6 +55,7 @@ class Needs:
     precisions: frozenset[str] = frozenset()  # one of which the model is to have
     operators: frozenset[str] = frozenset()  # one of which it has
     most_bytes: int | None = None  # of the model
+    data: bool = False  # to learn ranges from
 
     def are_met(self, about: Situation) -> bool:
         """Tell whether the pass can be of use."""
@@ -62,6 +64,7 @@ class Needs:
             (not self.backends or about.recipe.backend in self.backends)
             and (not self.precisions or bool(self.precisions & about.precisions))
             and (not self.operators or bool(self.operators & operators))
+            and (about.has_data or not self.data)
             and (self.most_bytes is None or size_bytes(about.model) <= self.most_bytes)
         )
 
@@ -72,6 +75,10 @@ class PassResult:
 
     changes: tuple[Change, ...] = ()  # (): the model is as it was
     shape_nodes: tuple[str, ...] = ()  # labels of shape arithmetic in the changed model
+    # of a change of precision
+    nodes: tuple[str, ...] = ()  # labels of those that are of the lower one
+    kept: Mapping[str, str] = field(default_factory=dict)  # label to why it stays as it was
+    units: tuple[int, ...] = ()  # indices of nodes that can be of it, or hold such
 
 
 class Pass(Message):

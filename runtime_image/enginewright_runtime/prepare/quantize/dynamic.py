@@ -6,44 +6,52 @@ slower than in single precision (docs/measurements.md). Pure.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from onnx import NodeProto, TensorProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
+from typing_extensions import override
 
 from enginewright_runtime.graph.raw.schemas import attribute
+from enginewright_runtime.graph.scoped.passes import Needs, PassResult
 from enginewright_runtime.prepare.quantize.forms import Form
 from enginewright_runtime.prepare.quantize.scales import quantize_weight
 from enginewright_runtime.prepare.quantize.static import EXCLUDED, Layer, Layers
-from enginewright_runtime.prepare.quantize.subject import Lowered, ModelEditor, SourceModel
+from enginewright_runtime.prepare.quantize.subject import ModelEditor, PrecisionPass
 from enginewright_runtime.prepare.quantize.tensors import Sink
 
 _MATRIX: Final = 2
 
 
-def write(
-    subject: SourceModel,
-    layers: Layers,
-    form: Form,
-    sink: Sink,
-    *,
-    excluded: frozenset[int] = frozenset(),
-) -> Lowered:
-    """Return a copy of the model in which products are of integers; weights are written to `sink`.
+@dataclass(frozen=True)
+class DynamicQuantization(PrecisionPass):
+    """Has products be of integers, for layers of MatMul and Gemm; the model has opset 11 or later."""
 
-    As `static.write`, for layers of MatMul and Gemm; the model has opset 11 or later.
-    """
-    return _DynamicWriter(subject, form, sink).run(layers, excluded)
+    order = 30
+    needs = Needs(precisions=frozenset({"INT8"}))
+    layers: Layers  # what can be quantised
+    form: Form
+
+    @property
+    @override
+    def proof_level(self) -> str:
+        return self.form.proof_level
+
+    @override
+    def change(self, model: ModelProto, sink: Sink, excluded: frozenset[int]) -> PassResult:
+        return _DynamicWriter(model, self, sink).run(self.layers, excluded)
 
 
 class _DynamicWriter(ModelEditor):
-    def __init__(self, subject: SourceModel, form: Form, sink: Sink) -> None:
-        super().__init__(subject, sink)
-        self._grid = form.weights
+    def __init__(self, model: ModelProto, how: DynamicQuantization, sink: Sink) -> None:
+        super().__init__(model, how.subject, sink)
+        self._grid = how.form.weights
         self._activations: dict[str, tuple[str, str, str]] = {}  # value, scale, zero point
 
-    def run(self, layers: Layers, excluded: frozenset[int]) -> Lowered:
-        written = layers.lowered(self.model)
+    def run(self, layers: Layers, excluded: frozenset[int]) -> PassResult:
+        nodes: list[str] = []
+        kept: dict[str, str] = {}
         by_index = {layer.index: layer for layer in layers.layers}
         for index, node in enumerate(self.scope.nodes):
             layer = by_index.get(index)
@@ -51,12 +59,12 @@ class _DynamicWriter(ModelEditor):
                 continue
             label = self.subject.label(index)
             if why := EXCLUDED if index in excluded else self._why_not(node.proto, layer):
-                written.kept[label] = why
+                kept[label] = why
             else:
-                written.nodes.append(label)
+                nodes.append(label)
                 node.replace(self._product(node.proto, layer))
         self.scope.remove_unused()
-        return written
+        return layers.result(nodes, kept)
 
     def _why_not(self, node: NodeProto, layer: Layer) -> str | None:
         tensor = self.subject.constants.tensor(layer.weight)

@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from onnx import NodeProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+from typing_extensions import override
 
 from enginewright_runtime.core.labels import reported_label
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.constants import Constants
 from enginewright_runtime.graph.scoped.element_types import declared
+from enginewright_runtime.graph.scoped.passes import Needs, PassResult
 from enginewright_runtime.graph.scoped.scopes import Node, Scope
-from enginewright_runtime.prepare.quantize.half_rules import Half, Judge
+from enginewright_runtime.prepare.quantize.half_rules import HALVES, Half, Judge
 from enginewright_runtime.prepare.quantize.signatures import (
     OperatorSignature,
     OperatorSignatures,
@@ -29,30 +31,26 @@ from enginewright_runtime.prepare.quantize.signatures import (
     element_types,
 )
 from enginewright_runtime.prepare.quantize.static import EXCLUDED
-from enginewright_runtime.prepare.quantize.subject import Lowered, ModelEditor, SourceModel
+from enginewright_runtime.prepare.quantize.subject import ModelEditor, PrecisionPass
 from enginewright_runtime.prepare.quantize.tensors import Sink
 
 _FLOAT: Final = "tensor(float)"
 
 
-def lower(
-    subject: SourceModel,
-    half: Half,
-    sink: Sink,
-    *,
-    excluded: frozenset[int] = frozenset(),
-    largest: Mapping[str, float] | None = None,
-) -> Lowered:
-    """Return a copy of the model in half precision; what it adds is written to `sink`.
+@dataclass(frozen=True)
+class Halves(PrecisionPass):
+    """Computes in half precision what can be."""
 
-    Args:
-        subject: the model.
-        half: the format.
-        sink: of the model to be written.
-        excluded: indices of nodes that stay as they are, with all that is in their bodies.
-        largest: greatest absolute value that was seen of values of the main graph, by name.
-    """
-    return _Lowering(subject, half, sink, excluded, largest or {}).run()
+    order = 10
+    needs = Needs(precisions=frozenset(HALVES))
+    widened = True
+    half: Half
+    # greatest absolute value that was seen of values of the main graph, by name
+    largest: Mapping[str, float]
+
+    @override
+    def change(self, model: ModelProto, sink: Sink, excluded: frozenset[int]) -> PassResult:
+        return _Lowering(model, self, sink, excluded).run()
 
 
 _Forms = dict[str, str]  # a value's names by type string
@@ -74,40 +72,35 @@ class _View:
 
 class _Lowering(ModelEditor):
     def __init__(
-        self,
-        subject: SourceModel,
-        half: Half,
-        sink: Sink,
-        excluded: frozenset[int],
-        largest: Mapping[str, float],
+        self, model: ModelProto, how: Halves, sink: Sink, excluded: frozenset[int]
     ) -> None:
-        super().__init__(subject, sink)
-        self._half = half
+        super().__init__(model, how.subject, sink)
+        self._half = how.half
         self._excluded = excluded
         self._signatures = OperatorSignatures(self.model)
         self._types = element_types(self.model)
-        self._judge = Judge(half, largest)
+        self._judge = Judge(how.half, how.largest)
         self._pinned = {  # must keep name and type
             name
             for graph in graphs.graphs_in(self.model.graph)
             for name in graphs.outputs_named(graph)
         }
-        self._result = Lowered(self.model)
-        self._units: set[int] = set()
+        self._lowered: list[str] = []
+        self._kept: dict[str, str] = {}
 
-    def run(self) -> Lowered:
+    def run(self) -> PassResult:
         forms: ChainMap[str, _Forms | None] = ChainMap()
         for value in self.model.graph.input:
             forms[value.name] = self._given(value)
         view = _View(self.scope, self.subject.constants, forms)
+        units = []
         for index, node in enumerate(self.scope.nodes):
-            before = len(self._result.nodes)
+            before = len(self._lowered)
             self._node(node, view, excluded=index in self._excluded)
-            if len(self._result.nodes) > before:
-                self._units.add(index)
+            if len(self._lowered) > before:
+                units.append(index)
         self._finish(view)
-        self._result.units = sorted(self._units)
-        return self._result
+        return PassResult(nodes=tuple(self._lowered), kept=self._kept, units=tuple(units))
 
     def _given(self, value: ValueInfoProto) -> _Forms | None:
         return {_FLOAT: value.name} if declared(value.type) == _FLOAT else None
@@ -133,7 +126,7 @@ class _Lowering(ModelEditor):
             halved = self._halved(proto, signature, variables)
             why = self._why_not(proto, halved, view, excluded=excluded)
             if why is not None:
-                self._result.kept[graphs.label(proto)] = why
+                self._kept[graphs.label(proto)] = why
                 variables = set()
         self._read(node, signature, variables, view)
         for body in node.bodies:
@@ -289,7 +282,7 @@ class _Lowering(ModelEditor):
             else:
                 view.forms[name] = {self._half.kind: name}
         if variables:
-            self._result.nodes.append(graphs.label(node.proto))
+            self._lowered.append(graphs.label(node.proto))
 
 
 def _maps(forms: MutableMapping[str, _Forms | None]) -> list[MutableMapping[str, _Forms | None]]:

@@ -5,8 +5,7 @@ out of memory is reported by the stage that waits.
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,12 +22,15 @@ from enginewright_runtime.core.logs import counted
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.checker import complaint
 from enginewright_runtime.graph.raw.storage import save
+from enginewright_runtime.graph.scoped.passes import PassResult, Situation
 from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
 from enginewright_runtime.prepare.convert.translating import TranslationError
-from enginewright_runtime.prepare.quantize import calibration, dynamic, halves, progress, static
+from enginewright_runtime.prepare.quantize import calibration, progress, static
 from enginewright_runtime.prepare.quantize.calibration import CalibrationData, Feeds
+from enginewright_runtime.prepare.quantize.dynamic import DynamicQuantization
 from enginewright_runtime.prepare.quantize.forms import Form, dynamic_form, form_of
 from enginewright_runtime.prepare.quantize.half_rules import HALVES
+from enginewright_runtime.prepare.quantize.halves import Halves
 from enginewright_runtime.prepare.quantize.observing import limits, single_values
 from enginewright_runtime.prepare.quantize.prove import MOST_OF_CALIBRATION, ParityProver, Proof
 from enginewright_runtime.prepare.quantize.ranges import learn
@@ -40,8 +42,8 @@ from enginewright_runtime.prepare.quantize.searching import (
     search,
 )
 from enginewright_runtime.prepare.quantize.signatures import element_types
-from enginewright_runtime.prepare.quantize.subject import Lowered, SourceModel
-from enginewright_runtime.prepare.quantize.tensors import Sink
+from enginewright_runtime.prepare.quantize.static import StaticQuantization
+from enginewright_runtime.prepare.quantize.subject import PrecisionPass, SourceModel
 from enginewright_runtime.prepare.quantize.widening import ROUNDING, widen
 from enginewright_runtime.proof.golden_run import INPUTS
 from enginewright_runtime.proof.parity import Tolerances
@@ -60,6 +62,7 @@ __all__ = [
 PREFIX: Final = "quantize-"  # of all that lies about while it works
 TRIALS: Final = 64  # models that are made and proven to find what to leave out
 SECONDS: Final = 600.0  # that finding it may take
+_PASSES: Final[tuple[type[PrecisionPass], ...]] = (Halves, StaticQuantization, DynamicQuantization)
 _BASE: Final = f"{PREFIX}base.onnx"  # beside the source: under the opset that the precision needs
 _WIDENED: Final = "widened.onnx"  # beside the candidate
 _MOST_COSTS: Final = 10  # groups of nodes that are reported
@@ -131,15 +134,6 @@ def write_widened(model: Path, out: Path) -> None:
     save(proto, out)
 
 
-@dataclass(frozen=True)
-class _PrecisionPass:
-    """Lowers the precision of a model; what it makes differs in which nodes are left out."""
-
-    lower: Callable[[Sink, frozenset[int]], Lowered]  # without these nodes
-    proof_level: str = "BASIC"
-    widened: bool = False  # whether the proof runs it in single precision, each result rounded
-
-
 class _Quantizer:
     def __init__(self, request: QuantizationRequest) -> None:
         self._request = request
@@ -158,12 +152,12 @@ class _Quantizer:
 
     def run(self) -> QuantizedModel:
         how = self._pass()
-        changed, left, units = self._write(how, self._out, frozenset())
-        if not changed:
+        done = how.write(self._out)
+        if not done.nodes:
             raise StageFailure(
                 Reason.QUANTIZATION_FAILED,
-                f"no node of the model can be {self._request.precision}{_why(left)}",
-                nodes=tuple(left),
+                f"no node of the model can be {self._request.precision}{_why(done.kept)}",
+                nodes=tuple(done.kept),
                 remedy="leave spec.precision out, or choose another",
             )
         prover = ParityProver.of(
@@ -178,28 +172,19 @@ class _Quantizer:
         found = Exclusions(frozenset())
         excluded: frozenset[int] = frozenset()
         if not proof.agrees:
-            found = self._search(how, prover, units)
+            found = self._search(how, prover, done.units)
             if found.excluded is not None:
                 excluded = found.excluded
                 shutil.rmtree(self._out)
-                changed, left, _ = self._write(how, self._out, excluded)
+                done = how.write(self._out, excluded)
                 proof = self._prove(how, prover, self._out)
         (self._out / _WIDENED).unlink(missing_ok=True)
         if proof.agrees:
             self._check()
-        return self._made(proof, first, found, changed, left, excluded)
-
-    def _write(
-        self, how: _PrecisionPass, folder: Path, excluded: frozenset[int]
-    ) -> tuple[list[str], dict[str, str], Sequence[int]]:
-        """Write a model; return changed nodes, those left with the reason, and what may be left out."""
-        with Sink(folder, self._subject.model) as sink:
-            lowered = how.lower(sink, excluded)
-            sink.write(lowered.model, self._subject.folder)
-        return lowered.nodes, lowered.kept, lowered.units
+        return self._made(proof, first, found, done, excluded)
 
     @staticmethod
-    def _prove(how: _PrecisionPass, prover: ParityProver, folder: Path) -> Proof:
+    def _prove(how: PrecisionPass, prover: ParityProver, folder: Path) -> Proof:
         path = folder / MODEL_NAME
         if how.widened:
             write_widened(path, folder / _WIDENED)
@@ -211,8 +196,7 @@ class _Quantizer:
         proof: Proof,
         first: Proof,
         found: Exclusions,
-        changed: Sequence[str],
-        left: dict[str, str],
+        done: PassResult,
         excluded: frozenset[int],
     ) -> QuantizedModel:
         model = graphs.parse(self._out / MODEL_NAME)
@@ -225,8 +209,8 @@ class _Quantizer:
             nodes=sum(1 for _ in graphs.walk_nodes(model)),
             shape_nodes=shape_nodes(model),
             source_opset=self._source_opset,
-            changed=tuple(changed),
-            left=left,
+            changed=done.nodes,
+            left=dict(done.kept),
             excluded=tuple(self._subject.label(index) for index in sorted(excluded)),
             first_error=_finite(first.error),
             error=_finite(proof.error),
@@ -294,42 +278,30 @@ class _Quantizer:
             return dynamic_form(self._recipe.int8_products)
         return form_of(self._request.precision, self._recipe.backend, self._recipe.int8_products)
 
-    def _pass(self) -> _PrecisionPass:
-        subject = self._subject
-        half = HALVES.get(self._request.precision)
-        if half is not None:
+    def _pass(self) -> PrecisionPass:
+        """Return the pass that has the precision, with all that it is to know of the model."""
+        precision = self._request.precision
+        recipe = self._recipe.model_copy(update={"precision": precision})
+        about = Situation(recipe, self._subject.model, {}, has_data=self._data is not None)
+        kinds = sorted(_PASSES, key=lambda each: each.order)
+        kind = next(each for each in kinds if each.needs.are_met(about))
+        if kind is Halves:
             self._declare_types()
-            largest = self._largest() if half.name == "FP16" else {}
-            return _PrecisionPass(
-                lambda sink, excluded: halves.lower(
-                    subject, half, sink, excluded=excluded, largest=largest
-                ),
-                widened=True,
-            )
-        form = self._form()
-        per_channel = self._recipe.quantization is None or self._recipe.quantization.per_channel
-        layers = static.find_layers(subject, form, per_channel=per_channel)
+            largest = self._largest() if precision == "FP16" else {}
+            return Halves(self._subject, HALVES[precision], largest)
+        form, asked = self._form(), self._recipe.quantization
+        per_channel = asked is None or asked.per_channel
+        layers = static.find_layers(self._subject, form, per_channel=per_channel)
         if self._data is None:
-            return _PrecisionPass(
-                lambda sink, excluded: dynamic.write(
-                    subject, layers, form, sink, excluded=excluded
-                ),
-                form.proof_level,
-            )
-        wanted = self._recipe.quantization.calibration if self._recipe.quantization else None
+            return DynamicQuantization(self._subject, layers, form)
         ranges = learn(
             self._base,
             layers.values(),
             self._data,
-            wanted.method if wanted else "MinMax",
+            asked.calibration.method if asked and asked.calibration else "MinMax",
             lambda share: self._report(f"calibrating: {share:.0%} of the runs"),
         )
-        return _PrecisionPass(
-            lambda sink, excluded: static.write(
-                subject, layers, ranges, form, sink, excluded=excluded
-            ),
-            form.proof_level,
-        )
+        return StaticQuantization(self._subject, layers, ranges, form)
 
     def _declare_types(self) -> None:
         """Write the types of values into the model where schemas do not give them all."""
@@ -369,9 +341,7 @@ class _Quantizer:
 
     # what is tried
 
-    def _search(
-        self, how: _PrecisionPass, prover: ParityProver, units: Sequence[int]
-    ) -> Exclusions:
+    def _search(self, how: PrecisionPass, prover: ParityProver, units: Sequence[int]) -> Exclusions:
         """Look for few nodes to leave out."""
         quantization = self._recipe.quantization
         share = _SHARE if quantization is None else quantization.max_excluded_share
@@ -388,7 +358,7 @@ class _Quantizer:
             self._count += 1
             folder = self._out.with_name(f"{PREFIX}trial-{self._count}")
             try:
-                self._write(how, folder, excluded)
+                how.write(folder, excluded)
                 return self._prove(how, prover, folder)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -408,7 +378,7 @@ class _Quantizer:
         progress.write(self._request.progress, doing)
 
 
-def _why(left: dict[str, str]) -> str:
+def _why(left: Mapping[str, str]) -> str:
     if not left:
         return ""
     first = next(iter(left))

@@ -4,17 +4,19 @@ Which values and weights, in which types, the form says. What is not quantised i
 Only nodes of the main graph are: those in bodies of If, Loop and Scan have no ranges.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto
+from typing_extensions import override
 
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.constants import Constants
 from enginewright_runtime.graph.raw.schemas import STANDARD, attribute
+from enginewright_runtime.graph.scoped.passes import Needs, PassResult
 from enginewright_runtime.graph.scoped.scopes import Node, Scope
 from enginewright_runtime.prepare.quantize.forms import Form, Grid
 from enginewright_runtime.prepare.quantize.scales import (
@@ -25,7 +27,7 @@ from enginewright_runtime.prepare.quantize.scales import (
     quantize_weight,
     quantizer,
 )
-from enginewright_runtime.prepare.quantize.subject import Lowered, ModelEditor, SourceModel
+from enginewright_runtime.prepare.quantize.subject import ModelEditor, PrecisionPass, SourceModel
 from enginewright_runtime.prepare.quantize.tensors import Sink
 
 Array = NDArray[Any]
@@ -59,9 +61,10 @@ class Layers:
         names = [name for layer in self.layers for name in (layer.activation, layer.result)]
         return list(dict.fromkeys(name for name in names if name))
 
-    def lowered(self, model: ModelProto) -> Lowered:
-        """Return what becomes of a model before any of them is quantised."""
-        return Lowered(model, kept=dict(self.left), units=[each.index for each in self.layers])
+    def result(self, nodes: Sequence[str], kept: Mapping[str, str]) -> PassResult:
+        """Return what was done where `nodes` are quantised and `kept` are not."""
+        units = tuple(each.index for each in self.layers)
+        return PassResult(nodes=tuple(nodes), kept={**self.left, **kept}, units=units)
 
 
 def find_layers(subject: SourceModel, form: Form, *, per_channel: bool) -> Layers:
@@ -129,59 +132,51 @@ def _result(node: Node, constants: Constants) -> str:
             return ""
 
 
-def write(
-    subject: SourceModel,
-    layers: Layers,
-    ranges: Mapping[str, tuple[float, float]],
-    form: Form,
-    sink: Sink,
-    *,
-    excluded: frozenset[int] = frozenset(),
-) -> Lowered:
-    """Return a copy of the model in which layers are quantised; weights are written to `sink`.
+@dataclass(frozen=True)
+class StaticQuantization(PrecisionPass):
+    """Quantises layers with ranges that calibration found."""
 
-    Args:
-        subject: the model, of the form's opset or later.
-        layers: what can be quantised.
-        ranges: least and greatest value of activations and results, as calibration found.
-        form: how it is done.
-        sink: of the model to be written.
-        excluded: indices of nodes that stay as they are.
-    """
-    return _StaticWriter(subject, ranges, form, sink).run(layers, excluded)
+    order = 20
+    needs = Needs(precisions=frozenset({"INT8", "FP8"}), data=True)
+    layers: Layers  # what can be quantised
+    ranges: Mapping[str, tuple[float, float]]  # least and greatest value of activations and results
+    form: Form  # whose opset the subject has, or a later one
+
+    @property
+    @override
+    def proof_level(self) -> str:
+        return self.form.proof_level
+
+    @override
+    def change(self, model: ModelProto, sink: Sink, excluded: frozenset[int]) -> PassResult:
+        return _StaticWriter(model, self, sink).run(self.layers, excluded)
 
 
 class _StaticWriter(ModelEditor):
-    def __init__(
-        self,
-        subject: SourceModel,
-        ranges: Mapping[str, tuple[float, float]],
-        form: Form,
-        sink: Sink,
-    ) -> None:
-        super().__init__(subject, sink)
+    def __init__(self, model: ModelProto, how: StaticQuantization, sink: Sink) -> None:
+        super().__init__(model, how.subject, sink)
+        form = how.form
         self._form = form
         self._quantizers = {
             name: quantizer(low, high, form.activations, symmetric=form.symmetric)
-            for name, (low, high) in ranges.items()
+            for name, (low, high) in how.ranges.items()
         }
         self._weights: dict[tuple[str, int | None], tuple[str, QuantizedWeight]] = {}
         self._pairs: dict[str, str] = {}  # value to what stands behind its pair
 
-    def run(self, layers: Layers, excluded: frozenset[int]) -> Lowered:
-        written = layers.lowered(self.model)
+    def run(self, layers: Layers, excluded: frozenset[int]) -> PassResult:
+        kept: dict[str, str] = {}
         chosen: dict[int, Layer] = {}
         for layer in layers.layers:
             label = self.subject.label(layer.index)
             if layer.index in excluded:
-                written.kept[label] = EXCLUDED
+                kept[label] = EXCLUDED
             elif missing := self._missing(layer):
-                written.kept[label] = f"calibration saw no values of {missing}"
+                kept[label] = f"calibration saw no values of {missing}"
             elif not self._takes_bias(layer):
-                written.kept[label] = "its bias does not fit into 32-bit integers"
+                kept[label] = "its bias does not fit into 32-bit integers"
             else:
                 chosen[layer.index] = layer
-                written.nodes.append(label)
         results = {layer.result for layer in chosen.values() if layer.result}
         for index, node in enumerate(self.scope.nodes):
             if index in chosen:
@@ -193,7 +188,7 @@ class _StaticWriter(ModelEditor):
                     self._pairs[name] = name
                     node.insert_after(*self._pair(raw, name, self._quantizers[name]))
         self.scope.remove_unused()
-        return written
+        return layers.result([self.subject.label(index) for index in chosen], kept)
 
     def _missing(self, layer: Layer) -> str | None:
         names = (layer.activation, layer.result)

@@ -1,14 +1,16 @@
 """The model whose precision is to change: in order, and with all that is asked of it again and again."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from onnx import ModelProto, NodeProto, helper
 
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.constants import Constants
+from enginewright_runtime.graph.scoped.passes import Needs, PassResult
 from enginewright_runtime.graph.scoped.scopes import Names, Scope, rename_apart
 from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
 from enginewright_runtime.prepare.convert.translating import translate
@@ -57,23 +59,46 @@ class SourceModel:
         return graphs.label(self.model.graph.node[index])
 
 
-@dataclass
-class Lowered:
-    """A copy of a model in which nodes are of a lower precision."""
+@dataclass(frozen=True)
+class PrecisionPass(ABC):
+    """Lowers the precision of a model; what it makes differs in which nodes are left out."""
 
-    model: ModelProto
-    nodes: list[str] = field(default_factory=list)  # labels of those that are
-    kept: dict[str, str] = field(default_factory=dict)  # label to why it stays as it was
-    units: Sequence[int] = ()  # indices of nodes that can be of it, or hold such
+    order: ClassVar[int]  # the first of those whose needs are met is run
+    needs: ClassVar[Needs]
+    widened: ClassVar[bool] = False  # whether it is proven in single precision, each result rounded
+    subject: SourceModel
+
+    @property
+    def proof_level(self) -> str:
+        """Return the graph optimisations that it is proven with, a key of `optimization.LEVELS`."""
+        return "BASIC"
+
+    @abstractmethod
+    def change(self, model: ModelProto, sink: Sink, excluded: frozenset[int]) -> PassResult:
+        """Lower a copy of the subject, in place.
+
+        Args:
+            model: the copy.
+            sink: what large tensors are written to.
+            excluded: indices of nodes that stay as they are, with all that is in their bodies.
+        """
+
+    def write(self, folder: Path, excluded: frozenset[int] = frozenset()) -> PassResult:
+        """Lower the subject and write what comes of it as `MODEL_NAME` into a new folder."""
+        with Sink(folder, self.subject.model) as sink:
+            model = graphs.copy_of(self.subject.model)
+            done = self.change(model, sink, excluded)
+            sink.write(model, self.subject.folder)
+        return done
 
 
 class ModelEditor:
     """A copy of a model that gets nodes and weights of names that nothing else has."""
 
-    def __init__(self, subject: SourceModel, sink: Sink) -> None:
+    def __init__(self, model: ModelProto, subject: SourceModel, sink: Sink) -> None:
         self.subject = subject
         self.sink = sink
-        self.model = graphs.copy_of(subject.model)
+        self.model = model
         self.names = Names(self.model)
         self.scope = Scope(self.model.graph)
 
