@@ -21,7 +21,7 @@ from onnx import (
 )
 
 from enginewright_runtime.graph.raw.constants import constant_tensor
-from enginewright_runtime.graph.raw.graphs import bodies
+from enginewright_runtime.graph.raw.graphs import bodies, label
 from enginewright_runtime.rules.text import shown
 
 Key = tuple[str, str, str]  # of a function: domain, name, overload
@@ -48,8 +48,7 @@ class RawNode:
     @property
     def label(self) -> str:
         """Return "name (OpType)" for a message."""
-        name = self.proto.name or next(filter(None, self.outputs), "unnamed")
-        return f"{shown(name)} ({shown(self.op)})"
+        return label(self.proto, shown)
 
     @property
     def key(self) -> Key:

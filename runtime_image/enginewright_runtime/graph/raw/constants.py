@@ -3,8 +3,7 @@
 A model of gigabytes must not lie in memory: arrays are read from external files when asked for.
 """
 
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,15 +31,33 @@ class Constants:
     A copy of a constant is one as well: exporters let equal weights be Identities of one another.
     """
 
-    def __init__(self, graph: GraphProto, folder: Path, outer: "Constants | None" = None) -> None:
+    def __init__(
+        self,
+        graph: GraphProto,
+        folder: Path = Path(),
+        outer: "Constants | None" = None,
+        *,
+        replaceable: bool = True,
+    ) -> None:
+        """Read a sorted graph.
+
+        Args:
+            graph: whose constants these are.
+            folder: of external data, for `array`.
+            outer: constants of the graph around it.
+            replaceable: whether a caller may give another value for a weight that is an input as well;
+                before IR version 4 all were.
+        """
         self._folder = str(folder)
         self._outer = outer
-        self._hidden = {value.name for value in graph.input}  # a caller may replace it
+        self._hidden = {value.name for value in graph.input}
+        if not replaceable:
+            self._hidden -= {tensor.name for tensor in graph.initializer}
         self._hidden |= {name for node in graph.node for name in node.output}
         self._tensors = {
             tensor.name: tensor for tensor in graph.initializer if tensor.name not in self._hidden
         }
-        for node in graph.node:  # sorted: a copy comes after what it copies
+        for node in graph.node:  # a copy comes after what it copies
             tensor = self.tensor(node.input[0]) if _is_copy(node) else constant_tensor(node)
             if tensor is not None:
                 self._tensors[node.output[0]] = tensor
@@ -61,9 +78,19 @@ class Constants:
         """Know further constants of this graph."""
         self._tensors |= {tensor.name: tensor for tensor in tensors}
 
-    def names(self) -> Iterator[str]:
-        """Yield the names of this graph's own constants."""
-        yield from self._tensors
+    def own(self) -> Mapping[str, TensorProto]:
+        """Return the constants of this graph itself, by name."""
+        return self._tensors
+
+    def small(self) -> dict[str, TensorProto]:
+        """Return the small constants that lie inside the file, those of the graphs around too."""
+        around = self._outer.small() if self._outer is not None else {}
+        found = {name: tensor for name, tensor in around.items() if name not in self._hidden}
+        return found | {
+            name: tensor
+            for name, tensor in self._tensors.items()
+            if tensor.data_location != TensorProto.EXTERNAL and elements(tensor) <= LARGE
+        }
 
 
 def _is_copy(node: NodeProto) -> bool:
@@ -89,20 +116,3 @@ def constant_tensor(node: NodeProto) -> TensorProto | None:
                 node.output[0], kind, [] if one else [len(value)], [value] if one else value
             )
     return None
-
-
-def small_constants(
-    graph: GraphProto, outer: Mapping[str, TensorProto] | None = None
-) -> dict[str, TensorProto]:
-    """Return the small constants that a graph sees, by name; `outer`: those around it."""
-    found = {**(outer or {})}
-    for value in graph.input:
-        found.pop(value.name, None)
-    made = ((node.output[0], constant_tensor(node)) for node in graph.node if node.output)
-    return found | {
-        name: tensor
-        for name, tensor in chain(((each.name, each) for each in graph.initializer), made)
-        if tensor is not None
-        and tensor.data_location != TensorProto.EXTERNAL
-        and elements(tensor) <= LARGE
-    }

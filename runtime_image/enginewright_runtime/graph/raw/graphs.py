@@ -40,10 +40,10 @@ def parse(path: Path) -> ModelProto:
         raise UnparsableError(str(path)) from error
 
 
-def label(node: NodeProto) -> str:
+def label(node: NodeProto, show: Callable[[str], str] = str) -> str:
     """Return "name (OpType)"; a node without a name is called by its first output."""
     name = node.name or next((output for output in node.output if output), "unnamed")
-    return f"{name} ({node.op_type})"
+    return f"{show(name)} ({show(node.op_type)})"
 
 
 def bodies(node: NodeProto) -> Iterator[GraphProto]:
@@ -91,28 +91,16 @@ def walk_graphs(model: ModelProto) -> Iterator[GraphProto]:
 
 def walk_tensors(model: ModelProto) -> Iterator[TensorProto]:
     """Yield every constant tensor: initializers and attributes, wherever they are."""
-    yield from _tensors_of_graph(model.graph)
-    function: FunctionProto
-    for function in model.functions:
-        yield from _tensors_of_nodes(function.node)
-
-
-def _tensors_of_graph(graph: GraphProto) -> Iterator[TensorProto]:
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield sparse.values
-        yield sparse.indices
-    yield from _tensors_of_nodes(graph.node)
-
-
-def _tensors_of_nodes(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
-    for node in nodes:
+    for graph in walk_graphs(model):
+        yield from graph.initializer
+        for sparse in graph.sparse_initializer:
+            yield sparse.values
+            yield sparse.indices
+    for node in walk_nodes(model):
         for attribute in node.attribute:
             if attribute.type == AttributeProto.TENSOR:
                 yield attribute.t
             yield from attribute.tensors
-        for body in bodies(node):
-            yield from _tensors_of_graph(body)
 
 
 def given(graph: GraphProto | FunctionProto) -> list[str]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.raw.constants import small_constants
+from enginewright_runtime.graph.raw.constants import Constants
 from enginewright_runtime.graph.raw.graphs import bodies
 from enginewright_runtime.graph.raw.schemas import STANDARD, attribute
 from enginewright_runtime.graph.scoped.inference import Sizes, infer
@@ -61,7 +61,8 @@ def known_values(
     known = dict(outer or {})
     for value in graph.input:
         known.pop(value.name, None)
-    known |= {name: numpy_helper.to_array(each) for name, each in small_constants(graph).items()}
+    constants = Constants(graph, replaceable=False).small()
+    known |= {name: numpy_helper.to_array(each) for name, each in constants.items()}
     values = _Values(types, opset, known)
     for node in graph.node:
         values.follow(node)

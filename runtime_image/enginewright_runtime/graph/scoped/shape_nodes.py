@@ -7,16 +7,17 @@ promise about placement does not count them. Where the rule cannot decide, a nod
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
-from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, ValueInfoProto
 
 from enginewright_runtime.core.labels import reported_label
 from enginewright_runtime.graph.raw.constants import LARGE
-from enginewright_runtime.graph.raw.graphs import bodies, elements, has_bodies, nodes_in
+from enginewright_runtime.graph.raw.graphs import elements, nodes_in
+from enginewright_runtime.graph.raw.graphs import given as given_names
 from enginewright_runtime.graph.raw.schemas import STANDARD, is_function
 from enginewright_runtime.graph.scoped.inference import inferred, lightened
+from enginewright_runtime.graph.scoped.scopes import Node, Scope, Value
 
 _SOURCES: Final = frozenset({"Shape", "Size"})
 # What exporters compute sizes, axes, pads and scales with. Operators with bodies are not among
@@ -47,75 +48,67 @@ def shape_nodes(model: ModelProto) -> tuple[str, ...]:
 
     External data need not be loaded; the model is left unchanged.
     """
-    graph = inferred(lightened(model)).graph
+    main = Scope(inferred(lightened(model)).graph)
     constants = {each.name for each in model.graph.initializer if elements(each) <= LARGE}
     constants |= {sparse.values.name for sparse in model.graph.sparse_initializer}
     if model.ir_version >= _FIRST_WITH_CONSTANTS:  # a caller may give another value then
         constants -= {value.name for value in model.graph.input}
-    found: dict[str, bool] = {}
-    _walk(graph, _Scope(constants), found)
+    kinds = _Kinds({value for value in main.own() if value.name in constants})
+    kinds.walk(main)
     doubtful: set[str] = set()
     if any(True for _ in function_calls(model)):  # unnamed nodes that compute data may come
         doubtful = {reported_label("", operator) for operator in ARITHMETIC}
-    return tuple(each for each, is_shape in found.items() if is_shape and each not in doubtful)
-
-
-@dataclass
-class _Scope:
-    """Names of values that are visible in a graph: constant, computed from shapes, or with sizes."""
-
-    constants: set[str] = field(default_factory=set)
-    shapes: set[str] = field(default_factory=set)
-
-    def inner(self) -> "_Scope":
-        """Return the scope of a body, which sees all of this one."""
-        return _Scope(set(self.constants), set(self.shapes))
-
-
-def _walk(graph: GraphProto, scope: _Scope, found: dict[str, bool]) -> None:
-    small = {value.name for value in (*graph.value_info, *graph.output) if _is_small(value)}
-    for node in graph.node:
-        is_shape = _is_shape_arithmetic(node, scope, small)
-        name = reported_label(node.name, node.op_type)
-        found[name] = is_shape and found.get(name, True)
-        constant = not is_shape and _is_constant(node, scope)
-        # an inner value may have the name of an outer one, in models that break the rules
-        for names, belongs in ((scope.shapes, is_shape), (scope.constants, constant)):
-            names.difference_update(node.output)
-            names.update(node.output if belongs else ())
-        for body in bodies(node):
-            within = scope.inner()
-            hidden = {value.name for value in body.input}
-            within.constants = (within.constants - hidden) | _constants(body)
-            within.shapes -= hidden
-            _walk(body, within, found)
-
-
-def _is_shape_arithmetic(node: NodeProto, scope: _Scope, small: set[str]) -> bool:
-    if node.domain not in STANDARD:
-        return False
-    if node.op_type in _SOURCES:
-        return True
-    given = {name for name in node.input if name} - scope.constants
-    return (
-        node.op_type in ARITHMETIC
-        and bool(given)  # else it is folded, and nothing is left to be placed
-        and given <= scope.shapes
-        and {name for name in node.output if name} <= small
+    return tuple(
+        each for each, is_shape in kinds.found.items() if is_shape and each not in doubtful
     )
 
 
-def _is_constant(node: NodeProto, scope: _Scope) -> bool:
-    """Tell whether ONNX Runtime folds the node."""
-    if node.op_type == "Constant":
-        return True
-    given = {name for name in node.input if name}
-    return (
-        bool(given)
-        and given <= scope.constants
-        and node.op_type not in _RANDOM
-        and not has_bodies(node)
-    )
+class _Kinds:
+    """Which values are constant or computed from shapes, and which labels are of shape arithmetic."""
+
+    def __init__(self, constants: set[Value]) -> None:
+        self._constants = constants
+        self._shapes: set[Value] = set()
+        self.found: dict[str, bool] = {}
+
+    def walk(self, scope: Scope) -> None:
+        graph = scope.graph
+        small = {value.name for value in (*graph.value_info, *graph.output) if _is_small(value)}
+        for node in scope.nodes:
+            given = {scope.find(name) for name in node.proto.input if name}
+            is_shape = self._is_shape_arithmetic(node.proto, given, small)
+            name = reported_label(node.proto.name, node.proto.op_type)
+            self.found[name] = is_shape and self.found.get(name, True)
+            if is_shape:
+                self._shapes.update(node.makes())
+            elif self._is_constant(node, given):
+                self._constants.update(node.makes())
+            for body in node.bodies:
+                weights = {*given_names(body.graph)} - {each.name for each in body.graph.input}
+                self._constants.update(body.values[each] for each in weights)
+                self.walk(body)
+
+    def _is_shape_arithmetic(
+        self, node: NodeProto, given: set[Value | None], small: set[str]
+    ) -> bool:
+        if node.domain not in STANDARD:
+            return False
+        if node.op_type in _SOURCES:
+            return True
+        computed = given - self._constants
+        return (
+            node.op_type in ARITHMETIC
+            and bool(computed)  # else it is folded, and nothing is left to be placed
+            and computed <= self._shapes
+            and {name for name in node.output if name} <= small
+        )
+
+    def _is_constant(self, node: Node, given: set[Value | None]) -> bool:
+        """Tell whether ONNX Runtime folds the node."""
+        operator = node.proto.op_type
+        return operator == "Constant" or (
+            bool(given) and given <= self._constants and operator not in _RANDOM and not node.bodies
+        )
 
 
 def _is_small(value: ValueInfoProto) -> bool:
@@ -128,11 +121,6 @@ def _is_small(value: ValueInfoProto) -> bool:
             return False
         elements *= dimension.dim_value
     return elements <= _MOST_ELEMENTS
-
-
-def _constants(graph: GraphProto) -> set[str]:
-    names = {tensor.name for tensor in graph.initializer}
-    return names | {sparse.values.name for sparse in graph.sparse_initializer}
 
 
 def function_calls(model: ModelProto) -> Iterator[NodeProto]:

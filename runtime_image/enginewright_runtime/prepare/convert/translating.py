@@ -22,7 +22,7 @@ from onnx import (
 )
 
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.raw.constants import small_constants
+from enginewright_runtime.graph.raw.constants import Constants
 from enginewright_runtime.graph.raw.schemas import (
     STANDARD,
     Fit,
@@ -115,7 +115,7 @@ class _Translator:
         main.sort()
         self._types = infer(self._model)
         self._kinds = _kinds(self._types)
-        self._scope(main, {})
+        self._scope(main)
         if self._refused:
             raise TranslationError(self._refused)
         for entry in self._model.opset_import:
@@ -123,11 +123,12 @@ class _Translator:
                 entry.version = self._target
         return self._done
 
-    def _scope(self, scope: Scope, outer: Mapping[str, TensorProto]) -> None:
-        known = small_constants(scope.graph, outer)
+    def _scope(self, scope: Scope, outer: Constants | None = None) -> None:
+        constants = Constants(scope.graph, outer=outer, replaceable=False)
+        known = constants.small()
         for node in scope.nodes:
             for body in node.bodies:
-                self._scope(body, known)
+                self._scope(body, constants)
             if (found := self._node(node.proto, known)) != [node.proto]:
                 node.replace(found)
         scope.write()

@@ -249,7 +249,7 @@ class _Lowering(ModelEditor):
     def _constant_form(self, name: str, view: _View) -> str:
         """Add a constant's half to the graph that it is in."""
         owner = view
-        while owner.parent is not None and name not in set(owner.constants.names()):
+        while owner.parent is not None and name not in owner.constants.own():
             owner = owner.parent
         array = owner.constants.array(name)
         assert array is not None  # noqa: S101 - it is a constant there

@@ -8,7 +8,7 @@ from typing import Final
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
-from enginewright_runtime.graph.raw.constants import constant_tensor
+from enginewright_runtime.graph.raw.constants import Constants
 from enginewright_runtime.graph.raw.graphs import elements, graphs_in, nodes_in
 
 _COMPARISONS: Final = frozenset({"Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual"})
@@ -87,11 +87,7 @@ def _constants(graph: GraphProto) -> Iterator[tuple[str, float]]:
 
 def _tensors(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
     """Yield the constants of a graph by name."""
-    for tensor in graph.initializer:
-        yield tensor.name, tensor
-    for node in graph.node:
-        if (made := constant_tensor(node)) is not None:
-            yield node.output[0], made
+    yield from Constants(graph, replaceable=False).own().items()
 
 
 def _compared(readers: _Readers, name: str, known: Mapping[str, float]) -> tuple[float, ...]:
