@@ -8,6 +8,7 @@ import os
 import sys
 from typing import Final
 
+from enginewright.contract.facts import ExamineFacts
 from enginewright.contract.manifest import MANIFEST_NAME, Manifest
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import EXAMINE_STAGE, TASK_VARIABLE, ServeTask
@@ -25,8 +26,7 @@ def run(task: ServeTask, paths: Paths) -> StageReport:
     """Load, run and time a prepared model of the store.
 
     Returns:
-        A report whose facts are `placement` as FallbackVerdict, `elsewhere`, the labels of all
-        nodes on another provider, and `latency` as Latency, or None.
+        A report whose facts are `ExamineFacts`.
 
     Raises:
         StageFailure: BackendCrashed, OutOfMemory or Timeout; UnsupportedOperator: the backend
@@ -42,16 +42,13 @@ def run(task: ServeTask, paths: Paths) -> StageReport:
         usual_only=True,
     )
     placement = judge(measured.placement, measured.provider, manifest, task.promise)
-    latency = measured.usual
     return StageReport(
         stage=EXAMINE_STAGE,
         ok=True,
         message=f"ran on backend {task.backend}",
-        facts={
-            "placement": placement.model_dump(mode="json"),
-            "elsewhere": list(measured.placement.elsewhere),
-            "latency": latency and latency.model_dump(mode="json"),
-        },
+        facts=ExamineFacts(
+            placement=placement, elsewhere=measured.placement.elsewhere, latency=measured.usual
+        ).model_dump(mode="json"),
     )
 
 

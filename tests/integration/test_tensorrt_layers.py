@@ -52,7 +52,9 @@ def test_the_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     engines = [tmp_path / f"{name}.engine" for name in "ab"]
     layer = {"name": "n" * 160, "type": "T", "precision": "FLOAT", "nodes": []}
     for engine in engines:
-        layers.beside(engine).write_text(json.dumps({"total": 90, "layers": [layer] * 3}))
+        layers.beside(engine).write_text(
+            json.dumps({"engine": engine.name, "total": 90, "layers": [layer] * 3})
+        )
     layers.write(tmp_path / "layers.json", "L 1", engines, {"b.engine": ["k"] * 9})
     found = report(tmp_path)["engines"]
     assert [(each["total"], len(each["layers"]), each["kernels"]) for each in found] == [
@@ -62,8 +64,8 @@ def test_the_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_where_layers_come_from() -> None:
-    assert origins("[ONNX Layer: /a/Conv]\x1e[ONNX Layer: b[0]]") == ["/a/Conv", "b[0]"]
-    assert origins("") == []
+    assert origins("[ONNX Layer: /a/Conv]\x1e[ONNX Layer: b[0]]") == ("/a/Conv", "b[0]")
+    assert origins("") == ()
 
 
 def test_what_the_inspector_says() -> None:

@@ -1,13 +1,13 @@
 """Reads an engine from files: an artefact, its manifest, an engine, or the model around one."""
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from enginewright.contract.images import COMPILED_BACKENDS, PROVIDERS
+from enginewright.contract.layers import LARGEST_LAYERS, LAYERS_NAME, ArtifactLayers
 from enginewright.contract.manifest import (
     LARGEST_MANIFEST,
     MANIFEST_NAME,
@@ -20,17 +20,15 @@ from pydantic import ValidationError
 from enginewright_cli import installing
 from enginewright_cli.inspect.result import (
     EngineInspection,
-    EngineLayers,
     InspectedFile,
+    InspectedLayers,
     InspectionError,
 )
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-_LARGEST_LAYERS: Final = 16 << 20
 _CHUNK: Final = 1 << 20
-_LAYERS: Final = "layers.json"
 _ENGINES: Final = frozenset({".engine", ".plan"})
 _BACKENDS: Final = {PROVIDERS[backend]: backend for backend in COMPILED_BACKENDS}
 SUFFIXES: Final = _ENGINES | {".json", ".onnx"}
@@ -118,7 +116,7 @@ def _artifact(folder: Path, path: Path, progress: Progress) -> EngineInspection:
         parity_max_abs_error=engine.parity_max_abs_error,
         partitions=engine.partitions,
         files=tuple(files),
-        layers=() if alone else _layers(folder / _LAYERS),
+        layers=() if alone else _layers(folder / LAYERS_NAME),
         problems=tuple(problems),
         notes=("the manifest alone: its files are not beside it",) if alone else (),
     )
@@ -314,23 +312,19 @@ def _engine_of(
     return file, _cut_off(file, header)
 
 
-def _layers(path: Path) -> tuple[EngineLayers, ...]:
+def _layers(path: Path) -> tuple[InspectedLayers, ...]:
     """Return what the artefact says of layers; nothing where it was written without."""
     try:
         with path.open("rb") as reader:
-            engines = json.loads(reader.read(_LARGEST_LAYERS))["engines"]
-        return tuple(
-            EngineLayers(
-                engine=each["engine"],
-                total=each["total"],
-                types=dict(Counter(layer["type"] for layer in each["layers"]).most_common()),
-                layers=tuple(each["layers"]),
-                kernels=tuple(each["kernels"]),
-            )
-            for each in engines
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+            found = ArtifactLayers.model_validate_json(reader.read(LARGEST_LAYERS))
+    except (OSError, ValidationError):
         return ()
+    return tuple(
+        InspectedLayers(
+            **dict(each), types=dict(Counter(layer.type for layer in each.layers).most_common())
+        )
+        for each in found.engines
+    )
 
 
 def is_path(text: str) -> bool:

@@ -1,8 +1,9 @@
 """What an inspection has found, as one frozen value: what `--json` prints and the tables show."""
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from enginewright.contract.base import Message
+from enginewright.contract.layers import EngineLayers
 from enginewright.contract.manifest import Latency, Partition
 from pydantic import Field
 
@@ -32,14 +33,10 @@ class InspectedFile(Message):
     """That it runs on, from the engine's header."""
 
 
-class EngineLayers(Message):
-    """What one engine is made of."""
+class InspectedLayers(EngineLayers):
+    """What one engine is made of, and how many layers of each type are listed."""
 
-    engine: str
-    total: int
-    types: dict[str, int] = Field(default_factory=dict)  # of those that are listed
-    layers: tuple[dict[str, Any], ...] = ()
-    kernels: tuple[str, ...] = ()  # (): built without a device
+    types: dict[str, int] = Field(default_factory=dict)
 
 
 class EngineInspection(Message):
@@ -99,7 +96,7 @@ class EngineInspection(Message):
     """Nodes of the model in each engine."""
     files: tuple[InspectedFile, ...] = ()
     """Each file, below."""
-    layers: tuple[EngineLayers, ...] = ()
+    layers: tuple[InspectedLayers, ...] = ()
     """Layers of each engine, with their types, and kernels where it was built on a device."""
     problems: tuple[str, ...] = ()
     """Why it loads nowhere."""

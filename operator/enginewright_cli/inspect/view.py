@@ -7,7 +7,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from enginewright_cli.inspect.result import EngineFit, EngineInspection, EngineLayers, InspectedFile
+from enginewright_cli.inspect.result import (
+    EngineFit,
+    EngineInspection,
+    InspectedFile,
+    InspectedLayers,
+)
 from enginewright_cli.preflight.formatting import visible
 
 _SHOWN: Final = 5  # nodes of a part, types of layers
@@ -131,7 +136,7 @@ def _partitions(found: EngineInspection) -> Table:
     return table
 
 
-def _layers(each: EngineLayers) -> Text:
+def _layers(each: InspectedLayers) -> Text:
     types = list(each.types.items())
     shown = ", ".join(f"{name} {count}" for name, count in types[:_SHOWN])
     rest = len(types) - _SHOWN

@@ -15,6 +15,7 @@ from typing import Any, Final
 from enginewright.contract import task as contract
 from enginewright.contract.budget import billionths
 from enginewright.contract.engines import whole_only
+from enginewright.contract.facts import ExamineFacts, FetchFacts
 from enginewright.contract.images import COMPILED_BACKENDS, ImageFacts
 from enginewright.contract.keys import engine_key
 from enginewright.contract.manifest import EngineInfo, Manifest
@@ -31,7 +32,6 @@ from enginewright.contract.task import (
     Recipe,
     ServeTask,
 )
-from enginewright.contract.verdict import FallbackVerdict
 from enginewright.plan.engine_coverage import EngineCoverage, promise_violation
 
 from enginewright_cli.preflight import graph, placement
@@ -87,14 +87,21 @@ class _ModelFindings:
             self.look(pod.fetched_model())
         with self._lock:
             if report.stage == "fetch" and self.facts is None:
-                size = sum(each["size_bytes"] for each in report.facts["files"])
+                fetched = FetchFacts.model_validate(report.facts)
                 self.facts = ModelFacts(
-                    digest=report.facts["digest"], size_bytes=size, graph=self._graph
+                    digest=fetched.digest, size_bytes=fetched.size_bytes, graph=self._graph
                 )
             if report.stage == "validate" and self.facts is not None:
-                validated = pod.handoff("validated")
-                known = {name: validated[name] for name in _DESCRIBED}
-                self.facts = ModelFacts.model_validate(self.facts.model_dump() | known)
+                validated = pod.validated()
+                self.facts = self.facts.model_copy(
+                    update={
+                        "opset": validated.opset,
+                        "ir_version": validated.ir_version,
+                        "nodes": validated.nodes,
+                        "inputs": validated.inputs,
+                        "outputs": validated.outputs,
+                    }
+                )
 
 
 def check(
@@ -367,21 +374,20 @@ class _Backend:
         self._note(outcome, (target,))
         if not outcome.report.ok:
             return _failed(outcome)
-        facts = outcome.report.facts
-        seen = FallbackVerdict.model_validate(facts["placement"])
-        elsewhere = tuple(facts["elsewhere"])
+        facts = ExamineFacts.model_validate(outcome.report.facts)
+        seen = facts.placement
         outside = EngineCoverage(
             nodes_total=seen.nodes_total,
             nodes_accelerated=seen.nodes_total - seen.nodes_elsewhere,
             compute=_billionths(seen.compute_share),
-            elsewhere=elsewhere[:_NAMED],
+            elsewhere=facts.elsewhere[:_NAMED],
         )
         elsewhere_timed = self._unlike(target)
         broken = (seen.reason, seen.message) if seen.broken and seen.reason else None
         return {
             **self._judged(target, outside, broken),
-            "latency": None if elsewhere_timed else facts["latency"],
-            "placement": placement.of_session(prepared.manifest, elsewhere),
+            "latency": None if elsewhere_timed else facts.latency,
+            "placement": placement.of_session(prepared.manifest, facts.elsewhere),
         }
 
     def _unlike(self, target: PreflightTarget) -> bool:
@@ -450,9 +456,6 @@ def _engine(info: EngineInfo) -> Engine:
         max_abs_error=info.parity_max_abs_error,
         outputs=info.parity,
     )
-
-
-_DESCRIBED: Final = ("opset", "ir_version", "nodes", "inputs", "outputs")
 
 
 def _refused(backend: str, outcome: StageResult, seconds: float) -> TargetResult:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from enginewright.contract import task as contract
 from enginewright.contract.images import ImageFacts
@@ -29,6 +29,9 @@ from pydantic import ValidationError
 from enginewright_cli import installing
 from enginewright_cli.preflight.stages import InstallationError, Stages, tail
 from enginewright_cli.preflight.stopping import Stop, Stopped
+
+if TYPE_CHECKING:
+    from enginewright_runtime.core.handoff import Validated
 
 _RUNTIME: Final = "enginewright_runtime"
 _EXAMINATION: Final = "enginewright_runtime.examination"
@@ -164,11 +167,11 @@ class LocalPod:
         )
         return StageResult(StageReport(stage=stage, ok=False, failure=failure))
 
-    def handoff(self, name: str) -> dict[str, Any]:
-        """Return what a stage that went well has left for the next one."""
-        path = self._place(contract.WORK_PATH) / f"{name}.json"
-        left: dict[str, Any] = json.loads(path.read_bytes())
-        return left
+    def validated(self) -> "Validated":
+        """Return what stage `validate` has left, once it went well."""
+        from enginewright_runtime.core.handoff import Validated  # noqa: PLC0415 - loaded lazily
+
+        return Validated.pick_up(self._place(contract.WORK_PATH))
 
     def fetched_model(self) -> Path:
         """Return the source's file, once stage `fetch` has written it."""

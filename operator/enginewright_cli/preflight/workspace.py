@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from enginewright.contract import task as contract
+from enginewright.contract.facts import FetchFacts
 from enginewright.contract.manifest import MANIFEST_NAME, Manifest
 
 from enginewright_cli.preflight import locales
@@ -93,5 +94,5 @@ class PreflightWorkspace:
         """Return the files that stage `fetch` has written, the .onnx file first; (): none."""
         reports = self._store / "reports"
         found = (read_report(path) for path in reports.glob("prepare-*/fetch.json"))
-        facts = next((each.facts for each in found if each and each.ok), {})
-        return tuple(each["path"] for each in facts.get("files", ()))
+        facts = next((each.facts for each in found if each and each.ok), None)
+        return tuple(each.path for each in FetchFacts.model_validate(facts).files) if facts else ()

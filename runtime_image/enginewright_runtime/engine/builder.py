@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from enginewright.contract.engines import whole_only
+from enginewright.contract.layers import LAYERS_NAME
 from enginewright.contract.manifest import EngineInfo, EngineProfile, Manifest, Partition
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, name_nodes
@@ -41,7 +42,6 @@ from enginewright_runtime.session.extensions.proving import alone
 from enginewright_runtime.tensorrt import context, diagnosis, layers, native, tensors
 from enginewright_runtime.tensorrt.attempts import EngineBuilds, file_name, target_name
 from enginewright_runtime.tensorrt.flavor import Flavor, find
-from enginewright_runtime.tensorrt.layers import LAYERS
 from enginewright_runtime.tensorrt.partition import partition
 from enginewright_runtime.tensorrt.progress import tell
 from enginewright_runtime.tensorrt.results import BuildResult, ParserError
@@ -185,7 +185,7 @@ class _Build:
                 *(f"{MODEL_FOLDER}/{engine.context.file}" for engine in engines),
                 *self._extensions(),
                 BUILD_LOG,
-                LAYERS,
+                LAYERS_NAME,
             ),
             tuple(self._findings),
         )
@@ -264,7 +264,7 @@ class _Build:
             kernels[engine.path.name] = layers.kernels(inspected)
         library = f"{self._flavor.title} {self._recipe.backend_version}"
         paths = [engine.path for engine in engines]
-        layers.write(self._order.out / LAYERS, library, paths, kernels)
+        layers.write(self._order.out / LAYERS_NAME, library, paths, kernels)
 
     def _extensions(self) -> list[str]:
         """Copy the model's libraries into the engine's artefact, which is whole in itself."""

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-LAYERS: Final = "layers.json"
+from enginewright.contract.layers import ArtifactLayers, EngineLayer, EngineLayers
+
 _MOST: Final = 4096  # layers, and kernels, of one artefact
 _LONGEST: Final = 160  # characters of a name
 _ORIGIN: Final = "[ONNX Layer: "
@@ -22,27 +23,27 @@ def beside(engine: Path) -> Path:
     return engine.with_suffix(".layers")
 
 
-def of_network(network: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - NVIDIA's
-    """Return name, type, precision and ONNX nodes of every layer of a network, as far as they fit."""
+def of_network(network: Any, engine: str) -> EngineLayers:  # noqa: ANN401 - NVIDIA's
+    """Return the layers of a network that the file `engine` is built from, as far as they fit."""
     found = []
     for index in range(min(network.num_layers, _MOST)):
         layer = network.get_layer(index)
         kinds = {str(layer.get_output(at).dtype.name) for at in range(layer.num_outputs)}
         found.append(
-            {
-                "name": layer.name[:_LONGEST],
-                "type": layer.type.name,
-                "precision": "/".join(sorted(kinds)),
-                "nodes": origins(layer.metadata),
-            }
+            EngineLayer(
+                name=layer.name[:_LONGEST],
+                type=layer.type.name,
+                precision="/".join(sorted(kinds)),
+                nodes=origins(layer.metadata),
+            )
         )
-    return found
+    return EngineLayers(engine=engine, total=network.num_layers, layers=tuple(found))
 
 
-def origins(metadata: str) -> list[str]:
+def origins(metadata: str) -> tuple[str, ...]:
     """Return the names of the ONNX nodes that a layer's metadata holds, "[ONNX Layer: NAME]" each."""
     parts = metadata.split(_ORIGIN)[1:]
-    return [part.rstrip("\x1e ").removesuffix("]")[:_LONGEST] for part in parts[:_NODES]]
+    return tuple(part.rstrip("\x1e ").removesuffix("]")[:_LONGEST] for part in parts[:_NODES])
 
 
 def kernels(inspected: str) -> list[str]:
@@ -67,15 +68,13 @@ def write(
     listed = []
     for engine in engines:
         own = beside(engine)
-        known: dict[str, Any] = {"total": 0, "layers": []}
+        known = EngineLayers(engine=engine.name, total=0)
         if own.is_file():
-            known = json.loads(own.read_bytes())
+            known = EngineLayers.model_validate_json(own.read_bytes())
         own.unlink(missing_ok=True)
-        layers = known["layers"][:remaining]
+        layers = known.layers[:remaining]
         remaining -= len(layers)
-        names = list(kernels_of.get(engine.name, ()))[:remaining]
+        names = tuple(kernels_of.get(engine.name, ()))[:remaining]
         remaining -= len(names)
-        listed.append(
-            {"engine": engine.name, "total": known["total"], "layers": layers, "kernels": names}
-        )
-    path.write_text(json.dumps({"library": library, "engines": listed}, separators=(",", ":")))
+        listed.append(known.model_copy(update={"layers": layers, "kernels": names}))
+    path.write_text(ArtifactLayers(library=library, engines=tuple(listed)).to_json())

@@ -5,7 +5,6 @@ second build of a process, and may crash. The functions here interpret nothing: 
 it can be tested without the library.
 """
 
-import json
 import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -90,8 +89,7 @@ def build(
             if plan is not None:
                 engine.write_bytes(memoryview(plan))
                 result = replace(result, built=True)
-                found = {"total": network.num_layers, "layers": of_network(network)}
-                layers.write_text(json.dumps(found))
+                layers.write_text(of_network(network, engine.name).to_json())
                 if cache is not None:
                     timing_cache.write_bytes(memoryview(cache.serialize()))
         return _ended(result, logger)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from enginewright.contract.facts import FetchFacts
 from enginewright.contract.manifest import ArtifactFile
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import StageReport, name_nodes
@@ -75,11 +76,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
         stage="fetch",
         ok=True,
         message=f"fetched {MODEL_NAME}{more}, {format_bytes(size)}, sha256 {files[0].sha256[:12]}",
-        facts={
-            "files": [file.model_dump() for file in files],
-            "digest": fetched.model_digest,
-            **facts,
-        },
+        facts=FetchFacts(files=files, digest=digest).model_dump(mode="json") | facts,
     )
 
 

@@ -1,0 +1,25 @@
+"""Facts of full reports that other processes of ours read back, and not people alone."""
+
+from enginewright.contract.base import Message
+from enginewright.contract.manifest import ArtifactFile, Latency
+from enginewright.contract.verdict import FallbackVerdict
+
+
+class FetchFacts(Message):
+    """What stage `fetch` has written."""
+
+    files: tuple[ArtifactFile, ...]  # the .onnx file first
+    digest: str  # of the model
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of all files."""
+        return sum(each.size_bytes for each in self.files)
+
+
+class ExamineFacts(Message):
+    """How a prepared model ran on the backend that is to serve it."""
+
+    placement: FallbackVerdict
+    elsewhere: tuple[str, ...]  # labels of all nodes on another provider
+    latency: Latency | None  # None: not measured
