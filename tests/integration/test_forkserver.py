@@ -1,6 +1,7 @@
 """Children of the fork server: as alone, as limited and as mortal as processes that were started."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -33,6 +34,11 @@ def add_up(path: str, value: float) -> float:
     return float(np.sum(found))
 
 
+def boundless() -> dict[str, float | None]:
+    """Return what JSON has no numbers for."""
+    return {"nan": math.nan, "inf": -math.inf, "none": None}
+
+
 def surroundings() -> dict[str, Any]:
     """Return what a child sees of the process that asked for it."""
     return {
@@ -57,6 +63,11 @@ def wait_for_ever(file: str) -> None:
 def wait_in_a_child(file: str) -> None:
     """Have a child of one's own wait."""
     Call(wait_for_ever, "waiting").run(file)
+
+
+def test_what_json_has_no_numbers_for_comes_back_from_a_child() -> None:
+    found = Call(boundless, "calculating").run()
+    assert repr(found) == "{'nan': nan, 'inf': -inf, 'none': None}"
 
 
 def test_models_run_in_one_child_after_the_other(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ What of it starts something: the rest is in tests/unit.
 """
 
 import faulthandler
-import json
 import os
 import shlex
 import signal
@@ -16,6 +15,7 @@ import pytest
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright_runtime.core import isolation
 from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.isolated import ChildAnswer
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Workplace
@@ -75,7 +75,8 @@ def test_the_command_that_runs_a_failed_child_again_is_logged(
     done = subprocess.run(
         command, cwd=REPOSITORY, capture_output=True, text=True, timeout=100, check=True
     )
-    assert json.loads(done.stdout.splitlines()[-1]) == {"error": "ValueError: of no use"}
+    answer = ChildAnswer.model_validate_json(done.stdout.splitlines()[-1])
+    assert answer == ChildAnswer(outcome="error", text="ValueError: of no use")
 
 
 @pytest.mark.parametrize("task", ["", "{}", "[1]", '{"job": 1}'])

@@ -25,6 +25,27 @@ class End:
     peak_bytes: int  # most memory that it had resident
 
 
+@dataclass(frozen=True)
+class ForkOrder:
+    """What the fork server is to begin, beside the descriptors that come with it."""
+
+    call: str  # "module:name" of a function that returns an exit code
+    arguments: Sequence[Any]  # JSON values
+    memory_bytes: int | None
+    environment: Mapping[str, str]
+    folder: str
+    preload: Sequence[str]
+    title: str
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What the fork server answers to an order."""
+
+    pid: int | None = None
+    error: int | None = None  # errno of a fork that failed
+
+
 class ForkServerEndedError(OSError):
     """There is no fork server any more: it was killed, or could not begin."""
 
@@ -146,18 +167,18 @@ class Child:
             OSError: it cannot be begun.
         """
         name = call if isinstance(call, str) else name_of(call)
-        order = {
-            "call": name,
-            "arguments": arguments,
-            "memory": memory_bytes,
-            "environment": dict(os.environ if environment is None else environment),
-            "folder": os.getcwd(),
-            "preload": [*preload],
-            "title": _title(name),
-        }
+        order = ForkOrder(
+            call=name,
+            arguments=arguments,
+            memory_bytes=memory_bytes,
+            environment=dict(os.environ if environment is None else environment),
+            folder=os.getcwd(),
+            preload=[*preload],
+            title=_title(name),
+        )
         self._end: End | None = None
         self._descriptor: int | None = None
-        content = json.dumps(order).encode()
+        content = json.dumps(vars(order)).encode()
         with open(os.devnull, "rb") as nothing:
             streams = (nothing.fileno() if stdin is None else stdin, output, *descriptors)
             self._line = (server or _server()).order(content, streams)
@@ -168,11 +189,12 @@ class Child:
         if not message:
             self._line.close()
             raise ForkServerEndedError("the fork server has ended")
-        answer = json.loads(message)
-        if number := answer.get("error"):
+        begun = Begun(**json.loads(message))
+        if begun.pid is None:
             self._line.close()
+            number = begun.error or 0
             raise OSError(number, os.strerror(number))
-        self.pid: int = answer["pid"]
+        self.pid: int = begun.pid
         (self._descriptor,) = received
 
     def __enter__(self) -> Self:
@@ -197,8 +219,7 @@ class Child:
             except ConnectionError:
                 message = b""
             # a server that was killed has taken its children with it
-            content = json.loads(message) if message else {"code": -signal.SIGKILL, "peak": 0}
-            self._end = End(content["code"], content["peak"])
+            self._end = End(**json.loads(message)) if message else End(-signal.SIGKILL, 0)
         return self._end
 
     def send_signal(self, number: signal.Signals) -> None:

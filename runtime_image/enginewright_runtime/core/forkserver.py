@@ -26,9 +26,10 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from enginewright_runtime.core import children
+from enginewright_runtime.core.children import Begun, End, ForkOrder
 
 _PACKAGE: Final = "enginewright_runtime."
 _MOST_DESCRIPTORS: Final = 8
@@ -93,8 +94,8 @@ class _ForkServer:
         line_number, order_file, *streams = descriptors
         line = socket.socket(fileno=line_number)
         with open(order_file, "rb") as file:
-            order: dict[str, Any] = json.load(file)
-        _preload(order["preload"])
+            order = ForkOrder(**json.load(file))
+        _preload(order.preload)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if not self._frozen:
             gc.collect()
@@ -104,7 +105,7 @@ class _ForkServer:
         try:
             pid = os.fork()
         except OSError as error:
-            line.send(json.dumps({"error": error.errno}).encode())
+            line.send(_message(Begun(error=error.errno)))
             for end in (line, ours, theirs):
                 end.close()
         else:
@@ -124,9 +125,7 @@ class _ForkServer:
         self._selector.register(child.descriptor, selectors.EVENT_READ, lambda: self._reap(child))
         self._selector.register(child.line, selectors.EVENT_READ, lambda: self._kill(child))
         with contextlib.suppress(OSError):  # nobody wants to know any more
-            socket.send_fds(
-                child.line, [json.dumps({"pid": child.pid}).encode()], [child.descriptor]
-            )
+            socket.send_fds(child.line, [_message(Begun(pid=child.pid))], [child.descriptor])
 
     def _kill(self, child: _Child) -> None:
         """End a child whose order's socket was closed."""
@@ -147,9 +146,9 @@ class _ForkServer:
         for each in [each for each in self._children.values() if each.owner is child.client]:
             self._kill(each)
             self._reap(each)
-        end = {"code": os.waitstatus_to_exitcode(status), "peak": usage.ru_maxrss * 1024}
+        end = End(os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024)
         with child.line, contextlib.suppress(OSError):
-            child.line.send(json.dumps(end).encode())
+            child.line.send(_message(end))
 
     def _forget(self) -> None:
         """Close, in a child, what is the server's."""
@@ -161,6 +160,10 @@ class _ForkServer:
             os.close(child.descriptor)
 
 
+def _message(answer: Begun | End) -> bytes:
+    return json.dumps(vars(answer)).encode()
+
+
 def _preload(modules: Iterable[str]) -> None:
     """Import what children will use."""
     for module in modules:
@@ -170,7 +173,7 @@ def _preload(modules: Iterable[str]) -> None:
                 importlib.import_module(module)
 
 
-def _run(order: dict[str, Any], streams: Sequence[int], server: socket.socket, parent: int) -> None:
+def _run(order: ForkOrder, streams: Sequence[int], server: socket.socket, parent: int) -> None:
     """Be the child; never returns."""
     code = _FAILED
     try:
@@ -182,9 +185,9 @@ def _run(order: dict[str, Any], streams: Sequence[int], server: socket.socket, p
         os.close(stdin)
         os.close(output)
         children.adopt(server)
-        module, _, name = order["call"].partition(":")
+        module, _, name = order.call.partition(":")
         function: Callable[..., int] = getattr(importlib.import_module(module), name)
-        code = function(*order["arguments"], *given)
+        code = function(*order.arguments, *given)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else _FAILED
     except BaseException:  # noqa: BLE001 - the end of a process
@@ -197,19 +200,19 @@ def _run(order: dict[str, Any], streams: Sequence[int], server: socket.socket, p
         os._exit(code)
 
 
-def _settle(order: dict[str, Any], parent: int) -> None:
+def _settle(order: ForkOrder, parent: int) -> None:
     """Be as a process is that was started for this alone."""
     library = ctypes.CDLL(None)
     library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    library.prctl(_PR_SET_NAME, order["title"].encode(), 0, 0, 0)
+    library.prctl(_PR_SET_NAME, order.title.encode(), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(_FAILED)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
-    os.environ.update(order["environment"])
-    os.chdir(order["folder"])
+    os.environ.update(order.environment)
+    os.chdir(order.folder)
     tempfile.tempdir = None  # to be found again, by this environment
-    if (limit := order["memory"]) is not None:
+    if (limit := order.memory_bytes) is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 

@@ -12,15 +12,28 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, Literal, get_type_hints
 
-from pydantic import TypeAdapter
+from enginewright.contract.base import Message
+from enginewright.contract.report import Finding
+from pydantic import ConfigDict, TypeAdapter
 
 from enginewright_runtime.core.disk import is_full
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 
 FROM_FILE: Final = "@"  # before the path of a file with the arguments
+
+
+class ChildAnswer(Message):
+    """What a child has come to."""
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")  # which Python reads again
+
+    outcome: Literal["result", "failure", "session-error", "memory", "disk-full", "error"]
+    result: Any = None  # of the function, as JSON
+    failure: Finding | None = None  # as the function raised it
+    text: str = ""  # of any other exception
 
 
 def dump_arguments(function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
@@ -55,23 +68,22 @@ def call(name: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - any JSO
 
 
 def main(function: str, arguments: dict[str, Any], descriptor: int) -> int:
-    """Run `function` ("module:name") and write one JSON answer."""
-    answer: dict[str, Any]
+    """Run `function` ("module:name") and write its `ChildAnswer` as JSON."""
     try:
-        answer = {"result": call(function, arguments)}
+        answer = ChildAnswer(outcome="result", result=call(function, arguments))
     except StageFailure as failure:
-        answer = {"failure": failure.finding.model_dump(mode="json")}
+        answer = ChildAnswer(outcome="failure", failure=failure.finding)
     except SessionError as error:
-        kind = "memory" if is_out_of_memory(str(error)) else "session_error"
-        answer = {kind: str(error)}
+        memory = is_out_of_memory(str(error))
+        answer = ChildAnswer(outcome="memory" if memory else "session-error", text=str(error))
     except MemoryError as error:
-        answer = {"memory": str(error)}
+        answer = ChildAnswer(outcome="memory", text=str(error))
     except Exception as error:
         logging.getLogger(__name__).debug("internal error", exc_info=True)
-        kind = "full" if is_full(error) else "error"
-        answer = {kind: f"{type(error).__name__}: {plain(str(error))}"}
+        text = f"{type(error).__name__}: {plain(str(error))}"
+        answer = ChildAnswer(outcome="disk-full" if is_full(error) else "error", text=text)
     with os.fdopen(descriptor, "w") as writer:
-        json.dump(answer, writer)
+        writer.write(answer.model_dump_json())
     return 0
 
 

@@ -17,12 +17,18 @@ from types import ModuleType
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding
+from pydantic import ValidationError
 
 from enginewright_runtime.core import isolated
 from enginewright_runtime.core.children import Child, name_of
 from enginewright_runtime.core.failure import SessionError, StageFailure
-from enginewright_runtime.core.isolated import FROM_FILE, dump_arguments, dump_result, load_result
+from enginewright_runtime.core.isolated import (
+    FROM_FILE,
+    ChildAnswer,
+    dump_arguments,
+    dump_result,
+    load_result,
+)
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 
 P = ParamSpec("P")
@@ -127,13 +133,13 @@ def _answer(function: str, arguments: dict[str, Any], doing: str, limits: Limits
         results.seek(0)
         answer = _parsed(results.read())
         stderr = tail(errors)
-    if (end.code < 0 or not answer) and _was_near_limit(end.peak_bytes, limits):
+    if (end.code < 0 or answer is None) and _was_near_limit(end.peak_bytes, limits):
         raise StageFailure(
             Reason.OUT_OF_MEMORY, f"{doing} came to the end of the memory that it may use"
         )
     if end.code < 0:
         raise killed(-end.code, doing, stderr)
-    if not answer:
+    if answer is None:
         raise StageFailure(
             Reason.BACKEND_CRASHED,
             f"{doing} ended its process with code {end.code}{last_output(stderr)}",
@@ -141,13 +147,12 @@ def _answer(function: str, arguments: dict[str, Any], doing: str, limits: Limits
     return _result(answer, doing, stderr)
 
 
-def _parsed(answer: bytes) -> dict[str, Any] | None:
+def _parsed(answer: bytes) -> ChildAnswer | None:
     """Return what a child answered; None where it ended before, or in the middle of it."""
     try:
-        parsed: dict[str, Any] = json.loads(answer)
-    except ValueError:
+        return ChildAnswer.model_validate_json(answer)
+    except ValidationError:
         return None
-    return parsed
 
 
 def _was_near_limit(peak: int, limits: Limits) -> bool:
@@ -176,19 +181,18 @@ def killed(number: int, doing: str, stderr: str) -> StageFailure:
     return StageFailure(Reason.BACKEND_CRASHED, f"{doing} crashed with {name}{last_output(stderr)}")
 
 
-def _result(answer: dict[str, Any], doing: str, stderr: str) -> Any:  # noqa: ANN401 - any JSON value
-    match answer:
-        case {"result": result}:
-            return result
-        case {"failure": failure}:
-            finding = Finding.model_validate(failure)
-            cause = finding.cause + last_output(stderr)
-            raise StageFailure.of(finding.model_copy(update={"cause": cause}))
-        case {"session_error": text}:
-            raise SessionError(text)
-        case {"memory": _}:
+def _result(answer: ChildAnswer, doing: str, stderr: str) -> Any:  # noqa: ANN401 - any JSON value
+    if finding := answer.failure:
+        cause = finding.cause + last_output(stderr)
+        raise StageFailure.of(finding.model_copy(update={"cause": cause}))
+    match answer.outcome:
+        case "session-error":
+            raise SessionError(answer.text)
+        case "memory":
             raise StageFailure(Reason.OUT_OF_MEMORY, f"{doing} ran out of memory")
-        case {"full": _}:
+        case "disk-full":
             raise StageFailure(Reason.STORAGE_FULL, f"{doing} ran out of disk space")
+        case "error":
+            raise StageFailure(Reason.INTERNAL_ERROR, f"{doing} failed: {answer.text}")
         case _:
-            raise StageFailure(Reason.INTERNAL_ERROR, f"{doing} failed: {answer.get('error')}")
+            return answer.result

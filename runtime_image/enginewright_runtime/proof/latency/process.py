@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding
 from pydantic import TypeAdapter
 
 from enginewright_runtime.core.children import Child
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.isolation import killed, last_output, log_command, tail
 from enginewright_runtime.proof.latency import worker
-from enginewright_runtime.proof.latency.worker import Loaded, Warm
+from enginewright_runtime.proof.latency.worker import Loaded, Warm, WorkerAnswer
 
 _T = TypeVar("_T")
 _PIECE: Final = 1 << 16
@@ -87,12 +86,12 @@ class WorkerProcess:
     def _answer(self, order: str) -> Any:  # noqa: ANN401 - any JSON value
         with contextlib.suppress(BrokenPipeError):  # what ended it is reported below
             os.write(self._orders, f"{order}\n".encode())
-        answer: dict[str, Any] = json.loads(self._line(time.monotonic() + self._seconds))
-        if failure := answer.get("failure"):
-            finding = Finding.model_validate(failure)
+        line = self._line(time.monotonic() + self._seconds)
+        answer = WorkerAnswer.model_validate_json(line)
+        if finding := answer.failure:
             cause = f"{self._doing}: {finding.cause}"
             raise StageFailure.of(finding.model_copy(update={"cause": cause}))
-        return answer["result"]
+        return answer.result
 
     def _line(self, end: float) -> bytes:
         while b"\n" not in self._pending:

@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
+from enginewright.contract.base import Message
 from enginewright.contract.execution import PlacementFacts
 from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding
+from pydantic import ConfigDict
 from pydantic_core import to_jsonable_python
 
 from enginewright_runtime.core.failure import StageFailure
@@ -51,6 +54,15 @@ class Warm:
     seconds: float  # of the last one
     memory: int | None  # bytes
     device_memory: int | None  # bytes
+
+
+class WorkerAnswer(Message):
+    """What has become of one order."""
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")  # which Python reads again
+
+    result: Any = None  # as JSON
+    failure: Finding | None = None  # the last answer, if there is one
 
 
 class BenchmarkWorker:
@@ -109,7 +121,7 @@ def main(descriptor: int) -> int:
                     worker = BenchmarkWorker(**order)
                     name, order = "facts", {}
                 result = getattr(worker, name)(**order)
-                _answer(answers, {"result": to_jsonable_python(result)})
+                _answer(answers, WorkerAnswer(result=to_jsonable_python(result)))
             except StageFailure as failure:
                 return _fail(answers, failure)
             except MemoryError:
@@ -122,12 +134,12 @@ def main(descriptor: int) -> int:
 
 
 def _fail(answers: IO[str], failure: StageFailure) -> int:
-    _answer(answers, {"failure": failure.finding.model_dump(mode="json")})
+    _answer(answers, WorkerAnswer(failure=failure.finding))
     return 0
 
 
-def _answer(answers: IO[str], answer: dict[str, Any]) -> None:
-    answers.write(json.dumps(answer) + "\n")
+def _answer(answers: IO[str], answer: WorkerAnswer) -> None:
+    answers.write(answer.model_dump_json() + "\n")
 
 
 if __name__ == "__main__":
