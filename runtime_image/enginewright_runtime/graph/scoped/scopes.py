@@ -203,7 +203,7 @@ class Scope:
         while scope is not None:
             if name in scope.values:
                 return scope.values[name]
-            scope = scope.owner.scope if scope.owner is not None else None
+            scope = scope.outer
         return None
 
     def own(self) -> list[Value]:
@@ -217,7 +217,12 @@ class Scope:
 
     def is_within(self, other: "Scope") -> bool:
         """Tell whether this is the other scope or one inside it."""
-        return self is other or (self.owner is not None and self.owner.scope.is_within(other))
+        return self is other or (self.outer is not None and self.outer.is_within(other))
+
+    @property
+    def outer(self) -> "Scope | None":
+        """Return the scope around it; None for a graph that is no body."""
+        return self.owner.scope if self.owner is not None else None
 
     @property
     def top(self) -> Node | None:

@@ -8,19 +8,17 @@ in single precision, and is reported, when
 - it is excluded because it costs too much accuracy (`searching`).
 """
 
-from collections import ChainMap
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, TensorProto
 from typing_extensions import override
 
 from enginewright_runtime.core.labels import reported_label
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.constants import Constants
-from enginewright_runtime.graph.scoped.element_types import declared
 from enginewright_runtime.graph.scoped.passes import Needs, PassResult
 from enginewright_runtime.graph.scoped.scopes import Node, Scope
 from enginewright_runtime.prepare.quantize.half_rules import HALVES, Half, Judge
@@ -56,20 +54,6 @@ class Halves(PrecisionPass):
 _Forms = dict[str, str]  # a value's names by type string
 
 
-@dataclass
-class _View:
-    """What is known inside a graph: the names that its values have in each type, and constants."""
-
-    scope: Scope
-    constants: Constants
-    forms: MutableMapping[str, _Forms | None]  # None: it is of another type, and is left alone
-    parent: "_View | None" = None
-
-    def add_form(self, value: str, kind: str, name: str) -> None:
-        """Note that a value is there in another type, for this graph and its bodies."""
-        self.forms[value] = {**(self.forms.get(value) or {}), kind: name}
-
-
 class _Lowering(ModelEditor):
     def __init__(
         self, model: ModelProto, how: Halves, sink: Sink, excluded: frozenset[int]
@@ -85,70 +69,61 @@ class _Lowering(ModelEditor):
             for graph in graphs.graphs_in(self.model.graph)
             for name in graphs.outputs_named(graph)
         }
+        self._constants = {self.scope: self.subject.constants}
+        # of a value, by the scope that sees them; nothing: as it was, or in no type that matters
+        self._forms: dict[tuple[Scope, str], _Forms] = {}
         self._lowered: list[str] = []
         self._kept: dict[str, str] = {}
 
     def run(self) -> PassResult:
-        forms: ChainMap[str, _Forms | None] = ChainMap()
-        for value in self.model.graph.input:
-            forms[value.name] = self._given(value)
-        view = _View(self.scope, self.subject.constants, forms)
         units = []
         for index, node in enumerate(self.scope.nodes):
             before = len(self._lowered)
-            self._node(node, view, excluded=index in self._excluded)
+            self._node(node, excluded=index in self._excluded)
             if len(self._lowered) > before:
                 units.append(index)
-        self._finish(view)
+        self._finish(self.scope)
         return PassResult(nodes=tuple(self._lowered), kept=self._kept, units=tuple(units))
 
-    def _given(self, value: ValueInfoProto) -> _Forms | None:
-        return {_FLOAT: value.name} if declared(value.type) == _FLOAT else None
-
-    def _finish(self, view: _View) -> None:
-        for value in view.scope.graph.value_info:
-            if (view.forms.get(value.name) or {}).get(self._half.kind) == value.name:
+    def _finish(self, scope: Scope) -> None:
+        for value in scope.graph.value_info:
+            if self._forms.get((scope, value.name), {}).get(self._half.kind) == value.name:
                 value.type.tensor_type.elem_type = self._half.element
-        view.scope.remove_unused()
+        scope.remove_unused()
 
-    def _node(self, node: Node, view: _View, *, excluded: bool) -> None:
+    def _node(self, node: Node, *, excluded: bool) -> None:
         proto = node.proto
         if proto.op_type == "Constant":
-            view.forms[proto.output[0]] = self._own_form(proto.output[0])
             return
         signature = self._signatures.of(proto)
         variables: set[str] = set()
         if not node.bodies and signature is not None:
             variables = self._variables(proto, signature)
         if signature is not None and not self._makes(proto, signature, variables):
-            variables = self._as_they_are(proto, signature, variables, view)
+            variables = self._as_they_are(node, signature, variables)
         elif signature is not None and variables:
             halved = self._halved(proto, signature, variables)
-            why = self._why_not(proto, halved, view, excluded=excluded)
+            why = self._why_not(node, halved, excluded=excluded)
             if why is not None:
                 self._kept[graphs.label(proto)] = why
                 variables = set()
-        self._read(node, signature, variables, view)
+        self._read(node, signature, variables)
         for body in node.bodies:
             if (
                 excluded
             ):  # it stays as it is, and gets the values around it in the type that it knows
                 for value in [*dict.fromkeys(body.captured())]:
-                    value.replace_uses(self._form(value.name, _FLOAT, node, view), within=body)
+                    value.replace_uses(self._form(value.name, _FLOAT, node), within=body)
             else:
-                self._body(body, view)
-        self._make(node, signature, variables, view)
+                self._body(body, self._constants[node.scope])
+        self._make(node, signature, variables)
 
-    def _body(self, body: Scope, outer: _View) -> None:
+    def _body(self, body: Scope, around: Constants) -> None:
         """Lower what is in a body; its inputs and outputs keep their types."""
-        forms = ChainMap[str, "_Forms | None"]({}, *_maps(outer.forms))
-        for value in body.graph.input:
-            forms[value.name] = self._own_form(value.name)
-        constants = Constants(body.graph, self.subject.folder, outer.constants)
-        view = _View(body, constants, forms, outer)
+        self._constants[body] = Constants(body.graph, self.subject.folder, around)
         for node in body.nodes:
-            self._node(node, view, excluded=False)
-        self._finish(view)
+            self._node(node, excluded=False)
+        self._finish(body)
 
     # what can be lowered
 
@@ -176,14 +151,13 @@ class _Lowering(ModelEditor):
         return any(formal is not None and formal.kind in variables for formal in formals)
 
     def _as_they_are(
-        self, node: NodeProto, signature: OperatorSignature, variables: set[str], view: _View
+        self, node: Node, signature: OperatorSignature, variables: set[str]
     ) -> set[str]:
         """Return which variables of a node that only looks at values are best halves: those of halves."""
         singles = set()
-        for index, name in enumerate(node.input):
+        for index, name in enumerate(node.proto.input):
             formal = signature.input(index)
-            forms = self._kind_of(name, view) if name else None
-            if formal is not None and forms is not None and _FLOAT in forms:
+            if formal is not None and _FLOAT in self._forms_of(name, node.scope):
                 singles.add(formal.kind)
         return variables - singles
 
@@ -193,100 +167,76 @@ class _Lowering(ModelEditor):
         formals = [(name, signature.input(index)) for index, name in enumerate(node.input)]
         return [name for name, formal in formals if formal is not None and formal.kind in variables]
 
-    def _why_not(
-        self, node: NodeProto, halved: list[str], view: _View, *, excluded: bool
-    ) -> str | None:
+    def _why_not(self, node: Node, halved: list[str], *, excluded: bool) -> str | None:
         if excluded:
             return EXCLUDED
-        if reported_label(node.name, node.op_type) in self.subject.shape_nodes:
+        if reported_label(node.proto.name, node.proto.op_type) in self.subject.shape_nodes:
             return "it computes sizes"
-        return self._judge.why_not(node, halved, view.constants, main=view.parent is None)
+        constants = self._constants[node.scope]
+        return self._judge.why_not(node.proto, halved, constants, main=node.scope is self.scope)
 
     # values and their forms
 
-    def _read(
-        self,
-        node: Node,
-        signature: OperatorSignature | None,
-        variables: set[str],
-        view: _View,
-    ) -> None:
+    def _read(self, node: Node, signature: OperatorSignature | None, variables: set[str]) -> None:
         for index, name in enumerate(node.proto.input):
-            if not name or self._kind_of(name, view) is None:
-                continue
-            formal = signature.input(index) if signature is not None else None
-            wanted = self._half.kind if formal is not None and formal.kind in variables else _FLOAT
-            node.set_input(index, self._form(name, wanted, node, view))
+            if self._forms_of(name, node.scope):
+                formal = signature.input(index) if signature is not None else None
+                lower = formal is not None and formal.kind in variables
+                wanted = self._half.kind if lower else _FLOAT
+                node.set_input(index, self._form(name, wanted, node))
 
-    def _own_form(self, name: str) -> _Forms | None:
-        return {_FLOAT: name} if self._types.get(name) == _FLOAT else None
+    def _forms_of(self, name: str, scope: Scope) -> _Forms:
+        """Return the names that a value has inside a graph, by type; none if it is left alone."""
+        here: Scope | None = scope
+        while here is not None:
+            if (here, name) in self._forms:
+                return self._forms[here, name]
+            here = here.outer
+        return {_FLOAT: name} if self._types.get(name) == _FLOAT else {}
 
-    def _kind_of(self, name: str, view: _View) -> _Forms | None:
-        if name in view.forms:
-            return view.forms[name]
-        tensor = view.constants.tensor(name)
-        if tensor is not None and tensor.data_type == TensorProto.FLOAT:
-            return {_FLOAT: name}
-        return None
-
-    def _form(self, name: str, kind: str, reader: Node, view: _View) -> str:
+    def _form(self, name: str, kind: str, reader: Node) -> str:
         """Return the name that a value has in a type, with a cast before its reader if there is none."""
-        forms = self._kind_of(name, view)
-        if forms is None:
-            return name
-        if kind in forms:
-            return forms[kind]
-        tensor = view.constants.tensor(name)
+        forms = self._forms_of(name, reader.scope)
+        if not forms or kind in forms:
+            return forms.get(kind, name)
+        tensor = self._constants[reader.scope].tensor(name)
         if tensor is not None and kind == self._half.kind:
-            return self._constant_form(name, view)
+            return self._constant_form(name, reader.scope)
         fresh = self.names.fresh(f"{name}_{_short(kind)}")
         element = TensorProto.FLOAT if kind == _FLOAT else self._half.element
         source = next(iter(forms.values()))
         reader.insert_before(self.node("Cast", [source], fresh, fresh, to=element))
-        view.add_form(name, kind, fresh)
+        self._forms[reader.scope, name] = {**forms, kind: fresh}
         return fresh
 
-    def _constant_form(self, name: str, view: _View) -> str:
+    def _constant_form(self, name: str, scope: Scope) -> str:
         """Add a constant's half to the graph that it is in."""
-        owner = view
-        while owner.parent is not None and name not in owner.constants.own():
-            owner = owner.parent
-        array = owner.constants.array(name)
+        while scope.outer is not None and name not in self._constants[scope].own():
+            scope = scope.outer
+        array = self._constants[scope].array(name)
         assert array is not None  # noqa: S101 - it is a constant there
         fresh = self.names.fresh(f"{name}_{_short(self._half.kind)}")
         with np.errstate(over="ignore"):
             halves = array.astype(self._half.dtype)
-        owner.scope.add_weight(self.sink.tensor(fresh, self._half.element, halves))
-        owner.add_form(name, _FLOAT, name)
-        owner.add_form(name, self._half.kind, fresh)
+        scope.add_weight(self.sink.tensor(fresh, self._half.element, halves))
+        self._forms[scope, name] = {_FLOAT: name, self._half.kind: fresh}
         return fresh
 
-    def _make(
-        self,
-        node: Node,
-        signature: OperatorSignature | None,
-        variables: set[str],
-        view: _View,
-    ) -> None:
+    def _make(self, node: Node, signature: OperatorSignature | None, variables: set[str]) -> None:
+        half = self._half.kind
         for index, name in enumerate(node.proto.output):
-            if not name:
-                continue
             formal = signature.output(index) if signature is not None else None
-            if formal is None or formal.kind not in variables:
-                view.forms[name] = self._own_form(name)
-            elif name in self._pinned:
-                fresh = self.names.fresh(f"{name}_{_short(self._half.kind)}")
+            if not name or formal is None or formal.kind not in variables:
+                continue
+            if name in self._pinned:
+                fresh = self.names.fresh(f"{name}_{_short(half)}")
                 node.set_output(index, fresh)
                 node.insert_after(self.node("Cast", [fresh], name, name, to=TensorProto.FLOAT))
-                view.forms[name] = {_FLOAT: name, self._half.kind: fresh}
+                self._forms[node.scope, name] = {_FLOAT: name, half: fresh}
             else:
-                view.forms[name] = {self._half.kind: name}
+                self._forms[node.scope, name] = {half: name}
         if variables:
             self._lowered.append(graphs.label(node.proto))
-
-
-def _maps(forms: MutableMapping[str, _Forms | None]) -> list[MutableMapping[str, _Forms | None]]:
-    return [*forms.maps] if isinstance(forms, ChainMap) else [forms]
 
 
 def _short(kind: str) -> str:
