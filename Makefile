@@ -13,7 +13,7 @@ PYTHON_SOURCES := operator runtime_image tests hack
 # thousands of processes import the same modules, which are compiled once
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test images checked unit integration lint bench format crds docs site dashboards venv clean
+.PHONY: help demo test images unit integration lint bench format crds docs site dashboards venv clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
@@ -25,16 +25,14 @@ test: ## Set everything up and run every test
 	$(MAKE) --no-print-directory unit
 	hack/chromium >/dev/null
 	hack/qemu-user >/dev/null
-	# images wait for network and disk, environments likewise; what checks the code does not
-	$(MAKE) --jobs --no-print-directory images checked
+	$(CLUSTER) helm version >/dev/null # builds the cluster's programs, which tests and linters need
+	# images wait for network and disk, the linters take one processor: the tests have what they leave
+	$(MAKE) --jobs --no-print-directory images lint integration
 	$(RUN)/pytest tests/apiserver tests/cluster $(IN_TWO)
 	$(RUN)/pytest tests/e2e tests/gpu
 
 images: ## Build the container images
 	nice hack/images build
-
-checked: lint
-	$(MAKE) --no-print-directory integration
 
 unit: venv ## Run the pure tests: seconds
 	$(RUN)/pytest tests/unit --numprocesses 2 --dist worksteal
@@ -45,7 +43,7 @@ integration: venv ## Run the tests that start processes, servers and engines, wi
 	$(RUN)/pytest tests/integration $(IN_THREE)
 
 lint: venv ## Check style, types, imports, shell scripts, the chart and drift of the CRDs
-	hack/lint
+	nice hack/lint
 
 bench: venv ## Measure what serving, watching, preparing and preflight cost, as ratios within one run
 	$(RUN)/python bench/server/bench.py
