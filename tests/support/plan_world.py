@@ -5,14 +5,13 @@ the user asks for.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, Self
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.base import API_VERSION
 from enginewright.api.inference_engine import InferenceEngine, InferenceEngineStatus
-from enginewright.api.inference_model import InferenceModel
+from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.inference_model_status import InferenceModelStatus
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.reasons import Reason
@@ -49,7 +48,7 @@ from tests.support.plan_objects import (
     published,
     published_engine,
 )
-from tests.support.simulation import Simulation, UnavailableError
+from tests.support.simulation import Simulation
 
 CONFIG: Final = Config(
     namespace="enginewright",
@@ -165,14 +164,6 @@ class World(Simulation):
             self._carry_out(engine, plan_engine, self.build_facts(engine))
         return self.writes != before
 
-    def is_cut_off(self, writes: int) -> Self:
-        """Have the API server refuse the operator all that comes after some writes of a pass, and recover."""
-        self.refused_after = writes
-        with suppress(UnavailableError):
-            self.pass_once()
-        self.refused_after = None
-        return self.settle()
-
     def operator_restarts(self) -> Self:
         self.verdicts, self.progress, self.silent = {}, {}, set()
         return self.settle()
@@ -240,7 +231,8 @@ class World(Simulation):
                 self.delete(ref)
             self.write_status(obj, wanted.status)
         finally:
-            self._refuse_loss(serving)
+            if isinstance(facts, Facts):
+                self._refuse_loss(serving, facts.model.spec)
         if self.writes == writes:
             assert decide(facts) == wanted, "the same facts give the same plan"
             assert not wanted.events, "an Event reports a change"
@@ -255,9 +247,10 @@ class World(Simulation):
     def _serving(self) -> list[DeploymentView]:
         return list(map(deployment_view, self.serving_deployments()))
 
-    def _refuse_loss(self, before: list[DeploymentView]) -> None:
+    def _refuse_loss(self, before: list[DeploymentView], spec: InferenceModelSpec) -> None:
         """Refuse that fewer pods than before are available, unless the user asks for fewer, or allows it by Recreate."""
-        yielding = {each["class"] for each in self.status.get("engines", ()) if _yields(each)}
+        engines = self.status.get("engines", ()) if spec.rollout.strategy == "Recreate" else ()
+        yielding = {each["class"] for each in engines if _yields(each)}
         counts = {each.name: each.desired for each in self._serving()}
         available = {
             each.name: min(each.available, each.desired)  # others are on their way out already
@@ -265,18 +258,8 @@ class World(Simulation):
             if each.accelerator_class not in yielding
         }
         kept = sum(min(count, counts.get(name, 0)) for name, count in available.items())
-        asked = self._asked({each.accelerator_class for each in before})
+        asked = _asked(spec, {each.accelerator_class for each in before})
         assert kept >= min(sum(available.values()), asked), (available, counts, asked)
-
-    def _asked(self, there: set[str]) -> int:
-        """Return the pods that the user asks for where there are any: the total, and counts of classes."""
-        if self.model is None:
-            return 0
-        spec = InferenceModel.model_validate(self.model).spec
-        own = fixed(spec)
-        names = {each.class_name for each in spec.accelerators}
-        shared = spec.replicas if not names or names - own.keys() else 0
-        return shared + sum(count for name, count in own.items() if name in there)
 
     # what users do
 
@@ -343,9 +326,9 @@ class World(Simulation):
         key = self.objects[(InferenceEngine.kind, owner["name"])]["spec"]["key"]
         return self.job_publishes(published_engine(key, **changes), of)
 
-    def misses(self) -> Self:
+    def misses(self, of: str = "engine-lookup") -> Self:
         """Have the look into the store find nothing."""
-        return self.job_publishes(None, "engine-lookup")
+        return self.job_publishes(None, of)
 
     def engine_fails(self, reason: Reason) -> Self:
         """Have the one InferenceEngine be one that cannot be built."""
@@ -382,6 +365,14 @@ def conditions_of(obj: Json) -> dict[str, tuple[str, str]]:
 def serving(**spec: Any) -> World:
     """Return a model that serves, with two replicas unless the spec says otherwise."""
     return World(**{"replicas": 2, **spec}).settle().job_succeeds().all_available()
+
+
+def _asked(spec: InferenceModelSpec, there: set[str]) -> int:
+    """Return the pods that a user asks for where there are any: the total, and counts of classes."""
+    own = fixed(spec)
+    names = {each.class_name for each in spec.accelerators}
+    shared = spec.replicas if not names or names - own.keys() else 0
+    return shared + sum(count for name, count in own.items() if name in there)
 
 
 def _has_label(obj: Json, label: str) -> bool:

@@ -56,7 +56,8 @@ class Simulation(abc.ABC):
         self.objects: dict[tuple[str, str], Json] = {}
         self.made: list[str] = []  # Jobs, in the order in which they were made
         self.writes = 0  # of the operator
-        self.refused_after: int | None = None  # writes; None: the API server is well
+        # writes, after which the API server refuses one, as it may at any time; None: it does not
+        self.refused_after: int | None = None
         # what the operator has polled, and forgets when it restarts
         self.verdicts: dict[str, Verdict] = {}  # by pod
         self.progress: dict[str, Progress] = {}  # by Job
@@ -71,8 +72,11 @@ class Simulation(abc.ABC):
     def settle(self) -> Self:
         """Pass until nothing changes any more."""
         for _ in range(TIMEOUT):
-            if not self.pass_once():
-                return self
+            try:
+                if not self.pass_once():
+                    return self
+            except UnavailableError:
+                self.refused_after = None  # it is well again
         raise AssertionError(f"no rest after {TIMEOUT} passes")
 
     def later(self, **duration: float) -> Self:
@@ -108,9 +112,9 @@ class Simulation(abc.ABC):
         spec = self.job(of)["spec"]["template"]["spec"]
         return tuple(each["name"] for each in (*spec["initContainers"], *spec["containers"]))
 
-    def task(self) -> str:
+    def task(self, of: str = "") -> str:
         """Return the task of the Job that runs, as JSON."""
-        (container,) = self.job()["spec"]["template"]["spec"]["containers"]
+        (container,) = self.job(of)["spec"]["template"]["spec"]["containers"]
         (variable,) = container["env"]
         return str(variable["value"])
 

@@ -1,8 +1,7 @@
 """Engines: looked for before a device is asked for, built once, failures remembered, waits told."""
 
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from enginewright.contract.reasons import REMEDIES, Reason
@@ -10,8 +9,6 @@ from enginewright.contract.report import Progress
 from enginewright.contract.task import ENGINE_STAGES, TASK_VARIABLE, EngineTask
 from enginewright.plan.engine_status import format_duration, format_size
 from enginewright.plan.engines import Ended, plan_engine
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.support.plan_objects import RESOURCE, published_engine
 from tests.support.plan_world import World
@@ -465,55 +462,6 @@ def test_an_engine_that_is_being_deleted_is_left_alone() -> None:
     world.subject["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
     plan = plan_engine(world.build_facts(world.subject))
     assert (plan.apply, plan.delete, plan.events) == ((), (), ())
-
-
-# What may happen to a Job that runs, by stage, and at any time.
-TO_JOBS: Final[dict[str, Callable[[World, str, Reason], object]]] = {
-    "fails": lambda world, stage, reason: world.job_fails(reason, stage),
-    "its pod fails": lambda world, stage, reason: world.pod_fails(reason, stage),
-    "succeeds": lambda world, stage, _: world.succeeds(cached=stage == "lookup"),
-    "says nothing": lambda world, _, __: world.job_publishes(None),
-    "is deleted": lambda world, _, __: world.job_is_deleted(),
-    "is late": lambda world, stage, _: world.is_too_late(stage),
-    "is blocked": lambda world, _, __: world.unschedulable(NO_DEVICE),
-}
-TO_ALL: Final[dict[str, Callable[[World, Reason], object]]] = {
-    "time goes by": lambda world, _: world.later(hours=1),
-    "Jobs are cleaned away": lambda world, _: world.jobs_are_cleaned_away(),
-    "spec.build changes": lambda world, reason: world.build_changes(image=f"i/{reason.lower()}:1"),
-}
-ACTIONS: Final = st.tuples(st.sampled_from([*TO_JOBS, *TO_ALL]), st.sampled_from(sorted(Reason)))
-
-
-def act(world: World, action: str, reason: Reason) -> None:
-    """Do one thing, where it can happen now."""
-    if do := TO_ALL.get(action):
-        do(world, reason)
-    elif any(not job.get("status") for job in world.all("Job")):
-        TO_JOBS[action](world, world.stages()[0], reason)
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.booleans(), st.lists(ACTIONS, max_size=14))
-def test_whatever_happens(is_ahead: bool, actions: list[tuple[str, Reason]]) -> None:
-    """No two Jobs at once, no build of what is there or cannot be, always a reason, always rest."""
-    world = World.of_engine(ahead_of_time=is_ahead).settle()
-    for action, reason in actions:
-        made = len(world.made)
-        there = "engine" in world.status
-        stalled = world.conditions()["Stalled"][0] == "True"
-        act(world, action, reason)
-        assert sum(not job.get("status") for job in world.all("Job")) <= 1 or stalled
-        if there:
-            assert world.conditions()["Ready"] == ("True", "Built")
-            assert len(world.made) == made
-        if stalled and action != "spec.build changes":
-            assert world.conditions()["Stalled"][0] == "True"
-            assert len(world.made) == made
-        reported = world.conditions()
-        states = [reported[each][0] for each in ("Ready", "Reconciling", "Stalled")]
-        assert states.count("True") == 1
-        assert world.message()
 
 
 @pytest.mark.parametrize(
