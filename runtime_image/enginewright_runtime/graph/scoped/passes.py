@@ -96,9 +96,9 @@ class Pass(Message):
         return cls.keep
 
     @classmethod
-    @abstractmethod
-    def to_try(cls, about: Situation) -> Iterable[Self]:
+    def to_try(cls, about: Situation) -> Iterable[Self]:  # noqa: ARG003 - for those with fields
         """Return the passes of this kind that are worth a try, one after the other."""
+        return (cls(),)
 
     @abstractmethod
     def change(self, model: ModelProto, source: Path, out: Path) -> PassResult:

@@ -103,11 +103,15 @@ class Node:
             yield body
             yield from body.bodies()
 
+    def inputs(self) -> list[Value]:
+        """Return the values that are its inputs, without those that are left out or unknown."""
+        found = (self.scope.find(name) for name in self.proto.input)
+        return [value for value in found if value is not None]
+
     def reads(self) -> dict[Value, None]:
         """Return the values that it reads, those that its bodies take from outside too."""
-        found = [self.scope.find(name) for name in self.proto.input]
-        found += [value for body in self.bodies for value in body.captured()]
-        return {value: None for value in found if value is not None}
+        captured = (value for body in self.bodies for value in body.captured())
+        return dict.fromkeys((*self.inputs(), *captured))
 
     def makes(self) -> list[Value]:
         """Return the values that it makes."""
@@ -214,6 +218,13 @@ class Scope:
         """Yield the bodies of its nodes, each before those inside it."""
         for node in self.nodes:
             yield from node.all_bodies()
+
+    def all_nodes(self) -> Iterator[Node]:
+        """Yield its nodes, each before those of its bodies."""
+        for node in self.nodes:
+            yield node
+            for body in node.bodies:
+                yield from body.all_nodes()
 
     def is_within(self, other: "Scope") -> bool:
         """Tell whether this is the other scope or one inside it."""

@@ -162,11 +162,6 @@ class DequantizeBiases(Pass):
     kind: Literal["dequantize-biases"] = "dequantize-biases"
 
     @override
-    @classmethod
-    def to_try(cls, about: Situation) -> Iterable[Self]:
-        yield cls()
-
-    @override
     def change(self, model: ModelProto, source: Path, out: Path) -> PassResult:
         folded = fold_biases(model, source.parent)
         message = (
@@ -217,11 +212,6 @@ class Simplify(Pass):
     keep = Keep.BETTER
     own_weights: ClassVar[bool] = True
     kind: Literal["simplify"] = "simplify"
-
-    @override
-    @classmethod
-    def to_try(cls, about: Situation) -> Iterable[Self]:
-        yield cls()
 
     @override
     def change(self, model: ModelProto, source: Path, out: Path) -> PassResult:

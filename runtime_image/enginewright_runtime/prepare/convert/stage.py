@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from enginewright.contract.manifest import Change
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, StageReport, name_nodes
 from enginewright.contract.task import PrepareTask, Recipe
@@ -33,7 +32,7 @@ from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.core.scratch import scratch
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.storage import loadable, settle, size_bytes
-from enginewright_runtime.graph.scoped.passes import Keep, Situation
+from enginewright_runtime.graph.scoped.passes import Keep, PassResult, Situation
 from enginewright_runtime.graph.shapes import resolve
 from enginewright_runtime.prepare.convert.passes import PASSES, AnyPass, run_pass
 from enginewright_runtime.prepare.convert.support import Support, ask
@@ -75,11 +74,10 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A changed model."""
+    """A changed model, and what was done to it."""
 
     path: Path
-    changes: tuple[Change, ...]
-    shape_nodes: tuple[str, ...]
+    done: PassResult
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ class _Conversion:
         self._model = graphs.parse(self._source)
         self._current = self._source
         self._shape_nodes = validated.shape_nodes
-        self._changes: list[Change] = []
+        self._changes = PassResult().changes
         self._warnings: list[Finding] = []
         self._expected: _Outputs | None = None
         self._asked: dict[Path, Support | None] = {}
@@ -159,7 +157,7 @@ class _Conversion:
             inputs=self._validated.inputs,
             outputs=self._validated.outputs,
             shape_nodes=self._shape_nodes,
-            changes=tuple(self._changes),
+            changes=self._changes,
             warnings=tuple(self._warnings),
         ).leave(self._work)
         summary = "; ".join(change.message for change in self._changes)
@@ -223,7 +221,7 @@ class _Conversion:
         if candidate is None:
             return
         if differs := self._differs(candidate):
-            self._warn(f"{candidate.changes[0].message}: not kept, since {differs}")
+            self._warn(f"{candidate.done.changes[0].message}: not kept, since {differs}")
         else:
             self._keep(candidate)
 
@@ -232,7 +230,9 @@ class _Conversion:
         now, candidate = self._support(), self._try(wanted)
         if candidate is None or now is None:
             return
-        then = ask(self._recipe.backend, candidate.path, candidate.shape_nodes, self._log_file())
+        then = ask(
+            self._recipe.backend, candidate.path, candidate.done.shape_nodes, self._log_file()
+        )
         if then is not None and then.better_than(now) and not self._differs(candidate):
             self._keep(candidate)
             self._asked = {candidate.path: then}
@@ -308,13 +308,13 @@ class _Conversion:
         if wanted.own_weights:
             path = self._work / f"{_PREFIX}{self._count}" / MODEL_NAME
             path.parent.mkdir()
-        made = Call(run_pass, wanted.doing, _LIMITS).run(wanted, self._current, path)
-        return _Candidate(path, made.changes, made.shape_nodes) if made.changes else None
+        done = Call(run_pass, wanted.doing, _LIMITS).run(wanted, self._current, path)
+        return _Candidate(path, done) if done.changes else None
 
     def _keep(self, candidate: _Candidate) -> None:
         self._current = candidate.path
-        self._shape_nodes = candidate.shape_nodes
-        self._changes += candidate.changes
+        self._shape_nodes = candidate.done.shape_nodes
+        self._changes += candidate.done.changes
 
     def _warn(self, cause: str) -> None:
         self._warnings.append(

@@ -6,10 +6,11 @@ from heapq import heappop, heappush
 from itertools import chain
 from typing import Final
 
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
 
 from enginewright_runtime.graph.raw.constants import Constants
-from enginewright_runtime.graph.raw.graphs import elements, graphs_in, nodes_in
+from enginewright_runtime.graph.raw.graphs import elements, graphs_in
+from enginewright_runtime.graph.scoped.scopes import Node, Scope, Value
 
 _COMPARISONS: Final = frozenset({"Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual"})
 # what hands a single number on as it is
@@ -41,27 +42,35 @@ def read(model: ModelProto, inputs: Sequence[str]) -> Clues:
     """Return what the graph of `model`, whose external data need not be loaded, says of `inputs`."""
     known = dict(_constants(model.graph))
     weights = {name: tuple(tensor.dims) for name, tensor in _tensors(model.graph)}
-    everywhere, outside = _Readers(nodes_in(model.graph.node)), _Readers(model.graph.node)
+    main = Scope(model.graph)
+    everywhere, outside = _Readers(main.all_nodes()), _Readers(main.nodes)
+    values = {name: main.values[name] for name in inputs}
+    names = enumerate(node.proto.name for node in everywhere.nodes)
     return Clues(
-        compared={name: found for name in inputs if (found := _compared(everywhere, name, known))},
-        sizes={name: found for name in inputs if (found := _sizes(outside, name, weights))},
-        order={node.name: index for index, node in enumerate(everywhere.nodes) if node.name},
+        compared={
+            name: found
+            for name, value in values.items()
+            if (found := _compared(everywhere, value, known))
+        },
+        sizes={
+            name: found
+            for name, value in values.items()
+            if (found := _sizes(outside, value, weights))
+        },
+        order={name: index for index, name in names if name},
     )
 
 
 class _Readers:
     """The nodes that read each value: of thousands of nodes an input meets few."""
 
-    def __init__(self, nodes: Iterable[NodeProto]) -> None:
+    def __init__(self, nodes: Iterable[Node]) -> None:
         self.nodes = list(nodes)
-        self._of_value: dict[str, list[int]] = {}
-        for index, node in enumerate(self.nodes):
-            for name in node.input:
-                self._of_value.setdefault(name, []).append(index)
+        self._place = {node: index for index, node in enumerate(self.nodes)}
 
-    def follow(self, name: str, visit: Callable[[NodeProto], Iterable[str]]) -> None:
+    def follow(self, value: Value, visit: Callable[[Node], Iterable[Value]]) -> None:
         """Visit, in order, the nodes that read a value, or a later one that `visit` returns."""
-        waiting = list(self._of_value.get(name, ()))
+        waiting = self._places(value)
         last = -1
         while waiting:
             index = heappop(waiting)
@@ -69,9 +78,13 @@ class _Readers:
                 continue
             last = index
             for each in visit(self.nodes[index]):
-                for later in self._of_value.get(each, ()):
+                for later in self._places(each):
                     if later > index:
                         heappush(waiting, later)
+
+    def _places(self, value: Value) -> list[int]:
+        places = (self._place.get(each) for each in value.readers if isinstance(each, Node))
+        return sorted(place for place in places if place is not None)
 
 
 def _constants(graph: GraphProto) -> Iterator[tuple[str, float]]:
@@ -90,37 +103,41 @@ def _tensors(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
     yield from Constants(graph, replaceable=False).own().items()
 
 
-def _compared(readers: _Readers, name: str, known: Mapping[str, float]) -> tuple[float, ...]:
+def _compared(readers: _Readers, value: Value, known: Mapping[str, float]) -> tuple[float, ...]:
     """Return the constants that an input's own value is compared with, in the graph's order."""
-    same = {name}
+    same = {value}
     found: list[float] = []
 
-    def visit(node: NodeProto) -> Iterable[str]:
-        if node.op_type in _COPIES and node.input[0] in same:
-            same.add(node.output[0])
-            return (node.output[0],)
-        if node.op_type in _COMPARISONS:
-            found.extend(known[each] for each in node.input if each in known)
+    def visit(node: Node) -> Iterable[Value]:
+        operator, inputs = node.proto.op_type, node.inputs()
+        if operator in _COPIES and inputs[0] in same:
+            same.add(node.makes()[0])
+            return node.makes()[:1]
+        if operator in _COMPARISONS:
+            found.extend(known[each.name] for each in inputs if each.name in known)
         return ()
 
-    readers.follow(name, visit)
+    readers.follow(value, visit)
     return tuple(dict.fromkeys(found))[:_MOST]
 
 
-def _sizes(readers: _Readers, name: str, weights: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+def _sizes(
+    readers: _Readers, value: Value, weights: Mapping[str, tuple[int, ...]]
+) -> tuple[int, ...]:
     """Return sizes of the weights that an input meets first, nearest first."""
-    distance = {name: 0}
+    distance = {value: 0}
     met: list[tuple[int, int]] = []
 
-    def visit(node: NodeProto) -> Iterable[str]:
-        near = min((distance[each] for each in node.input if each in distance), default=_NEAR)
+    def visit(node: Node) -> Iterable[Value]:
+        inputs = node.inputs()
+        near = min((distance[each] for each in inputs if each in distance), default=_NEAR)
         if near >= _NEAR:
             return ()
-        for output in node.output:
+        for output in node.makes():
             distance.setdefault(output, near + 1)
-        for each in node.input:
-            met.extend((near, size) for size in weights.get(each, ()) if 1 < size <= _LARGEST)
-        return tuple(node.output)
+        for each in inputs:
+            met.extend((near, size) for size in weights.get(each.name, ()) if 1 < size <= _LARGEST)
+        return node.makes()
 
-    readers.follow(name, visit)
+    readers.follow(value, visit)
     return tuple(dict.fromkeys(size for _, size in sorted(met, key=lambda one: one[0])))[:_MOST]
