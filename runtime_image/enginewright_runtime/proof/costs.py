@@ -26,14 +26,13 @@ from enginewright_runtime.core.digests import file_sha256
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.isolation import Call
 from enginewright_runtime.core.labels import fused_name, reported_label
-from enginewright_runtime.core.limits import threads
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.scoped.shape_nodes import function_calls
 from enginewright_runtime.graph.shapes import opt_sample
 from enginewright_runtime.proof.golden_run import run_sample
 from enginewright_runtime.session.arrays import Arrays, read_arrays
-from enginewright_runtime.session.base import CPU_PROVIDER
-from enginewright_runtime.session.extensions.libraries import of_model, register
+from enginewright_runtime.session.base import RECORD_ASSIGNMENT
+from enginewright_runtime.session.reference import load_reference
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.signature import read_signature
 
@@ -98,20 +97,10 @@ def profile(model: Path, inputs: Path, folder: str) -> tuple[NodeCost, ...]:
 
 def _session(model: Path, folder: str) -> ort.InferenceSession:
     options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry(RECORD_ASSIGNMENT, "1")
     options.enable_profiling = True
     options.profile_file_prefix = f"{folder}/run"
-    options.intra_op_num_threads = threads()
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # of a run that is cut off nothing needs to be said
-    register(options, of_model(model))
-    try:
-        return ort.InferenceSession(str(model), options, providers=[CPU_PROVIDER])
-    except Exception as error:
-        # pybind11 exceptions of ONNX Runtime share no base class but Exception
-        raise SessionError(str(error)) from error
+    return load_reference(model, "BASIC", options)
 
 
 def _placed(session: ort.InferenceSession) -> Counter[str]:

@@ -15,6 +15,9 @@ from enginewright_runtime.session.extensions.libraries import NO_LIBRARIES, Libr
 from enginewright_runtime.session.optimization import HIGHEST
 
 CPU_PROVIDER: Final = PROVIDERS["cpu"]
+# entries of a session's configuration
+RECORD_ASSIGNMENT: Final = "session.record_ep_graph_assignment_info"
+SPINNING: Final = "session.intra_op.allow_spinning"  # burns the quota that other threads need
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ from enginewright_runtime.core.limits import threads as threads_of_cgroup
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 from enginewright_runtime.session import driver, native_log
 from enginewright_runtime.session.base import (
+    RECORD_ASSIGNMENT,
+    SPINNING,
     ProviderError,
     SessionBackend,
     SessionRequest,
@@ -42,10 +44,6 @@ from enginewright_runtime.session.tensorrt import TensorRtBackend
 from enginewright_runtime.session.tensorrt_rtx import TensorRtRtxBackend
 
 _log: Final = logging.getLogger(__name__)
-_RECORD_ASSIGNMENT: Final = "session.record_ep_graph_assignment_info"
-_SPINNING: Final = (
-    "session.intra_op.allow_spinning"  # burns the quota that the server's threads need
-)
 _QUIET: Final = 3  # errors only; warnings about the model itself are findings of `validate`
 _BACKENDS: Final[tuple[SessionBackend, ...]] = (
     TensorRtBackend(),
@@ -224,8 +222,8 @@ def _session(backend: SessionBackend, request: SessionRequest) -> ort.InferenceS
     options.intra_op_num_threads = request.threads
     options.inter_op_num_threads = 1
     options.log_severity_level = _QUIET
-    options.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
-    options.add_session_config_entry(_SPINNING, "0")
+    options.add_session_config_entry(RECORD_ASSIGNMENT, "1")
+    options.add_session_config_entry(SPINNING, "0")
     options.graph_optimization_level = LEVELS[request.level]
     register(options, request.extensions)
     providers = backend.providers(options, request)

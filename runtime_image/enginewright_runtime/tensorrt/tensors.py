@@ -15,14 +15,11 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from enginewright_runtime.core.failure import SessionError
-from enginewright_runtime.core.limits import threads
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.graph.scoped.parts import CONSTANT, TensorProfile, TensorType
-from enginewright_runtime.session.base import CPU_PROVIDER
-from enginewright_runtime.session.extensions.libraries import of_model, register
+from enginewright_runtime.session.optimization import LOWEST
+from enginewright_runtime.session.reference import load_changed
 
-_TEMPORARY: Final = ".outputs.onnx"  # beside the model, for its external data
-_FATAL_ONLY: Final = 4
 _Rows = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 _LARGEST_SHAPE: Final = 16  # elements of an integer tensor that may be a shape
@@ -109,21 +106,7 @@ def _session(path: Path, proto: ModelProto, names: Sequence[str]) -> ort.Inferen
     proto.graph.output.extend(
         ValueInfoProto(name=name) for name in dict.fromkeys(names) if name and name not in present
     )
-    temporary = path.with_name(_TEMPORARY)
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = _FATAL_ONLY
-    options.intra_op_num_threads = threads()
-    options.enable_cpu_mem_arena = False
-    register(options, of_model(path))
-    try:
-        temporary.write_bytes(proto.SerializeToString())
-        return ort.InferenceSession(str(temporary), options, providers=[CPU_PROVIDER])
-    except Exception as error:
-        # exceptions of ONNX Runtime share no base class but Exception
-        raise SessionError(str(error)) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    return load_changed(path, proto, LOWEST)
 
 
 def _first_sample(path: Path) -> dict[str, NDArray[Any]]:

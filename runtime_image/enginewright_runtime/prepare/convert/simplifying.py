@@ -9,14 +9,11 @@ from typing import Final
 import onnxruntime as ort
 from onnx import ModelProto
 
-from enginewright_runtime.core.failure import SessionError
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.schemas import STANDARD
 from enginewright_runtime.graph.raw.storage import locations
-from enginewright_runtime.session.base import CPU_PROVIDER
-from enginewright_runtime.session.extensions.libraries import of_model, register
+from enginewright_runtime.session.reference import load_reference
 
-_ERRORS: Final = 3
 _EXTERNAL: Final = "session.optimized_model_external_initializers_file_name"
 _WEIGHTS: Final = "weights.bin"
 
@@ -34,17 +31,10 @@ def simplify(source: Path, out: Path) -> ModelProto:
         StageFailure: ExtensionFailed.
     """
     options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.optimized_model_filepath = str(out)
-    options.log_severity_level = _ERRORS
     if locations(graphs.parse(source)):
         options.add_session_config_entry(_EXTERNAL, _WEIGHTS)
-    register(options, of_model(source))
-    try:
-        ort.InferenceSession(str(source), options, providers=[CPU_PROVIDER])
-    except Exception as error:
-        # exceptions of ONNX Runtime share no base class but Exception
-        raise SessionError(str(error)) from error
+    load_reference(source, "BASIC", options)
     model = graphs.parse(out)
     _forget_domains(model)
     return model

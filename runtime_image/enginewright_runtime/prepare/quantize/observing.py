@@ -8,27 +8,22 @@ time, of as many values at once as fit into a fixed share of memory.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 from enginewright_runtime.core.failure import SessionError
-from enginewright_runtime.core.limits import threads
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.scoped.scopes import Names, Scope
 from enginewright_runtime.prepare.quantize.signatures import element_types
-from enginewright_runtime.session.base import CPU_PROVIDER
-from enginewright_runtime.session.extensions.libraries import of_model, register
+from enginewright_runtime.session.reference import load_changed
 
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]
 BINS: Final = 2048  # as TensorRT's entropy calibrator has
-_BESIDE: Final = "quantize-observed.onnx"  # beside the model, for its external data
 _AT_ONCE: Final = 256 << 20  # bytes of activations that are outputs of one run
-_ERRORS: Final = 3
 
 
 @dataclass
@@ -87,13 +82,13 @@ def limits(
     found = {name: ValueLimits() for name in names}
     if not found:
         return found
-    with _Session(path, lambda model: _reduce(model, names)) as session:
-        for feeds in samples:
-            values = session.run(feeds)
-            for index, name in enumerate(names):
-                low, high, size = values[3 * index : 3 * index + 3]
-                found[name].add(float(low), float(high), int(size))
-            after_sample()
+    run = _runner(path, _reduce, names)
+    for feeds in samples:
+        values = run(feeds)
+        for index, name in enumerate(names):
+            low, high, size = values[3 * index : 3 * index + 3]
+            found[name].add(float(low), float(high), int(size))
+        after_sample()
     return found
 
 
@@ -125,14 +120,14 @@ def histograms(
         if each.seen and each.high > each.low
     }
     for group in groups({name: ranges[name].elements for name in found}):
-        with _Session(path, lambda model, group=group: _expose(model, group)) as session:  # type: ignore[misc]  # mypy cannot infer a default's type
-            for feeds in samples():
-                for name, array in zip(group, session.run(feeds), strict=True):
-                    histogram = found[name]
-                    finite = array[np.isfinite(array)]
-                    span = (histogram.low, histogram.high)
-                    histogram.counts += np.histogram(finite, BINS, span)[0]
-                after_sample()
+        run = _runner(path, _expose, group)
+        for feeds in samples():
+            for name, array in zip(group, run(feeds), strict=True):
+                histogram = found[name]
+                finite = array[np.isfinite(array)]
+                span = (histogram.low, histogram.high)
+                histogram.counts += np.histogram(finite, BINS, span)[0]
+            after_sample()
     return found
 
 
@@ -150,47 +145,25 @@ def groups(elements: Mapping[str, int]) -> list[list[str]]:
     return found
 
 
-class _Session:
-    """A session of a model with more outputs, whose file lies beside the model's weights meanwhile."""
+def _runner(
+    path: Path, change: Callable[[ModelProto, Sequence[str]], None], names: Sequence[str]
+) -> Callable[[Feeds], list[Array]]:
+    """Return what runs the model with other outputs, which `change` gives it for the values `names`."""
+    model = graphs.parse(path)
+    Scope(model.graph).sort()
+    change(model, names)
+    # what is exposed is what the graph of the file computes, fused kernels apart
+    session = load_changed(path, model, "BASIC")
 
-    def __init__(self, path: Path, change: Callable[[ModelProto], None]) -> None:
-        self._source = path
-        self._changed = path.with_name(_BESIDE)
-        self._change = change
-
-    def __enter__(self) -> Self:
-        model = graphs.parse(self._source)
-        Scope(model.graph).sort()
-        self._change(model)
-        self._changed.write_bytes(model.SerializeToString())
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads()
-        options.inter_op_num_threads = 1
-        options.log_severity_level = _ERRORS
-        # what is exposed is what the graph of the file computes, fused kernels apart
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        options.enable_cpu_mem_arena = False  # which never gives back what one sample needed
-        register(options, of_model(self._source))
+    def run(feeds: Feeds) -> list[Array]:
         try:
-            self._session = ort.InferenceSession(
-                str(self._changed), options, providers=[CPU_PROVIDER]
-            )
+            results: list[Array] = session.run(None, dict(feeds))
         except Exception as error:
             # exceptions of ONNX Runtime share no base class but Exception
-            self._changed.unlink()
-            raise SessionError(str(error)) from error
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._changed.unlink()
-
-    def run(self, feeds: Feeds) -> list[Array]:
-        """Return the outputs in their order."""
-        try:
-            results: list[Array] = self._session.run(None, dict(feeds))
-        except Exception as error:
             raise SessionError(str(error)) from error
         return results
+
+    return run
 
 
 def _reduce(model: ModelProto, names: Sequence[str]) -> None:

@@ -1,0 +1,68 @@
+"""Sessions that look into a model, on the reference: ONNX Runtime's CPU provider. They serve nobody.
+
+They have the libraries of the model's extensions, and log nothing: what goes wrong is raised.
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import onnxruntime as ort
+from onnx import ModelProto
+
+from enginewright_runtime.core.failure import SessionError
+from enginewright_runtime.core.limits import threads
+from enginewright_runtime.session.base import CPU_PROVIDER, SPINNING
+from enginewright_runtime.session.extensions.libraries import of_model, register
+from enginewright_runtime.session.optimization import LEVELS
+
+_FATAL_ONLY: Final = 4
+
+
+def load_reference(
+    model: Path,
+    level: str,
+    options: ort.SessionOptions | None = None,
+    *,
+    extensions_of: Path | None = None,
+) -> ort.InferenceSession:
+    """Load a model.
+
+    Args:
+        model: the .onnx file.
+        level: of graph optimisations, as in `LEVELS`.
+        options: with what else the session needs.
+        extensions_of: the model whose extensions it has; None: its own.
+
+    Raises:
+        SessionError: ONNX Runtime refuses it.
+        StageFailure: ExtensionFailed.
+    """
+    options = options or ort.SessionOptions()
+    options.graph_optimization_level = LEVELS[level]
+    options.log_severity_level = _FATAL_ONLY
+    options.intra_op_num_threads = threads()
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry(SPINNING, "0")
+    register(options, of_model(extensions_of or model))
+    try:
+        return ort.InferenceSession(str(model), options, providers=[CPU_PROVIDER])
+    except Exception as error:
+        # exceptions of ONNX Runtime share no base class but Exception
+        raise SessionError(str(error)) from error
+
+
+def load_changed(source: Path, changed: ModelProto, level: str) -> ort.InferenceSession:
+    """Load a changed model, parsed without the external data that it refers to.
+
+    As `load_reference`; the folder of `source` must be writable, for ONNX Runtime reads external data
+    beside the file that it loads.
+    """
+    options = ort.SessionOptions()
+    options.enable_cpu_mem_arena = False  # which never gives back what one run needed
+    with tempfile.NamedTemporaryFile(
+        prefix=".changed-", suffix=".onnx", dir=source.parent
+    ) as beside:
+        beside.write(changed.SerializeToString())
+        beside.flush()
+        return load_reference(Path(beside.name), level, options, extensions_of=source)
