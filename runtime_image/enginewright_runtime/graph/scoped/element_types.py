@@ -7,22 +7,22 @@ operator's schema says how types pass from its inputs to its outputs.
 Types are ONNX's type strings: "tensor(float16)". What is not known is left out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
 from enginewright_runtime.graph.raw.constants import constant_tensor
 from enginewright_runtime.graph.raw.graphs import bodies, has_bodies
-from enginewright_runtime.graph.raw.schemas import (
-    STANDARD,
-    Schema,
-    attribute,
-    parameter,
-    schema_of,
+from enginewright_runtime.graph.raw.schemas import STANDARD, attribute
+from enginewright_runtime.graph.raw.signatures import (
+    OperatorSignature,
+    onnx_signature,
+    output_types,
 )
 
 Types = Mapping[str, str]
+Signatures = Callable[[NodeProto], OperatorSignature | None]
 
 # attributes that name the element type of the first output
 _NAMING: Final = ("to", "dtype", "output_dtype")
@@ -37,28 +37,32 @@ def type_string(element: int) -> str | None:
         return None
 
 
-def types_of(model: ModelProto) -> dict[str, str]:
+def types_of(model: ModelProto, others: Signatures = lambda _: None) -> dict[str, str]:
     """Return the types of all values of the graph and of its bodies, by name.
 
     Values of model-local functions have no types of their own and are left out. No two scopes may share a
-    name: see `scopes.rename_apart`.
+    name: see `scopes.rename_apart`. `others` has the signatures of nodes of which ONNX's do not tell.
     """
     opset = max((each.version for each in model.opset_import if each.domain in STANDARD), default=1)
     found: dict[str, str] = {}
-    _graph(model.graph, opset, found)
+    _graph(model.graph, opset, others, found)
     return found
 
 
-def _graph(graph: GraphProto, opset: int, found: dict[str, str]) -> None:
+def _graph(graph: GraphProto, opset: int, others: Signatures, found: dict[str, str]) -> None:
     for value in (*graph.input, *graph.value_info, *graph.output):
         _note(found, value.name, declared(value.type))
     for tensor in graph.initializer:
         _note(found, tensor.name, type_string(tensor.data_type))
     for node in graph.node:
         for body in bodies(node):
-            _graph(body, opset, found)
+            _graph(body, opset, others, found)
         for name, kind in zip(node.output, _outputs(node, opset, found), strict=False):
             _note(found, name, kind)
+        unknown = any(name and name not in found for name in node.output)
+        if unknown and (signature := others(node)) is not None:
+            for name, kind in zip(node.output, output_types(node, signature, found), strict=True):
+                _note(found, name, kind)
 
 
 def _note(found: dict[str, str], name: str, kind: str | None) -> None:
@@ -105,27 +109,10 @@ def _outputs(node: NodeProto, opset: int, types: Types) -> Sequence[str | None]:
 
 
 def _by_schema(node: NodeProto, opset: int, types: Types) -> Sequence[str | None]:
-    unknown: list[str | None] = [None] * len(node.output)
-    schema = schema_of(node, opset)
-    if schema is None or has_bodies(node):
-        return unknown
-    bound = _bound(node, schema, types)
-    found: list[str | None] = []
-    for index in range(len(node.output)):
-        formal = parameter(schema.outputs, index)
-        kind = formal.type_str if formal else ""
-        found.append(kind if "(" in kind else bound.get(kind))
-    return found
-
-
-def _bound(node: NodeProto, schema: Schema, types: Types) -> dict[str, str]:
-    """Return what the schema's type variables stand for in a node."""
-    bound: dict[str, str] = {}
-    for index, name in enumerate(node.input):
-        formal = parameter(schema.inputs, index)
-        if formal and name in types:
-            bound.setdefault(formal.type_str, types[name])
-    return bound
+    signature = onnx_signature(node.op_type, "", opset)
+    if signature is None or has_bodies(node):
+        return [None] * len(node.output)
+    return output_types(node, signature, types)
 
 
 def _constant(node: NodeProto) -> str | None:

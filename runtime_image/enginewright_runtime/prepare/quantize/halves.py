@@ -19,15 +19,11 @@ from typing_extensions import override
 from enginewright_runtime.core.labels import reported_label
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.constants import Constants
+from enginewright_runtime.graph.raw.signatures import OperatorSignature, bindings
 from enginewright_runtime.graph.scoped.passes import Needs, PassResult
 from enginewright_runtime.graph.scoped.scopes import Node, Scope
 from enginewright_runtime.prepare.quantize.half_rules import HALVES, Half, Judge
-from enginewright_runtime.prepare.quantize.signatures import (
-    OperatorSignature,
-    OperatorSignatures,
-    bindings,
-    element_types,
-)
+from enginewright_runtime.prepare.quantize.signatures import OperatorSignatures, element_types
 from enginewright_runtime.prepare.quantize.static import EXCLUDED
 from enginewright_runtime.prepare.quantize.subject import ModelEditor, PrecisionPass
 from enginewright_runtime.prepare.quantize.tensors import Sink
