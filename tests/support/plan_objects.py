@@ -60,6 +60,12 @@ def node(name: str, **spec: Any) -> Json:
     }
 
 
+def gpu_node(name: str, product: str = "NVIDIA-L4", **labels: str) -> Json:
+    made = node(name)
+    made["metadata"]["labels"] |= {"nvidia.com/gpu.product": product, **labels}
+    return made
+
+
 def l4(**spec: Any) -> AcceleratorClass:
     """Return a class of GPUs for which TensorRT-RTX builds without a device."""
     return accelerator_class(

@@ -9,7 +9,7 @@ import pytest
 from enginewright.contract.reasons import Reason
 from enginewright.manifests.deployment import GRACE_SECONDS
 
-from tests.support.plan_objects import DIGEST, OTHER, accelerator_class, l4, node, published
+from tests.support.plan_objects import DIGEST, OTHER, accelerator_class, gpu_node, l4, published
 from tests.support.plan_world import World
 from tests.support.simulation import NO_DEVICE, unschedulable
 
@@ -19,9 +19,7 @@ SECOND: Final = published("b" * 64, DIGEST)
 def updating(strategy: str = "Recreate", **spec: Any) -> World:
     """Return a model that serves with an engine, and of which another engine is to be built by a Job that was made."""
     world = World(rollout={"strategy": strategy}, replicas=1).has_gpus(aheadOfTime=False)
-    gpu = node("gpu-1")
-    gpu["metadata"]["labels"]["nvidia.com/gpu.product"] = "NVIDIA-L4"
-    world.nodes.append(gpu)
+    world.nodes.append(gpu_node("gpu-1"))
     world.settle().job_succeeds().engine_built().all_available()
     return world.edit(source=OTHER, **spec).job_succeeds(SECOND).misses()
 

@@ -7,7 +7,7 @@ from enginewright.contract.keys import engine_key
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import ENGINE_STAGES, EngineRecipe, ServeTask
 
-from tests.support.plan_objects import GPU_IMAGE, RTX_IMAGE, node, published
+from tests.support.plan_objects import GPU_IMAGE, RTX_IMAGE, gpu_node, published
 from tests.support.plan_world import World
 
 
@@ -51,9 +51,7 @@ def test_a_build_ahead_of_time_asks_for_no_device() -> None:
 def test_a_build_ahead_of_time_goes_to_a_node_of_its_class_where_there_is_one() -> None:
     assert "nodeSelector" not in prepared().the("InferenceEngine")["spec"]["build"]
     world = World().has_gpus()
-    gpu = node("gpu-1")
-    gpu["metadata"]["labels"]["nvidia.com/gpu.product"] = "NVIDIA-L4"
-    world.nodes = [*world.nodes, gpu]
+    world.nodes.append(gpu_node("gpu-1"))
     build = world.settle().job_succeeds().the("InferenceEngine")["spec"]["build"]
     assert build["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-L4"}
 
@@ -95,18 +93,15 @@ def test_a_class_of_another_name_and_the_same_devices_has_the_same_engine() -> N
 
 def test_a_class_whose_nodes_are_not_alike_gets_no_engine() -> None:
     world = World().has_gpus(nodeSelector={"pool": "gpus"}, aheadOfTime=False)
-    world.nodes = [gpu_node("a", "NVIDIA-L4"), gpu_node("b", "NVIDIA-L40S")]
+    world.nodes = [
+        gpu_node("a", "NVIDIA-L4", pool="gpus"),
+        gpu_node("b", "NVIDIA-L40S", pool="gpus"),
+    ]
     world.settle()
     assert world.conditions()["Stalled"] == ("True", "MixedDevices")
     assert "NVIDIA-L4, NVIDIA-L40S" in world.message()
-    world.nodes = [gpu_node("a", "NVIDIA-L4"), gpu_node("b", "NVIDIA-L4")]
+    world.nodes = [gpu_node("a", "NVIDIA-L4", pool="gpus"), gpu_node("b", "NVIDIA-L4", pool="gpus")]
     assert world.settle().conditions()["Ready"] == ("False", "Preparing")
-
-
-def gpu_node(name: str, product: str) -> dict[str, Any]:
-    made = node(name)
-    made["metadata"]["labels"] |= {"pool": "gpus", "nvidia.com/gpu.product": product}
-    return made
 
 
 def test_pods_serve_the_engine_when_it_is_built() -> None:

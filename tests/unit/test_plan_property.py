@@ -35,9 +35,9 @@ from tests.support.plan_objects import (
     SECOND,
     Json,
     accelerator_class,
+    gpu_node,
     image_facts,
     l4,
-    node,
     published,
     verdict,
 )
@@ -114,12 +114,6 @@ STARTS: Final[dict[str, Callable[[], World]]] = {
         for name in json.loads(path.read_text())["worlds"]
     },
 }
-
-
-def gpu_node(name: str) -> Json:
-    made = node(name)
-    made["metadata"]["labels"]["nvidia.com/gpu.product"] = "NVIDIA-L4"
-    return made
 
 
 def of_a_model(machine: "Cluster") -> bool:

@@ -8,7 +8,7 @@ import pytest
 from enginewright.contract.reasons import Reason
 from enginewright.manifests import deployment
 
-from tests.support.plan_objects import OTHER, SECOND, accelerator_class, image_facts, node
+from tests.support.plan_objects import OTHER, SECOND, accelerator_class, gpu_node, image_facts
 from tests.support.plan_world import World, serving
 
 
@@ -189,19 +189,7 @@ def crash(
 ) -> World:
     """Have a server crash without a driver, on its node and that many times before."""
     name = deployment or world.the("Deployment")["metadata"]["name"]
-    ended = {
-        "exitCode": 65,
-        "message": '{"stage":"serve","ok":false,"reason":"DriverMissing","message":"no driver here"}',
-        "finishedAt": "2026-11-21T12:00:00Z",
-    }
-    state = {
-        "name": "server",
-        "restartCount": restarts,
-        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
-        "lastState": {"terminated": ended},
-    }
-    pod = world.serving_pod(name, index=index, status={"containerStatuses": [state]})
-    pod["spec"] = {"nodeName": node_name}
+    world.crash(name, Reason.DRIVER_MISSING, index=index, node=node_name, restarts=restarts)
     return world.settle()
 
 
@@ -256,9 +244,8 @@ def test_devices_that_differ_are_a_matter_of_one_backend() -> None:
     world = World(fallback={"policy": "Allow"}, backends=["tensorrt-rtx", "cuda"]).has_gpus(
         nodeSelector={"pool": "gpus"}, aheadOfTime=False
     )
-    world.nodes = [node("a"), node("b")]
-    for each, product in zip(world.nodes, ("NVIDIA-L4", "NVIDIA-L40S"), strict=True):
-        each["metadata"]["labels"] |= {"pool": "gpus", "nvidia.com/gpu.product": product}
+    products = {"a": "NVIDIA-L4", "b": "NVIDIA-L40S"}
+    world.nodes = [gpu_node(name, product, pool="gpus") for name, product in products.items()]
     world.settle().job_succeeds().all_available()
     assert world.status["serving"]["backend"] == "cuda"
 

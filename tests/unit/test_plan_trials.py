@@ -12,7 +12,7 @@ from enginewright.manifests.labels import CLASS, MODEL
 from enginewright.manifests.names import deployment_name, trial_name
 from enginewright.plan.trials import delay
 
-from tests.support.plan_objects import OTHER, RTX_IMAGE, SECOND, node, published
+from tests.support.plan_objects import OTHER, RTX_IMAGE, SECOND, gpu_node, published
 from tests.support.plan_world import World, serving
 from tests.unit.test_plan_serving import crash, on_big, on_gpu, templates
 
@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 
 def falls_back(replicas: int = 2) -> World:
-    """Return a model whose first backend failed on its node, and that serves with its second."""
+    """Return a model whose first backend failed on its gpu_node, and that serves with its second."""
     world = crash(on_gpu(), 0, "node-1", 2).edit(replicas=replicas)
     return world.job_succeeds(SECOND).all_available().jobs_are_cleaned_away()
 
@@ -174,8 +174,7 @@ def test_a_change_of_what_is_asked_for_ends_it() -> None:
 
 def test_a_node_that_joins_is_tried_soon() -> None:
     world = falls_back().later(minutes=5)
-    new = node("node-9")
-    new["metadata"]["labels"] |= {"nvidia.com/gpu.product": "NVIDIA-L4"}
+    new = gpu_node("node-9")
     new["metadata"]["creationTimestamp"] = world.now.strftime("%Y-%m-%dT%H:%M:%SZ")
     other = copy.deepcopy(new)
     other["metadata"] |= {"name": "node-8", "labels": {"kubernetes.io/os": "linux"}}

@@ -74,7 +74,7 @@ class Executor:
             wanted: the object.
             undone: is called with a sentence where this reverts somebody else's edit.
 
-        Raises KubeError; StillLeaving and NameTaken where the name belongs to another object.
+        Raises KubeError; StillTerminating and NameTaken where the name belongs to another object.
         """
         wanted = _stamped(wanted)
         resource = resource_of(wanted["apiVersion"], wanted["kind"])

@@ -30,7 +30,7 @@ class ObservedObject:
 
 
 def identity(obj: Json) -> dict[str, Any]:
-    """Return the fields of `View`, as keyword arguments."""
+    """Return the fields of `ObservedObject`, as keyword arguments."""
     metadata = obj["metadata"]
     return {
         "name": metadata["name"],

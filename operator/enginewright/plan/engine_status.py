@@ -44,13 +44,13 @@ class EngineState:
 
     @classmethod
     def built(cls, status: InferenceEngineStatus, engine: EngineFacts) -> "EngineState":
-        """Return the EngineState of an engine that exists."""
+        """Return the state of an engine that exists."""
         kept = status.model_copy(update={"engine": engine})
         return cls(kept, StatusReason.BUILT, _describe(engine), ready=True)
 
     @classmethod
     def failed(cls, status: InferenceEngineStatus, failure: JobFailure) -> "EngineState":
-        """Return the EngineState of a build that would fail again; it is remembered."""
+        """Return the state of a build that would fail again; it is remembered."""
         known = [each for each in status.failed_builds if each != status.build_hash]
         builds = (*known, status.build_hash)[-LIST_LENGTH:]
         kept = status.model_copy(update={"failure": failure, "failed_builds": builds})

@@ -104,64 +104,48 @@ def _engine_state(facts: BuildFacts) -> EngineState:
 
 
 @dataclass(frozen=True)
-class _LookupResult:
-    """The result of a lookup in the store."""
+class _Found:
+    """What a Job that ended well has found or built."""
 
-    engine: PublishedEngine | None
+    engine: PublishedEngine | None  # None: the store does not have it
 
 
 def _of_attempt(facts: BuildFacts, known: InferenceEngineStatus, attempt: int) -> EngineState:
     observed = Observed({job.name: job for job in facts.jobs}, facts.pods, facts.now)
-    build = _build(facts.engine, known)
-    if not _needs_lookup(facts.engine, known) or build.name(attempt) in observed.jobs:
-        return _of_build(facts, known, advance(build, observed, attempt, known.failure))
-    found = advance(_lookup(facts.engine, known), observed, attempt, known.failure)
-    match found:
-        case Succeeded():
-            if engine := found.result.engine:
-                return _built(known, found.attempt, found.job, LOOKUP_STAGE, engine)
-            return _start(facts, known, Start(found.attempt, known.failure), lookup=False)
-        case Start():
-            return _start(facts, known, found, lookup=True)
-        case InProgress():
-            return _in_progress(facts, known, found)
-        case Failed():
-            return _failed(known, found)
-
-
-def _of_build(
-    facts: BuildFacts,
-    known: InferenceEngineStatus,
-    state: Start | InProgress | Succeeded[PublishedEngine] | Failed,
-) -> EngineState:
+    work = _build(facts.engine, known)
+    if _needs_lookup(facts.engine, known) and work.name(attempt) not in observed.jobs:
+        work = _lookup(facts.engine, known)
+    state = advance(work, observed, attempt, known.failure)
     match state:
         case Succeeded():
-            return _built(known, state.attempt, state.job, ENGINE_STAGES[-1], state.result)
+            if engine := state.result.engine:
+                return _built(known, state.attempt, state.job, work.stages[-1], engine)
+            return _start(facts, known, Start(state.attempt, known.failure), lookup=False)
         case Start():
-            lookup = state.after_success and _takes_device(facts.engine)
-            return _start(facts, known, state, lookup=lookup or _needs_lookup(facts.engine, known))
+            again = state.after_success and _takes_device(facts.engine)
+            return _start(facts, known, state, lookup=again or _needs_lookup(facts.engine, known))
         case InProgress():
             return _in_progress(facts, known, state)
         case Failed():
             return _failed(known, state)
 
 
-def _build(engine: InferenceEngine, known: InferenceEngineStatus) -> Work[PublishedEngine]:
+def _build(engine: InferenceEngine, known: InferenceEngineStatus) -> Work[_Found]:
     seconds = engine.spec.build.timeout_seconds
     return Work(
         stages=ENGINE_STAGES,
         name=partial(engine_job_name, engine.metadata.name, known.build_hash),
-        result=partial(_published, key=engine.spec.key),
+        result=lambda pod: _Found(built) if (built := _published(pod, engine.spec.key)) else None,
         placement=placement_hash(engine.spec.pod_template),
         overdue=(Reason.TIMEOUT, f"{{stage}} timed out after {seconds} s"),
     )
 
 
-def _lookup(engine: InferenceEngine, known: InferenceEngineStatus) -> Work[_LookupResult]:
+def _lookup(engine: InferenceEngine, known: InferenceEngineStatus) -> Work[_Found]:
     return Work(
         stages=_LOOKUP,
         name=partial(lookup_job_name, engine.metadata.name, known.build_hash),
-        result=lambda pod: _LookupResult(_published(pod, engine.spec.key)),
+        result=lambda pod: _Found(_published(pod, engine.spec.key)),
         placement=placement_hash(engine.spec.pod_template),
         overdue=(Reason.STORE_UNAVAILABLE, "the lookup in the store timed out"),
     )
@@ -255,7 +239,7 @@ def _waiting(
     waiting_for: str = "",
     is_placed: bool = False,
 ) -> EngineState:
-    """Return a EngineState that says what is being done, and what went wrong before."""
+    """Return an EngineState that says what is being done, and what went wrong before."""
     reason = StatusReason.BUILDING
     if stage == LOOKUP_STAGE:
         reason, message = StatusReason.LOOKING_UP, "looking for the engine in the store"
