@@ -177,7 +177,7 @@ class Node:
 
 
 class Scope:
-    """A graph, a body or a function: what names live in."""
+    """A graph, a body or, to be read alone, a function: what names live in."""
 
     def __init__(self, graph: GraphProto | FunctionProto, owner: Node | None = None) -> None:
         # of a function too, which has nodes alike, and neither weights nor types
@@ -263,13 +263,12 @@ class Scope:
         if (value := self.find(name)) is not None:
             value.readers[reader] = None
 
-    def add(self, proto: NodeProto, rank: tuple[int, ...] | None = None) -> Node:
-        """Add a copy of a node, at the end where no rank is given."""
+    def add(self, proto: NodeProto, rank: tuple[int, ...]) -> None:
+        """Add a copy of a node at its rank."""
         self.graph.node.append(proto)
-        node = Node(self.graph.node[-1], self, rank or (self.next_rank(), 0))
+        node = Node(self.graph.node[-1], self, rank)
         self._define_outputs(node)
         self._link(node)
-        return node
 
     def add_weight(self, tensor: TensorProto) -> None:
         """Add an initializer."""
