@@ -37,7 +37,8 @@ def compare(
     dtypes: Mapping[str, str] | None = None,
 ) -> ParityVerdict:
     """Compare all outputs of all samples."""
-    comparison = Comparison(compared_with, tolerances, dtypes, scales_of(wanted, dtypes))
+    kinds = dtypes or {}
+    comparison = Comparison(compared_with, tolerances, kinds, scales_of(wanted, kinds))
     for sample, outputs in wanted.items():
         comparison.add(sample, outputs, found.get(sample, {}))
     return comparison.verdict()
@@ -406,7 +407,7 @@ def test_the_worst_failure() -> None:
 def test_outputs_that_vary() -> None:
     once = {"noise": np.array([1.0, 2.0]), "y": np.array([1.0, 2.0])}
     again = {"noise": np.array([2.0, 1.0]), "y": np.array([1.0, 2.0])}
-    assert parity.varying(once, again) == ("noise",)
+    assert parity.varying(once, again, {}) == ("noise",)
 
 
 @pytest.mark.parametrize(

@@ -68,10 +68,10 @@ class RawNode:
         """Return an attribute; None where the node has none of that name."""
         return next((entry for entry in self.proto.attribute if entry.name == name), None)
 
-    def integer(self, name: str, default: int = 0) -> int:
-        """Return an integer attribute, or the default."""
+    def integer(self, name: str) -> int:
+        """Return an integer attribute; 0 where the node has none of that name."""
         found = self.attribute(name)
-        return int(found.i) if found is not None and found.type == AttributeProto.INT else default
+        return int(found.i) if found is not None and found.type == AttributeProto.INT else 0
 
     def input(self, index: int) -> str:
         """Return the name of an input, "" where it is left out."""

@@ -22,7 +22,7 @@ _FATAL_ONLY: Final = 4
 def load_reference(
     model: Path,
     level: str,
-    options: ort.SessionOptions | None = None,
+    options: ort.SessionOptions,
     *,
     extensions_of: Path | None = None,
 ) -> ort.InferenceSession:
@@ -38,7 +38,6 @@ def load_reference(
         SessionError: ONNX Runtime refuses it.
         StageFailure: ExtensionFailed.
     """
-    options = options or ort.SessionOptions()
     options.graph_optimization_level = LEVELS[level]
     options.log_severity_level = _FATAL_ONLY
     options.intra_op_num_threads = threads()

@@ -98,8 +98,8 @@ class Comparison:
         self,
         compared_with: ComparedWith,
         tolerances: Tolerances,
-        dtypes: Mapping[str, str] | None = None,
-        scales: Mapping[str, float] | None = None,
+        dtypes: Mapping[str, str],
+        scales: Mapping[str, float],
         varying: Iterable[VaryingOutput] | None = (),
     ) -> None:
         """Begin.
@@ -117,8 +117,8 @@ class Comparison:
         """
         self._compared_with = compared_with
         self._tolerances = tolerances
-        self._dtypes = dtypes or {}
-        self._scales = scales or {}
+        self._dtypes = dtypes
+        self._scales = scales
         self._varying = VaryingOutputs(varying or (), self._dtypes, self._allowed)
         self._unstable = _NOT_RECORDED if varying is None else _UNSTABLE
         self._totals: dict[str, _Total] = {}
@@ -219,15 +219,12 @@ class Comparison:
         return (wrong, _severity(wrong, figures)) if wrong else None
 
 
-def scales_of(
-    wanted: Mapping[str, Outputs], dtypes: Mapping[str, str] | None = None
-) -> dict[str, float]:
+def scales_of(wanted: Mapping[str, Outputs], dtypes: Mapping[str, str]) -> dict[str, float]:
     """Return the largest magnitude of each output over all samples."""
-    kinds = dtypes or {}
     scales: dict[str, float] = {}
     for outputs in wanted.values():
         for name, array in outputs.items():
-            scales[name] = max(scales.get(name, 0.0), largest_of(array, kinds.get(name)))
+            scales[name] = max(scales.get(name, 0.0), largest_of(array, dtypes.get(name)))
     return scales
 
 
@@ -235,7 +232,7 @@ def difference(
     want: Array,
     have: Array,
     allowed: Tolerance,
-    dtype: str | None = None,
+    dtype: str | None,
     largest: float = 0.0,
 ) -> str | None:
     """Return how one output differs, as text that follows its name; None: it agrees.
@@ -244,7 +241,7 @@ def difference(
         want: the array that is wanted.
         have: the array that is judged.
         allowed: its tolerance.
-        dtype: as the model declares it.
+        dtype: as the model declares it; None: not known.
         largest: as `scales_of` returns it for all samples.
     """
     wrong = form_fault(want, have, dtype)
@@ -253,15 +250,12 @@ def difference(
     return wrong.in_full if wrong else None
 
 
-def varying(
-    once: Outputs, again: Outputs, dtypes: Mapping[str, str] | None = None
-) -> tuple[str, ...]:
+def varying(once: Outputs, again: Outputs, dtypes: Mapping[str, str]) -> tuple[str, ...]:
     """Return the outputs that two runs of one session on the same inputs do not agree on."""
-    kinds = dtypes or {}
     return tuple(
         name
         for name, array in once.items()
-        if difference(array, again[name], _SAME, kinds.get(name)) is not None
+        if difference(array, again[name], _SAME, dtypes.get(name)) is not None
     )
 
 
