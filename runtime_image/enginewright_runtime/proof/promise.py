@@ -178,7 +178,7 @@ class _KnownNodes:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _NodesElsewhere:
     """Compute nodes, and which of them are elsewhere."""
 
     total: int
@@ -187,7 +187,7 @@ class _Found:
     message: str
 
 
-def _find(facts: PlacementFacts, provider: str, model: _KnownNodes) -> _Found:
+def _find(facts: PlacementFacts, provider: str, model: _KnownNodes) -> _NodesElsewhere:
     outside = model.of_session(facts.elsewhere)
     elsewhere = model.compute(outside)
     others = sum(count for name, count in facts.nodes.items() if name != provider)
@@ -205,7 +205,9 @@ def _find(facts: PlacementFacts, provider: str, model: _KnownNodes) -> _Found:
     count = elsewhere.total() + nameless
     total = count + direct + model.compute(inside).total()
     share = None if nameless else model.share(elsewhere)
-    return _Found(total, count, share, _describe(facts, provider, total, count, share, elsewhere))
+    return _NodesElsewhere(
+        total, count, share, _describe(facts, provider, total, count, share, elsewhere)
+    )
 
 
 def _describe(
