@@ -4,6 +4,13 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# how long an example takes says how busy the machine is
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 LIMITS = {  # layer -> seconds that one test may take, and that the layer should take, of all processes
     "unit": (120, 150),

@@ -388,7 +388,7 @@ async def leads_once_healed(networks: Iterable[Hostile], replicas: Iterable[Repl
 @example(seed=3, places=[("home", "*"), ("home", "*"), ("home", "*")], worst=0.1)
 @example(seed=4, places=[("home", "*"), ("home", "*")], worst=20.0)
 @example(seed=2, places=[("home", "*"), ("staging", "a"), ("staging", "a")], worst=20.0)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_no_two_of_overlapping_scopes_ever_act_at_once(
     seed: int, places: list[tuple[str, str]], worst: float
 ) -> None:

@@ -14,7 +14,7 @@ from onnx import ModelProto, helper
 from tests.support.nested_models import answers, is_valid, nested
 
 T = TypeVar("T")
-FEW = settings(max_examples=20, deadline=None)
+FEW = settings(max_examples=20)
 
 
 def described(scope: Scope) -> Any:

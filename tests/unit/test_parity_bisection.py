@@ -137,7 +137,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[tuple[str, list[str]]], str]:
 
 
 @given(graphs())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_one_wrong_node_of_any_graph_is_found(
     drawn: tuple[list[tuple[str, list[str]]], str],
 ) -> None:
