@@ -76,6 +76,7 @@ class Edits:
         fresh, old = self._names.fresh("raw"), node.proto.output[0]
         node.set_output(0, fresh)
         node.insert_after(helper.make_node("Identity", [fresh], [old]))
+        node.scope.sort()  # behind an earlier copy, which now reads it
 
     def replace(self) -> None:
         node = self._node()

@@ -101,6 +101,29 @@ def test_where_that_frees_nothing_the_model_serves_again(reported: str) -> None:
     assert pods(builds(world)) == 1, "a build that found another device takes nobody's"
 
 
+def test_a_later_attempt_has_the_device_as_long_as_it_builds() -> None:
+    world = building().job_fails(Reason.DRIVER_MISSING, of="engine")
+    builds(blocked(world.later(minutes=1)))
+    assert pods(world.later(hours=1)) == 0
+    assert "yield the device" in world.message()
+
+
+@pytest.mark.parametrize("of", ["job", "pod"])
+def test_after_a_failure_what_frees_nothing_is_tried_once_too(of: str) -> None:
+    world = building()
+    if of == "job":
+        world.job_fails(Reason.DRIVER_MISSING, of="engine").later(minutes=1)
+    else:
+        world.later(hours=1).pod_fails(Reason.DRIVER_MISSING, of="engine")
+    assert pods(blocked(world)) == 0
+    elsewhere = "0/2 nodes are available: 2 Insufficient memory."
+    assert pods(world.unschedulable(elsewhere, "engine")) == 0
+    assert pods(world.later(minutes=5, seconds=GRACE_SECONDS)) == 1
+    for _ in range(3):
+        assert pods(blocked(world)) == 1
+        assert pods(world.unschedulable(elsewhere, "engine").later(minutes=6)) == 1
+
+
 def test_pods_that_take_long_to_end_have_that_time() -> None:
     world = blocked(updating(serving={"terminationGracePeriod": "30m"}))
     assert pods(world.later(minutes=34)) == 0

@@ -216,6 +216,9 @@ class InferenceEngineStatus(ApiModel):
     percent: Count | None = None
     """How far the stage is, in percent, rounded down to tens; absent: not reported."""
 
+    placed: bool = False
+    """Whether the pod that builds it has a node."""
+
     attempt: Count = 0
     """Number of the Job for this build, from 1."""
 

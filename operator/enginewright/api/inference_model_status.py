@@ -165,6 +165,9 @@ class EngineReference(ApiModel):
     freed_for: Annotated[int, INT32] = 0
     """Attempt of the build to which they yielded."""
 
+    device_used: bool = False
+    """Whether a pod of that attempt has had a node since."""
+
     returned: bool = False
     """Whether they have come back: they yield to each attempt once."""
 

@@ -44,8 +44,11 @@ def engine_reference(
     )
     if known.freed_at and known.freed_for == engine.status.attempt:
         if seconds_left(facts, known, engine) is not None:
-            return known
-        if not _pod_failed(engine):  # the build's next pod may have the device too
+            used = known.device_used or _has_node(engine)
+            return known.model_copy(update={"device_used": used})
+        if (
+            not known.device_used
+        ):  # else its pod has failed, and the next one may have the device too
             return known.model_copy(update={"returned": True})
     has_pods = any(each.accelerator_class == own and each.desired for each in facts.deployments)
     if not (has_pods and _is_blocked(engine) and matching(accelerator, facts.nodes)):
@@ -61,17 +64,12 @@ def seconds_left(
 
     What is not in the status yet is not acted upon: pods would come and go while it cannot be written.
     """
-    if (
-        engine_reference.freed_at is None
-        or engine_reference.returned
-        or engine_reference not in facts.model.status.engines
-    ):
+    if engine_reference.freed_at is None or not _is_written(facts, engine_reference):
         return None
     if engine is None or not _is_building(engine):
         return None
-    ready = ready_condition(engine.status)
-    if ready and ready.reason == StatusReason.BUILDING:
-        return inf  # its pod has a node; for how long it may run is the build's own limit
+    if _has_node(engine):
+        return inf  # for how long it may run is the build's own limit
     grace = facts.model.spec.serving.termination_grace_period
     ending = duration(grace) if grace else timedelta(seconds=GRACE_SECONDS)
     left = engine_reference.freed_at + ending + YIELD_TIMEOUT - facts.now
@@ -84,10 +82,18 @@ def _is_blocked(engine: InferenceEngine) -> bool:
     return ready is not None and ready.reason == Reason.CAPACITY_BLOCKED
 
 
-def _pod_failed(engine: InferenceEngine) -> bool:
-    """Return whether a pod of the build has failed, and no other one waits for a device."""
+def _is_written(facts: Facts, engine_reference: EngineReference) -> bool:
+    """Return whether the status says that pods yield, whatever else has become known since."""
+    unused = {"device_used": False}
+    known = [each.model_copy(update=unused) for each in facts.model.status.engines]
+    return not engine_reference.returned and engine_reference.model_copy(update=unused) in known
+
+
+def _has_node(engine: InferenceEngine) -> bool:
+    """Return whether the build's pod has a node, and so the device."""
     ready = ready_condition(engine.status)
-    return ready is not None and ready.reason in set(Reason) and not _is_blocked(engine)
+    # a status that an earlier version wrote has the reason alone, and only where nothing has failed
+    return engine.status.placed or (ready is not None and ready.reason == StatusReason.BUILDING)
 
 
 def _is_building(engine: InferenceEngine) -> bool:

@@ -31,6 +31,7 @@ from enginewright.plan.types import Config, ObjectRef, Plan
 
 _LOOKUP: Final = (LOOKUP_STAGE,)
 _TENTH: Final = 10  # percent
+_NOT_RUNNING: Final = {"percent": None, "placed": False}
 _NO_NODE_OF_THE_CLASS: Final = re.compile(
     r"^0/(\d+) nodes are available: \1 node\(s\) didn't match Pod's node affinity/selector"
 )
@@ -168,7 +169,7 @@ def _takes_device(engine: InferenceEngine) -> bool:
 def _built(
     known: InferenceEngineStatus, attempt: int, job: str, stage: str, engine: PublishedEngine
 ) -> EngineState:
-    done = {"job": job, "attempt": attempt, "stage": stage, "percent": None, "failure": None}
+    done = {"job": job, "attempt": attempt, "stage": stage, "failure": None} | _NOT_RUNNING
     return EngineState.built(known.model_copy(update=done), engine_facts(engine))
 
 
@@ -198,8 +199,8 @@ def _start(
             "job": name,
             "stage": stage,
             "attempt": state.attempt,
-            "percent": None,
             "failure": state.failure,
+            **_NOT_RUNNING,
         }
     )
     return replace(_waiting(status, stage, state.failure), apply=(job,))
@@ -207,6 +208,8 @@ def _start(
 
 def _in_progress(facts: BuildFacts, known: InferenceEngineStatus, state: InProgress) -> EngineState:
     pod, stage = state.pod, state.stage
+    is_placed = pod is not None and pod.node != ""
+    is_running = is_placed and not (pod and pod.finished)
     # A Job that came first and one that was begun before its status was written look alike.
     status = known.model_copy(
         update={
@@ -214,6 +217,7 @@ def _in_progress(facts: BuildFacts, known: InferenceEngineStatus, state: InProgr
             "attempt": state.attempt,
             "stage": stage,
             "percent": _percent(facts, state),
+            "placed": is_running and stage != LOOKUP_STAGE,
         }
     )
     if pod and stage != LOOKUP_STAGE and (lacking := _lacks_device(facts.engine, pod)):
@@ -224,7 +228,7 @@ def _in_progress(facts: BuildFacts, known: InferenceEngineStatus, state: InProgr
         stage,
         state.failure,
         waiting_for=state.waiting_for,
-        is_placed=pod is not None and pod.node != "",
+        is_placed=is_placed,
     )
     if state.waits_for and not state.failure:
         engine_state = replace(engine_state, reason=state.waits_for)
@@ -283,7 +287,7 @@ def _failed(known: InferenceEngineStatus, state: Failed) -> EngineState:
             "failure": failure,
             "attempt": state.attempt,
             "stage": failure.stage,
-            "percent": None,
+            **_NOT_RUNNING,
         }
     )
     if state.requeue_after is None:
