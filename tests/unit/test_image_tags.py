@@ -33,6 +33,17 @@ def test_documents_and_the_command_line_change_no_tag(images: ModuleType, name: 
     assert "README.md" not in found
 
 
+def test_comments_of_pyproject_change_no_tag(images: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "pyproject.toml"
+
+    def digest(text: str) -> bytes:
+        path.write_text(text)
+        content: bytes = images._deciding(path)
+        return content
+
+    assert digest('a = ["b"]  # why') == digest('a = ["b"]') != digest('a = ["c"]')
+
+
 def test_the_operator_changes_no_runtime_tag(images: ModuleType) -> None:
     found = sources(images, "cpu")
     assert "runtime_image/enginewright_runtime/prepare/publish.py" in found
