@@ -4,12 +4,23 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
+import onnx
 import pytest
 from enginewright_runtime.graph.raw.graphs import copy_of, label, replace_nodes
-from enginewright_runtime.graph.scoped.scopes import Names, Node, Scope, Value, apart, rename_apart
+from enginewright_runtime.graph.scoped.branches import take_constant_branches
+from enginewright_runtime.graph.scoped.element_types import types_of
+from enginewright_runtime.graph.scoped.scopes import (
+    Names,
+    Node,
+    Scope,
+    Value,
+    apart,
+    rename,
+    rename_apart,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import ModelProto, helper
+from onnx import ModelProto, helper, numpy_helper
 
 from tests.support.nested_models import answers, is_valid, nested
 
@@ -62,7 +73,7 @@ class Edits:
 
     def rename(self) -> None:
         value = self._value()
-        value.rename(self._names.fresh(f"{value.name}/renamed"))
+        rename({value: self._names.fresh(f"{value.name}/renamed")})
 
     def read_a_copy(self) -> None:
         node = self._node()
@@ -182,3 +193,57 @@ def test_a_fresh_name_is_like_the_wanted_one(wanted: str) -> None:
     names = Names(helper.make_model(graph))
     assert names.fresh(wanted) == {"new": "new", "a": "a_3"}[wanted]
     assert names.fresh(wanted) == {"new": "new_2", "a": "a_4"}[wanted]
+
+
+def test_what_a_loop_makes_has_the_types_of_its_body() -> None:
+    loop = onnx.parser.parse_graph(
+        """g (float[1] x, int64 steps, bool go) => (float[1] y) {
+            h, k = Loop (steps, go, x, steps) <body = b (int64 i, bool c, float[1] a, int64 n)
+                => (bool again, float[1] b, int64 m) {
+                again = Identity (c)
+                b = Neg (a)
+                m = Identity (n)
+            }>
+            numbers = Range (k, k, k)
+            y = Identity (h)
+        }"""
+    )
+    model = helper.make_model(loop, opset_imports=[helper.make_opsetid("", 17)])
+    types = types_of(model)
+    assert types["h"] == "tensor(float)"
+    assert types["k"] == types["numbers"] == "tensor(int64)"
+
+
+def branching(branch: str) -> ModelProto:
+    """Return a model that always takes a branch, which makes `y` of `x`."""
+    graph = onnx.parser.parse_graph(
+        f"""g (float[2] x) => (float[2] y) {{
+            yes = Constant <value = bool {{1}}> ()
+            y = If (yes) <then_branch = t () => (float[2] r) {{ {branch} }},
+                          else_branch = e () => (float[2] r) {{ r = Neg (x) }}>
+        }}"""
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def test_a_branch_that_is_taken_brings_its_sparse_weights() -> None:
+    model = branching("r = Add (x, s)")
+    body = model.graph.node[1].attribute[0].g
+    values = numpy_helper.from_array(np.array([3.0], np.float32), "s")
+    indices = numpy_helper.from_array(np.array([1], np.int64), "")
+    body.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [2]))
+    assert take_constant_branches(model, {})
+    (weight,) = model.graph.sparse_initializer
+    (add,) = [each for each in model.graph.node if each.op_type == "Add"]
+    assert weight.values.name in add.input
+
+
+def test_what_bodies_say_of_values_around_them_is_renamed_too() -> None:
+    model = branching("r = Neg (x)")
+    body = model.graph.node[1].attribute[0].g
+    annotation = body.quantization_annotation.add(tensor_name="r")
+    annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="x")
+    main = Scope(model.graph)
+    rename({main.values["x"]: "z"})
+    assert annotation.quant_parameter_tensor_names[0].value == "z"
+    assert model.graph.input[0].name == body.node[0].input[0] == "z"

@@ -54,6 +54,9 @@ class Constants:
         if not replaceable:
             self._hidden -= {tensor.name for tensor in graph.initializer}
         self._hidden |= {name for node in graph.node for name in node.output}
+        self._small: dict[str, TensorProto] = {}
+        self._small_of = -1  # additions that it was made of
+        self._additions = 0
         self._tensors = {
             tensor.name: tensor for tensor in graph.initializer if tensor.name not in self._hidden
         }
@@ -77,20 +80,29 @@ class Constants:
     def add(self, *tensors: TensorProto) -> None:
         """Know further constants of this graph."""
         self._tensors |= {tensor.name: tensor for tensor in tensors}
+        self._additions += 1
+
+    @property
+    def additions(self) -> int:
+        """Return how often constants were added here and around."""
+        return self._additions + (self._outer.additions if self._outer is not None else 0)
 
     def own(self) -> Mapping[str, TensorProto]:
         """Return the constants of this graph itself, by name."""
         return self._tensors
 
-    def small(self) -> dict[str, TensorProto]:
+    def small(self) -> Mapping[str, TensorProto]:
         """Return the small constants that lie inside the file, those of the graphs around too."""
-        around = self._outer.small() if self._outer is not None else {}
-        found = {name: tensor for name, tensor in around.items() if name not in self._hidden}
-        return found | {
-            name: tensor
-            for name, tensor in self._tensors.items()
-            if tensor.data_location != TensorProto.EXTERNAL and elements(tensor) <= LARGE
-        }
+        if self._small_of != self.additions:
+            around = self._outer.small() if self._outer is not None else {}
+            self._small = {name: each for name, each in around.items() if name not in self._hidden}
+            self._small |= {
+                name: tensor
+                for name, tensor in self._tensors.items()
+                if tensor.data_location != TensorProto.EXTERNAL and elements(tensor) <= LARGE
+            }
+            self._small_of = self.additions
+        return self._small
 
 
 def _is_copy(node: NodeProto) -> bool:

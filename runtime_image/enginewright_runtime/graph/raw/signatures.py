@@ -23,6 +23,11 @@ class Formal:
         """Tell whether the type is bound by what the node is given."""
         return "(" not in self.kind
 
+    @property
+    def binds(self) -> bool:
+        """Tell whether one value of it says what the variable stands for; a Loop's are of any type each."""
+        return self.is_variable and (self.homogeneous or not self.variadic)
+
 
 @dataclass(frozen=True)
 class OperatorSignature:
@@ -81,7 +86,7 @@ def bindings(
     bound: dict[str, str] = {}
     for index, name in enumerate(node.input):
         formal = signature.input(index)
-        if formal is not None and formal.is_variable and name in types:
+        if formal is not None and formal.binds and name in types:
             bound.setdefault(formal.kind, types[name])
     return bound
 
@@ -94,6 +99,8 @@ def output_types(
     found: list[str | None] = []
     for index in range(len(node.output)):
         formal = signature.output(index)
-        kind = formal.kind if formal else ""
-        found.append(kind if "(" in kind else bound.get(kind))
+        if formal is None or formal.is_variable:
+            found.append(bound.get(formal.kind) if formal and formal.binds else None)
+        else:
+            found.append(formal.kind)
     return found

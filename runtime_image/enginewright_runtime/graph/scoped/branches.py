@@ -14,7 +14,7 @@ from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.schemas import attribute
 from enginewright_runtime.graph.scoped.inference import Sizes
 from enginewright_runtime.graph.scoped.propagation import Array, infer_fully, known_values
-from enginewright_runtime.graph.scoped.scopes import Names, Node, Scope, apart
+from enginewright_runtime.graph.scoped.scopes import Names, Node, Scope, apart, rename
 
 _ROUNDS: Final = 50  # each finds what the one before made known
 
@@ -89,8 +89,12 @@ def _inline(node: Node, *, taken: bool, names: Names) -> None:
             identity.name = names.fresh(f"{node.proto.name or output}/Identity")
             copies.append(identity)
     prefix = node.proto.name or node.proto.output[0]
-    for value in sorted(branch.own(), key=lambda each: each.name):
-        value.rename(outputs.get(value.name) or names.fresh(f"{prefix}/{value.name}"))
+    values = sorted(branch.own(), key=lambda each: each.name)
+    rename(
+        {each: outputs.get(each.name) or names.fresh(f"{prefix}/{each.name}") for each in values}
+    )
     for tensor in branch.graph.initializer:
         node.scope.add_weight(tensor)
+    for sparse in branch.graph.sparse_initializer:
+        node.scope.add_sparse_weight(sparse)
     node.replace([*branch.graph.node, *copies])

@@ -100,9 +100,12 @@ def _outputs(node: NodeProto, opset: int, types: Types) -> Sequence[str | None]:
         case "ConstantOfShape":
             entry = attribute(node, "value")
             return [type_string(entry.t.data_type) if entry else "tensor(float)"]
-        case "If":
+        case "If" | "Loop" | "Scan":
             first = next(bodies(node), None)
-            return [types.get(value.name) for value in first.output] if first else unknown
+            made = list(first.output) if first else []
+            if node.op_type == "Loop":  # whose body says first whether it goes on
+                del made[:1]
+            return [types.get(value.name) for value in made] or unknown
         case _:
             pass
     return _by_schema(node, opset, types)

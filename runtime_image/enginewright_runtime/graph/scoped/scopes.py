@@ -5,11 +5,19 @@ value of another type; a body sees the values around it. Changes are made in the
 is not changed keeps its bytes.
 """
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Any, cast
+from typing import cast
 
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import (
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    SparseTensorProto,
+    TensorProto,
+)
 
 from enginewright_runtime.graph.raw.graphs import (
     bodies,
@@ -58,19 +66,6 @@ class Value:
         self.producer = producer  # None: it is an input or a weight
         # each once, those in bodies too; a scope: it is an output of that graph
         self.readers: dict[Node | Scope, None] = {}
-
-    def rename(self, name: str) -> None:
-        """Give it a name that nothing has, wherever it is made, read or spoken of."""
-        old, self.name = self.name, name
-        self.scope.values[name] = self.scope.values.pop(old)
-        self.scope.rename_entries(old, name)
-        if self.producer is not None:
-            _put(self.producer.proto.output, old, name)
-        for reader in self.readers:
-            if isinstance(reader, Node):
-                _put(reader.proto.input, old, name)
-            elif reader is not self.scope:
-                reader.rename_entries(old, name)
 
     def replace_uses(self, other: str, within: "Scope") -> None:
         """Have what reads it inside a body read another value, which that sees."""
@@ -275,6 +270,11 @@ class Scope:
         self.graph.initializer.append(tensor)
         self.define(tensor.name, None)
 
+    def add_sparse_weight(self, tensor: SparseTensorProto) -> None:
+        """Add a sparse initializer, which has the name of its values."""
+        self.graph.sparse_initializer.append(tensor)
+        self.define(tensor.values.name, None)
+
     def next_rank(self) -> int:
         """Return a number above all ranks."""
         self._ranks += 1
@@ -289,20 +289,6 @@ class Scope:
         for name in node.proto.input:
             self.read(name, node)
         node.bodies = [Scope(body, node) for body in bodies(node.proto)]
-
-    def rename_entries(self, old: str, new: str) -> None:
-        """Rename what the graph says of a value."""
-        graph = self.graph
-        tensors = (*graph.initializer, *(each.values for each in graph.sparse_initializer))
-        for entry in (*graph.input, *graph.output, *graph.value_info, *tensors):
-            if entry.name == old:
-                entry.name = new
-        for annotation in graph.quantization_annotation:
-            if annotation.tensor_name == old:
-                annotation.tensor_name = new
-            for entry in annotation.quant_parameter_tensor_names:
-                if entry.value == old:
-                    entry.value = new
 
     def write(self) -> None:
         """Bring the graph's own list of nodes up to date."""
@@ -350,6 +336,61 @@ class Scope:
         keep(graph.value_info, lambda value: value.name in made)
 
 
+def rename(new: Mapping[Value, str]) -> None:
+    """Give values names that nothing else has, wherever they are made, read or spoken of.
+
+    All at once: graphs list what they say of values, and each list is read once.
+    """
+    inputs: defaultdict[Node, dict[str, str]] = defaultdict(dict)
+    outputs: defaultdict[Node, dict[str, str]] = defaultdict(dict)
+    entries: defaultdict[Scope, dict[str, str]] = defaultdict(dict)
+    for value, name in new.items():
+        entries[value.scope][value.name] = name
+        if value.producer is not None:
+            outputs[value.producer][value.name] = name
+        for reader in value.readers:
+            if isinstance(reader, Node):
+                inputs[reader][value.name] = name
+            else:
+                entries[reader][value.name] = name
+    _annotate(new)
+    for value in new:
+        del value.scope.values[value.name]
+    for value, name in new.items():
+        value.name = name
+        value.scope.values[name] = value
+    for node, names in inputs.items():
+        node.proto.input[:] = [names.get(name, name) for name in node.proto.input]
+    for node, names in outputs.items():
+        node.proto.output[:] = [names.get(name, name) for name in node.proto.output]
+    for scope, names in entries.items():
+        _rename_entries(scope.graph, names)
+
+
+def _rename_entries(graph: GraphProto, names: Mapping[str, str]) -> None:
+    tensors = (*graph.initializer, *(each.values for each in graph.sparse_initializer))
+    for entry in (*graph.input, *graph.output, *graph.value_info, *tensors):
+        if entry.name in names:
+            entry.name = names[entry.name]
+
+
+def _annotate(new: Mapping[Value, str]) -> None:
+    """Rename values in what graphs say of quantization, bodies of values around them too."""
+    top = dict.fromkeys(value.scope for value in new)
+    for scope in dict.fromkeys(each for one in top for each in (one, *one.bodies())):
+        for annotation in scope.graph.quantization_annotation:
+            if (name := _new_name(scope, annotation.tensor_name, new)) is not None:
+                annotation.tensor_name = name
+            for entry in annotation.quant_parameter_tensor_names:
+                if (name := _new_name(scope, entry.value, new)) is not None:
+                    entry.value = name
+
+
+def _new_name(scope: Scope, name: str, new: Mapping[Value, str]) -> str | None:
+    value = scope.find(name)
+    return new.get(value) if value is not None else None
+
+
 def rename_apart(model: ModelProto) -> bool:
     """Rename values inside bodies that share a name with one of another scope, in place.
 
@@ -361,14 +402,12 @@ def rename_apart(model: ModelProto) -> bool:
     """
     names, main = Names(model), Scope(model.graph)
     taken = set(main.values)
-    renamed = False
+    clashing: list[Value] = []
     for body in main.bodies():
-        clashing = [value for value in body.own() if value.name in taken]
+        clashing += [value for value in body.own() if value.name in taken]
         taken.update(body.values)
-        for value in clashing:
-            value.rename(names.fresh(value.name))
-        renamed = renamed or bool(clashing)
-    return renamed
+    rename({value: names.fresh(value.name) for value in clashing})
+    return bool(clashing)
 
 
 def apart(model: ModelProto) -> ModelProto:
@@ -383,7 +422,3 @@ def apart(model: ModelProto) -> ModelProto:
 def _shares(model: ModelProto) -> bool:
     names = list(chain.from_iterable(map(defined, graphs_in(model.graph))))
     return len(names) > len(set(names))
-
-
-def _put(names: Any, old: str, new: str) -> None:  # noqa: ANN401 - a repeated field
-    names[:] = [new if name == old else name for name in names]

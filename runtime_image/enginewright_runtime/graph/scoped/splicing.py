@@ -21,7 +21,7 @@ from onnx import (
 )
 
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.scoped.scopes import Names, Scope
+from enginewright_runtime.graph.scoped.scopes import Names, Scope, Value, rename
 
 # where in onnx's C++ sources an assertion failed, and how it reads
 _NATIVE_PREFIX: Final = re.compile(r"^/\S+:\d+: \w+: Assertion `.*?` failed: ")
@@ -84,10 +84,11 @@ def replacement(
     graphs.replace_nodes(changed, [*constants, *changed.node])
     prefix = node.name or next(name for name in node.output if name)
     scope = Scope(changed)
+    inside: list[Value] = []
     for each in scope.nodes:
-        new = [value for value in each.makes() if value.name not in {*node.input, *node.output}]
-        for value in (*new, *(value for body in each.all_bodies() for value in body.own())):
-            value.rename(names.fresh(f"{prefix}/{value.name}"))
+        inside += [value for value in each.makes() if value.name not in {*node.input, *node.output}]
+        inside += [value for body in each.all_bodies() for value in body.own()]
+    rename({value: names.fresh(f"{prefix}/{value.name}") for value in inside})
     main = next((each for each in changed.node if each.name == node.name and node.name), None)
     inner = [each for body in scope.bodies() for each in body.graph.node]
     for each in (*inner, *changed.node):

@@ -120,7 +120,9 @@ class _Conversion:
         about = self._situation(keep)
         if not kind.needs.are_met(about):
             return
-        for each in kind.to_try(about):
+        passes = [*kind.to_try(about)]
+        del about  # a whole model, which must not lie here while a child has another
+        for each in passes:
             match keep:
                 case Keep.MUST:
                     self._change(each)
