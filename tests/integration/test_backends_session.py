@@ -117,6 +117,32 @@ def test_owners_of_modules_are_found_as_python_does(
         assert names == sorted(set(found.get(module, []))), module
 
 
+def test_the_first_of_two_installations_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("second", "first"):
+        (tmp_path / folder).mkdir()
+        installed(tmp_path / folder, "twice", RECORD="twice.py,,\n")
+        monkeypatch.syspath_prepend(tmp_path / folder)
+    (found,) = wheels.owners.__wrapped__("twice")
+    assert Path(str(found.locate_file("twice.py"))).parent == tmp_path / "first"
+
+
+def test_an_empty_list_of_modules_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(tmp_path, "blank", top_level_txt=" \n", RECORD="seven.py,,\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert [each.name for each in wheels.owners.__wrapped__("seven")] == ["blank"]
+
+
+def test_a_distribution_without_a_name_owns_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path, "broken", RECORD="eight.py,,\n")
+    (tmp_path / "broken-1.0.dist-info/METADATA").unlink()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert wheels.owners.__wrapped__("eight") == ()
+
+
 def test_partial_placement_is_reported_node_by_node(openvino_python: Path, tmp_path: Path) -> None:
     found = in_openvino(
         openvino_python,

@@ -2,16 +2,22 @@
 
 import json
 import logging
+import math
 import os
 import shlex
 import signal
 import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from enginewright.contract.reasons import Reason
+from enginewright_runtime.core import isolated, isolation
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.isolation import Call, Limits
+from enginewright_runtime.proof.latency import worker
 from enginewright_runtime.proof.latency.process import WorkerProcess
 
 LONG = 200_000  # characters, more than Linux takes as one argument
@@ -30,8 +36,15 @@ def fail(how: str) -> None:
             os.kill(os.getpid(), signal.SIGSEGV)
         case "hang":
             signal.pause()
+        case "surrogate":
+            raise SessionError("größe of a\udcff.onnx")
         case _:
             raise SessionError(str(len(how)))
+
+
+def numbers() -> dict[str, float]:
+    """Return what JSON has not, under names that are not ASCII."""
+    return {"größe": math.inf, "naïve": -math.inf, "π": math.nan}
 
 
 def again(caplog: pytest.LogCaptureFixture) -> str:
@@ -81,11 +94,64 @@ def test_a_worker_that_fails_does_too(caplog: pytest.LogCaptureFixture, tmp_path
     model = tmp_path / "model.onnx"
     model.write_bytes(b"no model")
     with (
-        WorkerProcess("measuring", 60.0) as worker,
+        WorkerProcess("measuring", 60.0) as process,
         pytest.raises(StageFailure) as failed,
     ):
-        worker.load(model, "cpu", tmp_path / "inputs.npz")
+        process.load(model, "cpu", tmp_path / "inputs.npz")
     shell = ("sh", "-c", again(caplog))
     done = subprocess.run(shell, capture_output=True, check=True, timeout=90)
     cause = json.loads(done.stdout)["failure"]["cause"]
     assert failed.value.cause == f"measuring: {cause}"
+
+
+def test_a_failure_whose_arguments_cannot_be_kept_stays_what_it_was(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    call = Call(fail, "failing")
+    monkeypatch.setattr(isolation, "_files", {}, raising=False)
+    monkeypatch.setattr("tempfile.mkstemp", lambda **_: (os.open("/dev/null", os.O_RDONLY), "/"))
+    with pytest.raises(SessionError, match=str(LONG)):
+        call.run("x" * LONG)
+    assert any("its arguments are not kept" in each for each in caplog.messages)
+    assert not any("to run it again" in each for each in caplog.messages)
+
+
+def test_failures_of_one_function_leave_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation, "_files", {}, raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for letter in "xyz":
+        with pytest.raises(SessionError):
+            Call(fail, "failing").run(letter * LONG)
+    (kept,) = tmp_path.glob("arguments-*")
+    assert json.loads(kept.read_text()) == {"how": "z" * LONG}
+
+
+def test_what_json_and_utf_8_have_not_crosses() -> None:
+    with pytest.raises(SessionError) as refused:
+        Call(fail, "failing").run("surrogate")
+    assert str(refused.value) == "größe of a\\udcff.onnx"
+    found = Call(numbers, "counting").run()
+    assert math.isnan(found.pop("π"))
+    assert found == {"größe": math.inf, "naïve": -math.inf}
+
+
+def in_ascii(module: ModuleType, *arguments: str, given: str = "") -> Any:
+    """Run a module of ours by hand in a locale that is not UTF-8; return what it answers."""
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-m", module.__name__, *arguments]
+    done = subprocess.run(
+        command, input=given, env=environment, capture_output=True, text=True, check=True,
+        timeout=90,
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+def test_text_that_is_not_ascii_is_answered_in_any_locale() -> None:
+    answer = in_ascii(isolated, f"{__name__}:fail", json.dumps({"how": "surrogate"}))
+    assert answer["text"] == "größe of a\\udcff.onnx"
+    order = {"order": "load", "model": "m.onnx", "backend": "größe", "inputs": "inputs.npz"}
+    answer = in_ascii(worker, given=json.dumps(order))
+    assert "größe" in answer["failure"]["cause"]

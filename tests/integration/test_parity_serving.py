@@ -1,18 +1,20 @@
 """The server's check at start and the sidecar's in production keep the tolerances of the artefact."""
 
+import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 import pytest
-from enginewright.contract.manifest import Manifest
+from enginewright.contract.manifest import Manifest, Spread, TensorSpec, VaryingOutput
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import OutputTolerance, Recipe
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.serve.server.buckets import ComputeBuckets
 from enginewright_runtime.serve.server.proofs import StartupProver
-from enginewright_runtime.serve.sidecar.client import Client
+from enginewright_runtime.serve.sidecar.client import Client, ServerResponse
 from enginewright_runtime.serve.sidecar.golden import GoldenProbe
 from enginewright_runtime.serve.sidecar.samples import GoldenSamples
 from enginewright_runtime.session.runner import Runner
@@ -114,3 +116,54 @@ def test_a_flipped_class_is_found(tmp_path: Path) -> None:
     known = manifest(None)
     probe = GoldenProbe(Client(1), "m", GoldenSamples(tmp_path, known), known, 1.0)
     assert "same best class" in str(probe._differs("y", golden, golden + flip))
+
+
+class Answering:
+    """A server that always answers alike."""
+
+    def __init__(self, **outputs: Any) -> None:
+        tensors = [
+            {"name": name, "datatype": "FP32", "shape": list(array.shape), "data": array.tolist()}
+            for name, array in outputs.items()
+        ]
+        self.response = ServerResponse()
+        self.response.status = 200
+        self.response.body = json.dumps({"outputs": tensors}).encode()
+        self.requests = 0
+
+    async def post(self, *_: object) -> ServerResponse:
+        self.requests += 1
+        return self.response
+
+
+# fault: Outputs | another shape from the server where an output varies | check `golden` | one request
+def test_a_wrong_form_ends_the_requests_for_a_distribution(tmp_path: Path) -> None:
+    (tmp_path / "golden").mkdir()
+    inputs: dict[str, Any] = {"a/x": X}
+    outputs: dict[str, Any] = {"a/y": X[0], "a/z": X[0]}
+    np.savez(tmp_path / "golden/inputs.npz", **inputs)
+    np.savez(tmp_path / "golden/outputs.npz", **outputs)
+    shape = (8,)
+    spread = Spread(sample="a", runs=32, shape=shape, distinct=True, ranges={"mean": (50.0, 60.0)})
+    formed = VaryingOutput(
+        name="y", spreads=(Spread(sample="a", runs=32, shape=shape, distinct=True, ranges={}),)
+    )
+    known = manifest(None).model_copy(
+        update={
+            "outputs": tuple(
+                TensorSpec(name=name, dtype="float32", shape=("n",)) for name in ("y", "z")
+            ),
+            "varying": (formed, VaryingOutput(name="z", spreads=(spread,))),
+        }
+    )
+    client: Any = Answering(y=X[0][:3], z=X[0])
+    probe = GoldenProbe(client, "m", GoldenSamples(tmp_path, known), known, 1.0)
+    probe.binary = False
+    result = asyncio.run(probe.run("a", 0.0))
+    assert "output 'y' of golden sample 'a'" in str(result.wrong)
+    assert client.requests == 1
+    client = Answering(y=X[0], z=X[0])
+    probe = GoldenProbe(client, "m", GoldenSamples(tmp_path, known), known, 1.0)
+    probe.binary = False
+    assert "output 'z' of golden sample 'a'" in str(asyncio.run(probe.run("a", 0.0)).wrong)
+    assert client.requests > 1

@@ -12,12 +12,12 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Literal, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_type_hints
 
-from enginewright.contract.base import Message
 from enginewright.contract.report import Finding
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import AfterValidator, TypeAdapter
 
+from enginewright_runtime.core.answers import ProcessAnswer
 from enginewright_runtime.core.disk import is_full
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
@@ -25,15 +25,18 @@ from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 FROM_FILE: Final = "@"  # before the path of a file with the arguments
 
 
-class ChildAnswer(Message):
-    """What a child has come to."""
+def _encodable(text: str) -> str:
+    """Return a text as UTF-8 takes it: names of files in messages need not be UTF-8."""
+    return text.encode(errors="backslashreplace").decode()
 
-    model_config = ConfigDict(ser_json_inf_nan="constants")  # which Python reads again
+
+class ChildAnswer(ProcessAnswer):
+    """What a child has come to."""
 
     outcome: Literal["result", "failure", "session-error", "memory", "disk-full", "error"]
     result: Any = None  # of the function, as JSON
     failure: Finding | None = None  # as the function raised it
-    text: str = ""  # of any other exception
+    text: Annotated[str, AfterValidator(_encodable)] = ""  # of any other exception
 
 
 def dump_arguments(function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
@@ -83,7 +86,7 @@ def main(function: str, arguments: dict[str, Any], descriptor: int) -> int:
         text = f"{type(error).__name__}: {plain(str(error))}"
         answer = ChildAnswer(outcome="disk-full" if is_full(error) else "error", text=text)
     with os.fdopen(descriptor, "w") as writer:
-        writer.write(answer.model_dump_json())
+        writer.write(answer.encode())
     return 0
 
 

@@ -11,13 +11,14 @@ import shlex
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from enginewright.contract.reasons import Reason
-from pydantic import ValidationError
 
 from enginewright_runtime.core import isolated
 from enginewright_runtime.core.children import Child, name_of
@@ -39,6 +40,9 @@ _log: Final = logging.getLogger(__name__)
 _LONGEST_ARGUMENT: Final = 100_000  # bytes; Linux takes 128 KiB (MAX_ARG_STRLEN)
 _STDERR_BYTES: Final = 2000  # bytes of stderr that are kept
 _NEARLY: Final = 0.8
+
+_keeping: Final = threading.Lock()
+_files: Final[dict[str, Path]] = {}  # with arguments too long for a command, by function
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ class Call(Generic[P, Out]):
         try:
             return self.read(_answer(function, arguments, self.doing, self.limits))
         except (StageFailure, SessionError):
-            log_command(isolated, function, _argument(json.dumps(arguments)))
+            _log_call(function, json.dumps(arguments))
             raise
 
     def written(self, result: Out) -> Any:  # noqa: ANN401 - any JSON value
@@ -105,13 +109,29 @@ def log_command(module: ModuleType, *arguments: str, before: Sequence[str] = ())
     _log.info("to run it again: %s%s", given, program)
 
 
-def _argument(arguments: str) -> str:
-    """Return what a command can be given; what is longer lies in a file."""
-    if len(arguments) < _LONGEST_ARGUMENT:
-        return arguments
-    with tempfile.NamedTemporaryFile("w", prefix="arguments-", delete=False) as file:
-        file.write(arguments)
-    return f"{FROM_FILE}{file.name}"
+def _log_call(function: str, arguments: str) -> None:
+    """Log the command that calls a function again; what came of the call is reported in any case."""
+    if len(arguments) >= _LONGEST_ARGUMENT:
+        try:
+            arguments = f"{FROM_FILE}{_kept(function, arguments)}"
+        except OSError as error:
+            _log.info("%s cannot be run again: its arguments are not kept: %s", function, error)
+            return
+    log_command(isolated, function, arguments)
+
+
+def _kept(function: str, arguments: str) -> Path:
+    """Write the arguments of a function's last failure to its file; return that.
+
+    One file for each function: callers may go on after any number of failures.
+    """
+    with _keeping:
+        if function not in _files:
+            descriptor, name = tempfile.mkstemp(prefix="arguments-")
+            os.close(descriptor)
+            _files[function] = Path(name)
+        _files[function].write_text(arguments)
+        return _files[function]
 
 
 def _answer(function: str, arguments: dict[str, Any], doing: str, limits: Limits) -> Any:  # noqa: ANN401 - any JSON value
@@ -150,8 +170,8 @@ def _answer(function: str, arguments: dict[str, Any], doing: str, limits: Limits
 def _parsed(answer: bytes) -> ChildAnswer | None:
     """Return what a child answered; None where it ended before, or in the middle of it."""
     try:
-        return ChildAnswer.model_validate_json(answer)
-    except ValidationError:
+        return ChildAnswer.decode(answer)
+    except ValueError:
         return None
 
 

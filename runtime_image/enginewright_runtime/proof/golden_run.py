@@ -3,7 +3,6 @@
 It reads and runs as the server does, so that what passes here passes there.
 """
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,6 +21,7 @@ from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.isolation import Call
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
+from enginewright_runtime.core.time_limit import TimeLimit
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.opsets import allow_unreleased
 from enginewright_runtime.proof.parity import (
@@ -47,7 +47,7 @@ EXPECTED: Final = "expected.npz"
 EXPECTED_OUTPUTS: Final = "the expected outputs in spec.parity.samples"  # for messages
 _LARGEST: Final = 256 << 20  # bytes of outputs that one sample may store
 _QUICK_DEFINITION: Final = (
-    0.5  # seconds of processor time: the reference implementation is run again if not slower
+    0.5  # seconds of `TimeLimit`: the reference implementation is run again if not slower
 )
 _CHEAP_LOAD: Final = 2.0  # likewise: a model that loads so soon is loaded again, to see what varies
 
@@ -114,9 +114,9 @@ def run_reference(model: Path, folder: Path, recipe: Recipe) -> GoldenRun:
 
 
 def _run_reference(model: Path, folder: Path, recipe: Recipe, level: str | None) -> GoldenRun:
-    began = time.process_time()
+    cheap = TimeLimit(_CHEAP_LOAD)
     runner, signature, level = load_runner("cpu", model, level)
-    load_seconds = time.process_time() - began
+    is_cheap = not cheap.over()
     inputs = read_arrays(folder / INPUTS)
     outputs: dict[str, Arrays] = {}
     refused: dict[str, str] = {}
@@ -141,7 +141,7 @@ def _run_reference(model: Path, folder: Path, recipe: Recipe, level: str | None)
         outputs,
         types_of(signature),
         random=is_random(graphs.parse(model)),
-        fresh=partial(_run_fresh, model, level) if load_seconds < _CHEAP_LOAD else None,
+        fresh=partial(_run_fresh, model, level) if is_cheap else None,
     )
     warnings += map(_describe_varying, found)
     judged = []
@@ -200,17 +200,17 @@ def run_definition(model: Path, folder: Path) -> GoldenRun:
             if not isinstance(array, list)  # a sequence, which is not served
         }
 
-    began = time.process_time()
+    quick = TimeLimit(_QUICK_DEFINITION)
     for name, feeds in inputs.items():
         try:
             outputs[name] = run(feeds)
         except Exception as error:  # noqa: BLE001 - an operator in Python may raise anything
             return GoldenRun(refused={name: plain(str(error))})
-    seconds = time.process_time() - began
+    is_quick = not quick.over()
     write_arrays(folder / OUTPUTS, outputs)
     types = {each.name: each.dtype for each in graphs.outputs_of(proto)}
     found: Sequence[VaryingOutput] = ()
-    if seconds < _QUICK_DEFINITION:
+    if is_quick:
         found = observe(run, inputs, outputs, types, random=is_random(proto))
     return GoldenRun(samples=len(outputs), varying=tuple(found))
 

@@ -77,4 +77,6 @@ def write(
         names = tuple(kernels_of.get(engine.name, ()))[:remaining]
         remaining -= len(names)
         listed.append(known.model_copy(update={"layers": layers, "kernels": names}))
-    path.write_text(ArtifactLayers(library=library, engines=tuple(listed)).to_json())
+    path.write_text(
+        ArtifactLayers(library=library, engines=tuple(listed)).to_json(), encoding="utf-8"
+    )

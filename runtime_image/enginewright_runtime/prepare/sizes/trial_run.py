@@ -6,7 +6,6 @@ not run, or takes long, has simply not been seen.
 
 import math
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -17,12 +16,13 @@ from enginewright.contract.manifest import TensorSpec
 from enginewright.contract.task import ShapeProfile
 from numpy.typing import NDArray
 
+from enginewright_runtime.core.time_limit import TimeLimit
 from enginewright_runtime.proof.golden_inputs import Filling, Sample, generate
 from enginewright_runtime.rules.behaviour import ObservedRun
 
 _LARGEST: Final = 64 << 20  # bytes of inputs
-_SECONDS: Final = 5.0  # of processor time, for all attempts
-_LOOK_SECONDS: Final = 0.05  # between two looks at the processor time
+_SECONDS: Final = 5.0  # of `TimeLimit`, for all attempts
+_LOOK_SECONDS: Final = 0.05  # between two looks at the clocks
 _FLOATS: Final = "fc"
 _FATAL_ONLY: Final = 4
 _ELEMENT_BYTES: Final = {"string": 64, "bfloat16": 2}  # about: strings come as Python objects
@@ -85,19 +85,18 @@ def _observe(
 
 @contextmanager
 def ended_after(seconds: float) -> Iterator[ort.RunOptions]:
-    """Yield options with which ONNX Runtime ends a run past its processor time, and logs nothing.
+    """Yield options with which ONNX Runtime ends a run past its `TimeLimit`, and logs nothing.
 
-    Of all threads of this process. Elapsed time depends on what else runs on the machine, and so
-    would what is found; runs that wait for ever end with their process (`Limits`).
+    Runs that wait for ever, without using the processor, end with their process (`Limits`).
     """
     options = ort.RunOptions()
     options.log_severity_level = _FATAL_ONLY  # what fails is a finding
-    end = time.process_time() + seconds
+    limit = TimeLimit(seconds)
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(_LOOK_SECONDS):
-            if time.process_time() > end:
+            if limit.over():
                 options.terminate = True
                 return
 

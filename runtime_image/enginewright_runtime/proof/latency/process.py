@@ -87,7 +87,7 @@ class WorkerProcess:
         with contextlib.suppress(BrokenPipeError):  # what ended it is reported below
             os.write(self._orders, f"{order}\n".encode())
         line = self._line(time.monotonic() + self._seconds)
-        answer = WorkerAnswer.model_validate_json(line)
+        answer = WorkerAnswer.decode(line)
         if finding := answer.failure:
             cause = f"{self._doing}: {finding.cause}"
             raise StageFailure.of(finding.model_copy(update={"cause": cause}))

@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from enginewright.contract.base import Message
 from enginewright.contract.execution import PlacementFacts
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
-from pydantic import ConfigDict
 from pydantic_core import to_jsonable_python
 
+from enginewright_runtime.core.answers import ProcessAnswer
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.memory import peak_bytes
 from enginewright_runtime.core.nvml import device_bytes
@@ -56,10 +55,8 @@ class Warm:
     device_memory: int | None  # bytes
 
 
-class WorkerAnswer(Message):
+class WorkerAnswer(ProcessAnswer):
     """What has become of one order."""
-
-    model_config = ConfigDict(ser_json_inf_nan="constants")  # which Python reads again
 
     result: Any = None  # as JSON
     failure: Finding | None = None  # the last answer, if there is one
@@ -139,7 +136,7 @@ def _fail(answers: IO[str], failure: StageFailure) -> int:
 
 
 def _answer(answers: IO[str], answer: WorkerAnswer) -> None:
-    answers.write(answer.model_dump_json() + "\n")
+    answers.write(answer.encode() + "\n")
 
 
 if __name__ == "__main__":

@@ -4,13 +4,13 @@ Looked for in several runs on several samples and in a fresh session; where the 
 operators, in more runs, since their results may agree by chance. Called in child processes.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from enginewright.contract.manifest import Spread, VaryingOutput
 from onnx import ModelProto
 
+from enginewright_runtime.core.time_limit import TimeLimit
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.proof.parity import varying
 from enginewright_runtime.proof.parity.spread import FEWEST_RUNS, REFERENCE_RUNS, Spreading
@@ -25,7 +25,7 @@ RANDOM_OPERATORS: Final = frozenset(
 _TRAINING_MODE: Final = 2  # input of Dropout, which is random with it only
 _LOOKS: Final = 2  # further runs of the first sample
 _RANDOM_LOOKS: Final = 16  # likewise, of a model with random operators
-_LOOK_SECONDS: Final = 5.0  # of processor time, for looking at further samples
+_LOOK_SECONDS: Final = 5.0  # of `TimeLimit`, for looking at further samples
 _SPREAD_SECONDS: Final = (
     30.0  # likewise, for all runs that show a distribution; the first sample's are made
 )
@@ -107,9 +107,9 @@ def _unstable(
     random: bool,
 ) -> set[str]:
     found: set[str] = set()
-    began = time.process_time()
+    limit = TimeLimit(_LOOK_SECONDS)
     for number, (sample, once) in enumerate(outputs.items()):
-        if number and time.process_time() - began > _LOOK_SECONDS:
+        if number and limit.over():
             break
         looks = (_RANDOM_LOOKS if random else _LOOKS) if not number else 1
         for _ in range(looks):
@@ -127,10 +127,10 @@ def _spreads(
 ) -> dict[str, list[Spread]]:
     """Run the samples as often as time allows, the first one as often as is needed."""
     spreads: dict[str, list[Spread]] = {}
-    deadline = time.process_time() + _SPREAD_SECONDS
+    limit = TimeLimit(_SPREAD_SECONDS)
     for number, (sample, once) in enumerate(outputs.items()):
         known = {name: Spreading(sample, once[name], dtypes.get(name)) for name in names}
-        for results in _runs(run, inputs[sample], deadline, fewest=0 if number else FEWEST_RUNS):
+        for results in _runs(run, inputs[sample], limit, fewest=0 if number else FEWEST_RUNS):
             for name, spreading in known.items():
                 spreading.add(results[name])
         for name, spreading in known.items():
@@ -139,8 +139,8 @@ def _spreads(
     return spreads
 
 
-def _runs(run: Run, feeds: Arrays, deadline: float, fewest: int) -> Iterator[Arrays]:
+def _runs(run: Run, feeds: Arrays, limit: TimeLimit, fewest: int) -> Iterator[Arrays]:
     for count in range(REFERENCE_RUNS):
-        if count >= fewest and time.process_time() > deadline:
+        if count >= fewest and limit.over():
             return
         yield run(feeds)

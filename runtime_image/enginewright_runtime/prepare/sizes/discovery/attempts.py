@@ -6,7 +6,6 @@ process in the midst of one, and who begins again knows which point not to run, 
 
 import json
 import resource
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.core.time_limit import TimeLimit
 from enginewright_runtime.prepare.sizes.discovery.hints import failed_node
 from enginewright_runtime.prepare.sizes.discovery.problem import Point, Problem
 from enginewright_runtime.prepare.sizes.discovery.search import ExhaustedError, Outcome
@@ -24,11 +24,12 @@ from enginewright_runtime.prepare.sizes.trial_run import bytes_of, ended_after, 
 from enginewright_runtime.proof.golden_inputs import Sample, draw
 
 RUNS: Final = 400
-SECONDS: Final = 60.0  # of processor time, for all runs; elapsed time depends on the machine's load
+SECONDS: Final = 60.0  # of `TimeLimit`, for all runs
 _RUN_SECONDS: Final = 10.0  # likewise, for one
 _INPUT_BYTES: Final = 256 << 20
 _GROWTH_BYTES: Final = 1 << 30  # of resident memory by one run: larger points are not run
 _CRASHED: Final = "the process ended"
+_TOO_LONG: Final = "it would take too long"
 
 
 class TrialRuns:
@@ -58,8 +59,9 @@ class TrialRuns:
         self._ranges = {each.input: (each.low, each.high) for each in problem.known}
         self._outcomes = _read(journal)
         self._journal = journal.open("a")
-        self._end = time.process_time() + SECONDS
-        self._too_large: int | None = None  # bytes of inputs
+        self._limit = TimeLimit(SECONDS)
+        self._too_large: int | None = None  # bytes of inputs, of a run that took too much memory
+        self._too_slow: int | None = None  # likewise, of one that took too long
         self.runs = len(self._outcomes)
 
     def __call__(self, point: Point, corner: str) -> Outcome:
@@ -71,7 +73,7 @@ class TrialRuns:
         key = json.dumps([corner, sorted(point.items())])
         if (known := self._outcomes.get(key)) is not None:
             return known
-        if self.runs >= RUNS or time.process_time() > self._end:
+        if self.runs >= RUNS or self._limit.over():
             raise ExhaustedError
         self.runs += 1
         self._write([key])
@@ -87,15 +89,18 @@ class TrialRuns:
         size = sum(bytes_of(spec.dtype, shapes[spec.name]) for spec in self._problem.inputs)
         if size > _INPUT_BYTES or (self._too_large is not None and size >= self._too_large):
             return Outcome(ran=False, message="it would take too much memory")
+        if self._too_slow is not None and size >= self._too_slow:
+            return Outcome(ran=False, message=_TOO_LONG)
         sample = self._sample(point, shapes, corner)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        began = time.process_time()
+        limit = TimeLimit(_RUN_SECONDS)
         try:
             arrays = self._outputs_of(sample)
         except Exception as error:  # noqa: BLE001 - of ONNX Runtime, which has no class of its own
             error_text = str(error)
             progress = self._order.get(failed_node(error_text) or "", -1)
-            outcome = Outcome(ran=False, message=plain(error_text), progress=progress)
+            message = _TOO_LONG if limit.over() else plain(error_text)
+            outcome = Outcome(ran=False, message=message, progress=progress)
         else:
             outcome = Outcome(ran=True)
             # an empty past is one thing, outputs of nothing another
@@ -103,8 +108,10 @@ class TrialRuns:
             if nothing and any(map(_is_empty, arrays)):
                 outcome = Outcome(ran=False, message="its outputs are empty, or not finite")
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-        if grown > _GROWTH_BYTES or time.process_time() - began > _RUN_SECONDS:
+        if grown > _GROWTH_BYTES:
             self._too_large = size
+        if limit.over():
+            self._too_slow = size
         return outcome
 
     def _sample(self, point: Point, shapes: Mapping[str, tuple[int, ...]], corner: str) -> Sample:
