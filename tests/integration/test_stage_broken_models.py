@@ -280,7 +280,7 @@ def test_a_model_without_an_end_is_left_to_golden(place: Workplace) -> None:
 
 
 def test_a_load_that_hangs_is_given_up(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validate, "_SECONDS", 0.1)
+    monkeypatch.setattr(validate, "_SECONDS", 0.001)
     outcome = validated(place, broken.relu())
     assert outcome.report.reason is Reason.TIMEOUT
     assert "loading the model on backend cpu took longer" in outcome.message

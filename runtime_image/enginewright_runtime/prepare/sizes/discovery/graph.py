@@ -44,7 +44,7 @@ def read(model: ModelProto, inputs: Sequence[str]) -> Clues:
     weights = {name: tuple(tensor.dims) for name, tensor in _tensors(model.graph)}
     main = Scope(model.graph)
     everywhere, outside = _Readers(main.all_nodes()), _Readers(main.nodes)
-    values = {name: main.values[name] for name in inputs}
+    values = {name: main.values[name] for name in inputs if name}  # a broken model has one without
     names = enumerate(node.proto.name for node in everywhere.nodes)
     return Clues(
         compared={
