@@ -11,7 +11,6 @@ from enginewright.contract.keys import prepared_key
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.processors import (
     Feature,
-    Int8Products,
     Processor,
     has_exact_products,
     mismatch,
@@ -20,7 +19,7 @@ from enginewright.contract.processors import (
 )
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.report import StageReport, read_termination_message
-from enginewright.contract.task import PrepareTask, Recipe, ServeTask
+from enginewright.contract.task import Int8Products, PrepareTask, Recipe, ServeTask
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.quantize.forms import dynamic_form, form_of
 from enginewright_runtime.prepare.quantize.saturation import saturable

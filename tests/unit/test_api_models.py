@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from enginewright.api.accelerator_class import AcceleratorClass
-from enginewright.api.inference_model import Backend, InferenceModel
+from enginewright.api.accelerator_class import AcceleratorClass, Backend
+from enginewright.api.inference_model import InferenceModel
 from pydantic import ValidationError
 
 RAW: dict[str, Any] = {

@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 from enginewright.contract.causes import first
-from enginewright.contract.reasons import REMEDIES, Reason, remedy
+from enginewright.contract.reasons import REMEDIES, Reason
 from enginewright.contract.report import (
     TERMINATION_MESSAGE_LIMIT,
     Finding,
@@ -13,6 +13,7 @@ from enginewright.contract.report import (
     Published,
     StageReport,
     read_termination_message,
+    remedy,
     render,
 )
 from enginewright.contract.task import ENGINE_STAGES, PREPARE_STAGES, SIDECAR, ShapeProfile

@@ -8,9 +8,8 @@ from enginewright.contract.reasons import (
     REMEDIES,
     SELDOM_PASSES,
     Reason,
-    remedy,
 )
-from enginewright.contract.report import TERMINATION_MESSAGE_LIMIT, Finding, StageReport
+from enginewright.contract.report import TERMINATION_MESSAGE_LIMIT, Finding, StageReport, remedy
 from enginewright.contract.task import PREPARE_STAGES
 
 from tests.support.plan_objects import CPU_IMAGE, OTHER, image_facts, published

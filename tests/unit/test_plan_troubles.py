@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from enginewright.contract.reasons import Reason, remedy
-from enginewright.contract.report import Finding, StageReport
+from enginewright.contract.reasons import Reason
+from enginewright.contract.report import Finding, StageReport, remedy
 from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAGES
 from enginewright.observed.pods import pod_view
 from enginewright.plan import pods

@@ -1,12 +1,12 @@
 """AcceleratorClass: a kind of device that one engine fits, as an administrator describes it."""
 
-from typing import Annotated, ClassVar
+from enum import StrEnum
+from typing import Annotated, ClassVar, TypeAlias
 
 from pydantic import ConfigDict, Field
 
 from enginewright.api.base import ApiModel, ObjectMeta
 from enginewright.api.conditions import Condition
-from enginewright.api.inference_model import Backends
 from enginewright.api.markers import (
     ATOMIC,
     INT32,
@@ -19,6 +19,33 @@ from enginewright.api.markers import (
 from enginewright.api.pods import Tolerations
 from enginewright.api.scalars import Labels
 from enginewright.contract.processors import Feature
+
+
+class Backend(StrEnum):
+    """How a class of accelerator runs a model."""
+
+    TENSORRT = "tensorrt"
+    TENSORRT_RTX = "tensorrt-rtx"
+    CUDA = "cuda"
+    OPENVINO = "openvino"
+    CPU = "cpu"
+
+
+Backends: TypeAlias = Annotated[
+    tuple[
+        Annotated[
+            Backend,
+            Field(description="One of tensorrt, tensorrt-rtx, cuda, openvino, cpu."),
+        ],
+        ...,
+    ],
+    Field(min_length=1, max_length=5),
+    ATOMIC,
+    ValidationRule(
+        "self.all(x, self.exists_one(y, x == y))",
+        "name each backend once, the preferred one first",
+    ),
+]
 
 
 class AcceleratorClassSpec(ApiModel):

@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar, TypeAlias
 
 from pydantic import ConfigDict, Field
 
+from enginewright.api.accelerator_class import Backend
 from enginewright.api.base import ApiModel, ObjectMeta
 from enginewright.api.conditions import Condition
-from enginewright.api.inference_model import Backend
 from enginewright.api.job_failure import JobFailure
 from enginewright.api.markers import (
     ATOMIC,

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
 
+from enginewright.api.accelerator_class import Backends
 from enginewright.api.base import ApiModel, ObjectMeta
 from enginewright.api.inference_model_status import InferenceModelStatus
 from enginewright.api.markers import ATOMIC, INT32, INT64, NotYet, ValidationRule, map_list, rules
@@ -46,16 +47,6 @@ Replicas: TypeAlias = Annotated[int, Field(ge=0, le=MAX_REPLICAS), INT32]
 TensorName: TypeAlias = Annotated[str, Field(min_length=1, max_length=TEXT_LENGTH)]
 
 
-class Backend(StrEnum):
-    """How a class of accelerator runs a model."""
-
-    TENSORRT = "tensorrt"
-    TENSORRT_RTX = "tensorrt-rtx"
-    CUDA = "cuda"
-    OPENVINO = "openvino"
-    CPU = "cpu"
-
-
 class Precision(StrEnum):
     """Numeric precision of the weights and activations that serve."""
 
@@ -64,23 +55,6 @@ class Precision(StrEnum):
     BF16 = "BF16"
     FP8 = "FP8"
     INT8 = "INT8"
-
-
-Backends: TypeAlias = Annotated[
-    tuple[
-        Annotated[
-            Backend,
-            Field(description="One of tensorrt, tensorrt-rtx, cuda, openvino, cpu."),
-        ],
-        ...,
-    ],
-    Field(min_length=1, max_length=5),
-    ATOMIC,
-    ValidationRule(
-        "self.all(x, self.exists_one(y, x == y))",
-        "name each backend once, the preferred one first",
-    ),
-]
 
 
 class Source(ApiModel):

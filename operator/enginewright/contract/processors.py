@@ -7,7 +7,7 @@ sums have 32 bits.
 
 from collections.abc import Collection
 from enum import StrEnum
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from enginewright.contract.base import Message
 
@@ -39,8 +39,6 @@ _FLAGS: Final = {  # of x86 (arch/x86/include/asm/cpufeatures.h) and of ARM64 (D
     "i8mm": Feature.I8MM,
     "sve": Feature.SVE,
 }
-# What sums of UINT8 x INT8 products a model may rely on: `exact` ones, or `any`, saturating ones too.
-Int8Products: TypeAlias = Literal["any", "exact"]
 
 
 class Processor(Message):

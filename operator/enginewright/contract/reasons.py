@@ -7,8 +7,6 @@ what the Job controller does next, through the exit code of the stage that found
 from enum import IntEnum, StrEnum
 from typing import Final
 
-from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAGES, SIDECAR
-
 
 class ExitCode(IntEnum):
     """Exit codes of a stage, after sysexits.h; `podFailurePolicy` acts on them."""
@@ -181,17 +179,6 @@ REMEDIES: Final[dict[Reason, str]] = {
     Reason.INTERNAL_ERROR: "report this with the pod's log",
 }
 
-_OF_JOBS: Final = {
-    Reason.OUT_OF_MEMORY: "raise spec.build.resources.limits.memory",
-    Reason.DRIVER_MISSING: REMEDIES[Reason.DRIVER_MISSING].replace(
-        "spec.podTemplate", "spec.build.podTemplate"
-    ),
-}
-_BY_CONTAINER: Final = {
-    **dict.fromkeys((*PREPARE_STAGES, LOOKUP_STAGE, *ENGINE_STAGES), _OF_JOBS),
-    SIDECAR: {Reason.OUT_OF_MEMORY: "raise spec.serving.sidecar.resources.limits.memory"},
-}
-
 _TRANSIENT: Final = frozenset(
     {
         Reason.SOURCE_UNREACHABLE,
@@ -236,11 +223,6 @@ OF_THE_MODEL: Final = frozenset(
         Reason.FALLBACK_OVER_BUDGET,
     }
 )
-
-
-def remedy(reason: Reason, container: str) -> str:
-    """Return the remedy that names the field of the container that failed."""
-    return _BY_CONTAINER.get(container, {}).get(reason, REMEDIES[reason])
 
 
 def exit_code(reason: Reason | None) -> ExitCode:

@@ -11,13 +11,30 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 from pydantic import Field, ValidationError, model_validator
 
 from enginewright.contract.base import CutText, CutTexts, Digest, Message, Text
-from enginewright.contract.reasons import REMEDIES, Reason, remedy
-from enginewright.contract.task import ShapeProfile
+from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.contract.task import (
+    ENGINE_STAGES,
+    LOOKUP_STAGE,
+    PREPARE_STAGES,
+    SIDECAR,
+    ShapeProfile,
+)
 
 TERMINATION_MESSAGE_LIMIT: Final = 1024  # bytes
 _MARGIN: Final = 64  # bytes that are cut besides, for the sign of the cut
 _CUT: Final = " …"
 NAMED_NODES: Final = 5  # named in a message; the rest is a count
+
+_OF_JOBS: Final = {
+    Reason.OUT_OF_MEMORY: "raise spec.build.resources.limits.memory",
+    Reason.DRIVER_MISSING: REMEDIES[Reason.DRIVER_MISSING].replace(
+        "spec.podTemplate", "spec.build.podTemplate"
+    ),
+}
+_BY_CONTAINER: Final = {
+    **dict.fromkeys((*PREPARE_STAGES, LOOKUP_STAGE, *ENGINE_STAGES), _OF_JOBS),
+    SIDECAR: {Reason.OUT_OF_MEMORY: "raise spec.serving.sidecar.resources.limits.memory"},
+}
 
 
 class Proposal(Message):
@@ -72,6 +89,11 @@ class Finding(Message):
         if self.remedy is not None:
             return self
         return self.model_copy(update={"remedy": remedy(self.reason, container)})
+
+
+def remedy(reason: Reason, container: str) -> str:
+    """Return the remedy that names the field of the container that failed."""
+    return _BY_CONTAINER.get(container, {}).get(reason, REMEDIES[reason])
 
 
 def render(cause: str, advice: str) -> str:

@@ -9,7 +9,6 @@ from typing import Final, Literal, TypeAlias
 from pydantic import Field
 
 from enginewright.contract.base import Message
-from enginewright.contract.processors import Int8Products
 
 TASK_VARIABLE: Final = "ENGINEWRIGHT_TASK"
 ROOT_VARIABLE: Final = "ENGINEWRIGHT_ROOT"  # prefix of every path; unset in pods
@@ -55,6 +54,8 @@ class ShapeProfile(Message):
 
 
 Precision: TypeAlias = Literal["FP32", "FP16", "BF16", "FP8", "INT8"]
+# What sums of UINT8 x INT8 products a model may rely on: `exact` ones, or `any`, saturating ones too.
+Int8Products: TypeAlias = Literal["any", "exact"]
 
 
 class Preprocessing(Message):

@@ -8,10 +8,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from enginewright.api.accelerator_class import AcceleratorClass, AcceleratorClassSpec
+from enginewright.api.accelerator_class import AcceleratorClass, AcceleratorClassSpec, Backend
 from enginewright.api.base import API_VERSION
 from enginewright.api.conditions import ConditionType, StatusReason, WantedCondition
-from enginewright.api.inference_model import Backend
 from enginewright.api.pods import Toleration
 from enginewright.contract.engines import why_unusable
 from enginewright.contract.images import COMPILED_BACKENDS, VARIANTS

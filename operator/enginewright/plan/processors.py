@@ -9,8 +9,8 @@ from typing import Final
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.contract.images import DEVICE_BACKENDS
-from enginewright.contract.processors import Feature, Int8Products, has_exact_products
-from enginewright.contract.task import Precision
+from enginewright.contract.processors import Feature, has_exact_products
+from enginewright.contract.task import Int8Products, Precision
 
 # Labels of Node Feature Discovery: "CPU" in its documentation of features
 _CPUID: Final = "feature.node.kubernetes.io/cpu-cpuid."

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from enginewright.contract.images import ImageFacts
-from enginewright.contract.processors import Feature, Int8Products, has_exact_products
+from enginewright.contract.processors import Feature, has_exact_products
+from enginewright.contract.task import Int8Products
 
 from enginewright_cli import installing
 

@@ -24,7 +24,6 @@ CONVERTED_FOLDER: Final = "converted"  # likewise, where `convert` changed it
 QUANTIZED_FOLDER: Final = "quantized"  # likewise, where `quantize` did
 CALIBRATION_FOLDER: Final = "calibration"  # what was fetched: one .npz, or .npy files, or images
 CALIBRATION_DATA: Final = "data.npz"  # of one .npz alone, whatever its name was
-EXTENSIONS_FOLDER: Final = "extensions"  # the libraries, named <sha256>.so
 SAMPLES_FILE: Final = "samples.npz"
 GOLDEN_FOLDER: Final = "golden"  # inputs.npz, outputs.npz and, from the samples, expected.npz
 

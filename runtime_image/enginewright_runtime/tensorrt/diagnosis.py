@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from enginewright.contract.reasons import REMEDIES, Reason, remedy
-from enginewright.contract.report import name_nodes
+from enginewright.contract.reasons import REMEDIES, Reason
+from enginewright.contract.report import name_nodes, remedy
 from enginewright.contract.task import ENGINE_STAGES
 
 from enginewright_runtime.core.failure import StageFailure

@@ -17,7 +17,6 @@ from enginewright_runtime.core.digests import MODEL_NAME, Copied, model_digest
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import (
     CALIBRATION_FOLDER,
-    EXTENSIONS_FOLDER,
     MODEL_FOLDER,
     SAMPLES_FILE,
     Fetched,
@@ -28,6 +27,7 @@ from enginewright_runtime.core.logs import counted, format_bytes
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.fetch.sniff import sniff
+from enginewright_runtime.session.extensions.libraries import EXTENSIONS_FOLDER
 from enginewright_runtime.sources import open_source
 from enginewright_runtime.sources.base import Missing
 from enginewright_runtime.sources.fetching import (

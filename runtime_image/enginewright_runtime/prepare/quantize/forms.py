@@ -6,7 +6,7 @@ from typing import Any, Final
 import ml_dtypes
 import numpy as np
 from enginewright.contract.images import COMPILED_BACKENDS
-from enginewright.contract.processors import Int8Products
+from enginewright.contract.task import Int8Products
 from onnx import TensorProto
 
 

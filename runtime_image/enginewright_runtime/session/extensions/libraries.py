@@ -12,10 +12,10 @@ from enginewright.contract.task import Extension
 
 from enginewright_runtime.core.digests import file_sha256
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.handoff import EXTENSIONS_FOLDER
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.session.extensions import elf
 
+EXTENSIONS_FOLDER: Final = "extensions"  # beside the model's; its files are named <sha256>.so
 SUFFIX: Final = ".so"
 OPERATORS: Final = "CustomOperators"
 PLUGIN: Final = "TensorRTPlugin"
