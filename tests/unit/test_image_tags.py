@@ -44,6 +44,14 @@ def test_comments_of_pyproject_change_no_tag(images: ModuleType, tmp_path: Path)
     assert digest('a = ["b"]  # why') == digest('a = ["b"]') != digest('a = ["c"]')
 
 
+def test_comments_of_a_module_change_a_tag(images: ModuleType, tmp_path: Path) -> None:
+    """They lie in the image, where tracebacks name lines by number."""
+    before, after = tmp_path / "before.py", tmp_path / "after.py"
+    before.write_text("pass\n")
+    after.write_text("# why\npass\n")
+    assert images._deciding(before) != images._deciding(after)
+
+
 def test_the_operator_changes_no_runtime_tag(images: ModuleType) -> None:
     found = sources(images, "cpu")
     assert "runtime_image/enginewright_runtime/prepare/publish.py" in found

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Final
 
 import pytest
 from enginewright_runtime.core import pipeline
@@ -39,6 +40,69 @@ def test_what_only_serves_does_not(digest: Callable[[], str], tmp_path: Path) ->
     (tmp_path / "runtime/serve/sidecar/main.py").write_text("1\n")
     (tmp_path / "runtime/serve/README").write_text("1\n")
     assert digest() == before
+
+
+DOCUMENTED: Final = '''"""Why this is."""
+
+# about what follows
+LIMIT = 3  # seconds
+
+
+class Kept(Exception):
+    """What it is."""
+
+    name: str
+    """What it is called."""
+
+
+def made(
+    # of what
+    of: str,
+) -> str:
+    r"""Return
+    it.
+    """
+    return f"{of}"
+'''
+BARE: Final = """LIMIT = 3
+class Kept(Exception):
+    name: str
+def made(
+    of: str,
+) -> str:
+    return f"{of}"
+"""
+
+
+def test_a_mended_docstring_or_comment_does_not(digest: Callable[[], str], tmp_path: Path) -> None:
+    module = tmp_path / "contract/task.py"
+    module.write_text(DOCUMENTED)
+    before = digest()
+    module.write_text(DOCUMENTED.replace("it.", "it,\n\n    in two.").replace("# of", "# made of"))
+    assert digest() == before
+    module.write_text(BARE)
+    assert digest() == before
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param("a = 1\n", "a = 2\n", id="a value"),
+        pytest.param("a = '# 1'\n", "a = '# 2'\n", id="what looks like a comment"),
+        pytest.param('a = """1\n"""\n', 'a = """1\n\n"""\n', id="a line of a string"),
+        pytest.param("f(\n'a'\n)\n", "f(\n'b'\n)\n", id="a line that is an argument"),
+        pytest.param("f'{a()}'\n", "f'{b()}'\n", id="a call in a string that nothing reads"),
+        pytest.param("if a:\n    b()\nc()\n", "if a:\n    b()\n    c()\n", id="an indentation"),
+    ],
+)
+def test_all_that_runs_does(
+    digest: Callable[[], str], tmp_path: Path, before: str, after: str
+) -> None:
+    module = tmp_path / "contract/task.py"
+    module.write_text(before)
+    first = digest()
+    module.write_text(after)
+    assert digest() != first
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, **versions: str) -> str:

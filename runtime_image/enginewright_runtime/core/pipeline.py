@@ -19,7 +19,8 @@ _SERVES: Final = "serve"  # no stage imports it: import-linter holds the layers
 def pipeline_digest(versions: Mapping[str, Any]) -> str:
     """Return the sha256 (hex) of what decides what Jobs make from given inputs.
 
-    That is our code but for server and sidecar, the installed packages, Python, the C library and the architecture.
+    That is our code but for server, sidecar, comments and docstrings, the installed packages, Python, the C library
+    and the architecture.
 
     Args:
         versions: of libraries that may come from elsewhere than packages, as JSON values.
@@ -31,7 +32,7 @@ def pipeline_digest(versions: Mapping[str, Any]) -> str:
     }
     return content_hash(
         {
-            "code": code_digest(_CONTRACT, _RUNTIME, without=_SERVES),
+            "code": code_digest(_CONTRACT, _RUNTIME, without=_SERVES, documents=False),
             "packages": sorted(packages),
             "python": platform.python_version(),
             "machine": platform.machine(),
