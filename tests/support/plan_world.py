@@ -16,6 +16,7 @@ from enginewright.api.inference_model_status import InferenceModelStatus
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Published, PublishedEngine, StageReport
+from enginewright.manifests.labels import ENGINE as ENGINE_LABEL
 from enginewright.manifests.labels import MODEL as MODEL_LABEL
 from enginewright.observed.budgets import budget_view
 from enginewright.observed.claims import claim_view
@@ -192,6 +193,14 @@ class World(Simulation):
             engines={
                 each["metadata"]["name"]: InferenceEngine.model_validate(each)
                 for each in self.all(InferenceEngine.kind)
+            },
+            engine_pods={
+                each["name"]: tuple(
+                    pod_view(pod)
+                    for pod in self.all("Pod")
+                    if pod["metadata"]["labels"].get(ENGINE_LABEL) == each["name"]
+                )
+                for each in self.model["status"].get("engines", ())
             },
             verdicts=dict(self.verdicts),
             silent=frozenset(self.silent),

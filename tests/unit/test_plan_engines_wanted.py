@@ -136,11 +136,50 @@ def test_other_build_settings_are_a_new_chance_after_a_failure_for_good() -> Non
     }
 
 
-def test_while_a_build_runs_other_settings_change_nothing() -> None:
-    world = prepared().stage_runs("build", "engine")
+@pytest.mark.parametrize("component", ["engine-lookup", "engine"])
+def test_while_a_job_runs_on_a_node_other_settings_change_nothing(component: str) -> None:
+    world = prepared({"aheadOfTime": False})
+    if component == "engine":
+        world.misses()
+    world.stage_runs(world.stages(component)[0], component)
     before = world.the("InferenceEngine")["spec"]
     world.edit(build={"timeout": "2h"})
     assert world.the("InferenceEngine")["spec"] == before
+    assert len(world.running_jobs()) == 1
+
+
+# event: Jobs | the resources or the time of a build change | the previous revision; a Job for an
+#   engine that runs on a node goes on, any other is replaced | Ready `Queued`, then `Building`
+@pytest.mark.parametrize("pod", ["none yet", "unschedulable", "without its image"])
+def test_a_job_that_waits_is_replaced_by_one_with_the_edited_resources(pod: str) -> None:
+    too_much, enough = ({"requests": {"memory": each}} for each in ("900Gi", "4Gi"))
+    world = prepared({"aheadOfTime": False}, build={"resources": too_much}).misses()
+    if pod == "unschedulable":
+        world.unschedulable("0/3 nodes are available: 3 Insufficient memory.", "engine")
+    if pod == "without its image":
+        waits = {"name": "build", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
+        world.job_pod_becomes(of="engine", initContainerStatuses=[waits])
+    first = world.job("engine")["metadata"]["name"]
+    world.edit(build={"resources": enough})
+    assert ("Job", first) not in world.objects
+    world.misses()
+    (build, *_) = world.job("engine")["spec"]["template"]["spec"]["initContainers"]
+    assert build["resources"]["requests"] == {"memory": "4Gi"}
+    assert len(world.running_jobs()) == 1
+
+
+def test_a_build_between_two_attempts_takes_edited_resources() -> None:
+    world = prepared().job_fails(Reason.DRIVER_MISSING, of="engine")
+    world.edit(build={"resources": {"requests": {"memory": "4Gi"}}})
+    (build, *_) = world.job("engine")["spec"]["template"]["spec"]["initContainers"]
+    assert build["resources"]["requests"] == {"memory": "4Gi"}
+
+
+def test_an_edit_does_not_return_to_a_build_that_has_failed_for_good() -> None:
+    world = prepared().job_fails(Reason.BUILD_FAILED, of="engine").edit(build={"timeout": "2h"})
+    world.edit(build={})
+    assert world.the("InferenceEngine")["spec"]["build"]["timeoutSeconds"] == 7200
+    assert len(world.running_jobs()) == 1
 
 
 def test_an_engine_that_is_deleted_is_asked_for_again_while_the_old_revision_serves() -> None:

@@ -79,6 +79,10 @@ def gather(
         budgets=children(BUDGET),
         revisions=children(REVISION),
         engines=_Engines(cache, namespace),
+        engine_pods={
+            each.name: cache.views(POD, cache.of_engine(POD.resource, namespace, each.name))
+            for each in model.status.engines
+        },
         verdicts=verdicts(pods),
         silent=silent(pods),
     )

@@ -106,14 +106,12 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
             found.append(existing.status.engine)
             failure = failure or _judge(existing.status.engine, target.promise, each.metadata.name)
             continue
-        if existing is None or _may_retry(existing, spec.build):
+        if existing is None or (_has_failed(existing) and _is_untried(existing, spec.build)):
             apply.append(_engine(facts, spec))
-        elif _placement_changed(facts, existing, spec):
-            # What else has changed of spec.build would make it another build.
-            kept = spec.model_copy(update={"build": existing.spec.build})
-            apply.append(_engine(facts, kept))
         elif _has_failed(existing):
             failure = failure or _failed(existing, each.metadata.name)
+        elif _requested(facts, existing) and (edited := _edited(facts, existing, spec)):
+            apply.append(_engine(facts, edited))
         reason, message = _progress(existing, each.metadata.name)
         if (left := seconds_left(facts, references[-1], existing)) is not None:
             yielding[each.metadata.name] = left
@@ -191,11 +189,25 @@ def _engine(facts: Facts, spec: InferenceEngineSpec) -> dict[str, Any]:
     return inference_engine(metadata.namespace, spec, metadata.name)
 
 
-def _placement_changed(facts: Facts, existing: InferenceEngine, spec: InferenceEngineSpec) -> bool:
-    """Return whether the model that requested the engine places its Jobs elsewhere now."""
-    asked = existing.metadata.annotations.get(REQUESTED_BY, facts.model.metadata.name)
-    differs = existing.spec.pod_template != spec.pod_template
-    return differs and not _has_failed(existing) and asked == facts.model.metadata.name
+def _requested(facts: Facts, existing: InferenceEngine) -> bool:
+    """Return whether it is this model that says how the engine is built."""
+    name = facts.model.metadata.name
+    return existing.metadata.annotations.get(REQUESTED_BY, name) == name
+
+
+def _edited(
+    facts: Facts, existing: InferenceEngine, spec: InferenceEngineSpec
+) -> InferenceEngineSpec | None:
+    """Return how the engine is to be built from now on; None: as it is.
+
+    Another build ends the Job of the one before, so what a pod has begun is left to end.
+    """
+    known = facts.engine_pods.get(existing.metadata.name)
+    begun = known is None or any(map(pods.has_begun, known))
+    if begun or not _is_untried(existing, spec.build):
+        spec = spec.model_copy(update={"build": existing.spec.build})
+    is_same = (spec.build, spec.pod_template) == (existing.spec.build, existing.spec.pod_template)
+    return None if is_same else spec
 
 
 def _is_lost(facts: Facts, existing: InferenceEngine) -> bool:
@@ -213,14 +225,10 @@ def _is_lost(facts: Facts, existing: InferenceEngine) -> bool:
     return pods.found_gone(facts.pods, serving, _GONE, built)
 
 
-def _may_retry(existing: InferenceEngine, build: EngineBuild) -> bool:
-    """Return whether building failed for good, and spec.build now was not yet tried."""
+def _is_untried(existing: InferenceEngine, build: EngineBuild) -> bool:
+    """Return whether a build is another than the engine's, and has not failed for good."""
     digest = build_hash(build)
-    return (
-        _has_failed(existing)
-        and digest != build_hash(existing.spec.build)
-        and digest not in existing.status.failed_builds
-    )
+    return digest != build_hash(existing.spec.build) and digest not in existing.status.failed_builds
 
 
 def _has_failed(existing: InferenceEngine) -> bool:

@@ -168,6 +168,11 @@ def never_ran(pod: PodView) -> bool:
     return not any(each.running or each.ended or each.last for each in pod.containers)
 
 
+def has_begun(pod: PodView) -> bool:
+    """Return whether the pod has begun what it is for and has not finished it."""
+    return not pod.finished and not never_ran(pod)
+
+
 def _evicted(pod: PodView) -> Failure:
     ended = [(each.name, each.ended) for each in pod.containers if each.ended]
     name, last = next(((name, one) for name, one in ended if one.exit_code != 0), ("the pod", None))

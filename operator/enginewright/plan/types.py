@@ -69,6 +69,8 @@ class Facts:
     budgets: tuple[BudgetView, ...] = ()  # its PodDisruptionBudgets
     revisions: tuple[RevisionView, ...] = ()  # its ControllerRevisions
     engines: Mapping[str, InferenceEngine] = field(default_factory=dict)  # the namespace's, by name
+    # by engine: of its Jobs; absent: not known
+    engine_pods: Mapping[str, tuple[PodView, ...]] = field(default_factory=dict)
     # by pod name; absent: not known, as after a restart
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()  # pods whose sidecars have not answered for five minutes
