@@ -15,7 +15,7 @@ from enginewright.contract.task import EXAMINE_STAGE, TASK_VARIABLE, ServeTask
 
 from enginewright_runtime.core import logs
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.proof.latency import measure
+from enginewright_runtime.proof.latency.comparing import measure
 from enginewright_runtime.proof.promise import judge
 from enginewright_runtime.runner import end_on_sigterm, run_stage
 

@@ -17,13 +17,8 @@ from enginewright.contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.memory import peak_bytes
 from enginewright_runtime.core.nvml import device_bytes
-from enginewright_runtime.proof.latency import (
-    BenchmarkCandidate,
-    compare,
-    comparing,
-    measure,
-    worker,
-)
+from enginewright_runtime.proof.latency import comparing, worker
+from enginewright_runtime.proof.latency.comparing import BenchmarkCandidate, compare, measure
 from enginewright_runtime.proof.latency.figures import chosen, is_warm, latency, rows
 from enginewright_runtime.proof.latency.process import WorkerProcess
 from onnx import TensorProto, helper, numpy_helper

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.scoped.element_types import types_of
-from enginewright_runtime.prepare.convert import plan
+from enginewright_runtime.prepare.convert.planning import plan
 from onnx import TensorProto, helper
 
 from tests.support.broken_models import build, value

@@ -12,9 +12,9 @@ import pytest
 from enginewright.contract.manifest import MANIFEST_NAME, EngineInfo, Manifest
 from enginewright.contract.task import ServeTask, ShapeProfile
 from enginewright_runtime.engine import builder
+from enginewright_runtime.serve.manifest import served_profiles
 from enginewright_runtime.serve.server.decode import Decoder, Feeds
 from enginewright_runtime.serve.server.message import Body
-from enginewright_runtime.serve.server.profiles import served_profiles
 from enginewright_runtime.session.request_errors import OutOfProfileError
 from enginewright_runtime.session.signature import Signature, read_signature
 from onnx import ModelProto

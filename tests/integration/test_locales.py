@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright_cli.preflight import locales
+from enginewright_cli.preflight.workspace import LOCALE_ALIASES, lay_out_locales
 from onnx import ModelProto, TensorProto, helper
 
 from tests.support import broken_models as broken
@@ -40,8 +40,8 @@ def upper_case(locale: str | None) -> ModelProto:
 def like_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the locales that the Containerfile makes, and no others."""
     (names,) = re.findall(r"for name in ([^;]*); do", CONTAINERFILE.read_text())
-    assert tuple(names.split()) == locales.ALIASES
-    variables = locales.lay_out(tmp_path / "locale")
+    assert tuple(names.split()) == LOCALE_ALIASES
+    variables = lay_out_locales(tmp_path / "locale")
     if not variables:
         pytest.skip("NOT TESTED, this machine has no C.UTF-8 where glibc keeps it")
     for name, value in variables.items():
@@ -83,5 +83,5 @@ def test_preflight_has_the_image_s_locales_on_any_machine(tmp_path: Path) -> Non
 
 
 def test_without_c_utf_8_nothing_is_changed(tmp_path: Path) -> None:
-    assert locales.lay_out(tmp_path / "locale", tmp_path / "none") == {}
+    assert lay_out_locales(tmp_path / "locale", tmp_path / "none") == {}
     assert not (tmp_path / "locale").exists()

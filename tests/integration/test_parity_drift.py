@@ -11,8 +11,8 @@ import onnx
 import pytest
 from enginewright_runtime.core import isolated
 from enginewright_runtime.core.children import name_of
-from enginewright_runtime.proof.parity import Tolerances
 from enginewright_runtime.proof.parity.drift import Drift, Side, find_drift, search
+from enginewright_runtime.proof.parity.tolerances import Tolerances
 from onnx import (
     AttributeProto,
     GraphProto,

@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 from enginewright.contract.manifest import Manifest, Spread, VaryingOutput
 from enginewright.contract.reasons import Reason
-from enginewright_runtime.proof.parity import Comparison, ParityVerdict, Tolerances
+from enginewright_runtime.proof.parity.comparison import Comparison, ParityVerdict
 from enginewright_runtime.proof.parity.observing import is_random, observe
 from enginewright_runtime.proof.parity.spread import (
     FEWEST_RUNS,
@@ -20,6 +20,7 @@ from enginewright_runtime.proof.parity.spread import (
     DistributionTest,
     confirmations,
 )
+from enginewright_runtime.proof.parity.tolerances import Tolerances
 from enginewright_runtime.session.arrays import Arrays
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 from enginewright.contract.images import ImageFacts
-from enginewright_cli.preflight.scope import scope
-from enginewright_cli.preflight.targets import parse
+from enginewright_cli.preflight.targets import parse, scope
 
 from tests.support import broken_models as broken
 from tests.support.plan_objects import image_facts

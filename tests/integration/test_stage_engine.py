@@ -26,7 +26,7 @@ from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.engine import build, verify
 from enginewright_runtime.engine.handoff import EngineBuilt, shortened
 from enginewright_runtime.proof.golden_run import GoldenFiles, JudgedRun, run_judged
-from enginewright_runtime.proof.latency import measure
+from enginewright_runtime.proof.latency.comparing import measure
 from enginewright_runtime.store import ENGINE, Store
 
 from tests.support import broken_models as broken

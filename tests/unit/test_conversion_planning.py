@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from enginewright.contract.reasons import Reason
-from enginewright_runtime.prepare.convert import Action, plan
 from enginewright_runtime.prepare.convert.ir_versions import newer_than
+from enginewright_runtime.prepare.convert.planning import Action, plan
 from onnx import TensorProto, helper
 
 from tests.support.broken_models import build, external, relu, value

@@ -20,7 +20,7 @@ from enginewright.contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.graph.raw.schemas import is_function
 from enginewright_runtime.probe import probe
-from enginewright_runtime.rules.serving import UNKNOWN_TO_TENSORRT
+from enginewright_runtime.rules.compiled import UNKNOWN_TO_TENSORRT
 from enginewright_runtime.session import tensorrt_rtx
 from enginewright_runtime.session.cuda import CudaBackend
 from enginewright_runtime.session.driver import Device

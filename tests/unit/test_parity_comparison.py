@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 from enginewright.contract.manifest import OutputParity
 from enginewright.contract.task import OutputTolerance, Recipe
-from enginewright_runtime.proof import parity
-from enginewright_runtime.proof.parity import (
-    DEFAULTS,
+from enginewright_runtime.proof.parity.comparison import (
     ComparedWith,
     Comparison,
+    Outputs,
     ParityVerdict,
-    Tolerances,
     scales_of,
+    varying,
 )
-from enginewright_runtime.proof.parity.comparison import Outputs
+from enginewright_runtime.proof.parity.tolerances import DEFAULTS, Tolerances
 
 LIMITS: dict[str, Any] = {
     "backend": "cpu",
@@ -407,7 +406,7 @@ def test_the_worst_failure() -> None:
 def test_outputs_that_vary() -> None:
     once = {"noise": np.array([1.0, 2.0]), "y": np.array([1.0, 2.0])}
     again = {"noise": np.array([2.0, 1.0]), "y": np.array([1.0, 2.0])}
-    assert parity.varying(once, again, {}) == ("noise",)
+    assert varying(once, again, {}) == ("noise",)
 
 
 @pytest.mark.parametrize(

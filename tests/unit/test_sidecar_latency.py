@@ -10,9 +10,8 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.verdict import CheckState
 from enginewright_runtime.serve.sidecar.golden import ProbeResult
 from enginewright_runtime.serve.sidecar.latency import LiveLatency, ProbeLatency
-from enginewright_runtime.serve.sidecar.probe_schedule import ProbeFacts, ProbeSchedule
+from enginewright_runtime.serve.sidecar.probe_schedule import ProbeFacts, ProbeSchedule, Traffic
 from enginewright_runtime.serve.sidecar.settings import SidecarSettings
-from enginewright_runtime.serve.sidecar.traffic import Traffic
 from enginewright_runtime.serve.sidecar.trend import Trend
 from hypothesis import given
 from hypothesis import strategies as st

@@ -3,9 +3,8 @@
 import pytest
 from enginewright.contract.execution import ComputeBucket
 from enginewright_runtime.serve.sidecar.golden import ProbeResult
-from enginewright_runtime.serve.sidecar.probe_schedule import ProbeFacts, ProbeSchedule
+from enginewright_runtime.serve.sidecar.probe_schedule import ProbeFacts, ProbeSchedule, Traffic
 from enginewright_runtime.serve.sidecar.settings import SidecarSettings
-from enginewright_runtime.serve.sidecar.traffic import Traffic
 
 SETTINGS = SidecarSettings()
 NAMES = ["min", "opt", "max"]

@@ -15,8 +15,7 @@ from enginewright_runtime.serve.sidecar.checks import CheckBoard, CheckResult
 from enginewright_runtime.serve.sidecar.errors import ErrorShare, response_counts
 from enginewright_runtime.serve.sidecar.golden import ProbeResult
 from enginewright_runtime.serve.sidecar.pod_state import OF_EXECUTION, PodState
-from enginewright_runtime.serve.sidecar.readiness import Gate, Policy
-from enginewright_runtime.serve.sidecar.release import seconds_left
+from enginewright_runtime.serve.sidecar.readiness import Gate, Policy, seconds_left
 from enginewright_runtime.serve.sidecar.settings import INTERVALS, SidecarSettings
 
 from tests.support import manifests

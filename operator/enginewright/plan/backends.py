@@ -14,8 +14,7 @@ from enginewright.api.scalars import share
 from enginewright.contract.engines import why_unusable
 from enginewright.contract.images import VARIANTS
 from enginewright.contract.task import Promise
-from enginewright.plan.obstacle import Obstacle
-from enginewright.plan.types import Facts
+from enginewright.plan.types import Facts, Obstacle
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from enginewright.api.conditions import ConditionType, StatusReason, WantedCondi
 from enginewright.api.inference_engine import EngineFacts
 from enginewright.contract.reasons import OF_THE_MODEL, Reason
 from enginewright.plan.engines_wanted import Engines
-from enginewright.plan.obstacle import Obstacle
 from enginewright.plan.prepare import PrepareOutcome
 from enginewright.plan.proofs import Proofs, Statement
 from enginewright.plan.rollout import RolloutPlan, RolloutProgress
+from enginewright.plan.types import Obstacle
 
 # Failures of pods that are about where nodes run.
 _ABOUT_PLACEMENT: Final = frozenset(

@@ -20,7 +20,6 @@ from enginewright.manifests.store_claim import store_claim
 from enginewright.plan.conditions import ModelState, conditions
 from enginewright.plan.current_proofs import current_proofs
 from enginewright.plan.engines_wanted import Engines, wanted_engines
-from enginewright.plan.obstacle import Obstacle
 from enginewright.plan.prepare import PrepareOutcome
 from enginewright.plan.proofs import Proofs
 from enginewright.plan.refresh import Preparing, prepare_and_refresh
@@ -29,7 +28,7 @@ from enginewright.plan.replicas import fixed, scale_selector
 from enginewright.plan.resolve import Target, resolve
 from enginewright.plan.rollout import RolloutPlan, applied_state, roll_out, wanted_snapshot
 from enginewright.plan.trials import Trials, trials
-from enginewright.plan.types import EventIntent, Facts, Plan
+from enginewright.plan.types import EventIntent, Facts, Obstacle, Plan
 
 _NORMAL = frozenset(
     {

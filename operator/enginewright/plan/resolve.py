@@ -19,11 +19,10 @@ from enginewright.contract.task import Promise, Recipe
 from enginewright.manifests.prepare_job import Input
 from enginewright.plan.backends import BackendCandidate, candidates
 from enginewright.plan.classes import is_proposed, mixed_devices
-from enginewright.plan.obstacle import Obstacle
 from enginewright.plan.recipe import inputs as prepare_inputs
 from enginewright.plan.recipe import recipe, why_not
 from enginewright.plan.sources import PinnedSource, known_source
-from enginewright.plan.types import Facts
+from enginewright.plan.types import Facts, Obstacle
 
 _MANY_NODES: Final = 2
 

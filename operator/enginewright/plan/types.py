@@ -104,3 +104,12 @@ class Plan:
     status: dict[str, Any]  # the whole wanted status
     events: tuple[EventIntent, ...]
     requeue_after: float | None  # seconds; None: only watch events requeue this model
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why nothing new can be brought up."""
+
+    reason: str
+    message: str
+    stalled: bool = True  # False: it passes by itself

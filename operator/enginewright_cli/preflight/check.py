@@ -51,8 +51,7 @@ from enginewright_cli.preflight.result import (
     merged,
     worst,
 )
-from enginewright_cli.preflight.scope import scope
-from enginewright_cli.preflight.targets import PreflightTarget, prepared_alike
+from enginewright_cli.preflight.targets import PreflightTarget, prepared_alike, scope
 from enginewright_cli.preflight.workspace import PreflightWorkspace
 
 _NAMED: Final = 100  # nodes elsewhere

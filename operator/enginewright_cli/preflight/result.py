@@ -11,8 +11,7 @@ from enginewright.contract.manifest import Change, Latency, OutputParity, Tensor
 from enginewright.contract.report import Finding
 from pydantic import ConfigDict, Field
 
-from enginewright_cli.preflight.remedies import REMEDIES_HERE
-from enginewright_cli.preflight.suggestions import suggested
+from enginewright_cli.preflight.remedies import REMEDIES_HERE, suggested
 
 Verdict: TypeAlias = Literal["pass", "warn", "fail"]
 SCHEMA: Final = "enginewright.dev/preflight/v1"

@@ -1,6 +1,12 @@
-"""What `--target` names: a GPU by its compute capability, or a backend of this machine."""
+"""What `--target` names, and what a verdict on it speaks of.
+
+A target is a GPU by its compute capability, or a backend of this machine; it is no cluster's class. A class
+may list several backends, of which the first that holds serves; here only those are looked at that are
+installed, and asked for.
+"""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +23,13 @@ _EXTRAS: Final = {
     "openvino": "preflight-openvino",
     "cuda": "preflight-gpu",
     "cpu": "preflight",
+}
+# backend -> those that a class of the same devices may list before it
+_BEFORE: Final = {
+    "cpu": ("openvino",),
+    "openvino": ("cpu",),
+    "tensorrt-rtx": ("tensorrt", "cuda"),
+    "cuda": ("tensorrt", "tensorrt-rtx"),
 }
 
 
@@ -91,3 +104,27 @@ def defaults(held: ImageFacts) -> tuple[PreflightTarget, ...]:
     if AHEAD_OF_TIME in held.backends:
         found.append(parse("sm89"))
     return tuple(found)
+
+
+def scope(target: PreflightTarget, targets: Sequence[PreflightTarget], held: ImageFacts) -> str:
+    """Return, in one sentence, what the verdict of `target` speaks of.
+
+    Args:
+        target: one of `targets`.
+        targets: all that are looked at.
+        held: what is installed here.
+    """
+    backend = target.backend
+    what = (
+        f"backend {backend} {held.backends[backend]} ({held.ort_distribution} {held.ort_version}),"
+        " as installed here"
+    )
+    looked = {each.backend for each in targets}
+    others = [each for each in _BEFORE[backend] if each not in looked]
+    if not others:
+        return what
+    listed = " or ".join(others)
+    return (
+        f"{what}; not known is what a class does whose backends begin with {listed}:"
+        " `enginewright plan` names the backend of each class"
+    )

@@ -1,4 +1,8 @@
-"""The folders of one preflight: a pod for every Job, and the store that all of them share."""
+"""The folders of one preflight: a pod for every Job, and the store that all of them share.
+
+They have the locales of the runtime image, on a machine that has others: a model of strings loads or
+is refused by what is installed where it is loaded. The image's Containerfile makes the same links.
+"""
 
 import os
 import shutil
@@ -6,15 +10,19 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from enginewright.contract import task as contract
 from enginewright.contract.facts import FetchFacts
 from enginewright.contract.manifest import MANIFEST_NAME, Manifest
 
-from enginewright_cli.preflight import locales
 from enginewright_cli.preflight.local_pod import LocalPod, PodSettings, read_report
 from enginewright_cli.preflight.stages import JOB_SECONDS, Stages
 from enginewright_cli.preflight.stopping import Stop
+
+LOCALES: Final = "/usr/lib/locale"
+LOCALE_ALIASES: Final = ("en_US.utf8", "en_US")  # of C.UTF-8 in the image
+_INSTALLED_LOCALE: Final = "C.utf8"
 
 
 @contextmanager
@@ -53,7 +61,7 @@ class PreflightWorkspace:
         answers = root / "answers"
         for folder in (self._store, answers):
             folder.mkdir()
-        environment = locales.lay_out(root / locales.FOLDER.lstrip("/"))
+        environment = lay_out_locales(root / LOCALES.lstrip("/"))
         self._settings = PodSettings(
             stages,
             stop,
@@ -96,3 +104,17 @@ class PreflightWorkspace:
         found = (read_report(path) for path in reports.glob("prepare-*/fetch.json"))
         facts = next((each.facts for each in found if each and each.ok), None)
         return tuple(each.path for each in FetchFacts.model_validate(facts).files) if facts else ()
+
+
+def lay_out_locales(folder: Path, installed: Path = Path(LOCALES)) -> dict[str, str]:
+    """Make the image's locales in `folder`; return the variables by which glibc finds them.
+
+    {}: C.UTF-8 is not where glibc has it, so that what is installed here has to do.
+    """
+    usual = installed / _INSTALLED_LOCALE
+    if not usual.is_dir():
+        return {}
+    folder.mkdir(parents=True)
+    for name in (_INSTALLED_LOCALE, *LOCALE_ALIASES):
+        (folder / name).symlink_to(usual)
+    return {"LOCPATH": str(folder)}

@@ -18,7 +18,7 @@ from enginewright_runtime.engine.handoff import (
     EngineBuilt,
 )
 from enginewright_runtime.engine.verify import read_manifest
-from enginewright_runtime.proof.latency import measure
+from enginewright_runtime.proof.latency.comparing import measure
 
 STAGE: Final = "benchmark"
 

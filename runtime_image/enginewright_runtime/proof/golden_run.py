@@ -24,14 +24,14 @@ from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 from enginewright_runtime.core.time_limit import TimeLimit
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.opsets import allow_unreleased
-from enginewright_runtime.proof.parity import (
+from enginewright_runtime.proof.parity.comparison import (
     ComparedWith,
     Comparison,
     ParityVerdict,
-    Tolerances,
     scales_of,
 )
 from enginewright_runtime.proof.parity.observing import is_random, observe
+from enginewright_runtime.proof.parity.tolerances import Tolerances
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.arrays import Arrays, read_arrays, write_arrays
 from enginewright_runtime.session.datatypes import BF16

@@ -1,17 +1,22 @@
-"""Rules on which operators there are: in the runtime image, and to be relied on."""
+"""Rules on operators: which the runtime image has, of which version they are, and which still train."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from enginewright_runtime.proof.parity.observing import RANDOM_OPERATORS
 from enginewright_runtime.rules.base import Hit, Subject, labels, named
+from enginewright_runtime.rules.contents import UnreadableError, pieces
 from enginewright_runtime.rules.registry import Registry
-from enginewright_runtime.rules.text import quoted
-from enginewright_runtime.rules.view import RawNode
+from enginewright_runtime.rules.text import quoted, shown
+from enginewright_runtime.rules.view import RawNode, domain_of
 
 _TRAINING: Final = frozenset({"ai.onnx.training", "ai.onnx.preview.training"})
 _EXPERIMENTAL: Final = frozenset({"ai.onnx.preview", "com.microsoft.experimental"})
+_FIRST_WITH_IMPORTS: Final = 3  # IR version
+_DROPOUT_BY_INPUT: Final = 12  # opset since which Dropout has an input training_mode
 
 
 def training_operators(subject: Subject) -> Hit | None:
@@ -114,6 +119,81 @@ def random_operator(subject: Subject) -> Hit | None:
         " differ from run to run and are compared in distribution only",
         labels(found),
     )
+
+
+def no_import(subject: Subject) -> Hit | None:
+    """Find a model that says nothing of its operators' versions."""
+    model = subject.view.model
+    if model.opset_import or model.ir_version < _FIRST_WITH_IMPORTS:
+        return None
+    return Hit("the model imports no operator set, so no operator in it has a meaning")
+
+
+def domain_not_imported(subject: Subject) -> Hit | None:
+    """Find nodes of domains that the model has no version of."""
+    if not subject.view.model.opset_import:
+        return None
+    strangers = [
+        node
+        for node in subject.view.nodes
+        if node.opset is None and not subject.view.is_local(node)
+    ]
+    if not strangers:
+        return None
+    domains = sorted({node.domain or "ai.onnx" for node in strangers})
+    return Hit(
+        f"the model uses operators of {quoted(domains)} and imports no version of it, so each runtime"
+        " takes the version that it likes",
+        labels(strangers),
+    )
+
+
+def imported_twice(subject: Subject) -> Hit | None:
+    """Find a domain with two versions."""
+    versions: dict[str, set[int]] = {}
+    for entry in subject.view.model.opset_import:
+        versions.setdefault(domain_of(entry.domain), set()).add(int(entry.version))
+    for domain, found in versions.items():
+        if len(found) > 1:
+            numbers = " and ".join(str(version) for version in sorted(found))
+            return Hit(f"the model imports versions {numbers} of {shown(domain or 'ai.onnx')}")
+    return None
+
+
+def training_mode(subject: Subject) -> Hit | None:
+    """Find Dropout and BatchNormalization that still train."""
+    dropouts = [node for node in subject.view.nodes if _drops(subject, node)]
+    norms = [
+        node
+        for node in subject.view.nodes
+        if node.is_standard("BatchNormalization") and node.integer("training_mode")
+    ]
+    found = [*dropouts, *norms]
+    if not found:
+        return None
+    what = [
+        *(["Dropout sets values to zero by chance"] if dropouts else []),
+        *(
+            ["BatchNormalization takes its statistics from the request and keeps them"]
+            if norms
+            else []
+        ),
+    ]
+    return Hit(f"{named(found)} still train: {', and '.join(what)}", labels(found))
+
+
+def _drops(subject: Subject, node: RawNode) -> bool:
+    if not node.is_standard("Dropout") or (node.opset or 0) < _DROPOUT_BY_INPUT:
+        return False
+    if not node.input(2):
+        return False
+    mode = subject.view.constant(node.scope, node.input(2))
+    if mode is None:
+        return False
+    try:
+        return any(bool(np.any(piece)) for piece in pieces(mode, subject.folder))
+    except UnreadableError:
+        return False
 
 
 def _foreign(subject: Subject) -> list[RawNode]:

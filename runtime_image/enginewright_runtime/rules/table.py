@@ -10,14 +10,10 @@ from enginewright.contract.reasons import REMEDIES, Reason
 from enginewright.contract.report import Finding
 
 from enginewright_runtime.rules import (
+    compiled,
     external,
-    flow,
-    imports,
-    modes,
     names,
     operators,
-    quantization,
-    serving,
     structure,
     tensors,
     types,
@@ -198,7 +194,7 @@ OUTSIDE_THE_ENGINE: Final = Rule(
     "name backend tensorrt-rtx, which loads engines in parts, or cuda in spec.backends, or replace"
     " the operators when exporting",
     f"{_TENSORRT}; GetCapability of ONNX Runtime 1.31.1's TensorRT provider",
-    serving.outside_the_engine,
+    compiled.outside_the_engine,
     reason=Reason.UNSUPPORTED_OPERATOR,
 )
 UNSERVED_TYPE: Final = Rule(
@@ -207,7 +203,7 @@ UNSERVED_TYPE: Final = Rule(
     "export these inputs and outputs as float32, int32 or int64, or choose another backend in"
     " spec.backends",
     "IsSupportedInputOutputDataType of NVIDIA/TensorRT-RTX-EP-ABI; the shipped plug-in 0.5.0",
-    serving.unserved_types,
+    compiled.unserved_types,
     reason=Reason.PROVIDER_REFUSED,
 )
 NO_OUTPUT: Final = Rule(
@@ -368,7 +364,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "models that import no operator set",
         "add one: model.opset_import.append(onnx.helper.make_opsetid('', 17)), of the version it was made for",
         f"{_PROTO}, ModelProto.opset_import: MUST have at least one entry; {_SEEN}",
-        imports.no_import,
+        operators.no_import,
     ),
     IR_TOO_NEW,
     OPSET_TOO_NEW,
@@ -466,7 +462,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "If, Loop and Scan where TensorRT parses the model",
         "build the engine: it shows whether these are taken, and what is left runs outside of it",
         f"{_TENSORRT}: If, Loop, Scan; TensorRT's operator page of If; measured with TensorRT-RTX 1.7",
-        flow.control_flow,
+        compiled.control_flow,
         severity="warning",
         reason=Reason.UNSUPPORTED_OPERATOR,
     ),
@@ -485,7 +481,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "quantise with signed types and symmetric ranges (onnxruntime.quantization: QInt8,"
         " ActivationSymmetric), or give the float model and spec.precision INT8",
         f"{_TENSORRT}: QuantizeLinear, DequantizeLinear; measured with TensorRT-RTX 1.7",
-        quantization.asymmetric,
+        compiled.asymmetric,
         severity="warning",
         reason=Reason.UNSUPPORTED_OPERATOR,
     ),
@@ -494,7 +490,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "dynamic and operator-by-operator quantisation where TensorRT parses the model",
         "give the float model and spec.precision INT8, or quantise statically in QDQ form",
         f"{_TENSORRT}: ConvInteger, MatMulInteger, DynamicQuantizeLinear, QLinearConv, QLinearMatMul",
-        quantization.integer_operators,
+        compiled.integer_operators,
         severity="warning",
         reason=Reason.UNSUPPORTED_OPERATOR,
     ),
@@ -503,7 +499,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "Dropout and BatchNormalization that still train: answers differ, or change with every request",
         "export in evaluation mode, as model.eval() and torch.onnx.export do",
         f"{_OPERATORS}: Dropout and BatchNormalization, training_mode; measured with ONNX Runtime 1.31",
-        modes.training_mode,
+        operators.training_mode,
         severity="warning",
         reason=Reason.PARITY_FAILED,
     ),
@@ -530,7 +526,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "operators of domains that the model imports no version of",
         "add it: model.opset_import.append(onnx.helper.make_opsetid(domain, version))",
         f"{_IR}: a model MUST name the operator sets that it relies on; onnx.checker refuses it",
-        imports.domain_not_imported,
+        operators.domain_not_imported,
         severity="warning",
     ),
     Rule(
@@ -538,7 +534,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "domains of which the model imports two versions",
         "leave the one that the model was made for",
         f"{_PROTO}, OperatorSetIdProto; runtimes take either",
-        imports.imported_twice,
+        operators.imported_twice,
         severity="warning",
     ),
     Rule(

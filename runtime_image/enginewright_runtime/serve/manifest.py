@@ -1,10 +1,10 @@
-"""The manifest of the artefact that a pod serves, as its server and its sidecar read it."""
+"""The manifest of the artefact that a pod serves, as its server and its sidecar read it, and what it lets in."""
 
 from pathlib import Path
 
 from enginewright.contract.manifest import MANIFEST_NAME, Manifest
 from enginewright.contract.reasons import Reason
-from enginewright.contract.task import ServeTask
+from enginewright.contract.task import ServeTask, ShapeProfile
 from pydantic import ValidationError
 
 from enginewright_runtime.core.failure import StageFailure
@@ -31,6 +31,19 @@ def read_manifest(task: ServeTask, artifact: Path) -> Manifest:
             raise StageFailure(Reason.ARTIFACT_CORRUPT, "the artefact holds no engine")
         _compare_keys("engine's prepared model", manifest.engine.prepared_key, task.prepared_key)
     return manifest
+
+
+def served_profiles(manifest: Manifest) -> tuple[tuple[ShapeProfile, ...], ...]:
+    """Return the profiles, of which a request has to fit any one; a profile may leave inputs open.
+
+    An engine takes no more than its own, declared or not. Elsewhere only what was declared limits,
+    and the range of an input's values was declared for golden inputs, not for requests.
+    """
+    engine = manifest.engine
+    if engine is not None and engine.profiles:
+        return tuple(profile.inputs for profile in engine.profiles)
+    anything = {"low": None, "high": None}
+    return (tuple(each.model_copy(update=anything) for each in manifest.recipe.shapes),)
 
 
 def _compare_keys(what: str, found: str, wanted: str) -> None:

@@ -15,8 +15,9 @@ from typing import Final
 
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import name_nodes
+from typing_extensions import override
 
-from enginewright_runtime.core.digests import Copied
+from enginewright_runtime.core.digests import Copied, file_sha256
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import CALIBRATION_DATA
 from enginewright_runtime.core.logs import counted, format_bytes
@@ -26,12 +27,12 @@ from enginewright_runtime.sources.base import (
     Missing,
     ModelSource,
     joined,
+    local_files,
     parent_of,
     unreachable,
     unsafe,
 )
 from enginewright_runtime.sources.quota import DiskQuota
-from enginewright_runtime.sources.unpacked import UnpackedSource
 
 _log: Final = logging.getLogger(__name__)
 _NPZ: Final = ".npz"
@@ -126,10 +127,38 @@ def _renamed(fetched: list[tuple[str, Copied]], folder: Path) -> list[tuple[str,
     return [(CALIBRATION_DATA, fetched[0][1])]
 
 
+class _UnpackedSource(ModelSource):
+    """What an archive held: plain files, which move out of it, since two copies may not fit the disk."""
+
+    def __init__(self, folder: Path, shown: str) -> None:
+        self._folder = folder
+        self.shown = shown
+
+    @override
+    def find(self) -> str | None:
+        """Return None: it is a folder."""
+        return None
+
+    @override
+    def _entries(self, *, deep: bool) -> Iterator[Entry]:
+        return local_files(self._folder, deep=deep)
+
+    @override
+    def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
+        """Move a file."""
+        del quota  # it was counted when it was unpacked
+        origin = self._folder / path
+        if not origin.is_file():
+            raise Missing(f"{self.shown} has no file {path!r} there")
+        copied = file_sha256(origin)
+        origin.replace(target)
+        return copied
+
+
 @contextmanager
 def _unpacked(
     source: ModelSource, packed: Path, quota: DiskQuota, reason: Reason = Reason.INVALID_MODEL
-) -> Iterator[UnpackedSource]:
+) -> Iterator[_UnpackedSource]:
     """Unpack a file beside its folder and remove it; the content goes when the context ends."""
     with tempfile.TemporaryDirectory(prefix="unpacked-", dir=packed.parent.parent) as folder:
         size = packed.stat().st_size
@@ -140,7 +169,7 @@ def _unpacked(
         packed.unlink()
         quota.release(size)
         _log.info("unpacked %s of %s", format_bytes(size), source.shown)
-        yield UnpackedSource(Path(folder), f"the archive {source.shown}")
+        yield _UnpackedSource(Path(folder), f"the archive {source.shown}")
 
 
 def _only(source: ModelSource, suffix: str, reason: Reason = Reason.SOURCE_UNREACHABLE) -> str:

@@ -35,8 +35,9 @@ from enginewright_runtime.proof.golden_run import (
     GoldenRun,
     JudgedRun,
 )
-from enginewright_runtime.proof.parity import ComparedWith, Tolerances
+from enginewright_runtime.proof.parity.comparison import ComparedWith
 from enginewright_runtime.proof.parity.drift import Side, find_drift
+from enginewright_runtime.proof.parity.tolerances import Tolerances
 from enginewright_runtime.session.arrays import read_arrays
 
 _log: Final = logging.getLogger(__name__)

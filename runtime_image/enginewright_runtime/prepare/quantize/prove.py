@@ -24,13 +24,13 @@ from enginewright_runtime.proof.golden_run import (
     run_sample,
     types_of,
 )
-from enginewright_runtime.proof.parity import (
+from enginewright_runtime.proof.parity.comparison import (
     ComparedWith,
     Comparison,
     ParityVerdict,
-    Tolerances,
     scales_of,
 )
+from enginewright_runtime.proof.parity.tolerances import Tolerances
 from enginewright_runtime.session.arrays import read_arrays
 from enginewright_runtime.session.samples import in_memory, read_samples
 

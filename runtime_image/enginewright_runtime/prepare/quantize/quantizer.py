@@ -46,7 +46,7 @@ from enginewright_runtime.prepare.quantize.static import StaticQuantization
 from enginewright_runtime.prepare.quantize.subject import PrecisionPass, SourceModel
 from enginewright_runtime.prepare.quantize.widening import ROUNDING, widen
 from enginewright_runtime.proof.golden_run import INPUTS
-from enginewright_runtime.proof.parity import Tolerances
+from enginewright_runtime.proof.parity.tolerances import Tolerances
 from enginewright_runtime.session.arrays import read_arrays
 from enginewright_runtime.tensorrt.tensors import types
 

@@ -20,9 +20,9 @@ from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.shapes import resolve
-from enginewright_runtime.prepare import convert as conversion
+from enginewright_runtime.prepare.convert import planning
 from enginewright_runtime.prepare.sizes.discovery.problem import is_switched
-from enginewright_runtime.rules import encoding, registry, structure, table
+from enginewright_runtime.rules import names, registry, structure, table
 from enginewright_runtime.rules.base import Subject
 from enginewright_runtime.rules.text import printable, shown
 from enginewright_runtime.rules.view import ModelView
@@ -107,7 +107,7 @@ def _unfit(model: ModelProto, size: int) -> Finding | None:
         return table.tell(table.NOT_A_MODEL, message)
     if (hit := structure.oversize(model)) is not None:
         return table.TOO_MANY_NODES.finding(hit)
-    if (hit := encoding.undecodable(model)) is not None:
+    if (hit := names.undecodable(model)) is not None:
         return table.NOT_TEXT.finding(hit)
     return None
 
@@ -164,8 +164,8 @@ def _conversion(model: ModelProto, recipe: Recipe) -> tuple[list[Finding], bool]
 
     What is asked for by spec.targetOpset alone keeps nobody from loading the source.
     """
-    refusal = conversion.plan(model, recipe).refusal
-    needed = conversion.plan(model, recipe.model_copy(update={"target_opset": None}))
+    refusal = planning.plan(model, recipe).refusal
+    needed = planning.plan(model, recipe.model_copy(update={"target_opset": None}))
     return ([] if refusal is None else [_named(refusal)]), bool(needed.steps or needed.refusal)
 
 

@@ -12,7 +12,7 @@ from onnx import ModelProto
 
 from enginewright_runtime.core.time_limit import TimeLimit
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.proof.parity import varying
+from enginewright_runtime.proof.parity.comparison import varying
 from enginewright_runtime.proof.parity.spread import FEWEST_RUNS, REFERENCE_RUNS, Spreading
 from enginewright_runtime.session.arrays import Arrays
 

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.ort_messages import plain
-from enginewright_runtime.proof.parity import Comparison, Tolerances, scales_of
+from enginewright_runtime.proof.parity.comparison import Comparison, scales_of
+from enginewright_runtime.proof.parity.tolerances import Tolerances
+from enginewright_runtime.serve.manifest import served_profiles
 from enginewright_runtime.serve.server.buckets import ComputeBuckets
 from enginewright_runtime.serve.server.decode import Feeds
-from enginewright_runtime.serve.server.profiles import served_profiles
 from enginewright_runtime.session.device_errors import lost_device
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.samples import GoldenSample, type_name

@@ -20,7 +20,7 @@ from enginewright.contract.task import ServeTask
 import enginewright_runtime.core.limits
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.ort_messages import plain
-from enginewright_runtime.serve.manifest import read_manifest
+from enginewright_runtime.serve.manifest import read_manifest, served_profiles
 from enginewright_runtime.serve.server.artifact import (
     check_device,
     check_engine_files,
@@ -31,7 +31,6 @@ from enginewright_runtime.serve.server.artifact import (
 from enginewright_runtime.serve.server.buckets import ComputeBuckets
 from enginewright_runtime.serve.server.diagnosis import Diagnosis
 from enginewright_runtime.serve.server.execution import ExecutionReport
-from enginewright_runtime.serve.server.profiles import served_profiles
 from enginewright_runtime.serve.server.proofs import StartupProver
 from enginewright_runtime.serve.server.stopping import StoppableSession
 from enginewright_runtime.serve.server.usual import measure, usual_feeds

@@ -1,23 +1,19 @@
 """Golden inferences over the path that requests take: the one proof that needs no report of the server."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 from enginewright.contract.manifest import Manifest
 from enginewright.contract.reasons import Reason
 from numpy.typing import NDArray
 
-from enginewright_runtime.proof.parity import (
-    Tolerance,
-    Tolerances,
-    VaryingOutputs,
-    difference,
-    scales_of,
-)
+from enginewright_runtime.proof.parity.comparison import difference, scales_of
+from enginewright_runtime.proof.parity.tolerances import Tolerance, Tolerances
+from enginewright_runtime.proof.parity.variation import VaryingOutputs
 from enginewright_runtime.serve.probe_token import HEADER
-from enginewright_runtime.serve.sidecar.chunks import equal, largest_error
 from enginewright_runtime.serve.sidecar.client import Client, ServerResponse, UnreachableError
 from enginewright_runtime.serve.sidecar.protocol import (
     EncodedRequest,
@@ -34,6 +30,7 @@ from enginewright_runtime.session.samples import GoldenSample, type_name
 _LENGTH: Final = b"inference-header-content-length"
 _BUSY: Final = frozenset({408, 429, 503, 504})  # backpressure: says nothing of the numbers
 _ERROR_BYTES: Final = 64 * 1024  # of an error that are read
+_PIECE: Final = 1 << 18  # elements that are compared at a time
 _FAILS: Final = frozenset({400, 500})  # inputs that have run are refused, or their run fails
 
 _Arrays = dict[str, NDArray[Any]]
@@ -187,7 +184,7 @@ class GoldenProbe:
         return self._tolerances.of_output(name, self._kinds[name])
 
     def _differs(self, name: str, want: NDArray[Any], have: NDArray[Any]) -> str | None:
-        if equal(want, have):
+        if _equal(want, have):
             return None  # most backends repeat themselves, and this is twenty times as quick
         allowed = self._allowed(name, want)
         return difference(want, have, allowed, self._kinds[name], self._scales.get(name, 0.0))
@@ -221,8 +218,34 @@ def _largest_error(
 ) -> float | None:
     """Return the largest absolute error over the outputs that NumPy holds as floats."""
     errors = [
-        largest_error(want, actual[name])
+        _largest_difference(want, actual[name])
         for name, want in expected.items()
         if want.dtype.kind == "f" and want.shape == actual[name].shape
     ]
     return max(errors, default=None)
+
+
+def _equal(want: NDArray[Any], have: NDArray[Any]) -> bool:
+    """Tell whether two arrays have the same type, shape and elements; NaN equals nothing."""
+    if want.dtype != have.dtype or want.shape != have.shape:
+        return False
+    return all(np.array_equal(first, second) for first, second in _chunks(want, have))
+
+
+def _largest_difference(want: NDArray[Any], have: NDArray[Any]) -> float:
+    """Return the largest finite absolute error of `have`, of the shape of `want`, in its units."""
+    largest = 0.0
+    for first, second in _chunks(want, have):
+        if np.array_equal(first, second):
+            continue
+        with np.errstate(invalid="ignore", over="ignore"):  # of infinities, which others judge
+            gap = np.abs(first - second)
+        largest = max(largest, float(np.max(gap, initial=0.0, where=np.isfinite(gap))))
+    return largest
+
+
+def _chunks(want: NDArray[Any], have: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Yield both piece by piece, so that a comparison takes a few megabytes beside them."""
+    first, second = want.reshape(-1), have.reshape(-1)
+    for start in range(0, first.size, _PIECE):
+        yield first[start : start + _PIECE], second[start : start + _PIECE]

@@ -26,7 +26,7 @@ from enginewright_runtime.serve.sidecar.golden import GoldenProbe
 from enginewright_runtime.serve.sidecar.pod_state import OF_EXECUTION, PodState
 from enginewright_runtime.serve.sidecar.probe_schedule import ProbeSchedule
 from enginewright_runtime.serve.sidecar.protocol import BINARY_EXTENSION
-from enginewright_runtime.serve.sidecar.release import seconds_left
+from enginewright_runtime.serve.sidecar.readiness import seconds_left
 from enginewright_runtime.serve.sidecar.samples import GoldenSamples
 from enginewright_runtime.serve.sidecar.settings import SidecarSettings
 

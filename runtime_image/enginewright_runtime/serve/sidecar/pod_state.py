@@ -19,10 +19,9 @@ from enginewright_runtime.serve.sidecar.checks import CheckBoard, CheckResult
 from enginewright_runtime.serve.sidecar.errors import ErrorShare
 from enginewright_runtime.serve.sidecar.golden import ProbeResult
 from enginewright_runtime.serve.sidecar.latency import LiveLatency, ProbeLatency, Slowness
-from enginewright_runtime.serve.sidecar.probe_schedule import ProbeFacts
+from enginewright_runtime.serve.sidecar.probe_schedule import ProbeFacts, Traffic
 from enginewright_runtime.serve.sidecar.readiness import Gate
 from enginewright_runtime.serve.sidecar.settings import SidecarSettings
-from enginewright_runtime.serve.sidecar.traffic import Traffic
 
 _log: Final = logging.getLogger(__name__)
 _PROBE_BOUNDS: Final = (

@@ -3,16 +3,20 @@
 Two rules, because taking a model's last pod away is worse than most of what a check can find: to be
 admitted everything must be proven; once admitted only wrong answers end it at once, and a broken
 promise does when the operator allows it, who sees the other pods.
+
+It allows it by an annotation of the pod, which the kubelet writes into a file of the downward API,
+within seconds. Only who may write pods can write it, unlike a request to an open port.
 """
 
 from collections.abc import Mapping
 from typing import Final, Literal
 
-from enginewright.contract.verdict import Check, CheckVerdict
+from enginewright.contract.verdict import RELEASE_SECONDS, Check, CheckVerdict
 
 Policy = Literal["Forbid", "Budget", "Allow"]
 
 _OF_EXECUTION: Final = (Check.PROVIDER, Check.PLACEMENT, Check.DISTRIBUTION, Check.VERSIONS)
+_SKEW: Final = 60.0  # seconds by which the clocks of operator and node may differ
 
 
 class Gate:
@@ -63,3 +67,16 @@ class Gate:
                 continue  # it serves elsewhere, and the policy allows as much as that is
             return False
         return True
+
+
+def seconds_left(annotation: str, now: float) -> float:
+    """Return for how many seconds from `now` (since 1970) the annotation holds; 0: it does not.
+
+    One that claims to hold for longer than the operator writes it for is none: a clock is wrong,
+    or somebody else wrote it.
+    """
+    digits = annotation.strip()
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 12):
+        return 0.0
+    left = int(digits) - now
+    return left if 0 < left <= RELEASE_SECONDS + _SKEW else 0.0
