@@ -1,7 +1,8 @@
 """hf:// against a server that speaks the hub's interface: see tests/support/source_hub.py."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from enginewright.contract.reasons import ExitCode, Reason
@@ -75,6 +76,49 @@ def test_a_whole_repository(uri: str, place: Workplace) -> None:
 def test_what_is_not_there(uri: str, reported: str, place: Workplace) -> None:
     with Hub(FILES) as hub:
         outcome = fetch(place, uri, hub.secret)
+    assert (outcome.code, outcome.report.reason) == (ExitCode.TRANSIENT, Reason.SOURCE_UNREACHABLE)
+    assert reported in outcome.message
+
+
+def folder(cursor: str, number: int) -> dict[str, Any]:
+    return {"type": "directory", "path": f"{cursor}-{number}", "oid": "0"}
+
+
+@pytest.mark.parametrize(
+    ("lists", "reported", "requests"),
+    [
+        pytest.param(
+            lambda cursor: ([], str(int(cursor or 0) + 1)),
+            "is listed on more than 1000 pages; name the file, or a smaller folder",
+            1000,
+            id="pages",
+        ),
+        pytest.param(
+            lambda cursor: (
+                [folder(cursor, number) for number in range(30_000)],
+                str(int(cursor or 0) + 1),
+            ),
+            "has more than 100000 folders; name the file, or a smaller folder",
+            4,
+            id="folders",
+        ),
+        pytest.param(
+            lambda cursor: ([], "b" if cursor == "a" else "a"),
+            "leads back to a page that it has listed already; name the file",
+            3,
+            id="a cycle",
+        ),
+    ],
+)
+def test_a_list_that_does_not_end(
+    lists: Callable[[str], tuple[list[dict[str, Any]], str]],
+    reported: str,
+    requests: int,
+    place: Workplace,
+) -> None:
+    with Hub({}, lists=lists) as hub:
+        outcome = fetch(place, "hf://org/model", hub.secret)
+        assert len([each for each in hub.server.seen if "/tree/" in each.path]) == requests
     assert (outcome.code, outcome.report.reason) == (ExitCode.TRANSIENT, Reason.SOURCE_UNREACHABLE)
     assert reported in outcome.message
 

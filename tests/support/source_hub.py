@@ -7,7 +7,7 @@ way of a content network at another address, errors with a message in a header.
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +29,8 @@ class Hub:
     files: Mapping[str, bytes]
     private: bool = False
     corrupt: bool = False  # the content network sends something else
+    # answers a request for a list, by its cursor, in the place of the files; returns entries and the next cursor
+    lists: Callable[[str], tuple[list[dict[str, Any]], str]] | None = None
     server: ScriptedServer = field(init=False)
     network: ScriptedServer = field(init=False)
 
@@ -83,15 +85,22 @@ class Hub:
 
     def _tree(self, folder: str, url: str) -> Answer:
         query = parse_qs(urlsplit(url).query)
+        if self.lists:
+            return self._page(*self.lists(query.get("cursor", [""])[0]), url)
         prefix = f"{folder}/" if folder else ""
         below = [name for name in sorted(self.files) if name.startswith(prefix)]
         if "recursive" not in query:
             below = [name for name in below if "/" not in name.removeprefix(prefix)]
         start = int(query.get("cursor", ["0"])[0])
-        status, headers, body = _json([self._entry(name) for name in below[start : start + _PAGE]])
-        if start + _PAGE < len(below):
-            rest = "&recursive=true" if "recursive" in query else ""
-            following = f"{self.server.url}{urlsplit(url).path}?cursor={start + _PAGE}{rest}"
+        entries = [self._entry(name) for name in below[start : start + _PAGE]]
+        end = start + _PAGE
+        return self._page(entries, str(end) if end < len(below) else "", url)
+
+    def _page(self, entries: Sequence[dict[str, Any] | None], cursor: str, url: str) -> Answer:
+        status, headers, body = _json(entries)
+        if cursor:
+            rest = "&recursive=true" if "recursive" in urlsplit(url).query else ""
+            following = f"{self.server.url}{urlsplit(url).path}?cursor={cursor}{rest}"
             headers["Link"] = f'<{following}>; rel="next"'
         return status, headers, body
 

@@ -15,7 +15,14 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from typing_extensions import override
 
-from enginewright_runtime.sources.base import Entry, Missing, joined, parent_of, unreachable
+from enginewright_runtime.sources.base import (
+    MOST_FILES,
+    Entry,
+    Missing,
+    joined,
+    parent_of,
+    unreachable,
+)
 from enginewright_runtime.sources.credentials import Secret
 from enginewright_runtime.sources.web import Constant, Web, shown
 from enginewright_runtime.sources.web_source import Located, WebSource
@@ -28,6 +35,8 @@ _ADDRESS: Final = re.compile(
     r"(?:@(?P<revision>refs/(?:pr|convert)/[^/]+|[^/]+))?(?:/(?P<path>.*))?"
 )
 _NEXT: Final = re.compile(r'<([^>]+)>\s*;\s*rel="next"')
+_MOST_PAGES: Final = 1000  # of a list; the hub's have a thousand entries
+_SMALLER: Final = "name the file, or a smaller folder"
 _REMEDY: Final = (
     "put a token of somebody who may read it, and has accepted its conditions, into the Secret in"
     " secretRef (key HF_TOKEN)"
@@ -81,20 +90,36 @@ class HubSource(WebSource):
 
     @override
     def _entries(self, *, deep: bool) -> Iterator[Entry]:
-        where = f"/{quote(self._path)}" if self._path else ""
-        url: str | None = f"{self._api()}/tree/{self._commit}{where}" + (
-            "?recursive=true" if deep else ""
-        )
         prefix = f"{self._path}/" if self._path else ""
-        while url:
+        folders = 0
+        for entry in self._listed(deep=deep):
+            if entry.get("type") == "file":
+                self._remember(entry)
+                yield Entry(str(entry["path"]).removeprefix(prefix), entry.get("size"))
+                continue
+            folders += 1
+            if folders > MOST_FILES:
+                raise unreachable(f"{self.shown} has more than {MOST_FILES} folders", _SMALLER)
+
+    def _listed(self, *, deep: bool) -> Iterator[dict[str, Any]]:
+        """Yield what the hub lists; it enters folders itself, so only pages have to end."""
+        where = f"/{quote(self._path)}" if self._path else ""
+        url = f"{self._api()}/tree/{self._commit}{where}" + ("?recursive=true" if deep else "")
+        read: set[str] = set()
+        while len(read) < _MOST_PAGES:
+            read.add(url)
             answer = self._web.read(url)
-            for entry in answer.json(shown(url)):
-                if entry.get("type") == "file":
-                    self._remember(entry)
-                    path = str(entry["path"]).removeprefix(prefix)
-                    yield Entry(path, entry.get("size"))
+            yield from answer.json(shown(url))
             following = _NEXT.search(answer.headers.get("Link", ""))
-            url = urljoin(url, following.group(1)) if following else None
+            if following is None:
+                return
+            url = urljoin(url, following.group(1))
+            if url in read:
+                raise unreachable(
+                    f"{self.shown}: {shown(url)} leads back to a page that it has listed already",
+                    f"name the file, or write another {_ENDPOINT_KEY}",
+                )
+        raise unreachable(f"{self.shown} is listed on more than {_MOST_PAGES} pages", _SMALLER)
 
     @override
     def _locate(self, path: str) -> Located:
