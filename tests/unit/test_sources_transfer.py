@@ -3,13 +3,17 @@
 import errno
 import io
 import logging
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 from enginewright.contract.reasons import Reason
+from enginewright_runtime.core.digests import file_sha256
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import configure
+from enginewright_runtime.sources import retry
+from enginewright_runtime.sources.claim import ClaimSource
 from enginewright_runtime.sources.quota import DiskQuota
 from enginewright_runtime.sources.transfer import Transfer, transfer_file
 from typing_extensions import override
@@ -55,6 +59,66 @@ async def test_a_full_disk_is_reported_with_the_files_name(tmp_path: Path, size:
     quota = DiskQuota(tmp_path, "a model", 1 << 20)
     with pytest.raises(StageFailure, match=r"m\.onnx is larger than that"):
         await transfer_file("https://a/m.onnx", "m.onnx", Path("/dev/full"), quota, attempt)
+
+
+class WrittenTo(DiskQuota):
+    """Has somebody write to the source whenever a part of it has arrived, as often as it says."""
+
+    def __init__(self, folder: Path, source: Path, written: bytes, times: int) -> None:
+        super().__init__(folder, "a model", 1 << 30)
+        self.source = source
+        self.written = written
+        self.left = times
+
+    @override
+    def add(self, name: str, size: int) -> None:
+        super().add(name, size)
+        if self.left:
+            self.left -= 1
+            with self.source.open("r+b") as writer:
+                writer.seek(0, os.SEEK_END if self.written else os.SEEK_SET)
+                writer.write(self.written or b"2")
+            written_at = 1_800_000_000 - self.left  # however coarse the clock of the disk is
+            os.utime(self.source, (written_at, written_at))
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(retry, "_FIRST_PAUSE", 0.001)
+    (tmp_path / "volume").mkdir()
+    source = tmp_path / "volume" / "m.onnx"
+    source.write_bytes(b"1" * 100)
+    return source
+
+
+@pytest.mark.parametrize(
+    ("written", "sizes"),
+    [
+        pytest.param(b"1" * 1000, "from 3100 to 4100 bytes", id="it grows"),
+        pytest.param(b"", "from 100 to 100 bytes", id="in its place"),
+    ],
+)
+def test_a_file_that_always_changes_is_copied_a_few_times(
+    tmp_path: Path, source: Path, written: bytes, sizes: str
+) -> None:
+    quota = WrittenTo(tmp_path, source, written, times=1000)
+    with pytest.raises(StageFailure) as failed:
+        ClaimSource(source.parent, "models", source.name).copy(
+            source.name, tmp_path / "copy", quota
+        )
+    assert failed.value.reason is Reason.SOURCE_UNREACHABLE
+    cause = failed.value.finding.cause
+    assert f"'m.onnx' of pvc://models/m.onnx: it changed while it was copied, {sizes}" in cause
+    assert "rename it" in failed.value.finding.advice
+    assert quota.left == 1000 - 4
+
+
+def test_a_file_that_has_come_to_rest_is_copied_whole(tmp_path: Path, source: Path) -> None:
+    quota = WrittenTo(tmp_path, source, b"1" * 1000, times=2)
+    target = tmp_path / "copy"
+    copied = ClaimSource(source.parent, "models", source.name).copy(source.name, target, quota)
+    assert target.read_bytes() == source.read_bytes()
+    assert copied == file_sha256(source)
 
 
 @pytest.mark.parametrize(

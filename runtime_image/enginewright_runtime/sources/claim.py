@@ -18,6 +18,7 @@ from enginewright_runtime.sources.base import (
     unreachable,
 )
 from enginewright_runtime.sources.quota import DiskQuota
+from enginewright_runtime.sources.retry import Unavailable
 from enginewright_runtime.sources.transfer import Transfer, transfer_file
 
 
@@ -68,11 +69,19 @@ class ClaimSource(ModelSource):
             transfer.start_over()
             try:
                 with resolved.open("rb") as reader:
-                    transfer.expect(os.fstat(reader.fileno()).st_size)
-                    while chunk := reader.read(CHUNK):
+                    before = os.fstat(reader.fileno())
+                    transfer.expect(before.st_size)
+                    while chunk := reader.read(min(CHUNK, before.st_size - transfer.size)):
                         transfer.receive(chunk)
+                    after = os.fstat(reader.fileno())
             except OSError as error:
                 raise self._unreadable(resolved, error) from error
+            if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+                transfer.start_over()  # parts of two contents are no progress
+                raise Unavailable(
+                    f"it changed while it was copied, from {before.st_size} to {after.st_size} bytes",
+                    remedy="wait until it is written, or write under another name and rename it",
+                )
 
         shown = f"{path!r} of {self.shown}"
         return asyncio.run(transfer_file(shown, resolved.name, target, quota, attempt))

@@ -22,11 +22,20 @@ _T = TypeVar("_T")
 
 
 class Unavailable(Exception):  # noqa: N818 - not an error yet: it is retried
-    """A try failed in a way that can pass; `after` is when the server wants the next, in seconds."""
+    """A try failed in a way that can pass.
 
-    def __init__(self, cause: str, after: float | None = None) -> None:
+    Args:
+        cause: why.
+        after: when the server wants the next try, in seconds; None: it does not say.
+        remedy: of the failure, if it does not pass; None: what is usual for a source.
+    """
+
+    def __init__(
+        self, cause: str, after: float | None = None, *, remedy: str | None = None
+    ) -> None:
         super().__init__(cause)
         self.after = after
+        self.remedy = remedy
 
 
 async def with_retries(
@@ -50,7 +59,8 @@ async def with_retries(
         except Unavailable as unavailable:
             fruitless = 0 if received() > before else fruitless + 1
             if fruitless >= _FRUITLESS_TRIES or number == _TRIES:
-                raise unreachable(f"cannot {what}: {unavailable} ({number} tries)") from None
+                cause = f"cannot {what}: {unavailable} ({number} tries)"
+                raise unreachable(cause, unavailable.remedy) from None
             pause = unavailable.after or _FIRST_PAUSE * 2**fruitless * random.uniform(0.5, 1)  # noqa: S311 - jitter
             _log.warning(
                 "%s; retrying in %.1f s from %s", unavailable, pause, format_bytes(received())
