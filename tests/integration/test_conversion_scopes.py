@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from enginewright_runtime.graph.scoped.element_types import types_of
+from enginewright_runtime.graph.raw.schemas import attribute
+from enginewright_runtime.graph.scoped.element_types import declared, types_of
 from enginewright_runtime.graph.scoped.inference import infer
 from enginewright_runtime.graph.scoped.scopes import apart, rename_apart
 from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
@@ -113,6 +114,65 @@ def test_every_value_has_its_own_type(types: Any) -> None:
     assert (found[ints], found[floats]) == ("tensor(int64)", "tensor(float)")
     kinds = {name: kind.tensor_type.elem_type for name, kind in infer(model).items()}
     assert (kinds[ints], kinds[floats]) == (TensorProto.INT64, TensorProto.FLOAT)
+
+
+def inner_types(model: ModelProto) -> dict[str, str | None]:
+    return {name: declared(kind) for name, kind in infer(model).items()}
+
+
+READERS = pytest.mark.parametrize("types", [types_of, element_types, inner_types])
+
+
+def choosing(node: NodeProto, *after: NodeProto, says: tuple[str, int]) -> ModelProto:
+    """Return a model of which one branch runs `node`, before others, and that says a value's type."""
+    branches = {
+        "then_branch": body("then", [node, helper.make_node("Neg", ["t"], ["out"])]),
+        "else_branch": body("else", [helper.make_node("Neg", ["x"], ["out"])]),
+    }
+    model = build(
+        [helper.make_node("If", ["c"], ["y"], **branches), *after],
+        [value("x", 1, 2), value("i", kind=INT), value("c", kind=BOOL)],
+        [value("y", 1, 2)],
+    )
+    model.graph.value_info.append(helper.make_tensor_value_info(says[0], says[1], []))
+    return model
+
+
+def then(model: ModelProto) -> GraphProto:
+    found = attribute(model.graph.node[0], "then_branch")
+    assert found is not None
+    return found.g
+
+
+@READERS
+def test_a_graph_says_nothing_of_values_that_are_not_its_own(types: Any) -> None:
+    model = apart(choosing(helper.make_node("Relu", ["x"], ["t"]), says=("t", INT)))
+    assert types(model)["t"] == "tensor(float)"
+
+
+@READERS
+def test_what_a_body_says_of_a_value_around_it_ends_when_that_is_renamed(types: Any) -> None:
+    """As shape inference leaves it: of `t` in the branch, of which the other `t` knows nothing."""
+    inside = {
+        name: body(name, [helper.make_node("Neg", ["t"], ["out"])]) for name in ("one", "two")
+    }
+    inside["one"].value_info.append(helper.make_tensor_value_info("t", TensorProto.FLOAT, [1, 2]))
+    relu = helper.make_node("Relu", ["x"], ["t"])
+    source = choosing(relu, helper.make_node("Neg", ["i"], ["t"]), says=("nothing", INT))
+    branch = then(source)
+    nested_if = helper.make_node(
+        "If", ["c"], ["deep"], then_branch=inside["one"], else_branch=inside["two"]
+    )
+    branch.node.insert(1, nested_if)
+    assert types(apart(source))["t"] == "tensor(int64)"
+
+
+@READERS
+def test_a_new_name_is_none_that_a_type_is_known_for(types: Any) -> None:
+    after = helper.make_node("Neg", ["i"], ["t"])
+    model = apart(choosing(helper.make_node("Relu", ["x"], ["t"]), after, says=("t_2", INT)))
+    (made,) = then(model).node[0].output
+    assert types(model)[made] == "tensor(float)"
 
 
 def test_bodies_are_translated_by_their_own_types_and_constants() -> None:

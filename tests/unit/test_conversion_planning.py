@@ -35,6 +35,25 @@ def test_an_operator_that_only_widened_its_types_needs_no_change() -> None:
     assert "node (Einsum)" in refusal.message
 
 
+def test_inside_a_function_names_stand_for_other_values() -> None:
+    """What `input` is there depends on who calls it: in the main graph it is of a type that Einsum 12 has not."""
+    opsets = [helper.make_opsetid("", 28)]
+    inside = helper.make_node("Einsum", ["input"], ["out"], equation="ij->i")
+    function = helper.make_function("own", "Sums", ["input"], ["out"], [inside], opsets)
+    call = helper.make_node("Sums", ["floats"], ["sums"], domain="own")
+    model = build(
+        [call, helper.make_node("Identity", ["input"], ["same"])],
+        [value("floats", "b", 4), value("input", "b", 4, kind=TensorProto.BFLOAT16)],
+        [value("sums", "b"), value("same", "b", 4, kind=TensorProto.BFLOAT16)],
+        opset=28,
+    )
+    model.functions.append(function)
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    found = plan(model, recipe())
+    assert found.refusal is None
+    assert [step.action for step in found.steps] == [Action.RELABEL]
+
+
 def test_attention_is_expanded_for_an_older_runtime() -> None:
     steps = plan(attention(24), recipe(max_opset=22, max_ir_version=10)).steps
     assert [step.action for step in steps] == [Action.EXPAND, Action.RELABEL, Action.IR_VERSION]

@@ -13,7 +13,7 @@ from typing import Final
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
 from enginewright_runtime.graph.raw.constants import constant_tensor
-from enginewright_runtime.graph.raw.graphs import bodies, has_bodies
+from enginewright_runtime.graph.raw.graphs import bodies, defined, has_bodies
 from enginewright_runtime.graph.raw.schemas import STANDARD, attribute
 from enginewright_runtime.graph.raw.signatures import (
     OperatorSignature,
@@ -50,8 +50,10 @@ def types_of(model: ModelProto, others: Signatures = lambda _: None) -> dict[str
 
 
 def _graph(graph: GraphProto, opset: int, others: Signatures, found: dict[str, str]) -> None:
+    own = {*defined(graph)}  # what it says of others was perhaps said before they were renamed
     for value in (*graph.input, *graph.value_info, *graph.output):
-        _note(found, value.name, declared(value.type))
+        if value.name in own:
+            _note(found, value.name, declared(value.type))
     for tensor in graph.initializer:
         _note(found, tensor.name, type_string(tensor.data_type))
     for node in graph.node:

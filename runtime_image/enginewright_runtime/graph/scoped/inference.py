@@ -9,7 +9,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, TypeProto
 
 from enginewright_runtime.graph.raw.constants import LARGE
-from enginewright_runtime.graph.raw.graphs import bodies, elements, graphs_in
+from enginewright_runtime.graph.raw.graphs import bodies, defined, elements, graphs_in, keep
 from enginewright_runtime.graph.scoped.scopes import Scope
 
 Sizes = Mapping[str, Sequence[int | None]]
@@ -84,7 +84,15 @@ def lightened(model: ModelProto) -> ModelProto:
         if name not in given
     )
     Scope(graph).sort()
+    for each in graphs_in(graph):
+        _forget_others(each)
     return light
+
+
+def _forget_others(graph: GraphProto) -> None:
+    """Remove what a graph says of values that are not its own: they may have other names by now."""
+    own = {*defined(graph)}
+    keep(graph.value_info, lambda value: value.name in own)
 
 
 def _set_known(graph: GraphProto, known: Mapping[str, TensorProto]) -> None:

@@ -39,7 +39,9 @@ class Names:
 
     def __init__(self, model: ModelProto) -> None:
         self._used = {name for graph in walk_graphs(model) for name in defined(graph)}
-        self._used.update(value.name for graph in walk_graphs(model) for value in graph.output)
+        for graph in walk_graphs(model):
+            # value_info may speak of what is not there: a new value would have the type of that
+            self._used.update(value.name for value in (*graph.output, *graph.value_info))
         for function in model.functions:
             self._used.update(function.input, function.output)
         for node in walk_nodes(model):

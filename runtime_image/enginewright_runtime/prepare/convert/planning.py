@@ -3,7 +3,7 @@
 `validate` needs to know whether there is a way at all; `convert` carries it out and proves every step.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -117,12 +117,26 @@ def changed_nodes(model: ModelProto, opset: int, target: int) -> list[NodeProto]
 
 def standard_nodes(model: ModelProto) -> list[NodeProto]:
     """Return the nodes of ai.onnx, in subgraphs and functions too, that no function replaces."""
+    return _standard(model, graphs.walk_nodes(model))
+
+
+def _standard(model: ModelProto, nodes: Iterable[NodeProto]) -> list[NodeProto]:
     functions = {(function.domain, function.name) for function in model.functions}
     return [
         node
-        for node in graphs.walk_nodes(model)
+        for node in nodes
         if node.domain in STANDARD and (node.domain, node.op_type) not in functions
     ]
+
+
+def _typed(model: ModelProto) -> Iterator[tuple[NodeProto, Mapping[str, str]]]:
+    """Yield the standard nodes with the types of values by name; inside a function names stand for other values."""
+    types = types_of(model)
+    for node in _standard(model, graphs.nodes_in(model.graph.node)):
+        yield node, types
+    for function in model.functions:
+        for node in _standard(model, graphs.nodes_in(function.node)):
+            yield node, {}
 
 
 def _out_of_range(opset: int, target: int, recipe: Recipe) -> Finding | None:
@@ -145,11 +159,9 @@ def _out_of_range(opset: int, target: int, recipe: Recipe) -> Finding | None:
 
 
 def _raise(model: ModelProto, opset: int, target: int) -> Step:
-    model = apart(model)
-    types = types_of(model)
     changed = [
         node
-        for node in standard_nodes(model)
+        for node, types in _typed(apart(model))
         if not is_kept(node, opset, target, types) and not graphs.has_bodies(node)
     ]
     action = Action.CONVERT if changed else Action.RELABEL
@@ -159,12 +171,10 @@ def _raise(model: ModelProto, opset: int, target: int) -> Step:
 def _lower(
     model: ModelProto, opset: int, target: int, recipe: Recipe, steps: list[Step]
 ) -> Finding | None:
-    model = apart(model)
-    types = types_of(model)
     expanded: list[NodeProto] = []
     rewritten: list[NodeProto] = []
     stuck: list[NodeProto] = []
-    for node in standard_nodes(model):
+    for node, types in _typed(apart(model)):
         match fit(node, opset, target, types):
             case Fit.SAME:
                 continue
