@@ -6,6 +6,7 @@ from enginewright.contract.base import Message
 from enginewright.contract.processors import Processor
 from enginewright.contract.task import EngineRecipe, Recipe, ShapeProfile
 
+MODEL_NAME: Final = "model.onnx"  # what every .onnx file is called after fetch
 MANIFEST_NAME: Final = "manifest.json"
 LARGEST_MANIFEST: Final = 16 << 20  # bytes
 MANIFEST_VERSION: Final = 1
@@ -143,7 +144,7 @@ class Manifest(Message):
     key: str
     model_digest: str
     recipe: Recipe
-    model: str = "model.onnx"
+    model: str = MODEL_NAME
     files: tuple[ArtifactFile, ...]
     opset: int
     ir_version: int

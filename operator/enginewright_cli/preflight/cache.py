@@ -22,6 +22,7 @@ from enginewright.contract.base import Message, canonical_json
 from enginewright.contract.code import code_digest
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.keys import sha256_text
+from enginewright.contract.manifest import MODEL_NAME
 from enginewright.contract.processors import CPUINFO, parse
 from enginewright.contract.reasons import ExitCode, Reason, exit_code
 from pydantic import ValidationError
@@ -238,8 +239,6 @@ def _model_digest(seen: ModelFile, beside: tuple[str, ...]) -> str | None:
     """Return the digest as stage `fetch` makes it; None: a file is not there."""
     if not beside:
         return seen.sha256
-    from enginewright_runtime.core.digests import MODEL_NAME  # noqa: PLC0415 - loaded lazily
-
     folder = seen.file.resolve().parent
     digests = [[MODEL_NAME, seen.sha256]]
     for name in sorted(beside):

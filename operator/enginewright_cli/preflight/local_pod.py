@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from enginewright.contract import task as contract
 from enginewright.contract.images import ImageFacts
+from enginewright.contract.manifest import MODEL_NAME
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, StageReport
 from enginewright.contract.task import (
@@ -175,7 +176,6 @@ class LocalPod:
 
     def fetched_model(self) -> Path:
         """Return the source's file, once stage `fetch` has written it."""
-        from enginewright_runtime.core.digests import MODEL_NAME  # noqa: PLC0415 - loaded lazily
         from enginewright_runtime.core.handoff import MODEL_FOLDER  # noqa: PLC0415 - loaded lazily
 
         return self._place(contract.WORK_PATH) / MODEL_FOLDER / MODEL_NAME

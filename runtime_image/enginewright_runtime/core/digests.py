@@ -9,10 +9,9 @@ from typing import BinaryIO, Final
 
 from enginewright.contract.base import canonical_json
 from enginewright.contract.keys import sha256_text
-from enginewright.contract.manifest import ArtifactFile
+from enginewright.contract.manifest import MODEL_NAME, ArtifactFile
 
 CHUNK: Final = 1 << 20
-MODEL_NAME: Final = "model.onnx"  # what every .onnx file is called after fetch
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def model_digest(files: tuple[ArtifactFile, ...]) -> str:
     """Return the digest that stands for a model: of its .onnx file and all external data.
 
     One file: its sha256, so that it is what `sha256sum` prints. Several: the sha256 of the
-    canonical JSON list of [path, sha256], the .onnx file first (always as "model.onnx", so that
+    canonical JSON list of [path, sha256], the .onnx file first (always as `MODEL_NAME`, so that
     renaming it changes nothing), then the external data files by path in code point order.
     """
     if len(files) == 1:

@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from enginewright.contract.base import canonical_json
 from enginewright.contract.keys import sha256_text
+from enginewright.contract.manifest import MODEL_NAME
 from enginewright.contract.task import SHARED_RESULTS_VARIABLE, Recipe
 from pydantic_core import to_jsonable_python
 
 from enginewright_runtime.core.children import name_of
-from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.core.handoff import MODEL_FOLDER, Fetched
 from enginewright_runtime.core.isolation import Call, Out, P
 

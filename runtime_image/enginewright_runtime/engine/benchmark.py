@@ -2,11 +2,10 @@
 
 from typing import Final
 
-from enginewright.contract.manifest import Latency
+from enginewright.contract.manifest import MODEL_NAME, Latency
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import EngineTask
 
-from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.core.handoff import MODEL_FOLDER
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.paths import Paths

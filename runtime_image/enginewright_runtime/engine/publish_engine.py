@@ -2,12 +2,11 @@
 
 from typing import Final
 
-from enginewright.contract.manifest import ArtifactFile, EngineInfo, Manifest
+from enginewright.contract.manifest import MODEL_NAME, ArtifactFile, EngineInfo, Manifest
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import EngineTask
 
-from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import MODEL_FOLDER
 from enginewright_runtime.core.paths import Paths

@@ -8,11 +8,11 @@ from typing import Final
 from enginewright.contract.base import TEXT_LENGTH
 from enginewright.contract.images import DEVICE_BACKENDS
 from enginewright.contract.keys import prepared_key
-from enginewright.contract.manifest import ArtifactFile, Change, Manifest
+from enginewright.contract.manifest import MODEL_NAME, ArtifactFile, Change, Manifest
 from enginewright.contract.report import Published, StageReport
 from enginewright.contract.task import PrepareTask, Recipe, ShapeProfile
 
-from enginewright_runtime.core.digests import MODEL_NAME, file_sha256
+from enginewright_runtime.core.digests import file_sha256
 from enginewright_runtime.core.handoff import (
     GOLDEN_FOLDER,
     MODEL_FOLDER,

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 import onnx
+from enginewright.contract.manifest import MODEL_NAME
 from onnx import ModelProto, NodeProto, helper
 from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 
-from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.core.labels import CONTEXT_OP
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.storage import LARGEST_INSIDE

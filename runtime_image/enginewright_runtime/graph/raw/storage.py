@@ -8,11 +8,11 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from enginewright.contract.manifest import MODEL_NAME
 from enginewright.contract.reasons import Reason
 from google.protobuf.message import EncodeError
 from onnx import ModelProto
 
-from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.graph.raw import graphs
 

@@ -12,11 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from enginewright.contract.manifest import MODEL_NAME
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, StageReport, name_nodes
 from enginewright.contract.task import PrepareTask, Recipe
 
-from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.handoff import (
     CONVERTED_FOLDER,

@@ -8,12 +8,12 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from enginewright.contract.facts import FetchFacts
-from enginewright.contract.manifest import ArtifactFile
+from enginewright.contract.manifest import MODEL_NAME, ArtifactFile
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import StageReport, name_nodes
 from enginewright.contract.task import Extension, PrepareTask
 
-from enginewright_runtime.core.digests import MODEL_NAME, Copied, model_digest
+from enginewright_runtime.core.digests import Copied, model_digest
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import (
     CALIBRATION_FOLDER,

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from enginewright.contract.manifest import OutputParity, VaryingOutput
+from enginewright.contract.manifest import MODEL_NAME, OutputParity, VaryingOutput
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
 from enginewright.contract.task import Recipe
 
 from enginewright_runtime.core import shared_results
-from enginewright_runtime.core.digests import MODEL_NAME, file_sha256
+from enginewright_runtime.core.digests import file_sha256
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.handoff import (
     GOLDEN_FOLDER,

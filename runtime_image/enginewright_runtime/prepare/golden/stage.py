@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from enginewright.contract.images import DEVICE_BACKENDS
-from enginewright.contract.manifest import NodeCost
+from enginewright.contract.manifest import MODEL_NAME, NodeCost
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import PrepareTask, Recipe
 
-from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.handoff import GOLDEN_FOLDER, MODEL_FOLDER, Converted, Golden
 from enginewright_runtime.core.logs import counted, format_bytes

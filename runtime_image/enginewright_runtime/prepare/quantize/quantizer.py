@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from enginewright.contract.base import Message
-from enginewright.contract.manifest import OutputParity, TensorSpec, VaryingOutput
+from enginewright.contract.manifest import MODEL_NAME, OutputParity, TensorSpec, VaryingOutput
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import Recipe
 from onnx import helper
 from pydantic import Field
 
-from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import counted
 from enginewright_runtime.graph.raw import graphs

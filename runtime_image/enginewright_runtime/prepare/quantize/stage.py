@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from enginewright.contract.images import DEVICE_BACKENDS
-from enginewright.contract.manifest import Change, NodeCost, OutputParity
+from enginewright.contract.manifest import MODEL_NAME, Change, NodeCost, OutputParity
 from enginewright.contract.precisions import supported
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, StageReport, name_nodes
 from enginewright.contract.task import Precision, PrepareTask, Recipe
 
-from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.handoff import (
     CALIBRATION_FOLDER,

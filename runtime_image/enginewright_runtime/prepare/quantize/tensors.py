@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 
 import numpy as np
+from enginewright.contract.manifest import MODEL_NAME
 from enginewright.contract.reasons import Reason
 from google.protobuf.message import EncodeError
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto
 from typing_extensions import Buffer
 
-from enginewright_runtime.core.digests import CHUNK, MODEL_NAME
+from enginewright_runtime.core.digests import CHUNK
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.storage import LARGEST_INSIDE, locations

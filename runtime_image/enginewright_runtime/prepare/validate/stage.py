@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from enginewright.contract.images import DEVICE_BACKENDS
-from enginewright.contract.manifest import TensorSpec
+from enginewright.contract.manifest import MODEL_NAME, TensorSpec
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, StageReport
 from enginewright.contract.task import PrepareTask, Recipe, ShapeProfile
 from pydantic_core import to_jsonable_python
 
 from enginewright_runtime.core import shared_results
-from enginewright_runtime.core.digests import MODEL_NAME
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import MODEL_FOLDER, SAMPLES_FILE, Fetched, Validated
 from enginewright_runtime.core.isolation import Call, Limits
