@@ -8,7 +8,6 @@ begun a watch again, and hourly.
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -81,13 +80,11 @@ class Informer:
         watched: tuple[Watch, ...],
         *,
         namespaces: frozenset[str] | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._api = api
         self._router = router
         self._watched = watched
         self._namespaces = namespaces
-        self._sleep = sleep
         self._watch_restarted = asyncio.Event()
         self.synced = False
 
@@ -99,7 +96,7 @@ class Informer:
                 if problem != logged:
                     _logger.warning("%s; retrying", problem)
                     logged = problem
-                await self._sleep(RETRY)
+                await asyncio.sleep(RETRY)
         self.synced = True
 
     def watch_restarted(self) -> None:
@@ -115,13 +112,13 @@ class Informer:
             hour = RELIST * random.uniform(0.9, 1.1)  # noqa: S311 - spreads load
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._watch_restarted.wait(), hour)
-                await self._sleep(SETTLE)
+                await asyncio.sleep(SETTLE)
             self._watch_restarted.clear()
             await self._list_all()
 
     async def _list_all(self) -> None:
         """List every kind, retrying those that cannot be listed."""
-        left: Sequence[Watch] = self._watched
+        left = list(self._watched)
         known = ""
         while True:
             problems = [(watch, await self._try(watch)) for watch in left]
@@ -132,7 +129,7 @@ class Informer:
             if reported != known:
                 _logger.warning("%s; retrying", reported)
                 known = reported
-            await self._sleep(RETRY)
+            await asyncio.sleep(RETRY)
 
     async def _try(self, watch: Watch) -> str | None:
         """List one kind; returns the error."""

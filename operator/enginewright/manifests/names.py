@@ -8,19 +8,19 @@ _DEPLOYMENT: Final = 46  # characters
 _HASH_LENGTH: Final = 8
 
 
-def child_name(*parts: str, limit: int = MAX_LABEL) -> str:
+def child_name(*parts: str) -> str:
     """Join `parts` with dashes; too long a name is cut and made unique by a hash of the whole.
 
     The last part stays whole: it tells children of one model apart.
     """
     whole = "-".join(parts)
-    if len(whole) <= limit:
+    if len(whole) <= MAX_LABEL:
         return whole
     digest = hashlib.sha256(whole.encode()).hexdigest()[:_HASH_LENGTH]
     last = parts[-1]
-    available = limit - len(last) - len(digest) - 2
+    available = MAX_LABEL - len(last) - len(digest) - 2
     if available < 1:
-        return f"{whole[: limit - len(digest) - 1].rstrip('-.')}-{digest}"
+        return f"{whole[: MAX_LABEL - len(digest) - 1].rstrip('-.')}-{digest}"
     return f"{whole[:available].rstrip('-.')}-{digest}-{last}"
 
 

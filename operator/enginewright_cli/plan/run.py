@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from enginewright_cli import cluster
+from enginewright_cli import cluster, installing
 from enginewright_cli.plan import manifest as manifests
 from enginewright_cli.plan.cluster_state import (
     ClusterState,
@@ -16,7 +16,6 @@ from enginewright_cli.plan.forecast import forecast, refused
 from enginewright_cli.plan.gather import gather
 from enginewright_cli.plan.manifest import Applied, AppliedManifest, ManifestError
 from enginewright_cli.plan.result import Forecast, Forecasts
-from enginewright_cli.preflight import linux
 from enginewright_cli.preflight.cache import ResultCache, installation, usual_folder
 from enginewright_cli.preflight.outfile import write
 from enginewright_cli.preflight.stages import InstallationError, begun
@@ -74,7 +73,7 @@ def _gathered(models: list[tuple[str, Applied]]) -> ClusterState | None:
 
 def _assumed(*, own_classes: bool) -> ClusterState:
     """Return what may be assumed from what is installed here."""
-    message = linux.why_not()
+    message = installing.why_no_stages()
     if message:
         raise InstallationError(
             f"what is installed here cannot be asked: {message}; or give --facts FILE"

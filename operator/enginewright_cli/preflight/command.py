@@ -12,8 +12,8 @@ from enginewright.contract.images import ImageFacts
 from enginewright.contract.reasons import Reason
 from rich.console import Console
 
-from enginewright_cli import output
-from enginewright_cli.preflight import config, linux, options, targets
+from enginewright_cli import installing, output
+from enginewright_cli.preflight import config, options, targets
 from enginewright_cli.preflight.cache import ResultCache, installation, usual_folder
 from enginewright_cli.preflight.config import ConfigError, Configuration, ModelOptions
 from enginewright_cli.preflight.formatting import counted, visible
@@ -130,7 +130,7 @@ def preflight(
 ) -> None:
     """Check what a cluster would do with a model, before it is applied."""
     console = Console(stderr=True, quiet=quiet)
-    if message := linux.why_not():
+    if message := installing.why_no_stages():
         _say(console, message, failed=True)
         raise typer.Exit(UNUSABLE)
     outputs = Outputs(html, junit, fix)

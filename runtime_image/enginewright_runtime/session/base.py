@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final
 import onnxruntime as ort
 from enginewright.contract.images import PROVIDERS
 from enginewright.contract.reasons import Reason
+from typing_extensions import override
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.wheels import owners
@@ -108,3 +109,16 @@ def distribution() -> str:
 def distributions() -> tuple[str, ...]:
     """Return all distributions that own the folder `onnxruntime`."""
     return tuple(each.name for each in owners("onnxruntime"))
+
+
+class CpuBackend(SessionBackend):
+    """Runs every operator that ONNX Runtime knows; threads are the session's."""
+
+    name: ClassVar[str] = "cpu"
+    provider: ClassVar[str] = CPU_PROVIDER
+    optimized: ClassVar[bool] = True
+
+    @override
+    def version(self) -> str:
+        """Return ONNX Runtime's version."""
+        return str(ort.__version__)

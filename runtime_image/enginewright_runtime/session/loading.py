@@ -27,12 +27,12 @@ from enginewright_runtime.session import driver, native_log
 from enginewright_runtime.session.base import (
     RECORD_ASSIGNMENT,
     SPINNING,
+    CpuBackend,
     ProviderError,
     SessionBackend,
     SessionRequest,
     distribution,
 )
-from enginewright_runtime.session.cpu import CpuBackend
 from enginewright_runtime.session.cuda import CudaBackend
 from enginewright_runtime.session.driver import Device
 from enginewright_runtime.session.extensions.libraries import of_model, register

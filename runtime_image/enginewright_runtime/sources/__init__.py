@@ -7,8 +7,6 @@ from enginewright_runtime.sources.base import ModelSource, unreachable
 from enginewright_runtime.sources.claim import ClaimSource
 from enginewright_runtime.sources.credentials import Secret
 
-__all__ = ["ModelSource", "open_source"]
-
 
 def open_source(uri: str, mount: Path, credentials: Path) -> ModelSource:
     """Return the source that `uri` names; nothing is asked of it yet.

@@ -32,7 +32,7 @@ from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.storage import loadable, size_bytes
-from enginewright_runtime.prepare.quantize.emulation import emulated
+from enginewright_runtime.prepare.quantize.widening import emulated
 from enginewright_runtime.proof.golden_inputs import (
     LARGEST_INPUTS,
     Filling,

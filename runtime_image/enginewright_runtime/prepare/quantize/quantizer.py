@@ -43,20 +43,11 @@ from enginewright_runtime.prepare.quantize.searching import (
 from enginewright_runtime.prepare.quantize.signatures import element_types
 from enginewright_runtime.prepare.quantize.static import StaticQuantization
 from enginewright_runtime.prepare.quantize.subject import PrecisionPass, SourceModel
-from enginewright_runtime.prepare.quantize.widening import ROUNDING, widen
+from enginewright_runtime.prepare.quantize.widening import write_widened
 from enginewright_runtime.proof.golden_run import INPUTS
 from enginewright_runtime.proof.parity.tolerances import Tolerances
 from enginewright_runtime.session.arrays import read_arrays
 from enginewright_runtime.tensorrt.tensors import types
-
-__all__ = [
-    "PREFIX",
-    "ROUNDING",
-    "QuantizationRequest",
-    "QuantizedModel",
-    "quantize",
-    "write_widened",
-]
 
 PREFIX: Final = "quantize-"  # of all that lies about while it works
 TRIALS: Final = 64  # models that are made and proven to find what to leave out
@@ -124,13 +115,6 @@ def quantize(request: QuantizationRequest) -> QuantizedModel:
         SessionError: ONNX Runtime's CPU provider refuses the model before or after.
     """
     return _Quantizer(request).run()
-
-
-def write_widened(model: Path, out: Path) -> None:
-    """Write a model of halves as one that ONNX Runtime's CPU provider runs, beside its weights."""
-    proto = graphs.parse(model)
-    widen(proto)
-    save(proto, out)
 
 
 class _Quantizer:

@@ -68,7 +68,7 @@ def quantize_bias(array: Array, scales: NDArray[np.float64]) -> NDArray[np.int32
     return scaled.astype(np.int32)
 
 
-def channel_axis(operator: str, rank: int, *, transposed: bool = False) -> int | None:
+def channel_axis(operator: str, rank: int, *, transposed: bool) -> int | None:
     """Return the axis of a weight that has an index for each output channel; None: none has."""
     if operator == "Conv":
         return 0

@@ -38,14 +38,13 @@ from enginewright_runtime.prepare.quantize.existing import existing
 from enginewright_runtime.prepare.quantize.progress import logged
 from enginewright_runtime.prepare.quantize.quantizer import (
     PREFIX,
-    ROUNDING,
     QuantizationRequest,
     QuantizedModel,
     quantize,
-    write_widened,
 )
 from enginewright_runtime.prepare.quantize.saturation import saturable
 from enginewright_runtime.prepare.quantize.selection import Selection, Times, TriedPrecision, select
+from enginewright_runtime.prepare.quantize.widening import ROUNDING, write_widened
 from enginewright_runtime.proof import costs
 from enginewright_runtime.proof.golden_run import INPUTS, GoldenFiles, JudgedRun
 from enginewright_runtime.proof.latency import comparing

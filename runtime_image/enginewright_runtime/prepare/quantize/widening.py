@@ -1,16 +1,23 @@
-"""Computes what a device computes in half precision, on a processor that has no such kernels. Pure.
+"""Computes what a device computes in half precision, on a processor that has no such kernels.
 
 ONNX Runtime's CPU provider runs FP16 nodes in single precision between casts of its own, and takes
 away the casts that follow each other (onnxruntime/core/optimizer/insert_cast_transformer.cc): what overflows on a device is right there, so that
 a comparison on it proves nothing. BF16 it does not run at all. Here every node of half precision is
-widened instead, and each of its results is rounded to the format by casts that stay.
+widened instead, and each of its results is rounded to the format by casts that stay: what comes out
+is what a device computes but for the order of sums.
 """
 
+import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
+from enginewright_runtime.core.isolation import Call, Limits
+from enginewright_runtime.core.limits import memory_of_child
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.storage import save
 from enginewright_runtime.graph.scoped.scopes import Names, Node, Scope, rename_apart
 from enginewright_runtime.prepare.quantize.signatures import OperatorSignatures, element_types
 
@@ -20,6 +27,8 @@ _HALVES: Final[Mapping[str, int]] = {
 }
 _LEFT_ALONE: Final = frozenset({"Cast", "Constant"})  # the CPU provider has them for halves
 ROUNDING: Final = "/rounding"  # in the names of nodes that the model does not have
+_log: Final = logging.getLogger(__name__)
+_SECONDS: Final = 900.0
 
 
 def widen(model: ModelProto) -> int:
@@ -33,6 +42,48 @@ def widen(model: ModelProto) -> int:
     widener = _Widener(model)
     widener.widen(scope, {})
     return widener.count
+
+
+def _is_bfloat16(model: ModelProto) -> bool:
+    """Tell whether a model has weights, inputs or outputs of BF16, or casts to it."""
+    return (
+        any(tensor.data_type == TensorProto.BFLOAT16 for tensor in graphs.walk_tensors(model))
+        or any(
+            value.type.tensor_type.elem_type == TensorProto.BFLOAT16
+            for value in (*model.graph.input, *model.graph.output)
+        )
+        or any(
+            attribute.name == "to" and attribute.i == TensorProto.BFLOAT16
+            for node in graphs.walk_nodes(model)
+            for attribute in node.attribute
+        )
+    )
+
+
+def emulated(model: Path, name: str) -> Path | None:
+    """Write the model so that the CPU provider runs it, as `name` beside it; None: it has no BF16.
+
+    Args:
+        model: of an IR version that ONNX Runtime loads; its external data is referred to.
+        name: of the file, which is the caller's to remove.
+
+    Raises:
+        StageFailure: as `Call.run`; ModelTooLarge.
+    """
+    if not _is_bfloat16(graphs.parse(model)):
+        return None
+    out = model.with_name(name)
+    _log.info("widening BF16, which ONNX Runtime's CPU provider has no kernels for")
+    limits = Limits(seconds=_SECONDS, memory_bytes=memory_of_child())
+    Call(write_widened, "widening the model", limits).run(model, out)
+    return out
+
+
+def write_widened(model: Path, out: Path) -> None:
+    """Write a model of halves as one that ONNX Runtime's CPU provider runs, beside its weights."""
+    proto = graphs.parse(model)
+    widen(proto)
+    save(proto, out)
 
 
 class _Widener:

@@ -22,7 +22,7 @@ from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.logs import counted, format_bytes
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.graph.shapes import defaulted, with_batch
-from enginewright_runtime.prepare.quantize.emulation import emulated
+from enginewright_runtime.prepare.quantize.widening import emulated
 from enginewright_runtime.prepare.sizes.batch import Fitted, fit
 from enginewright_runtime.prepare.sizes.sizing import Sized, find_sizes, unsized
 from enginewright_runtime.prepare.validate.inspection import Inspection, inspect

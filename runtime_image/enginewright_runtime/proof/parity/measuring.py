@@ -126,7 +126,7 @@ def form_fault(
     return None
 
 
-def largest_of(array: Array, dtype: str | None = None) -> float:
+def largest_of(array: Array, dtype: str | None) -> float:
     """Return the largest finite magnitude; 0 of what has no numbers."""
     if kind_of(array, dtype) not in {"float", "integer"}:
         return 0.0

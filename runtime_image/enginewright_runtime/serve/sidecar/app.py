@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from enginewright_runtime.serve.server.application import ApplicationBase, json_response
@@ -50,8 +50,7 @@ class SidecarApp(ApplicationBase):
         """Refuse a request that is not a GET of something that there is."""
         if request.method not in (b"GET", b"HEAD"):
             return self.refuse(405, "use GET", b"Allow: GET, HEAD\r\n")
-        parts = _split(request.target)
-        if parts.path not in _PATHS:
+        if _path(request.target) not in _PATHS:
             return self.refuse(404, f"there is {', '.join(_PATHS)}")
         return None
 
@@ -65,8 +64,7 @@ class SidecarApp(ApplicationBase):
 
     def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
         """Answer; metrics later, because the server's are part of them."""
-        parts = _split(request.target)
-        match parts.path:
+        match _path(request.target):
             case "/readyz":
                 return _state("ready", ok=self._pod_state.ready)
             case "/healthz":
@@ -89,11 +87,11 @@ class SidecarApp(ApplicationBase):
         connection.respond(HttpResponse(200, CONTENT_TYPE, [text], len(text)))
 
 
-def _split(target: bytes) -> Any:  # noqa: ANN401 - the type of urlsplit's result is private
+def _path(target: bytes) -> str:
     try:
-        return urlsplit(target.decode(errors="replace"))
+        return urlsplit(target.decode(errors="replace")).path
     except ValueError:
-        return urlsplit("")
+        return ""
 
 
 def _state(what: str, *, ok: bool) -> HttpResponse:
