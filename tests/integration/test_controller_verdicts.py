@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.support.serving import free_port, linear_model
 from tests.support.sidecar import Sidecar, artifact
-from tests.unit.test_controller_verdicts import World
+from tests.unit.test_controller_verdicts import Sidecars
 
 
 async def test_the_real_sidecar_is_understood(
@@ -27,7 +27,7 @@ async def test_the_real_sidecar_is_understood(
     # No server beside it: that, too, is a verdict.
     with Sidecar(tmp_path, task, free_port()) as sidecar:
         monkeypatch.setattr(poll_targets, "SIDECAR_PORT", sidecar.port)
-        world = World()
+        world = Sidecars()
         world.add_pod(model=task.model, revision=task.revision, podIP="127.0.0.1")
         woken: asyncio.Queue[ModelKey] = asyncio.Queue()
         poller = VerdictPoller(

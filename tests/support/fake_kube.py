@@ -1,68 +1,114 @@
-"""An API server in memory: names, uids, resource versions, ownership of fields, no schemas.
+"""An API server in memory: names, uids, versions, ownership of fields, garbage collection, no schemas.
 
 Only for unit tests; the same behaviour is tested on a real API server in tests/apiserver.
 """
 
-import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
 
-from enginewright.controller.cache import ObjectCache
-from enginewright.controller.events import EventRecorder
 from enginewright.kube.api import JsonObject, Listing
-from enginewright.kube.errors import Conflict, KubeError, NotFound
-from enginewright.kube.resources import EVENTS, Resource, resource_of
-from enginewright.plan.types import Config, StoreConfig
+from enginewright.kube.errors import Conflict, Invalid, KubeError, NotFound, Transient
+from enginewright.kube.resources import Resource, resource_of
 
 from tests.support.copies import copied
 
-CONFIG: Final = Config(
-    namespace="system",
-    images={"cpu": "example.com/cpu:1"},
-    image_pull_policy="Always",
-    image_pull_secrets=(),
-    store=StoreConfig("store", "1Gi", "ReadWriteMany", None),
-)
+T = TypeVar("T")
+Key = tuple[str, str, str]  # kind, namespace (empty for cluster-scoped kinds), name
 
-_Key = tuple[Resource, str, str]
+START: Final = datetime(2026, 11, 21, 12, tzinfo=UTC)
+_WRITES: Final = ("apply", "apply_status", "create", "replace", "delete")
+_IMMUTABLE: Final = {
+    "ControllerRevision": ("data",),
+    "PersistentVolumeClaim": ("spec",),
+    "Deployment": ("spec", "selector"),
+    "Job": ("spec", "template"),
+}
 
 
 class FakeKube:
-    """`KubeApi`; `calls` counts verbs, `fail` makes the next call of a verb raise."""
+    """`KubeApi`; `calls` counts verbs, `fail` makes the next calls of a verb raise.
 
-    def __init__(self) -> None:
-        self.objects: dict[_Key, JsonObject] = {}
+    `refused_after` is the number of writes after which one fails, as any may at any time; None: none does.
+    `rewrite` changes what is applied, as a webhook or a schema may. No method ever waits.
+    """
+
+    def __init__(self, now: Callable[[], datetime] = lambda: START) -> None:
+        self.objects: dict[Key, JsonObject] = {}
         self.calls: Counter[str] = Counter()
         self.fail: dict[str, list[KubeError]] = {}
+        self.refused_after: int | None = None
+        self.rewrite: Callable[[JsonObject], object] = lambda _obj: None
+        self._now = now
+        self._applied: dict[Key, JsonObject] = {}  # what was applied last, without its status
         self._versions = itertools.count(100)
         self._uids = itertools.count(1)
 
     @property
     def writes(self) -> int:
-        return sum(
-            self.calls[verb] for verb in ("apply", "apply_status", "create", "replace", "delete")
-        )
+        return sum(self.calls[verb] for verb in _WRITES)
+
+    def all(self, kind: str) -> list[JsonObject]:
+        """Return what is kept of a kind, by namespace and name; not copies."""
+        return [obj for key, obj in sorted(self.objects.items()) if key[0] == kind]
 
     def put(self, obj: Mapping[str, Any]) -> JsonObject:
         """Have somebody else write `obj` whole."""
-        resource = resource_of(obj["apiVersion"], obj["kind"])
-        stored = copied(dict(obj))
-        metadata = stored["metadata"]
-        key = (resource, metadata.get("namespace", ""), metadata["name"])
-        known = self.objects.get(key)
-        metadata.setdefault("uid", known["metadata"]["uid"] if known else f"u{next(self._uids)}")
-        metadata["resourceVersion"] = str(next(self._versions))
+        key, stored = _key(obj), copied(dict(obj))
+        metadata, known = stored["metadata"], self.objects.get(key)
+        if known is None:
+            metadata.setdefault("uid", f"uid-{next(self._uids):04}")
+            metadata.setdefault("generation", 1)
+            metadata.setdefault("creationTimestamp", timestamp(self._now()))
+        else:
+            for field in ("uid", "creationTimestamp"):
+                metadata.setdefault(field, known["metadata"][field])
+            changed = known.get("spec") != stored.get("spec")
+            metadata["generation"] = known["metadata"]["generation"] + changed
         self.objects[key] = stored
+        self.changed(stored)
         return copied(stored)
+
+    def changed(self, stored: JsonObject) -> None:
+        """Count that a kept object was changed in place."""
+        stored["metadata"]["resourceVersion"] = str(next(self._versions))
+
+    def remove(self, kind: str, namespace: str, name: str) -> None:
+        """Delete an object with all that it owns."""
+        uid = self.objects.pop((kind, namespace, name))["metadata"]["uid"]
+        self._applied.pop((kind, namespace, name), None)
+        for key, obj in list(self.objects.items()):
+            owners = obj["metadata"].get("ownerReferences") or ()
+            if key in self.objects and any(each["uid"] == uid for each in owners):
+                self.remove(*key)
+
+    def listing(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        labels: str | None = None,
+        fields: str | None = None,
+    ) -> Listing:
+        """Return copies of what is kept of a kind, as of now."""
+        wanted = dict(pair.split("=") for pair in (labels or "").split(",") if pair)
+        name = (fields or "").removeprefix("metadata.name=")
+        items = [
+            copied(obj)
+            for (kind, space, _), obj in self.objects.items()
+            if kind == resource.kind
+            and namespace in (None, space)
+            and wanted.items() <= (obj["metadata"].get("labels") or {}).items()
+            and name in ("", obj["metadata"]["name"])
+        ]
+        return Listing(tuple(items), str(next(self._versions)))
+
+    # the operator's verbs
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> JsonObject:
         self._count("get")
-        try:
-            return copied(self.objects[(resource, namespace or "", name)])
-        except KeyError:
-            raise NotFound(f"{resource.plural} {name!r} not found", code=404) from None
+        return copied(self._known((resource.kind, namespace or "", name)))
 
     async def list(
         self,
@@ -73,82 +119,108 @@ class FakeKube:
         fields: str | None = None,
     ) -> Listing:
         self._count("list")
-        wanted = dict(pair.split("=") for pair in (labels or "").split(",") if pair)
-        name = (fields or "").removeprefix("metadata.name=")
-        items = [
-            copied(obj)
-            for (kind, space, _), obj in self.objects.items()
-            if kind == resource
-            and namespace in (None, space)
-            and wanted.items() <= (obj["metadata"].get("labels") or {}).items()
-            and name in ("", obj["metadata"]["name"])
-        ]
-        return Listing(tuple(items), str(next(self._versions)))
+        return self.listing(resource, namespace, labels, fields)
 
     async def apply(self, obj: Mapping[str, Any], *, force: bool = True) -> JsonObject:
         self._count("apply")
-        resource = resource_of(obj["apiVersion"], obj["kind"])
-        metadata = obj["metadata"]
-        known = self.objects.get((resource, metadata.get("namespace", ""), metadata["name"]))
+        key = _key(obj)
+        known = self.objects.get(key)
+        _refuse_another_uid(known, obj)
         if known is not None and not force and not _owned_alike(known, obj):
-            raise Conflict(f"Apply failed with 1 conflict: {metadata['name']}", code=409)
-        merged = _merge(known or {}, obj)
-        if merged == known:
-            return copied(merged)
-        return self.put(merged)
+            raise Conflict(f"Apply failed with 1 conflict: {key[2]}", code=409)
+        merged = _merged(known or {}, self._applied.get(key, {}), obj)
+        if known is not None:
+            _refuse_immutable(known, merged)
+        self.rewrite(merged)
+        self._applied[key] = _owned(obj)
+        return copied(known) if known is not None and merged == known else self.put(merged)
 
     async def apply_status(self, obj: Mapping[str, Any]) -> JsonObject:
         self._count("apply_status")
-        metadata = obj["metadata"]
-        resource = resource_of(obj["apiVersion"], obj["kind"])
-        known = self.objects.get((resource, metadata.get("namespace", ""), metadata["name"]))
-        if known is None:
-            raise NotFound(f"{metadata['name']} not found", code=404)
-        if metadata.get("uid", known["metadata"]["uid"]) != known["metadata"]["uid"]:
-            raise Conflict("the UID in the precondition is another one", code=409)
-        changed = {**known, "status": copied(obj["status"])}
+        known = self._known(_key(obj))
+        _refuse_another_uid(known, obj)
+        changed = copied({**known, "status": obj["status"]})
+        self.rewrite(changed)
         return copied(known) if changed == known else self.put(changed)
 
     async def create(self, obj: Mapping[str, Any]) -> JsonObject:
         self._count("create")
-        if self._key(obj) in self.objects:
+        if _key(obj) in self.objects:
             raise Conflict(f"{obj['metadata']['name']} already exists", code=409)
         return self.put(obj)
 
     async def replace(self, obj: Mapping[str, Any]) -> JsonObject:
         self._count("replace")
-        known = self.objects.get(self._key(obj))
-        if known is None:
-            raise NotFound(f"{obj['metadata']['name']} not found", code=404)
+        known = self._known(_key(obj))
         if known["metadata"]["resourceVersion"] != obj["metadata"]["resourceVersion"]:
             raise Conflict("the object has been modified", code=409)
         return self.put(obj)
-
-    @staticmethod
-    def _key(obj: Mapping[str, Any]) -> _Key:
-        metadata = obj["metadata"]
-        resource = resource_of(obj["apiVersion"], obj["kind"])
-        return resource, metadata.get("namespace", ""), metadata["name"]
 
     async def delete(
         self, resource: Resource, namespace: str | None, name: str, *, uid: str
     ) -> JsonObject | None:
         self._count("delete")
-        known = self.objects.get((resource, namespace or "", name))
+        key = (resource.kind, namespace or "", name)
+        known = self.objects.get(key)
         if known is None:
             return None
-        if known["metadata"]["uid"] != uid:
-            raise Conflict("the UID in the precondition is another one", code=409)
+        _refuse_another_uid(known, {"metadata": {"uid": uid}})
         if known["metadata"].get("finalizers"):
-            known["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            known["metadata"]["deletionTimestamp"] = timestamp(self._now())
             return self.put(known)
-        del self.objects[(resource, namespace or "", name)]
+        self.remove(*key)
         return None
+
+    def _known(self, key: Key) -> JsonObject:
+        if key not in self.objects:
+            raise NotFound(f"{key[0]} {key[2]!r} not found", code=404)
+        return self.objects[key]
 
     def _count(self, verb: str) -> None:
         self.calls[verb] += 1
         if errors := self.fail.get(verb):
             raise errors.pop(0)
+        if self.refused_after is not None and verb in _WRITES:
+            self.refused_after -= 1
+            if self.refused_after < 0:
+                self.refused_after = None
+                raise Transient("the server is currently unable to handle the request", code=503)
+
+
+def at_once(call: Coroutine[Any, Any, T]) -> T:
+    """Run what asks nobody but the fake, which never waits."""
+    try:
+        call.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]  # typeshed's StopIteration holds Any
+    call.close()
+    raise AssertionError("it waits")
+
+
+def timestamp(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _key(obj: Mapping[str, Any]) -> Key:
+    metadata = obj["metadata"]
+    resource = resource_of(obj["apiVersion"], obj["kind"])
+    return resource.kind, metadata.get("namespace") or "", metadata["name"]
+
+
+def _refuse_another_uid(known: Mapping[str, Any] | None, obj: Mapping[str, Any]) -> None:
+    uid = obj["metadata"].get("uid")
+    if uid is not None and (known is None or uid != known["metadata"]["uid"]):
+        raise Conflict("the UID in the precondition is another one", code=409)
+
+
+def _refuse_immutable(known: JsonObject, wanted: JsonObject) -> None:
+    path = _IMMUTABLE.get(known["kind"], ())
+    old: Any = known
+    new: Any = wanted
+    for step in path:
+        old, new = old.get(step, {}), new.get(step, {})
+    if path and old != new:
+        raise Invalid(f"{known['kind']} {'.'.join(path)}: field is immutable", code=422)
 
 
 def _owned_alike(known: Mapping[str, Any], obj: Mapping[str, Any]) -> bool:
@@ -159,57 +231,23 @@ def _owned_alike(known: Mapping[str, Any], obj: Mapping[str, Any]) -> bool:
     return uids[0] == uids[1] and bool(uids[0])
 
 
-def _merge(known: Any, wanted: Any) -> Any:
-    if isinstance(known, Mapping) and isinstance(wanted, Mapping):
-        merged = {key: _merge(known.get(key), value) for key, value in wanted.items()}
-        return {**known, **merged}
-    return copied(wanted)
+def _owned(obj: Mapping[str, Any]) -> JsonObject:
+    """Return a copy of what belongs to whoever applies `obj`."""
+    metadata = {
+        field: obj["metadata"][field]
+        for field in ("labels", "annotations", "ownerReferences")
+        if field in obj["metadata"]
+    }
+    return copied({**{k: v for k, v in obj.items() if k != "status"}, "metadata": metadata})
 
 
-class FakeCluster:
-    """An API server in memory, and what a process of the operator has observed of it."""
-
-    def __init__(self) -> None:
-        self.kube = FakeKube()
-        self.restart()
-
-    def restart(self) -> None:
-        """A new process: its memory is gone, the listings bring back what is there."""
-        self.cache = ObjectCache()
-        self.recorder = EventRecorder(self.kube)
-        for (resource, _, _), stored in self.kube.objects.items():
-            self.cache.observe(resource, stored)
-
-    def put(self, obj: Mapping[str, Any]) -> JsonObject:
-        """Have somebody else write `obj` whole, and the watch show it."""
-        stored = self.kube.put(obj)
-        self.cache.observe(resource_of(obj["apiVersion"], obj["kind"]), stored)
-        return stored
-
-    async def events(self) -> list[str]:
-        """Return the reasons of all Events so far."""
-        writer = asyncio.create_task(self.recorder.run())
-        await asyncio.wait_for(self.recorder.drain(), 5)
-        writer.cancel()
-        return [
-            event["reason"] for (kind, _, _), event in self.kube.objects.items() if kind == EVENTS
-        ]
-
-
-def pod_of(job: Mapping[str, Any], status: Mapping[str, Any], **metadata: str) -> JsonObject:
-    """Return a pod as the Job controller makes it, on a node."""
-    known = job["metadata"]
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": known["name"], "uid": known["uid"]}
+def _merged(known: Any, before: Any, wanted: Any) -> Any:
+    """Return `known` with what is wanted, and without what was applied `before` and is wanted no more."""
+    if not isinstance(known, Mapping) or not isinstance(wanted, Mapping):
+        return copied(wanted)
+    applied = before if isinstance(before, Mapping) else {}
+    others = {key: each for key, each in known.items() if key not in applied}
     return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": f"{known['name']}-x",
-            "namespace": known["namespace"],
-            "labels": {**known["labels"], "batch.kubernetes.io/job-name": known["name"]},
-            "ownerReferences": [owner],
-            **metadata,
-        },
-        "spec": {"nodeName": "node-1"},
-        "status": dict(status),
+        **others,
+        **{key: _merged(known.get(key), applied.get(key), each) for key, each in wanted.items()},
     }

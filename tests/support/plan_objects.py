@@ -11,6 +11,8 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Published, PublishedEngine
 from enginewright.contract.task import EngineRecipe
 from enginewright.contract.verdict import Check, CheckVerdict, FallbackVerdict, Verdict
+from enginewright.kube import resources
+from enginewright.kube.resources import Resource
 
 Json = dict[str, Any]
 
@@ -21,6 +23,7 @@ OPENVINO_IMAGE: Final = "registry.example/openvino:1"
 GPU_IMAGE: Final = "registry.example/gpu:1"
 RTX_IMAGE: Final = "registry.example/rtx:1"
 DIGEST: Final = "d" * 64
+KINDS: Final = {each.kind: each for each in vars(resources).values() if isinstance(each, Resource)}
 
 
 def image_facts(variant: str, ort_version: str = "1.31.1", max_opset: int = 26) -> ImageFacts:
@@ -50,14 +53,31 @@ def accelerator_class(name: str, *backends: str, **spec: Any) -> AcceleratorClas
     )
 
 
+def made(
+    kind: str,
+    name: str,
+    namespace: str | None = None,
+    owner: Json | None = None,
+    labels: Mapping[str, str] | None = None,
+    **rest: Any,
+) -> Json:
+    """Return an object of a kind that the operator knows; its apiVersion is that of the kind."""
+    metadata: Json = {"name": name, "labels": dict(labels or {})}
+    if namespace:
+        metadata["namespace"] = namespace
+    if owner:
+        metadata["ownerReferences"] = [owner_reference(owner)]
+    return {"apiVersion": KINDS[kind].api_version, "kind": kind, "metadata": metadata, **rest}
+
+
+def owner_reference(owner: Json) -> Json:
+    identity = {key: owner["metadata"][key] for key in ("name", "uid")}
+    return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], **identity}
+
+
 def node(name: str, **spec: Any) -> Json:
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}},
-        "spec": spec,
-        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
-    }
+    status = {"conditions": [{"type": "Ready", "status": "True"}]}
+    return made("Node", name, labels={"kubernetes.io/os": "linux"}, spec=spec, status=status)
 
 
 def gpu_node(name: str, product: str = "NVIDIA-L4", **labels: str) -> Json:

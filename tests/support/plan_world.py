@@ -4,18 +4,17 @@ The operator works on the model and on all InferenceEngines. No pass of it, in n
 the user asks for.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Self
 
 from enginewright.api.accelerator_class import AcceleratorClass
-from enginewright.api.base import API_VERSION
 from enginewright.api.inference_engine import InferenceEngine, InferenceEngineStatus
 from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.inference_model_status import InferenceModelStatus
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Published, PublishedEngine, StageReport
+from enginewright.kube.resources import resource_of
 from enginewright.manifests.labels import ENGINE as ENGINE_LABEL
 from enginewright.manifests.labels import MODEL as MODEL_LABEL
 from enginewright.observed.budgets import budget_view
@@ -29,9 +28,10 @@ from enginewright.plan.engines import BuildFacts, Ended, EnginePlan, plan_engine
 from enginewright.plan.engines_wanted import build_hash
 from enginewright.plan.plan import plan
 from enginewright.plan.replicas import fixed
-from enginewright.plan.types import Config, EventIntent, Facts, Plan, StoreConfig
+from enginewright.plan.types import Config, EventIntent, Facts, ObjectRef, Plan, StoreConfig
 from typing_extensions import override
 
+from tests.support.fake_kube import at_once
 from tests.support.plan_objects import (
     CPU_IMAGE,
     ENGINE,
@@ -45,9 +45,8 @@ from tests.support.plan_objects import (
     engine_spec,
     image_facts,
     l4,
+    made,
     node,
-    published,
-    published_engine,
 )
 from tests.support.simulation import Simulation
 
@@ -66,13 +65,10 @@ class World(Simulation):
     def __init__(self, *classes: str | AcceleratorClass, **spec: Any) -> None:
         """Have a model and these AcceleratorClasses, those given by name of the backend cpu; one cpu if none is given."""
         super().__init__()
-        self.model: Json | None = self._object(
-            InferenceModel.kind,
-            MODEL,
-            {"source": {"uri": "https://models.example/resnet.onnx"}, **spec},
-            uid="0b9e6b6e-model",
-        )
+        source = {"uri": "https://models.example/resnet.onnx"}
+        self._have(InferenceModel.kind, MODEL, {"source": source, **spec}, uid="0b9e6b6e-model")
         self.jobs_meant = "prepare"
+        self.made: list[str] = []  # Jobs, in the order in which they were made
         self.config = CONFIG
         self.classes = [
             accelerator_class(each) if isinstance(each, str) else each
@@ -93,29 +89,22 @@ class World(Simulation):
     def of_engine(cls, *, ahead_of_time: bool = False, **build: Any) -> Self:
         """Return a cluster with an InferenceEngine that no model of it asked for."""
         world = cls()
-        world.model, world.jobs_meant = None, ""
+        world.jobs_meant = ""
+        world.remove(InferenceModel.kind, MODEL)
         spec = engine_spec(ahead_of_time=ahead_of_time, **build)
-        world.objects[(InferenceEngine.kind, ENGINE)] = world._object(
-            InferenceEngine.kind, ENGINE, spec, uid="engine-1"
-        )
+        world._have(InferenceEngine.kind, ENGINE, spec, uid="engine-1")
         return world
 
-    def _object(self, kind: str, name: str, spec: Json, *, uid: str) -> Json:
-        return {
-            "apiVersion": API_VERSION,
-            "kind": kind,
-            "metadata": {
-                "name": name,
-                "namespace": NAMESPACE,
-                "annotations": {},
-                **self._identity(),
-                "uid": uid,
-            },
-            "spec": spec,
-            "status": {},
-        }
+    def _have(self, kind: str, name: str, spec: Json, *, uid: str) -> None:
+        obj = made(kind, name, NAMESPACE, spec=spec, status={})
+        obj["metadata"] |= {"uid": uid, "annotations": {}}
+        self.kube.put(obj)
 
     # what a test is about
+
+    @property
+    def model(self) -> Json | None:
+        return self.find(InferenceModel.kind, MODEL)
 
     @property
     def subject(self) -> Json:
@@ -134,6 +123,10 @@ class World(Simulation):
     @status.setter
     def status(self, status: Json) -> None:
         self.subject["status"] = status
+
+    def children(self) -> list[Json]:
+        """Return all that there is besides the model, in the order in which it was made."""
+        return [each for each in self.kube.objects.values() if each is not self.model]
 
     @property
     def generation(self) -> int:
@@ -158,12 +151,12 @@ class World(Simulation):
 
     @override
     def pass_once(self) -> bool:
-        before = self.writes
+        before = self.kube.writes
         if self.model:
             self._carry_out(self.model, plan, self.facts())
         for engine in self.all(InferenceEngine.kind):
             self._carry_out(engine, plan_engine, self.build_facts(engine))
-        return self.writes != before
+        return self.kube.writes != before
 
     def operator_restarts(self) -> Self:
         self.verdicts, self.progress, self.silent = {}, {}, set()
@@ -174,7 +167,7 @@ class World(Simulation):
         assert self.model
         deployments = tuple(map(deployment_view, self.all("Deployment")))
         jobs = self._jobs_of(self.model)
-        claim = self.objects.get(("PersistentVolumeClaim", self.config.store.claim))
+        claim = self.find("PersistentVolumeClaim", self.config.store.claim)
         return Facts(
             model=InferenceModel.model_validate(self.model),
             config=self.config,
@@ -202,7 +195,7 @@ class World(Simulation):
                 )
                 for each in self.model["status"].get("engines", ())
             },
-            verdicts=dict(self.verdicts),
+            verdicts={pod: said for pod, said in self.verdicts.items() if self.find("Pod", pod)},
             silent=frozenset(self.silent),
         )
 
@@ -230,26 +223,47 @@ class World(Simulation):
     def _carry_out(
         self, obj: Json, decide: Callable[[Any], Plan], facts: Facts | BuildFacts
     ) -> None:
-        wanted, writes, serving = decide(facts), self.writes, self._serving()
+        wanted, writes, serving = decide(facts), self.kube.writes, self._serving()
+        is_subject = obj is self.subject
         status = InferenceModelStatus if isinstance(facts, Facts) else InferenceEngineStatus
         status.model_validate(wanted.status)
         try:
             for each in wanted.apply:
-                self.apply(each)
+                self._apply(each)
             for ref in wanted.delete:
-                self.delete(ref)
-            self.write_status(obj, wanted.status)
+                self._delete(ref)
+            if wanted.status != obj.get("status", {}):
+                at_once(self.kube.apply_status({**obj, "status": wanted.status}))
         finally:
             if isinstance(facts, Facts):
                 self._refuse_loss(serving, facts.model.spec)
-        if self.writes == writes:
+        if self.kube.writes == writes:
             assert decide(facts) == wanted, "the same facts give the same plan"
             assert not wanted.events, "an Event reports a change"
-        if obj is self.subject:
+        if is_subject:
             self.last = wanted
             self.events += wanted.events
         if isinstance(wanted, EnginePlan) and wanted.ended:
             self.counted.append(wanted.ended)
+
+    def _apply(self, wanted: Mapping[str, Any]) -> None:
+        """Apply an object as the executor does: what is as it is wanted is not written, nor a Job that is there."""
+        metadata = wanted["metadata"]
+        assert metadata.get("namespace") == NAMESPACE, wanted
+        known = self.find(wanted["kind"], metadata["name"])
+        if known is None:
+            at_once(self.kube.apply(wanted))
+            self.made += [metadata["name"]] if wanted["kind"] == "Job" else []
+        elif wanted["kind"] != "Job" and not _is_as(known, wanted):
+            at_once(self.kube.apply(wanted))
+
+    def _delete(self, ref: ObjectRef) -> None:
+        """Delete an object as the executor does."""
+        assert ref.namespace == NAMESPACE, ref
+        if known := self.find(ref.kind, ref.name):
+            resource = resource_of(ref.api_version, ref.kind)
+            uid = known["metadata"]["uid"]
+            at_once(self.kube.delete(resource, ref.namespace, ref.name, uid=uid))
 
     # what must not be lost
 
@@ -318,26 +332,7 @@ class World(Simulation):
             self.images = {**self.images, image: like}
         return self.settle()
 
-    # what comes of Jobs
-
-    def job_succeeds(self, result: Published | None = None, of: str = "") -> Self:
-        """End the running prepare Job well."""
-        report = StageReport(stage="publish", ok=True, published=result or published())
-        return self.job_reports(report, of)
-
-    def job_publishes(self, found: PublishedEngine | None, of: str = "") -> Self:
-        """End the running Job of an engine well; its last stage reports an engine, or none."""
-        return self.job_reports(StageReport(stage=self.stages(of)[-1], ok=True, engine=found), of)
-
-    def succeeds(self, of: str = "", **changes: Any) -> Self:
-        """Have the running Job of an engine find or build it."""
-        (owner,) = self.job(of)["metadata"]["ownerReferences"]
-        key = self.objects[(InferenceEngine.kind, owner["name"])]["spec"]["key"]
-        return self.job_publishes(published_engine(key, **changes), of)
-
-    def misses(self, of: str = "engine-lookup") -> Self:
-        """Have the look into the store find nothing."""
-        return self.job_publishes(None, of)
+    # what comes of engines
 
     def engine_fails(self, reason: Reason) -> Self:
         """Have the one InferenceEngine be one that cannot be built."""
@@ -382,6 +377,13 @@ def _asked(spec: InferenceModelSpec, there: set[str]) -> int:
     names = {each.class_name for each in spec.accelerators}
     shared = spec.replicas if not names or names - own.keys() else 0
     return shared + sum(count for name, count in own.items() if name in there)
+
+
+def _is_as(known: Json, wanted: Mapping[str, Any]) -> bool:
+    metadata = {"labels", "annotations", "ownerReferences"} & wanted["metadata"].keys()
+    return all(known.get(part) == wanted[part] for part in wanted.keys() - {"metadata"}) and all(
+        known["metadata"].get(part) == wanted["metadata"][part] for part in metadata
+    )
 
 
 def _has_label(obj: Json, label: str) -> bool:

@@ -11,9 +11,11 @@ from typing import Any, Final
 
 from enginewright.contract.keys import engine_key, prepared_key
 from enginewright.contract.task import EngineRecipe, Recipe
+from enginewright.observed.pods import JOB_NAME
 from enginewright.plan.resolve import Target, resolve
 
-from tests.support.plan_objects import accelerator_class, published
+from tests.support.fake_kube import at_once
+from tests.support.plan_objects import accelerator_class, owner_reference, published
 from tests.support.plan_world import World
 
 FOLDER: Final = Path(__file__).parents[1] / "fixtures" / "releases"
@@ -70,7 +72,7 @@ def _world(world: World) -> dict[str, Any]:
         "classes": [
             each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in world.classes
         ],
-        "objects": list(world.objects.values()),
+        "objects": world.children(),
     }
 
 
@@ -114,8 +116,18 @@ def restored(kept: dict[str, Any]) -> World:
     world = World(**kept["spec"]).has_gpus()
     world.classes = [type(world.classes[0]).model_validate(each) for each in kept["classes"]]
     world.status = kept["status"]
-    world.objects = {(each["kind"], each["metadata"]["name"]): each for each in kept["objects"]}
+    for each in kept["objects"]:
+        at_once(world.kube.apply(world.kube.put(_owned(each, world))))
     return world
+
+
+def _owned(obj: dict[str, Any], world: World) -> dict[str, Any]:
+    """Return a pod with its owner, of which the files have the label alone; other objects as they are."""
+    for label, kind in ((JOB_NAME, "Job"), ("deployment", "Deployment")):
+        if obj["kind"] == "Pod" and (name := obj["metadata"]["labels"].get(label)):
+            references = [owner_reference(world.get(kind, name))]
+            return {**obj, "metadata": {**obj["metadata"], "ownerReferences": references}}
+    return obj
 
 
 if __name__ == "__main__":

@@ -1,25 +1,31 @@
-"""A cluster in memory: what API server, Job and Deployment controllers, kubelet and scheduler do to what a plan makes.
+"""A cluster in memory: what Job and Deployment controllers, kubelet and scheduler do to what the operator makes.
 
-Only for unit tests of decisions; the same behaviour is tested on real kubelets in tests/e2e. What the API server would refuse
-(a changed selector, Job, ControllerRevision or claim) fails here too.
+Only for unit tests; the same behaviour is tested on real kubelets in tests/e2e.
 """
 
 import abc
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Final, Self
 
 from enginewright.contract.reasons import SELDOM_PASSES, ExitCode, Reason, exit_code
-from enginewright.contract.report import Finding, Progress, StageReport
+from enginewright.contract.report import Finding, Progress, Published, PublishedEngine, StageReport
 from enginewright.contract.verdict import Verdict
+from enginewright.kube.errors import Transient
 from enginewright.manifests.labels import COMPONENT, SERVE
 from enginewright.observed.deployments import deployment_view
 from enginewright.observed.pods import JOB_NAME
-from enginewright.plan.types import ObjectRef
 
-from tests.support.copies import copied
-from tests.support.plan_objects import NAMESPACE, Json, verdict
+from tests.support.fake_kube import START, FakeKube, timestamp
+from tests.support.plan_objects import (
+    KINDS,
+    NAMESPACE,
+    Json,
+    made,
+    published,
+    published_engine,
+    verdict,
+)
 
 TIMEOUT: Final = 20  # passes in which a plan must come to rest
 # the scheduler's, where all devices of a class are taken
@@ -32,36 +38,23 @@ PASSING: Final = [
 ]
 
 _FAILING_STAGE: Final = {"prepare": "validate", "engine": "build", "engine-lookup": "lookup"}
-_IMMUTABLE: Final = {
-    "ControllerRevision": ("data",),
-    "PersistentVolumeClaim": ("spec",),
-    "Deployment": ("spec", "selector"),
-}
-
-
-class UnavailableError(Exception):
-    """The API server has refused a write of the operator."""
 
 
 class Simulation(abc.ABC):
-    """Objects by kind and name, and time.
+    """An API server, what happens in one of its namespaces, and time.
 
     Methods that play a Job's part take `of`: its component, or its name.
     """
 
     jobs_meant = ""  # component of the Jobs that are meant where a test names none; empty: any
 
-    def __init__(self) -> None:
-        self.now = datetime(2026, 11, 21, 12, tzinfo=UTC)
-        self.objects: dict[tuple[str, str], Json] = {}
-        self.made: list[str] = []  # Jobs, in the order in which they were made
-        self.writes = 0  # of the operator
-        # writes, after which the API server refuses one, as it may at any time; None: it does not
-        self.refused_after: int | None = None
+    def __init__(self, namespace: str = NAMESPACE) -> None:
+        self.now = START
+        self.namespace = namespace
+        self.kube = FakeKube(lambda: self.now)
         # what the operator has polled, and forgets when it restarts
         self.verdicts: dict[str, Verdict] = {}  # by pod
         self.progress: dict[str, Progress] = {}  # by Job
-        self._numbers = itertools.count(1)
 
     # what the operator does
 
@@ -75,8 +68,8 @@ class Simulation(abc.ABC):
             try:
                 if not self.pass_once():
                     return self
-            except UnavailableError:
-                self.refused_after = None  # it is well again
+            except Transient:
+                continue
         raise AssertionError(f"no rest after {TIMEOUT} passes")
 
     def later(self, **duration: float) -> Self:
@@ -86,11 +79,22 @@ class Simulation(abc.ABC):
     # what there is
 
     def all(self, kind: str) -> list[Json]:
-        return [obj for (each, _), obj in sorted(self.objects.items()) if each == kind]
+        return self.kube.all(kind)
 
     def the(self, kind: str) -> Json:
         """Return the one object of a kind."""
         (found,) = self.all(kind)
+        return found
+
+    def find(self, kind: str, name: str) -> Json | None:
+        """Return an object, as it is kept; None where there is none of its name."""
+        namespace = self.namespace if KINDS[kind].namespaced else ""
+        return self.kube.objects.get((kind, namespace, name))
+
+    def get(self, kind: str, name: str) -> Json:
+        """Return an object, as it is kept."""
+        found = self.find(kind, name)
+        assert found, f"no {kind} {name}"
         return found
 
     def running_jobs(self) -> list[Json]:
@@ -140,11 +144,9 @@ class Simulation(abc.ABC):
         if mine and mine[-1]["status"]["phase"] not in ("Succeeded", "Failed"):
             pod = mine[-1]
         else:
-            labels = job["spec"]["template"]["metadata"]["labels"]
-            pod = self.add_pod(f"{name}-{len(mine):05}", {**labels, JOB_NAME: name}, {})
+            pod = self.add_pod(f"{name}-{len(mine):05}", job, JOB_NAME, {})
         pod["spec"] = {"nodeName": "node-1"} if placed else {}
-        pod["status"] = {"phase": "Pending", **status}
-        return pod
+        return self.set_status(pod, {"phase": "Pending", **status})
 
     def job_pod_becomes(self, *, of: str = "", placed: bool = True, **status: Any) -> Self:
         self.job_pod(of=of, placed=placed, **status)
@@ -162,6 +164,25 @@ class Simulation(abc.ABC):
         self.job_pod(of=of, phase="Succeeded", **statuses(self.stages(of), report.stage, last))
         return self.job_ends("Complete", of)
 
+    def job_succeeds(self, result: Published | None = None, of: str = "") -> Self:
+        """End the running prepare Job well."""
+        report = StageReport(stage="publish", ok=True, published=result or published())
+        return self.job_reports(report, of)
+
+    def job_publishes(self, found: PublishedEngine | None, of: str = "") -> Self:
+        """End the running Job of an engine well; its last stage reports an engine, or none."""
+        return self.job_reports(StageReport(stage=self.stages(of)[-1], ok=True, engine=found), of)
+
+    def succeeds(self, of: str = "", **changes: Any) -> Self:
+        """Have the running Job of an engine find or build it."""
+        (owner,) = self.job(of)["metadata"]["ownerReferences"]
+        key = self.get("InferenceEngine", owner["name"])["spec"]["key"]
+        return self.job_publishes(published_engine(key, **changes), of)
+
+    def misses(self, of: str = "engine-lookup") -> Self:
+        """Have the look into the store find nothing."""
+        return self.job_publishes(None, of)
+
     def pod_fails(self, reason: Reason, stage: str = "", message: str = "", of: str = "") -> Self:
         """Have a pod of the running Job fail; whether the Job goes on is Kubernetes' to say."""
         stage = stage or self._failing_stage(of)
@@ -174,7 +195,7 @@ class Simulation(abc.ABC):
         """End the running Job for a reason that a stage reports."""
         name = self.job(of)["metadata"]["name"]
         self.pod_fails(reason, stage, message, name)
-        if ("Job", name) in self.objects:
+        if self.find("Job", name):
             self.job_ends("Failed", name, reason="PodFailurePolicy")
         return self
 
@@ -189,11 +210,11 @@ class Simulation(abc.ABC):
         return _FAILING_STAGE[self.job(of)["metadata"]["labels"][COMPONENT]]
 
     def job_ends(self, kind: str, of: str = "", **condition: str) -> Self:
-        job = self.objects.get(("Job", of)) or self.job(of)
-        job["status"] = {
+        ended = {
             "conditions": [{"type": kind, "status": "True", **condition}],
             **({"completionTime": timestamp(self.now)} if kind == "Complete" else {}),
         }
+        self.set_status(self.find("Job", of) or self.job(of), ended)
         return self.settle()
 
     def job_is_deleted(self, of: str = "") -> Self:
@@ -211,18 +232,17 @@ class Simulation(abc.ABC):
     def observed(self, **status: Any) -> Self:
         """Have the Deployment controller see every Deployment, with that status."""
         for deployment in self.serving_deployments():
-            _set_status(deployment, **{"replicas": deployment["spec"]["replicas"], **status})
+            self._set_counts(deployment, **{"replicas": deployment["spec"]["replicas"], **status})
         return self.settle()
 
     def partly_available(self, name: str, available: int) -> Self:
         """Have a Deployment's pods be all of its latest template, some of them available."""
-        self.count_pods(self.objects[("Deployment", name)], available)
+        self.count_pods(self.get("Deployment", name), available)
         return self.settle()
 
-    @staticmethod
-    def count_pods(deployment: Json, available: int, **status: Any) -> None:
+    def count_pods(self, deployment: Json, available: int, **status: Any) -> None:
         wanted = deployment["spec"]["replicas"]
-        _set_status(
+        self._set_counts(
             deployment,
             replicas=wanted,
             updatedReplicas=wanted,
@@ -238,9 +258,11 @@ class Simulation(abc.ABC):
         return self.settle()
 
     def complete(self, name: str) -> None:
-        deployment = self.objects[("Deployment", name)]
+        deployment = self.get("Deployment", name)
         wanted = deployment["spec"]["replicas"]
-        self.remove_pods("deployment", name)
+        for pod in self.all("Pod"):
+            if pod["metadata"]["labels"].get("deployment") == name:
+                self.remove("Pod", pod["metadata"]["name"])
         for index in range(wanted):
             self.serving_pod(name, index=index, ready=True)
         conditions = [
@@ -254,7 +276,7 @@ class Simulation(abc.ABC):
         for deployment in self.serving_deployments():
             self.serving_pod(deployment["metadata"]["name"], index=90, ready=False)
             progress = ("False", "ProgressDeadlineExceeded") if stuck else ("True", "Progressing")
-            _set_status(
+            self._set_counts(
                 deployment,
                 replicas=available + 1,
                 updatedReplicas=1,
@@ -304,20 +326,18 @@ class Simulation(abc.ABC):
     def serving_pod(
         self, deployment: str, *, index: int = 0, ready: bool = False, status: Json | None = None
     ) -> Json:
-        labels = self.objects[("Deployment", deployment)]["spec"]["template"]["metadata"]["labels"]
         state = {"name": "server", "ready": ready, "state": {"running": {}}}
         reported = status or {
             "initContainerStatuses": [{"name": "sidecar", "state": {"running": {}}}],
             "containerStatuses": [state],
             "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
         }
+        name, owner = f"{deployment}-{index:05}", self.get("Deployment", deployment)
         if ready:
-            self.verdicts[f"{deployment}-{index:05}"] = verdict()
-        return self.add_pod(
-            f"{deployment}-{index:05}",
-            {**labels, "deployment": deployment},
-            {"phase": "Running", **reported},
-        )
+            self.verdicts[name] = verdict()
+        elif not self.find("Pod", name):
+            self.verdicts.pop(name, None)  # another pod of that name had said it
+        return self.add_pod(name, owner, "deployment", {"phase": "Running", **reported})
 
     def sidecars_say(self, said: Verdict) -> Self:
         """Have the sidecars of all serving pods say the same."""
@@ -326,96 +346,28 @@ class Simulation(abc.ABC):
                 self.verdicts[pod["metadata"]["name"]] = said
         return self.settle()
 
-    # what the API server does for the operator
-
-    def apply(self, wanted: Mapping[str, Any]) -> None:
-        """Apply an object as the executor does: what is as it is wanted is not written."""
-        metadata = wanted["metadata"]
-        assert metadata.get("namespace") == NAMESPACE, wanted
-        known = self.objects.get((wanted["kind"], metadata["name"]))
-        if known is None:
-            self._write()
-            made = copied(dict(wanted))
-            made["metadata"] |= self._identity()
-            self.objects[(wanted["kind"], metadata["name"])] = made
-            self.made += [metadata["name"]] if wanted["kind"] == "Job" else []
-            return
-        if wanted["kind"] == "Job":  # the executor leaves a Job that is there alone
-            return
-        _refuse_immutable(known, wanted)
-        changed = _changes(known, wanted, wanted.keys() - {"metadata"})
-        owned = {"labels", "annotations", "ownerReferences"} & metadata.keys()
-        relabelled = _changes(known["metadata"], metadata, owned)
-        if changed or relabelled:
-            self._write()
-            known["metadata"]["generation"] += "spec" in changed
-            known |= changed
-            known["metadata"] |= relabelled
-
-    def delete(self, ref: ObjectRef) -> None:
-        """Delete an object as the executor does."""
-        assert ref.namespace == NAMESPACE, ref
-        if (ref.kind, ref.name) in self.objects:
-            self._write()
-            self.remove(ref.kind, ref.name)
-
-    def write_status(self, obj: Json, status: Json) -> None:
-        if status != obj.get("status", {}):
-            self._write()
-            obj["status"] = status
-
-    def _write(self) -> None:
-        if self.refused_after is not None:
-            if self.refused_after == 0:
-                raise UnavailableError
-            self.refused_after -= 1
-        self.writes += 1
-
     # what its controllers do
 
+    def set_status(self, obj: Json, status: Json) -> Json:
+        """Have a controller or a kubelet write a status; returns the object, as it is kept."""
+        obj["status"] = status
+        self.kube.changed(obj)
+        return obj
+
+    def _set_counts(self, deployment: Json, **status: Any) -> None:
+        seen = {"observedGeneration": deployment["metadata"]["generation"]}
+        self.set_status(deployment, {**seen, **status})
+
     def remove(self, kind: str, name: str) -> None:
-        """Delete an object with all that it owns; of a Job or Deployment its pods too."""
-        gone = self.objects.pop((kind, name))
-        if label := {"Job": JOB_NAME, "Deployment": "deployment"}.get(kind):
-            self.remove_pods(label, name)
-        for child, obj in list(self.objects.items()):
-            owners = obj["metadata"].get("ownerReferences") or ()
-            if any(each["uid"] == gone["metadata"]["uid"] for each in owners):
-                self.remove(*child)
+        """Delete an object with all that it owns."""
+        self.kube.remove(kind, self.namespace if KINDS[kind].namespaced else "", name)
 
-    def remove_pods(self, label: str, value: str) -> None:
-        for pod in self.all("Pod"):
-            if pod["metadata"]["labels"].get(label) == value:
-                name = pod["metadata"]["name"]
-                del self.objects[("Pod", name)]
-                self.verdicts.pop(name, None)
-
-    def add_pod(self, name: str, labels: Mapping[str, str], status: Json) -> Json:
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "name": name,
-                "namespace": NAMESPACE,
-                "labels": dict(labels),
-                **self._identity(),
-            },
-            "spec": {"nodeName": "node-1"},
-            "status": status,
-        }
-        self.objects[("Pod", name)] = pod
-        return pod
-
-    def _identity(self) -> Json:
-        return {
-            "uid": f"uid-{next(self._numbers):04}",
-            "generation": 1,
-            "creationTimestamp": timestamp(self.now),
-        }
-
-
-def timestamp(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    def add_pod(self, name: str, owner: Json, label: str, status: Json) -> Json:
+        """Have a pod of a Job or a Deployment on a node; returns it as it is kept."""
+        labels = owner["spec"]["template"]["metadata"]["labels"]
+        pod = made("Pod", name, self.namespace, owner, {**labels, label: owner["metadata"]["name"]})
+        self.kube.put({**pod, "spec": {"nodeName": "node-1"}, "status": status})
+        return self.get("Pod", name)
 
 
 def unschedulable(message: str) -> Json:
@@ -448,26 +400,8 @@ def statuses(stages: Sequence[str], stage: str, last: Json | None = None) -> Jso
     return {"initContainerStatuses": every[:-1], "containerStatuses": every[-1:]}
 
 
-def _set_status(deployment: Json, **status: Any) -> None:
-    deployment["status"] = {"observedGeneration": deployment["metadata"]["generation"], **status}
-
-
 def _ended(job: Mapping[str, Any]) -> bool:
     return any(
         each["type"] in ("Complete", "Failed") and each["status"] == "True"
         for each in (job.get("status") or {}).get("conditions") or ()
     )
-
-
-def _refuse_immutable(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    path = _IMMUTABLE.get(wanted["kind"], ())
-    old: Any = known
-    new: Any = wanted
-    for step in path:
-        old, new = old[step], new[step]
-    assert not path or old == new, f"{wanted['kind']} {'.'.join(path)} is immutable"
-
-
-def _changes(known: Json, wanted: Mapping[str, Any], parts: Iterable[str]) -> Json:
-    """Return copies of those parts of what is wanted that `known` does not hold."""
-    return {part: copied(wanted[part]) for part in parts if known.get(part) != wanted[part]}

@@ -41,7 +41,7 @@ def manifest(spec: dict[str, Any], name: str = MODEL) -> dict[str, Any]:
 def around(world: World, *, exists: bool) -> ClusterState:
     """Return what a cluster like this world would be gathered as."""
     config, store = world.config, world.config.store
-    objects: list[dict[str, Any]] = [*world.objects.values(), *world.nodes]
+    objects: list[dict[str, Any]] = [*world.children(), *world.nodes]
     for each in world.classes:
         body = each.model_dump(mode="json", by_alias=True, exclude_none=True)
         objects.append({"apiVersion": API, "kind": "AcceleratorClass", **body})

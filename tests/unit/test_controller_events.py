@@ -9,17 +9,14 @@ from typing import Any
 import pytest
 from enginewright.controller.events import REPEAT_AFTER, EventRecorder
 from enginewright.kube.errors import Forbidden
-from enginewright.kube.resources import EVENTS
 from enginewright.plan.types import EventIntent
 
 from tests.support.fake_kube import FakeKube
+from tests.support.plan_objects import made
 
-MODEL = {
-    "apiVersion": "enginewright.dev/v1alpha1",
-    "kind": "InferenceModel",
-    "metadata": {"name": "m", "namespace": "ns", "uid": "u1"},
-}
-CLASS = {"apiVersion": "v1", "kind": "AcceleratorClass", "metadata": {"name": "cpu", "uid": "u2"}}
+SERVER = FakeKube()
+MODEL = SERVER.put(made("InferenceModel", "m", "ns"))
+CLASS = SERVER.put(made("AcceleratorClass", "cpu"))
 NEWS = EventIntent("Warning", "ParityFailed", "output y differs")
 
 
@@ -57,7 +54,7 @@ async def test_what_kubectl_describe_needs() -> None:
         "kind": "InferenceModel",
         "name": "m",
         "namespace": "ns",
-        "uid": "u1",
+        "uid": MODEL["metadata"]["uid"],
     }
     assert event["metadata"]["namespace"] == "ns"
     assert (event["type"], event["reason"]) == ("Warning", "ParityFailed")
@@ -106,7 +103,7 @@ async def test_an_event_that_cannot_be_written_stops_no_other(
     kube, clock = FakeKube(), Clock()
     kube.fail["apply"] = [Forbidden("events is forbidden")]
     await reported(kube, clock, (MODEL, NEWS), (MODEL, EventIntent("Normal", "A", "b")))
-    assert [resource for resource, _, _ in kube.objects] == [EVENTS]
+    assert [kind for kind, _, _ in kube.objects] == ["Event"]
     assert "events is forbidden" in caplog.text
 
 

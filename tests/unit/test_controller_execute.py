@@ -4,47 +4,35 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from enginewright.controller.execute import (
-    Executor,
-    NameTaken,
-    StillTerminating,
-)
+from enginewright.controller.execute import NameTaken, StillTerminating
 from enginewright.kube.errors import Conflict
 from enginewright.kube.resources import CLAIMS, DEPLOYMENTS, INFERENCE_MODELS
+from enginewright.manifests.labels import MANAGED_BY, OPERATOR
 from enginewright.plan.types import ObjectRef
-from typing_extensions import override
 
-from tests.support.fake_kube import FakeCluster
+from tests.support.controller_world import World
+from tests.support.plan_objects import MODEL, NAMESPACE, Json, made
 
-OWNER = {"apiVersion": "enginewright.dev/v1alpha1", "kind": "InferenceModel", "name": "m"}
-
-
-def deployment(*, uid: str = "model-1", **spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {
-            "name": "m-cpu",
-            "namespace": "ns",
-            "labels": {"app.kubernetes.io/managed-by": "enginewright"},
-            "ownerReferences": [{**OWNER, "uid": uid, "controller": True}],
-        },
-        "spec": {"replicas": 2, **spec},
-    }
+OWNER = made("InferenceModel", MODEL, NAMESPACE)
+LABELS = {MANAGED_BY: OPERATOR}
+NAME = f"{MODEL}-cpu"
+REF = ObjectRef("apps/v1", "Deployment", NAMESPACE, NAME)
 
 
-def job(**changes: Any) -> dict[str, Any]:
-    return {**deployment(), "apiVersion": "batch/v1", "kind": "Job", **changes}
+def deployment(kind: str = "Deployment", *, uid: str = "model-1", **spec: Any) -> Json:
+    owner = {**OWNER, "metadata": {"name": MODEL, "uid": uid}}
+    return made(kind, NAME, NAMESPACE, owner, LABELS, spec={"replicas": 2, **spec})
 
 
-class World(FakeCluster):
-    @override
-    def restart(self) -> None:
-        super().restart()
-        self.executor = Executor(self.kube, self.cache)
+def observed(world: World) -> Json:
+    """Return the Deployment as the operator has seen it."""
+    found = world.cache.get(DEPLOYMENTS, NAMESPACE, NAME)
+    assert found is not None
+    return found
 
-    def somebody_edits(self, obj: Mapping[str, Any], **spec: Any) -> None:
-        self.put({**obj, "spec": {**obj["spec"], **spec}})
+
+def somebody_edits(world: World, obj: Mapping[str, Any], **spec: Any) -> None:
+    world.put({**obj, "spec": {**obj["spec"], **spec}})
 
 
 @pytest.fixture
@@ -75,9 +63,8 @@ async def test_a_field_that_is_wanted_no_more_is_applied_away(world: World) -> N
 
 async def test_somebodys_edit_is_undone(world: World) -> None:
     await world.executor.apply(deployment())
-    stored = world.cache.get(DEPLOYMENTS, "ns", "m-cpu")
-    assert stored is not None
-    world.somebody_edits(stored, replicas=7)
+    stored = observed(world)
+    somebody_edits(world, stored, replicas=7)
     assert await world.executor.apply(deployment())
     assert not await world.executor.apply(deployment())
 
@@ -86,28 +73,26 @@ async def test_somebodys_edit_is_undone(world: World) -> None:
 async def test_an_edit_that_is_undone_is_reported_with_its_author(world: World) -> None:
     reported: list[str] = []
     await world.executor.apply(deployment(), reported.append)
-    stored = world.cache.get(DEPLOYMENTS, "ns", "m-cpu")
-    assert stored is not None
+    stored = observed(world)
     owned = {"manager": "keda", "subresource": "scale", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
     status = {"manager": "controller", "subresource": "status", "fieldsV1": owned["fieldsV1"]}
     ours = {"manager": "enginewright", "fieldsV1": owned["fieldsV1"]}
     metadata = {**stored["metadata"], "managedFields": [ours, status, owned]}
-    world.somebody_edits({**stored, "metadata": metadata}, replicas=7)
+    somebody_edits(world, {**stored, "metadata": metadata}, replicas=7)
     await world.executor.apply(deployment(), reported.append)
     await world.executor.apply(deployment(), reported.append)
     (message,) = reported
-    assert message.startswith("reverted keda's change of spec.replicas in Deployment m-cpu")
+    assert message.startswith(f"reverted keda's change of spec.replicas in Deployment {NAME}")
+
+
+def rewriting(obj: Json) -> None:
+    """Do what a webhook does at every write."""
+    obj["spec"]["strange"] = "as rewritten"
 
 
 async def test_what_a_webhook_rewrites_is_nobodys_edit(world: World) -> None:
     reported: list[str] = []
-    stored = world.kube.put(deployment(strange="as rewritten"))
-
-    async def rewriting(obj: Mapping[str, Any], *, force: bool = True) -> dict[str, Any]:
-        stored["metadata"]["annotations"] = obj["metadata"]["annotations"]
-        return world.kube.put(stored)
-
-    world.kube.apply = rewriting  # type: ignore[method-assign] # a webhook, in short
+    world.kube.rewrite = rewriting
     await world.executor.apply(deployment(strange="as sent"), reported.append)
     world.restart()
     assert await world.executor.apply(deployment(strange="as sent"), reported.append)
@@ -126,21 +111,19 @@ async def test_what_we_change_ourselves_is_no_edit_of_others(world: World) -> No
 #   owner
 async def test_a_name_that_another_model_has_is_said_and_not_waited_for(world: World) -> None:
     await world.executor.apply(deployment())
-    stored = world.cache.get(DEPLOYMENTS, "ns", "m-cpu")
-    assert stored is not None
+    stored = observed(world)
     (owner,) = stored["metadata"]["ownerReferences"]
-    model = {"name": owner["name"], "namespace": "ns", "uid": owner["uid"]}
-    world.put({"apiVersion": owner["apiVersion"], "kind": owner["kind"], "metadata": model})
+    metadata = {**OWNER["metadata"], "uid": owner["uid"]}
+    world.put({**OWNER, "metadata": metadata})
     with pytest.raises(
-        NameTaken, match=f"Deployment m-cpu is owned by InferenceModel {owner['name']}"
+        NameTaken, match=f"Deployment {NAME} is owned by InferenceModel {owner['name']}"
     ):
         await world.executor.apply(deployment(uid="another"))
 
 
 async def test_a_lost_label_comes_back(world: World) -> None:
     await world.executor.apply(deployment())
-    stored = world.cache.get(DEPLOYMENTS, "ns", "m-cpu")
-    assert stored is not None
+    stored = observed(world)
     metadata = {**stored["metadata"], "labels": {}}
     world.put({**stored, "metadata": metadata})
     assert await world.executor.apply(deployment())
@@ -148,61 +131,46 @@ async def test_a_lost_label_comes_back(world: World) -> None:
 
 async def test_what_others_add_is_left(world: World) -> None:
     await world.executor.apply(deployment())
-    stored = world.cache.get(DEPLOYMENTS, "ns", "m-cpu")
-    assert stored is not None
-    world.somebody_edits(stored, progressDeadlineSeconds=600)
+    stored = observed(world)
+    somebody_edits(world, stored, progressDeadlineSeconds=600)
     assert not await world.executor.apply(deployment())
 
 
 async def test_a_value_that_the_server_rewrites_is_applied_once(world: World) -> None:
+    world.kube.rewrite = rewriting
     await world.executor.apply(deployment(strange="as sent"))
-    stored = world.kube.objects[(DEPLOYMENTS, "ns", "m-cpu")]
-    stored["spec"]["strange"] = "as rewritten"  # a webhook does so at every write
     world.restart()
-
-    async def rewriting(obj: Mapping[str, Any], *, force: bool = True) -> dict[str, Any]:
-        world.kube.calls["apply"] += 1
-        return world.kube.put(stored)
-
-    world.kube.apply = rewriting  # type: ignore[method-assign] # a webhook, in short
     assert await world.executor.apply(deployment(strange="as sent"))
     assert not await world.executor.apply(deployment(strange="as sent"))
 
 
 async def test_a_job_is_made_once(world: World) -> None:
-    await world.executor.apply(job())
-    assert not await world.executor.apply(job(spec={"replicas": 9}))
+    await world.executor.apply(deployment("Job"))
+    assert not await world.executor.apply(deployment("Job", replicas=9))
     assert world.kube.writes == 1
 
 
 async def test_somebody_elses_object_is_not_taken(world: World) -> None:
-    world.kube.put({**deployment(uid="x"), "metadata": {"name": "m-cpu", "namespace": "ns"}})
-    with pytest.raises(NameTaken, match="Deployment m-cpu exists and is not managed"):
+    world.kube.put({**deployment(uid="x"), "metadata": {"name": NAME, "namespace": NAMESPACE}})
+    with pytest.raises(NameTaken, match=f"Deployment {NAME} exists and is not managed"):
         await world.executor.apply(deployment())
 
 
 async def test_our_own_object_that_the_cache_lacks_is_taken_back(world: World) -> None:
     mine = deployment(replicas=1)
     del mine["metadata"]["labels"]  # so no watch showed it
-    mine["metadata"]["ownerReferences"].append({**OWNER, "kind": "Other", "uid": "o"})
+    other = {"apiVersion": "v1", "kind": "Other", "name": "o", "uid": "o"}
+    mine["metadata"]["ownerReferences"].append(other)
     world.kube.put(mine)
     assert await world.executor.apply(deployment())
 
 
 async def test_a_shared_object_without_owner_is_known_by_its_label(world: World) -> None:
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {
-            "name": "store",
-            "namespace": "ns",
-            "labels": {"app.kubernetes.io/managed-by": "enginewright"},
-        },
-        "spec": {"accessModes": ["ReadWriteMany"]},
-    }
+    spec = {"accessModes": ["ReadWriteMany"]}
+    claim = made("PersistentVolumeClaim", "store", NAMESPACE, labels=LABELS, spec=spec)
     world.kube.put(claim)
     assert await world.executor.apply(claim)
-    assert world.cache.get(CLAIMS, "ns", "store") is not None
+    assert world.cache.get(CLAIMS, NAMESPACE, "store") is not None
 
 
 async def test_the_object_of_an_earlier_model_of_this_name_is_waited_for(world: World) -> None:
@@ -213,38 +181,33 @@ async def test_the_object_of_an_earlier_model_of_this_name_is_waited_for(world: 
 
 
 async def test_deleting_takes_the_observed_one_only(world: World) -> None:
-    ref = ObjectRef("apps/v1", "Deployment", "ns", "m-cpu")
-    assert not await world.executor.delete(ref)
+    assert not await world.executor.delete(REF)
     await world.executor.apply(deployment())
-    del world.kube.objects[(DEPLOYMENTS, "ns", "m-cpu")]
+    world.remove("Deployment", NAME)
     world.kube.put(deployment())  # made again, unseen
     with pytest.raises(Conflict):
-        await world.executor.delete(ref)
+        await world.executor.delete(REF)
     world.restart()
-    assert await world.executor.delete(ref)
-    assert not await world.executor.delete(ref)
-    assert world.cache.get(DEPLOYMENTS, "ns", "m-cpu") is None
+    assert await world.executor.delete(REF)
+    assert not await world.executor.delete(REF)
+    assert world.cache.get(DEPLOYMENTS, NAMESPACE, NAME) is None
 
 
 async def test_what_stays_for_its_finalizer_is_waited_for(world: World) -> None:
     stored = world.kube.put(deployment())
     stored["metadata"]["finalizers"] = ["example.com/f"]
     world.put(stored)
-    assert await world.executor.delete(ObjectRef("apps/v1", "Deployment", "ns", "m-cpu"))
-    assert not await world.executor.delete(ObjectRef("apps/v1", "Deployment", "ns", "m-cpu"))
+    assert await world.executor.delete(REF)
+    assert not await world.executor.delete(REF)
     with pytest.raises(StillTerminating):
         await world.executor.apply(deployment())
 
 
-def model(world: World) -> dict[str, Any]:
-    return world.put({**OWNER, "metadata": {"name": "m", "namespace": "ns"}, "spec": {}})
-
-
 async def test_a_status_is_written_where_it_differs(world: World) -> None:
-    observed = model(world)
+    observed = world.put(OWNER)
     status = {"replicas": 1, "conditions": ({"type": "Ready", "status": "True"},), "serving": None}
     assert await world.executor.write_status(observed, status)
-    observed = world.cache.get(INFERENCE_MODELS, "ns", "m") or {}
+    observed = world.cache.get(INFERENCE_MODELS, NAMESPACE, MODEL) or {}
     assert observed["status"]["replicas"] == 1
     assert not await world.executor.write_status(observed, status)
     world.restart()
@@ -253,23 +216,18 @@ async def test_a_status_is_written_where_it_differs(world: World) -> None:
 
 
 async def test_a_status_that_the_schema_cuts_is_written_once(world: World) -> None:
-    observed = model(world)
-
-    async def pruning(obj: Mapping[str, Any]) -> dict[str, Any]:
-        world.kube.calls["apply_status"] += 1
-        return world.kube.put({**observed, "status": {"replicas": 1}})
-
-    world.kube.apply_status = pruning  # type: ignore[method-assign] # an older CRD, in short
+    observed = world.put(OWNER)
+    world.kube.rewrite = lambda obj: obj["status"].pop("unknownToThisCrd", None)  # an older CRD
     status = {"replicas": 1, "unknownToThisCrd": True}
     assert await world.executor.write_status(observed, status)
-    observed = world.cache.get(INFERENCE_MODELS, "ns", "m") or {}
+    observed = world.cache.get(INFERENCE_MODELS, NAMESPACE, MODEL) or {}
     assert not await world.executor.write_status(observed, status)
     assert world.kube.calls["apply_status"] == 1
 
 
 async def test_a_status_is_not_written_onto_a_later_model_of_this_name(world: World) -> None:
-    observed = model(world)
-    del world.kube.objects[(INFERENCE_MODELS, "ns", "m")]
-    model(world)
+    observed = world.put(OWNER)
+    world.remove("InferenceModel", MODEL)
+    world.put(OWNER)
     with pytest.raises(Conflict):
         await world.executor.write_status(observed, {"replicas": 1})

@@ -1,226 +1,178 @@
 """Asking images what they hold: once, kept over restarts, failures told and tried again."""
 
-from collections.abc import Mapping
-from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from enginewright.controller.catch_up import PodCatchUp
-from enginewright.controller.execute import Executor
-from enginewright.controller.images import CONFIG_MAP, ImageReconciler
+from enginewright.controller.images import CONFIG_MAP
 from enginewright.controller.loop import ReconcileResult
-from enginewright.controller.operator_namespace import OperatorNamespace
 from enginewright.kube.errors import Forbidden
-from enginewright.kube.resources import CONFIG_MAPS, JOBS
-from enginewright.manifests.probe_job import image_hash
+from enginewright.manifests.probe_job import PROBE, image_hash
 from enginewright.plan.attempts import FIRST_RETRY
-from typing_extensions import override
 
-from tests.support.fake_kube import CONFIG, FakeCluster, pod_of
-from tests.support.plan_objects import image_facts
+from tests.support.controller_world import World
+from tests.support.fake_kube import timestamp
+from tests.support.plan_objects import CPU_IMAGE, OPENVINO_IMAGE, image_facts, made
+from tests.support.plan_world import CONFIG
+from tests.support.simulation import terminated
 
-CPU, OPENVINO = "example.com/cpu:1", "example.com/openvino:1"
-KEY = image_hash(CPU)
-START = datetime(2026, 1, 1, tzinfo=UTC)
+KEY = image_hash(CPU_IMAGE)
 FACTS = image_facts("cpu")
 
 
-class World(FakeCluster):
-    def __init__(self) -> None:
-        self.now = START
-        self.reported = 0
-        super().__init__()
+def pod_becomes(world: World, state: dict[str, Any], phase: str = "Pending") -> None:
+    world.job_pod_becomes(phase=phase, containerStatuses=[{"name": PROBE, **state}])
 
-    @override
-    def restart(self) -> None:
-        super().restart()
-        self.images = ImageReconciler(
-            self.kube,
-            self.cache,
-            PodCatchUp(self.kube, self.cache),
-            Executor(self.kube, self.cache),
-            replace(CONFIG, images={"cpu": CPU, "openvino": OPENVINO}),
-            OperatorNamespace(self.kube, "system", None),
-            changed=self.changed,
-            now=lambda: self.now,
-        )
 
-    def changed(self) -> None:
-        self.reported += 1
+def waits(world: World, reason: str, message: str = "") -> None:
+    pod_becomes(world, {"state": {"waiting": {"reason": reason, "message": message}}})
 
-    async def reconcile(self, key: str = KEY) -> ReconcileResult:
-        return await self.images.reconcile(key)
 
-    def probe(self) -> dict[str, Any] | None:
-        jobs = [each for each in self.cache.all(JOBS) if not each.get("status")]
-        return jobs[0] if jobs else None
+def ended(world: World, code: int, message: str) -> None:
+    state = terminated(PROBE, code=code, message=message)
+    pod_becomes(world, state, "Failed" if code else "Succeeded")
 
-    def pod(
-        self, state: Mapping[str, Any], phase: str = "Pending", namespace: str = "system"
-    ) -> None:
-        job = self.probe()
-        assert job is not None
-        statuses = [{"name": "probe", "state": state}]
-        pod = pod_of(job, {"phase": phase, "containerStatuses": statuses}, namespace=namespace)
-        self.put(pod)
 
-    def ended(self, code: int, message: str) -> None:
-        state = {"terminated": {"exitCode": code, "message": message}}
-        self.pod(state, "Succeeded" if code == 0 else "Failed")
+def job_failed(world: World, message: str = "Job has reached the specified backoff limit") -> None:
+    world.job_ends("Failed", message=message, lastTransitionTime=timestamp(world.now))
 
-    def job_failed(self, message: str = "Job has reached the specified backoff limit") -> None:
-        job = self.probe()
-        assert job is not None
-        condition = {
-            "type": "Failed",
-            "status": "True",
-            "message": message,
-            "lastTransitionTime": self.now.isoformat().replace("+00:00", "Z"),
-        }
-        self.put({**job, "status": {"conditions": [condition]}})
+
+def jobs(world: World) -> list[str]:
+    return [each["metadata"]["name"] for each in world.all("Job")]
 
 
 @pytest.fixture
 def world() -> World:
-    return World()
+    return World(namespace=CONFIG.namespace)
 
 
 async def test_an_image_is_probed_once_and_all_models_are_queued(world: World) -> None:
     await world.images.load()
     assert world.images.loaded
-    assert (await world.reconcile()).requeue
-    assert not (await world.reconcile()).requeue
-    world.ended(0, FACTS.to_json())
-    assert await world.reconcile() == ReconcileResult(exists=False)
-    assert (world.images.facts, world.reported) == ({CPU: FACTS}, 1)
-    assert (CONFIG_MAPS, "system", CONFIG_MAP) in world.kube.objects
+    assert (await world.images.reconcile(KEY)).requeue
+    assert not (await world.images.reconcile(KEY)).requeue
+    ended(world, 0, FACTS.to_json())
+    assert await world.images.reconcile(KEY) == ReconcileResult(exists=False)
+    assert (world.images.facts, world.images_changed) == ({CPU_IMAGE: FACTS}, 1)
+    assert world.find("ConfigMap", CONFIG_MAP)
 
 
 async def test_a_tenants_pod_cannot_answer_for_an_image(world: World) -> None:
-    await world.reconcile()
-    state = {"terminated": {"exitCode": 0, "message": FACTS.to_json()}}
-    world.pod(state, "Succeeded", namespace="tenant")
-    assert await world.reconcile() == ReconcileResult()
+    await world.images.reconcile(KEY)
+    ended(world, 0, FACTS.to_json())
+    pod = world.the("Pod")
+    world.remove("Pod", pod["metadata"]["name"])
+    pod["metadata"] |= {"namespace": "tenant", "uid": "another"}
+    world.put(pod)
+    world.watch()
+    assert await world.images.reconcile(KEY) == ReconcileResult()
     assert not world.images.facts
 
 
 async def test_a_restart_asks_nothing(world: World) -> None:
-    await world.reconcile()
-    world.ended(0, FACTS.to_json())
-    await world.reconcile()
+    await world.images.reconcile(KEY)
+    ended(world, 0, FACTS.to_json())
+    await world.images.reconcile(KEY)
     writes = world.kube.writes
     world.restart()
     await world.images.load()
-    assert world.images.facts == {CPU: FACTS}
-    assert await world.reconcile() == ReconcileResult(exists=False)
+    assert world.images.facts == {CPU_IMAGE: FACTS}
+    assert await world.images.reconcile(KEY) == ReconcileResult(exists=False)
     assert world.kube.writes == writes
 
 
 async def test_a_second_image_is_kept_beside_the_first(world: World) -> None:
-    await world.reconcile()
-    world.ended(0, FACTS.to_json())
-    await world.reconcile()
-    other = image_hash(OPENVINO)
-    await world.reconcile(other)
-    job = world.cache.get(JOBS, "system", f"probe-{other}-1")
-    assert job is not None
-    state = {"terminated": {"exitCode": 0, "message": FACTS.to_json()}}
-    status = {"phase": "Succeeded", "containerStatuses": [{"name": "probe", "state": state}]}
-    world.put(pod_of(job, status))
-    await world.reconcile(other)
-    stored = world.kube.objects[(CONFIG_MAPS, "system", CONFIG_MAP)]
-    assert set(stored["data"]) == {KEY, other}
+    await world.images.reconcile(KEY)
+    ended(world, 0, FACTS.to_json())
+    await world.images.reconcile(KEY)
+    other = image_hash(OPENVINO_IMAGE)
+    await world.images.reconcile(other)
+    world.job_ends("Complete", f"probe-{KEY}-1")
+    ended(world, 0, FACTS.to_json())
+    await world.images.reconcile(other)
+    assert set(world.get("ConfigMap", CONFIG_MAP)["data"]) == {KEY, other}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"image": "another", "facts": {}}'])
 async def test_a_stored_answer_that_is_no_use_is_asked_again(world: World, text: str) -> None:
-    world.kube.put(
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": CONFIG_MAP, "namespace": "system"},
-            "data": {KEY: text},
-        }
-    )
+    world.kube.put(made("ConfigMap", CONFIG_MAP, CONFIG.namespace, data={KEY: text}))
     await world.images.load()
     assert world.images.facts == {}
-    assert (await world.reconcile()).requeue
+    assert (await world.images.reconcile(KEY)).requeue
 
 
 async def test_an_image_that_cannot_be_pulled_is_reported_once(world: World) -> None:
-    await world.reconcile()
+    await world.images.reconcile(KEY)
     for reason in ("ErrImagePull", "ImagePullBackOff", "ErrImagePull"):
-        world.pod({"waiting": {"reason": reason, "message": "request 7 failed"}})
-        await world.reconcile()
-    assert "cannot pull the image" in world.images.failures[CPU]
-    assert world.reported == 1
+        waits(world, reason, "request 7 failed")
+        await world.images.reconcile(KEY)
+    assert "cannot pull the image" in world.images.failures[CPU_IMAGE]
+    assert world.images_changed == 1
 
 
 async def test_an_image_that_starts_slowly_is_no_failure(world: World) -> None:
-    await world.reconcile()
-    world.pod({"waiting": {"reason": "ContainerCreating"}})
-    assert await world.reconcile() == ReconcileResult()
+    await world.images.reconcile(KEY)
+    waits(world, "ContainerCreating")
+    assert await world.images.reconcile(KEY) == ReconcileResult()
     assert world.images.failures == {}
 
 
 async def test_a_failed_probe_is_reported_and_retried_with_growing_waits(world: World) -> None:
-    await world.reconcile()
-    world.ended(1, "onnxruntime is missing")
-    world.job_failed()
-    assert (await world.reconcile()).requeue_after == FIRST_RETRY.total_seconds()
-    assert "onnxruntime is missing" in world.images.failures[CPU]
+    await world.images.reconcile(KEY)
+    ended(world, 1, "onnxruntime is missing")
+    job_failed(world)
+    assert (await world.images.reconcile(KEY)).requeue_after == FIRST_RETRY.total_seconds()
+    assert "onnxruntime is missing" in world.images.failures[CPU_IMAGE]
     world.now += FIRST_RETRY
-    assert (await world.reconcile()).requeue
-    assert [each["metadata"]["name"] for each in world.cache.all(JOBS)] == [f"probe-{KEY}-2"]
-    assert "onnxruntime is missing" in world.images.failures[CPU]
-    world.job_failed("deadline")
-    assert (await world.reconcile()).requeue_after == 2 * FIRST_RETRY.total_seconds()
+    assert (await world.images.reconcile(KEY)).requeue
+    assert jobs(world) == [f"probe-{KEY}-2"]
+    assert "onnxruntime is missing" in world.images.failures[CPU_IMAGE]
+    job_failed(world, "deadline")
+    assert (await world.images.reconcile(KEY)).requeue_after == 2 * FIRST_RETRY.total_seconds()
 
 
 async def test_a_restart_goes_on_with_the_newest_probe(world: World) -> None:
-    await world.reconcile()
-    world.ended(1, "no space left on device")
-    world.job_failed()
-    await world.reconcile()
+    await world.images.reconcile(KEY)
+    ended(world, 1, "no space left on device")
+    job_failed(world)
+    await world.images.reconcile(KEY)
     world.now += FIRST_RETRY
-    await world.reconcile()
+    await world.images.reconcile(KEY)
     world.restart()
-    assert await world.reconcile() == ReconcileResult()
-    assert [each["metadata"]["name"] for each in world.cache.all(JOBS)] == [f"probe-{KEY}-2"]
-    world.ended(0, FACTS.to_json())
-    await world.reconcile()
-    assert world.images.facts == {CPU: FACTS}
+    assert await world.images.reconcile(KEY) == ReconcileResult()
+    assert jobs(world) == [f"probe-{KEY}-2"]
+    ended(world, 0, FACTS.to_json())
+    await world.images.reconcile(KEY)
+    assert world.images.facts == {CPU_IMAGE: FACTS}
 
 
 @pytest.mark.parametrize("code", [65, 132, 139])
 async def test_a_probe_is_never_given_up(world: World, code: int) -> None:
-    await world.reconcile()
-    world.ended(code, "")
-    world.job_failed()
-    assert (await world.reconcile()).requeue_after == FIRST_RETRY.total_seconds()
+    await world.images.reconcile(KEY)
+    ended(world, code, "")
+    job_failed(world)
+    assert (await world.images.reconcile(KEY)).requeue_after == FIRST_RETRY.total_seconds()
 
 
 async def test_a_success_ends_the_failure(world: World) -> None:
-    await world.reconcile()
-    world.pod({"waiting": {"reason": "ErrImagePull"}})
-    await world.reconcile()
-    world.ended(0, FACTS.to_json())
-    await world.reconcile()
-    assert (world.images.failures, world.reported) == ({}, 2)
+    await world.images.reconcile(KEY)
+    waits(world, "ErrImagePull")
+    await world.images.reconcile(KEY)
+    ended(world, 0, FACTS.to_json())
+    await world.images.reconcile(KEY)
+    assert (world.images.failures, world.images_changed) == ({}, 2)
 
 
 async def test_facts_that_cannot_be_kept_are_not_used(world: World) -> None:
-    await world.reconcile()
-    world.ended(0, FACTS.to_json())
+    await world.images.reconcile(KEY)
+    ended(world, 0, FACTS.to_json())
     world.kube.fail["apply"] = [Forbidden("configmaps is forbidden")]
     with pytest.raises(Forbidden):
-        await world.reconcile()
+        await world.images.reconcile(KEY)
     assert world.images.facts == {}
-    await world.reconcile()
-    assert world.images.facts == {CPU: FACTS}
+    await world.images.reconcile(KEY)
+    assert world.images.facts == {CPU_IMAGE: FACTS}
 
 
 async def test_a_probe_of_an_image_that_is_configured_no_more_is_left(world: World) -> None:
-    assert await world.reconcile("0123456789abcdef") == ReconcileResult(exists=False)
+    assert await world.images.reconcile("0123456789abcdef") == ReconcileResult(exists=False)
     assert world.kube.writes == 0

@@ -18,9 +18,12 @@ from enginewright.kube.resources import (
 )
 
 from tests.support.fake_kube import FakeKube
+from tests.support.plan_objects import NAMESPACE, made
 
 
-class World:
+class Informed:
+    """An informer over the fake, and the models that it wakes."""
+
     def __init__(self) -> None:
         self.kube = FakeKube()
         self.cache = ObjectCache()
@@ -32,18 +35,15 @@ class World:
             image=_ignore,
             proposals=lambda: None,
         )
-        router = Router(self.cache, sinks)
         watched = (
             Watch(ACCELERATOR_CLASSES),
             Watch(JOBS, labels="managed=yes"),
             Watch(INFERENCE_MODELS),
         )
-        self.informer = Informer(self.kube, router, watched)
+        self.informer = Informer(self.kube, Router(self.cache, sinks), watched)
 
-    def add(self, kind: str, name: str, **labels: str) -> dict[str, object]:
-        version = "batch/v1" if kind == "Job" else "enginewright.dev/v1alpha1"
-        metadata = {"name": name, "namespace": "ns", "labels": labels}
-        return self.kube.put({"apiVersion": version, "kind": kind, "metadata": metadata})
+    def add(self, kind: str, name: str, **labels: str) -> None:
+        self.kube.put(made(kind, name, NAMESPACE, labels=labels))
 
 
 def _ignore(_key: object) -> None:
@@ -51,22 +51,22 @@ def _ignore(_key: object) -> None:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> Informed:
+    return Informed()
 
 
-async def test_every_kind_is_listed_with_its_selector(world: World) -> None:
+async def test_every_kind_is_listed_with_its_selector(world: Informed) -> None:
     world.add("Job", "ours", managed="yes")
     world.add("Job", "theirs")
     world.add("InferenceModel", "m")
     await world.informer.first_listing()
     assert world.informer.synced
     assert [job["metadata"]["name"] for job in world.cache.all(JOBS)] == ["ours"]
-    assert world.models == [ModelKey("ns", "m")]
+    assert world.models == [ModelKey(NAMESPACE, "m")]
 
 
 async def test_what_cannot_be_listed_is_said_once_and_waited_for(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: Informed, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.kube.fail["list"] = [
         NotFound("404 page not found"),
@@ -81,47 +81,47 @@ async def test_what_cannot_be_listed_is_said_once_and_waited_for(
     assert second.startswith("cannot list acceleratorclasses: it is forbidden")
 
 
-async def test_what_vanished_unseen_is_found_within_an_hour_or_so(world: World) -> None:
+async def test_what_vanished_unseen_is_found_within_an_hour_or_so(world: Informed) -> None:
     world.add("InferenceModel", "m")
     await world.informer.first_listing()
     world.models.clear()
-    del world.kube.objects[(INFERENCE_MODELS, "ns", "m")]
+    world.kube.remove("InferenceModel", NAMESPACE, "m")
     relisting = asyncio.create_task(world.informer.relist_forever())
     await asyncio.sleep(4000)
     relisting.cancel()
-    assert world.cache.get(INFERENCE_MODELS, "ns", "m") is None
-    assert world.models == [ModelKey("ns", "m")]
+    assert world.cache.get(INFERENCE_MODELS, NAMESPACE, "m") is None
+    assert world.models == [ModelKey(NAMESPACE, "m")]
 
 
-async def test_what_vanished_before_a_watch_restarted_is_found_in_seconds(world: World) -> None:
+async def test_what_vanished_before_a_watch_restarted_is_found_in_seconds(world: Informed) -> None:
     """Also where no object of the kind is left, which kopf could report."""
     world.add("InferenceModel", "m")
     await world.informer.first_listing()
     relisting = asyncio.create_task(world.informer.relist_forever())
     await asyncio.sleep(100)
     world.models.clear()
-    del world.kube.objects[(INFERENCE_MODELS, "ns", "m")]
+    world.kube.remove("InferenceModel", NAMESPACE, "m")
     listed = world.kube.calls["list"]
     for _ in range(50):
         world.informer.watch_restarted()
     await asyncio.sleep(10)
-    assert world.models == [ModelKey("ns", "m")]
+    assert world.models == [ModelKey(NAMESPACE, "m")]
     await asyncio.sleep(600)
     assert world.kube.calls["list"] - listed == 3, "one listing for each kind"
     relisting.cancel()
 
 
-async def test_a_listing_that_fails_is_tried_again_in_seconds(world: World) -> None:
+async def test_a_listing_that_fails_is_tried_again_in_seconds(world: Informed) -> None:
     """As of an API server that has only begun."""
     world.add("InferenceModel", "m")
     await world.informer.first_listing()
     relisting = asyncio.create_task(world.informer.relist_forever())
-    del world.kube.objects[(INFERENCE_MODELS, "ns", "m")]
+    world.kube.remove("InferenceModel", NAMESPACE, "m")
     world.kube.fail["list"] = [Forbidden("not yet")] * 7
     world.informer.watch_restarted()
     await asyncio.sleep(60)
     relisting.cancel()
-    assert world.cache.get(INFERENCE_MODELS, "ns", "m") is None
+    assert world.cache.get(INFERENCE_MODELS, NAMESPACE, "m") is None
 
 
 def test_models_are_listed_last_and_the_claim_by_name() -> None:

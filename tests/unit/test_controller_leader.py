@@ -22,7 +22,6 @@ from enginewright.controller.leader import (
 )
 from enginewright.kube.api import JsonObject, Listing
 from enginewright.kube.errors import Transient
-from enginewright.kube.resources import LEASES
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -153,7 +152,9 @@ class Replica:
     refused: list[str | None] = field(default_factory=list)
 
 
-class World:
+class Replicas:
+    """Replicas of releases that stand for one API server's Leases."""
+
     def __init__(self) -> None:
         self.kube = FakeKube()
         self.replicas: list[Replica] = []
@@ -189,18 +190,18 @@ class World:
             await self.kill(replica)
 
     def lease(self, key: tuple[str, str] = KEY) -> JsonObject:
-        return self.kube.objects[(LEASES, *key)]
+        return self.kube.objects[("Lease", *key)]
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
+async def world() -> AsyncIterator[Replicas]:
+    world = Replicas()
     yield world
     await world.end()
 
 
 async def test_a_follower_takes_over_from_one_that_was_killed_within_15_seconds(
-    world: World,
+    world: Replicas,
 ) -> None:
     first = world.start("first")
     await asyncio.sleep(1)
@@ -214,7 +215,7 @@ async def test_a_follower_takes_over_from_one_that_was_killed_within_15_seconds(
     assert world.lease()["spec"]["leaseTransitions"] == 2
 
 
-async def test_a_lease_that_is_handed_over_is_taken_within_a_second(world: World) -> None:
+async def test_a_lease_that_is_handed_over_is_taken_within_a_second(world: Replicas) -> None:
     first = world.start("first")
     await asyncio.sleep(1)
     second = world.start("second")
@@ -227,7 +228,7 @@ async def test_a_lease_that_is_handed_over_is_taken_within_a_second(world: World
     assert asyncio.get_running_loop().time() - started <= 1
 
 
-async def test_what_an_hour_of_leading_and_of_standing_by_costs(world: World) -> None:
+async def test_what_an_hour_of_leading_and_of_standing_by_costs(world: Replicas) -> None:
     world.start("first")
     await asyncio.sleep(3600)
     assert world.kube.calls["replace"] <= 1801
@@ -240,7 +241,7 @@ async def test_what_an_hour_of_leading_and_of_standing_by_costs(world: World) ->
     assert world.kube.calls["create"] == 0
 
 
-async def test_errors_are_outlasted_until_the_deadline_and_no_longer(world: World) -> None:
+async def test_errors_are_outlasted_until_the_deadline_and_no_longer(world: Replicas) -> None:
     first = world.start("first")
     await asyncio.sleep(1)
     world.kube.fail["replace"] = [Transient("no")] * 3
@@ -254,11 +255,11 @@ async def test_errors_are_outlasted_until_the_deadline_and_no_longer(world: Worl
 
 
 @pytest.mark.parametrize("event", ["deleted", "taken", "annotated"])
-async def test_what_others_do_to_the_lease(world: World, event: str) -> None:
+async def test_what_others_do_to_the_lease(world: Replicas, event: str) -> None:
     first = world.start("first")
     await asyncio.sleep(1)
     if event == "deleted":
-        del world.kube.objects[(LEASES, *KEY)]
+        world.kube.remove("Lease", *KEY)
     else:
         lease = world.lease()
         lease["metadata"]["annotations"]["example.com/note"] = "1"
@@ -271,7 +272,7 @@ async def test_what_others_do_to_the_lease(world: World, event: str) -> None:
 
 
 async def test_a_second_release_waits_says_why_and_takes_over_when_the_first_is_gone(
-    world: World,
+    world: Replicas,
 ) -> None:
     first = world.start("first")
     await asyncio.sleep(1)
@@ -289,7 +290,7 @@ async def test_a_second_release_waits_says_why_and_takes_over_when_the_first_is_
     assert second.refused[-1] is None
 
 
-async def test_releases_with_nothing_in_common_lead_side_by_side(world: World) -> None:
+async def test_releases_with_nothing_in_common_lead_side_by_side(world: Replicas) -> None:
     first = world.start("first", KEY, frozenset({"home", "a"}))
     second = world.start("second", ELSEWHERE, frozenset({"staging", "b"}))
     third = world.start("third", ("third", "enginewright"), frozenset({"third", "b"}))
@@ -299,14 +300,14 @@ async def test_releases_with_nothing_in_common_lead_side_by_side(world: World) -
     assert sorted(acting[1:]) == [False, True]
 
 
-async def test_releases_that_start_at_once_agree_on_one(world: World) -> None:
+async def test_releases_that_start_at_once_agree_on_one(world: Replicas) -> None:
     releases = [world.start(str(n), (str(n), "enginewright")) for n in range(4)]
     await asyncio.sleep(60)
     assert sum(each.election.may_act() for each in releases) == 1
 
 
 async def test_an_api_server_that_cannot_be_reached_is_said_once(
-    world: World,
+    world: Replicas,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world.kube.fail["list"] = [Transient("no route")] * 5
@@ -395,7 +396,7 @@ def test_no_two_of_overlapping_scopes_ever_act_at_once(
     """Replicas are delayed, cut off, killed, paused and restarted; their clocks have nothing in common."""
 
     async def scenario() -> None:
-        world = World()
+        world = Replicas()
         chance = random.Random(seed)  # noqa: S311 - reproducible
         loop = asyncio.get_running_loop()
 

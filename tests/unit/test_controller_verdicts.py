@@ -18,14 +18,17 @@ from enginewright.controller.poll_schedule import FAST, RATE, SWEEP, PollSchedul
 from enginewright.controller.poll_targets import ServingPod, poll_target, releasable
 from enginewright.controller.routing import ModelKey
 from enginewright.controller.verdicts import CONCURRENCY, EXPIRY, SILENCE, VerdictPoller
-from enginewright.kube.errors import Forbidden, KubeError
+from enginewright.kube.errors import Forbidden
 from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodAddress
-from enginewright.kube.resources import DEPLOYMENTS, PODS
+from enginewright.kube.resources import PODS
 from enginewright.observed.deployments import deployment_view
 from enginewright.observed.pods import PodView, pod_view
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
+
+from tests.support.fake_kube import FakeKube
+from tests.support.plan_objects import KINDS, Json, made
 
 RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
 KEEPS = {"active": False}
@@ -45,25 +48,22 @@ def verdict(model: str = "m", **change: Any) -> dict[str, Any]:
     }
 
 
-class World:
+class Sidecars:
     """Pods in a real cache, and what they answer; time is virtual."""
 
     def __init__(self) -> None:
+        self.kube = FakeKube()
         self.cache = ObjectCache()
         self.registry = CollectorRegistry()
         self.answers: dict[str, Callable[[], Coroutine[Any, Any, bytes]]] = {}  # by pod name
         self.default: bytes | None = None
         self.polls: Counter[str] = Counter()
         self.times: list[float] = []
-        self.released: dict[str, float] = {}  # until when, by pod
-        self.writes = 0
-        self.refusals: list[KubeError] = []
         self.asked: set[tuple[str, str, int]] = set()
         self.under_way = 0
         self.most_under_way = 0
         self.changed: list[ModelKey] = []
         self.engines: list[tuple[str, str]] = []
-        self._versions = itertools.count(1)
         self.poller = VerdictPoller(
             self.cache,
             self,
@@ -75,23 +75,17 @@ class World:
         )
 
     async def write(self, obj: Mapping[str, Any]) -> None:
-        """Take an annotation, as server-side apply does: what is not written is removed."""
+        """Take an annotation, and nothing else."""
         assert (obj["apiVersion"], obj["kind"]) == ("v1", "Pod")
-        metadata = obj["metadata"]
-        assert metadata.keys() == {"namespace", "name", "uid", "annotations"}
-        self.writes += 1
-        if self.refusals:
-            raise self.refusals.pop()
-        self.released.pop(metadata["name"], None)
-        if metadata["annotations"]:
-            ((name, until),) = metadata["annotations"].items()
-            assert name == RELEASE_ANNOTATION
-            self.released[metadata["name"]] = float(until)
+        assert obj["metadata"].keys() == {"namespace", "name", "uid", "annotations"}
+        assert obj["metadata"]["annotations"].keys() <= {RELEASE_ANNOTATION}
+        await self.kube.apply(obj)
 
     def may_go(self) -> set[str]:
         """Return the pods that may become unready now."""
         now = asyncio.get_running_loop().time()
-        return {name for name, until in self.released.items() if until > now}
+        marks = {each["metadata"]["name"]: _mark(each) for each in self.kube.all("Pod")}
+        return {name for name, until in marks.items() if until > now}
 
     async def get(self, pod: PodAddress, path: str) -> bytes:
         self.polls[pod.name] += 1
@@ -134,9 +128,8 @@ class World:
         accelerator_class: str = "l4",
         revision: str = "r1",
         sidecar: Mapping[str, Any] = RUNNING,
-        annotations: Mapping[str, str] | None = None,
         **status: Any,
-    ) -> dict[str, Any]:
+    ) -> Json:
         labels = {
             "enginewright.dev/model": model,
             "enginewright.dev/component": "serve",
@@ -144,7 +137,7 @@ class World:
             "enginewright.dev/revision": revision,
         }
         answering = {"name": "sidecar", "state": sidecar}
-        return self._put(name, labels, ready, answering, status, annotations)
+        return self._put(name, labels, ready, answering, status)
 
     def serve(self, **fallbacks: Mapping[str, Any]) -> None:
         """Add ready pods, by name, whose sidecars report these fallbacks."""
@@ -152,7 +145,7 @@ class World:
             self.add_pod(name)
             self.say(name, verdict(fallback=fallback))
 
-    def add_build(self, name: str = "b", **status: Any) -> dict[str, Any]:
+    def add_build(self, name: str = "b", **status: Any) -> Json:
         labels = {
             "enginewright.dev/engine": "rtx-l4-0123",
             "enginewright.dev/component": "engine",
@@ -167,47 +160,31 @@ class World:
         ready: bool,
         container: Mapping[str, Any],
         status: Mapping[str, Any],
-        annotations: Mapping[str, str] | None = None,
-    ) -> dict[str, Any]:
-        pod = {
-            "metadata": {
-                "name": name,
-                "namespace": "ns",
-                "uid": f"uid-{name}",
-                "resourceVersion": str(next(self._versions)),
-                "labels": dict(labels),
-                "annotations": dict(annotations or {}),
-            },
-            "status": {
-                "phase": "Pending",
-                "podIP": "192.0.2.1",
-                "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
-                "initContainerStatuses": [container],
-                **status,
-            },
+    ) -> Json:
+        reported = {
+            "phase": "Pending",
+            "podIP": "192.0.2.1",
+            "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+            "initContainerStatuses": [container],
+            **status,
         }
-        self.cache.observe(PODS, pod)
-        return pod
+        pod = self.kube.objects.get(("Pod", "ns", name)) or made("Pod", name, "ns", labels=labels)
+        return self._show({**pod, "status": reported})
+
+    def _show(self, obj: Json) -> Json:
+        stored = self.kube.put(obj)
+        self.cache.observe(KINDS[obj["kind"]], stored)
+        return stored
 
     def remove_pod(self, name: str) -> None:
-        obj = self.cache.get(PODS, "ns", name)
-        assert obj is not None
-        self.cache.observe(PODS, obj, deleted=True)
+        pod = self.kube.objects.pop(("Pod", "ns", name))
+        self.cache.observe(PODS, pod, deleted=True)
 
     def add_deployment(self, model: str = "m", **status: Any) -> None:
-        deployment = {
-            "metadata": {
-                "name": model,
-                "namespace": "ns",
-                "uid": f"uid-{model}",
-                "generation": 2,
-                "resourceVersion": str(next(self._versions)),
-                "labels": {"enginewright.dev/model": model},
-            },
-            "spec": {"replicas": 2},
-            "status": {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, **status},
-        }
-        self.cache.observe(DEPLOYMENTS, deployment)
+        counts = {"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, **status}
+        labels = {"enginewright.dev/model": model}
+        spec = {"replicas": 2}
+        self._show(made("Deployment", model, "ns", labels=labels, spec=spec, status=counts))
 
     def pods(self) -> tuple[PodView, ...]:
         return self.cache.views(POD, self.cache.all(PODS))
@@ -220,10 +197,14 @@ class World:
         return self.registry.get_sample_value("enginewright_verdict_polls_total", labels) or 0
 
 
+def _mark(pod: Json) -> float:
+    return float(pod["metadata"].get("annotations", {}).get(RELEASE_ANNOTATION, 0))
+
+
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
+async def world() -> AsyncIterator[Sidecars]:
     """Return a world whose poller runs."""
-    world = World()
+    world = Sidecars()
     world.poller.start()
     yield world
     problem = world.poller.problem()
@@ -234,7 +215,7 @@ async def world() -> AsyncIterator[World]:
 # How often
 
 
-async def test_thousands_of_settled_pods_are_swept_within_the_rate(world: World) -> None:
+async def test_thousands_of_settled_pods_are_swept_within_the_rate(world: Sidecars) -> None:
     for number in range(3000):
         world.add_pod(f"p{number}", f"m{number // 3}")
         world.say(f"p{number}", verdict(f"m{number // 3}"))
@@ -250,7 +231,7 @@ async def test_thousands_of_settled_pods_are_swept_within_the_rate(world: World)
     assert len(world.changed) == 3000  # once each, for the first answer
 
 
-async def test_a_restarted_operator_polls_every_pod_soon(world: World) -> None:
+async def test_a_restarted_operator_polls_every_pod_soon(world: Sidecars) -> None:
     for number in range(1000):
         world.add_pod(f"p{number}")
     world.default = json.dumps(verdict()).encode()
@@ -258,11 +239,11 @@ async def test_a_restarted_operator_polls_every_pod_soon(world: World) -> None:
     assert len(world.verdicts()) == 1000
 
 
-def gaps(world: World) -> list[float]:
+def gaps(world: Sidecars) -> list[float]:
     return [later - earlier for earlier, later in itertools.pairwise(world.times)]
 
 
-async def test_a_pod_is_asked_often_until_it_has_been_ready_for_a_minute(world: World) -> None:
+async def test_a_pod_is_asked_often_until_it_has_been_ready_for_a_minute(world: Sidecars) -> None:
     world.add_pod(ready=False)
     world.say("p", verdict(ready=False))
     await asyncio.sleep(100)
@@ -279,7 +260,7 @@ async def test_a_pod_is_asked_often_until_it_has_been_ready_for_a_minute(world: 
     assert gaps(world)[-1] >= 0.75 * SWEEP
 
 
-async def test_a_pod_that_never_gets_ready_is_no_news_for_ever(world: World) -> None:
+async def test_a_pod_that_never_gets_ready_is_no_news_for_ever(world: Sidecars) -> None:
     world.add_pod(ready=False)
     world.say("p", verdict(ready=False))
     await asyncio.sleep(1000)
@@ -288,7 +269,7 @@ async def test_a_pod_that_never_gets_ready_is_no_news_for_ever(world: World) -> 
     assert len(world.times) <= 13
 
 
-async def test_a_changed_verdict_makes_a_pod_young_again(world: World) -> None:
+async def test_a_changed_verdict_makes_a_pod_young_again(world: Sidecars) -> None:
     world.serve(p=KEEPS)
     await asyncio.sleep(200)
     world.say("p", verdict(fallback=BREAKS))
@@ -298,7 +279,7 @@ async def test_a_changed_verdict_makes_a_pod_young_again(world: World) -> None:
     assert len(world.times) >= 5
 
 
-async def test_pods_of_a_model_that_rolls_out_are_asked_often(world: World) -> None:
+async def test_pods_of_a_model_that_rolls_out_are_asked_often(world: Sidecars) -> None:
     world.add_pod("a", "rolls")
     world.add_pod("b", "rests")
     world.say("a", verdict("rolls"))
@@ -341,7 +322,9 @@ def test_what_counts_as_rolling_out(change: dict[str, Any], expected: bool) -> N
     assert view.is_rolling_out is expected
 
 
-async def test_silent_pods_are_asked_less_and_less_and_keep_no_others_waiting(world: World) -> None:
+async def test_silent_pods_are_asked_less_and_less_and_keep_no_others_waiting(
+    world: Sidecars,
+) -> None:
     for number in range(200):
         world.add_pod(f"dead{number}", ready=False)
         world.fail(f"dead{number}", NoAnswer("no answer within 2 s"), after=2)
@@ -384,7 +367,7 @@ def test_the_schedule_loses_nobody_and_hurries_nobody(
     assert schedule.take(now + 1e6) is None
 
 
-async def test_a_free_slot_is_used_at_once(world: World) -> None:
+async def test_a_free_slot_is_used_at_once(world: Sidecars) -> None:
     async def take_a_while() -> bytes:
         await asyncio.sleep(0.2)
         return json.dumps(verdict()).encode()
@@ -404,7 +387,7 @@ def test_very_many_pods_make_the_sweep_slower_not_the_operator_busier() -> None:
 # What is kept
 
 
-async def test_verdicts_are_kept_by_pod_and_owners_are_woken_once(world: World) -> None:
+async def test_verdicts_are_kept_by_pod_and_owners_are_woken_once(world: Sidecars) -> None:
     world.serve(a=KEEPS)
     world.add_pod("b")
     await asyncio.sleep(40)
@@ -423,7 +406,7 @@ async def test_verdicts_are_kept_by_pod_and_owners_are_woken_once(world: World) 
     assert kept.broken
 
 
-async def test_a_number_that_is_none_wakes_nobody_for_ever(world: World) -> None:
+async def test_a_number_that_is_none_wakes_nobody_for_ever(world: Sidecars) -> None:
     world.add_pod()
     odd = itertools.cycle([b"NaN", b"NaN "])
     text = json.dumps(verdict(parity_max_abs_error=1.5)).encode()
@@ -436,7 +419,7 @@ async def test_a_number_that_is_none_wakes_nobody_for_ever(world: World) -> None
     assert len(world.changed) == 1
 
 
-async def test_a_verdict_that_is_not_renewed_becomes_unknown(world: World) -> None:
+async def test_a_verdict_that_is_not_renewed_becomes_unknown(world: Sidecars) -> None:
     world.serve(p=KEEPS)
     await asyncio.sleep(10)
     world.fail("p", NoAnswer("connection refused"))
@@ -460,7 +443,7 @@ async def test_a_verdict_that_is_not_renewed_becomes_unknown(world: World) -> No
     ],
 )
 async def test_a_pod_that_is_gone_is_forgotten(
-    world: World, end: Callable[[World], object]
+    world: Sidecars, end: Callable[[Sidecars], object]
 ) -> None:
     world.serve(p=KEEPS)
     await asyncio.sleep(5)
@@ -475,7 +458,7 @@ async def test_a_pod_that_is_gone_is_forgotten(
 
 
 def test_pods_that_cannot_be_asked_are_left_alone() -> None:
-    world = World()
+    world = Sidecars()
     assert poll_target(pod_view(world.add_pod())) is not None
     assert poll_target(pod_view(world.add_build())) is not None
     assert poll_target(pod_view(world.add_pod(podIP=""))) is None
@@ -521,7 +504,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE.keys())
 async def test_a_hostile_answer_is_no_verdict_and_logged_once(
-    world: World, body: bytes, caplog: pytest.LogCaptureFixture
+    world: Sidecars, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     world.add_pod(ready=False)
@@ -540,7 +523,7 @@ async def test_a_hostile_answer_is_no_verdict_and_logged_once(
 
 
 async def test_silence_is_logged_once_and_only_of_ready_pods(
-    world: World,
+    world: Sidecars,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world.add_pod("starts", ready=False)
@@ -553,7 +536,7 @@ async def test_silence_is_logged_once_and_only_of_ready_pods(
     assert sorted(named) == [["ns/refuses"], ["ns/serves"]]
 
 
-async def test_long_messages_are_cut(world: World) -> None:
+async def test_long_messages_are_cut(world: Sidecars) -> None:
     world.add_pod()
     checks = [{"check": "golden", "state": "failed", "message": "x" * 100_000}]
     world.say("p", verdict(checks=checks, fallback={**BREAKS, "message": "y" * 100_000}))
@@ -564,7 +547,7 @@ async def test_long_messages_are_cut(world: World) -> None:
 
 
 async def test_a_bug_stops_neither_the_poller_nor_the_pod(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: Sidecars, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.add_pod(ready=False)
     world.fail("p", RuntimeError("oops"))
@@ -578,7 +561,7 @@ async def test_a_bug_stops_neither_the_poller_nor_the_pod(
 # Builds
 
 
-async def test_progress_is_reported_in_tenths(world: World) -> None:
+async def test_progress_is_reported_in_tenths(world: Sidecars) -> None:
     world.add_build()
     for percent in (0, 3, 9, 11, 15, 40, 41, 1000):
         world.say("b", {"stage": "build", "percent": percent, "phase": f"phase {percent}"})
@@ -597,7 +580,7 @@ async def test_progress_is_reported_in_tenths(world: World) -> None:
     assert world.changed == []
 
 
-async def test_builds_are_asked_often_to_their_end(world: World) -> None:
+async def test_builds_are_asked_often_to_their_end(world: Sidecars) -> None:
     world.add_build()
     world.say("b", {"stage": "build", "percent": 50})
     await asyncio.sleep(3000)
@@ -659,16 +642,18 @@ def test_which_pod_may_become_unready(
     assert releasable(reversed(pods), before) == expected
 
 
-async def test_one_pod_at_a_time_is_released_and_only_while_another_is_good(world: World) -> None:
+async def test_one_pod_at_a_time_is_released_and_only_while_another_is_good(
+    world: Sidecars,
+) -> None:
     world.serve(a=KEEPS, b=KEEPS, c=KEEPS)
     await asyncio.sleep(120)
-    assert world.writes == 0
+    assert world.kube.writes == 0
     for name in "ab":
         world.say(name, verdict(fallback=BREAKS))
     await asyncio.sleep(60)
     (first,) = world.may_go()
     assert first in "ab"
-    assert world.writes == 1
+    assert world.kube.writes == 1
     second = "b" if first == "a" else "a"
     world.say(first, verdict(fallback=BREAKS, ready=False))
     world.add_pod(first, ready=False)
@@ -676,14 +661,14 @@ async def test_one_pod_at_a_time_is_released_and_only_while_another_is_good(worl
     for _ in range(100):
         await asyncio.sleep(60)
         assert world.may_go() == {first}
-    assert world.writes <= 1 + 6000 / (RELEASE_SECONDS / 2)
+    assert world.kube.writes <= 1 + 6000 / (RELEASE_SECONDS / 2)
     # The good one breaks: within seconds nobody is released any more.
     world.say("c", verdict(fallback=BREAKS))
     await asyncio.sleep(5 * FAST)
     assert world.may_go() == set()
-    writes = world.writes
+    writes = world.kube.writes
     await asyncio.sleep(120)
-    assert (world.may_go(), world.writes) == (set(), writes)
+    assert (world.may_go(), world.kube.writes) == (set(), writes)
     # The first is replaced by a good one: the next may go.
     world.remove_pod(first)
     world.serve(d=KEEPS)
@@ -692,16 +677,16 @@ async def test_one_pod_at_a_time_is_released_and_only_while_another_is_good(worl
     assert world.may_go() <= {second, "c"}
 
 
-async def test_a_refused_release_is_tried_again(world: World) -> None:
-    world.refusals = [Forbidden("pods is forbidden", code=403)]
+async def test_a_refused_release_is_tried_again(world: Sidecars) -> None:
+    world.kube.fail["apply"] = [Forbidden("pods is forbidden", code=403)]
     world.serve(a=BREAKS, b=KEEPS)
     await asyncio.sleep(60)
-    assert (world.may_go(), world.writes) == ({"a"}, 2)
+    assert (world.may_go(), world.kube.writes) == ({"a"}, 2)
 
 
 # fault: Reports | an operator that is gone leaves a pod released | the annotation expires | 10
 #   min
-async def test_a_release_ends_by_itself_when_the_operator_is_gone(world: World) -> None:
+async def test_a_release_ends_by_itself_when_the_operator_is_gone(world: Sidecars) -> None:
     world.serve(a=BREAKS, b=KEEPS)
     await asyncio.sleep(60)
     assert world.may_go() == {"a"}
@@ -711,17 +696,21 @@ async def test_a_release_ends_by_itself_when_the_operator_is_gone(world: World) 
     world.poller.start()
 
 
-async def test_an_operator_that_begins_takes_over_what_was_released(world: World) -> None:
+async def test_an_operator_that_begins_takes_over_what_was_released(world: Sidecars) -> None:
     """It neither lets a second pod go nor makes the first one ready for a moment."""
     until = asyncio.get_running_loop().time() + RELEASE_SECONDS
-    world.add_pod("b", ready=False, annotations={RELEASE_ANNOTATION: str(int(until))})
-    world.released["b"] = until
+    pod = world.add_pod("b", ready=False)
+    known = {key: pod["metadata"][key] for key in ("namespace", "name", "uid")}
+    annotations = {RELEASE_ANNOTATION: str(int(until))}
+    await world.write({**pod, "metadata": {**known, "annotations": annotations}})
+    world.add_pod("b", ready=False)
+    writes = world.kube.writes
     world.serve(a=BREAKS, c=KEEPS)
     world.say("b", verdict(fallback=BREAKS, ready=False))
     for _ in range(60):
         await asyncio.sleep(1)
         assert world.may_go() == {"b"}
-    assert world.writes == 0
+    assert world.kube.writes == writes
     # whose promise is kept again loses what an operator before has written
     world.say("b", verdict())
     await asyncio.sleep(3 * FAST)
@@ -730,7 +719,7 @@ async def test_an_operator_that_begins_takes_over_what_was_released(world: World
 
 @pytest.mark.parametrize("end", ["mended", "gone"])
 async def test_the_others_are_watched_closely_as_long_as_one_is_released(
-    world: World, end: str
+    world: Sidecars, end: str
 ) -> None:
     world.serve(a=BREAKS, b=KEEPS)
     await asyncio.sleep(200)
@@ -747,7 +736,7 @@ async def test_the_others_are_watched_closely_as_long_as_one_is_released(
     assert world.polls["b"] <= 3
 
 
-async def test_a_pod_that_keeps_its_promise_again_is_not_released(world: World) -> None:
+async def test_a_pod_that_keeps_its_promise_again_is_not_released(world: Sidecars) -> None:
     world.serve(a=BREAKS, b=KEEPS)
     await asyncio.sleep(60)
     assert world.may_go() == {"a"}
@@ -762,7 +751,7 @@ async def test_a_pod_that_keeps_its_promise_again_is_not_released(world: World) 
 # fault: Reports | the operator cannot reach sidecars (a NetworkPolicy) | Unknown,
 #   SidecarUnreachable | 5 min
 async def test_a_pod_that_answers_no_more_is_silent_after_five_minutes_and_its_owner_is_woken_once(
-    world: World,
+    world: Sidecars,
 ) -> None:
     world.serve(p=KEEPS)
     await asyncio.sleep(60)
@@ -783,7 +772,7 @@ async def test_a_pod_that_answers_no_more_is_silent_after_five_minutes_and_its_o
 
 
 async def test_a_pod_that_never_answered_an_operator_that_began_is_silent_as_well(
-    world: World,
+    world: Sidecars,
 ) -> None:
     world.add_pod("p")
     world.fail("p", NoAnswer("a NetworkPolicy"))

@@ -22,7 +22,7 @@ def world() -> World:
 
 
 def children(made: World) -> list[dict[str, Any]]:
-    return [obj for (kind, _), obj in made.objects.items() if kind != "Pod"]
+    return [obj for obj in made.children() if obj["kind"] != "Pod"]
 
 
 @given(model=LABELS, accelerator=CLASSES, digest=st.from_regex("[0-9a-f]{64}", fullmatch=True))
@@ -67,9 +67,9 @@ def test_a_dash_in_a_name_joins_no_others() -> None:
 def test_a_deployment_that_is_there_keeps_the_name_that_an_earlier_version_gave_it() -> None:
     made = world()
     for kind in ("Deployment", "PodDisruptionBudget"):
-        obj = made.objects.pop((kind, f"{MODEL}-cpu"))
+        obj = made.kube.objects.pop((kind, NAMESPACE, f"{MODEL}-cpu"))
         obj["metadata"]["name"] = "older"
-        made.objects[kind, "older"] = obj
+        made.kube.put(obj)
     made.edit(replicas=3)
     assert made.the("Deployment")["metadata"]["name"] == "older"
     assert made.the("Deployment")["spec"]["replicas"] == 3
@@ -82,10 +82,9 @@ def older_beside_newer() -> World:
     made.classes = [accelerator_class("big-gpu")]
     made.settle().job_succeeds().all_available()
     for kind in ("Deployment", "PodDisruptionBudget"):
-        older = copy.deepcopy(made.objects[kind, f"{MODEL}--big-gpu"])
-        older["metadata"]["name"] = f"{MODEL}-big-gpu"
-        older["status"] = {}
-        made.objects[kind, f"{MODEL}-big-gpu"] = older
+        older = copy.deepcopy(made.get(kind, f"{MODEL}--big-gpu"))
+        older["metadata"] |= {"name": f"{MODEL}-big-gpu", "uid": f"older-{kind}"}
+        made.kube.put({**older, "status": {}})
     return made
 
 
@@ -97,7 +96,7 @@ def test_of_two_deployments_of_a_class_the_one_that_serves_stays() -> None:
 
 def test_a_class_has_one_budget_or_its_pods_are_never_evicted() -> None:
     made = older_beside_newer()
-    del made.objects["Deployment", f"{MODEL}-big-gpu"]
+    made.remove("Deployment", f"{MODEL}-big-gpu")
     made.settle()
     assert made.the("PodDisruptionBudget")["metadata"]["name"] == f"{MODEL}--big-gpu"
 

@@ -124,12 +124,12 @@ def test_the_running_stage_is_reported(stage: str, text: str) -> None:
 def test_build_progress_is_reported_in_tens() -> None:
     world = on_device().stage_runs("build")
     job = world.job()["metadata"]["name"]
-    before = world.writes
+    before = world.kube.writes
     for percent in range(101):
         world.progress[job] = Progress(stage="build", percent=percent, phase="tactics")
         world.settle()
         assert world.status["percent"] == percent // 10 * 10
-    assert world.writes - before <= 11
+    assert world.kube.writes - before <= 11
     assert world.message() == "build (1/4), 100%"
     world.stage_runs("verify")
     assert "percent" not in world.status
@@ -140,10 +140,10 @@ def test_what_is_not_known_after_a_restart_changes_nothing() -> None:
     world = on_device().stage_runs("build")
     world.progress[world.job()["metadata"]["name"]] = Progress(stage="build", percent=47)
     world.settle()
-    before = world.writes
+    before = world.kube.writes
     world.progress.clear()
     world.settle()
-    assert world.writes == before
+    assert world.kube.writes == before
     assert world.message() == "build (1/4), 40%"
 
 
@@ -172,9 +172,9 @@ def test_a_device_that_is_not_free_is_reported_and_waited_for() -> None:
 
 def test_the_schedulers_attempts_at_preemption_are_no_news() -> None:
     world = on_device().unschedulable(NO_DEVICE)
-    before = world.writes
+    before = world.kube.writes
     world.unschedulable(f"{NO_DEVICE} preemption: 0/2 nodes are available: 2 No victims found.")
-    assert world.writes == before
+    assert world.kube.writes == before
 
 
 def test_a_class_without_a_node_is_reported_likewise() -> None:
@@ -252,9 +252,9 @@ def test_shares_are_kept_in_billionths(share: float | None, kept: int | None) ->
 
 def test_an_engine_that_is_there_is_never_built_again() -> None:
     world = on_device().succeeds()
-    made, writes = list(world.made), world.writes
+    made, writes = list(world.made), world.kube.writes
     world.jobs_are_cleaned_away().later(days=400)
-    assert (world.made, world.writes) == (made, writes)
+    assert (world.made, world.kube.writes) == (made, writes)
     world.build_changes(image="registry.example/gpu:2")
     assert world.made == made
     assert world.status["observedGeneration"] == 2
@@ -292,9 +292,9 @@ def test_what_cannot_succeed_is_remembered_when_its_job_is_gone(reason: Reason) 
     assert world.last
     assert world.last.requeue_after is None
     assert world.status["failedBuilds"] == [world.status["buildHash"]]
-    made, writes = list(world.made), world.writes
+    made, writes = list(world.made), world.kube.writes
     world.later(days=2).jobs_are_cleaned_away().later(days=2)
-    assert (world.made, world.writes) == (made, writes)
+    assert (world.made, world.kube.writes) == (made, writes)
     assert world.message() == "the thing, the cause"
     assert world.counted == [Ended(reason)]
 
@@ -356,9 +356,9 @@ def test_a_bad_exit_code_is_remembered_before_its_job_is_ended() -> None:
     world = on_device().pod_fails(Reason.BUILD_FAILED, message="no Det")
     assert world.conditions()["Stalled"] == ("True", "BuildFailed")
     assert len(world.all("Job")) == 2, "the Job stays, for its log"
-    writes = world.writes
+    writes = world.kube.writes
     world.job_ends("Failed", world.made[-1])
-    assert world.writes == writes
+    assert world.kube.writes == writes
     assert [each.reason for each in world.events][-1] == "BuildFailed"
 
 
@@ -378,9 +378,9 @@ def test_another_build_is_tried_and_none_twice() -> None:
     assert "failed before" in world.message()
     assert "no FP8" in world.message()
     assert len(world.counted) == 2
-    writes = world.writes
+    writes = world.kube.writes
     world.later(days=1)
-    assert (world.made, world.writes) == (made, writes)
+    assert (world.made, world.kube.writes) == (made, writes)
 
 
 def test_many_failed_builds_are_remembered_as_far_as_there_is_room() -> None:
@@ -395,7 +395,7 @@ def test_a_changed_build_ends_the_one_that_runs() -> None:
     world = on_device().stage_runs("build")
     old = world.job()["metadata"]["name"]
     world.build_changes(timeoutSeconds=7200)
-    assert ("Job", old) not in world.objects
+    assert not world.find("Job", old)
     assert world.stages() == ("lookup",)
 
 
@@ -415,7 +415,7 @@ def test_a_build_that_takes_too_long_is_ended_and_not_repeated() -> None:
     world = on_device().is_too_late()
     assert world.conditions()["Stalled"] == ("True", "Timeout")
     assert world.message() == f"build timed out after 3600 s; {REMEDIES[Reason.TIMEOUT]}"
-    assert ("Job", world.made[-1]) not in world.objects, "it would start again"
+    assert not world.find("Job", world.made[-1]), "it would start again"
     made = list(world.made)
     world.later(days=1)
     assert world.made == made

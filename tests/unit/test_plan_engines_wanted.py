@@ -161,7 +161,7 @@ def test_a_job_that_waits_is_replaced_by_one_with_the_edited_resources(pod: str)
         world.job_pod_becomes(of="engine", initContainerStatuses=[waits])
     first = world.job("engine")["metadata"]["name"]
     world.edit(build={"resources": enough})
-    assert ("Job", first) not in world.objects
+    assert not world.find("Job", first)
     world.misses()
     (build, *_) = world.job("engine")["spec"]["template"]["spec"]["initContainers"]
     assert build["resources"]["requests"] == {"memory": "4Gi"}
@@ -312,7 +312,7 @@ def test_no_engine_is_asked_for_where_none_can_be_served(capability: str) -> Non
     assert "tensorrt-rtx does not run on the class l4" in message
     assert "takes 8.6, 8.9, 12.0 and newer" in message
     assert "choose one of cuda in spec.backends" in message
-    assert not world.objects
+    assert not world.children()
     world = World(**allow("tensorrt-rtx", "cuda")).has_gpus(computeCapability=capability).settle()
     (container,) = world.job()["spec"]["template"]["spec"]["initContainers"][:1]
     assert container["image"] == GPU_IMAGE

@@ -330,7 +330,7 @@ def test_a_job_that_failed_without_any_pod_is_reported() -> None:
 def test_a_job_that_somebody_deletes_is_made_again() -> None:
     world = World().settle()
     name = world.job()["metadata"]["name"]
-    del world.objects[("Job", name)]
+    world.remove("Job", name)
     world.settle()
     assert world.job()["metadata"]["name"] == name
 

@@ -293,7 +293,7 @@ class Cluster(RuleBasedStateMachine):
             killed = terminated(stages[0], code=137, reason=how)
             status = {"reason": how, **statuses(stages, stages[0], killed)}
             world.job_pod_becomes(of=name, phase="Failed", **status)
-            if ("Job", name) in world.objects:
+            if world.find("Job", name):
                 world.job_ends("Failed", name, reason="BackoffLimitExceeded")
 
     @precondition(a_job_runs)
@@ -384,7 +384,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(writes=NUMBERS)
     def the_api_server_will_refuse(self, writes: int) -> None:
-        self.world.refused_after = writes
+        self.world.kube.refused_after = writes
 
     @rule(status=st.booleans())
     def memory_is_lost(self, status: bool) -> None:
@@ -420,11 +420,11 @@ class Cluster(RuleBasedStateMachine):
             each["class"] for each in self.world.status.get("engines", ()) if "freedAt" in each
         }
         for each in self.world.status.get("serving", {}).get("classes", ()):
-            deployment = self.world.objects[("Deployment", f"resnet-{each['class']}")]
+            deployment = self.world.get("Deployment", f"resnet-{each['class']}")
             if each["class"] not in yielding:
                 assert deployment["spec"]["replicas"] == each.get("replicas", 0)
             name = f"resnet-{_revision(deployment)}"
-            assert ("ControllerRevision", name) in self.world.objects
+            assert self.world.find("ControllerRevision", name)
 
     @invariant()
     def one_job_of_each_runs_at_most(self) -> None:

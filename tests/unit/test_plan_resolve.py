@@ -25,6 +25,7 @@ from tests.support.plan_objects import (
     OPENVINO_IMAGE,
     accelerator_class,
     image_facts,
+    made,
     node,
 )
 from tests.support.plan_world import World
@@ -42,7 +43,7 @@ def stalled(world: World) -> tuple[str, str]:
     world.settle()
     reported = world.condition("Stalled")
     assert reported["status"] == "True", reported
-    assert not world.objects, "nothing is made for a spec that is refused"
+    assert not world.children(), "nothing is made for a spec that is refused"
     return reported["reason"], reported["message"]
 
 
@@ -386,13 +387,10 @@ def test_a_taint_that_the_class_tolerates_keeps_no_pod_away(
 
 def test_a_claim_of_the_administrators_own_is_taken_as_it_is() -> None:
     world = unshared(node("a"), node("b"))
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "enginewright-store", "namespace": NAMESPACE},
-        "spec": {"accessModes": ["ReadWriteMany"]},
-    }
-    world.objects[("PersistentVolumeClaim", "enginewright-store")] = claim
+    spec = {"accessModes": ["ReadWriteMany"]}
+    claim = world.kube.put(
+        made("PersistentVolumeClaim", "enginewright-store", NAMESPACE, spec=spec)
+    )
     world.settle().job()
     assert world.the("PersistentVolumeClaim") == claim
 

@@ -27,9 +27,9 @@ def revision(obj: dict[str, Any]) -> str:
 
 def test_the_snapshot_comes_before_what_is_made_from_it() -> None:
     world = World().settle()
-    objects = world.objects
+    before = {"PersistentVolumeClaim", "Job", "Pod"}
     world.job_succeeds()
-    made = [kind for kind, _ in objects if kind not in ("PersistentVolumeClaim", "Job", "Pod")]
+    made = [each["kind"] for each in world.children() if each["kind"] not in before]
     assert made == ["ControllerRevision", "Service", "PodDisruptionBudget", "Deployment"]
     assert world.last
     kinds = [each["kind"] for each in world.last.apply]
@@ -183,7 +183,7 @@ def test_a_lost_deployment_is_rebuilt_while_an_update_is_refused() -> None:
     world = serving()
     before = world.the("Deployment")["spec"]
     world.edit(source=OTHER).job_fails(Reason.INVALID_MODEL)
-    del world.objects[("Deployment", "resnet-cpu")]
+    world.remove("Deployment", "resnet-cpu")
     world.settle()
     assert world.the("Deployment")["spec"] == before
 

@@ -295,7 +295,7 @@ def test_an_obstacle_outside_the_spec_reverts_nothing(obstacle: str, strategy: s
     if obstacle == "image":
         world.new_runtime_image()
     if obstacle == "store":
-        world.objects[("PersistentVolumeClaim", "enginewright-store")]["spec"]["accessModes"] = [
+        world.get("PersistentVolumeClaim", "enginewright-store")["spec"]["accessModes"] = [
             "ReadWriteOnce"
         ]
     world.settle()

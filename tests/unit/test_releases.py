@@ -31,11 +31,11 @@ def test_keys_stay(path: Path, name: str) -> None:
 @pytest.mark.parametrize(("path", "name"), CASES)
 def test_an_upgrade_restarts_prepares_and_builds_nothing(path: Path, name: str) -> None:
     world = restored(read(path)["worlds"][name])
-    objects, status = copy.deepcopy(world.objects), copy.deepcopy(world.status)
+    objects, status = copy.deepcopy(world.kube.objects), copy.deepcopy(world.status)
     world.settle()
-    assert world.objects.keys() == objects.keys(), "no Job, no revision, no engine"
+    assert world.kube.objects.keys() == objects.keys(), "no Job, no revision, no engine"
     for key, before in objects.items():
-        after = world.objects[key]
+        after = world.kube.objects[key]
         assert after.get("data") == before.get("data"), key
         if key[0] in ("Job", "InferenceEngine"):
             assert after["spec"] == before["spec"], key

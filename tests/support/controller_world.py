@@ -1,0 +1,126 @@
+"""The controllers over the API server in memory, as one process of the operator has them."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from enginewright.controller.cache import ObjectCache
+from enginewright.controller.catch_up import PodCatchUp
+from enginewright.controller.classes import ClassReconciler
+from enginewright.controller.engines import EngineReconciler
+from enginewright.controller.events import EventRecorder
+from enginewright.controller.execute import Executor
+from enginewright.controller.images import ImageReconciler
+from enginewright.controller.metrics import EngineMetrics
+from enginewright.controller.operator_namespace import OperatorNamespace
+from enginewright.controller.proposals import ProposalReconciler
+from enginewright.controller.reconcile import ModelReconciler
+from enginewright.controller.routing import EngineKey
+from enginewright.kube.resources import resource_of
+from enginewright.plan.plan import plan
+from enginewright.plan.types import Config, Facts, Plan
+from prometheus_client import CollectorRegistry
+from typing_extensions import override
+
+from tests.support.fake_kube import at_once
+from tests.support.plan_objects import KINDS, NAMESPACE, Json
+from tests.support.plan_world import CONFIG
+from tests.support.simulation import Simulation
+
+
+class World(Simulation):
+    """All reconcilers over one cache; `deployment` is the operator's own, `plan` decides on models.
+
+    `settle` has the watch show everything and passes over the InferenceEngines; what a test puts into `kube` itself the
+    watch has not shown yet.
+    """
+
+    def __init__(
+        self, namespace: str = NAMESPACE, config: Config = CONFIG, deployment: str | None = None
+    ) -> None:
+        super().__init__(namespace)
+        self.config, self.deployment = config, deployment
+        self.registry = CollectorRegistry()
+        self.metrics = EngineMetrics(self.registry)
+        self.plan: Callable[[Facts], Plan] = plan
+        self.seen: list[Facts] = []  # that models were planned from
+        self.images_changed = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin a new process: its memory is gone, the listings bring back what is there."""
+        kube, cache, config = self.kube, ObjectCache(), self.config
+        self.cache = cache
+        self.recorder = EventRecorder(kube)
+        self.executor = Executor(kube, cache)
+        self.home = OperatorNamespace(kube, config.namespace, self.deployment)
+        pods = PodCatchUp(kube, cache)
+        self.images = ImageReconciler(
+            kube,
+            cache,
+            pods,
+            self.executor,
+            config,
+            self.home,
+            changed=self._image_changed,
+            now=lambda: self.now,
+        )
+        self.proposals = ProposalReconciler(kube, cache, config, self.home)
+        self.classes = ClassReconciler(cache, self.executor, now=lambda: self.now)
+        self.engines = EngineReconciler(
+            pods,
+            cache,
+            self.executor,
+            self.recorder,
+            self.metrics,
+            config,
+            progress=lambda at, job: self.progress.get(job) if at == self.namespace else None,
+            now=lambda: self.now,
+        )
+        self.models = ModelReconciler(
+            pods,
+            cache,
+            self.executor,
+            self.recorder,
+            self.images,
+            config,
+            self._planned,
+            now=lambda: self.now,
+        )
+        self.watch()
+
+    def _image_changed(self) -> None:
+        self.images_changed += 1
+
+    def _planned(self, facts: Facts) -> Plan:
+        self.seen.append(facts)
+        return self.plan(facts)
+
+    def watch(self) -> None:
+        """Have the watch show all that there is, and what is gone."""
+        for resource in KINDS.values():
+            self.cache.replace(resource, self.kube.listing(resource))
+
+    @override
+    def pass_once(self) -> bool:
+        self.watch()
+        names = [each["metadata"]["name"] for each in self.all("InferenceEngine")]
+        keys = [EngineKey(self.namespace, name) for name in names]
+        return any(at_once(self.engines.reconcile(key)).requeue for key in keys)
+
+    def put(self, obj: Mapping[str, Any]) -> Json:
+        """Have somebody else write `obj` whole, and the watch show it."""
+        stored = self.kube.put(obj)
+        self.cache.observe(resource_of(obj["apiVersion"], obj["kind"]), stored)
+        return stored
+
+    async def events(self) -> list[str]:
+        """Return the reasons of all Events so far."""
+        writer = asyncio.create_task(self.recorder.run())
+        await asyncio.wait_for(self.recorder.drain(), 5)
+        writer.cancel()
+        return [each["reason"] for each in self.kube.objects.values() if each["kind"] == "Event"]
+
+    def count(self, name: str, **labels: str) -> float:
+        """Return a metric of the operator; 0 where it has no such series."""
+        return self.registry.get_sample_value(name, labels) or 0
