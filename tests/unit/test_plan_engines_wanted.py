@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
+from enginewright.api.inference_engine import EngineFacts
 from enginewright.contract.keys import engine_key
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import ENGINE_STAGES, EngineRecipe, ServeTask
+from enginewright.plan.engine_status import describe_engine
 
 from tests.support.plan_objects import GPU_IMAGE, RTX_IMAGE, gpu_node, published
 from tests.support.plan_world import World
@@ -113,10 +115,10 @@ def test_pods_serve_the_engine_when_it_is_built() -> None:
     assert task.promise.policy == "Forbid"
     world.all_available()
     assert world.conditions()["Ready"] == ("True", "Serving")
-    message = world.condition("EnginesReady")["message"]
-    assert "3.5 MB" in message or "3.4 MB" in message
-    assert "8.9" in message
-    assert "eeeeeeeeeeee" in message
+    built = EngineFacts.model_validate(world.the("InferenceEngine")["status"]["engine"])
+    assert world.condition("EnginesReady")["message"] == (
+        f"{describe_engine(built)}, sha256 eeeeeeeeeeee"
+    )
 
 
 def test_a_permanent_failure_is_reported_and_not_retried() -> None:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from enginewright.api.conditions import ConditionType, StatusReason, WantedCondition
-from enginewright.api.inference_engine import EngineFacts
 from enginewright.contract.reasons import OF_THE_MODEL, Reason
+from enginewright.plan.engine_status import describe_engine
 from enginewright.plan.engines_wanted import Engines
 from enginewright.plan.prepare import PrepareOutcome
 from enginewright.plan.proofs import Proofs, Statement
@@ -207,18 +207,9 @@ def _engines_ready(outcome: PrepareOutcome | None, engines: Engines | None) -> S
     if failure and not failure.placement:
         return Statement("False", failure.reason, failure.sentence)
     if engines.complete or failure:
-        built = "; ".join(_describe_engine(each) for each in engines.facts)
-        return Statement("True", StatusReason.BUILT, built)
+        built = (f"{describe_engine(each)}, sha256 {each.sha256[:12]}" for each in engines.facts)
+        return Statement("True", StatusReason.BUILT, "; ".join(built))
     return Statement("False", engines.reason, engines.message)
-
-
-def _describe_engine(engine: EngineFacts) -> str:
-    capabilities = ", ".join(engine.compute_capabilities)
-    return (
-        f"{engine.size_bytes / 1e6:.1f} MB for compute capability {capabilities}, built in"
-        f" {engine.build_milliseconds / 1e3:.1f} s, {engine.nodes_accelerated} of"
-        f" {engine.nodes_total} nodes, sha256 {engine.sha256[:12]}"
-    )
 
 
 def _parity(state: ModelState) -> Statement:

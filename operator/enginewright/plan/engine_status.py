@@ -46,7 +46,8 @@ class EngineState:
     def built(cls, status: InferenceEngineStatus, engine: EngineFacts) -> "EngineState":
         """Return the state of an engine that exists."""
         kept = status.model_copy(update={"engine": engine})
-        return cls(kept, StatusReason.BUILT, _describe(engine), ready=True)
+        found = "found in the store" if engine.cached else "built"
+        return cls(kept, StatusReason.BUILT, f"{found}: {describe_engine(engine)}", ready=True)
 
     @classmethod
     def failed(cls, status: InferenceEngineStatus, failure: JobFailure) -> "EngineState":
@@ -107,6 +108,16 @@ def engine_facts(published: PublishedEngine) -> EngineFacts:
     )
 
 
+def describe_engine(engine: EngineFacts) -> str:
+    """Return size, devices, coverage and time of an engine, as conditions show them."""
+    capabilities = ", ".join(engine.compute_capabilities)
+    return (
+        f"{format_size(engine.size_bytes)} for compute capability {capabilities},"
+        f" {engine.nodes_accelerated} of {engine.nodes_total} nodes, built in"
+        f" {format_duration(engine.build_milliseconds / 1e3)}"
+    )
+
+
 def _conditions(state: EngineState) -> tuple[WantedCondition, ...]:
     reconciling = not state.ready and not state.stalled
 
@@ -137,16 +148,6 @@ def _summary(engine: InferenceEngine, built: EngineFacts | None) -> EngineSummar
         size=format_size(built.size_bytes).replace(" ", ""),
         build=format_duration(built.build_milliseconds / 1e3),
         nodes=f"{built.nodes_accelerated}/{built.nodes_total}",
-    )
-
-
-def _describe(engine: EngineFacts) -> str:
-    found = "found in the store" if engine.cached else "built"
-    capabilities = ", ".join(engine.compute_capabilities)
-    return (
-        f"{found}: {format_size(engine.size_bytes)} for compute capability {capabilities},"
-        f" {engine.nodes_accelerated} of {engine.nodes_total} nodes, built in"
-        f" {format_duration(engine.build_milliseconds / 1e3)}"
     )
 
 
