@@ -80,18 +80,15 @@ class Election:
         *,
         lost: Callable[[str], None],
         refused: Callable[[str | None], None],
-        timing: Timing | None = None,
         clock: Callable[[], float] = steady_clock,
-        jitter: Callable[[], float] = random.random,
     ) -> None:
         self._api = api
         self._claim = claim
         self._lost = lost
         self._refused = refused
-        self._timing = timing or Timing()
+        self._timing = Timing()
         self._elector = Elector(claim.key, claim.identity, claim.scope, self._timing)
         self._clock = clock
-        self._jitter = jitter
         self._lease: JsonObject | None = None  # as last read or written
         self._last_logged = ""
         self.leading = asyncio.Event()
@@ -105,7 +102,8 @@ class Election:
         while True:
             if await self._campaign():
                 break
-            await asyncio.sleep(self._timing.retry * (0.75 + 0.5 * self._jitter()))
+            apart = random.uniform(0.75, 1.25)  # noqa: S311 - replicas do not ask together
+            await asyncio.sleep(self._timing.retry * apart)
         _logger.info("leading: acquired Lease %s/%s", *self._claim.key)
         self.leading.set()
         why = await self._renew_until_lost()
@@ -167,8 +165,8 @@ class Election:
         self._refused(_why(step.rival))
         if isinstance(step, Withdraw):
             await self._write("", WITHDRAWN)
-            # Two that withdrew from one another must not meet again.
-            await asyncio.sleep(3 * self._timing.retry * self._jitter())
+            apart = random.uniform(0, 3)  # noqa: S311 - two that withdrew must not meet again
+            await asyncio.sleep(self._timing.retry * apart)
 
     async def _renew_until_lost(self) -> str:
         """Renew until that fails for too long; returns why."""

@@ -1,10 +1,9 @@
 """When which pod is polled: often while something may change, else rarely, and never too many.
 
-Pure: times are given, in seconds of any clock that does not go back.
+Pure: times are given, in seconds of any clock that does not go back, and so is chance.
 """
 
 import heapq
-import random
 from collections.abc import Callable
 from typing import Final
 
@@ -19,7 +18,7 @@ _MAX_DOUBLINGS: Final = 10
 class PollSchedule:
     """A pod is waiting, with a time, or taken, until it is rescheduled."""
 
-    def __init__(self, *, jitter: Callable[[], float] = random.random) -> None:
+    def __init__(self, *, jitter: Callable[[], float]) -> None:
         self._jitter = jitter  # 0 to 1
         self._due: dict[str, float] = {}  # waiting pods
         self._heap: list[tuple[float, str]] = []  # also holds stale times

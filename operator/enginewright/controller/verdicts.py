@@ -7,6 +7,7 @@ After a restart nothing is known until the pods have been polled again.
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -107,7 +108,7 @@ class VerdictPoller:
         self._write = write
         self._wall = wall
         self._polls = poll_counter(registry)
-        self._schedule = PollSchedule()
+        self._schedule = PollSchedule(jitter=random.random)
         self._rolling: frozenset[ModelKey] = frozenset()  # models whose pods are being replaced
         self._pods: dict[str, _Pod] = {}  # by uid
         self._synced = (0, 0)  # changes of pods and Deployments in the cache
