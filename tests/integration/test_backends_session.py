@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 import pytest
 from enginewright.contract.reasons import Reason
-from enginewright_runtime.core import limits, wheels
+from enginewright_runtime.core import limits
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.ort_messages import plain, status
-from enginewright_runtime.session import base, loading
+from enginewright_runtime.session import base, libraries, loading
 from onnx import helper
 
 from tests.support import broken_models as broken
@@ -88,7 +88,7 @@ def test_what_onnx_runtime_refuses_keeps_its_words(tmp_path: Path) -> None:
 def test_two_distributions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed(tmp_path, "onnxruntime-openvino", RECORD="onnxruntime/__init__.py,,\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(base, "owners", wheels.owners.__wrapped__)  # without what it remembers
+    monkeypatch.setattr(base, "owners", libraries.owners.__wrapped__)  # without what it remembers
     with pytest.raises(StageFailure, match="2 distributions own the folder onnxruntime") as caught:
         base.distribution()
     assert caught.value.reason is Reason.PROVIDER_MISSING
@@ -113,7 +113,7 @@ def test_owners_of_modules_are_found_as_python_does(
     assert {"one", "four", "five", "onnxruntime"} <= found.keys()
     assert "three" not in found
     for module in (*found, "three", "six"):
-        names = [each.name for each in wheels.owners.__wrapped__(module)]
+        names = [each.name for each in libraries.owners.__wrapped__(module)]
         assert names == sorted(set(found.get(module, []))), module
 
 
@@ -124,14 +124,14 @@ def test_the_first_of_two_installations_counts(
         (tmp_path / folder).mkdir()
         installed(tmp_path / folder, "twice", RECORD="twice.py,,\n")
         monkeypatch.syspath_prepend(tmp_path / folder)
-    (found,) = wheels.owners.__wrapped__("twice")
+    (found,) = libraries.owners.__wrapped__("twice")
     assert Path(str(found.locate_file("twice.py"))).parent == tmp_path / "first"
 
 
 def test_an_empty_list_of_modules_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed(tmp_path, "blank", top_level_txt=" \n", RECORD="seven.py,,\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert [each.name for each in wheels.owners.__wrapped__("seven")] == ["blank"]
+    assert [each.name for each in libraries.owners.__wrapped__("seven")] == ["blank"]
 
 
 def test_a_distribution_without_a_name_owns_nothing(
@@ -140,7 +140,7 @@ def test_a_distribution_without_a_name_owns_nothing(
     installed(tmp_path, "broken", RECORD="eight.py,,\n")
     (tmp_path / "broken-1.0.dist-info/METADATA").unlink()
     monkeypatch.syspath_prepend(tmp_path)
-    assert wheels.owners.__wrapped__("eight") == ()
+    assert libraries.owners.__wrapped__("eight") == ()
 
 
 def test_partial_placement_is_reported_node_by_node(openvino_python: Path, tmp_path: Path) -> None:

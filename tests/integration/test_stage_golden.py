@@ -14,8 +14,8 @@ from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.task import PrepareTask, ShapeProfile
 from enginewright_runtime.core.handoff import Converted, Golden, Validated
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.raw.precisions import own_precision
 from enginewright_runtime.graph.shapes import resolve
+from enginewright_runtime.prepare.quantize.existing import own_precision
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.support import broken_models as broken

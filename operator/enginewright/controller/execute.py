@@ -15,8 +15,7 @@ from typing import Any, Final
 from enginewright.contract.base import canonical_json
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.drift import Path, differences, holds
-from enginewright.kube.api import JsonObject, KubeApi
-from enginewright.kube.client import FIELD_MANAGER
+from enginewright.kube.api import FIELD_MANAGER, JsonObject, KubeApi
 from enginewright.kube.errors import Conflict, KubeError
 from enginewright.kube.resources import (
     INFERENCE_ENGINES,

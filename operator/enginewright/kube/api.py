@@ -5,11 +5,13 @@ A Protocol, because it has two sides: the client, and the in-memory fake of the 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from enginewright.kube.resources import Resource
 
 JsonObject: TypeAlias = dict[str, Any]
+
+FIELD_MANAGER: Final = "enginewright"  # as which the operator applies
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from enginewright.contract.reasons import Reason
 from typing_extensions import override
 
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.wheels import owners
 from enginewright_runtime.session.extensions.libraries import NO_LIBRARIES, Libraries
+from enginewright_runtime.session.libraries import owners
 from enginewright_runtime.session.optimization import HIGHEST
 
 CPU_PROVIDER: Final = PROVIDERS["cpu"]

@@ -1,4 +1,4 @@
-"""What a native library needs and does not find, asked of the dynamic loader without loading it.
+"""What a native library needs and does not find, and which wheel owns a module, without loading either.
 
 A provider whose libraries are missing makes no exception but a session on the CPU, and the loader
 names only the first of them. `ldd` follows the very search that a load would, and names them all.
@@ -8,10 +8,10 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable
+from functools import cache
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Final
-
-from enginewright_runtime.core.wheels import owners
 
 _SECONDS: Final = 20.0
 _LINE: Final = re.compile(r"^\s*(?P<name>\S+) => (?P<path>not found|/\S+)", re.MULTILINE)
@@ -51,3 +51,26 @@ def wheel_version(*modules: str) -> str | None:
     """Return the version of the wheel that owns the first of `modules` that any does."""
     found = next((each for name in modules for each in owners(name)), None)
     return found.version if found else None
+
+
+@cache
+def owners(module: str) -> tuple[Distribution, ...]:
+    """Return the distributions that own a top-level module or package, by name; () where none does.
+
+    Of two installations of one distribution the first on the path counts, as for Python.
+    `importlib.metadata.packages_distributions` answers for all modules at once, by parsing every list of
+    installed files: half a second on a slow processor, in every process that asks.
+    """
+    found: dict[str, Distribution] = {}
+    for each in distributions():
+        # without METADATA, as an interrupted installation leaves it, there is no name
+        if each.name and _owns(each, module):
+            found.setdefault(each.name, each)
+    return tuple(found[name] for name in sorted(found))
+
+
+def _owns(distribution: Distribution, module: str) -> bool:
+    if declared := (distribution.read_text("top_level.txt") or "").split():
+        return module in declared
+    record = f"\n{distribution.read_text('RECORD') or ''}"
+    return f"\n{module}/" in record or f"\n{module}." in record

@@ -23,8 +23,8 @@ from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.core.scratch import scratch
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.raw.precisions import own_precision
 from enginewright_runtime.prepare.golden.reference import ORIGIN_NAMES, PREFIX, make, runnable
+from enginewright_runtime.prepare.quantize.existing import own_precision
 from enginewright_runtime.proof import costs
 from enginewright_runtime.proof.golden_run import (
     EXPECTED,

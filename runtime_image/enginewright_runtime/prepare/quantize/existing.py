@@ -1,5 +1,6 @@
 """What precision a model has before anything is done, and whether it can be given another. Pure."""
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,7 +10,6 @@ from onnx import ModelProto, TensorProto
 
 from enginewright_runtime.core.logs import counted
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.raw.precisions import own_precision
 
 # Of ai.onnx, and of com.microsoft, whose own begin with Q, as QAttention does.
 _QUANTIZED: Final = frozenset(
@@ -27,6 +27,16 @@ _FP8: Final = frozenset(
         *(TensorProto.FLOAT8E5M2, TensorProto.FLOAT8E5M2FNUZ),
     }
 )
+_PRECISIONS: Final[dict[int, str]] = {
+    TensorProto.FLOAT: "FP32",
+    TensorProto.DOUBLE: "FP32",
+    TensorProto.FLOAT16: "FP16",
+    TensorProto.BFLOAT16: "BF16",
+    TensorProto.INT8: "INT8",
+    TensorProto.UINT8: "INT8",
+    TensorProto.FLOAT8E4M3FN: "FP8",
+    TensorProto.FLOAT8E5M2: "FP8",
+}
 
 
 @dataclass(frozen=True)
@@ -66,3 +76,12 @@ def existing(model: ModelProto) -> Existing:
         kinds = {tensor.data_type for tensor in graphs.walk_tensors(model)}
         return Existing("FP8" if kinds & _FP8 else "INT8", tuple(quantized))
     return Existing(own_precision(model) or "FP32")
+
+
+def own_precision(model: ModelProto) -> str | None:
+    """Return the precision of most weights; None: there are none."""
+    found: Counter[str] = Counter()
+    for tensor in graphs.walk_tensors(model):
+        if precision := _PRECISIONS.get(tensor.data_type):
+            found[precision] += graphs.elements(tensor)
+    return found.most_common(1)[0][0] if found else None
