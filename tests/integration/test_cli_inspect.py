@@ -4,24 +4,24 @@ import hashlib
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
 from enginewright.contract.images import ImageFacts
+from enginewright.kube.resources import ACCELERATOR_CLASSES, INFERENCE_ENGINES
 from enginewright_cli.app import app
 from enginewright_cli.inspect.fit import EngineTarget, judge
 from enginewright_cli.inspect.result import EngineInspection
 from onnx import helper
 from typer.testing import CliRunner
-from typing_extensions import override
 
 from tests.support.broken_models import build, value
 from tests.support.engines import EnginePlace, mixed
+from tests.support.plan_objects import engine_spec, made
+from tests.support.web import WebServer, serve
 
 VERSION = "1.7.1.116"
 
@@ -381,46 +381,32 @@ FAILED = {"reason": "BuildFailed", "message": "it cannot be built", "stage": "bu
 
 
 def resource(name: str, **status: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "enginewright.dev/v1alpha1",
-        "kind": "InferenceEngine",
-        "metadata": {"name": name, "namespace": "models"},
-        "spec": {
-            "key": KEY,
-            "preparedKey": "12" * 32,
-            "class": "l4",
-            "backend": "tensorrt-rtx",
-            "recipe": {
-                "backendVersion": VERSION,
-                "ortVersion": "1.31.1",
-                "computeCapability": "8.9",
-                "aheadOfTime": True,
-            },
-            "build": {"image": "runtime:rtx", "timeoutSeconds": 3600},
-        },
-        "status": status,
-    }
+    spec = engine_spec(ahead_of_time=True)
+    recipe = {**spec["recipe"], "backendVersion": VERSION}
+    return made(
+        "InferenceEngine",
+        name,
+        "models",
+        spec={**spec, "key": KEY, "recipe": recipe},
+        status=status,
+    )
 
 
 def accelerator_class(name: str, capability: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "enginewright.dev/v1alpha1",
-        "kind": "AcceleratorClass",
-        "metadata": {"name": name},
-        "spec": {
-            "nodeSelector": {"a": "b"},
-            "computeCapability": capability,
-            "backends": ["tensorrt-rtx"],
-        },
-    }
+    spec = {"nodeSelector": {"a": "b"}, "backends": ["tensorrt-rtx"]}
+    return made("AcceleratorClass", name, spec={**spec, "computeCapability": capability})
 
 
-IMAGES = {
-    "metadata": {"name": "enginewright-images", "namespace": "system"},
-    "data": {"a": json.dumps({"image": "i", "facts": image().model_dump()}), "b": "no JSON"},
-}
-ENGINES = "/apis/enginewright.dev/v1alpha1/namespaces/models/inferenceengines"
-CLASSES = "/apis/enginewright.dev/v1alpha1/acceleratorclasses"
+IMAGES = made(
+    "ConfigMap",
+    "enginewright-images",
+    "system",
+    data={"a": json.dumps({"image": "i", "facts": image().model_dump()}), "b": "no JSON"},
+)
+NO_OBJECT = {"items": ["no object"]}
+REFUSED = {"kind": "Status", "message": "you may not", "code": 403}
+ENGINES = INFERENCE_ENGINES.path("models")
+CLASSES = ACCELERATOR_CLASSES.path()
 OBJECTS: dict[str, Any] = {
     f"{ENGINES}/built": resource("built", engine=BUILT),
     f"{ENGINES}/failed": resource("failed", failure=FAILED),
@@ -432,45 +418,25 @@ OBJECTS: dict[str, Any] = {
     },
     f"{CLASSES}/l4": accelerator_class("l4", "8.9"),
     f"{CLASSES}/t4": accelerator_class("t4", "7.5"),
+    f"{ENGINES}/web": NO_OBJECT,
+    f"{CLASSES}/web": NO_OBJECT,
+    INFERENCE_ENGINES.path("web", "built"): NO_OBJECT,
     CLASSES: {"items": [], "metadata": {"resourceVersion": "1"}},
     "/api/v1/configmaps": {"items": [IMAGES], "metadata": {"resourceVersion": "1"}},
 }
 
 
-class Answers(BaseHTTPRequestHandler):
-    """Answers as an API server that holds `OBJECTS`."""
-
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        found = OBJECTS.get(path)
-        body = found or {"kind": "Status", "message": f"{path} not found", "code": 404}
-        if "web" in path:
-            body, code = {"items": ["no object"]}, 200
-        elif "secret" in path:
-            body, code = {"kind": "Status", "message": "you may not", "code": 403}, 403
-        else:
-            code = 200 if found else 404
-        content = json.dumps(body).encode()
-        self.send_response(code)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    @override
-    def log_message(self, format: str, *arguments: Any) -> None:
-        pass
-
-
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    write_kubeconfig(tmp_path, server.server_address[1], monkeypatch)
-    yield
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    """Have an API server that holds `OBJECTS`."""
+    with WebServer() as server:
+        for path, obj in OBJECTS.items():
+            server.routes[path] = serve(json.dumps(obj).encode())
+        server.routes[f"{ENGINES}/secret"] = lambda request: request.send(
+            json.dumps(REFUSED).encode(), 403
+        )
+        write_kubeconfig(tmp_path, server.server_address[1], monkeypatch)
+        yield
 
 
 def write_kubeconfig(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -540,7 +506,7 @@ def test_without_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (tmp_path / "bad").write_text(": [")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "bad"))
     assert "bad cannot be used" in run("built", code=2)[1]
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    server = WebServer()
     write_kubeconfig(tmp_path, server.server_address[1], monkeypatch)
     server.server_close()
     assert "the cluster does not answer: " in run("built", code=2)[1]

@@ -13,9 +13,9 @@ import yaml
 from enginewright_cli.plan.cluster_state import ClusterState, ClusterStateError
 from enginewright_cli.plan.manifest import ManifestError, read
 
-from tests.support.plan_objects import MODEL
+from tests.support.plan_objects import MODEL, l4, made
 from tests.support.preflight_runs import COMMAND, Desk
-from tests.unit.test_cli_plan import API, PINNED, SOURCE, around, manifest, serving
+from tests.unit.test_cli_plan import PINNED, SOURCE, around, manifest, serving
 
 
 def write(desk: Desk, *bodies: dict[str, Any]) -> str:
@@ -63,20 +63,9 @@ def test_without_a_cluster_it_assumes_and_says_so(desk: Desk) -> None:
 
 
 def test_classes_of_the_manifest_take_the_place_of_the_assumed_one(desk: Desk) -> None:
-    accelerator = {
-        "apiVersion": API,
-        "kind": "AcceleratorClass",
-        "metadata": {"name": "l4"},
-        "spec": {
-            "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-L4"},
-            "resourceName": "nvidia.com/gpu",
-            "computeCapability": "8.9",
-            "aheadOfTime": True,
-            "backends": ["tensorrt-rtx"],
-        },
-    }
-    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
-    name = write(desk, manifest({"source": PINNED}), accelerator, service)
+    spec = l4().spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    accelerator = made("AcceleratorClass", "l4", spec=spec)
+    name = write(desk, manifest({"source": PINNED}), accelerator, made("Service", "s"))
     reported = json.loads(plan(desk, "-f", name, "--offline", "--json").stdout)
     (model,) = reported["models"]
     assert (model["backend"], model["verdict"]) == ("tensorrt-rtx", "changes")

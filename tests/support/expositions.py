@@ -28,7 +28,9 @@ from enginewright_runtime.serve.sidecar.pod_state import OF_EXECUTION, PodState
 from enginewright_runtime.serve.sidecar.settings import SidecarSettings
 from prometheus_client import CollectorRegistry, generate_latest
 
+from tests.support.fake_kube import FakeKube
 from tests.support.manifests import CPU_RECIPE, manifest
+from tests.support.plan_objects import made
 
 GPU, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 NODES = ("conv (Conv)", "act (Relu)", "pool (MaxPool)", "head (Gemm)")
@@ -113,20 +115,15 @@ class OperatorPod:
         self._registry = registry = CollectorRegistry()
         cache = ObjectCache()
         conditions = [
-            {"type": kind, "status": status}
-            for kind, status in (
-                ("Ready", "True"),
-                ("Stalled", "False"),
-                ("FallbackActive", "True"),
-            )
+            {"type": "Ready", "status": "True"},
+            {"type": "Stalled", "status": "False"},
+            {"type": "FallbackActive", "status": "True"},
         ]
-        metadata = {"name": MODEL, "namespace": "shop", "uid": "1", "resourceVersion": "1"}
-        cache.observe(
-            INFERENCE_MODELS, {"metadata": metadata, "status": {"conditions": conditions}}
-        )
         refused = [{"type": "Ready", "status": "False", "reason": "InvalidModel"}]
-        metadata = {"name": "refused", "namespace": "shop", "uid": "2", "resourceVersion": "2"}
-        cache.observe(INFERENCE_MODELS, {"metadata": metadata, "status": {"conditions": refused}})
+        kube = FakeKube()
+        for name, known in ((MODEL, conditions), ("refused", refused)):
+            model = made("InferenceModel", name, "shop", status={"conditions": known})
+            cache.observe(INFERENCE_MODELS, kube.put(model))
         ModelCollector(cache, registry)
         self._loop, self._rest = LoopMetrics(registry), RestMetrics(registry)
         self._engines = EngineMetrics(registry)

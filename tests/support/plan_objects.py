@@ -62,7 +62,9 @@ def made(
     **rest: Any,
 ) -> Json:
     """Return an object of a kind that the operator knows; its apiVersion is that of the kind."""
-    metadata: Json = {"name": name, "labels": dict(labels or {})}
+    metadata: Json = {"name": name}
+    if labels:
+        metadata["labels"] = dict(labels)
     if namespace:
         metadata["namespace"] = namespace
     if owner:

@@ -11,6 +11,7 @@ from enginewright.contract.reasons import Reason, exit_code
 from enginewright.contract.task import PREPARE_STAGES
 
 from tests.e2e.harness import Namespace
+from tests.support.simulation import unschedulable
 
 
 def _now() -> str:
@@ -67,13 +68,8 @@ def place_pod(namespace: Namespace, pod: str, node: str = "node-1") -> None:
 
 def refuse_pod(namespace: Namespace, pod: str, wording: str) -> None:
     """Say why no node takes a pod, as the scheduler does."""
-    condition = {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": "Unschedulable",
-        "message": wording,
-    }
-    _set_status(namespace, "pod", pod, {"phase": "Pending", "conditions": [condition]})
+    status = {"phase": "Pending", "conditions": [unschedulable(wording)]}
+    _set_status(namespace, "pod", pod, status)
 
 
 def run_stages(

@@ -16,7 +16,7 @@ from enginewright.manifests.labels import COMPONENT, SERVE
 from enginewright.observed.deployments import deployment_view
 from enginewright.observed.pods import JOB_NAME
 
-from tests.support.fake_kube import START, FakeKube, timestamp
+from tests.support.fake_kube import START, FakeKube, Key, timestamp
 from tests.support.plan_objects import (
     KINDS,
     NAMESPACE,
@@ -88,8 +88,7 @@ class Simulation(abc.ABC):
 
     def find(self, kind: str, name: str) -> Json | None:
         """Return an object, as it is kept; None where there is none of its name."""
-        namespace = self.namespace if KINDS[kind].namespaced else ""
-        return self.kube.objects.get((kind, namespace, name))
+        return self.kube.objects.get(self._key(kind, name))
 
     def get(self, kind: str, name: str) -> Json:
         """Return an object, as it is kept."""
@@ -360,7 +359,10 @@ class Simulation(abc.ABC):
 
     def remove(self, kind: str, name: str) -> None:
         """Delete an object with all that it owns."""
-        self.kube.remove(kind, self.namespace if KINDS[kind].namespaced else "", name)
+        self.kube.remove(*self._key(kind, name))
+
+    def _key(self, kind: str, name: str) -> Key:
+        return kind, self.namespace if KINDS[kind].namespaced else "", name
 
     def add_pod(self, name: str, owner: Json, label: str, status: Json) -> Json:
         """Have a pod of a Job or a Deployment on a node; returns it as it is kept."""

@@ -1,4 +1,4 @@
-"""A real HTTP server for sources, whose answers a test decides."""
+"""A real HTTP server whose answers a test decides."""
 
 import threading
 from collections.abc import Callable

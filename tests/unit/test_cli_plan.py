@@ -20,7 +20,7 @@ from enginewright_cli.plan.result import (
 )
 from enginewright_cli.preflight.schema import descriptions
 
-from tests.support.plan_objects import DIGEST, GPU_IMAGE, MODEL, NAMESPACE, published
+from tests.support.plan_objects import DIGEST, GPU_IMAGE, MODEL, NAMESPACE, made, published
 from tests.support.plan_world import World
 
 API = "enginewright.dev/v1alpha1"
@@ -30,12 +30,7 @@ PINNED = {**SOURCE, "sha256": DIGEST}
 
 
 def manifest(spec: dict[str, Any], name: str = MODEL) -> dict[str, Any]:
-    return {
-        "apiVersion": API,
-        "kind": "InferenceModel",
-        "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": spec,
-    }
+    return made("InferenceModel", name, NAMESPACE, spec=spec)
 
 
 def around(world: World, *, exists: bool) -> ClusterState:

@@ -14,6 +14,8 @@ from enginewright.plan.gpus import GpuKind, class_names, kinds_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support import plan_objects
+
 ALL = ("cpu", "gpu", "rtx")
 
 # As GPU Feature Discovery 0.17 labelled an L4; gfd.timestamp and the driver's labels left out.
@@ -88,10 +90,9 @@ LOCAL_MIG = gpus.labels(Gpus(1, "a100-80gb", "1g.10gb", 7))
 
 def node(labels: Mapping[str, str], name: str = "n", taint: str | None = None) -> dict[str, Any]:
     taints = [{"key": taint, "value": "present", "effect": "NoSchedule"}] if taint else []
-    return {
-        "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux", **labels}},
-        "spec": {"taints": taints},
-    }
+    found = plan_objects.node(name, taints=taints)
+    found["metadata"]["labels"] |= labels
+    return found
 
 
 def existing(name: str, **spec: Any) -> AcceleratorClass:

@@ -10,6 +10,7 @@ from enginewright.manifests.probe_job import probe_job
 
 from tests.support.plan_objects import CPU_IMAGE, RTX_IMAGE, node
 from tests.support.plan_world import World
+from tests.support.simulation import terminated
 
 TEMPLATE: dict[str, Any] = {
     "labels": {"team": "vision", "kueue.x-k8s.io/queue-name": "builds"},
@@ -98,8 +99,7 @@ def test_a_suspended_job_waits_and_fails_nothing(queue: str | None) -> None:
     labels = {"kueue.x-k8s.io/queue-name": queue} if queue else {}
     world = World(build={"podTemplate": {"labels": labels}}).settle()
     # as when it is taken off its nodes for somebody with a higher priority
-    ended = {"exitCode": 143, "reason": "Error", "message": ""}
-    world.job_pod(initContainerStatuses=[{"name": "fetch", "state": {"terminated": ended}}])
+    world.job_pod(initContainerStatuses=[terminated("fetch", code=143)])
     world.job()["spec"]["suspend"] = True
     world.settle()
     assert world.conditions()["Ready"] == ("False", "Queued")

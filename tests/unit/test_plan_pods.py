@@ -10,6 +10,9 @@ from enginewright.kube.resources import PODS
 from enginewright.observed.pods import pod_view
 from enginewright.plan import pods
 
+from tests.support.plan_objects import made
+from tests.support.simulation import unschedulable
+
 
 def test_an_out_of_memory_kill_outweighs_the_message_written_before_loading() -> None:
     termination_message = StageReport(
@@ -18,14 +21,8 @@ def test_an_out_of_memory_kill_outweighs_the_message_written_before_loading() ->
         failure=Finding(reason=Reason.BACKEND_CRASHED, cause="the backend crashed"),
     ).termination_message()
     ended = {"exitCode": 137, "reason": "OOMKilled", "message": termination_message}
-    pod = {
-        "metadata": {"name": "x"},
-        "status": {
-            "containerStatuses": [
-                {"name": "server", "state": {}, "lastState": {"terminated": ended}}
-            ]
-        },
-    }
+    state = {"name": "server", "state": {}, "lastState": {"terminated": ended}}
+    pod = made("Pod", "x", status={"containerStatuses": [state]})
     found = pods.failure(pod_view(pod))
     assert found is not None
     assert found.reason is Reason.OUT_OF_MEMORY
@@ -38,19 +35,13 @@ def test_an_out_of_memory_kill_outweighs_the_message_written_before_loading() ->
 def ended_server(**ended: object) -> dict[str, Any]:
     """Return a pod as the kubelet reports it whose server was restarted, and is not ready again."""
     limits = {"resources": {"limits": {"memory": "256Mi"}}}
-    return {
-        "metadata": {"name": "x"},
-        "spec": {"containers": [{"name": "server", **limits}]},
-        "status": {
-            "containerStatuses": [
-                {
-                    "name": "server",
-                    "state": {"waiting": {"reason": "CrashLoopBackOff"}},
-                    "lastState": {"terminated": {"message": "", **ended}},
-                }
-            ]
-        },
+    state = {
+        "name": "server",
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": {"message": "", **ended}},
     }
+    spec = {"containers": [{"name": "server", **limits}]}
+    return made("Pod", "x", spec=spec, status={"containerStatuses": [state]})
 
 
 # fault: Reports | a killed server reported as an internal error | `OutOfMemory` with the limit,
@@ -119,11 +110,6 @@ def test_without_a_limit_none_is_named() -> None:
 def test_the_schedulers_reasons_do_not_change_with_the_number_of_nodes(
     said: str, reported: str
 ) -> None:
-    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    pod = pod_view(
-        {
-            "metadata": {"name": "p", "namespace": "n", "uid": "u"},
-            "status": {"phase": "Pending", "conditions": [{**condition, "message": said}]},
-        }
-    )
+    status = {"phase": "Pending", "conditions": [unschedulable(said)]}
+    pod = pod_view(made("Pod", "p", "n", status=status))
     assert pods.waiting_for(pod) == f"the pod is unschedulable: {reported}"

@@ -9,6 +9,7 @@ from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAG
 from enginewright.observed.pods import pod_view
 from enginewright.plan import pods
 
+from tests.support.plan_objects import made
 from tests.support.plan_world import World
 from tests.support.simulation import terminated
 
@@ -16,13 +17,8 @@ OF_JOBS = "raise spec.build.resources.limits.memory"
 
 
 def killed(container: str, message: str = "", reason: str = "OOMKilled") -> dict[str, Any]:
-    ended = {"exitCode": 137, "reason": reason, "message": message}
-    return {
-        "metadata": {"name": "x"},
-        "status": {
-            "containerStatuses": [{"name": container, "state": {"terminated": ended}}],
-        },
-    }
+    ended = terminated(container, code=137, message=message, reason=reason)
+    return made("Pod", "x", status={"containerStatuses": [ended]})
 
 
 def failure(pod: dict[str, Any]) -> pods.Failure:
