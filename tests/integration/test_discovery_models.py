@@ -1,9 +1,11 @@
 """Models that leave sizes open: an address alone serves them, and what is proposed works when pasted."""
 
+import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -16,10 +18,14 @@ from enginewright.contract.report import Finding
 from enginewright.contract.task import ShapeProfile
 from enginewright_runtime.graph import shapes
 from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.scoped.parts import TensorProfile
+from enginewright_runtime.prepare.sizes import trial_build
 from enginewright_runtime.prepare.sizes.discovery.discover import Discovered, Open, discover
 from enginewright_runtime.prepare.sizes.trial_build import Tried, buildable
 from enginewright_runtime.prepare.sizes.trial_run import ended_after
 from enginewright_runtime.proof.golden_inputs import Filling, generate
+from enginewright_runtime.tensorrt import native
+from enginewright_runtime.tensorrt.results import BuildResult
 from onnx import ModelProto, parser
 
 from tests.support.open_models import OPEN
@@ -201,6 +207,22 @@ def test_what_only_runs_is_not_proposed_for_an_engine(tmp_path: Path) -> None:
     profiles = profiles_of(found(tmp_path / "n.onnx", decoder))
     assert buildable(tmp_path / "n.onnx", "tensorrt-rtx", profiles) == Tried(profiles)
     assert buildable(tmp_path / "n.onnx", "tensorrt", profiles) == Tried(profiles), "needs a device"
+
+
+@functools.wraps(native.build, assigned=("__annotations__",))
+def builds_slowly(*, profiles: Sequence[TensorProfile], **_: Any) -> BuildResult:
+    """Build for fixed sizes alone, as slowly as where other processes have the processors."""
+    time.sleep(1.5)
+    return BuildResult(built=all(each.min == each.max for each in profiles), parsed=True)
+
+
+def test_other_load_ends_no_trial_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_build, "_SECONDS", 1.0)
+    monkeypatch.setattr(native, "build", builds_slowly)
+    profiles = profiles_of(found(tmp_path / "m.onnx", OPEN["squeezed"]()))
+    assert buildable(tmp_path / "m.onnx", "tensorrt-rtx", profiles).profiles == tuple(
+        each.model_copy(update={"min": each.opt, "max": each.opt}) for each in profiles
+    )
 
 
 # fault: Shapes | sizes that run, but for which no engine builds

@@ -187,6 +187,33 @@ def _seconds(pid: int) -> float:
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
+def spend(seconds: float, works: bool) -> float:
+    """Let time pass, with the processor or without, as where other processes have it."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if not works:
+            time.sleep(0.01)
+    return seconds
+
+
+def test_a_child_that_had_no_processor_has_not_had_its_time() -> None:
+    limits = Limits(seconds=100, work_seconds=0.5)
+    assert Call(spend, "waiting", limits).run(1.5, works=False) == 1.5
+
+
+@pytest.mark.parametrize(
+    ("limits", "works"),
+    [
+        pytest.param(Limits(work_seconds=1), True, id="it works"),
+        pytest.param(Limits(seconds=2, work_seconds=1), False, id="it hangs"),
+    ],
+)
+def test_a_child_that_has_had_its_time_is_ended(limits: Limits, works: bool) -> None:
+    with pytest.raises(StageFailure, match="trying took longer than 1 s") as caught:
+        Call(spend, "trying", limits).run(100.0, works)
+    assert caught.value.reason is Reason.TIMEOUT
+
+
 def test_a_child_past_its_time_is_ended(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(StageFailure, match="waiting took longer than 1 s"):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
+from enginewright_runtime.core.time_limit import TimeLimit
 from enginewright_runtime.prepare.quantize.searching import Budget, Exclusions, search
 
 
@@ -28,7 +29,7 @@ class Costs:
         return Result(error <= self.limit, error)
 
     def search(self, allowed: int, trials: int = 64) -> Exclusions:
-        return search(self.units, self, allowed, Budget(trials, 60.0))
+        return search(self.units, self, allowed, Budget(trials, TimeLimit(60.0)))
 
 
 def test_one_dear_node_of_many_is_found() -> None:
@@ -69,9 +70,17 @@ def test_the_budget_bounds_trials_and_time() -> None:
     costs = Costs(dict.fromkeys(range(0, 512, 2), 0.1), 512, 0.05)
     assert costs.search(100, trials=20).excluded is None
     assert len(costs.trials) == 20
-    late = Costs({1: 1.0}, 8, 0.1)
-    assert search(late.units, late, 2, Budget(64, 0.0)).excluded is None
-    assert not late.trials
+
+
+@pytest.mark.parametrize("spent", [("elapsed",), ("processor",), ("elapsed", "processor")])
+def test_a_search_ends_when_both_clocks_are_over(spent: tuple[str, ...]) -> None:
+    """Neither the load of other processes nor many cores leave fewer trials."""
+    now = {"elapsed": 0.0, "processor": 0.0}
+    limit = TimeLimit(10.0, (lambda: now["processor"], lambda: now["elapsed"]))
+    now |= dict.fromkeys(spent, 11.0)
+    costs = Costs({1: 1.0}, 8, 0.1)
+    found = search(costs.units, costs, 2, Budget(64, limit))
+    assert (found.excluded is None) == (not costs.trials) == (len(spent) == len(now))
 
 
 @pytest.mark.parametrize("allowed", [0, 1])

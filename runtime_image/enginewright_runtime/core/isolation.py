@@ -6,12 +6,14 @@ error, no report, only a dead container. Here the stage outlives it and reports 
 
 import json
 import logging
+import math
 import os
 import shlex
 import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,7 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar
 from enginewright.contract.reasons import Reason
 
 from enginewright_runtime.core import isolated
-from enginewright_runtime.core.children import Child, name_of
+from enginewright_runtime.core.children import Child, End, name_of
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.isolated import (
     FROM_FILE,
@@ -31,6 +33,7 @@ from enginewright_runtime.core.isolated import (
     load_result,
 )
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
+from enginewright_runtime.core.time_limit import TimeLimit
 
 P = ParamSpec("P")
 Out = TypeVar("Out")
@@ -40,6 +43,7 @@ _log: Final = logging.getLogger(__name__)
 _LONGEST_ARGUMENT: Final = 100_000  # bytes; Linux takes 128 KiB (MAX_ARG_STRLEN)
 _STDERR_BYTES: Final = 2000  # bytes of stderr that are kept
 _NEARLY: Final = 0.8
+_LOOK_SECONDS: Final = 0.1  # between two looks at the clocks
 
 _keeping: Final = threading.Lock()
 _files: Final[dict[str, Path]] = {}  # with arguments too long for a command, by function
@@ -49,10 +53,12 @@ _files: Final[dict[str, Path]] = {}  # with arguments too long for a command, by
 class Limits:
     """What a child may use; None: as much as the container."""
 
-    seconds: float | None = None
+    seconds: float | None = None  # elapsed
     # Of memory of its own: heap and anonymous mappings, not files that it maps. Allocations past it
     # fail in the child, which reports them; past the container's limit the kernel ends all of it, unreported.
     memory_bytes: int | None = None
+    # of `TimeLimit`, by the child's processor time: other load ends nothing early, and `seconds` what hangs
+    work_seconds: float | None = None
 
 
 UNLIMITED: Final = Limits()
@@ -147,9 +153,10 @@ def _answer(function: str, arguments: dict[str, Any], doing: str, limits: Limits
             memory_bytes=limits.memory_bytes,
             preload=(function.partition(":")[0],),
         ) as child:
-            end = child.wait(limits.seconds)
+            end = _wait(child, limits)
         if end is None:
-            raise StageFailure(Reason.TIMEOUT, f"{doing} took longer than {limits.seconds:.0f} s")
+            seconds = limits.seconds if limits.work_seconds is None else limits.work_seconds
+            raise StageFailure(Reason.TIMEOUT, f"{doing} took longer than {seconds:.0f} s")
         results.seek(0)
         answer = _parsed(results.read())
         stderr = tail(errors)
@@ -165,6 +172,18 @@ def _answer(function: str, arguments: dict[str, Any], doing: str, limits: Limits
             f"{doing} ended its process with code {end.code}{last_output(stderr)}",
         )
     return _result(answer, doing, stderr)
+
+
+def _wait(child: Child, limits: Limits) -> End | None:
+    """Wait until a child has ended; None: it has had its time."""
+    if limits.work_seconds is None:
+        return child.wait(limits.seconds)
+    work = TimeLimit(limits.work_seconds, (child.processor_seconds, time.monotonic))
+    latest = math.inf if limits.seconds is None else time.monotonic() + limits.seconds
+    while (end := child.wait(_LOOK_SECONDS)) is None:
+        if work.over() or time.monotonic() > latest:
+            return None
+    return end
 
 
 def _parsed(answer: bytes) -> ChildAnswer | None:

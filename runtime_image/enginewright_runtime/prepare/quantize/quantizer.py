@@ -18,6 +18,7 @@ from pydantic import Field
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import counted
+from enginewright_runtime.core.time_limit import TimeLimit
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.checker import complaint
 from enginewright_runtime.graph.raw.storage import save
@@ -51,7 +52,7 @@ from enginewright_runtime.tensorrt.tensors import types
 
 PREFIX: Final = "quantize-"  # of all that lies about while it works
 TRIALS: Final = 64  # models that are made and proven to find what to leave out
-SECONDS: Final = 600.0  # that finding it may take
+SECONDS: Final = 600.0  # of `TimeLimit`, that finding it may take
 _PASSES: Final[tuple[type[PrecisionPass], ...]] = (Halves, StaticQuantization, DynamicQuantization)
 _BASE: Final = f"{PREFIX}base.onnx"  # beside the source: under the opset that the precision needs
 _WIDENED: Final = "widened.onnx"  # beside the candidate
@@ -331,7 +332,7 @@ class _Quantizer:
         allowed = int(len(units) * share)
         # where nothing may be left out, it is only to find where the error comes from
         trials = TRIALS if allowed else FIRST_GROUPS
-        budget = Budget(trials, SECONDS)
+        budget = Budget(trials, TimeLimit(SECONDS))
 
         def evaluate(excluded: frozenset[int]) -> Proof:
             self._report(

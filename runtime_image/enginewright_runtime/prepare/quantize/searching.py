@@ -6,10 +6,11 @@ with the number of costly nodes and not of all.
 """
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
+
+from enginewright_runtime.core.time_limit import TimeLimit
 
 FIRST_GROUPS: Final = 8
 _SPLITS: Final = 4  # between two tries to leave the costliest out
@@ -52,16 +53,16 @@ class Exclusions:
 
 
 class Budget:
-    """How many trials and seconds there are."""
+    """How many trials there are, and how long they may take."""
 
-    def __init__(self, trials: int, seconds: float) -> None:
+    def __init__(self, trials: int, limit: TimeLimit) -> None:
         self._left = trials
-        self._end = time.monotonic() + seconds
+        self._limit = limit
         self.used = 0
 
     def is_spent(self) -> bool:
         """Tell whether nothing is left."""
-        return self._left <= 0 or time.monotonic() >= self._end
+        return self._left <= 0 or self._limit.over()
 
     def take(self) -> None:
         """Count a trial."""

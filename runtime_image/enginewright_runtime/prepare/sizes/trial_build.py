@@ -30,7 +30,8 @@ from enginewright_runtime.tensorrt.results import BuildResult
 
 _log: Final = logging.getLogger(__name__)
 _LARGEST: Final = 256 << 20  # bytes of a model that is built only to find sizes
-_SECONDS: Final = 60.0  # of one build
+_SECONDS: Final = 60.0  # of `TimeLimit`, for one build
+_LONGEST: Final = 600.0  # seconds, after which a build hangs
 _CAPABILITY: Final = "8.9"  # no class is known yet; what sizes are taken does not depend on it
 _NAME: Final = "trial"
 
@@ -81,7 +82,7 @@ def buildable(model: Path, backend: str, profiles: tuple[ShapeProfile, ...]) -> 
                 progress=folder / "progress.json",
                 timing_cache=folder / "timing.cache",
                 plugins=of_model(model).plugins,
-                limits=Limits(seconds=_SECONDS, memory_bytes=memory_of_child()),
+                limits=Limits(_LONGEST, memory_of_child(), work_seconds=_SECONDS),
             )
             for candidate in _narrower(profiles):
                 sizes = [
