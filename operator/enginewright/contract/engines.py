@@ -26,6 +26,7 @@ from typing import Final
 from typing_extensions import override
 
 from enginewright.contract.manifest import TensorSpec
+from enginewright.contract.precisions import version
 
 
 @dataclass(frozen=True)
@@ -40,15 +41,15 @@ class Capabilities:
         """Tell whether a compute capability is among them."""
         if capability in self.listed:
             return True
-        wanted = _version(capability)
-        if self.since is not None and wanted >= _version(self.since):
+        wanted = version(capability)
+        if self.since is not None and wanted >= version(self.since):
             return True
-        known = map(_version, self.listed)
+        known = map(version, self.listed)
         return self.binary and any(each[0] == wanted[0] and each <= wanted for each in known)
 
     @override
     def __str__(self) -> str:
-        named = sorted(self.listed, key=_version)
+        named = sorted(self.listed, key=version)
         if self.since is not None:
             named.append(f"{self.since} and newer")
         return ", ".join(named)
@@ -154,8 +155,3 @@ def unserved_tensors(backend: str, tensors: Iterable[TensorSpec]) -> tuple[str, 
     return tuple(
         f"{each.name} ({each.dtype})" for each in tensors if each.dtype not in provider.types
     )
-
-
-def _version(capability: str) -> tuple[int, int]:
-    major, _, minor = capability.partition(".")
-    return int(major), int(minor or 0)

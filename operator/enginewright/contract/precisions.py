@@ -44,11 +44,12 @@ def supported(precision: Precision, compute_capability: str | None, backend: str
     least = LEAST.get(precision)
     if compute_capability is None or least is None:
         return None
-    if _version(compute_capability) < least:
+    if version(compute_capability) < least:
         return f"it needs compute capability {least[0]}.{least[1]}, and the class has {compute_capability}"
     return None
 
 
-def _version(capability: str) -> tuple[int, int]:
+def version(capability: str) -> tuple[int, int]:
+    """Return a compute capability as a version, which is ordered: (8, 9) of "8.9"."""
     major, _, minor = capability.partition(".")
     return int(major), int(minor or 0)

@@ -23,7 +23,6 @@ from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 from enginewright_runtime.core.time_limit import TimeLimit
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.raw.opsets import allow_unreleased
 from enginewright_runtime.proof.parity.comparison import (
     ComparedWith,
     Comparison,
@@ -37,6 +36,7 @@ from enginewright_runtime.session.arrays import Arrays, read_arrays, write_array
 from enginewright_runtime.session.datatypes import BF16
 from enginewright_runtime.session.loading import find
 from enginewright_runtime.session.optimization import below
+from enginewright_runtime.session.reference import allow_unreleased
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.samples import in_memory, type_name
 from enginewright_runtime.session.signature import Signature, read_signature

@@ -3,6 +3,7 @@
 They have the libraries of the model's extensions, and log nothing: what goes wrong is raised.
 """
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,16 @@ from enginewright_runtime.session.extensions.libraries import of_model, register
 from enginewright_runtime.session.optimization import LEVELS
 
 _FATAL_ONLY: Final = 4
+_ONLY_RELEASED: Final = "ALLOW_RELEASED_ONNX_OPSET_ONLY"  # onnxruntime, core/graph/model.cc
+
+
+def allow_unreleased() -> None:
+    """Let every session that this process makes load opsets that are not officially supported yet.
+
+    A source with such an opset never serves as it is, but its outputs are wanted, to prove what becomes
+    of it. To be called in a child process: the switch is an environment variable.
+    """
+    os.environ[_ONLY_RELEASED] = "0"
 
 
 def load_reference(

@@ -20,7 +20,6 @@ from onnx import ModelProto, TensorProto
 from enginewright_runtime.core.failure import SessionError
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.checker import complaint
-from enginewright_runtime.graph.raw.opsets import allow_unreleased
 from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS, load_runner, run_sample, types_of
 from enginewright_runtime.proof.parity.comparison import difference
 from enginewright_runtime.proof.parity.observing import is_random, observe
@@ -28,6 +27,7 @@ from enginewright_runtime.proof.parity.tolerances import Tolerance
 from enginewright_runtime.proof.parity.variation import VaryingOutputs
 from enginewright_runtime.session.arrays import Arrays, read_arrays, write_arrays
 from enginewright_runtime.session.optimization import LOWEST
+from enginewright_runtime.session.reference import allow_unreleased
 
 Array = NDArray[Any]
 # loaded as the model is written: optimisations fold some of what is compared here

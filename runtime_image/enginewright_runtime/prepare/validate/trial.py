@@ -11,7 +11,7 @@ from typing import Final
 
 from enginewright.contract.manifest import TensorSpec
 from enginewright.contract.reasons import Reason
-from enginewright.contract.report import Finding, name_nodes
+from enginewright.contract.report import Finding
 from enginewright.contract.task import ShapeProfile
 from onnx import ModelProto
 
@@ -22,12 +22,12 @@ from enginewright_runtime.graph.raw.checker import complaint
 from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
 from enginewright_runtime.prepare.sizes.trial_run import observe, takes_batches
 from enginewright_runtime.rules import table
-from enginewright_runtime.rules.base import Hit
+from enginewright_runtime.rules.base import Hit, labels, named
 from enginewright_runtime.rules.behaviour import ObservedRun
 from enginewright_runtime.rules.operators import missing
 from enginewright_runtime.rules.registry import of_runtime
 from enginewright_runtime.rules.table import CUSTOM_DOMAIN
-from enginewright_runtime.rules.view import ModelView, RawNode
+from enginewright_runtime.rules.view import ModelView
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.loading import LoadedModel
 from enginewright_runtime.session.placement import SessionPlacement
@@ -107,7 +107,7 @@ def _refusal(path: Path, text: str) -> Finding:
     if "No Op registered" in text or "is not a registered function/op" in text:
         return _unknown_operator(graphs.parse(path), text, error)
     if status(text) == "NOT_IMPLEMENTED":
-        named = [
+        unimplemented = [
             node
             for node in ModelView(graphs.parse(path)).nodes
             if node.proto.name and f"'{node.proto.name}'" in text
@@ -115,14 +115,14 @@ def _refusal(path: Path, text: str) -> Finding:
         return table.tell(
             table.REFUSED_OPERATOR,
             f"backend {REFERENCE} cannot run the model: {error}",
-            _all(named),
+            labels(unimplemented),
         )
     if locale := _LOCALE.search(text):
         nodes = [
             node for node in ModelView(graphs.parse(path)).nodes if node.is_standard(_BY_LOCALE)
         ]
-        cause = f"no locale {locale['name']} is installed here, by which {name_nodes(list(_all(nodes)))} works"
-        return table.tell(table.NO_LOCALE, cause, _all(nodes))
+        cause = f"no locale {locale['name']} is installed here, by which {named(nodes)} works"
+        return table.tell(table.NO_LOCALE, cause, labels(nodes))
     if "External data" in text or "external data" in text:
         return table.tell(table.REFUSED_EXTERNAL, error)
     return table.tell(table.REFUSED_INVALID, cause)
@@ -132,28 +132,24 @@ def _unknown_operator(model: ModelProto, text: str, error: str) -> Finding:
     """Name the nodes whose operator ONNX Runtime does not have, with a remedy by their domain."""
     domains = of_runtime().domains
     view = ModelView(model)
-    named = _OPERATOR.search(text)
+    refused = _OPERATOR.search(text)
     nodes = [
         node
         for node in view.nodes
         if not view.is_local(node)
         and (
-            named is None or (node.domain or "ai.onnx", node.op) == (named["domain"], named["name"])
+            refused is None
+            or (node.domain or "ai.onnx", node.op) == (refused["domain"], refused["name"])
         )
-        and (named is not None or node.op in text)
+        and (refused is not None or node.op in text)
     ]
-    labels = _all(nodes)
     if nodes and nodes[0].domain not in domains:
         return table.CUSTOM_DOMAIN.finding(
             Hit(
                 "neither the runtime image nor a library in spec.extensions has the operators of"
-                f" {name_nodes(list(labels))}: {error}",
-                labels,
+                f" {named(nodes)}: {error}",
+                labels(nodes),
                 remedy=CUSTOM_DOMAIN.remedy,
             )
         )
     return table.UNKNOWN_OPERATOR.finding(missing(nodes, of_runtime()) if nodes else Hit(error))
-
-
-def _all(nodes: Sequence[RawNode]) -> tuple[str, ...]:
-    return tuple(node.label for node in nodes)

@@ -20,13 +20,13 @@ from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.limits import memory_limit
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.raw.opsets import allow_unreleased
 from enginewright_runtime.graph.scoped.parts import CONSTANT
 from enginewright_runtime.proof.parity.bisection import first_drifting
 from enginewright_runtime.proof.parity.measuring import fault, measure
 from enginewright_runtime.proof.parity.tolerances import DEFAULTS, ROUNDING, Tolerance, Tolerances
 from enginewright_runtime.proof.parity.values import kind_of, wide
 from enginewright_runtime.session import loading
+from enginewright_runtime.session.reference import allow_unreleased
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.samples import type_name
 from enginewright_runtime.session.signature import SignatureError, read_signature
