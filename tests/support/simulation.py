@@ -4,6 +4,7 @@ Only for unit tests; the same behaviour is tested on real kubelets in tests/e2e.
 """
 
 import abc
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, Self
@@ -121,6 +122,9 @@ class Simulation(abc.ABC):
         (variable,) = container["env"]
         return str(variable["value"])
 
+    def pods_of(self, label: str, owner: str) -> list[Json]:
+        return [pod for pod in self.all("Pod") if pod["metadata"]["labels"].get(label) == owner]
+
     def serving_deployments(self) -> list[Json]:
         return [each for each in self.all("Deployment") if not deployment_view(each).is_trial]
 
@@ -139,7 +143,7 @@ class Simulation(abc.ABC):
         """Have a pod of the running Job observed: the one that runs, else a new one."""
         job = self.job(of)
         name = job["metadata"]["name"]
-        mine = [pod for pod in self.all("Pod") if pod["metadata"]["labels"].get(JOB_NAME) == name]
+        mine = self.pods_of(JOB_NAME, name)
         if mine and mine[-1]["status"]["phase"] not in ("Succeeded", "Failed"):
             pod = mine[-1]
         else:
@@ -209,11 +213,16 @@ class Simulation(abc.ABC):
         return _FAILING_STAGE[self.job(of)["metadata"]["labels"][COMPONENT]]
 
     def job_ends(self, kind: str, of: str = "", **condition: str) -> Self:
+        job = self.find("Job", of) or self.job(of)
+        pods = self.pods_of(JOB_NAME, job["metadata"]["name"])
+        phases = Counter(pod["status"]["phase"] for pod in pods)
         ended = {
             "conditions": [{"type": kind, "status": "True", **condition}],
+            "succeeded": phases["Succeeded"],
+            "failed": phases["Failed"],
             **({"completionTime": timestamp(self.now)} if kind == "Complete" else {}),
         }
-        self.set_status(self.find("Job", of) or self.job(of), ended)
+        self.set_status(job, ended)
         return self.settle()
 
     def job_is_deleted(self, of: str = "") -> Self:
@@ -259,9 +268,8 @@ class Simulation(abc.ABC):
     def complete(self, name: str) -> None:
         deployment = self.get("Deployment", name)
         wanted = deployment["spec"]["replicas"]
-        for pod in self.all("Pod"):
-            if pod["metadata"]["labels"].get("deployment") == name:
-                self.remove("Pod", pod["metadata"]["name"])
+        for pod in self.pods_of("deployment", name):
+            self.remove("Pod", pod["metadata"]["name"])
         for index in range(wanted):
             self.serving_pod(name, index=index, ready=True)
         conditions = [
