@@ -6,9 +6,11 @@ import pytest
 from enginewright.contract.keys import prepared_key
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import ENGINE_STAGES, PREPARE_STAGES
+from enginewright.manifests.engine_job import ENGINE_COMPONENT
 from enginewright.plan.resolve import Target, resolve
 from enginewright_cli.plan.cluster_state import ClusterState, facts, live_model
 from enginewright_cli.plan.forecast import forecast
+from enginewright_cli.plan.gather import gather
 from enginewright_cli.plan.manifest import Applied
 from enginewright_cli.plan.result import (
     ClassPlan,
@@ -220,6 +222,27 @@ def test_an_engine_ahead_of_time_takes_no_device_and_is_made_once() -> None:
     world.engine_built()
     other = forecast_of(world, {**world.spec, "replicas": 4})
     assert [each.action for each in steps(other, "InferenceEngine")] == ["reuse"]
+
+
+@pytest.mark.parametrize(("runs", "action"), [(True, "wait"), (False, "change")])
+async def test_a_build_that_runs_goes_on_whatever_is_edited(runs: bool, action: str) -> None:
+    world = World(source=PINNED).has_gpus()
+    (prepare, *_) = steps(forecast_of(world, exists=False), "Job")
+    world.settle().job_succeeds(published(str(prepare.key)))
+    if runs:
+        world.stage_runs("build", ENGINE_COMPONENT)
+    spec = {**world.spec, "build": {"timeout": "2h"}}
+    applied = Applied(manifest(spec), ())
+    gathered = await gather(world.kube, [(NAMESPACE, applied)])
+    known = around(world, exists=False)
+    rest = [each for each in known.objects if each["kind"] in {"AcceleratorClass", "Node"}]
+    known = known.model_copy(update={"objects": (*rest, *gathered.objects)})
+    live = live_model(known, NAMESPACE, MODEL)
+    found = forecast(facts(applied, (), known, NAMESPACE), live, nodes_known=True)
+    assert [each.action for each in steps(found, ENGINE)] == [action]
+    world.edit(build=spec["build"])
+    timeout = world.the(ENGINE)["spec"]["build"]["timeoutSeconds"]
+    assert timeout == (3600 if runs else 7200)
 
 
 def test_without_a_digest_engines_have_no_names_yet() -> None:

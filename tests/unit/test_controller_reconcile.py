@@ -6,6 +6,7 @@ import pytest
 from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.routing import ModelKey
 from enginewright.kube.errors import Forbidden, Terminating, Transient
+from enginewright.manifests.labels import ENGINE as ENGINE_LABEL
 from enginewright.manifests.labels import MANAGED_BY, OPERATOR
 from enginewright.manifests.labels import MODEL as MODEL_LABEL
 from enginewright.observed.pods import JOB_NAME
@@ -66,6 +67,18 @@ async def test_a_plan_is_carried_out_once_and_then_costs_nothing(world: World) -
     assert [job.name for job in world.seen[1].jobs] == ["j"]
     assert len(world.seen[1].deployments) == 1
     assert world.seen[1].model.status.observed_generation == 1
+
+
+async def test_pods_that_build_engines_of_the_model_are_in_the_facts(world: World) -> None:
+    status = {"engines": [{"class": "l4", "name": "mine"}]}
+    world.put({**world.the("InferenceModel"), "status": status})
+    for engine in ("mine", "another"):
+        labels = {MANAGED_BY: OPERATOR, ENGINE_LABEL: engine}
+        world.put(made("Pod", f"builds-{engine}", NAMESPACE, None, labels))
+    await reconcile(world)
+    (facts,) = world.seen
+    found = {engine: [pod.name for pod in pods] for engine, pods in facts.engine_pods.items()}
+    assert found == {"mine": ["builds-mine"]}
 
 
 async def test_deletions_are_carried_out(world: World) -> None:

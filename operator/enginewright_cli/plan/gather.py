@@ -15,10 +15,11 @@ from enginewright.kube.resources import (
     INFERENCE_ENGINES,
     INFERENCE_MODELS,
     NODES,
+    PODS,
     Resource,
     resource_of,
 )
-from enginewright.manifests.labels import MODEL, model_value
+from enginewright.manifests.labels import ENGINE, MODEL, model_value
 
 from enginewright_cli import images
 from enginewright_cli.plan.cluster_state import CHART_STORE, CHILDREN, ClusterState
@@ -54,9 +55,12 @@ class _Gathering:
             objects += (await self._api.list(INFERENCE_ENGINES, each)).items
             objects += await self._one(CLAIMS, each, claim)
         for where, model in models:
-            objects += await self._one(INFERENCE_MODELS, where, model.name)
+            live = await self._one(INFERENCE_MODELS, where, model.name)
+            objects += live
             for kind in CHILDREN:
-                objects += await self._children(kind, where, model.name)
+                objects += await self._labelled(kind, where, MODEL, model_value(model.name))
+            for engine in (each for found in live for each in _engines(found)):
+                objects += await self._labelled(PODS, where, ENGINE, engine)
         return ClusterState(
             namespace=namespace,
             config=config,
@@ -85,10 +89,12 @@ class _Gathering:
             return []
         return [{**found, "apiVersion": resource.api_version, "kind": resource.kind}]
 
-    async def _children(self, resource: Resource, namespace: str, model: str) -> list[JsonObject]:
-        label = f"{MODEL}={model_value(model)}"
+    async def _labelled(
+        self, resource: Resource, namespace: str, label: str, value: str
+    ) -> list[JsonObject]:
         listing = await self._allowed(
-            self._api.list(resource, namespace, labels=label), f"{resource.plural} of {namespace}"
+            self._api.list(resource, namespace, labels=f"{label}={value}"),
+            f"{resource.plural} of {namespace}",
         )
         return [] if listing is None else list(listing.items)
 
@@ -124,6 +130,11 @@ class _Gathering:
             if refusal not in self._assumed:
                 self._assumed.append(refusal)
             return None
+
+
+def _engines(model: JsonObject) -> list[str]:
+    """Return the names of the engines that a model has asked for."""
+    return [str(each["name"]) for each in (model.get("status") or {}).get("engines") or ()]
 
 
 def _variable(deployment: JsonObject) -> dict[str, Any] | None:
