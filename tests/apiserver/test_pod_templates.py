@@ -82,7 +82,8 @@ def restricted(namespace: Namespace) -> Namespace:
 
 def _create(namespace: Namespace, obj: dict[str, Any]) -> dict[str, Any]:
     metadata = {**obj["metadata"], "namespace": namespace.name}
-    metadata.pop("ownerReferences", None)
+    for field in ("ownerReferences", "resourceVersion"):
+        metadata.pop(field, None)
     body = json.dumps({**obj, "metadata": metadata})
     create = ("create", "--dry-run=server", "--validate=strict", "--output", "json")
     made: dict[str, Any] = json.loads(namespace.kubectl(*create, "--filename", "-", stdin=body))
