@@ -8,10 +8,18 @@ from typing import Any, Final
 import pytest
 from enginewright.contract.reasons import Reason
 from enginewright.manifests.deployment import GRACE_SECONDS
+from enginewright.manifests.labels import CLASS, COMPONENT, SERVE
 
-from tests.support.plan_objects import DIGEST, OTHER, accelerator_class, gpu_node, l4, published
+from tests.support.plan_objects import (
+    DIGEST,
+    OTHER,
+    accelerator_class,
+    gpu_node,
+    l4,
+    published,
+)
 from tests.support.plan_world import World
-from tests.support.simulation import NO_DEVICE, unschedulable
+from tests.support.simulation import NO_DEVICE, statuses, unschedulable
 
 SECOND: Final = published("b" * 64, DIGEST)
 
@@ -212,3 +220,128 @@ def test_a_build_that_has_a_device_takes_nobodys() -> None:
 def test_a_model_that_is_put_back_serves_at_once() -> None:
     world = building()
     assert pods(world.edit(source={"uri": "https://models.example/resnet.onnx"})) == 1
+
+
+def cannot_start(world: World) -> World:
+    """Have the build's pod be on the node whose device it got, where its image cannot be pulled."""
+    waiting = {"waiting": {"reason": "ImagePullBackOff"}}
+    names = world.stages("engine")
+    every = [{"name": each, "image": "gpu:1", "state": waiting} for each in names]
+    return world.job_pod_becomes(
+        of="engine", initContainerStatuses=every[:-1], containerStatuses=every[-1:]
+    )
+
+
+# event: Jobs | a build to which pods yielded the device does not begin | nothing for five minutes and
+#   the time in which pods end, once for each Job; then the previous revision | what keeps it from
+#   starting
+@pytest.mark.parametrize("becomes", [cannot_start, blocked], ids=["on its node", "without one"])
+def test_pods_wait_five_minutes_for_a_build_to_begin(becomes: Callable[[World], World]) -> None:
+    world = becomes(blocked(updating()))
+    assert pods(world.later(minutes=5)) == 0
+    assert pods(world.later(seconds=GRACE_SECONDS)) == 1
+    assert pods(world.later(hours=1)) == 1
+
+
+def test_a_pod_that_the_kubelet_refuses_has_not_begun() -> None:
+    world = blocked(updating())
+    world.job_pod_becomes(of="engine", phase="Failed", reason="UnexpectedAdmissionError")
+    assert pods(world.later(minutes=5, seconds=GRACE_SECONDS)) == 1
+
+
+def test_a_build_that_gets_another_device_gives_theirs_back() -> None:
+    world = blocked(updating())
+    world.nodes.append(gpu_node("gpu-2"))
+    pod = world.job_pod(of="engine", **statuses(world.stages("engine"), "build"))
+    pod["spec"] = {"nodeName": "gpu-2"}
+    assert pods(world.settle()) == 1
+
+
+def test_pods_without_a_device_have_none_to_yield() -> None:
+    world = updating()
+    for each in world.all("Pod"):
+        if each["metadata"]["labels"].get(COMPONENT) == SERVE:
+            each["spec"] = {}
+    assert pods(blocked(world)) == 1
+
+
+def test_pods_that_came_back_for_an_obstacle_leave_only_for_a_build_that_is_blocked() -> None:
+    world = building(accelerators=[{"class": "l4"}])
+    classes, world.classes = world.classes, []
+    assert pods(world.settle()) == 1
+    world.all_available().classes = classes
+    assert pods(world.settle()) == 1
+
+
+def test_an_obstacle_that_passes_by_itself_ends_no_build() -> None:
+    world = building()
+    image = world.config.images["rtx"]
+    facts = world.images.pop(image)
+    assert pods(world.settle()) == 1
+    assert world.conditions()["Ready"][1] == "ProbingImage"
+    world.images[image] = facts
+    assert built(world.settle()).conditions()["EnginesReady"] == ("True", "Built")
+
+
+def on_two_classes() -> World:
+    """Return a model on two classes, whose engines are both to be built where pods serve."""
+    both = [{"class": "a10"}, {"class": "l4"}]
+    world = World(rollout={"strategy": "Recreate"}, accelerators=both).has_gpus(aheadOfTime=False)
+    other = l4(aheadOfTime=False, nodeSelector={"pool": "a10"})
+    metadata = other.metadata.model_copy(update={"name": "a10"})
+    world.classes.append(other.model_copy(update={"metadata": metadata}))
+    world.nodes += [gpu_node("gpu-1"), gpu_node("gpu-2", "NVIDIA-A10", pool="a10")]
+    world.settle().job_succeeds().engine_built().all_available()
+    world.edit(source=OTHER).job_succeeds(SECOND)
+    for job in world.running_jobs():
+        world.misses(job["metadata"]["name"])
+    return world
+
+
+def job_of(world: World, accelerator_class: str) -> str:
+    (found,) = [
+        each["metadata"]["name"]
+        for each in world.running_jobs()
+        if each["metadata"]["labels"][CLASS] == accelerator_class
+    ]
+    return str(found)
+
+
+@pytest.mark.parametrize("first", ["blocked", "failed"])
+def test_an_update_that_is_refused_takes_no_pods_away(first: str) -> None:
+    world = on_two_classes()
+    others, failing = job_of(world, "l4"), job_of(world, "a10")
+    if first == "blocked":
+        world.unschedulable(NO_DEVICE, others)
+        assert sorted(world.replicas().values()) == [0, 1]
+    world.job_fails(Reason.BUILD_FAILED, of=failing)
+    assert world.conditions()["Ready"] == ("False", "BuildFailed")
+    assert sorted(world.replicas().values()) == [1, 1]
+    world.unschedulable(NO_DEVICE, others).later(minutes=1)
+    assert sorted(world.replicas().values()) == [1, 1]
+
+
+def test_that_pods_yield_is_stated_whatever_the_first_class_waits_for() -> None:
+    world = on_two_classes()
+    world.unschedulable(NO_DEVICE, job_of(world, "l4"))
+    assert world.replicas()["resnet-l4"] == 0
+    assert "the pods of l4 yield the device" in world.message()
+
+
+def test_what_serves_does_not_yield_to_a_rebuild_of_its_own_engine() -> None:
+    world = World(rollout={"strategy": "Recreate"}, replicas=2).has_gpus(aheadOfTime=False)
+    world.nodes += [gpu_node("gpu-1"), gpu_node("gpu-2")]
+    world.settle().job_succeeds().misses()
+    built(world).all_available().now += timedelta(days=1)
+    deployment = world.the("Deployment")
+    world.crash(deployment["metadata"]["name"], Reason.ENGINE_CORRUPT, "fetch-artifact", index=1)
+    world.count_pods(deployment, 1)
+    world.settle().misses()
+    assert pods(blocked(world)) == 2
+    assert world.conditions()["Ready"] == ("False", "CapacityBlocked")
+
+
+def test_another_spec_build_has_the_device_too() -> None:
+    world = blocked(updating()).later(minutes=6).all_available()
+    builds(world).job_fails(Reason.BUILD_FAILED, of="engine")
+    assert pods(blocked(world.edit(build={"timeout": "3h"}).misses())) == 0

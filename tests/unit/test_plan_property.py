@@ -8,6 +8,7 @@ import copy
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import pytest
@@ -18,6 +19,8 @@ from enginewright.contract.task import PrepareTask
 from enginewright.contract.verdict import Check
 from enginewright.manifests import deployment as deployment_manifests
 from enginewright.manifests.labels import COMPONENT, REFRESH, REVISION
+from enginewright.observed.pods import JOB_NAME, pod_view
+from enginewright.plan.pods import never_ran
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -45,6 +48,7 @@ from tests.support.plan_world import World, conditions_of
 from tests.support.simulation import NO_DEVICE, PERMANENT, statuses, terminated
 
 EXAMPLES: Final = 20  # of each start
+YIELD_LIMIT: Final = timedelta(minutes=5, seconds=deployment_manifests.GRACE_SECONDS)
 NUMBERS: Final = st.integers(0, 9)
 REASONS: Final = st.sampled_from(sorted(Reason))
 CRASHES: Final = st.sampled_from(
@@ -425,6 +429,22 @@ class Cluster(RuleBasedStateMachine):
                 assert deployment["spec"]["replicas"] == each.get("replicas", 0)
             name = f"resnet-{_revision(deployment)}"
             assert self.world.find("ControllerRevision", name)
+
+    @precondition(of_a_model)
+    @invariant()
+    def pods_yield_only_to_a_build_on_their_device_or_for_minutes(self) -> None:
+        for each in self.world.status.get("engines", ()):
+            if "freedAt" not in each:
+                continue
+            away = self.world.now - datetime.fromisoformat(each["freedAt"])
+            assert away < YIELD_LIMIT or any(
+                pod["metadata"]["labels"].get(JOB_NAME) == each["freedFor"]
+                and pod["spec"].get("nodeName") in each["freedOn"]
+                and pod["status"]["phase"] != "Failed"
+                and not never_ran(pod_view(pod))
+                for pod in self.world.all("Pod")
+            )
+            assert self.world.conditions()["Stalled"][0] == "False", "what is refused takes none"
 
     @invariant()
     def one_job_of_each_runs_at_most(self) -> None:

@@ -13,7 +13,7 @@ from enginewright.api.base import ApiModel
 from enginewright.api.conditions import Condition
 from enginewright.api.job_failure import JobFailure
 from enginewright.api.markers import ATOMIC, INT32, INT64, map_list
-from enginewright.contract.base import Digest, Text
+from enginewright.contract.base import LIST_LENGTH, Digest, Text
 
 Count: TypeAlias = Annotated[int, INT32]
 
@@ -160,16 +160,20 @@ class EngineReference(ApiModel):
     """Name of the InferenceEngine: `kubectl describe ieng NAME`."""
 
     freed_at: datetime | None = None
-    """When the class's pods yielded their device to the build, as rollout.strategy Recreate allows."""
+    """When the class's pods yielded their device to the build, as rollout.strategy Recreate allows; absent: they are there."""
 
-    freed_for: Annotated[int, INT32] = 0
-    """Attempt of the build to which they yielded."""
+    freed_for: Annotated[str, Field(max_length=253)] = ""
+    """Job of the build to which they yield or, without freedAt, did in vain: they do so once for each."""
+
+    freed_on: Annotated[
+        tuple[Annotated[str, Field(max_length=253, description="Name of a node.")], ...],
+        Field(max_length=LIST_LENGTH),
+        ATOMIC,
+    ] = ()
+    """Nodes on which they had a device: a build elsewhere keeps none of them away."""
 
     device_used: bool = False
-    """Whether a pod of that attempt has had a node since."""
-
-    returned: bool = False
-    """Whether they have come back: they yield to each attempt once."""
+    """Whether the build has begun since, on one of these nodes."""
 
 
 class ServingClass(ApiModel):
@@ -270,7 +274,7 @@ class InferenceModelStatus(ApiModel):
     """What was fetched from where; absent: nothing yet."""
 
     engines: Annotated[tuple[EngineReference, ...], Field(max_length=16), map_list("class")] = ()
-    """The engines that the current spec needs; empty: its backend needs none."""
+    """The engines that the current spec needs; empty: its backend needs none, or they are not known yet."""
 
     rejected_backends: Annotated[
         tuple[RejectedBackend, ...], Field(max_length=5), map_list("backend")

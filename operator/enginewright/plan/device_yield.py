@@ -1,9 +1,9 @@
 """When serving pods yield their device to the build of the engine that is to replace them.
 
 Where the only device of a class serves, an update would wait for ever. `rollout.strategy: Recreate`
-allows downtime, so the class's pods end for as long as the build runs on their device, and for a few
-minutes at most where it does not get it. They are counted as asked for all the while: nothing that
-follows from a complete rollout follows from their absence.
+allows downtime, so the class's pods end for as long as the build runs on a device that they left,
+and for a few minutes at most where it does not. They are counted as asked for all the while:
+nothing that follows from a complete rollout follows from their absence.
 """
 
 from datetime import timedelta
@@ -11,12 +11,15 @@ from math import inf
 from typing import Final
 
 from enginewright.api.accelerator_class import AcceleratorClass
-from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import EngineReference
 from enginewright.api.scalars import duration, whole_second
+from enginewright.contract.base import LIST_LENGTH
 from enginewright.contract.reasons import Reason
 from enginewright.manifests.deployment import GRACE_SECONDS
+from enginewright.manifests.labels import CLASS, COMPONENT, SERVE
+from enginewright.observed.pods import PodView, of_job
+from enginewright.plan import pods
 from enginewright.plan.classes import matching
 from enginewright.plan.engine_status import ready_condition
 from enginewright.plan.types import Facts
@@ -28,72 +31,116 @@ YIELD_TIMEOUT: Final = timedelta(minutes=5)
 def engine_reference(
     facts: Facts, accelerator: AcceleratorClass, engine: InferenceEngine | None, name: str
 ) -> EngineReference:
-    """Return the reference to a class's engine; it remembers that pods yielded to its build."""
-    own = accelerator.metadata.name
-    new = EngineReference(class_name=own, name=name)
-    rollout = facts.model.spec.rollout
-    if engine is None or rollout.strategy != "Recreate" or rollout.paused:
+    """Return the reference to a class's engine; it remembers that pods yield to its build, or did in vain."""
+    new = EngineReference(class_name=accelerator.metadata.name, name=name)
+    if engine is None or not _may_yield(facts, engine):
         return new
+    job = engine.status.job
     known = next(
         (
             each
             for each in facts.model.status.engines
-            if (each.class_name, each.name) == (own, name)
+            if (each.class_name, each.name, each.freed_for) == (new.class_name, name, job)
         ),
         new,
     )
-    if known.freed_at and known.freed_for == engine.status.attempt:
-        if seconds_left(facts, known, engine) is not None:
-            used = known.device_used or _has_node(engine)
-            return known.model_copy(update={"device_used": used})
-        if (
-            not known.device_used
-        ):  # else its pod has failed, and the next one may have the device too
-            return known.model_copy(update={"returned": True})
-    has_pods = any(each.accelerator_class == own and each.desired for each in facts.deployments)
-    if not (has_pods and _is_blocked(engine) and matching(accelerator, facts.nodes)):
-        return new
+    if known.freed_at:
+        build = _building(facts, name, job)
+        if build and build.node and build.node not in known.freed_on:
+            return new  # their device is free
+        if build and not pods.never_ran(build):
+            return known.model_copy(update={"device_used": True})
+        if not known.device_used:
+            return (
+                known if _seconds_left(facts, known) else new.model_copy(update={"freed_for": job})
+            )
+        known = new  # its pod has failed, and the next one may have the device too
+    freed_on = _nodes(facts, new.class_name)
+    if known.freed_for or not (
+        freed_on and _is_blocked(engine) and matching(accelerator, facts.nodes)
+    ):
+        return known
     now = whole_second(facts.now)
-    return new.model_copy(update={"freed_at": now, "freed_for": engine.status.attempt})
+    return new.model_copy(update={"freed_at": now, "freed_for": job, "freed_on": freed_on})
 
 
-def seconds_left(
-    facts: Facts, engine_reference: EngineReference, engine: InferenceEngine | None
-) -> float | None:
+def unyielding(reference: EngineReference) -> EngineReference:
+    """Return a reference to an engine to whose build no pods yield."""
+    return EngineReference(class_name=reference.class_name, name=reference.name)
+
+
+def seconds_left(facts: Facts, reference: EngineReference) -> float | None:
     """Return for how long the class's pods stay away from now on; None: they do not.
 
     What is not in the status yet is not acted upon: pods would come and go while it cannot be written.
     """
-    if engine_reference.freed_at is None or not _is_written(facts, engine_reference):
+    if reference.freed_at is None or not _is_written(facts, reference):
         return None
-    if engine is None or not _is_building(engine):
-        return None
-    if _has_node(engine):
-        return inf  # for how long it may run is the build's own limit
+    # for how long it may run is the build's own limit
+    return inf if reference.device_used else _seconds_left(facts, reference)
+
+
+def _may_yield(facts: Facts, engine: InferenceEngine) -> bool:
+    """Return whether the rollout allows downtime for the build, and pods could come back after it."""
+    rollout = facts.model.spec.rollout
+    return (
+        rollout.strategy == "Recreate"
+        and not rollout.paused
+        and _is_building(engine)
+        and engine.spec.key not in _serving_keys(facts)
+    )
+
+
+def _serving_keys(facts: Facts) -> set[str | None]:
+    """Return the keys of engines that pods load which start now: without them, none would come back."""
+    status = facts.model.status
+    known = (status.serving, status.applied)
+    names = {each.revision for each in known if each}
+    kept = [each.kept for each in facts.revisions if each.kept and each.revision in names]
+    return {one.engine_key for each in kept for one in each.snapshot.classes}
+
+
+def _nodes(facts: Facts, accelerator_class: str) -> tuple[str, ...]:
+    """Return the nodes on which the class's pods have a device; the first ones, where there are many."""
+    nodes = {
+        each.node
+        for each in facts.pods
+        if each.label(COMPONENT) == SERVE
+        and each.label(CLASS) == accelerator_class
+        and each.node
+        and not each.finished
+    }
+    return tuple(sorted(nodes)[:LIST_LENGTH])
+
+
+def _building(facts: Facts, engine: str, job: str) -> PodView | None:
+    """Return the newest pod of a build's Job, unless it has failed.
+
+    One that has succeeded counts until the engine's status has what it reported.
+    """
+    mine = of_job(facts.engine_pods.get(engine, ()), job)
+    return mine[-1] if mine and mine[-1].phase != "Failed" else None
+
+
+def _seconds_left(facts: Facts, reference: EngineReference) -> float | None:
+    """Return how long a build may still take to begin; None: it had its time."""
     grace = facts.model.spec.serving.termination_grace_period
-    ending = duration(grace) if grace else timedelta(seconds=GRACE_SECONDS)
-    left = engine_reference.freed_at + ending + YIELD_TIMEOUT - facts.now
-    is_sane = left <= ending + YIELD_TIMEOUT  # else the clock has gone back
+    limit = (duration(grace) if grace else timedelta(seconds=GRACE_SECONDS)) + YIELD_TIMEOUT
+    left = (reference.freed_at or facts.now - limit) + limit - facts.now
+    is_sane = left <= limit  # else the clock has gone back
     return left.total_seconds() if is_sane and left > timedelta() else None
+
+
+def _is_written(facts: Facts, reference: EngineReference) -> bool:
+    """Return whether the status says that pods yield, whatever else has become known since."""
+    unused = {"device_used": False}
+    known = [each.model_copy(update=unused) for each in facts.model.status.engines]
+    return reference.model_copy(update=unused) in known
 
 
 def _is_blocked(engine: InferenceEngine) -> bool:
     ready = ready_condition(engine.status)
     return ready is not None and ready.reason == Reason.CAPACITY_BLOCKED
-
-
-def _is_written(facts: Facts, engine_reference: EngineReference) -> bool:
-    """Return whether the status says that pods yield, whatever else has become known since."""
-    unused = {"device_used": False}
-    known = [each.model_copy(update=unused) for each in facts.model.status.engines]
-    return not engine_reference.returned and engine_reference.model_copy(update=unused) in known
-
-
-def _has_node(engine: InferenceEngine) -> bool:
-    """Return whether the build's pod has a node, and so the device."""
-    ready = ready_condition(engine.status)
-    # a status that an earlier version wrote has the reason alone, and only where nothing has failed
-    return engine.status.placed or (ready is not None and ready.reason == StatusReason.BUILDING)
 
 
 def _is_building(engine: InferenceEngine) -> bool:

@@ -33,7 +33,7 @@ from enginewright.manifests.placement import merged
 from enginewright.plan import pods
 from enginewright.plan.architecture import image_architecture
 from enginewright.plan.classes import device, matching
-from enginewright.plan.device_yield import engine_reference, seconds_left
+from enginewright.plan.device_yield import engine_reference, seconds_left, unyielding
 from enginewright.plan.engine_coverage import EngineCoverage, promise_violation
 from enginewright.plan.engine_status import ready_condition
 from enginewright.plan.resolve import Target
@@ -113,10 +113,12 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
         elif _requested(facts, existing) and (edited := _edited(facts, existing, spec)):
             apply.append(_engine(facts, edited))
         reason, message = _progress(existing, each.metadata.name)
-        if (left := seconds_left(facts, references[-1], existing)) is not None:
+        if (left := seconds_left(facts, references[-1])) is not None:
             yielding[each.metadata.name] = left
             message = f"{message}; the pods of {each.metadata.name} yield the device (rollout.strategy: Recreate)"
         waiting.append((reason, message))
+    if failure:  # what else is built cannot serve before this is mended
+        references, yielding = [unyielding(each) for each in references], {}
     return Engines(
         needed=True,
         keys=keys,

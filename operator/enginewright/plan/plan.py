@@ -11,6 +11,7 @@ from enginewright.api.conditions import (
     merge_conditions,
 )
 from enginewright.api.inference_model_status import (
+    EngineReference,
     InferenceModelStatus,
     ModelSummary,
     RejectedBackend,
@@ -19,6 +20,7 @@ from enginewright.api.inference_model_status import (
 from enginewright.manifests.store_claim import store_claim
 from enginewright.plan.conditions import ModelState, conditions
 from enginewright.plan.current_proofs import current_proofs
+from enginewright.plan.device_yield import unyielding
 from enginewright.plan.engines_wanted import Engines, wanted_engines
 from enginewright.plan.prepare import PrepareOutcome
 from enginewright.plan.proofs import Proofs
@@ -166,12 +168,22 @@ def _status(
         preparation=outcome.preparation if outcome else model.status.preparation,
         prepared=outcome.prepared if outcome else model.status.prepared,
         source=source,
-        engines=state.engines.references if state.engines else model.status.engines,
+        engines=state.engines.references if state.engines else _named(model.status, state.obstacle),
         rejected_backends=rejected,
         serving=rollout.serving,
         applied=applied_state(facts, rollout),
         summary=_summary(model.status.summary, rollout, state.proofs),
     )
+
+
+def _named(before: InferenceModelStatus, obstacle: Obstacle | None) -> tuple[EngineReference, ...]:
+    """Return the references while it is not known which engines the spec needs.
+
+    Where that passes by itself builds go on; else they would keep their devices from what serves.
+    """
+    if obstacle is None or obstacle.stalled:
+        return ()
+    return tuple(map(unyielding, before.engines))
 
 
 def _summary(before: ModelSummary, rollout: RolloutPlan, proven: Proofs | None) -> ModelSummary:
