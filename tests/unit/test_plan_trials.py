@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from enginewright.contract.reasons import Reason
-from enginewright.manifests.labels import CLASS, MODEL
+from enginewright.manifests.labels import CLASS, MODEL, REFRESH
 from enginewright.manifests.names import deployment_name, trial_name
 from enginewright.plan.trials import delay
 
@@ -367,7 +367,7 @@ def test_another_image_of_the_rejected_backend_costs_no_prepared_model() -> None
         world.images[image] = known
     world.settle().job_succeeds().engine_built()
     crash(world, 0, "node-1", 2)
-    world.job_succeeds(SECOND).all_available().jobs_are_cleaned_away()
+    world.all_available().jobs_are_cleaned_away()
     cuda = world.status["serving"]["revision"]
     world.config = replace(
         world.config, images={**world.config.images, "rtx": "registry.example/rtx:2"}
@@ -379,3 +379,27 @@ def test_another_image_of_the_rejected_backend_costs_no_prepared_model() -> None
     assert rejected(world)["failures"] == 1, "of this image"
     assert not world.all("Job"), "both are prepared, by the same code"
     assert world.all_available().status["serving"]["revision"] == cuda
+
+
+def test_what_serves_stays_known_while_a_rejected_backend_is_prepared_again() -> None:
+    world = falls_back().all_available().jobs_are_cleaned_away()
+    cuda = world.status["serving"]["revision"]
+    world.new_runtime_image("registry.example/rtx:2", "rtx", like=world.images[RTX_IMAGE])
+    assert world.running_jobs(), "other artefacts"
+    assert world.status["serving"]["prepared"]["key"] == SECOND.key
+    world.job_fails(Reason.UNSUPPORTED_OPERATOR)
+    assert not world.running_jobs(), "of the backend that serves: its artefact is in the store"
+    assert world.conditions()["Ready"] == ("True", "Serving")
+    assert world.status["serving"]["revision"] == cuda
+    assert "prepared" not in world.status["serving"]
+
+
+def test_a_source_that_is_gone_takes_nothing_away_after_a_trial() -> None:
+    world = falls_back().all_available().jobs_are_cleaned_away()
+    refreshed = published("d" * 64, "f" * 64)
+    world.annotate(REFRESH, "1").job_succeeds(refreshed).all_available().jobs_are_cleaned_away()
+    trial_succeeds(world.later(hours=2)).settle()
+    world.job_fails(Reason.SOURCE_CHANGED, "fetch").later(hours=100)
+    assert world.conditions()["Ready"] == ("True", "Serving")
+    assert world.status["prepared"]["key"] == "d" * 64
+    assert rejected(world)["reason"] == Reason.SOURCE_CHANGED

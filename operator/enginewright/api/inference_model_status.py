@@ -147,7 +147,7 @@ class RejectedBackend(ApiModel):
     """When the trial that is under way began; absent: none is."""
 
     prepared: Prepared | None = None
-    """A prepared model that is in the store for this backend or, while it is a candidate again, for the one that serves; absent: none."""
+    """The prepared model that is in the store for this backend; absent: none."""
 
 
 class EngineReference(ApiModel):
@@ -200,6 +200,9 @@ class ServingState(ApiModel):
 
     prepared_key: Digest
     """Key of the prepared model that serves."""
+
+    prepared: Prepared | None = None
+    """What is known of that prepared model while `status.prepared` is another one or absent; absent: it is that one."""
 
     model_digest: Digest
     """sha256 over the model file and its external data."""

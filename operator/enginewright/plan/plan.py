@@ -14,7 +14,9 @@ from enginewright.api.inference_model_status import (
     EngineReference,
     InferenceModelStatus,
     ModelSummary,
+    Prepared,
     RejectedBackend,
+    ServingState,
     SourceState,
 )
 from enginewright.manifests.store_claim import store_claim
@@ -22,7 +24,7 @@ from enginewright.plan.conditions import ModelState, conditions
 from enginewright.plan.current_proofs import current_proofs
 from enginewright.plan.device_yield import unyielding
 from enginewright.plan.engines_wanted import Engines, wanted_engines
-from enginewright.plan.prepare import PrepareOutcome
+from enginewright.plan.prepare import PrepareOutcome, known_prepared
 from enginewright.plan.proofs import Proofs
 from enginewright.plan.refresh import Preparing, prepare_and_refresh
 from enginewright.plan.rejections import rejected_backends
@@ -148,6 +150,8 @@ def _status(
     rejected: tuple[RejectedBackend, ...],
 ) -> InferenceModelStatus:
     model, outcome, rollout = facts.model, state.outcome, state.rollout
+    # An obstacle says nothing of the model: what was prepared, or why not, stays known.
+    prepared = outcome.prepared if outcome else model.status.prepared
     return InferenceModelStatus(
         observed_generation=model.metadata.generation,
         replicas=sum(
@@ -164,13 +168,12 @@ def _status(
             generation=model.metadata.generation,
             now=facts.now.astimezone(UTC),
         ),
-        # An obstacle says nothing of the model: what was prepared, or why not, stays known.
         preparation=outcome.preparation if outcome else model.status.preparation,
-        prepared=outcome.prepared if outcome else model.status.prepared,
+        prepared=prepared,
         source=source,
         engines=state.engines.references if state.engines else _named(model.status, state.obstacle),
         rejected_backends=rejected,
-        serving=rollout.serving,
+        serving=_serving(model.status, rollout.serving, prepared),
         applied=applied_state(facts, rollout),
         summary=_summary(model.status.summary, rollout, state.proofs),
     )
@@ -184,6 +187,18 @@ def _named(before: InferenceModelStatus, obstacle: Obstacle | None) -> tuple[Eng
     if obstacle is None or obstacle.stalled:
         return ()
     return tuple(map(unyielding, before.engines))
+
+
+def _serving(
+    before: InferenceModelStatus, serving: ServingState | None, prepared: Prepared | None
+) -> ServingState | None:
+    """Keep what is known of the artefact that serves while `prepared` is another, or none."""
+    if serving is None:
+        return None
+    key = serving.prepared_key
+    known = next((each for each in known_prepared(before) if each.key == key), None)
+    kept = None if prepared and prepared.key == key else known
+    return serving.model_copy(update={"prepared": kept})
 
 
 def _summary(before: ModelSummary, rollout: RolloutPlan, proven: Proofs | None) -> ModelSummary:

@@ -1,11 +1,11 @@
 """Bringing a prepared model about: which Job is wanted, and what came of it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from enginewright.api.inference_model_status import Preparation, Prepared
+from enginewright.api.inference_model_status import InferenceModelStatus, Preparation, Prepared
 from enginewright.api.job_failure import JobFailure
 from enginewright.api.pods import JobTemplate
 from enginewright.contract.reasons import ExitCode, Reason
@@ -39,6 +39,13 @@ class PrepareOutcome:
     apply: tuple[dict[str, Any], ...] = ()
     delete: tuple[ObjectRef, ...] = ()
     requeue_after: float | None = None
+
+
+def known_prepared(status: InferenceModelStatus) -> Iterator[Prepared]:
+    """Yield what is in the store: for what is wanted, what serves, and what was rejected."""
+    serving = status.serving.prepared if status.serving else None
+    rejected = (each.prepared for each in status.rejected_backends)
+    yield from filter(None, (status.prepared, serving, *rejected))
 
 
 def is_prepared(facts: Facts, target: Target) -> bool:
@@ -85,9 +92,8 @@ def prepare(
 
 
 def _current(facts: Facts, target: Target) -> Prepared | None:
-    status = facts.model.status
-    known = (status.prepared, *(each.prepared for each in status.rejected_backends))
-    return next((each for each in known if each and each.inputs_hash == target.artifact_hash), None)
+    known = known_prepared(facts.model.status)
+    return next((each for each in known if each.inputs_hash == target.artifact_hash), None)
 
 
 def _jobs(facts: Facts) -> dict[str, JobView]:

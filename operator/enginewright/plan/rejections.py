@@ -34,6 +34,8 @@ _OF_A_BACKEND: Final = frozenset(
         Reason.PARITY_FAILED,
     }
 )
+# Failures that a backend which is prepared already does not have.
+_OF_THE_SOURCE: Final = frozenset({Reason.SOURCE_CHANGED, Reason.SOURCE_UNREACHABLE})
 
 
 def rejected_backends(
@@ -44,7 +46,7 @@ def rejected_backends(
     rollout: RolloutPlan,
 ) -> tuple[RejectedBackend, ...]:
     """Return the rejections that hold from now on."""
-    known = _kept(facts, outcome)
+    known = tuple(facts.model.status.rejected_backends)
     if target is None:
         return known  # an obstacle says nothing of them
     if target.promise.policy != "Allow":
@@ -53,9 +55,7 @@ def rejected_backends(
     before = next((each for each in known if each.backend == target.backend), None)
     if before and before.inputs_hash:  # a candidate again: with other inputs, or as the last
         before = None if target.last else _with_other_inputs(before)
-    if before and not (outcome and outcome.prepared):  # prepared again, of what the other was not
-        before = before.model_copy(update={"prepared": None})
-    found = None if target.last else _lasting(outcome, engines, rollout)
+    found = None if target.last else _lasting(outcome, engines, rollout, again=before is not None)
     if found is None:
         return others if before is None or _serves(rollout) else (*others, before)
     reason, message = found.reason, found.message
@@ -64,8 +64,7 @@ def rejected_backends(
         inputs_hash=target.candidate_hash,
         reason=reason,
         message=message,
-        # the other one of two is in the status, and they change places when this one is wanted
-        prepared=(before.prepared if before else None) or (outcome.prepared if outcome else None),
+        prepared=outcome.prepared if outcome else None,
     )
     if found.revision:
         this = rejected_on_nodes(facts, before, this, found.revision)
@@ -83,17 +82,6 @@ def _serves(rollout: RolloutPlan) -> bool:
     return serving is not None and serving.revision == rollout.wanted and not serving.unproven
 
 
-def _kept(facts: Facts, outcome: PrepareOutcome | None) -> tuple[RejectedBackend, ...]:
-    """Return what is known: a prepared model that is taken from it leaves the other one there."""
-    before, now = facts.model.status.prepared, outcome.prepared if outcome else None
-    return tuple(
-        each.model_copy(update={"prepared": before})
-        if before and now and now != before and now == each.prepared
-        else each
-        for each in facts.model.status.rejected_backends
-    )
-
-
 @dataclass(frozen=True)
 class _Lasting:
     """Why a backend does not serve, however often it is tried."""
@@ -104,8 +92,12 @@ class _Lasting:
 
 
 def _lasting(
-    outcome: PrepareOutcome | None, engines: Engines | None, rollout: RolloutPlan
+    outcome: PrepareOutcome | None, engines: Engines | None, rollout: RolloutPlan, *, again: bool
 ) -> _Lasting | None:
+    """Return the failure that ends a candidate.
+
+    One that is a candidate `again` also ends with its source: what it was to replace needs none.
+    """
     found: _Lasting | None = None
     if outcome and outcome.failure and outcome.failure.lasting:
         found = _Lasting(outcome.failure.reason, outcome.failure.sentence)
@@ -120,4 +112,5 @@ def _lasting(
         found = _Lasting(
             progress.failure.reason, progress.failure.finding.message, rollout.applied or ""
         )
-    return found if found and found.reason in _OF_A_BACKEND else None
+    reasons = _OF_A_BACKEND | _OF_THE_SOURCE if again else _OF_A_BACKEND
+    return found if found and found.reason in reasons else None
