@@ -11,8 +11,16 @@ from typing import Any
 
 import pytest
 
-from tests.apiserver.test_operator_lifecycle import GOOD, MODEL, World, accelerator_class, model
+from tests.apiserver.test_operator_lifecycle import (
+    GOOD,
+    MODEL,
+    PUBLISHED,
+    World,
+    accelerator_class,
+    model,
+)
 from tests.e2e.harness import REPOSITORY, Namespace, eventually, run
+from tests.support import simulated_cluster as played
 from tests.support.operator_process import OperatorProcess
 from tests.support.source_cutter import Cutter
 
@@ -95,7 +103,7 @@ def test_a_follower_takes_over_from_a_leader_that_is_killed(
         seconds = wait_until_it_acts(world, "https://example.com/third.onnx", started)
         assert seconds < FAIL_OVER
         assert follower.leads
-        assert follower.reads() - listed <= 3  # its cache was warm
+        assert follower.reads() - listed <= 14  # each kind is listed once, its cache was warm
         assert len(world.jobs("probe")) == 1
     with capsys.disabled():
         print(f"\nfail-over after SIGKILL: acted upon after {seconds:.1f} s")
@@ -135,6 +143,54 @@ def test_a_leader_that_loses_its_lease_ends(world: World) -> None:
         assert "the Lease was acquired by somebody" in operator.log
     with world.operator() as operator:
         operator.wait_ready()  # nobody renews it
+
+
+@contextmanager
+def through_tunnel(world: World) -> Iterator[tuple[OperatorProcess, Cutter]]:
+    """A follower that reaches the API server by a connection of which a test disposes."""
+    direct = world.user.kubeconfig.read_text()
+    (server,) = re.findall(r"https://127.0.0.1:(\d+)", direct)
+    with Cutter(f"http://127.0.0.1:{server}") as tunnel:
+        through = world.folder / "through"
+        through.write_text(direct.replace(f":{server}", f":{tunnel.port}"))
+        with OperatorProcess(through, world.system.name, world.folder) as follower:
+            follower.wait_standby().wait_relisted()
+            yield follower, tunnel
+
+
+def silence_watch_of_models(world: World, tunnel: Cutter) -> None:
+    """Let one watch hang: that by which an event of this size comes."""
+    before = dict(tunnel.answered)
+    size = 50_000
+    world.user.kubectl("annotate", "im", MODEL, f"example.com/size={'x' * size}")
+
+    def watch() -> Any:
+        grown = {each: now - before.get(each, 0) for each, now in tunnel.answered.items()}
+        return next((each for each, grew in grown.items() if grew > size), None)
+
+    tunnel.silence(eventually(watch, 10, "the event", interval=0.1))
+
+
+# event: Operator | another replica leads, one of whose watches hangs without an error | all pods;
+#   nothing that the leader before it did is undone | the current state
+def test_a_new_leader_does_not_act_on_what_a_hanging_watch_showed(world: World) -> None:
+    with world.operator() as leader:
+        world.bring_up(leader)
+        with through_tunnel(world) as (follower, tunnel):
+            silence_watch_of_models(world, tunnel)
+            world.user.apply(model(uri="https://example.com/second.onnx"))
+            other = {"ok": True, "published": PUBLISHED | {"key": "ef" * 32}}
+            world.prepare(GOOD | {"publish": other}, 2)
+            world.user.wait_condition(MODEL, "Ready", "False", "RollingOut", 20)
+            played.roll_out(world.user, f"{MODEL}-cpu")
+            world.user.wait_condition(MODEL, "Ready", "True", "Serving", 20)
+            leader.wait_quiet()
+            versions = world.versions()
+            leader.terminate()
+            eventually(partial(has_leader, follower), 30, "the hand-over", interval=0.05)
+            follower.wait_passes(1, 60)
+            follower.wait_quiet()
+            assert world.versions() == versions
 
 
 # event: Operator | an object is deleted while a watch is broken | all pods | the current state,

@@ -32,6 +32,8 @@ class Cutter:
         self._listener = socket.create_server(("127.0.0.1", port))
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._open: list[socket.socket] = []
+        self._silent: set[socket.socket] = set()
+        self.answered: dict[socket.socket, int] = {}  # bytes by connection
         self.cuts = 0
 
     @property
@@ -58,6 +60,10 @@ class Cutter:
         for thread in self._threads:
             thread.join(10)
 
+    def silence(self, connection: socket.socket) -> None:
+        """Let no answer through any more, without an error to either side."""
+        self._silent.add(connection)
+
     def _accept(self) -> None:
         while True:
             try:
@@ -79,7 +85,9 @@ class Cutter:
                     sent += len(chunk)
                     if sent > self._after and self._cut():
                         break
-                    client.sendall(chunk)
+                    self.answered[client] = sent
+                    if client not in self._silent:
+                        client.sendall(chunk)
             for end in (client, server):
                 with suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)

@@ -215,6 +215,7 @@ class OperatorApplication:
     async def _lead(self) -> None:
         """Start what writes, once this process leads."""
         await self._leadership.release.leading.wait()
+        await self.informer.list_all()
         await _until_success(self._images.load)
         self._run(self._recorder.run(), "events")
         for controller in (self._models, self._engines, self._probes):

@@ -1,8 +1,9 @@
 """What is watched, and the listings that kopf does not do for us.
 
-The first listing comes before any reconcile, so that nothing is decided on half a picture. Later
-ones drop what vanished while a watch was broken, of which kopf reports nothing: whenever kopf has
-begun a watch again, and hourly.
+The first listing comes before any reconcile, so that nothing is decided on half a picture. A new
+leader lists again before it acts: a watch may hang for minutes without an error, and what the
+leader before it did must not be undone. Later listings drop what vanished while a watch was broken,
+of which kopf reports nothing: whenever kopf has begun a watch again, and hourly.
 """
 
 import asyncio
@@ -114,9 +115,9 @@ class Informer:
                 await asyncio.wait_for(self._watch_restarted.wait(), hour)
                 await asyncio.sleep(SETTLE)
             self._watch_restarted.clear()
-            await self._list_all()
+            await self.list_all()
 
-    async def _list_all(self) -> None:
+    async def list_all(self) -> None:
         """List every kind, retrying those that cannot be listed."""
         left = list(self._watched)
         known = ""
