@@ -15,6 +15,7 @@ from enginewright.api.inference_model_status import InferenceModelStatus
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.reasons import Reason
 from enginewright.kube.resources import resource_of
+from enginewright.manifests.labels import COMPONENT, REVISION, SERVE
 from enginewright.manifests.labels import ENGINE as ENGINE_LABEL
 from enginewright.manifests.labels import MODEL as MODEL_LABEL
 from enginewright.observed.budgets import budget_view
@@ -237,6 +238,7 @@ class World(Simulation):
         finally:
             if isinstance(facts, Facts):
                 self._refuse_loss(serving, facts.model.spec)
+                self._refuse_downtime(serving, facts.model.spec, wanted.status.get("revision"))
         if self.kube.writes == writes:
             assert decide(facts) == wanted, "the same facts give the same plan"
             assert not wanted.events, "an Event reports a change"
@@ -283,6 +285,22 @@ class World(Simulation):
         kept = sum(min(count, counts.get(name, 0)) for name, count in available.items())
         asked = _asked(spec, {each.accelerator_class for each in before})
         assert kept >= min(sum(available.values()), asked), (available, counts, asked)
+
+    def _refuse_downtime(
+        self, before: list[DeploymentView], spec: InferenceModelSpec, wanted: str | None
+    ) -> None:
+        """Refuse that Recreate ends what serves for a revision that is neither asked for nor serves itself."""
+        carried = {each.revision for each in before}
+        others = {each.revision for each in self._serving()} - carried - {wanted}
+        if spec.rollout.strategy == "Recreate" and others:
+            ready = self.ready_revisions()
+            assert not carried & ready or others <= ready, (carried, others, ready)
+
+    def ready_revisions(self) -> set[str]:
+        """Return the revisions of the pods that are ready to serve."""
+        pods = (pod_view(pod) for pod in self.all("Pod"))
+        serving = [pod for pod in pods if pod.label(COMPONENT) == SERVE and not pod.leaving]
+        return {pod.label(REVISION) for pod in serving if pod.ready}
 
     # what users do
 

@@ -245,11 +245,16 @@ class Simulation(abc.ABC):
 
     def partly_available(self, name: str, available: int) -> Self:
         """Have a Deployment's pods be all of its latest template, some of them available."""
-        self.count_pods(self.get("Deployment", name), available)
+        self._replace_pods(name, available)
         return self.settle()
 
-    def count_pods(self, deployment: Json, available: int, **status: Any) -> None:
+    def _replace_pods(self, name: str, available: int, **status: Any) -> None:
+        deployment = self.get("Deployment", name)
         wanted = deployment["spec"]["replicas"]
+        for pod in self.pods_of("deployment", name):
+            self.remove("Pod", pod["metadata"]["name"])
+        for index in range(wanted):
+            self.serving_pod(name, index=index, ready=index < available)
         self._set_counts(
             deployment,
             replicas=wanted,
@@ -266,17 +271,12 @@ class Simulation(abc.ABC):
         return self.settle()
 
     def complete(self, name: str) -> None:
-        deployment = self.get("Deployment", name)
-        wanted = deployment["spec"]["replicas"]
-        for pod in self.pods_of("deployment", name):
-            self.remove("Pod", pod["metadata"]["name"])
-        for index in range(wanted):
-            self.serving_pod(name, index=index, ready=True)
         conditions = [
             {"type": "Available", "status": "True", "reason": "MinimumReplicasAvailable"},
             {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"},
         ]
-        self.count_pods(deployment, wanted, conditions=conditions)
+        wanted = self.get("Deployment", name)["spec"]["replicas"]
+        self._replace_pods(name, wanted, conditions=conditions)
 
     def rolling(self, available: int, *, stuck: bool = False) -> Self:
         """Have every Deployment be in the middle: `available` old pods, one new, not ready."""

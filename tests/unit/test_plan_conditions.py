@@ -198,6 +198,7 @@ STATES: Final[dict[str, Callable[[], World]]] = {
     "serving, the artefact is gone": artefact_gone,
     "update, its model is prepared": lambda: serving().edit(source=OTHER),
     "update, rolling out": lambda: updating().rolling(available=2),
+    "update, only a part of it serves": lambda: updating().partly_available("resnet-cpu", 1),
     "update refused, the old revision serves": lambda: (
         serving().edit(source=OTHER).job_fails(Reason.DIGEST_MISMATCH, "fetch")
     ),

@@ -156,6 +156,7 @@ class Cluster(RuleBasedStateMachine):
             self.pool["l40s"] = other.model_copy(update={"metadata": metadata})
         self.images = 1
         self.content: dict[str, int] = {}  # versions of what addresses hold
+        self.last_good = self._last_good() if world.model else ""
         self.patches = pytest.MonkeyPatch()
 
     @override
@@ -343,9 +344,9 @@ class Cluster(RuleBasedStateMachine):
         wanted = found["spec"]["replicas"]
         if available >= wanted:
             self.world.complete(found["metadata"]["name"])
+            self.world.settle()
         else:
-            self.world.count_pods(found, available)
-        self.world.settle()
+            self.world.partly_available(found["metadata"]["name"], available)
 
     @rule(available=st.integers(0, 2), stuck=st.booleans())
     def deployments_roll(self, available: int, stuck: bool) -> None:
@@ -394,6 +395,7 @@ class Cluster(RuleBasedStateMachine):
     def memory_is_lost(self, status: bool) -> None:
         if status and self.world.model:
             self.world.status = {}
+            self.last_good = ""
         self.world.operator_restarts()
 
     # promises
@@ -412,10 +414,27 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def ready_means_that_the_wanted_revision_serves(self) -> None:
         status = self.world.status
-        if self.world.conditions()["Ready"][0] == "True":
-            assert status["revision"] == status["serving"]["revision"]
+        ready = self.world.conditions()["Ready"]
+        if ready[0] == "True":
+            assert ready[1] == "ScaledToZero" or status["revision"] == status["serving"]["revision"]
             carried = {_revision(each) for each in self.world.serving_deployments()}
             assert carried == {status["revision"]}
+
+    @precondition(of_a_model)
+    @invariant()
+    def what_serves_is_what_pods_are_ready_of(self) -> None:
+        serving, ready = self.world.status.get("serving"), self.world.ready_revisions()
+        known = {_revision(each) for each in self.world.serving_deployments()}
+        if serving and ready & {*known, serving.get("lastRolledOut")}:
+            assert serving["revision"] in ready
+
+    @precondition(of_a_model)
+    @invariant()
+    def the_last_good_revision_is_known_until_another_one_has_served(self) -> None:
+        before, self.last_good = self.last_good, self._last_good()
+        if self.last_good:
+            assert self.world.find("ControllerRevision", f"resnet-{self.last_good}")
+        assert self.last_good == before or self.last_good in self.world.ready_revisions()
 
     @precondition(of_a_model)
     @invariant()
@@ -424,7 +443,11 @@ class Cluster(RuleBasedStateMachine):
             each["class"] for each in self.world.status.get("engines", ()) if "freedAt" in each
         }
         for each in self.world.status.get("serving", {}).get("classes", ()):
-            deployment = self.world.get("Deployment", f"resnet-{each['class']}")
+            deployment = self.world.find("Deployment", f"resnet-{each['class']}")
+            if deployment is None:  # the model has moved to other classes at 0 replicas
+                assert not each.get("replicas")
+                assert not each.get("readyReplicas")
+                continue
             if each["class"] not in yielding:
                 assert deployment["spec"]["replicas"] == each.get("replicas", 0)
             name = f"resnet-{_revision(deployment)}"
@@ -471,7 +494,7 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def history_is_bounded(self) -> None:
         rejected = len(self.world.status.get("rejectedBackends", ()))
-        assert len(self.world.all("ControllerRevision")) <= 6 + rejected
+        assert len(self.world.all("ControllerRevision")) <= 7 + rejected
         assert len(self.world.trials()) <= len(self.world.classes)
 
     @invariant()
@@ -503,6 +526,11 @@ class Cluster(RuleBasedStateMachine):
             each["metadata"]["name"]: each["spec"]["template"]
             for each in self.world.serving_deployments()
         }
+
+    def _last_good(self) -> str:
+        """Return the last revision that rolled out with all its pods; empty: none has."""
+        serving = self.world.status.get("serving", {})
+        return str(serving.get("lastRolledOut") or serving.get("revision", ""))
 
     def _rejected(self) -> set[tuple[str, str]]:
         known = self.world.status.get("rejectedBackends", ())

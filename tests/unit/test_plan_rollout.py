@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 from enginewright.contract.reasons import Reason
+from enginewright.contract.verdict import Check, FallbackVerdict
 from enginewright.manifests.snapshot import Revision, Snapshot
 
-from tests.support.plan_objects import OTHER, SECOND, accelerator_class
+from tests.support.plan_objects import OTHER, SECOND, accelerator_class, verdict
 from tests.support.plan_world import World, serving
 from tests.support.simulation import terminated
 
@@ -211,6 +212,81 @@ def test_a_rollout_that_waits_for_a_node_says_so() -> None:
     world.settle()
     assert "Insufficient nvidia.com/gpu" in world.message()
     assert world.conditions()["Reconciling"] == ("True", "RollingOut")
+
+
+# what serves in part
+
+THIRD = {"uri": "https://models.example/third.onnx"}
+
+
+def partly(strategy: str = "Recreate") -> tuple[World, str, str]:
+    """Return an update of which one pod of two serves, of the previous revision none; and both."""
+    world = serving(rollout={"strategy": strategy})
+    old = world.status["revision"]
+    world.edit(source=OTHER).job_succeeds(SECOND).partly_available("resnet-cpu", 1)
+    return world, old, world.status["revision"]
+
+
+@pytest.mark.parametrize("strategy", ["Recreate", "Surge"])
+def test_what_serves_is_what_pods_are_ready_of(strategy: str) -> None:
+    world, old, new = partly(strategy)
+    assert world.status["serving"]["revision"] == new
+    assert world.status["serving"]["lastRolledOut"] == old
+    assert world.status["summary"]["classes"] == "cpu 1/2"
+    assert world.conditions()["Ready"] == ("False", "RollingOut")
+    assert old not in world.message()
+    assert world.conditions()["ParityVerified"] == ("True", "GoldenMatches")
+    assert world.conditions()["PlacementVerified"] == ("True", "PromiseKept")
+    world.edit(source=THIRD)
+    assert f"revision {new} keeps serving" in world.message()
+    assert world.edit(source=OTHER).all_available().status["serving"]["revision"] == new
+    assert "lastRolledOut" not in world.status["serving"]
+
+
+def test_what_serves_in_part_is_what_proofs_are_about() -> None:
+    world, _, _ = partly()
+    elsewhere = FallbackVerdict(active=True, nodes_total=105, nodes_elsewhere=50, broken=True)
+    found = verdict(fallback=elsewhere, failed={Check.PLACEMENT: Reason.NODE_FALLBACK})
+    world.verdicts = {"resnet-cpu-00000": found}  # of the pod that is ready
+    world.settle()
+    kinds = ("Ready", "PlacementVerified", "FallbackActive")
+    reported = [world.conditions()[kind] for kind in kinds]
+    assert reported == [(status, "NodeFallback") for status in ("False", "False", "True")]
+    before = world.status
+    assert world.operator_restarts().status == before
+
+
+def test_the_last_good_revision_that_serves_again_is_what_serves() -> None:
+    world, old, _ = partly("Surge")
+    for pod in world.all("Pod"):
+        pod["metadata"]["labels"]["enginewright.dev/revision"] = old
+    assert world.settle().status["serving"]["revision"] == old
+    assert "lastRolledOut" not in world.status["serving"]
+
+
+# event: Rollouts | under `Recreate`, an update of which some pods serve is paused, or the spec
+#   edited again | the update, until the next one is prepared; the previous revision once no pod of
+#   the update is ready | Ready with the reason
+@pytest.mark.parametrize("how", ["paused", "prepared", "paused, prepared", "refused"])
+def test_recreate_ends_no_pods_that_serve_for_a_revision_without_any(how: str) -> None:
+    world, old, new = partly()
+    if how.startswith("paused"):
+        world.edit(rollout={"strategy": "Recreate", "paused": True})
+    if how != "paused":
+        world.edit(source=THIRD)
+    if how == "refused":
+        world.job_fails(Reason.INVALID_MODEL)
+    assert revision(world.the("Deployment")) == new
+    world.partly_available("resnet-cpu", 0)
+    assert revision(world.the("Deployment")) == old
+    assert world.all_available().status["serving"]["revision"] == old
+
+
+def test_surge_goes_back_to_the_last_good_revision_beside_what_serves() -> None:
+    world, old, new = partly("Surge")
+    world.edit(source=THIRD).job_fails(Reason.INVALID_MODEL)
+    assert revision(world.the("Deployment")) == old
+    assert f"revision {new} keeps serving" in world.message()
 
 
 # classes

@@ -7,8 +7,16 @@ from typing import Any
 import pytest
 from enginewright.contract.reasons import Reason
 from enginewright.manifests import deployment
+from enginewright.manifests.labels import REVISION
 
-from tests.support.plan_objects import OTHER, SECOND, accelerator_class, gpu_node, image_facts
+from tests.support.plan_objects import (
+    OTHER,
+    SECOND,
+    accelerator_class,
+    gpu_node,
+    image_facts,
+    published,
+)
 from tests.support.plan_world import World, serving
 
 
@@ -172,6 +180,89 @@ def test_the_scale_status_counts_pods_that_are_there() -> None:
     assert world.status["replicas"] == 2
     world.all_available()
     assert world.status["replicas"] == 6
+
+
+# at 0 replicas
+
+THIRD = {"uri": "https://models.example/third.onnx"}
+
+
+def carried(world: World) -> set[str]:
+    return {each["metadata"]["labels"][REVISION] for each in world.serving_deployments()}
+
+
+def failing_at_zero() -> tuple[World, str, str]:
+    """Return a model scaled to 0 while its update fails, with the revision that served and the new one."""
+    world = serving()
+    old = world.status["revision"]
+    world.edit(source=OTHER).job_succeeds(SECOND).rolling(available=2, stuck=True)
+    world.new_pod_fails(Reason.BACKEND_CRASHED)
+    world.edit(replicas=0).all_available()
+    return world, old, world.status["revision"]
+
+
+# event: Rollouts | a model is scaled to 0 and back while its update fails | the update is tried; the
+#   revision that served last as soon as the spec is edited | the pods' reason;
+#   `status.serving.revision` is the one that served last
+def test_at_zero_the_revision_that_served_is_not_forgotten_for_one_that_never_did() -> None:
+    world, old, new = failing_at_zero()
+    assert world.conditions()["Ready"] == ("True", "ScaledToZero")
+    assert world.status["serving"]["revision"] == old
+    world.edit(replicas=2).rolling(available=0).new_pod_fails(Reason.BACKEND_CRASHED)
+    assert carried(world) == {new}, "what is asked for is tried"
+    assert world.conditions()["Ready"] == ("False", "BackendCrashed")
+    world.edit(source=THIRD)
+    assert carried(world) == {old}
+    assert carried(world.job_fails(Reason.INVALID_MODEL)) == {old}
+    assert world.all_available().conditions()["Available"] == ("True", "Serving")
+
+
+def test_an_update_that_serves_after_zero_is_the_last_good_revision() -> None:
+    world, _, new = failing_at_zero()
+    assert world.edit(replicas=2).all_available().status["serving"]["revision"] == new
+    assert carried(world.edit(source=THIRD).job_fails(Reason.INVALID_MODEL)) == {new}
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_what_comes_back_while_nothing_new_can_is_what_served_before_zero(paused: bool) -> None:
+    world, old, new = failing_at_zero()
+    world.edit(source=THIRD)
+    if paused:
+        world.job_succeeds(published("c" * 64)).edit(rollout={"paused": True})
+    else:
+        world.job_fails(Reason.INVALID_MODEL)
+    assert old not in carried(world), "nothing is gone back to without pods"
+    assert carried(world.edit(replicas=2)) == {old}
+    assert world.all_available().status["serving"]["revision"] == old != new
+
+
+def test_an_autoscaler_that_goes_to_zero_and_back_changes_nothing_of_what_serves() -> None:
+    world = serving()
+    before = world.status["serving"]
+    world.edit(replicas=0).all_available()
+    assert world.status["serving"]["revision"] == before["revision"]
+    assert world.edit(replicas=2).all_available().status["serving"] == before
+
+
+def test_a_model_that_begins_at_zero_serves_once_it_has_pods() -> None:
+    world = serving(replicas=0)
+    assert world.conditions()["Ready"] == ("True", "ScaledToZero")
+    assert "serving" not in world.status
+    first = world.status["revision"]
+    world.edit(source=OTHER).job_succeeds(SECOND).all_available()
+    assert "serving" not in world.status
+    assert carried(world) == {world.status["revision"]} != {first}
+    world.edit(source=THIRD, replicas=2).job_fails(Reason.INVALID_MODEL).all_available()
+    assert carried(world) == {world.status["serving"]["revision"]} != {first}
+
+
+def test_what_an_earlier_version_reports_to_serve_without_pods_serves_once_it_has_some() -> None:
+    world = serving(replicas=0)
+    revision = world.status["revision"]
+    keys = {"preparedKey": "a" * 64, "modelDigest": "d" * 64}
+    world.status["serving"] = {"revision": revision, **keys, "backend": "cpu", "unproven": True}
+    assert "serving" not in world.settle().status
+    assert world.edit(replicas=2).all_available().status["serving"]["revision"] == revision
 
 
 # policy Allow

@@ -210,11 +210,19 @@ class ServingState(ApiModel):
     backend: Text
     """Backend that serves; of the first class, where classes differ."""
 
+    last_rolled_out: Text = ""
+    """Short hash of the last revision that rolled out with all its pods, which is gone back to; empty: the one that serves."""
+
     unproven: bool = False
-    """Whether it was rolled out at 0 replicas and has had no pods since: nothing shows that it serves."""
+    """Of a status that an earlier version wrote: it was rolled out at 0 replicas, and has never served."""
 
     classes: Annotated[tuple[ServingClass, ...], Field(max_length=16), map_list("class")] = ()
     """The classes of accelerator that serve."""
+
+    @property
+    def last_good(self) -> str:
+        """Return the last revision that rolled out with all its pods."""
+        return self.last_rolled_out or self.revision
 
 
 class AppliedState(ApiModel):

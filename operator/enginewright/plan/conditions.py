@@ -138,7 +138,11 @@ def _rolling_out(state: ModelState, progress: RolloutProgress, serves: str) -> R
     if progress.failure:
         reason, message = progress.failure.reason, progress.failure.finding.message + serves
         return ReadyState("False", reason, message, stalled=_is_hopeless(progress, reason))
-    if rollout.serving is None and state.proofs and (broken := state.proofs.broken):
+    serving = rollout.serving
+    steady = serving is not None and serving.last_good == rollout.applied
+    # proofs are of what serves, else of what is applied
+    proofs = state.proofs if serving is None or serving.revision == rollout.applied else None
+    if not steady and proofs and (broken := proofs.broken):
         return ReadyState(
             "False", broken.reason, broken.message, stalled=_is_hopeless(progress, broken.reason)
         )
@@ -150,7 +154,6 @@ def _rolling_out(state: ModelState, progress: RolloutProgress, serves: str) -> R
         return ReadyState("False", StatusReason.ROLLOUT_FAILED, message, stalled=True)
     if progress.missing:
         return ReadyState("False", progress.missing, message)
-    steady = rollout.serving is not None and rollout.serving.revision == rollout.applied
     return ReadyState(
         "False", StatusReason.PROGRESSING if steady else StatusReason.ROLLING_OUT, message
     )

@@ -79,7 +79,7 @@ def _with_other_inputs(rejected: RejectedBackend) -> RejectedBackend:
 
 def _serves(rollout: RolloutPlan) -> bool:
     serving = rollout.serving
-    return serving is not None and serving.revision == rollout.wanted and not serving.unproven
+    return serving is not None and serving.last_good == rollout.wanted
 
 
 @dataclass(frozen=True)

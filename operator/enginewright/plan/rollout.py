@@ -27,7 +27,7 @@ from enginewright.manifests.deployment import (
     serving_deployment,
     sidecar_memory,
 )
-from enginewright.manifests.labels import CLASS
+from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, SERVE
 from enginewright.manifests.names import deployment_name, revision_name
 from enginewright.manifests.service import disruption_budget, service
 from enginewright.manifests.snapshot import (
@@ -129,12 +129,12 @@ def roll_out(
     known = {each.revision: each.kept for each in facts.revisions if each.kept}
     wanted_revision = _revision(facts, known, wanted, source) if wanted else None
     paused = facts.model.spec.rollout.paused
-    applied = (None if paused else wanted_revision) or _kept(facts, known)
     deployments = _of_classes(facts.deployments)
+    applied = (None if paused else wanted_revision) or _kept(facts, known, deployments)
     ready = sum(each.ready_pods for each in facts.deployments)
     name = wanted_revision.name if wanted_revision else None
     if applied is None:
-        return RolloutPlan(name, None, 0, ready, facts.model.status.serving, None)
+        return RolloutPlan(name, None, 0, ready, _served_before(facts), None)
     counts = _counts(facts, applied, deployments)
     progress = _progress(facts, applied, deployments, counts)
     kept = {deployments[name].name for name in counts if name in deployments}
@@ -211,18 +211,26 @@ def applied_state(facts: Facts, rollout: RolloutPlan) -> AppliedState | None:
     return AppliedState(revision=rollout.applied)
 
 
-def _kept(facts: Facts, known: Mapping[str, Revision]) -> Revision | None:
+def _kept(
+    facts: Facts, known: Mapping[str, Revision], deployments: Mapping[str, DeploymentView]
+) -> Revision | None:
     """Return what is applied while nothing new can be.
 
     What is rolling out goes on while the spec asks for the same: something outside it is in the way.
-    Else, and where its pods made its backend a rejected one, it is the revision that served last.
+    Else, and where its pods made its backend a rejected one, it is the last good revision.
     """
     status, spec = facts.model.status, facts.model.spec
     carried = {each.revision for each in facts.deployments}
     by_number = sorted(facts.revisions, key=lambda each: each.number, reverse=True)
     names = [each.revision for each in by_number if each.revision in carried]
-    if status.serving:
-        names.insert(0, status.serving.revision)
+    before = _served_before(facts)
+    if before and (good := known.get(before.last_good)):
+        # nothing is gone back to for pods that it would not have
+        has_pods = any(_counts(facts, good, deployments).values())
+        names.insert(0 if has_pods else len(names), good.name)
+    if spec.rollout.strategy == "Recreate":  # which ends all other pods first
+        ready = _ready_revisions(facts)
+        names.sort(key=lambda name: name not in ready)
     failed = {each.revision for each in status.rejected_backends if each.inputs_hash}
     goes_on = (
         status.applied
@@ -312,7 +320,8 @@ def _old_revisions(facts: Facts, keep: str) -> Iterable[ObjectRef]:
     model = facts.model
     serving = model.status.serving
     rejected = model.status.rejected_backends
-    pinned = {keep, serving.revision if serving else "", *(each.revision for each in rejected)}
+    served = {serving.revision, serving.last_good} if serving else set()
+    pinned = {keep, *served, *(each.revision for each in rejected)}
     loose = [each for each in facts.revisions if each.revision not in pinned]
     loose.sort(key=lambda each: each.number, reverse=True)
     for each in loose[KEPT_REVISIONS - 1 :]:
@@ -376,10 +385,10 @@ def _failure(facts: Facts, pod: PodView) -> pods.Failure | None:
 
 
 def _served(facts: Facts, revision: Revision, mine: Iterable[PodView]) -> bool:
-    """Return whether anything of the revision serves, or ever did."""
-    serving = facts.model.status.serving
+    """Return whether anything of the revision serves, or all of it did."""
+    before = _served_before(facts)
     return any(pod.ready for pod in mine) or (
-        serving is not None and serving.revision == revision.name and not serving.unproven
+        before is not None and before.last_good == revision.name
     )
 
 
@@ -396,25 +405,46 @@ def _serving(
     deployments: Mapping[str, DeploymentView],
     counts: Mapping[str, int],
 ) -> ServingState | None:
-    before = facts.model.status.serving
-    if not progress.complete and before is None:
+    """Return what serves: what rolled out last, unless only pods of another revision are ready."""
+    before = _served_before(facts)
+    rolled_out = progress.complete and any(counts.values())
+    if before is None and not rolled_out:
         return None
-    revision = applied if progress.complete or before is None else known.get(before.revision)
+    last_good = applied.name if rolled_out or before is None else before.last_good
+    name = last_good
+    if before and not rolled_out:
+        ready = _ready_revisions(facts)
+        candidates = (last_good, before.revision, applied.name)
+        name = next((each for each in candidates if each in ready), before.revision)
+    revision = applied if name == applied.name else known.get(name)
     if revision is None:
         return before
-    is_new = before is None or before.revision != revision.name
-    has_pods = progress.complete and any(counts.values())
     snapshot = revision.snapshot
     return ServingState(
         revision=revision.name,
         prepared_key=snapshot.prepared_key,
         model_digest=snapshot.model_digest,
         backend=snapshot.classes[0].backend,
-        unproven=not has_pods and (is_new or before is None or before.unproven),
+        last_rolled_out="" if name == last_good else last_good,
         classes=tuple(
             _serving_class(each, deployments.get(each.name), counts) for each in snapshot.classes
         ),
     )
+
+
+def _served_before(facts: Facts) -> ServingState | None:
+    """Return what the status reports to serve, where its pods have shown that it does."""
+    serving = facts.model.status.serving
+    return None if serving is None or serving.unproven else serving
+
+
+def _ready_revisions(facts: Facts) -> set[str]:
+    """Return the revisions of the pods that serve."""
+    return {
+        pod.label(REVISION)
+        for pod in facts.pods
+        if pod.label(COMPONENT) == SERVE and pod.ready and not pod.leaving
+    }
 
 
 def _serving_class(
