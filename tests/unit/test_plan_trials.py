@@ -394,6 +394,17 @@ def test_what_serves_stays_known_while_a_rejected_backend_is_prepared_again() ->
     assert "prepared" not in world.status["serving"]
 
 
+def test_what_is_gone_back_to_stays_known_while_pods_of_its_successor_serve() -> None:
+    world = falls_back().all_available().jobs_are_cleaned_away()
+    cuda = world.status["serving"]["revision"]
+    trial_succeeds(world.later(hours=2)).settle().partly_available("resnet-l4", 1)
+    assert world.status["serving"]["lastRolledOut"] == cuda
+    assert world.status["serving"]["prepared"]["key"] == SECOND.key
+    crash(world, 0, "node-1", 2)
+    assert not world.running_jobs(), "the artefact is in the store"
+    assert world.all_available().status["serving"]["revision"] == cuda
+
+
 def test_a_source_that_is_gone_takes_nothing_away_after_a_trial() -> None:
     world = falls_back().all_available().jobs_are_cleaned_away()
     refreshed = published("d" * 64, "f" * 64)

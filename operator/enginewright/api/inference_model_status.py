@@ -202,7 +202,7 @@ class ServingState(ApiModel):
     """Key of the prepared model that serves."""
 
     prepared: Prepared | None = None
-    """What is known of that prepared model while `status.prepared` is another one or absent; absent: it is that one."""
+    """The prepared model of the last revision that rolled out; absent: it is `status.prepared`."""
 
     model_digest: Digest
     """sha256 over the model file and its external data."""

@@ -173,7 +173,7 @@ def _status(
         source=source,
         engines=state.engines.references if state.engines else _named(model.status, state.obstacle),
         rejected_backends=rejected,
-        serving=_serving(model.status, rollout.serving, prepared),
+        serving=_serving(facts, rollout.serving, prepared),
         applied=applied_state(facts, rollout),
         summary=_summary(model.status.summary, rollout, state.proofs),
     )
@@ -190,13 +190,15 @@ def _named(before: InferenceModelStatus, obstacle: Obstacle | None) -> tuple[Eng
 
 
 def _serving(
-    before: InferenceModelStatus, serving: ServingState | None, prepared: Prepared | None
+    facts: Facts, serving: ServingState | None, prepared: Prepared | None
 ) -> ServingState | None:
-    """Keep what is known of the artefact that serves while `prepared` is another, or none."""
+    """Keep what is known of the artefact to go back to while `prepared` is another, or none."""
     if serving is None:
         return None
-    key = serving.prepared_key
-    known = next((each for each in known_prepared(before) if each.key == key), None)
+    snapshots = {each.revision: each.kept.snapshot for each in facts.revisions if each.kept}
+    last_good = snapshots.get(serving.last_good)
+    key = last_good.prepared_key if last_good else serving.prepared_key
+    known = next((each for each in known_prepared(facts.model.status) if each.key == key), None)
     kept = None if prepared and prepared.key == key else known
     return serving.model_copy(update={"prepared": kept})
 
