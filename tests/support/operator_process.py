@@ -122,9 +122,12 @@ class OperatorProcess:
 
     def wait_relisted(self) -> Self:
         """Wait until it has listed everything again, as it does once kopf's watches have begun."""
-        eventually(
-            lambda: self.log.count("listed inferencemodels: ") > 1, 30, "relisted", interval=0.1
-        )
+
+        def listed() -> bool:
+            at_first = 2 if self.leads else 1  # a leader does so once more, before it acts
+            return self.log.count("listed inferencemodels: ") > at_first
+
+        eventually(listed, 30, "relisted", interval=0.1)
         return self
 
     @property
