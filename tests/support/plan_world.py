@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_engine import InferenceEngine, InferenceEngineStatus
 from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
-from enginewright.api.inference_model_status import InferenceModelStatus
+from enginewright.api.inference_model_status import EngineReference, InferenceModelStatus
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.reasons import Reason
 from enginewright.kube.resources import resource_of
@@ -215,6 +215,11 @@ class World(Simulation):
                 if pod["metadata"]["labels"].get(JOB_NAME) in names
             ),
             progress=dict(self.progress),
+            references=tuple(
+                EngineReference.model_validate(each)
+                for each in (self.model["status"].get("engines", ()) if self.model else ())
+                if each["name"] == engine["metadata"]["name"]
+            ),
         )
 
     def _jobs_of(self, owner: Json) -> tuple[JobView, ...]:

@@ -167,6 +167,21 @@ def test_a_model_is_its_own_key(routed: Routed) -> None:
     assert routed.models == ["ns/m", "ns/m"]
 
 
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_model_wakes_the_engines_that_it_may_need_no_more(routed: Routed, deleted: bool) -> None:
+    for name, status in (("waits", {}), ("built", {"engine": {"sha256": "e"}})):
+        routed.see(INFERENCE_ENGINES, obj(name, 5, uid=name, status=status))
+    routed.forget()
+    model = obj("m", 7, uid="ns/m", status={"engines": []})
+    routed.see(INFERENCE_MODELS, model, deleted=deleted)
+    assert routed.engines == ["ns/waits"]
+    routed.router.written(INFERENCE_MODELS, model)
+    assert routed.engines == ["ns/waits", "ns/waits"]
+    elsewhere = obj("m", 8, uid="elsewhere/m", metadata={"namespace": "elsewhere"})
+    routed.router.written(INFERENCE_MODELS, elsewhere)
+    assert routed.engines == ["ns/waits", "ns/waits"]
+
+
 @pytest.mark.parametrize("resource", [JOBS, PODS, DEPLOYMENTS])
 def test_a_child_wakes_its_model(routed: Routed, resource: Resource) -> None:
     routed.see(resource, of_model("child", 5, status={"phase": "Running"}))

@@ -7,6 +7,7 @@ from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.metrics import EngineMetrics
 from enginewright.controller.routing import EngineKey
 from enginewright.kube.errors import Forbidden, Transient
+from enginewright.manifests.labels import REQUESTED_BY
 from enginewright.plan.engines import Ended
 from prometheus_client import CollectorRegistry
 
@@ -142,3 +143,24 @@ def test_no_pod_can_make_series() -> None:
         if sample.name == "enginewright_engine_builds_total" and sample.labels["reason"]
     }
     assert reported == {"InternalError": 2, "Timeout": 1}
+
+
+async def test_an_engine_that_a_model_requests_is_built_while_one_names_it(world: World) -> None:
+    engine = world.the("InferenceEngine")
+    engine["metadata"]["annotations"] = {REQUESTED_BY: "resnet"}
+    world.put(engine)
+    assert world.settle().all("Job") == []
+    assert await world.events() == [], "it has only just been made"
+    reference = {"class": "l4", "name": ENGINE}
+    spec = {"source": {"uri": "https://models.example/resnet.onnx"}}
+    model = made("InferenceModel", "another", NAMESPACE, spec=spec)
+    world.put({**model, "status": {"engines": [reference]}})
+    assert ready(world.settle()) == ("False", "LookingUp")
+    elsewhere = {**model, "metadata": {**model["metadata"], "namespace": "elsewhere"}}
+    world.kube.put({**elsewhere, "status": {"engines": [reference]}})
+    world.restart()
+    world.settle().misses()
+    assert len(world.running_jobs()) == 1
+    del world.kube.objects[("InferenceModel", NAMESPACE, "another")]
+    assert world.settle().running_jobs() == []
+    assert ready(world) == ("False", "NotRequested")

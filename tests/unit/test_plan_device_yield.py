@@ -13,12 +13,13 @@ from enginewright.manifests.labels import CLASS, COMPONENT, SERVE
 from tests.support.plan_objects import (
     DIGEST,
     OTHER,
+    Json,
     accelerator_class,
     gpu_node,
     l4,
     published,
 )
-from tests.support.plan_world import World
+from tests.support.plan_world import World, conditions_of
 from tests.support.simulation import NO_DEVICE, statuses, unschedulable
 
 SECOND: Final = published("b" * 64, DIGEST)
@@ -47,6 +48,11 @@ def built(world: World) -> World:
 def building(**spec: Any) -> World:
     """Return a model whose pods have yielded to a build that runs."""
     return builds(blocked(updating(**spec)))
+
+
+def engine_of(world: World, name: str) -> Json:
+    (found,) = [each for each in world.all("InferenceEngine") if each["metadata"]["name"] == name]
+    return found
 
 
 def pods(world: World) -> int:
@@ -217,9 +223,31 @@ def test_a_build_that_has_a_device_takes_nobodys() -> None:
     assert pods(builds(updating())) == 1
 
 
-def test_a_model_that_is_put_back_serves_at_once() -> None:
-    world = building()
+# event: Jobs | the spec is put back while an engine is built, or its model is deleted | the previous
+#   revision, which gets its device back | the InferenceEngine's Ready `NotRequested`; its Job ends,
+#   and starts again once a model needs the engine
+@pytest.mark.parametrize("strategy", ["Recreate", "Surge"])
+@pytest.mark.parametrize("becomes", [blocked, builds], ids=["blocked", "builds"])
+def test_a_model_that_is_put_back_serves_at_once(
+    becomes: Callable[[World], World], strategy: str
+) -> None:
+    world = becomes(blocked(updating(strategy)))
+    engine = world.status["engines"][0]["name"]
     assert pods(world.edit(source={"uri": "https://models.example/resnet.onnx"})) == 1
+    assert world.running_jobs() == []
+    assert conditions_of(engine_of(world, engine))["Ready"] == ("False", "NotRequested")
+    world.edit(source=OTHER)
+    assert world.status["engines"][0]["name"] == engine
+    assert built(builds(world)).conditions()["EnginesReady"] == ("True", "Built")
+
+
+@pytest.mark.parametrize("reason", [Reason.DRIVER_MISSING, Reason.BUILD_FAILED])
+def test_what_failed_before_the_spec_was_put_back_is_remembered(reason: Reason) -> None:
+    world = building().job_fails(reason, of="engine")
+    engine = world.status["engines"][0]["name"]
+    world.edit(source={"uri": "https://models.example/resnet.onnx"}).later(hours=1)
+    assert engine_of(world, engine)["status"]["failure"]["reason"] == reason
+    assert world.running_jobs() == []
 
 
 def cannot_start(world: World) -> World:
@@ -241,6 +269,26 @@ def test_pods_wait_five_minutes_for_a_build_to_begin(becomes: Callable[[World], 
     assert pods(world.later(minutes=5)) == 0
     assert pods(world.later(seconds=GRACE_SECONDS)) == 1
     assert pods(world.later(hours=1)) == 1
+
+
+# event: Jobs | a build to which pods yielded the device does not begin
+def test_a_pod_that_cannot_start_gives_the_device_back_and_is_given_up_after_five_jobs() -> None:
+    world = updating()
+    for attempt in range(1, 6):
+        cannot_start(blocked(world))
+        assert pods(world) == 0
+        world.later(minutes=5, seconds=GRACE_SECONDS)
+        assert pods(world) == 1
+        assert world.running_jobs() == []
+        assert world.conditions()["Ready"] == ("False", "PodNotStarted")
+        assert (world.conditions()["Stalled"][0] == "True") == (attempt == 5)
+        world.all_available().later(hours=1)
+    assert world.running_jobs() == []
+
+
+def test_a_pod_that_has_begun_by_then_goes_on() -> None:
+    world = builds(blocked(updating()).later(minutes=6))
+    assert built(world.later(hours=1)).conditions()["EnginesReady"] == ("True", "Built")
 
 
 def test_a_pod_that_the_kubelet_refuses_has_not_begun() -> None:
@@ -333,9 +381,9 @@ def test_what_serves_does_not_yield_to_a_rebuild_of_its_own_engine() -> None:
     world.nodes += [gpu_node("gpu-1"), gpu_node("gpu-2")]
     world.settle().job_succeeds().misses()
     built(world).all_available().now += timedelta(days=1)
-    deployment = world.the("Deployment")
-    world.crash(deployment["metadata"]["name"], Reason.ENGINE_CORRUPT, "fetch-artifact", index=1)
-    world.count_pods(deployment, 1)
+    name = world.the("Deployment")["metadata"]["name"]
+    world.partly_available(name, 1)
+    world.crash(name, Reason.ENGINE_CORRUPT, "fetch-artifact", index=1)
     world.settle().misses()
     assert pods(blocked(world)) == 2
     assert world.conditions()["Ready"] == ("False", "CapacityBlocked")

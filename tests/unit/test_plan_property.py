@@ -469,6 +469,13 @@ class Cluster(RuleBasedStateMachine):
             )
             assert self.world.conditions()["Stalled"][0] == "False", "what is refused takes none"
 
+    @precondition(of_a_model)
+    @invariant()
+    def what_no_model_needs_holds_no_device(self) -> None:
+        named = {each["name"] for each in self.world.status.get("engines", ())}
+        owners = [each["metadata"]["ownerReferences"][0] for each in self.world.running_jobs()]
+        assert {each["name"] for each in owners if each["kind"] == "InferenceEngine"} <= named
+
     @invariant()
     def one_job_of_each_runs_at_most(self) -> None:
         running = self.world.running_jobs()

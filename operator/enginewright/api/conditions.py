@@ -82,6 +82,7 @@ class StatusReason(StrEnum):
     LOOKING_UP = "LookingUp"  # an engine is looked for in the store
     QUEUED = "Queued"  # a Job's pod has no node yet
     BUILT = "Built"  # the engines are built
+    NOT_REQUESTED = "NotRequested"  # no model's spec needs the engine; it is built once one does
     NO_ENGINE_NEEDED = "NoEngineNeeded"  # the backend runs no engines
     VERIFYING = "Verifying"  # the sidecars have not finished their checks
     SIDECAR_UNREACHABLE = "SidecarUnreachable"  # a sidecar has not answered for five minutes

@@ -16,6 +16,7 @@ from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.metrics import EngineMetrics
 from enginewright.controller.observe import JOB, POD
 from enginewright.controller.parse import readable
+from enginewright.controller.references import references
 from enginewright.controller.routing import EngineKey
 from enginewright.kube.resources import INFERENCE_ENGINES, JOBS, PODS
 from enginewright.plan.engines import BuildFacts, plan_engine
@@ -69,4 +70,5 @@ class EngineReconciler:
             jobs=jobs,
             pods=of_jobs(jobs, pods),
             progress={name: progress for name, progress in reported if progress},
+            references=tuple(references(cache, key)),
         )

@@ -70,6 +70,8 @@ class Router:
         """Queue those that wait for what another controller of ours has written."""
         if resource == INFERENCE_ENGINES:
             self._route(resource, obj)
+        elif resource == INFERENCE_MODELS:
+            self._unbuilt_engines(obj["metadata"]["namespace"])
 
     def everything(self) -> None:
         """Queue every key there is: at the start, and when facts that all share have changed."""
@@ -92,6 +94,7 @@ class Router:
     def _route(self, resource: Resource, obj: Mapping[str, Any]) -> None:
         if resource == INFERENCE_MODELS:
             self._models((obj,))
+            self._unbuilt_engines(obj["metadata"]["namespace"])
         elif resource in (ACCELERATOR_CLASSES, NODES):
             if resource == ACCELERATOR_CLASSES:
                 self._sinks.accelerator_class(obj["metadata"]["name"])
@@ -109,6 +112,13 @@ class Router:
             self._sinks.engine(EngineKey(*owner))
         elif image := (obj["metadata"].get("labels") or {}).get(labels.IMAGE):
             self._sinks.image(image)
+
+    def _unbuilt_engines(self, namespace: str) -> None:
+        """Queue the engines that a model of the namespace may have begun to need, or needs no more."""
+        for engine in self._cache.all(INFERENCE_ENGINES):
+            metadata = engine["metadata"]
+            if metadata["namespace"] == namespace and "engine" not in (engine.get("status") or {}):
+                self._sinks.engine(EngineKey(namespace, metadata["name"]))
 
     def _models_of(self, namespace: str) -> None:
         self._models(

@@ -48,6 +48,8 @@ class Observed:
     jobs: Mapping[str, JobView]  # by name
     pods: Sequence[PodView]
     now: datetime  # timezone-aware
+    # a Job of which a container must have run by now, since others have waited for that; empty: none
+    awaited: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,8 @@ def advance(
             return _after_failure(work, known, attempt, observed.now)
         return Start(attempt, known)
     pods_of_job = of_job(observed.pods, job.name)
-    return _Attempt(work, observed.now, job, pods_of_job, attempt, known).advance()
+    awaited = observed.awaited == job.name
+    return _Attempt(work, observed.now, job, pods_of_job, attempt, known, awaited).advance()
 
 
 @dataclass(frozen=True)
@@ -124,19 +127,24 @@ class _Attempt(Generic[Result]):
     mine: Sequence[PodView]
     number: int
     known: JobFailure | None
+    awaited: bool  # for long enough
 
     def advance(self) -> Start | InProgress | Succeeded[Result] | Failed:
         """Return where it stands."""
         if (result := self._result()) is not None:
             # the Job controller needs seconds to say so
             return Succeeded(self.number, self.job.name, result)
-        late = self.mine[-1] if self.mine and self.mine[-1].reason == "DeadlineExceeded" else None
+        late = self.mine[-1] if self.mine and self._is_late(self.mine[-1]) else None
         if not self.job.ended and (state := self._set_aside()):
             return state
         # Jobs and pods are watched apart: what a pod reported may arrive after its Job has ended.
         if late is None and not (self.job.ended and all(pod.leaving for pod in self.mine)):
             return self._in_progress()
         return self._ended(late)
+
+    def _is_late(self, pod: PodView) -> bool:
+        idle = self.awaited and pod.node and not pod.finished and pods.never_ran(pod)
+        return bool(idle) or pod.reason == "DeadlineExceeded"
 
     def _result(self) -> Result | None:
         found = (self.work.result(pod) for pod in reversed(self.mine) if pod.phase == "Succeeded")
@@ -216,7 +224,8 @@ class _Attempt(Generic[Result]):
         return "", Finding(reason=Reason.INTERNAL_ERROR, cause=cause)
 
     def _remembered(self, stage: str, finding: Finding) -> JobFailure:
-        limit = self.work.limit if finding.reason in SELDOM_PASSES else None
+        bounded = finding.reason in SELDOM_PASSES or self.awaited
+        limit = self.work.limit if bounded else None
         given_up = limit is not None and self.number >= limit
         after = f"; given up after {self.number} attempts" if given_up else ""
         return JobFailure(

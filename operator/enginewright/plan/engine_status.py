@@ -25,7 +25,13 @@ from enginewright.contract.report import PublishedEngine
 from enginewright.plan.types import EventIntent
 
 _GOOD: Final = frozenset(
-    {StatusReason.BUILT, StatusReason.BUILDING, StatusReason.LOOKING_UP, StatusReason.QUEUED}
+    {
+        StatusReason.BUILT,
+        StatusReason.BUILDING,
+        StatusReason.LOOKING_UP,
+        StatusReason.QUEUED,
+        StatusReason.NOT_REQUESTED,
+    }
 )  # reasons that are nobody's fault
 
 

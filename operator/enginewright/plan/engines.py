@@ -13,12 +13,14 @@ from typing import Any, Final
 
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_engine import InferenceEngine, InferenceEngineStatus
+from enginewright.api.inference_model_status import EngineReference
 from enginewright.api.job_failure import JobFailure
 from enginewright.contract.keys import engine_key
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, Progress, PublishedEngine
 from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, EngineRecipe, EngineTask
 from enginewright.manifests.engine_job import EngineJob, engine_job, lookup_job
+from enginewright.manifests.labels import REQUESTED_BY
 from enginewright.manifests.names import engine_job_name, lookup_job_name
 from enginewright.manifests.placement import placement_hash
 from enginewright.observed.jobs import JobView
@@ -48,6 +50,7 @@ class BuildFacts:
     pods: tuple[PodView, ...] = ()  # of its Jobs
     # by Job; absent: not known, as after a restart
     progress: Mapping[str, Progress] = field(default_factory=dict)
+    references: tuple[EngineReference, ...] = ()  # of the namespace's models to this engine
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,9 @@ def plan_engine(facts: BuildFacts) -> EnginePlan:
     """Return what is to be done for one InferenceEngine now."""
     if facts.engine.metadata.deletion_timestamp:
         return EnginePlan((), (), {}, (), None)  # owner references take down its Jobs
+    if not _is_requested(facts) and not facts.engine.status.conditions:
+        # its model, which has just made it, is about to name it
+        return EnginePlan((), (), facts.engine.status.manifest(), (), None)
     engine_state = _engine_state(facts)
     status = status_of(facts.engine, engine_state, facts.now)
     return EnginePlan(
@@ -112,23 +118,39 @@ class _Found:
 
 
 def _of_attempt(facts: BuildFacts, known: InferenceEngineStatus, attempt: int) -> EngineState:
-    observed = Observed({job.name: job for job in facts.jobs}, facts.pods, facts.now)
+    in_vain = {each.freed_for for each in facts.references if not each.freed_at}
+    awaited = known.job if known.job in in_vain else ""
+    observed = Observed({job.name: job for job in facts.jobs}, facts.pods, facts.now, awaited)
     work = _build(facts.engine, known)
     if _needs_lookup(facts.engine, known) and work.name(attempt) not in observed.jobs:
         work = _lookup(facts.engine, known)
     state = advance(work, observed, attempt, known.failure)
     match state:
+        case Succeeded() if engine := state.result.engine:
+            return _built(known, state.attempt, state.job, work.stages[-1], engine)
+        case Failed():
+            return _failed(known, state)
+        case _ if not _is_requested(facts):
+            return _not_requested(known)
         case Succeeded():
-            if engine := state.result.engine:
-                return _built(known, state.attempt, state.job, work.stages[-1], engine)
             return _start(facts, known, Start(state.attempt, known.failure), lookup=False)
         case Start():
             again = state.after_success and _takes_device(facts.engine)
             return _start(facts, known, state, lookup=again or _needs_lookup(facts.engine, known))
         case InProgress():
             return _in_progress(facts, known, state)
-        case Failed():
-            return _failed(known, state)
+
+
+def _is_requested(facts: BuildFacts) -> bool:
+    """Return whether a model needs the engine, or somebody has made it for no model."""
+    return bool(facts.references) or REQUESTED_BY not in facts.engine.metadata.annotations
+
+
+def _not_requested(known: InferenceEngineStatus) -> EngineState:
+    """Return the state of an engine whose Jobs end: nobody waits for it, and they hold a device."""
+    status = known.model_copy(update={"job": "", **_NOT_RUNNING})
+    message = "no InferenceModel of this namespace needs it: it is built once one does"
+    return EngineState(status, StatusReason.NOT_REQUESTED, message)
 
 
 def _build(engine: InferenceEngine, known: InferenceEngineStatus) -> Work[_Found]:
@@ -312,7 +334,8 @@ def _tried_before(last: JobFailure | None) -> JobFailure:
 def _unwanted(facts: BuildFacts, engine_state: EngineState) -> tuple[ObjectRef, ...]:
     """Return the Jobs that nobody waits for and, once a new one is made, those of earlier attempts."""
     engine, status = facts.engine.metadata, engine_state.status
-    kept = {status.job, lookup_job_name(engine.name, status.build_hash, status.attempt)}
+    looked = lookup_job_name(engine.name, status.build_hash, status.attempt)
+    kept = {status.job, looked} if status.job else set()
     return tuple(
         ObjectRef("batch/v1", "Job", engine.namespace, name)
         for job in facts.jobs

@@ -254,7 +254,7 @@ def _failed(existing: InferenceEngine, accelerator_class: str) -> EngineFailure:
 
 def _progress(existing: InferenceEngine | None, accelerator_class: str) -> tuple[str, str]:
     ready = ready_condition(existing.status) if existing else None
-    if ready is None:
+    if ready is None or ready.reason == StatusReason.NOT_REQUESTED:
         return StatusReason.BUILDING, f"creating the engine for {accelerator_class}"
     return ready.reason, f"the engine for {accelerator_class}: {ready.message}"
 

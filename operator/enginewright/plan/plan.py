@@ -179,16 +179,6 @@ def _status(
     )
 
 
-def _named(before: InferenceModelStatus, obstacle: Obstacle | None) -> tuple[EngineReference, ...]:
-    """Return the references while it is not known which engines the spec needs.
-
-    Where that passes by itself builds go on; else they would keep their devices from what serves.
-    """
-    if obstacle is None or obstacle.stalled:
-        return ()
-    return tuple(map(unyielding, before.engines))
-
-
 def _serving(
     facts: Facts, serving: ServingState | None, prepared: Prepared | None
 ) -> ServingState | None:
@@ -201,6 +191,16 @@ def _serving(
     known = next((each for each in known_prepared(facts.model.status) if each.key == key), None)
     kept = None if prepared and prepared.key == key else known
     return serving.model_copy(update={"prepared": kept})
+
+
+def _named(before: InferenceModelStatus, obstacle: Obstacle | None) -> tuple[EngineReference, ...]:
+    """Return the references while it is not known which engines the spec needs.
+
+    Where that passes by itself builds go on; else they would keep their devices from what serves.
+    """
+    if obstacle is None or obstacle.stalled:
+        return ()
+    return tuple(map(unyielding, before.engines))
 
 
 def _summary(before: ModelSummary, rollout: RolloutPlan, proven: Proofs | None) -> ModelSummary:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from enginewright.api.inference_engine import InferenceEngine
-from enginewright.api.inference_model_status import Prepared
+from enginewright.api.inference_model_status import EngineReference, Prepared
 from enginewright.contract.engines import whole_only
 from enginewright.contract.keys import prepared_key
 from enginewright.contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAGES
@@ -163,7 +163,7 @@ class Steps:
             there = self._facts.engines.get(reference.name)
             if reference.name in wanted:
                 engine = InferenceEngine.model_validate(wanted[reference.name])
-                yield from self._built(engine, made, exists=there is not None)
+                yield from self._built(engine, reference, made, exists=there is not None)
             elif there is not None:
                 yield self._there(there)
 
@@ -182,7 +182,9 @@ class Steps:
             message="built already" if status.engine else ready.message if ready else "under way",
         )
 
-    def _built(self, engine: InferenceEngine, made: _Made, *, exists: bool) -> Iterator[PlanStep]:
+    def _built(
+        self, engine: InferenceEngine, reference: EngineReference, made: _Made, *, exists: bool
+    ) -> Iterator[PlanStep]:
         """Yield the engine and the Jobs that the operator would make for it."""
         known = engine.metadata.name if made.is_known else None
         key = engine.spec.key if made.is_known else None
@@ -198,7 +200,8 @@ class Steps:
             if limit
             else "",
         )
-        begun = plan_engine(BuildFacts(engine, self._facts.config, self._facts.now))
+        facts = BuildFacts(engine, self._facts.config, self._facts.now, references=(reference,))
+        begun = plan_engine(facts)
         (job,) = begun.apply
         pod = job["spec"]["template"]["spec"]
         stages = tuple(
