@@ -15,7 +15,7 @@ from enginewright.contract.verdict import Verdict
 from enginewright.kube.errors import Transient
 from enginewright.manifests.labels import COMPONENT, SERVE
 from enginewright.observed.deployments import deployment_view
-from enginewright.observed.pods import JOB_NAME
+from enginewright.observed.pods import JOB_NAME, pod_view
 
 from tests.support.fake_kube import START, FakeKube, Key, timestamp
 from tests.support.plan_objects import (
@@ -149,6 +149,10 @@ class Simulation(abc.ABC):
         else:
             pod = self.add_pod(f"{name}-{len(mine):05}", job, JOB_NAME, {})
         pod["spec"] = {"nodeName": "node-1"} if placed else {}
+        if placed:
+            since = pod_view(pod).scheduled_at or timestamp(self.now)
+            scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": since}
+            status = {"conditions": [scheduled], **status}
         return self.set_status(pod, {"phase": "Pending", **status})
 
     def job_pod_becomes(self, *, of: str = "", placed: bool = True, **status: Any) -> Self:

@@ -286,6 +286,36 @@ def test_a_pod_that_cannot_start_gives_the_device_back_and_is_given_up_after_fiv
     assert world.running_jobs() == []
 
 
+def test_a_build_that_gets_a_device_long_after_its_pods_came_back_has_time_to_start() -> None:
+    world = blocked(updating())
+    assert pods(world.later(minutes=5, seconds=GRACE_SECONDS)) == 1
+    (job,) = world.running_jobs()
+    world.later(minutes=40)
+    cannot_start(world).later(minutes=4)  # the image is pulled
+    assert world.running_jobs() == [job]
+    assert built(builds(world)).conditions()["EnginesReady"] == ("True", "Built")
+
+
+def test_pods_yield_once_to_a_job_whatever_comes_in_between() -> None:
+    world = blocked(updating())
+    assert pods(world.later(minutes=5, seconds=GRACE_SECONDS)) == 1
+    image = world.config.images["rtx"]
+    facts = world.images.pop(image)
+    assert world.settle().conditions()["Ready"][1] == "ProbingImage"
+    world.images[image] = facts
+    assert pods(blocked(world)) == 1
+
+
+def test_an_obstacle_that_comes_and_goes_ends_no_build_that_no_pod_waits_for() -> None:
+    world = builds(blocked(updating("Surge")))
+    jobs = world.running_jobs()
+    classes, world.classes = world.classes, []
+    assert world.settle().conditions()["Stalled"][0] == "True"
+    assert world.running_jobs() == jobs
+    world.classes = classes
+    assert world.settle().running_jobs() == jobs
+
+
 def test_a_pod_that_has_begun_by_then_goes_on() -> None:
     world = builds(blocked(updating()).later(minutes=6))
     assert built(world.later(hours=1)).conditions()["EnginesReady"] == ("True", "Built")

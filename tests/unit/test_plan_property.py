@@ -461,7 +461,7 @@ class Cluster(RuleBasedStateMachine):
                 continue
             away = self.world.now - datetime.fromisoformat(each["freedAt"])
             assert away < YIELD_LIMIT or any(
-                pod["metadata"]["labels"].get(JOB_NAME) == each["freedFor"]
+                pod["metadata"]["labels"].get(JOB_NAME) == each["freedForJob"]
                 and pod["spec"].get("nodeName") in each["freedOn"]
                 and pod["status"]["phase"] != "Failed"
                 and not never_ran(pod_view(pod))

@@ -479,3 +479,15 @@ def test_an_image_that_is_not_probed_yet_takes_nothing_away() -> None:
     world.images["registry.example/cpu:2"] = image_facts("cpu", "1.32.0")
     world.settle()
     assert templates(world) == before, "while it is prepared for the new image"
+
+
+def test_an_artefact_that_was_lost_is_prepared_to_the_end() -> None:
+    world = serving().later(hours=24).jobs_are_cleaned_away()
+    name = world.the("Deployment")["metadata"]["name"]
+    world.partly_available(name, 1).crash(name, Reason.ARTIFACT_MISSING, "fetch-artifact", index=1)
+    (job,) = world.settle().running_jobs()
+    for pod in world.all("Pod"):
+        if pod["metadata"]["name"].endswith("-00001"):  # the one that found it gone
+            world.remove("Pod", pod["metadata"]["name"])
+    world.serving_pod(name, index=2)
+    assert world.settle().running_jobs() == [job]

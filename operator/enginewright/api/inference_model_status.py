@@ -162,7 +162,7 @@ class EngineReference(ApiModel):
     freed_at: datetime | None = None
     """When the class's pods yielded their device to the build, as rollout.strategy Recreate allows; absent: they are there."""
 
-    freed_for: Annotated[str, Field(max_length=253)] = ""
+    freed_for_job: Annotated[str, Field(max_length=253)] = ""
     """Job of the build to which they yield or, without freedAt, did in vain: they do so once for each."""
 
     freed_on: Annotated[

@@ -42,6 +42,7 @@ class PodView(ObservedObject):
     reason: str  # why the pod as a whole failed, such as DeadlineExceeded
     message: str
     node: str  # empty: not scheduled
+    scheduled_at: str  # RFC 3339; empty: not scheduled
     unschedulable: str  # the scheduler's message; empty: scheduled, or not looked at
     ready: bool
     ip: str
@@ -79,6 +80,7 @@ def pod_view(obj: Json) -> PodView:
         reason=str(status(obj).get("reason") or ""),
         message=str(status(obj).get("message") or ""),
         node=str(spec(obj).get("nodeName") or ""),
+        scheduled_at=scheduled.since if scheduled and not refused else "",
         unschedulable=(scheduled.message or scheduled.reason) if scheduled and refused else "",
         ready=ready is not None and ready.status == "True",
         ip=str(status(obj).get("podIP") or ""),

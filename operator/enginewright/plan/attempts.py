@@ -22,6 +22,7 @@ from enginewright.plan import pods
 FIRST_RETRY: Final = timedelta(minutes=1)
 LONGEST_RETRY: Final = timedelta(hours=1)
 UNREACHABLE: Final = timedelta(minutes=5)  # after which a pod that does not end is taken for lost
+START_TIMEOUT: Final = timedelta(minutes=5)  # from its node to its first container, where pods wait
 EVICTIONS: Final = 3  # of one Job's pods: the Job controller counts none, and would go on for ever
 _MAX_DOUBLINGS: Final = 10
 
@@ -48,7 +49,7 @@ class Observed:
     jobs: Mapping[str, JobView]  # by name
     pods: Sequence[PodView]
     now: datetime  # timezone-aware
-    # a Job of which a container must have run by now, since others have waited for that; empty: none
+    # a Job whose pod must start soon once it has a node, since others wait for that; empty: none
     awaited: str = ""
 
 
@@ -127,7 +128,7 @@ class _Attempt(Generic[Result]):
     mine: Sequence[PodView]
     number: int
     known: JobFailure | None
-    awaited: bool  # for long enough
+    awaited: bool
 
     def advance(self) -> Start | InProgress | Succeeded[Result] | Failed:
         """Return where it stands."""
@@ -143,8 +144,15 @@ class _Attempt(Generic[Result]):
         return self._ended(late)
 
     def _is_late(self, pod: PodView) -> bool:
-        idle = self.awaited and pod.node and not pod.finished and pods.never_ran(pod)
-        return bool(idle) or pod.reason == "DeadlineExceeded"
+        left = self._seconds_to_start(pod)
+        return pod.reason == "DeadlineExceeded" or (left is not None and left <= 0)
+
+    def _seconds_to_start(self, pod: PodView) -> float | None:
+        """Return how long the pod may take to start its first container; None: as long as it needs."""
+        if not (self.awaited and pod.scheduled_at and not pod.finished and pods.never_ran(pod)):
+            return None
+        limit = datetime.fromisoformat(pod.scheduled_at) + START_TIMEOUT
+        return (limit - self.now).total_seconds()
 
     def _result(self) -> Result | None:
         found = (self.work.result(pod) for pod in reversed(self.mine) if pod.phase == "Succeeded")
@@ -169,7 +177,9 @@ class _Attempt(Generic[Result]):
             waiting_for=pods.waiting_for(pod) if pod else "",
             waits_for=(pods.missing_claim(pod) or "") if pod else "",
             failure=known,
-            requeue_after=UNREACHABLE.total_seconds() if ending else None,
+            requeue_after=UNREACHABLE.total_seconds()
+            if ending
+            else (self._seconds_to_start(pod) if pod else None),
         )
 
     def _set_aside(self) -> Start | InProgress | None:

@@ -40,7 +40,7 @@ def engine_reference(
         (
             each
             for each in facts.model.status.engines
-            if (each.class_name, each.name, each.freed_for) == (new.class_name, name, job)
+            if (each.class_name, each.name, each.freed_for_job) == (new.class_name, name, job)
         ),
         new,
     )
@@ -52,21 +52,26 @@ def engine_reference(
             return known.model_copy(update={"device_used": True})
         if not known.device_used:
             return (
-                known if _seconds_left(facts, known) else new.model_copy(update={"freed_for": job})
+                known
+                if _seconds_left(facts, known)
+                else new.model_copy(update={"freed_for_job": job})
             )
         known = new  # its pod has failed, and the next one may have the device too
     freed_on = _nodes(facts, new.class_name)
-    if known.freed_for or not (
+    if known.freed_for_job or not (
         freed_on and _is_blocked(engine) and matching(accelerator, facts.nodes)
     ):
         return known
     now = whole_second(facts.now)
-    return new.model_copy(update={"freed_at": now, "freed_for": job, "freed_on": freed_on})
+    return new.model_copy(update={"freed_at": now, "freed_for_job": job, "freed_on": freed_on})
 
 
 def unyielding(reference: EngineReference) -> EngineReference:
-    """Return a reference to an engine to whose build no pods yield."""
-    return EngineReference(class_name=reference.class_name, name=reference.name)
+    """Return a reference to an engine to whose build no pods yield; what was in vain stays known."""
+    in_vain = "" if reference.freed_at else reference.freed_for_job
+    return EngineReference(
+        class_name=reference.class_name, name=reference.name, freed_for_job=in_vain
+    )
 
 
 def seconds_left(facts: Facts, reference: EngineReference) -> float | None:

@@ -118,7 +118,7 @@ class _Found:
 
 
 def _of_attempt(facts: BuildFacts, known: InferenceEngineStatus, attempt: int) -> EngineState:
-    in_vain = {each.freed_for for each in facts.references if not each.freed_at}
+    in_vain = {each.freed_for_job for each in facts.references if not each.freed_at}
     awaited = known.job if known.job in in_vain else ""
     observed = Observed({job.name: job for job in facts.jobs}, facts.pods, facts.now, awaited)
     work = _build(facts.engine, known)

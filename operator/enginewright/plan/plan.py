@@ -10,6 +10,7 @@ from enginewright.api.conditions import (
     StatusReason,
     merge_conditions,
 )
+from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import (
     EngineReference,
     InferenceModelStatus,
@@ -171,36 +172,49 @@ def _status(
         preparation=outcome.preparation if outcome else model.status.preparation,
         prepared=prepared,
         source=source,
-        engines=state.engines.references if state.engines else _named(model.status, state.obstacle),
+        engines=state.engines.references if state.engines else _named(model, state.obstacle),
         rejected_backends=rejected,
-        serving=_serving(facts, rollout.serving, prepared),
+        serving=_serving(facts, target, rollout.serving, prepared),
         applied=applied_state(facts, rollout),
         summary=_summary(model.status.summary, rollout, state.proofs),
     )
 
 
 def _serving(
-    facts: Facts, serving: ServingState | None, prepared: Prepared | None
+    facts: Facts,
+    target: Target | None,
+    serving: ServingState | None,
+    prepared: Prepared | None,
 ) -> ServingState | None:
     """Keep what is known of the artefact to go back to while `prepared` is another, or none."""
     if serving is None:
         return None
+    # what is wanted and known, and not there, was lost
+    lost = target.artifact_hash if target and prepared is None else ""
     snapshots = {each.revision: each.kept.snapshot for each in facts.revisions if each.kept}
     last_good = snapshots.get(serving.last_good)
     key = last_good.prepared_key if last_good else serving.prepared_key
-    known = next((each for each in known_prepared(facts.model.status) if each.key == key), None)
+    known = next(
+        (
+            each
+            for each in known_prepared(facts.model.status)
+            if each.key == key and each.inputs_hash != lost
+        ),
+        None,
+    )
     kept = None if prepared and prepared.key == key else known
     return serving.model_copy(update={"prepared": kept})
 
 
-def _named(before: InferenceModelStatus, obstacle: Obstacle | None) -> tuple[EngineReference, ...]:
+def _named(model: InferenceModel, obstacle: Obstacle | None) -> tuple[EngineReference, ...]:
     """Return the references while it is not known which engines the spec needs.
 
-    Where that passes by itself builds go on; else they would keep their devices from what serves.
+    Builds go on, unless pods that came back could have to wait for their device.
     """
-    if obstacle is None or obstacle.stalled:
+    waits = model.spec.rollout.strategy == "Recreate"
+    if obstacle is None or (obstacle.stalled and waits):
         return ()
-    return tuple(map(unyielding, before.engines))
+    return tuple(map(unyielding, model.status.engines))
 
 
 def _summary(before: ModelSummary, rollout: RolloutPlan, proven: Proofs | None) -> ModelSummary:

@@ -47,6 +47,8 @@ def rejected_backends(
 ) -> tuple[RejectedBackend, ...]:
     """Return the rejections that hold from now on."""
     known = tuple(facts.model.status.rejected_backends)
+    if target and outcome and outcome.prepared is None:  # what is wanted and known was lost
+        known = tuple(_without(each, target.artifact_hash) for each in known)
     if target is None:
         return known  # an obstacle says nothing of them
     if target.promise.policy != "Allow":
@@ -75,6 +77,14 @@ def _with_other_inputs(rejected: RejectedBackend) -> RejectedBackend:
     """Return what stays known of a backend that is a candidate again: it failed with none of them."""
     update = {"inputs_hash": "", "failures": 0, "retry_at": None, "tried_since": None}
     return rejected.model_copy(update=update)
+
+
+def _without(rejected: RejectedBackend, artifact_hash: str) -> RejectedBackend:
+    """Return a rejection that knows no prepared model of these inputs."""
+    prepared = rejected.prepared
+    if prepared is None or prepared.inputs_hash != artifact_hash:
+        return rejected
+    return rejected.model_copy(update={"prepared": None})
 
 
 def _serves(rollout: RolloutPlan) -> bool:
