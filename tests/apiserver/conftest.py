@@ -18,6 +18,7 @@ _numbers = itertools.count(1)
 def _control_plane(name: str) -> Iterator[Path]:
     """Start a control plane of its own; yields its kubeconfig and removes it at the end."""
     cluster = [str(REPOSITORY / "hack/cluster/cluster"), "--name", name]
+    run([*cluster, "down"])  # a killed run whose process had this number leaves one
     run([*cluster, "up", "--control-plane-only"], timeout=1500)
     try:
         found = re.search(r"KUBECONFIG=(\S+)", run([*cluster, "env"]))

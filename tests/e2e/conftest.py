@@ -27,8 +27,9 @@ from tests.support.extensions import compile_failing, compile_library, cube
 
 @pytest.fixture(scope="session")
 def kubeconfig() -> Iterator[Path]:
-    """The cluster, up; removed at the end."""
+    """The cluster, new; removed at the end."""
     run([str(REPOSITORY / "hack/images"), "build"], timeout=1500)
+    harness.cluster("down")  # a run that was killed leaves one: its events and objects would count
     harness.cluster("up", "--nodes", "2", "--gpus", f"2=l4:{GPUS}", timeout=1500)
     found = re.search(r"KUBECONFIG=(\S+)", harness.cluster("env"))
     assert found
