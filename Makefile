@@ -13,10 +13,10 @@ PYTHON_SOURCES := operator runtime_image tests hack
 # thousands of processes import the same modules, which are compiled once
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test images unit integration lint bench format crds docs site dashboards venv clean
+.PHONY: help demo test images unit integration apiserver e2e lint bench format crds docs site dashboards venv clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
+	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
 
 demo: venv ## Show the main job end to end, on the local cluster or on CONTEXT=<kube context>
 	CONTEXT='$(CONTEXT)' hack/demo
@@ -28,8 +28,8 @@ test: ## Set everything up and run every test
 	$(CLUSTER) helm version >/dev/null # builds the cluster's programs, which tests and linters need
 	# images wait for network and disk, the linters take one processor: the tests have what they leave
 	$(MAKE) --jobs --no-print-directory images lint integration
-	$(RUN)/pytest tests/apiserver tests/cluster $(IN_TWO)
-	$(RUN)/pytest tests/e2e tests/gpu
+	# half of the time a cluster with pods waits for its kubelets: the API server's tests take what it leaves
+	$(MAKE) --jobs --no-print-directory e2e apiserver
 
 images: ## Build the container images
 	nice hack/images build
@@ -41,6 +41,12 @@ integration: venv ## Run the tests that start processes, servers and engines, wi
 	hack/models >/dev/null
 	hack/source-servers >/dev/null
 	$(RUN)/pytest tests/integration $(IN_THREE)
+
+apiserver: venv ## Run the tests on a kube-apiserver, and those of the local cluster itself
+	nice -n 5 $(RUN)/pytest tests/apiserver tests/cluster $(IN_TWO)
+
+e2e: venv ## Run the tests on a whole cluster with the chart installed, and those on a GPU where there is one
+	$(RUN)/pytest tests/e2e tests/gpu
 
 lint: venv ## Check style, types, imports, shell scripts, the chart and drift of the CRDs
 	nice hack/lint
