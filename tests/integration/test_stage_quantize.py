@@ -117,7 +117,7 @@ def test_as_many_samples_are_used_as_are_asked_for(tmp_path: Path) -> None:
     quantization = calibrated(method="Entropy", samples=500)
     how = recipe(precision="INT8", quantization=quantization)
     made = work(tmp_path, dense(2), [X], how, {"x": random(1000, 64)}).make("INT8")
-    assert made.agrees, made.words
+    assert made.agrees, made.disagreement
     assert (made.samples, made.given) == (500, 1000)
 
 
@@ -316,7 +316,7 @@ def test_the_users_tolerances_count(tmp_path: Path) -> None:
     strict = recipe(precision="INT8", quantization=calibrated(share=0.0), atol=1e-6)
     made = work(tmp_path, dense(2), [X], strict, DATA).make("INT8")
     assert not made.agrees
-    assert "allowed" in str(made.words)
+    assert "allowed" in str(made.disagreement)
     (tmp_path / "loose").mkdir()
     loose = strict.model_copy(
         update={"outputs": recipe(outputs=[{"name": "y", "atol": 10.0}]).outputs}

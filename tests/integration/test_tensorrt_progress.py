@@ -36,9 +36,9 @@ def test_what_is_reported_is_served(tmp_path: Path) -> None:
     file = tmp_path / "progress.json"
     with progress.served(file, port=0) as port:
         assert ask(port) == Progress(stage="build", percent=0, phase="starting")
-        progress.tell(file, 41.7, "Timing tactics")
+        progress.report_progress(file, 41.7, "Timing tactics")
         assert ask(port) == Progress(stage="build", percent=41, phase="Timing tactics")
-        progress.tell(file, 140, "Ending")
+        progress.report_progress(file, 140, "Ending")
         assert ask(port).percent == 100
         with pytest.raises(urllib.error.HTTPError, match="404"):
             ask(port, "/other")

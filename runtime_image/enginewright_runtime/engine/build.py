@@ -47,7 +47,7 @@ def run(task: EngineTask, paths: Paths, port: int = SIDECAR_PORT) -> StageReport
     with progress.served(paths.work / _PROGRESS, port):
         prepared = paths.work / PREPARED_FOLDER
         shutil.rmtree(prepared, ignore_errors=True)
-        progress.tell(paths.work / _PROGRESS, 0, "Fetching the prepared model")
+        progress.report_progress(paths.work / _PROGRESS, 0, "Fetching the prepared model")
         timings = Timings(Store(paths.store), task.recipe, paths.work)
         timings.take()
         order = builder.Order(

@@ -43,7 +43,7 @@ from enginewright_runtime.tensorrt import context, diagnosis, layers, native, te
 from enginewright_runtime.tensorrt.attempts import EngineBuilds, file_name, target_name
 from enginewright_runtime.tensorrt.flavor import Flavor, find
 from enginewright_runtime.tensorrt.partition import partition
-from enginewright_runtime.tensorrt.progress import tell
+from enginewright_runtime.tensorrt.progress import report_progress
 from enginewright_runtime.tensorrt.results import BuildResult, ParserError
 from enginewright_runtime.tensorrt.target import memory, target
 
@@ -174,7 +174,7 @@ class _Build:
             types = self._types(why)
             engines = self._parts(types, why)
         seconds = time.monotonic() - began
-        tell(self._order.progress, 95, "Wrapping the engines")
+        report_progress(self._order.progress, 95, "Wrapping the engines")
         names = self._wrap(engines, types)
         info = self._describe(engines, seconds)
         self._report_layers(engines)
@@ -286,7 +286,7 @@ class _Build:
 
     def _parts(self, types: Mapping[str, TensorType], why: StageFailure) -> list[_Engine]:
         """Build an engine of every part that the parser takes and that is worth one."""
-        tell(self._order.progress, 5, "Looking for parts")
+        report_progress(self._order.progress, 5, "Looking for parts")
         doing = f"asking {self._flavor.title} which nodes it takes"
         taken = Call(partition, doing, _ANALYSIS).run(
             backend=self._flavor.backend,

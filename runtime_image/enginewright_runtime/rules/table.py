@@ -606,6 +606,6 @@ def judge(subject: Subject) -> list[Finding]:
     ]
 
 
-def tell(rule: Rule, message: str, nodes: tuple[str, ...] = ()) -> Finding:
+def finding(rule: Rule, message: str, nodes: tuple[str, ...] = ()) -> Finding:
     """Return the finding of a rule that was seen while the model was loaded or run."""
     return rule.finding(Hit(message, nodes))

@@ -15,7 +15,7 @@ from enginewright_runtime.graph.scoped.parts import TensorProfile
 from enginewright_runtime.tensorrt import flavor as flavors
 from enginewright_runtime.tensorrt.layers import of_network
 from enginewright_runtime.tensorrt.plugins import load as load_libraries
-from enginewright_runtime.tensorrt.progress import tell
+from enginewright_runtime.tensorrt.progress import report_progress
 from enginewright_runtime.tensorrt.results import BuildResult, ParserError
 
 _LOG_BYTES: Final = 512 << 10  # of the build log; what the library says past it is dropped
@@ -274,22 +274,22 @@ def _monitor(trt: Any, path: Path, span: tuple[float, float]) -> Any:  # noqa: A
 
         def phase_start(self, name: str, parent: str | None, steps: int) -> None:
             self.phases[name] = Phase(parent, max(1, steps))
-            self.tell(name)
+            self.report(name)
 
         def step_complete(self, name: str, step: int) -> bool:
             self.phases[name].done = step + 1
-            self.tell(name)
+            self.report(name)
             return True  # False would cancel the build
 
         def phase_finish(self, name: str) -> None:
             self.phases.pop(name, None)
 
-        def tell(self, name: str) -> None:
+        def report(self, name: str) -> None:
             begin, end = span
             now = max(self.reported[0], int(begin + (end - begin) * share(self.phases)))
             if (now, name) != self.reported:
                 self.reported = (now, name)
-                tell(path, now, name)
+                report_progress(path, now, name)
 
     return ProgressMonitor()
 

@@ -19,7 +19,7 @@ _STAGE: Final = "build"
 _CLIENT_SECONDS: Final = 5.0
 
 
-def tell(path: Path, percent: float, phase: str) -> None:
+def report_progress(path: Path, percent: float, phase: str) -> None:
     """Write the progress file; readers see the old or the new one."""
     temporary = path.with_suffix(".new")
     report = Progress(stage=_STAGE, percent=max(0, min(100, int(percent))), phase=phase)
@@ -34,7 +34,7 @@ def served(path: Path, port: int) -> Iterator[int | None]:
     Yields:
         The port; None when it cannot be had, which is logged and hinders no build.
     """
-    tell(path, 0, "starting")
+    report_progress(path, 0, "starting")
 
     class Handler(_Handler):
         file = path

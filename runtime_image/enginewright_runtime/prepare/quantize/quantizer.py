@@ -87,7 +87,7 @@ class QuantizedModel(Message):
     """What has come of a request."""
 
     agrees: bool  # whether parity holds
-    words: str | None = None  # what does not agree, with all nodes or what is left of them
+    disagreement: str | None = None  # what does not agree, with all nodes or what is left of them
     outputs: tuple[OutputParity, ...] = ()
     opset: int = 0
     ir_version: int = 0
@@ -186,7 +186,7 @@ class _Quantizer:
         model = graphs.parse(self._out / MODEL_NAME)
         return QuantizedModel(
             agrees=proof.agrees,
-            words=proof.disagreement or first.disagreement,
+            disagreement=proof.disagreement or first.disagreement,
             outputs=proof.outputs,
             opset=graphs.default_opset(model) or 0,
             ir_version=model.ir_version,

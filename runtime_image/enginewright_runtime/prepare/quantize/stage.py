@@ -150,7 +150,7 @@ class _Quantization:
         costs = [f"{name_nodes(list(cost.nodes))} ({cost.error:.2g})" for cost in made.costs]
         units = len(made.changed) + len(made.excluded)
         message = (
-            f"the {wanted} model does not keep parity: {made.words}; its error, 1 - cosine, is"
+            f"the {wanted} model does not keep parity: {made.disagreement}; its error, 1 - cosine, is"
             f" {made.first_error:.2g}, and leaving out as many of its {counted(units, 'node')} as"
             " spec.quantization.maxExcludedShare allows does not suffice"
         )
@@ -216,7 +216,7 @@ class _Quantization:
                 raise
             return failure.cause
         if not made[precision].agrees:
-            return f"parity fails: {made[precision].words}"
+            return f"parity fails: {made[precision].disagreement}"
         return self._fails_on_backend(precision)
 
     def _measure(self, precisions: list[Precision]) -> dict[str, Times]:

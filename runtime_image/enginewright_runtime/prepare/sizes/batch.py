@@ -115,7 +115,7 @@ def most(cost: RunCost, memory: int | None) -> int:
 
 def _finding(cost: RunCost, largest: int) -> Finding:
     default, size = DEFAULT_BATCH.max, cost.bytes + cost.input_bytes
-    return table.tell(
+    return table.finding(
         table.SMALLER_BATCH,
         f"engines are built for batches of 1 to {largest}, not {default}, as far as spec.shapes says"
         f" nothing: on the CPU one of batch 1 takes {cost.seconds:.2g} s of processor time and"

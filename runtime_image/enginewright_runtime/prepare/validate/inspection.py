@@ -86,11 +86,11 @@ def read(path: Path) -> tuple[ModelProto | None, Finding | None]:
         MemoryError: the parser wants more than the process may have.
     """
     if not path.is_file():  # a pipe would be waited for
-        return None, table.tell(table.NOT_A_MODEL, "what is to be read is no plain file")
+        return None, table.finding(table.NOT_A_MODEL, "what is to be read is no plain file")
     size = path.stat().st_size
     if size > graphs.LARGEST_PROTOBUF:
         message = f"the .onnx file has {format_bytes(size)}; a protobuf ends at 2 GiB"
-        return None, table.tell(table.FILE_TOO_LARGE, message)
+        return None, table.finding(table.FILE_TOO_LARGE, message)
     try:
         model = graphs.parse(path)
     except graphs.UnparsableError as error:
@@ -104,7 +104,7 @@ def _unfit(model: ModelProto, size: int) -> Finding | None:
     if not model.ir_version or not model.HasField("graph") or not model.graph.node:
         lacks = "IR version" if not model.ir_version else "nodes"
         message = f"the file of {format_bytes(size)} is no ONNX model: it has no {lacks}"
-        return table.tell(table.NOT_A_MODEL, message)
+        return table.finding(table.NOT_A_MODEL, message)
     if (hit := structure.oversize(model)) is not None:
         return table.TOO_MANY_NODES.finding(hit)
     if (hit := names.undecodable(model)) is not None:
@@ -117,8 +117,8 @@ def _unparsable(size: int, error: str) -> Finding:
         raise MemoryError
     if any(each in error for each in _TOO_DEEP):
         message = "bodies of nodes lie inside each other deeper than protobuf parsers follow"
-        return table.tell(table.NESTED_TOO_DEEP, message)
-    return table.tell(
+        return table.finding(table.NESTED_TOO_DEEP, message)
+    return table.finding(
         table.NOT_A_MODEL,
         f"the file of {format_bytes(size)} is no ONNX model, or is cut off: its protobuf cannot be"
         " parsed",

@@ -216,7 +216,7 @@ def _judge_runs(
         message = (
             f"the model runs with {ran}, and with no other size that was tried of {quoted(fixed)}"
         )
-        found.append(table.tell(table.ONE_SIZE, message))
+        found.append(table.finding(table.ONE_SIZE, message))
     return found
 
 

@@ -69,7 +69,7 @@ def load_and_run(
     found: list[Finding] = []
     if objection := complaint(path, full=True):
         # what the checker refuses and ONNX Runtime loads is legal in practice, as unsorted nodes
-        found.append(table.tell(table.CHECKER, f"onnx.checker says: {objection}"))
+        found.append(table.finding(table.CHECKER, f"onnx.checker says: {objection}"))
     shapes = shape_nodes(graphs.parse(path))
     try:
         loaded = loading.create(REFERENCE, path)
@@ -90,7 +90,7 @@ def _unservable(loaded: LoadedModel) -> list[Finding]:
     try:
         read_signature(loaded.session.get_inputs(), loaded.session.get_outputs(), ())
     except SignatureError as error:
-        return [table.tell(table.NO_OUTPUT, f"the model cannot be served: {error}")]
+        return [table.finding(table.NO_OUTPUT, f"the model cannot be served: {error}")]
     return []
 
 
@@ -103,7 +103,7 @@ def _refusal(path: Path, text: str) -> Finding:
         )
     cause = f"ONNX Runtime refuses the model: {error}"
     if "Current official support for domain" in text:
-        return table.tell(table.OPSET_TOO_NEW, cause)
+        return table.finding(table.OPSET_TOO_NEW, cause)
     if "No Op registered" in text or "is not a registered function/op" in text:
         return _unknown_operator(graphs.parse(path), text, error)
     if status(text) == "NOT_IMPLEMENTED":
@@ -112,7 +112,7 @@ def _refusal(path: Path, text: str) -> Finding:
             for node in ModelView(graphs.parse(path)).nodes
             if node.proto.name and f"'{node.proto.name}'" in text
         ]
-        return table.tell(
+        return table.finding(
             table.REFUSED_OPERATOR,
             f"backend {REFERENCE} cannot run the model: {error}",
             labels(unimplemented),
@@ -122,10 +122,10 @@ def _refusal(path: Path, text: str) -> Finding:
             node for node in ModelView(graphs.parse(path)).nodes if node.is_standard(_BY_LOCALE)
         ]
         cause = f"no locale {locale['name']} is installed here, by which {named(nodes)} works"
-        return table.tell(table.NO_LOCALE, cause, labels(nodes))
+        return table.finding(table.NO_LOCALE, cause, labels(nodes))
     if "External data" in text or "external data" in text:
-        return table.tell(table.REFUSED_EXTERNAL, error)
-    return table.tell(table.REFUSED_INVALID, cause)
+        return table.finding(table.REFUSED_EXTERNAL, error)
+    return table.finding(table.REFUSED_INVALID, cause)
 
 
 def _unknown_operator(model: ModelProto, text: str, error: str) -> Finding:
