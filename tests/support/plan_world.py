@@ -82,6 +82,7 @@ class World(Simulation):
         }
         self.image_failures: dict[str, str] = {}
         self.silent: set[str] = set()  # pods that have not answered for long
+        self.orphaned: set[str] = set()  # engines whose requester needs them no more
         self.events: list[EventIntent] = []  # about the subject
         self.counted: list[Ended] = []  # Jobs of engines
         self.last: Plan | None = None  # for the subject
@@ -197,6 +198,7 @@ class World(Simulation):
                 for each in self.model["status"].get("engines", ())
             },
             verdicts={pod: said for pod, said in self.verdicts.items() if self.find("Pod", pod)},
+            orphaned_engines=frozenset(self.orphaned),
             silent=frozenset(self.silent),
         )
 

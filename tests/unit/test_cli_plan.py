@@ -7,6 +7,7 @@ from enginewright.contract.keys import prepared_key
 from enginewright.contract.reasons import Reason
 from enginewright.contract.task import ENGINE_STAGES, PREPARE_STAGES
 from enginewright.manifests.engine_job import ENGINE_COMPONENT
+from enginewright.manifests.labels import REQUESTED_BY
 from enginewright.plan.resolve import Target, resolve
 from enginewright_cli.plan.cluster_state import ClusterState, facts, live_model
 from enginewright_cli.plan.forecast import forecast
@@ -224,25 +225,51 @@ def test_an_engine_ahead_of_time_takes_no_device_and_is_made_once() -> None:
     assert [each.action for each in steps(other, "InferenceEngine")] == ["reuse"]
 
 
-@pytest.mark.parametrize(("runs", "action"), [(True, "wait"), (False, "change")])
-async def test_a_build_that_runs_goes_on_whatever_is_edited(runs: bool, action: str) -> None:
+def with_engine_wanted() -> World:
     world = World(source=PINNED).has_gpus()
     (prepare, *_) = steps(forecast_of(world, exists=False), "Job")
-    world.settle().job_succeeds(published(str(prepare.key)))
-    if runs:
-        world.stage_runs("build", ENGINE_COMPONENT)
-    spec = {**world.spec, "build": {"timeout": "2h"}}
-    applied = Applied(manifest(spec), ())
+    return world.settle().job_succeeds(published(str(prepare.key)))
+
+
+async def forecast_of_edit(world: World, build: dict[str, Any]) -> Forecast:
+    """Forecast from what is gathered from the API server."""
+    applied = Applied(manifest({**world.spec, "build": build}), ())
     gathered = await gather(world.kube, [(NAMESPACE, applied)])
     known = around(world, exists=False)
     rest = [each for each in known.objects if each["kind"] in {"AcceleratorClass", "Node"}]
     known = known.model_copy(update={"objects": (*rest, *gathered.objects)})
     live = live_model(known, NAMESPACE, MODEL)
-    found = forecast(facts(applied, (), known, NAMESPACE), live, nodes_known=True)
+    return forecast(facts(applied, (), known, NAMESPACE), live, nodes_known=True)
+
+
+@pytest.mark.parametrize(("runs", "action"), [(True, "wait"), (False, "change")])
+async def test_a_build_that_runs_goes_on_whatever_is_edited(runs: bool, action: str) -> None:
+    world = with_engine_wanted()
+    if runs:
+        world.stage_runs("build", ENGINE_COMPONENT)
+    found = await forecast_of_edit(world, {"timeout": "2h"})
     assert [each.action for each in steps(found, ENGINE)] == [action]
-    world.edit(build=spec["build"])
+    world.edit(build={"timeout": "2h"})
     timeout = world.the(ENGINE)["spec"]["build"]["timeoutSeconds"]
     assert timeout == (3600 if runs else 7200)
+
+
+@pytest.mark.parametrize(
+    ("status", "action"),
+    [("names it", "wait"), ("names another", "change"), ("deleted", "change")],
+)
+async def test_a_shared_engine_is_built_as_its_requester_says_while_that_needs_it(
+    status: str, action: str
+) -> None:
+    world = with_engine_wanted()
+    engine = world.the(ENGINE)
+    engine["metadata"]["annotations"][REQUESTED_BY] = "other"
+    if status != "deleted":
+        name = engine["metadata"]["name"] if status == "names it" else "another-engine"
+        other = manifest({"source": PINNED}, "other")
+        world.kube.put({**other, "status": {"engines": [{"class": "l4", "name": name}]}})
+    found = await forecast_of_edit(world, {"timeout": "2h"})
+    assert [each.action for each in steps(found, ENGINE)] == [action]
 
 
 def test_without_a_digest_engines_have_no_names_yet() -> None:

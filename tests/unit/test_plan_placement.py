@@ -8,7 +8,7 @@ from enginewright.api.pods import JobTemplate
 from enginewright.contract.processors import Processor
 from enginewright.manifests.probe_job import probe_job
 
-from tests.support.plan_objects import CPU_IMAGE, RTX_IMAGE, node
+from tests.support.plan_objects import CPU_IMAGE, MODEL, RTX_IMAGE, node
 from tests.support.plan_world import World
 from tests.support.simulation import terminated
 
@@ -197,6 +197,17 @@ def test_another_model_that_shares_the_engine_leaves_its_jobs_where_they_are() -
     before = engine["spec"]
     world.edit(build={"podTemplate": {"priorityClassName": "high"}, "timeout": "2h"})
     assert world.the("InferenceEngine")["spec"] == before
+
+
+def test_a_model_that_shares_an_engine_takes_over_from_its_deleted_requester() -> None:
+    world = engine_wanted()
+    engine = world.the("InferenceEngine")
+    engine["metadata"]["annotations"]["enginewright.dev/requested-by"] = "somebody-else"
+    world.orphaned.add(engine["metadata"]["name"])
+    world.edit(build={"podTemplate": {"priorityClassName": "high"}})
+    taken = world.the("InferenceEngine")
+    assert taken["spec"]["podTemplate"] == {"priorityClassName": "high"}
+    assert taken["metadata"]["annotations"]["enginewright.dev/requested-by"] == MODEL
 
 
 def test_an_engine_that_is_built_is_left_alone() -> None:

@@ -24,6 +24,8 @@ from enginewright.controller.observe import (
     Viewed,
 )
 from enginewright.controller.parse import parsed
+from enginewright.controller.references import is_orphaned
+from enginewright.controller.routing import EngineKey
 from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import ACCELERATOR_CLASSES, CLAIMS, INFERENCE_ENGINES, NODES
 from enginewright.observed.pods import PodView
@@ -83,6 +85,11 @@ def gather(
             each.name: cache.views(POD, cache.of_engine(POD.resource, namespace, each.name))
             for each in model.status.engines
         },
+        orphaned_engines=frozenset(
+            each.name
+            for each in model.status.engines
+            if is_orphaned(cache, EngineKey(namespace, each.name))
+        ),
         verdicts=verdicts(pods),
         silent=silent(pods),
     )

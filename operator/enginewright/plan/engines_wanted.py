@@ -192,9 +192,10 @@ def _engine(facts: Facts, spec: InferenceEngineSpec) -> dict[str, Any]:
 
 
 def _requested(facts: Facts, existing: InferenceEngine) -> bool:
-    """Return whether it is this model that says how the engine is built."""
-    name = facts.model.metadata.name
-    return existing.metadata.annotations.get(REQUESTED_BY, name) == name
+    """Return whether this model's spec decides how the engine is built."""
+    requester = existing.metadata.annotations.get(REQUESTED_BY, facts.model.metadata.name)
+    is_orphaned = existing.metadata.name in facts.orphaned_engines
+    return requester == facts.model.metadata.name or is_orphaned
 
 
 def _edited(

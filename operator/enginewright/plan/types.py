@@ -71,6 +71,8 @@ class Facts:
     engines: Mapping[str, InferenceEngine] = field(default_factory=dict)  # the namespace's, by name
     # by engine: of its Jobs; absent: not known
     engine_pods: Mapping[str, tuple[PodView, ...]] = field(default_factory=dict)
+    # the model's engines whose requester is deleted or needs another engine by now
+    orphaned_engines: frozenset[str] = frozenset()
     # by pod name; absent: not known, as after a restart
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()  # pods whose sidecars have not answered for five minutes

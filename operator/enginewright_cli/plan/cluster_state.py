@@ -43,7 +43,7 @@ from enginewright_cli.images import USUAL_NAMESPACE
 from enginewright_cli.plan.manifest import Applied
 
 CHILDREN: Final = (JOBS, PODS, DEPLOYMENTS, CONTROLLER_REVISIONS)  # of a model, by its label
-_OBSERVED: Final = (NODES, CLAIMS, INFERENCE_ENGINES, *CHILDREN)
+_OBSERVED: Final = (NODES, CLAIMS, INFERENCE_MODELS, INFERENCE_ENGINES, *CHILDREN)
 CHART_STORE: Final = {
     "claim": "enginewright-store",
     "size": "20Gi",

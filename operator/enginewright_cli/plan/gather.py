@@ -51,15 +51,18 @@ class _Gathering:
         known = await self._allowed(images.known(self._api), "runtime images")
         config, namespace = await self._config(known or {})
         claim = str(config["store"]["claim"])
+        live_models: dict[tuple[str, str], JsonObject] = {}
         for each in dict.fromkeys(namespace for namespace, _ in models):
             objects += (await self._api.list(INFERENCE_ENGINES, each)).items
             objects += await self._one(CLAIMS, each, claim)
+            for found in (await self._api.list(INFERENCE_MODELS, each)).items:
+                live_models[each, found["metadata"]["name"]] = found
+        objects += live_models.values()
         for where, model in models:
-            live = await self._one(INFERENCE_MODELS, where, model.name)
-            objects += live
+            live = live_models.get((where, model.name), {})
             for kind in CHILDREN:
                 objects += await self._labelled(kind, where, MODEL, model_value(model.name))
-            for engine in (each for found in live for each in _engines(found)):
+            for engine in _engines(live):
                 objects += await self._labelled(PODS, where, ENGINE, engine)
         return ClusterState(
             namespace=namespace,
