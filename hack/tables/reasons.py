@@ -5,7 +5,7 @@ import re
 from enum import StrEnum
 
 from enginewright.api.conditions import ConditionType, StatusReason
-from enginewright.contract.reasons import REMEDIES, SELDOM_PASSES, ExitCode, Reason, exit_code
+from enginewright.contract.reasons import RARELY_TRANSIENT, REMEDIES, ExitCode, Reason, exit_code
 from enginewright_runtime.rules.table import RULES
 
 from hack.tables.markdown import code, table
@@ -15,7 +15,7 @@ def reasons() -> str:
     """Return every failure reason."""
 
     def again(reason: Reason) -> str:
-        if reason in SELDOM_PASSES:
+        if reason in RARELY_TRANSIENT:
             return "five times"
         return "no" if exit_code(reason) is ExitCode.PERMANENT else "yes"
 

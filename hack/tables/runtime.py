@@ -9,7 +9,7 @@ from enum import StrEnum
 from enginewright.api.inference_model import Serving
 from enginewright.contract.engines import LIBRARIES, PROVIDERS
 from enginewright.contract.images import DEVICE_BACKENDS
-from enginewright.contract.precisions import LEAST, RUNS
+from enginewright.contract.precisions import MIN_CAPABILITY, RUNS
 from enginewright.contract.task import Precision
 from enginewright.contract.verdict import Check
 from enginewright_runtime.graph.scoped.shape_nodes import ARITHMETIC
@@ -28,8 +28,8 @@ def precisions() -> str:
     def cell(precision: Precision, backend: str) -> str:
         if precision not in RUNS[backend]:
             return "no"
-        least = LEAST.get(precision)
-        return ".".join(map(str, least)) if least and backend in DEVICE_BACKENDS else "yes"
+        minimum = MIN_CAPABILITY.get(precision)
+        return ".".join(map(str, minimum)) if minimum and backend in DEVICE_BACKENDS else "yes"
 
     named: tuple[Precision, ...] = ("FP16", "BF16", "INT8", "FP8")
     rows = ((each, *(cell(each, backend) for backend in RUNS)) for each in named)

@@ -183,8 +183,8 @@ def test_engines_around_which_a_model_is(copy: Path) -> None:
     assert found["fit"]["obstacles"] == [
         (
             "it runs on compute capability 8.9 and not on 7.5: TensorRT-RTX builds engines for compute"
-            " capability 7.5, but they cannot be served: ONNX Runtime's TensorRT-RTX provider takes"
-            " 8.6, 8.9, 12.0 and newer only"
+            " capability 7.5, but they cannot be served: ONNX Runtime's TensorRT-RTX provider supports"
+            " only 8.6, 8.9, 12.0 and newer"
         )
     ]
     attributes["embed_mode"].i = 0
@@ -473,8 +473,8 @@ def test_a_resource() -> None:
     assert fit["obstacles"] == [
         (
             "it runs on compute capability 8.9 and not on 7.5: TensorRT-RTX builds engines for compute"
-            " capability 7.5, but they cannot be served: ONNX Runtime's TensorRT-RTX provider takes"
-            " 8.6, 8.9, 12.0 and newer only"
+            " capability 7.5, but they cannot be served: ONNX Runtime's TensorRT-RTX provider supports"
+            " only 8.6, 8.9, 12.0 and newer"
         )
     ]
 

@@ -154,7 +154,7 @@ def test_a_model_in_parts_is_never_published_where_none_is_loaded(
     folder = tmp_path / "engine/model"
     verify.check_wrapper(folder, engine, asked.manifest)
     monkeypatch.setitem(PROVIDERS, RTX, PROVIDERS["tensorrt"])
-    with pytest.raises(StageFailure, match="loads an engine only where it is the whole model"):
+    with pytest.raises(StageFailure, match="loads an engine only if it contains the whole model"):
         verify.check_wrapper(folder, engine, asked.manifest)
 
 

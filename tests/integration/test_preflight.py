@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from enginewright.contract.processors import Feature, unlike
+from enginewright.contract.processors import Feature, timing_mismatch
 from enginewright_cli.preflight import options, targets
 from enginewright_runtime.session import processor
 
@@ -151,7 +151,7 @@ def test_each_kind_of_cpu_has_its_form_and_what_cannot_be_timed_here_is_said(
     names = [f"cpu:{each.lower()}" for each in ("AVX2", "AVX512", "VNNI", "AMX")]
     model = desk.save(dense())
     _, found = desk.run_json(model, "--target", ",".join(names), "--precision", "INT8")
-    untimed = [name for name in names if unlike(here, Feature(name[4:].upper()))]
+    untimed = [name for name in names if timing_mismatch(here, Feature(name[4:].upper()))]
     said = {
         name
         for each in found["findings"]

@@ -90,7 +90,7 @@ def test_what_is_built_and_cannot_be_served(models: Path, tmp_path: Path) -> Non
         target = reported["targets"][name]
         assert (code, target["reason"]) == (1, "EngineIncompatible")
         assert "engine_key" not in target
-        assert "takes 8.6, 8.9, 12.0 and newer" in target["message"]
+        assert "supports only 8.6, 8.9, 12.0 and newer" in target["message"]
         assert "choose backend tensorrt or cuda" in target["message"]
 
 
@@ -113,7 +113,7 @@ def test_a_model_in_parts_is_one_that_backend_tensorrt_would_refuse(tmp_path: Pa
     (found,) = [
         each for each in reported["findings"] if "backend tensorrt would" in each["message"]
     ]
-    assert "loads an engine only where it is the whole model" in found["message"]
+    assert "loads an engine only if it contains the whole model" in found["message"]
     assert (found["severity"], found["nodes"]) == ("warning", ["det_bad (Det)", "add_out (Add)"])
 
 

@@ -15,7 +15,7 @@ from enginewright.contract.processors import (
     has_exact_products,
     mismatch,
     parse,
-    unlike,
+    timing_mismatch,
 )
 from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.report import StageReport, read_termination_message
@@ -105,9 +105,9 @@ def test_products_are_measured_and_agree_with_what_the_kernel_reports() -> None:
     assert Feature.VNNI not in emulated.features  # though /proc/cpuinfo is the host's
 
 
-@pytest.mark.parametrize("unknown", ["saturable", "proved_on", "serving", "exact_products"])
+@pytest.mark.parametrize("unknown", ["saturable", "verified_on", "serving", "exact_products"])
 def test_what_is_not_known_raises_no_alarm(unknown: str) -> None:
-    known: dict[str, Any] = {"saturable": True, "proved_on": VNNI, "serving": AVX2}
+    known: dict[str, Any] = {"saturable": True, "verified_on": VNNI, "serving": AVX2}
     assert "outputs differ" in str(mismatch(**known))
     if unknown == "exact_products":
         known["serving"] = AVX2.model_copy(update={"exact_products": None})
@@ -118,10 +118,10 @@ def test_what_is_not_known_raises_no_alarm(unknown: str) -> None:
 
 def test_only_a_processor_that_gives_other_outputs_is_another_kind() -> None:
     other = VNNI.model_copy(update={"features": (*VNNI.features, Feature.AMX), "model": "other"})
-    assert mismatch(saturable=True, proved_on=VNNI, serving=other) is None
-    assert mismatch(saturable=True, proved_on=AVX2, serving=AVX2) is None
-    assert mismatch(saturable=False, proved_on=VNNI, serving=AVX2) is None  # 7 bits, or no INT8
-    message = mismatch(saturable=True, proved_on=AVX2, serving=VNNI)
+    assert mismatch(saturable=True, verified_on=VNNI, serving=other) is None
+    assert mismatch(saturable=True, verified_on=AVX2, serving=AVX2) is None
+    assert mismatch(saturable=False, verified_on=VNNI, serving=AVX2) is None  # 7 bits, or no INT8
+    message = mismatch(saturable=True, verified_on=AVX2, serving=VNNI)
     assert message is not None
     assert "exact on this processor" in message
     assert "saturating on the one" in message
@@ -129,17 +129,17 @@ def test_only_a_processor_that_gives_other_outputs_is_another_kind() -> None:
 
 def test_which_kind_of_processor_times_are_of() -> None:
     rapids = parse(SAPPHIRE_RAPIDS, "x86_64")
-    assert unlike(rapids, Feature.AMX) is None
-    assert "has AMX too" in str(unlike(rapids, Feature.VNNI))
-    assert "has AVX512, VNNI, AMX too" in str(unlike(rapids, Feature.AVX2))
+    assert timing_mismatch(rapids, Feature.AMX) is None
+    assert "has AMX too" in str(timing_mismatch(rapids, Feature.VNNI))
+    assert "has AVX512, VNNI, AMX too" in str(timing_mismatch(rapids, Feature.AVX2))
     epyc = parse(EPYC_7003, "x86_64")
-    assert unlike(epyc, Feature.AVX2) is None
+    assert timing_mismatch(epyc, Feature.AVX2) is None
     assert "AMD EPYC 7763 64-Core Processor (x86_64: AVX2), has no VNNI" in str(
-        unlike(epyc, Feature.VNNI)
+        timing_mismatch(epyc, Feature.VNNI)
     )
     graviton = parse(GRAVITON_3, "aarch64")
-    assert unlike(graviton, Feature.I8MM) is None
-    assert unlike(graviton, Feature.AVX2) is not None
+    assert timing_mismatch(graviton, Feature.I8MM) is None
+    assert timing_mismatch(graviton, Feature.AVX2) is not None
 
 
 def test_which_models_saturate(tmp_path: Path) -> None:

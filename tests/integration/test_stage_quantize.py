@@ -225,7 +225,7 @@ def test_what_only_a_library_knows_stays_and_the_rest_is_lowered(tmp_path: Path)
 @pytest.mark.parametrize(
     ("model", "how", "words"),
     [
-        (dense(), recipe("cpu", precision="FP16"), "backend cpu runs FP32, INT8"),
+        (dense(), recipe("cpu", precision="FP16"), "backend cpu supports FP32, INT8"),
         (
             dense(opset=11),
             recipe(RTX, precision="BF16", target_opset=11),

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, Self
 
-from enginewright.contract.reasons import SELDOM_PASSES, ExitCode, Reason, exit_code
+from enginewright.contract.reasons import RARELY_TRANSIENT, ExitCode, Reason, exit_code
 from enginewright.contract.report import Finding, Progress, Published, PublishedEngine, StageReport
 from enginewright.contract.verdict import Verdict
 from enginewright.kube.errors import Transient
@@ -35,7 +35,7 @@ PERMANENT: Final = [each for each in Reason if exit_code(each) is ExitCode.PERMA
 PASSING: Final = [
     each
     for each in Reason
-    if exit_code(each) is not ExitCode.PERMANENT and each not in SELDOM_PASSES
+    if exit_code(each) is not ExitCode.PERMANENT and each not in RARELY_TRANSIENT
 ]
 
 _FAILING_STAGE: Final = {"prepare": "validate", "engine": "build", "engine-lookup": "lookup"}

@@ -79,7 +79,7 @@ def test_operators_that_no_engine_holds() -> None:
         (RTX, "8.9", None),
         (RTX, None, None),
         (RTX, "7.5", "builds engines for compute capability 7.5, but they cannot be served"),
-        (RTX, "8.0", "takes 8.6, 8.9, 12.0 and newer only"),
+        (RTX, "8.0", "supports only 8.6, 8.9, 12.0 and newer"),
         (
             RTX,
             "9.0",
@@ -88,7 +88,7 @@ def test_operators_that_no_engine_holds() -> None:
         (
             RTX,
             "9.0",
-            "and ONNX Runtime's TensorRT-RTX provider takes 8.6, 8.9, 12.0 and newer only",
+            "and ONNX Runtime's TensorRT-RTX provider supports only 8.6, 8.9, 12.0 and newer",
         ),
         (RTX, "12.2", "does not build for compute capability 12.2, only for 7.5, 8.0"),
         ("tensorrt", "7.5", None),
@@ -124,7 +124,7 @@ def test_a_pod_on_such_a_device_says_why(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(StageFailure) as caught:
         create(RTX, tmp_path / "model.onnx", device=device)
     assert caught.value.reason is Reason.ENGINE_INCOMPATIBLE
-    assert "takes 8.6, 8.9, 12.0 and newer only" in caught.value.message
+    assert "supports only 8.6, 8.9, 12.0 and newer" in caught.value.message
 
 
 # fault: Engines | builder and provider of different TensorRT-RTX versions | `probe` of the image

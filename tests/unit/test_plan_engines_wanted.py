@@ -312,7 +312,7 @@ def test_no_engine_is_asked_for_where_none_can_be_served(capability: str) -> Non
     assert world.conditions()["Stalled"] == ("True", "BackendNotAllowed")
     message = world.condition("Stalled")["message"]
     assert "tensorrt-rtx does not run on the class l4" in message
-    assert "takes 8.6, 8.9, 12.0 and newer" in message
+    assert "supports only 8.6, 8.9, 12.0 and newer" in message
     assert "choose one of cuda in spec.backends" in message
     assert not world.children()
     world = World(**allow("tensorrt-rtx", "cuda")).has_gpus(computeCapability=capability).settle()

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from enginewright.contract.reasons import (
+    RARELY_TRANSIENT,
     REMEDIES,
-    SELDOM_PASSES,
     Reason,
 )
 from enginewright.contract.report import TERMINATION_MESSAGE_LIMIT, Finding, StageReport, remedy
@@ -127,7 +127,7 @@ def test_what_can_pass_is_tried_again_with_growing_waits(reason: Reason) -> None
     assert [int(wait.total_seconds() // 60) for wait in waits] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
-@pytest.mark.parametrize("reason", sorted(SELDOM_PASSES))
+@pytest.mark.parametrize("reason", sorted(RARELY_TRANSIENT))
 def test_what_seldom_passes_by_itself_is_given_up(reason: Reason) -> None:
     world = World().settle()
     for _ in range(4):

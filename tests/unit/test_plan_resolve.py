@@ -317,7 +317,7 @@ def test_a_precision_that_the_class_does_not_have() -> None:
         World(precision="FP8", quantization={"calibration": {"uri": "pvc://a/b"}})
     )
     assert reason == "PrecisionUnsupported"
-    assert "accelerator class cpu cannot run FP8: backend cpu runs FP32, INT8" in message
+    assert "accelerator class cpu cannot run FP8: backend cpu supports FP32, INT8" in message
 
 
 # the store

@@ -83,12 +83,12 @@ def test_nodes_that_share_a_label_are_counted_one_by_one() -> None:
     ("promise", "broken", "reported"),
     [
         (Promise(policy="Budget", max_compute_share=0.1), False, None),
-        (Promise(policy="Budget", max_compute_share=0.08), True, "allowed are 8% of the time"),
+        (Promise(policy="Budget", max_compute_share=0.08), True, "allowed: 8% of the time"),
         (Promise(policy="Budget", max_node_share=0.34), False, None),
-        (Promise(policy="Budget", max_node_share=0.33), True, "allowed are 33% of the nodes"),
+        (Promise(policy="Budget", max_node_share=0.33), True, "allowed: 33% of the nodes"),
         (Promise(policy="Budget", max_node_share=0.2, max_compute_share=0.1), True, "20% of the nodes"),
         (Promise(policy="Budget", max_node_share=0.5, max_compute_share=0.05), True, "5% of the time"),
-        (Promise(policy="Budget"), True, "the budget names no share"),
+        (Promise(policy="Budget"), True, "the budget sets no share"),
         (FORBID, True, None),
     ],
 )  # fmt: skip
@@ -115,7 +115,7 @@ def test_what_was_not_profiled_is_not_proven() -> None:
     for found in (manifest(), manifest([("conv (Conv)", 1, 1.0)])):
         verdict = judge(facts(2, "det (Det)"), TENSORRT, found, within)
         assert (verdict.broken, verdict.compute_share) == (True, None)
-        assert "is not proven" in verdict.message
+        assert "cannot be verified" in verdict.message
         nodes_only = Promise(policy="Budget", max_node_share=0.5)
         assert not judge(facts(2, "det (Det)"), TENSORRT, found, nodes_only).broken
 

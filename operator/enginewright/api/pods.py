@@ -325,7 +325,7 @@ class JobTemplate(ApiModel):
     """Under which identity the pods run; what the Jobs write the serving pods must be able to read."""
 
 
-ANYWHERE: Final = JobTemplate()
+DEFAULT_JOB_TEMPLATE: Final = JobTemplate()
 
 
 class PodTemplate(ApiModel):

@@ -1,12 +1,12 @@
-"""The frozen model that every message derives from, bounds of its fields, and canonical JSON, which keys are made of."""
+"""The frozen base model of every message, length limits of its fields, and the canonical JSON that keys are hashed from."""
 
 import json
 from typing import Annotated, Any, Final, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-TEXT_LENGTH: Final = 256  # characters of a name, or of a line, that a status takes
-LIST_LENGTH: Final = 16  # of them in one field
+TEXT_LENGTH: Final = 256  # maximum characters of a name or a line in a status
+LIST_LENGTH: Final = 16  # maximum number of them in one field
 Text: TypeAlias = Annotated[str, Field(max_length=TEXT_LENGTH)]
 Digest: TypeAlias = Annotated[str, Field(max_length=128)]
 
@@ -17,7 +17,7 @@ def _cut(length: int) -> BeforeValidator:
     )
 
 
-# Of any writer: what is longer is cut, since the rest of the message counts all the same
+# A value that is too long is truncated rather than rejected: the rest of the message is still valid
 CutText: TypeAlias = Annotated[Text, _cut(TEXT_LENGTH)]
 CutTexts: TypeAlias = Annotated[
     tuple[CutText, ...], Field(max_length=LIST_LENGTH), _cut(LIST_LENGTH)

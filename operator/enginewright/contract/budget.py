@@ -1,35 +1,35 @@
-"""Whether what runs elsewhere keeps the promise: one judgement, for operator and runtime alike. Pure.
+"""Whether a fallback stays within the promise: one rule for operator and runtime. Pure.
 
-The operator judges an engine before a pod starts, the sidecar the live session, preflight both: with
-other rounding one would let in what another refuses. So shares are whole billionths before they are
-compared, and shares of nodes are compared as whole numbers.
+The operator checks an engine before a pod starts, the sidecar the live session, preflight both. If
+they rounded differently, one would accept what another rejects: so shares of time are rounded to
+billionths before they are compared, and shares of nodes are compared as integers.
 """
 
 from typing import Final
 
 from enginewright.contract.task import Promise
 
-_WHOLE: Final = 1_000_000_000
+_BILLION: Final = 1_000_000_000
 
 
 def billionths(share: float) -> int:
-    """Return a share of 1 in whole billionths, the nearest: sums of floats are not exact."""
-    return round(share * _WHOLE)
+    """Return a share of 1 rounded to billionths: sums of floats are not exact."""
+    return round(share * _BILLION)
 
 
 def excess(
     promise: Promise, nodes_total: int, nodes_elsewhere: int, compute: int | None
 ) -> str | None:
-    """Return what would have been allowed, as text that follow a message; None: the promise is kept.
+    """Return the exceeded limits as text to append to a message; None: the promise is kept.
 
     Args:
         promise: to the model's owner.
-        nodes_total: compute nodes, shape arithmetic left out.
-        nodes_elsewhere: those that do not run where they were promised to.
+        nodes_total: compute nodes, shape arithmetic excluded.
+        nodes_elsewhere: those that do not run on the promised provider.
         compute: their share of the profiled time, in billionths; None: not all were profiled.
 
     Returns:
-        "" where nothing at all is allowed elsewhere.
+        "" where no fallback is allowed at all.
     """
     if nodes_elsewhere <= 0 or promise.policy == "Allow":
         return None
@@ -37,19 +37,19 @@ def excess(
         return ""
     exceeded = []
     limit = promise.max_node_share
-    if limit is not None and nodes_elsewhere * _WHOLE > billionths(limit) * nodes_total:
+    if limit is not None and nodes_elsewhere * _BILLION > billionths(limit) * nodes_total:
         exceeded.append(f"{percent(limit)} of the nodes")
     limit = promise.max_compute_share
     if limit is not None and compute is None:
         exceeded.append(
-            f"{percent(limit)} of the time, which is not proven, as not all of them were profiled"
+            f"{percent(limit)} of the time, which cannot be verified: not all of them were profiled"
         )
     elif limit is not None and compute is not None and compute > billionths(limit):
         exceeded.append(f"{percent(limit)} of the time")
     if exceeded:
-        return f"; allowed are {' and '.join(exceeded)}"
+        return f"; allowed: {' and '.join(exceeded)}"
     none_given = promise.max_node_share is None and promise.max_compute_share is None
-    return "; the budget names no share" if none_given else None
+    return "; the budget sets no share" if none_given else None
 
 
 def percent(share: float) -> str:

@@ -1,8 +1,8 @@
-"""One cause of a fallback, chosen once: server, sidecar and operator all ask here which is named.
+"""Which cause of a fallback is reported first, for server, sidecar and operator.
 
 Several things may be wrong at the same time: CUDA's libraries are not in the image, and the node
-has no driver. The one that is named is the one whose remedy has to come first, for without it no
-other helps: first the image, then the node, then the device, then the model. Pure.
+has no driver. The cause reported first is the one to fix first, since no other remedy helps before:
+first the image, then the node, then the device, then the model. Pure.
 """
 
 from collections.abc import Iterable
@@ -12,8 +12,8 @@ from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
 
 _ORDER: Final = (
-    Reason.VERSION_MISMATCH,  # two ONNX Runtimes in one folder: which providers exist is chance
-    Reason.SESSION_REPLACED,  # all was there when the pod was admitted
+    Reason.VERSION_MISMATCH,  # two ONNX Runtimes in one folder: which providers exist is undefined
+    Reason.SESSION_REPLACED,  # image, node and device were right when the pod was admitted
     Reason.PROVIDER_MISSING,
     Reason.DRIVER_MISSING,
     Reason.DRIVER_TOO_OLD,
@@ -30,19 +30,19 @@ _RANKS: Final = {reason: rank for rank, reason in enumerate(_ORDER)}
 
 
 def first(causes: Iterable[Finding]) -> Finding | None:
-    """Return the cause to be named, whose `cause` lists the others; None where there is none."""
+    """Return the cause to fix first, its text followed by the others'; None without causes."""
     ranked = sorted(causes, key=lambda each: rank(each.reason))
     if not ranked:
         return None
     chosen, *others = ranked
     text = chosen.cause
     for each in others:
-        # the server lists what it found; the sidecar and the operator ask again
+        # the server has already appended others; the sidecar and the operator rank its result again
         if each.reason is not chosen.reason and f"; and {each.reason}: " not in text:
             text += f"; and {each.reason}: {each.cause}"
     return chosen.model_copy(update={"cause": text})
 
 
 def rank(reason: Reason | None) -> int:
-    """Return a reason's place: the lower, the earlier its remedy has to come."""
+    """Return the position of a reason in the order of remedies: the lowest is fixed first."""
     return len(_ORDER) if reason is None else _RANKS.get(reason, len(_ORDER))

@@ -1,4 +1,4 @@
-"""The digest of our own code: versions say little of what is being worked on."""
+"""A digest of our own code: a version number does not distinguish states of development."""
 
 import hashlib
 import io
@@ -16,9 +16,9 @@ def code_digest(*folders: Path, without: str | None = None, documents: bool = Tr
     """Return the sha256 (hex) of the modules below folders, their names and contents.
 
     Args:
-        *folders: of packages; where they lie does not count.
-        without: a folder at the top of any of them, whose modules do not count.
-        documents: comments and docstrings count; without them, reading takes ten times as long.
+        *folders: of packages; their location does not enter the digest.
+        without: a top-level folder in any of them whose modules are excluded.
+        documents: whether comments and docstrings are included; to exclude them takes ten times as long.
     """
     digest = hashlib.sha256()
     for folder in folders:
@@ -36,13 +36,13 @@ def code_digest(*folders: Path, without: str | None = None, documents: bool = Tr
 def _undocumented(content: bytes) -> bytes:
     """Return a module (UTF-8) without comments, docstrings and blank lines between statements.
 
-    What is left is the source as written, so that every version of Python leaves the same.
+    The rest is the source as written, so that the result is the same on every version of Python.
 
     Raises:
-        SyntaxError, tokenize.TokenError: It is no module.
+        SyntaxError, tokenize.TokenError: The content is not a valid module.
     """
     text = content.decode()
-    lines = ["", *text.split("\n")]  # by the numbers that tokens have
+    lines = ["", *text.split("\n")]  # tokens count lines from 1
     left_out = {0}
     statement: list[tokenize.TokenInfo] = []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -64,13 +64,13 @@ def _undocumented(content: bytes) -> bytes:
 
 
 def _is_text(token: tokenize.TokenInfo) -> bool:
-    """Tell whether a token is a string without expressions in it: a statement of them does nothing."""
+    """Return whether a token is a string literal without expressions: such statements do nothing."""
     prefix = token.string.partition(token.string[-1])[0]
     return token.type == tokenize.STRING and "f" not in prefix.lower()
 
 
 def _modules(folder: str, inside: str = "") -> Iterator[str]:
-    """Yield the modules below a folder; pathlib takes three times as long, at every start."""
+    """Yield the modules below a folder; `pathlib` would make every start three times as slow."""
     with os.scandir(f"{folder}/{inside}") as entries:
         for each in entries:
             if each.is_dir():

@@ -1,22 +1,23 @@
-"""What NVIDIA's libraries build engines for, and what ONNX Runtime's providers serve.
+"""Which devices NVIDIA's libraries build engines for, and which ones ONNX Runtime's providers serve.
 
-Two tables, since they differ: that an engine can be built does not mean that it can be served. All
-that plans, builds, serves or foretells asks here, so that nothing is built that nothing loads.
+Two tables, since they differ: an engine that can be built cannot always be served. Operator, Jobs,
+server and preflight all use them, so that no engine is built that no provider loads.
 
 Sources:
 
-- TensorRT 10 builds for the device at hand. ONNX Runtime 1.31.1 is linked to CUDA 13, whose libraries
-  have dropped all before 7.5 (CUDA 13.0 release notes, "Deprecated or Dropped Features").
+- TensorRT 10 builds for the installed device. ONNX Runtime 1.31.1 is linked to CUDA 13, whose libraries
+  have dropped everything before 7.5 (CUDA 13.0 release notes, "Deprecated or Dropped Features").
 - `TensorrtExecutionProvider::GetCapability` of ONNX Runtime 1.31.1 looks for an EPContext node only
   where `graph.NumberOfNodes() == 1` (microsoft/onnxruntime pull 18217; several or mixed: pull 23294,
   closed unmerged). Beside another node an EPContext node gets no kernel.
-- TensorRT-RTX: the library's `ComputeCapability` names what it builds for (1.7.1). The plug-in
-  0.5.0 (NVIDIA/TensorRT-RTX-EP-ABI) offers the devices that `IsOrtHardwareDeviceSupported` takes,
-  claims EPContext nodes one by one, wherever they are, and refuses a whole model whose inputs or
-  outputs are of other types than `IsSupportedInputOutputDataType` lists (both in its
+- TensorRT-RTX: the library's `ComputeCapability` enumerates its targets (1.7.1). The plug-in
+  0.5.0 (NVIDIA/TensorRT-RTX-EP-ABI) offers the devices that `IsOrtHardwareDeviceSupported` accepts,
+  claims every EPContext node separately, wherever it is, and rejects a model that has an input or
+  output of a type that `IsSupportedInputOutputDataType` does not list (both in its
   `GetCapabilityImpl`).
-- CUDA: the wheel of onnxruntime-gpu 1.31.1 holds machine code and no PTX. Machine code runs on devices
-  of its own major and of no lesser minor version (CUDA C++ Programming Guide, "Binary Compatibility").
+- CUDA: the wheel of onnxruntime-gpu 1.31.1 contains cubins and no PTX. A cubin runs on devices of the
+  same major and the same or a higher minor version (CUDA C++ Programming Guide, "Binary
+  Compatibility").
 """
 
 from collections.abc import Iterable
@@ -34,11 +35,11 @@ class Capabilities:
     """Compute capabilities, each as "8.9"."""
 
     listed: frozenset[str] = frozenset()
-    since: str | None = None  # this one and all newer ones too
-    binary: bool = False  # of code for those listed: also newer ones of the same major version
+    since: str | None = None  # and from this one on
+    binary: bool = False  # cubins for those listed: higher minor versions of the same major too
 
     def __contains__(self, capability: str) -> bool:
-        """Tell whether a compute capability is among them."""
+        """Return whether a compute capability is among them."""
         if capability in self.listed:
             return True
         wanted = version(capability)
@@ -57,7 +58,7 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Library:
-    """What a library builds engines for."""
+    """A library that builds engines, and the devices that it builds for."""
 
     title: str  # in messages
     capabilities: Capabilities
@@ -65,12 +66,12 @@ class Library:
 
 @dataclass(frozen=True)
 class Provider:
-    """What ONNX Runtime's provider of a backend serves."""
+    """The execution provider of a backend, and what it can serve."""
 
     title: str  # in messages
-    # of devices; None: of all for which there is an engine
+    # of the devices that it supports; None: every one that engines are built for
     capabilities: Capabilities | None = None
-    loads_parts: bool = True  # engines beside other nodes, and several of them
+    loads_parts: bool = True  # several engines in one model, and engines beside other nodes
     types: frozenset[str] | None = None  # of a model's inputs and outputs, numpy names; None: any
 
 
@@ -100,20 +101,20 @@ PROVIDERS: Final = {
 
 
 def builds(backend: str, capability: str) -> bool:
-    """Tell whether the backend's library, if it has one, builds engines for a compute capability."""
+    """Return whether the backend's library, if it has one, builds engines for a compute capability."""
     return backend not in LIBRARIES or capability in LIBRARIES[backend].capabilities
 
 
 def serves(backend: str, capability: str) -> bool:
-    """Tell whether the backend's provider takes a device of a compute capability, such as "8.9"."""
+    """Return whether the backend's provider supports a compute capability, such as "8.9"."""
     provider = PROVIDERS.get(backend)
     return provider is None or provider.capabilities is None or capability in provider.capabilities
 
 
 def why_unusable(backend: str, capability: str | None) -> str | None:
-    """Return why a backend is of no use on devices of a compute capability; None when it is.
+    """Return why a backend cannot serve on devices of a compute capability; None when it can.
 
-    What is not known, `capability` None, is left to the device to find out.
+    None also where `capability` is not known: then the device decides.
     """
     if capability is None or backend not in PROVIDERS:
         return None
@@ -133,22 +134,22 @@ def why_unusable(backend: str, capability: str | None) -> str | None:
     if built:
         return (
             f"{library.title} builds engines for compute capability {capability}, but they cannot be"
-            f" served: {provider.title} takes {provider.capabilities} only"
+            f" served: {provider.title} supports only {provider.capabilities}"
         )
     only = f"{library.title} does not build for compute capability {capability}, only for {library.capabilities}"
-    return only if served else f"{only}, and {provider.title} takes {provider.capabilities} only"
+    return only if served else f"{only}, and {provider.title} supports only {provider.capabilities}"
 
 
 def whole_only(backend: str) -> str | None:
-    """Say that a backend's provider loads no engines of parts of a model; None where it does."""
+    """Return why a backend cannot serve engines for parts of a model, as text; None when it can."""
     provider = PROVIDERS.get(backend)
     if provider is None or provider.loads_parts:
         return None
-    return f"{provider.title} loads an engine only where it is the whole model"
+    return f"{provider.title} loads an engine only if it contains the whole model"
 
 
 def unserved_tensors(backend: str, tensors: Iterable[TensorSpec]) -> tuple[str, ...]:
-    """Return the inputs or outputs that the backend's provider does not take, as "name (type)"."""
+    """Return the tensors whose types the backend's provider does not support, as "name (type)"."""
     provider = PROVIDERS.get(backend)
     if provider is None or provider.types is None:
         return ()

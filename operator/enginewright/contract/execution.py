@@ -1,7 +1,7 @@
-"""What a server says about how it runs the model: `GET /v2/models/<model>/execution`.
+"""How a server runs the model, as it reports: `GET /v2/models/<model>/execution`.
 
-Read from the live session at every request, never from what it was asked to be, so that a session
-which was replaced while serving is seen. The sidecar compares it with the manifest.
+Read from the live session at every request, never from the configuration, so that a session that
+was replaced while serving is detected. The sidecar compares it with the manifest.
 """
 
 from typing import Final
@@ -12,7 +12,7 @@ from enginewright.contract.reasons import Reason
 
 
 class Driver(Message):
-    """The accelerator's driver, as asked of the driver library itself."""
+    """The accelerator's driver, as the driver library itself reports it."""
 
     needed: bool  # by the backend
     present: bool
@@ -24,7 +24,7 @@ class Driver(Message):
 class PlacementFacts(Message):
     """Which provider runs which node, as ONNX Runtime assigned them (its pull request 26781).
 
-    An EPContext node counts as one here; the manifest's partitions say what is in it.
+    An EPContext node counts as one here; the manifest's partitions list the nodes inside it.
     """
 
     nodes: dict[str, int]  # provider -> nodes
@@ -32,17 +32,17 @@ class PlacementFacts(Message):
     context_nodes: tuple[str, ...] = ()  # names of the EPContext nodes on the wanted provider
 
 
-_SIZES: Final = 8  # for each power of two
+_SIZES: Final = 8  # size classes for each power of two
 
 
 def size_class(elements: int) -> int:
-    """Return `elements` rounded up to an eighth of the power of two below: requests of about one size."""
+    """Return `elements` rounded up to an eighth of the power of two below, to group similar requests."""
     step = max(1, (1 << (elements.bit_length() - 1)) // _SIZES) if elements else 1
     return -(-elements // step) * step
 
 
 class Baseline(Message):
-    """Seconds that a run of the model takes, all of one shape; None: too few runs to tell."""
+    """Seconds per run of the model, all runs of one shape; None: too few runs."""
 
     p50: float
     p90: float | None = None
@@ -52,50 +52,50 @@ class Baseline(Message):
 
 
 class ComputeBucket(Message):
-    """Time in the model for requests of about one size."""
+    """Time in the model for requests of one size class."""
 
     elements: int  # input elements of a request, rounded up by `size_class`
     warmup_seconds: float | None = None  # best run at warm-up; None: not warmed up
-    count: int = 0  # requests since, without the first of each shape
-    seconds: float = 0.0  # their time in the model, summed
-    untimed: int = 0  # further runs for requests since: the first of each shape, and failed ones
+    count: int = 0  # requests since warm-up, except the first of each shape
+    seconds: float = 0.0  # sum of their times in the model
+    untimed: int = 0  # other runs since warm-up: the first of each shape, and failed ones
 
 
 class Execution(Message):
-    """The answer."""
+    """Body of the response."""
 
     model: str
     """Name of the InferenceModel."""
     revision: str
-    """That the pod serves."""
+    """Revision that the pod serves."""
     backend: str
-    """Chosen for it."""
+    """Backend chosen for it."""
     provider: str
-    """Execution provider that the backend stands for."""
+    """Execution provider of the backend."""
     providers: tuple[str, ...]
-    """Those that the session has registered."""
+    """Execution providers that the session has registered."""
     session: int
     """1; increases when ONNX Runtime replaces the session."""
     placement: PlacementFacts
-    """Nodes by provider as ONNX Runtime assigned them, labels of all nodes elsewhere, names of EPContext nodes."""
+    """Nodes by provider as ONNX Runtime assigned them, labels of all nodes on other providers, names of EPContext nodes."""
     provider_reason: Reason | None = None
-    """Why the provider could not be created, where it could not."""
+    """Why the provider could not be created; absent: it was created."""
     provider_message: str = ""
-    """The same for people."""
+    """The same as text."""
     driver: Driver
-    """Whether the backend needs a driver, its version, and what is wrong with it, as of the start."""
+    """Whether the backend needs a driver, its version, and what is wrong with it, at the server's start."""
     model_digest: str
-    """Digest of the source."""
+    """Digest of the source model."""
     prepared_key: str
-    """Of the prepared model."""
+    """Key of the prepared model."""
     engine_key: str | None = None
-    """Of the engine; absent: there is none."""
+    """Key of the engine; absent: it needs none."""
     engine_sha256: str | None = None
-    """Of the engine file as loaded."""
+    """sha256 of the engine file as loaded."""
     opset: int
-    """Of the prepared model."""
+    """Opset of the prepared model."""
     ort_distributions: tuple[str, ...]
-    """Installed packages that own the folder onnxruntime: one, if all is well."""
+    """Installed packages that own the folder onnxruntime: exactly one in a valid image."""
     ort_version: str
     """Version of ONNX Runtime."""
     backend_version: str
@@ -103,8 +103,8 @@ class Execution(Message):
     runtime_version: str
     """Version of this server."""
     processor: Processor | None = None
-    """That the server runs on."""
+    """Processor that the server runs on."""
     buckets: tuple[ComputeBucket, ...] = ()
-    """By size of request (input elements, rounded up by at most an eighth): best time at warm-up, count and time since, without the first run of each shape; `untimed` counts these and failed runs."""
+    """By size of request (input elements, rounded up by at most an eighth): best time at warm-up, then count and total time except the first run of each shape; `untimed` counts those and failed runs."""
     usual: Baseline | None = None
     """p50, p90 and p99 of the usual shapes, measured before the pod was ready."""

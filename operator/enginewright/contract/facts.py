@@ -1,4 +1,4 @@
-"""Facts of full reports that other processes of ours read back, and not people alone."""
+"""Facts in full reports that other processes read back; all others are for people only."""
 
 from enginewright.contract.base import Message
 from enginewright.contract.manifest import ArtifactFile, Latency
@@ -6,7 +6,7 @@ from enginewright.contract.verdict import FallbackVerdict
 
 
 class FetchFacts(Message):
-    """What stage `fetch` has written."""
+    """Files that stage `fetch` has written."""
 
     files: tuple[ArtifactFile, ...]  # the .onnx file first
     digest: str  # of the model
@@ -18,7 +18,7 @@ class FetchFacts(Message):
 
 
 class ExamineFacts(Message):
-    """How a prepared model ran on the backend that is to serve it."""
+    """How a prepared model ran on the backend that will serve it."""
 
     placement: FallbackVerdict
     elsewhere: tuple[str, ...]  # labels of all nodes on another provider

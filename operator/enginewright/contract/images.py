@@ -1,4 +1,4 @@
-"""What a runtime image holds, as the image itself says: never a table kept beside it."""
+"""What a runtime image contains, as the image itself reports, never from a separate table."""
 
 from typing import Final
 
@@ -22,7 +22,7 @@ PROVIDERS: Final = {
     "cpu": "CPUExecutionProvider",
 }
 COMPILED_BACKENDS: Final = frozenset({"tensorrt", "tensorrt-rtx"})  # those that need an engine
-DEVICE_BACKENDS: Final = COMPILED_BACKENDS | {"cuda"}  # those that run on no CPU
+DEVICE_BACKENDS: Final = COMPILED_BACKENDS | {"cuda"}  # those that need a GPU
 
 
 class ImageFacts(Message):
@@ -31,13 +31,14 @@ class ImageFacts(Message):
     variant: str  # cpu | openvino | gpu | rtx
     ort_distribution: str  # the one wheel that owns the folder `onnxruntime`
     ort_version: str
-    max_opset: int  # of the domain ai.onnx, found by making sessions
+    max_opset: int  # of the domain ai.onnx, determined by creating sessions
     max_ir_version: int
     providers: tuple[str, ...]
     backends: dict[str, str]  # backend name -> version of its library
-    cuda_major: str | None = None  # that the image's libraries are built for; None: none
+    cuda_major: str | None = None  # that the image's libraries are built for; None: no CUDA
     onnx_version: str
     runtime_version: str  # version of this package
-    # Digest of what decides what Jobs make: images that share it make the same artefacts. None: an earlier release.
+    # Digest of all code and versions that decide the Jobs' results: images with the same digest produce
+    # the same artefacts. None: an earlier release
     pipeline: str | None = None
-    processor: Processor | None = None  # of the machine that was asked, not of the image
+    processor: Processor | None = None  # of the machine that ran the probe, not of the image

@@ -1,7 +1,7 @@
-"""Content addresses: equal content, recipe and versions give equal keys, on every machine and later version.
+"""Content addresses: equal content, recipe and versions give equal keys, on every machine and in later releases.
 
-Defaults are left out, so that a field that a later version adds changes no key; tests hold the keys
-of earlier releases. Where the meaning of a key must change, its version does.
+Defaults are left out, so that a field added by a later release changes no key; tests pin the keys
+of earlier releases. If the meaning of a key has to change, its version does too.
 """
 
 import hashlib
@@ -21,8 +21,8 @@ def prepared_key(model_digest: str, recipe: Recipe, data: Mapping[str, str]) -> 
 
     Args:
         model_digest: of the source.
-        recipe: how it is made.
-        data: digests of what lies at the recipe's other addresses, by name: they may change too.
+        recipe: how it is prepared.
+        data: digests of the content at the recipe's other addresses, by name: it may change too.
     """
     return _key({"model_digest": model_digest, "recipe": content(recipe), "data": dict(data)})
 
@@ -30,16 +30,16 @@ def prepared_key(model_digest: str, recipe: Recipe, data: Mapping[str, str]) -> 
 def engine_key(prepared: str, recipe: EngineRecipe) -> str:
     """Return the key of an engine: sha256 (hex) over the prepared model's key and the recipe.
 
-    The class is in it by what its devices are, not by its name.
+    The class enters by the kind of its devices where that is known, not by its name.
     """
-    made = content(recipe)
+    engine = content(recipe)
     if recipe.device:
-        del made["accelerator_class"]
-    return _key({"prepared_key": prepared, "engine": made})
+        del engine["accelerator_class"]
+    return _key({"prepared_key": prepared, "engine": engine})
 
 
 def content(part: BaseModel) -> dict[str, Any]:
-    """Return what a part adds to a key."""
+    """Return the fields of a part that enter a key: those that differ from their defaults."""
     return part.model_dump(mode="json", exclude_defaults=True)
 
 

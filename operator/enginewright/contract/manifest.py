@@ -1,4 +1,4 @@
-"""The JSON beside an artefact: its truth. An artefact without a manifest does not exist."""
+"""The JSON file that describes an artefact. A folder without a manifest is not an artefact."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ from enginewright.contract.base import Message
 from enginewright.contract.processors import Processor
 from enginewright.contract.task import EngineRecipe, Recipe, ShapeProfile
 
-MODEL_NAME: Final = "model.onnx"  # what every .onnx file is called after fetch
+MODEL_NAME: Final = "model.onnx"  # name of every .onnx file after fetch
 MANIFEST_NAME: Final = "manifest.json"
 LARGEST_MANIFEST: Final = 16 << 20  # bytes
 MANIFEST_VERSION: Final = 1
@@ -29,24 +29,24 @@ class TensorSpec(Message):
 
 
 class Change(Message):
-    """One thing that was done to the source model on its way to the prepared one."""
+    """One change of the source model made by its preparation."""
 
     kind: str  # opset | ir-version | expand | simplify | fold-batch-norm | precision | quantize
-    message: str  # what was done and why, for people
-    nodes: tuple[str, ...] = ()  # labels of the source's nodes concerned, at most 100
+    message: str  # what was changed and why, for people
+    nodes: tuple[str, ...] = ()  # labels of the affected nodes of the source, at most 100
 
 
 class OutputParity(Message):
-    """How one output of an artefact differs from what it is compared with, over all samples."""
+    """How one output of an artefact differs from its reference, over all samples."""
 
     name: str
     compared_with: str  # source | expected | prepared
     max_abs_error: float | None = None  # None: not numeric, or not comparable
     max_rel_error: float | None = None
     cosine: float | None = None  # 1: same direction
-    top1_agreement: float | None = None  # of 1; None: not scores over classes
-    nan: int = 0  # of the artefact's values that are NaN where the other's are not
-    inf: int = 0
+    top1_agreement: float | None = None  # 0 to 1; None: not scores over classes
+    nan: int = 0  # values that are NaN in the artefact's output and not in the reference
+    inf: int = 0  # likewise
     runs: int | None = None  # of a varying output, compared in distribution; None: by values
 
 
@@ -56,7 +56,7 @@ class Spread(Message):
     sample: str
     runs: int
     shape: tuple[int | None, ...]  # None: a size that differs from run to run
-    distinct: bool  # whether no two runs were equal
+    distinct: bool  # whether all runs differed
     ranges: dict[str, tuple[float, float]]  # lowest and highest of each statistic over the runs
 
 
@@ -68,14 +68,14 @@ class VaryingOutput(Message):
 
 
 class NodeCost(Message):
-    """What the nodes of one label cost together, as profiled on ONNX Runtime's CPU provider.
+    """Total cost of the nodes with one label, as profiled on ONNX Runtime's CPU provider.
 
-    Labels are "name (OpType)", "unnamed (OpType)" for nodes without a name, which then share one.
+    Labels are "name (OpType)"; nodes without a name share "unnamed (OpType)".
     """
 
     label: str
     count: int
-    share: float  # of the whole graph's time, 0 to 1
+    share: float  # of the graph's total time, 0 to 1
 
 
 class Partition(Message):
@@ -86,49 +86,51 @@ class Partition(Message):
 
 
 class Latency(Message):
-    """A benchmark: seconds a run, after warm-up."""
+    """A benchmark: seconds per run, after warm-up."""
 
     p50: float
     p90: float
     p99: float
     samples: int
     shapes: str | None = None  # which were run: min, opt, max, or the name of a golden sample
-    throughput: float | None = None  # rows (of the first dimension) a second; None: not measured
+    throughput: float | None = None  # rows (of the first dimension) per second; None: not measured
     peak_memory_bytes: int | None = None  # of the process, model and libraries included
-    peak_device_memory_bytes: int | None = None  # None: no device, or it does not tell
-    warm_up_runs: int | None = None  # until two in a row took about as long
+    peak_device_memory_bytes: int | None = None  # None: no device, or not reported
+    warm_up_runs: int | None = None  # until two consecutive ones took about the same time
 
 
 class EngineProfile(Message):
-    """Sizes that the engines of one artefact were built to take together: one of every input.
+    """One optimization profile of the engines of an artefact: the range of every input.
 
-    `low` and `high` stand only where an input's values are sizes: then they bound these values.
+    `low` and `high` are set only where an input's values are sizes: then they bound these values.
     """
 
     inputs: tuple[ShapeProfile, ...]
 
 
 class EngineInfo(Message):
-    """What an engine artefact holds beside its prepared model's own facts."""
+    """Facts of an engine artefact in addition to those of its prepared model."""
 
     recipe: EngineRecipe
     prepared_key: str
-    file: str  # of the (largest) engine inside the artefact
+    file: str  # name of the (largest) engine file in the artefact
     sha256: str  # of that file
     size_bytes: int
     compute_capabilities: tuple[str, ...]  # that it runs on
     partitions: tuple[Partition, ...]
     profiles: tuple[
         EngineProfile, ...
-    ] = ()  # any one has to fit; () in artefacts of earlier versions
+    ] = ()  # a request has to fit one of them; () in artefacts of earlier versions
     nodes_total: int
     nodes_accelerated: int
     compute_share_elsewhere: float | None = None  # 0 to 1; None: not profiled
-    workspace_bytes: int | None = None  # in effect, after steps down when memory ran out
+    workspace_bytes: int | None = None  # in effect, after reductions when memory ran out
     build_seconds: float
     peak_memory_bytes: int | None = None  # of the build's process
     latency: Latency | None = None  # None: built ahead of time, no device to measure on
-    latencies: tuple[Latency, ...] = ()  # of every shape profile; `latency` is the usual one's
+    latencies: tuple[
+        Latency, ...
+    ] = ()  # of min, opt and max where measured; `latency` is that of opt
     parity_max_abs_error: float | None = None  # against the prepared model; None: likewise
     parity: tuple[OutputParity, ...] = ()  # against the prepared model and the expected outputs
 
@@ -136,8 +138,8 @@ class EngineInfo(Message):
 class Manifest(Message):
     """A prepared model, `prepared/<key>/` in the store, or an engine, `engines/<key>/`.
 
-    An engine's artefact is whole: model.onnx is the EPContext model, and the golden samples, the
-    inputs and the node costs of the prepared model come along.
+    An engine's artefact is self-contained: model.onnx is the EPContext model, and golden samples,
+    inputs and node costs are those of the prepared model.
     """
 
     version: int = MANIFEST_VERSION
@@ -151,28 +153,27 @@ class Manifest(Message):
     nodes: int
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    golden_inputs: str = "golden/inputs.npz"  # one array an input, named "<sample>/<input>"
+    golden_inputs: str = "golden/inputs.npz"  # one array per input, named "<sample>/<input>"
     golden_outputs: str = "golden/outputs.npz"  # likewise, from ONNX Runtime's CPU provider
     golden_expected: str | None = None  # likewise, from the exporting framework; None: not known
     golden_source: str  # generated | samples
     versions: dict[str, str]  # onnx, onnxruntime, enginewright
     node_costs: tuple[NodeCost, ...] = ()  # () in artefacts of earlier versions
     shape_nodes: tuple[str, ...] = ()  # labels of shape arithmetic, which may run anywhere
-    # Sizes of every input that golden inputs and engines have: declared, default or found by
-    # running. (): of an earlier version. Only those in the recipe are limits of what is served
+    # Sizes of every input of golden inputs and engines: declared, default or found by running the
+    # model. (): of an earlier version. Only those in the recipe limit what is served
     profiles: tuple[ShapeProfile, ...] = ()
     source_opset: int | None = None
-    precision: str | None = None  # that the weights and activations have; None: the source's own
+    precision: str | None = None  # of the weights and activations; None: the source's own
     # The highest level of ONNX Runtime's graph optimisations at which the outputs were right: ALL,
     # EXTENDED, BASIC or DISABLE; None: the highest at which it loads
     graph_optimization: str | None = None
     changes: tuple[Change, ...] = ()  # (): the source as it is
     parity: tuple[OutputParity, ...] = ()  # of the prepared model against source and expected
-    # Compared in distribution; every other output is compared by values. None: not recorded, by an
-    # earlier version
+    # Outputs compared in distribution; all others are compared by values. None: of an earlier version
     varying: tuple[VaryingOutput, ...] | None = None
-    # That the golden outputs were computed on; None: not recorded
+    # Processor that the golden outputs were computed on; None: not recorded
     processor: Processor | None = None
-    # Whether INT8 products saturate on processors that sum them in 16 bits; None: not known, or for a device
+    # Whether INT8 products saturate on processors that sum them in 16 bits; None: not known, or for a GPU
     saturable: bool | None = None
     engine: EngineInfo | None = None  # None: a prepared model

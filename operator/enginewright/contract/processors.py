@@ -1,4 +1,4 @@
-"""What a processor computes with, as far as it decides what serves on it: its instruction sets. Pure.
+"""The instruction sets of a processor, as far as they decide which models serve on it. Pure.
 
 Without VNNI, x86 processors add two products of UINT8 and INT8 in 16 bits that saturate (VPMADDUBSW), in ONNX
 Runtime's kernels and in oneDNN's (OpenVINO) alike: 255 x 127 twice gives 32,767. With VNNI or AMX, and on ARM, such
@@ -13,7 +13,7 @@ from enginewright.contract.base import Message
 
 
 class Feature(StrEnum):
-    """Instruction sets that kernels are chosen by."""
+    """Instruction sets that decide which kernels run."""
 
     AVX2 = "AVX2"
     AVX512 = "AVX512"
@@ -24,10 +24,10 @@ class Feature(StrEnum):
     SVE = "SVE"
 
 
-ARM: Final = frozenset({"aarch64", "arm64"})  # as Linux and as Go and macOS write it
+ARM: Final = frozenset({"aarch64", "arm64"})  # the names in Linux, and in Go and macOS
 _EXACT: Final = frozenset({Feature.VNNI, Feature.AMX, Feature.ASIMDDP, Feature.I8MM, Feature.SVE})
 
-_X86: Final = (Feature.AVX2, Feature.AVX512, Feature.VNNI, Feature.AMX)  # each quicker
+_X86: Final = (Feature.AVX2, Feature.AVX512, Feature.VNNI, Feature.AMX)  # the fastest last
 CPUINFO: Final = "/proc/cpuinfo"
 _FLAGS: Final = {  # of x86 (arch/x86/include/asm/cpufeatures.h) and of ARM64 (Documentation/arch/arm64/elf_hwcaps.rst)
     "avx2": Feature.AVX2,
@@ -46,19 +46,19 @@ class Processor(Message):
 
     architecture: str  # x86_64, aarch64, ... as uname reports it
     model: str = ""  # such as AMD EPYC 7763 64-Core Processor; "": not reported
-    features: tuple[Feature, ...] = ()  # of those above; (): none, or not reported
+    features: tuple[Feature, ...] = ()  # (): none of them, or not reported
     # Whether sums of UINT8 x INT8 products are exact in ONNX Runtime, measured; None: not measured
     exact_products: bool | None = None
 
     @property
     def described(self) -> str:
         """Return the processor as text, for messages."""
-        sets = ", ".join(self.features) or "no instruction set that matters here"
+        sets = ", ".join(self.features) or f"none of {', '.join(Feature)}"
         return f"{self.model or 'unnamed'} ({self.architecture}: {sets})"
 
 
 def parse(cpuinfo: str, architecture: str) -> Processor:
-    """Return what the text of /proc/cpuinfo reports: what all of its processors have."""
+    """Return the features that all processors in the text of /proc/cpuinfo have."""
     model = ""
     common: set[str] | None = None
     for line in cpuinfo.splitlines():
@@ -75,40 +75,40 @@ def parse(cpuinfo: str, architecture: str) -> Processor:
 
 
 def has_exact_products(features: Collection[Feature]) -> bool:
-    """Tell whether a processor with these features sums UINT8 x INT8 products exactly."""
+    """Return whether a processor with these features sums UINT8 x INT8 products exactly."""
     return not _EXACT.isdisjoint(features)
 
 
 def mismatch(
-    *, saturable: bool | None, proved_on: Processor | None, serving: Processor | None
+    *, saturable: bool | None, verified_on: Processor | None, serving: Processor | None
 ) -> str | None:
-    """Return why a proof does not hold on the serving processor, as text; None: it holds, or is not known not to.
+    """Return why outputs differ on the serving processor, as text; None: they do not, or it is not known.
 
     Args:
         saturable: whether the model has products that saturate where sums have 16 bits; None: not known.
-        proved_on: where its outputs were computed.
-        serving: where it runs.
+        verified_on: processor that computed its golden outputs.
+        serving: processor that it runs on.
     """
-    if not saturable or proved_on is None or serving is None:
+    if not saturable or verified_on is None or serving is None:
         return None
-    if None in (proved_on.exact_products, serving.exact_products):
+    if None in (verified_on.exact_products, serving.exact_products):
         return None
-    if proved_on.exact_products == serving.exact_products:
+    if verified_on.exact_products == serving.exact_products:
         return None
     here, there = (
-        "exact" if each.exact_products else "saturating" for each in (serving, proved_on)
+        "exact" if each.exact_products else "saturating" for each in (serving, verified_on)
     )
     return (
-        f"INT8 products are {here} on this processor, {serving.described}, and were {there} on the one that the"
-        f" model was proved on, {proved_on.described}: outputs differ"
+        f"INT8 products are {here} on this processor, {serving.described}, but were {there} on the one that the"
+        f" model was verified on, {verified_on.described}: outputs differ"
     )
 
 
-def unlike(processor: Processor, feature: Feature) -> str | None:
-    """Return why times on a processor are not those of the kind that a feature names, as text; None: they are."""
+def timing_mismatch(processor: Processor, feature: Feature) -> str | None:
+    """Return why times on a processor are not representative of those with a feature; None: they are."""
     if feature not in processor.features:
         return f"this machine's processor, {processor.described}, has no {feature}"
-    quicker = _X86[_X86.index(feature) + 1 :] if feature in _X86 else ()
-    if more := [each for each in quicker if each in processor.features]:
+    faster = _X86[_X86.index(feature) + 1 :] if feature in _X86 else ()
+    if more := [each for each in faster if each in processor.features]:
         return f"this machine's processor, {processor.described}, has {', '.join(more)} too"
     return None

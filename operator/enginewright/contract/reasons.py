@@ -1,4 +1,4 @@
-"""Why a model is not served, as an enum with a remedy each.
+"""Why a model is not served: the reasons, each with its remedy.
 
 Reasons are an interface: conditions, Events, metrics and alerts carry them. A reason also decides
 what the Job controller does next, through the exit code of the stage that found it.
@@ -13,7 +13,7 @@ class ExitCode(IntEnum):
 
     OK = 0
     PERMANENT = 65  # EX_DATAERR: the same input fails again, so the Job fails at once
-    INTERNAL = 70  # EX_SOFTWARE: a bug of ours; retried, since nothing is known about it
+    INTERNAL = 70  # EX_SOFTWARE: a bug in Enginewright; retried, since its cause is unknown
     TRANSIENT = 75  # EX_TEMPFAIL: network, memory, store: retried with backoff
 
 
@@ -22,7 +22,7 @@ class Reason(StrEnum):
 
     SOURCE_UNREACHABLE = "SourceUnreachable"
     DIGEST_MISMATCH = "DigestMismatch"
-    SOURCE_CHANGED = "SourceChanged"  # other bytes than those that were fetched before
+    SOURCE_CHANGED = "SourceChanged"  # the content differs from what was fetched first
     INVALID_MODEL = "InvalidModel"
     OPSET_UNSUPPORTED = "OpsetUnsupported"
     IR_VERSION_UNSUPPORTED = "IRVersionUnsupported"
@@ -47,9 +47,11 @@ class Reason(StrEnum):
     NODE_FALLBACK = "NodeFallback"
     BACKEND_FALLBACK = "BackendFallback"
     FALLBACK_OVER_BUDGET = "FallbackOverBudget"
-    SESSION_REPLACED = "SessionReplaced"  # what serves is not what was admitted
+    SESSION_REPLACED = "SessionReplaced"  # the session is not the one that was admitted
     VERSION_MISMATCH = "VersionMismatch"
-    PROCESSOR_MISMATCH = "ProcessorMismatch"  # INT8 products differ from where the model was proved
+    PROCESSOR_MISMATCH = (
+        "ProcessorMismatch"  # INT8 products differ from where the model was verified
+    )
     BUILD_FAILED = "BuildFailed"
     BUILD_OUT_OF_MEMORY = "BuildOutOfMemory"
     PRECISION_UNSUPPORTED = "PrecisionUnsupported"
@@ -61,8 +63,8 @@ class Reason(StrEnum):
     SLOWER_THAN_BENCHMARK = "SlowerThanBenchmark"
     TOO_MANY_ERRORS = "TooManyErrors"
     SERVER_DOWN = "ServerDown"
-    DEVICE_LOST = "DeviceLost"  # every run fails, and the error says that the device is at fault
-    RUNS_FAIL = "RunsFail"  # every run fails, also of inputs that are known to be good
+    DEVICE_LOST = "DeviceLost"  # every run fails with an error of the device
+    RUNS_FAIL = "RunsFail"  # every run fails, also with inputs that are known to be valid
     ARTIFACT_MISSING = "ArtifactMissing"
     ARTIFACT_CORRUPT = "ArtifactCorrupt"
     STORE_UNAVAILABLE = "StoreUnavailable"
@@ -74,7 +76,7 @@ class Reason(StrEnum):
     INTERNAL_ERROR = "InternalError"
 
 
-# Of a server that is there and runs nothing, the most specific one first
+# Why a live server cannot run the model, the most specific reason first
 NOTHING_RUNS: Final = (Reason.DEVICE_LOST, Reason.RUNS_FAIL)
 
 REMEDIES: Final[dict[Reason, str]] = {
@@ -113,7 +115,7 @@ REMEDIES: Final[dict[Reason, str]] = {
     ),
     Reason.CALIBRATION_TOO_SMALL: "provide at least 500 samples, as varied as the requests will be",
     Reason.CALIBRATION_INVALID: (
-        "save one array an input with numpy.savez, samples along the first axis, named as the inputs"
+        "save one array per input with numpy.savez, named as the input, with samples along the first axis"
     ),
     Reason.EXTENSION_FAILED: (
         "build the library for this image's ONNX Runtime or TensorRT, and set its sha256 in spec.extensions"
@@ -137,8 +139,8 @@ REMEDIES: Final[dict[Reason, str]] = {
     Reason.SESSION_REPLACED: "delete the pod, and find in its log why the provider failed",
     Reason.VERSION_MISMATCH: "delete the pod; if it persists, rebuild the runtime image from its lock",
     Reason.PROCESSOR_MISMATCH: (
-        "serve on processors of the kind that the model was proved on: list what all nodes of the AcceleratorClass"
-        " have in spec.cpuFeatures, or narrow its nodeSelector"
+        "serve on processors like the one that the model was verified on: list the instruction sets that all nodes"
+        " of the AcceleratorClass have in its spec.cpuFeatures, or narrow its nodeSelector"
     ),
     Reason.BUILD_FAILED: "read the builder's errors in the Job's log; replace the operators that it rejects, or choose another backend in spec.backends",
     Reason.BUILD_OUT_OF_MEMORY: "raise spec.build.resources.limits.memory, or spec.build.workspace for device memory",
@@ -183,11 +185,11 @@ _TRANSIENT: Final = frozenset(
     {
         Reason.SOURCE_UNREACHABLE,
         Reason.STORE_UNAVAILABLE,
-        Reason.STORAGE_FULL,  # another node has more, a volume is enlarged
+        Reason.STORAGE_FULL,  # another node may have more, or the volume is enlarged
         Reason.OUT_OF_MEMORY,
         Reason.ARTIFACT_MISSING,
         Reason.BUILD_OUT_OF_MEMORY,
-        Reason.DRIVER_MISSING,  # another node may have it, and a repaired one has
+        Reason.DRIVER_MISSING,  # another node may have it, or this one is repaired
         Reason.CAPACITY_BLOCKED,
         Reason.POD_NOT_STARTED,
         Reason.DEVICE_LOST,  # likewise
@@ -197,8 +199,8 @@ _TRANSIENT: Final = frozenset(
 )
 
 
-# Of those that can pass: what seldom does unless somebody changes something
-SELDOM_PASSES: Final = frozenset(
+# Transient or internal ones that rarely succeed on retry unless somebody changes something
+RARELY_TRANSIENT: Final = frozenset(
     {
         Reason.OUT_OF_MEMORY,
         Reason.BUILD_OUT_OF_MEMORY,
@@ -208,8 +210,8 @@ SELDOM_PASSES: Final = frozenset(
     }
 )
 
-# What a serving pod finds of the model, its backend and its image: another pod would find the same
-OF_THE_MODEL: Final = frozenset(
+# Found by a serving pod but caused by model, backend or image: every other pod would find the same
+SAME_IN_EVERY_POD: Final = frozenset(
     {
         Reason.INVALID_MODEL,
         Reason.OPSET_UNSUPPORTED,
@@ -226,7 +228,7 @@ OF_THE_MODEL: Final = frozenset(
 
 
 def exit_code(reason: Reason | None) -> ExitCode:
-    """Return the exit code with which a stage that ends for `reason` must end."""
+    """Return the exit code of a stage that failed with `reason`; None: it succeeded."""
     if reason is None:
         return ExitCode.OK
     if reason is Reason.INTERNAL_ERROR:

@@ -1,7 +1,8 @@
 """How a stage reports: in full in the store, in short in the termination message of its container.
 
-The kubelet cuts termination messages at 12 KiB over all containers of a pod, and a killed
-container leaves none, so a termination message has its vital fields first and the reader takes what it gets.
+The kubelet truncates termination messages to 12 KiB over all containers of a pod, and a killed
+container leaves none. So a termination message has its vital fields first, and the reader accepts a
+truncated one.
 """
 
 import json
@@ -21,92 +22,92 @@ from enginewright.contract.task import (
 )
 
 TERMINATION_MESSAGE_LIMIT: Final = 1024  # bytes
-_MARGIN: Final = 64  # bytes that are cut besides, for the sign of the cut
+_MARGIN: Final = 64  # further bytes that are cut, which leaves space for the mark of the cut
 _CUT: Final = " …"
 NAMED_NODES: Final = 5  # named in a message; the rest is a count
 
-_OF_JOBS: Final = {
+_JOB_REMEDIES: Final = {
     Reason.OUT_OF_MEMORY: "raise spec.build.resources.limits.memory",
     Reason.DRIVER_MISSING: REMEDIES[Reason.DRIVER_MISSING].replace(
         "spec.podTemplate", "spec.build.podTemplate"
     ),
 }
-_BY_CONTAINER: Final = {
-    **dict.fromkeys((*PREPARE_STAGES, LOOKUP_STAGE, *ENGINE_STAGES), _OF_JOBS),
+_CONTAINER_REMEDIES: Final = {
+    **dict.fromkeys((*PREPARE_STAGES, LOOKUP_STAGE, *ENGINE_STAGES), _JOB_REMEDIES),
     SIDECAR: {Reason.OUT_OF_MEMORY: "raise spec.serving.sidecar.resources.limits.memory"},
 }
 
 
 class Proposal(Message):
-    """Fields to add to a model's spec, once somebody has checked them."""
+    """Fields that a user may add to the model's spec after checking them."""
 
-    shapes: tuple[ShapeProfile, ...]  # with which the model ran
+    shapes: tuple[ShapeProfile, ...]  # the model ran with them
 
     @property
     def yaml(self) -> str:
-        """Return it as YAML of one line, which can be pasted below `spec`."""
+        """Return it as one line of YAML to paste below `spec`."""
         return f"shapes: [{', '.join(map(_profile_yaml, self.shapes))}]"
 
 
 class Finding(Message):
-    """One thing that is wrong. What to do about it stays apart until somebody reads it."""
+    """One problem. Cause and remedy are separate fields and are joined only for people."""
 
     severity: Literal["error", "warning"] = "error"
     reason: Reason
-    cause: str  # the thing and why, without what to do
-    remedy: str | None = None  # None: the reason's own; "": there is none
-    proposal: Proposal | None = None  # ends the remedy
+    cause: str  # what is wrong and why, without the remedy
+    remedy: str | None = None  # None: that of the reason; "": no remedy is known
+    proposal: Proposal | None = None  # appended to the remedy
     nodes: tuple[str, ...] = ()  # "name (OpType)", at most 100
-    node_count: int = 0  # all of them
-    rule: str = ""  # name of the rule that found it, in docs/rules.md; "": no rule of `validate`
+    node_count: int = 0  # including those that are not listed
+    rule: str = ""  # name of the rule that found it, in docs/rules.md; "": not found by a rule
 
     @model_validator(mode="before")
     @classmethod
     def _read_earlier(cls, value: Any) -> Any:  # noqa: ANN401 - any JSON value
-        """Read what earlier releases wrote: a message, whose remedy is part of it."""
+        """Accept the form of earlier releases: a message that includes the remedy."""
         if not isinstance(value, dict) or "cause" in value or "message" not in value:
             return value
         message, reason = str(value["message"]), str(value.get("reason"))
         usual = f"; {REMEDIES[Reason(reason)]}" if reason in REMEDIES else ""
         if usual and message.endswith(usual):
             return value | {"cause": message.removesuffix(usual), "remedy": None}
-        has_lost_it = not message or message.endswith(_CUT)
-        return value | {"cause": message, "remedy": None if has_lost_it else ""}
+        remedy_lost = not message or message.endswith(_CUT)
+        return value | {"cause": message, "remedy": None if remedy_lost else ""}
 
     @property
     def advice(self) -> str:
-        """Return what to do about it; "" where nothing is known."""
+        """Return what to do about it; "" if no remedy is known."""
         advice = REMEDIES[self.reason] if self.remedy is None else self.remedy
         return f"{advice}: {self.proposal.yaml}" if self.proposal else advice
 
     @property
     def message(self) -> str:
-        """Return it as people read it."""
+        """Return cause and remedy as one sentence for people."""
         return render(self.cause, self.advice)
 
     def of_container(self, container: str) -> Self:
-        """Return it with a remedy that names the fields of the container that failed."""
+        """Return it with a remedy that names the fields of the failed container."""
         if self.remedy is not None:
             return self
         return self.model_copy(update={"remedy": remedy(self.reason, container)})
 
 
 def remedy(reason: Reason, container: str) -> str:
-    """Return the remedy that names the field of the container that failed."""
-    return _BY_CONTAINER.get(container, {}).get(reason, REMEDIES[reason])
+    """Return the remedy that names the fields of the failed container."""
+    return _CONTAINER_REMEDIES.get(container, {}).get(reason, REMEDIES[reason])
 
 
 def render(cause: str, advice: str) -> str:
-    """Return the sentence that people read. Nothing takes it apart again."""
+    """Return cause and remedy as one sentence for people. No code parses it."""
     return "; ".join(filter(None, (cause, advice)))
 
 
-Number: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 53)]  # which any JSON holds exactly
+Number: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 53)]  # exact in every JSON implementation
 Seconds: TypeAlias = Annotated[float, Field(ge=0, lt=1e9)]
 
 
 class Published(Message):
-    """What a finished prepare Job made."""
+    """The prepared model that a finished prepare Job published."""
 
     key: Digest  # of the prepared model
     model_digest: Digest
@@ -114,9 +115,9 @@ class Published(Message):
     ir_version: Number
     nodes: Number
     size_bytes: Number
-    cached: bool = False  # the store held it already
+    cached: bool = False  # it was in the store already
     precision: CutText | None = None  # None: the source's own
-    changes: CutText = ""  # what was done to the source, cut to a line; "": nothing
+    changes: CutText = ""  # changes of the source model, truncated to one line; "": none
     golden_output_bytes: Number | None = None  # of the largest golden sample; None: not known
     data: dict[Text, Digest] = Field(
         default_factory=dict, max_length=8
@@ -124,7 +125,7 @@ class Published(Message):
 
 
 class PublishedEngine(Message):
-    """What a finished engine Job made."""
+    """The engine that a finished engine Job published."""
 
     key: Digest  # of the engine
     sha256: Digest  # of the engine file
@@ -137,16 +138,16 @@ class PublishedEngine(Message):
     workspace_bytes: Number | None = None  # in effect
     latency_p99: Seconds | None = None  # None: built ahead of time
     parity_max_abs_error: float | None = None
-    cached: bool = False  # the store held it already
+    cached: bool = False  # it was in the store already
     elsewhere: CutTexts = ()  # the first nodes that are not in the engine
 
 
 class Progress(Message):
-    """How far a build is, as its stage answers GET /progress while it runs."""
+    """Progress of a build: the response to GET /progress while its stage runs."""
 
     stage: CutText
-    percent: int  # 0 to 100, of what the builder has reported
-    phase: CutText = ""  # the builder's name for it
+    percent: int  # 0 to 100, as the builder has reported
+    phase: CutText = ""  # as the builder names it
 
 
 class StageReport(Message):
@@ -154,8 +155,8 @@ class StageReport(Message):
 
     stage: CutText
     ok: bool
-    failure: Finding | None = None  # why it ended, where it is not ok
-    message: str = ""  # what it did, where it is
+    failure: Finding | None = None  # why it failed, unless it is ok
+    message: str = ""  # what it did, if it is ok
     published: Published | None = None
     engine: PublishedEngine | None = None
     seconds: float = 0.0
@@ -165,7 +166,7 @@ class StageReport(Message):
     @model_validator(mode="before")
     @classmethod
     def _read_earlier(cls, value: Any) -> Any:  # noqa: ANN401 - any JSON value
-        """Read what earlier releases wrote: `reason` and `message` of a failure, beside `ok`."""
+        """Accept the form of earlier releases: `reason` and `message` of a failure beside `ok`."""
         if not isinstance(value, dict) or value.get("reason") is None or "failure" in value:
             return value
         failure = {"reason": value["reason"], "message": value.get("message", "")}
@@ -173,12 +174,12 @@ class StageReport(Message):
 
     @property
     def reason(self) -> Reason | None:
-        """Return why it ended; None where it is ok."""
+        """Return why it failed; None if it is ok."""
         return self.failure.reason if self.failure else None
 
     @property
     def outcome(self) -> str:
-        """Return what it did, or why it failed, as people read it."""
+        """Return what it did, or why it failed, as a sentence for people."""
         return self.failure.message if self.failure else self.message
 
     def termination_message(self) -> str:
@@ -191,18 +192,18 @@ class StageReport(Message):
                 vital.model_copy(update={"message": _cut(self.message, _excess(vital))})
             )
         failure = self.failure.model_copy(update={"nodes": ()})
-        if _excess(_failing(vital, failure)) > 0:  # a reader has the reason's own remedy
+        if _excess(_with_failure(vital, failure)) > 0:  # the reader knows the reason's remedy
             failure = failure.model_copy(update={"remedy": None, "proposal": None})
-        cause = _cut(failure.cause, _excess(_failing(vital, failure)))
-        return _compact(_failing(vital, failure.model_copy(update={"cause": cause})))
+        cause = _cut(failure.cause, _excess(_with_failure(vital, failure)))
+        return _compact(_with_failure(vital, failure.model_copy(update={"cause": cause})))
 
 
-def _failing(report: StageReport, failure: Finding) -> StageReport:
+def _with_failure(report: StageReport, failure: Finding) -> StageReport:
     return report.model_copy(update={"failure": failure})
 
 
 def _without_details(report: StageReport) -> StageReport:
-    """Return it without what only describes the artefact, which has to be found again by its key."""
+    """Return it without the fields that only describe the artefact: its key must fit, to find it."""
     published = report.published and report.published.model_copy(update={"changes": ""})
     engine = report.engine and report.engine.model_copy(update={"elsewhere": ()})
     return report.model_copy(update={"published": published, "engine": engine})
@@ -230,7 +231,7 @@ def _compact(report: StageReport) -> str:
 
 
 def read_termination_message(text: str) -> StageReport | None:
-    """Parse a termination message; None when it is not ours. A cut one yields its first fields."""
+    """Parse a termination message; None if no stage wrote it. A truncated one gives its first fields."""
     try:
         return StageReport.model_validate_json(text)
     except ValidationError:
@@ -246,7 +247,7 @@ def read_termination_message(text: str) -> StageReport | None:
 
 
 def _of_another_release(text: str) -> dict[str, Any]:
-    """Return what is vital of a whole failure that has reasons or fields which are not known here."""
+    """Return the vital fields of a complete failure with a reason or fields of another release."""
     try:
         report = json.loads(text)
         failure = report["failure"]
@@ -269,8 +270,8 @@ _CUT_FIELDS: Final = {
 }
 
 
-# Names that YAML 1.1 takes for something else than a string.
-_OF_YAML: Final = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
+# Plain scalars that YAML 1.1 does not read as strings.
+_YAML_KEYWORDS: Final = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 
 
 def _profile_yaml(profile: ShapeProfile) -> str:
@@ -279,9 +280,9 @@ def _profile_yaml(profile: ShapeProfile) -> str:
 
 
 def _quoted(name: str) -> str:
-    if name.isidentifier() and name.isascii() and name.lower() not in _OF_YAML:
+    if name.isidentifier() and name.isascii() and name.lower() not in _YAML_KEYWORDS:
         return name
-    # a string of JSON is one of YAML; a terminal obeys nothing of it
+    # a JSON string is a YAML string; nothing in it is a control character for a terminal
     quoted = json.dumps(name, ensure_ascii=not name.isprintable())
     return quoted.replace("\x7f", "\\u007f")
 

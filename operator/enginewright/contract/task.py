@@ -1,7 +1,7 @@
 """What the operator asks a Job or a serving pod to do: one JSON document in one variable.
 
-Tasks are transport; only their `recipe` decides how an artefact is made, so only the recipe and
-what it is made from enter the artefact's key.
+Tasks are transport: only their `recipe` decides how an artefact is produced, so only the recipe and
+the artefact's inputs enter its key.
 """
 
 from typing import Final, Literal, TypeAlias
@@ -13,21 +13,21 @@ from enginewright.contract.base import Message
 TASK_VARIABLE: Final = "ENGINEWRIGHT_TASK"
 ROOT_VARIABLE: Final = "ENGINEWRIGHT_ROOT"  # prefix of every path; unset in pods
 SHARED_RESULTS_VARIABLE: Final = (
-    "ENGINEWRIGHT_ANSWERS"  # a folder of results that Jobs share; likewise
+    "ENGINEWRIGHT_ANSWERS"  # folder of results that Jobs share; unset in pods
 )
 WORK_PATH: Final = "/work"  # emptyDir shared by the stages of one pod
 STORE_PATH: Final = "/store"  # the store's volume
-CREDENTIALS_PATH: Final = "/credentials"  # spec.source.secretRef, one file a key
+CREDENTIALS_PATH: Final = "/credentials"  # spec.source.secretRef, one file per key
 SAMPLES_CREDENTIALS_PATH: Final = "/samples-credentials"
 CALIBRATION_CREDENTIALS_PATH: Final = "/calibration-credentials"
 SOURCE_PATH: Final = "/source"  # the claim of a pvc:// source, read-only
 SAMPLES_PATH: Final = "/samples"  # the claim of pvc:// samples, read-only
 CALIBRATION_PATH: Final = "/calibration"  # the claim of pvc:// calibration data, read-only
-EXTENSIONS_PATH: Final = "/extensions"  # claims of pvc:// extensions, one folder a claim, read-only
+EXTENSIONS_PATH: Final = "/extensions"  # claims of pvc:// extensions, one folder each, read-only
 ARTIFACT_PATH: Final = "/artifact"  # emptyDir of a serving pod
 TERMINATION_LOG: Final = "/dev/termination-log"
-PROBE_LANE_PATH: Final = "/tmp/enginewright-probe"  # noqa: S108 - the pod's own; see probe_token
-POD_INFO_PATH: Final = "/podinfo"  # the pod's own annotations, as the kubelet writes them down
+PROBE_LANE_PATH: Final = "/tmp/enginewright-probe"  # noqa: S108 - not shared with other pods; see probe_token
+POD_INFO_PATH: Final = "/podinfo"  # the pod's annotations, a downwardAPI volume
 RELEASE_FILE: Final = "release"
 HTTP_PORT: Final = 8080
 LIVE_PATH: Final = "/v2/health/live"  # of the Open Inference Protocol
@@ -35,38 +35,38 @@ READY_PATH: Final = "/v2/health/ready"
 SIDECAR_PORT: Final = 8081  # /readyz, /verdict, /metrics; of an engine Job's build stage: /progress
 
 PREPARE_STAGES: Final = ("fetch", "validate", "convert", "golden", "quantize", "publish")
-LOOKUP_STAGE: Final = "lookup"  # looks for an engine in the store, before a device is asked for
+LOOKUP_STAGE: Final = "lookup"  # looks for an engine in the store before a device is requested
 SIDECAR: Final = "sidecar"  # name of the container and of its port
-EXAMINE_STAGE: Final = "examine"  # of preflight: loads and times a model as its serving pod would
+EXAMINE_STAGE: Final = "examine"  # in preflight: loads and times a model as its serving pod would
 FETCH_ARTIFACT: Final = "fetch-artifact"  # init container of a serving pod
 ENGINE_STAGES: Final = ("build", "verify", "benchmark", "publish-engine")
 
 
 class ShapeProfile(Message):
-    """Range of one dynamic input; the three lists have the input's rank."""
+    """Sizes of one dynamic input; the three lists have the input's rank."""
 
     input: str
     min: tuple[int, ...]
     opt: tuple[int, ...]
     max: tuple[int, ...]
-    low: float | None = None  # range of generated golden values
+    low: float | None = None  # range of generated golden inputs
     high: float | None = None
 
 
 Precision: TypeAlias = Literal["FP32", "FP16", "BF16", "FP8", "INT8"]
-# What sums of UINT8 x INT8 products a model may rely on: `exact` ones, or `any`, saturating ones too.
+# Which sums of UINT8 x INT8 products a model must tolerate: only `exact` ones, or `any`, also saturating ones.
 Int8Products: TypeAlias = Literal["any", "exact"]
 
 
 class Preprocessing(Message):
-    """How an image becomes one sample of the model's input: (value / scale - mean) / std."""
+    """How an image is converted to one sample of the model's input: (value / scale - mean) / std."""
 
     width: int
     height: int
     layout: Literal["NCHW", "NHWC"] = "NCHW"
     color: Literal["RGB", "BGR", "Gray"] = "RGB"
     scale: float = 255.0
-    mean: tuple[float, ...] = ()  # one a channel, or one for all; (): 0
+    mean: tuple[float, ...] = ()  # one per channel, or one for all; (): 0
     std: tuple[float, ...] = ()  # likewise; (): 1
 
 
@@ -74,21 +74,21 @@ class Calibration(Message):
     """Data from which the ranges of quantized tensors are computed."""
 
     uri: str  # .npz, or a folder or archive of .npy files or of images
-    samples: int | None = None  # used at most; None: all
+    samples: int | None = None  # maximum number used; None: all
     method: Literal["MinMax", "Entropy", "Percentile"] = "MinMax"
     preprocessing: Preprocessing | None = None  # for images
 
 
 class Quantization(Message):
-    """How INT8 and FP8 are made."""
+    """How a model is quantized to INT8 or FP8."""
 
-    calibration: Calibration | None = None  # None: dynamic quantisation, for backend cpu alone
+    calibration: Calibration | None = None  # None: dynamic quantization, only for backend cpu
     per_channel: bool = True
-    max_excluded_share: float = 0.25  # of the quantisable nodes that may stay as they are
+    max_excluded_share: float = 0.25  # of the quantizable nodes that may stay unquantized
 
 
 class OutputTolerance(Message):
-    """Tolerances of one output, in place of the recipe's."""
+    """Tolerances of one output, which override the recipe's."""
 
     name: str
     rtol: float | None = None
@@ -96,7 +96,7 @@ class OutputTolerance(Message):
 
 
 class Extension(Message):
-    """A library with operators that ONNX Runtime or TensorRT does not have."""
+    """A library of operators that ONNX Runtime or TensorRT does not have."""
 
     uri: str
     sha256: str
@@ -104,18 +104,18 @@ class Extension(Message):
 
 
 class Recipe(Message):
-    """Everything that decides how a prepared model is made."""
+    """Everything that decides how a model is prepared."""
 
-    backend: str  # the backend that is to serve
-    ort_version: str  # of the image that prepares, which is the image that serves
+    backend: str  # that will serve the model
+    ort_version: str  # of the image that prepares and serves
     max_opset: int
     max_ir_version: int
     shapes: tuple[ShapeProfile, ...] = ()
-    target_opset: int | None = None  # None: converted only where the runtime needs it
+    target_opset: int | None = None  # None: converted only if the runtime needs it
     precision: Precision | None = None  # None: automatic
     allowed_precisions: tuple[Precision, ...] = ()  # automatic: what every class can run
     quantization: Quantization | None = None
-    # What an INT8 form for a CPU may rely on; None: no such form is made, or, before the field existed, any
+    # What INT8 for a CPU must tolerate; None: no INT8 for CPUs or, before the field existed, any
     int8_products: Int8Products | None = None
     extensions: tuple[Extension, ...] = ()
     samples_uri: str | None = None
@@ -130,23 +130,23 @@ class PrepareTask(Message):
     job: str  # name of the Job: reports go to reports/<job>/ in the store
     source_uri: str
     source_sha256: str | None = None
-    # what the addresses must still hold: digests of the model with its external data ("model"), of
-    # samples and of calibration data; of what is absent, whatever lies there is taken
+    # digests that the content of the addresses must still have: "model" (with its external data),
+    # "samples" and "calibration"; for an absent name, any content is accepted
     pinned: dict[str, str] = Field(default_factory=dict)
     recipe: Recipe
 
 
 class EngineRecipe(Message):
-    """Everything that decides how an engine is made from a prepared model."""
+    """Everything that decides how an engine is built from a prepared model."""
 
     backend: str  # tensorrt | tensorrt-rtx
-    backend_version: str  # of the image that builds, which is the image that serves
+    backend_version: str  # of the image that builds and serves
     ort_version: str
     cuda_major: str | None = None
     accelerator_class: str  # its name, for people
-    # what its devices are: product and resource; "": known by the class's name alone
+    # product and resource of its devices; "": not known, then the class's name identifies them
     device: str = ""
-    compute_capability: str | None = None  # "8.9"; None: that of the device at hand
+    compute_capability: str | None = None  # "8.9"; None: that of the device it is built on
     ahead_of_time: bool = False  # built without a device, for compute_capability
     workspace_bytes: int | None = None  # as requested; None: the builder's own limit
 
@@ -161,12 +161,12 @@ class EngineTask(Message):
 
 
 class Promise(Message):
-    """What the owner of a model was promised about where it runs: policy, not observation."""
+    """Where the nodes of a model may run, as its owner was promised: policy, not observation."""
 
     policy: Literal["Forbid", "Budget", "Allow"] = "Forbid"
-    max_compute_share: float | None = None  # of 1, with Budget
+    max_compute_share: float | None = None  # 0 to 1, with Budget
     max_node_share: float | None = None  # likewise
-    asked_backend: str | None = None  # set where a lower-ranked one serves: BackendFallback
+    asked_backend: str | None = None  # set if a less preferred one serves: BackendFallback
 
 
 class ServeTask(Message):
@@ -178,6 +178,6 @@ class ServeTask(Message):
     engine_key: str | None = None  # None: the prepared model itself is served
     backend: str
     compute_capability: str | None = None  # of the class; None: unknown, or a CPU
-    max_queue: int = 256  # requests waiting; one more is refused with 503
+    max_queue: int = 256  # waiting requests; further ones get 503
     promise: Promise = Promise()
-    drain_seconds: float | None = None  # after SIGTERM; None: the server's own
+    drain_seconds: float | None = None  # after SIGTERM; None: the server's default

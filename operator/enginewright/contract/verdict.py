@@ -1,6 +1,6 @@
 """What a sidecar has found about its pod: `GET /verdict`, port 8081.
 
-The operator polls it. Nothing in it moves by itself: live figures are metrics.
+The operator polls it. It holds no live measurements, which would change at every poll: those are metrics.
 """
 
 from enum import StrEnum
@@ -13,20 +13,20 @@ from enginewright.contract.execution import Baseline
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding
 
-# The annotation of a pod that may become unready for a broken promise: until when, in seconds since
-# 1970. The operator writes it on one pod of a model at a time, and only while another one is ready and
-# keeps its promise. Without it only wrong answers take readiness away from a pod that was admitted.
-# It ends by itself, so that an operator that is gone takes no pod away for good.
+# Allows a pod to become unready because of a broken promise, until a time in seconds since 1970. The
+# operator sets it on one pod of a model at a time, and only while another one is ready and keeps its
+# promise. Without it, an admitted pod becomes unready only if its answers are wrong. It expires, so
+# that no pod stays unready after the operator is gone.
 RELEASE_ANNOTATION: Final = "enginewright.dev/release-until"
-RELEASE_SECONDS: Final = 600  # that it is written for; a pod believes no longer one
+RELEASE_SECONDS: Final = 600  # from now when written; a pod ignores a later time
 
 
 class Check(StrEnum):
-    """What is checked; docs/sidecar.md shows the docstrings: ok when; else the reason."""
+    """What is checked; docs/sidecar.md shows the docstrings: when it is ok, else the reason."""
 
     SERVER = "server"
-    """Live and ready; unknown until it has been ready once; else `ServerDown`, or what it reports:
-    `DeviceLost`, `RunsFail`."""
+    """Live and ready; unknown until it has been ready once; else `ServerDown`, or the reason that it
+    reports: `DeviceLost`, `RunsFail`."""
     PROVIDER = "provider"
     """The backend's execution provider was created and took nodes, and its driver is present; else
     `ProviderMissing`, `ProviderRefused`, `DriverMissing`, `DriverTooOld`, `UnsupportedOperator`,
@@ -38,35 +38,35 @@ class Check(StrEnum):
     """One installed distribution owns ONNX Runtime's folder; else `VersionMismatch`."""
     VERSIONS = "versions"
     """Model, revision, backend, keys, digests, opset and versions are those of task and manifest, and
-    INT8 products those of the processor that the model was verified on; else `VersionMismatch`,
+    INT8 products agree with the processor that the model was verified on; else `VersionMismatch`,
     `ProcessorMismatch`, `EngineCorrupt`, `EngineVersionMismatch`."""
     GOLDEN = "golden"
     """Every golden sample was sent, and the last answer to each is right; else `ParityFailed`, or
-    `DeviceLost`, `RunsFail` after two answers in a row of 500 or 400."""
+    `DeviceLost`, `RunsFail` after two consecutive responses of 500 or 400."""
     PROBE_LATENCY = "probe-latency"
-    """Golden inferences take at most 2.2 times the pod's baseline in the model; else
+    """Golden inferences take at most 2.2 times the pod's baseline, in model time; else
     `SlowerThanBaseline`."""
     LIVE_LATENCY = "live-latency"
-    """Requests take at most 2.2 times the pod's baseline of their size in the model, and 3 times
-    warm-up's best; else `SlowerThanBaseline`."""
+    """Requests take at most 2.2 times the pod's baseline for their size, in model time, and 3 times
+    the best time of warm-up; else `SlowerThanBaseline`."""
     CLASS_LATENCY = "class-latency"
     """Runs take at most twice the engine's benchmark on its class; unknown without one; else
     `SlowerThanBenchmark`."""
     ERRORS = "errors"
-    """At most 5% of the answers of the last minute, of 20 at least, are 5xx; the message reports when
-    more than half are 4xx; else `TooManyErrors`."""
+    """At most 5% of the responses of the last minute, if there are 20 or more, are 5xx; the message
+    reports when more than half are 4xx; else `TooManyErrors`."""
 
 
 CheckState = Literal["ok", "failed", "unknown"]
 
 
 def _known(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """Return a reason that this version knows, else None: a later sidecar has more of them."""
+    """Return a reason that this version knows, else None: a later sidecar may send new ones."""
     return None if isinstance(value, str) and value not in set(Reason) else value
 
 
 def _of_known_checks(value: Any) -> Any:  # noqa: ANN401 - likewise
-    """Leave out checks that this version does not know: else the whole verdict would be unreadable."""
+    """Drop checks that this version does not know: else the entire verdict would be invalid."""
     if not isinstance(value, list):
         return value
     known = [
@@ -75,28 +75,28 @@ def _of_known_checks(value: Any) -> Any:  # noqa: ANN401 - likewise
         if not (isinstance(each, dict) and isinstance(each.get("check"), str))
         or each["check"] in set(Check)
     ]
-    return known or value  # of none that is known it is no verdict
+    return known or value  # without any known check the verdict stays invalid
 
 
 _AnyReason = Annotated[Reason | None, BeforeValidator(_known)]
 
 
 class CheckVerdict(Message):
-    """One check's outcome; unknown until it ran, never ok by default."""
+    """Result of one check; unknown until it has run, never ok by default."""
 
     check: Check
     state: CheckState = "unknown"
-    reason: _AnyReason = None  # with failed, and with what stays unknown
-    message: str = ""  # without what to do
+    reason: _AnyReason = None  # if failed, or if it cannot be determined
+    message: str = ""  # without the remedy
 
     @property
     def finding(self) -> Finding | None:
-        """Return what is wrong; None where nothing is, or the reason is not known."""
+        """Return what is wrong; None if nothing is, or the reason is not known."""
         return None if self.reason is None else Finding(reason=self.reason, cause=self.message)
 
 
 class FallbackVerdict(Message):
-    """What runs elsewhere than it was promised to."""
+    """The nodes that do not run on the promised provider."""
 
     active: bool
     """Whether nodes run elsewhere, beyond the budget."""
@@ -105,11 +105,11 @@ class FallbackVerdict(Message):
     reason: _AnyReason = None
     """The cause where one is known, such as DriverMissing."""
     message: str = ""
-    """For people."""
+    """The cause as text."""
     broken: bool = False
-    """Whether the promise does not allow it."""
+    """Whether the promise is broken."""
     nodes_total: int = 0
-    """Compute nodes of the model, shape arithmetic left out."""
+    """Compute nodes of the model, shape arithmetic excluded."""
     nodes_elsewhere: int = 0
     """How many of them run elsewhere."""
     compute_share: float | None = None
@@ -117,25 +117,25 @@ class FallbackVerdict(Message):
 
 
 class Verdict(Message):
-    """All that a sidecar says."""
+    """Body of the response."""
 
     model: str
     """Name of the InferenceModel."""
     revision: str
-    """That the pod serves."""
+    """Revision that the pod serves."""
     backend: str
-    """Chosen for it."""
+    """Backend chosen for it."""
     provider: str | None = None
     """Execution provider that the server reports; absent: not reported yet."""
     ready: bool
-    """What `/readyz` answers."""
+    """Whether `/readyz` answers 200."""
     admitted: bool
     """Whether this server process has been ready."""
     checks: Annotated[tuple[CheckVerdict, ...], BeforeValidator(_of_known_checks)]
     """State, reason and message of every check."""
     fallback: FallbackVerdict | None = None
-    """Nodes that run elsewhere, below; absent: unknown."""
+    """Nodes that run elsewhere, see below; absent: unknown."""
     baseline: Baseline | None = None
-    """p50, p90 and p99 of the usual shapes in the model, with shapes and runs; absent: not measured."""
+    """p50, p90 and p99 of the usual shapes, in model time, with shapes and runs; absent: not measured."""
     parity_max_abs_error: float | None = None
-    """Largest absolute error in the last answers to the golden samples."""
+    """Largest absolute error in the last responses to the golden samples."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from enginewright.api.inference_model import InferenceModel
-from enginewright.api.pods import ANYWHERE, JobTemplate
+from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
 from enginewright.contract.task import (
     PREPARE_STAGES,
     STORE_PATH,
@@ -51,7 +51,7 @@ class PrepareJob:
     resources: dict[str, Any]
     inputs: tuple[Input, ...] = ()
     nodes: Mapping[str, Any] = field(default_factory=dict)  # of the pod's spec: which ones take it
-    template: JobTemplate = ANYWHERE
+    template: JobTemplate = DEFAULT_JOB_TEMPLATE
     assigned_ids: bool = False
     architecture: str = ""  # of the nodes, where nothing else decides it
     account: str | None = None  # whose identity `fetch` may show to an object store

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
-from enginewright.api.pods import ANYWHERE, JobTemplate
+from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
 from enginewright.contract.keys import sha256_text
 from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import COMPONENT, IMAGE, MANAGED_BY, OPERATOR
@@ -30,7 +30,7 @@ def probe_job(
     *,
     pull_policy: str,
     image_pull_secrets: Iterable[str],
-    template: JobTemplate = ANYWHERE,
+    template: JobTemplate = DEFAULT_JOB_TEMPLATE,
     assigned_ids: bool = False,
 ) -> dict[str, Any]:
     """Return the Job; its pod's termination message is `contract.images.ImageFacts`."""

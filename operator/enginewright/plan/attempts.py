@@ -13,7 +13,7 @@ from typing import Final, Generic, TypeVar
 from enginewright.api.conditions import StatusReason
 from enginewright.api.job_failure import JobFailure
 from enginewright.api.scalars import whole_second
-from enginewright.contract.reasons import SELDOM_PASSES, ExitCode, Reason, exit_code
+from enginewright.contract.reasons import RARELY_TRANSIENT, ExitCode, Reason, exit_code
 from enginewright.contract.report import Finding
 from enginewright.observed.jobs import JobView
 from enginewright.observed.pods import PodView, of_job
@@ -234,7 +234,7 @@ class _Attempt(Generic[Result]):
         return "", Finding(reason=Reason.INTERNAL_ERROR, cause=cause)
 
     def _remembered(self, stage: str, finding: Finding) -> JobFailure:
-        bounded = finding.reason in SELDOM_PASSES or self.awaited
+        bounded = finding.reason in RARELY_TRANSIENT or self.awaited
         limit = self.work.limit if bounded else None
         given_up = limit is not None and self.number >= limit
         after = f"; given up after {self.number} attempts" if given_up else ""

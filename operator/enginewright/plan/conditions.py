@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from enginewright.api.conditions import ConditionType, StatusReason, WantedCondition
-from enginewright.contract.reasons import OF_THE_MODEL, Reason
+from enginewright.contract.reasons import SAME_IN_EVERY_POD, Reason
 from enginewright.plan.engine_status import describe_engine
 from enginewright.plan.engines_wanted import Engines
 from enginewright.plan.prepare import PrepareOutcome
@@ -161,7 +161,7 @@ def _rolling_out(state: ModelState, progress: RolloutProgress, serves: str) -> R
 
 def _is_hopeless(progress: RolloutProgress, reason: str) -> bool:
     """Return whether Kubernetes gave up, or every other pod would find the same."""
-    return progress.stuck or (reason in OF_THE_MODEL and not progress.tries_others)
+    return progress.stuck or (reason in SAME_IN_EVERY_POD and not progress.tries_others)
 
 
 def _again(outcome: PrepareOutcome) -> str:

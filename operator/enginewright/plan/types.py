@@ -12,7 +12,7 @@ from typing import Any
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
-from enginewright.api.pods import ANYWHERE, JobTemplate
+from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
 from enginewright.contract.images import ImageFacts
 from enginewright.contract.verdict import Verdict
 from enginewright.observed.budgets import BudgetView
@@ -45,7 +45,7 @@ class Config:
     store: StoreConfig
     propose_classes: bool = True  # from the labels of GPU nodes
     openshift: bool = False  # pods name no user and no groups: the cluster assigns them
-    jobs: JobTemplate = ANYWHERE  # where all Jobs run, unless a model says otherwise
+    jobs: JobTemplate = DEFAULT_JOB_TEMPLATE  # where all Jobs run, unless a model says otherwise
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from enginewright.contract.facts import ExamineFacts, FetchFacts
 from enginewright.contract.images import COMPILED_BACKENDS, ImageFacts
 from enginewright.contract.keys import engine_key
 from enginewright.contract.manifest import EngineInfo, Manifest
-from enginewright.contract.processors import unlike
+from enginewright.contract.processors import timing_mismatch
 from enginewright.contract.reasons import Reason
 from enginewright.contract.report import Finding, PublishedEngine, render
 from enginewright.contract.task import (
@@ -394,7 +394,7 @@ class _Backend:
         here = self._held.processor
         if target.processor is None or here is None:
             return False
-        why = unlike(here, target.processor)
+        why = timing_mismatch(here, target.processor)
         if why is None:
             return False
         finding = Finding(

@@ -70,7 +70,7 @@ def check_processor(manifest: Manifest, processor: Processor) -> str | None:
         StageFailure: ProcessorMismatch.
     """
     different = mismatch(
-        saturable=manifest.saturable, proved_on=manifest.processor, serving=processor
+        saturable=manifest.saturable, verified_on=manifest.processor, serving=processor
     )
     if different and manifest.recipe.int8_products == "exact":
         raise StageFailure(Reason.PROCESSOR_MISMATCH, different)

@@ -153,7 +153,7 @@ def versions(reported: Execution, manifest: Manifest, task: ServeTask) -> CheckR
     if wrong:
         return CheckResult.failed(Reason.VERSION_MISMATCH, wrong)
     different = mismatch(
-        saturable=manifest.saturable, proved_on=manifest.processor, serving=reported.processor
+        saturable=manifest.saturable, verified_on=manifest.processor, serving=reported.processor
     )
     if different and manifest.recipe.int8_products == "exact":  # else golden samples decide
         return CheckResult.failed(Reason.PROCESSOR_MISMATCH, different)
