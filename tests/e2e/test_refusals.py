@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 BROKEN = {
     "truncated.onnx": ("InvalidModel", "cut off"),
     "empty.onnx": ("InvalidModel", "empty"),
-    "text.onnx": ("InvalidModel", "no ONNX model"),
+    "text.onnx": ("InvalidModel", "not an ONNX model"),
     "newer-opset.onnx": ("OpsetUnsupported", "encoder/decay (CumProd)"),
     "custom-operator.onnx": ("CustomDomainUnsupported", "frobnicate_1 (Frobnicate)"),
 }

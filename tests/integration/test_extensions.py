@@ -286,4 +286,4 @@ def test_a_plug_in_s_operator_is_left_to_the_device(tmp_path: Path) -> None:
     assert outcome.full is not None
     (warning,) = outcome.full["findings"]
     assert (warning["severity"], warning["nodes"]) == ("warning", ["cube (Cube)"])
-    assert "whether backend tensorrt-rtx can is found out on its device" in warning["cause"]
+    assert "whether backend tensorrt-rtx supports them is found on its device" in warning["cause"]

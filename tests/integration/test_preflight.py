@@ -39,13 +39,13 @@ def test_a_warning_has_its_own_remedy(desk: Desk) -> None:
     code, result = desk.run_json(model, "--target", "sm89,cpu")
     assert code == 1
     found = {each["message"].partition(":")[0]: each for each in result["findings"]}
-    locale = "no locale xx_XX is installed here, by which lower (StringNormalizer) works"
+    locale = "locale xx_XX, which lower (StringNormalizer) needs, is not installed here"
     assert found[locale]["severity"] == "error"
     assert found[locale]["remedy"].startswith("export with locale C")
-    strings = "backend tensorrt-rtx has no strings, so what takes or gives them runs on the CPU"
+    strings = "backend tensorrt-rtx does not support strings, so nodes that read or write them run on the CPU"
     assert found[strings]["severity"] == "warning"
     assert found[strings]["remedy"] == (
-        "do what is done with strings before the model, or serve it on backend cpu"
+        "process strings before the model, or serve it on backend cpu"
     )
     assert not [each for each in result["findings"] if "/onnxruntime_src/" in each["message"]]
 

@@ -259,7 +259,7 @@ def _folder(desk: Desk) -> Path:
         (_dangling, "link.onnx: it is a link to gone.onnx, which is not there"),
         (_pipe, "pipe.onnx: that is neither a file nor a folder"),
         (lambda _: Path("/dev/zero"), "/dev/zero: that is neither a file nor a folder"),
-        (_empty, "what lies at the source is no model: it is empty"),
+        (_empty, "the source is not a model: it is empty"),
         (_folder, "has 0 .onnx files"),
     ],
 )

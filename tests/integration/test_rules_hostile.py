@@ -56,11 +56,11 @@ def unix_socket(path: Path) -> None:
 
 CASES = (
     Case("bodies past protobuf's depth", lambda: hostile.nested_bodies(33), Reason.INVALID_MODEL,
-         "deeper than protobuf parsers follow"),
+         "deeper than protobuf parsers accept"),
     Case("bodies far past it", lambda: hostile.nested_bodies(1000), Reason.INVALID_MODEL,
-         "deeper than protobuf parsers follow"),
+         "deeper than protobuf parsers accept"),
     Case("bodies as deep as can be", lambda: hostile.nested_bodies(31), None, "63 nodes"),
-    Case("a cycle", broken.cyclic, Reason.INVALID_MODEL, "wait for each other"),
+    Case("a cycle", broken.cyclic, Reason.INVALID_MODEL, "these nodes form a cycle"),
     Case("a million nodes", lambda: hostile.many_nodes(1_000_000), Reason.MODEL_TOO_LARGE,
          "more than 500000 nodes"),
     Case("nodes of two bytes", lambda: hostile.two_byte_nodes(2_000_000), Reason.MODEL_TOO_LARGE,
@@ -75,7 +75,7 @@ CASES = (
     Case("functions that call each other", lambda: hostile.functions(
         {"F0": ["F1"], "F1": ["F2", "F2"], "F2": ["F0"]}), Reason.INVALID_MODEL, "F0 > F1 > F2 > F0"),
     Case("functions that double", lambda: hostile.exploding_functions(60), Reason.MODEL_TOO_LARGE,
-         "every call replaced"),
+         "all functions inlined"),
     Case("escapes in an operator", hostile.escapes_in_operator, Reason.INVALID_MODEL,
          r"\x1b[31mFoo\x1b]0;owned\x07\r\nlevel=error msg=forged\x9b2J"),
     Case("escapes in a standard operator", lambda: hostile.escapes_in_operator(""),
@@ -89,37 +89,37 @@ CASES = (
     Case("an input of a yobibyte", lambda: hostile.huge_input(2**40, 2**40), Reason.INVALID_MODEL,
          "at its smallest"),
     Case("external data in /dev/zero", lambda: broken.external("/dev/zero"),
-         Reason.EXTERNAL_DATA_MISSING, "w ('/dev/zero') lies outside"),
+         Reason.EXTERNAL_DATA_MISSING, "w ('/dev/zero') is outside"),
     Case("external data in /proc/self/mem", lambda: broken.external("/proc/self/mem"),
-         Reason.EXTERNAL_DATA_MISSING, "w ('/proc/self/mem') lies outside"),
+         Reason.EXTERNAL_DATA_MISSING, "w ('/proc/self/mem') is outside"),
     Case("external data linked to /dev/zero", lambda: broken.external("w.bin"),
-         Reason.EXTERNAL_DATA_MISSING, "w ('w.bin') lies outside",
+         Reason.EXTERNAL_DATA_MISSING, "w ('w.bin') is outside",
          lambda path: path.symlink_to("/dev/zero")),
     Case("external data linked to itself", lambda: broken.external("w.bin"),
          Reason.EXTERNAL_DATA_MISSING, "'w.bin'", lambda path: path.symlink_to("w.bin")),
     Case("external data in a pipe", lambda: broken.external("w.bin"), Reason.EXTERNAL_DATA_MISSING,
-         "no plain file: 'w.bin'", fifo),
+         "not a regular file: 'w.bin'", fifo),
     Case("external data in a socket", lambda: broken.external("w.bin"), Reason.EXTERNAL_DATA_MISSING,
-         "no plain file: 'w.bin'", unix_socket),
+         "not a regular file: 'w.bin'", unix_socket),
     Case("external data in a folder", lambda: broken.external("w.bin"), Reason.EXTERNAL_DATA_MISSING,
-         "no plain file: 'w.bin'", lambda path: path.mkdir()),
+         "not a regular file: 'w.bin'", lambda path: path.mkdir()),
     Case("external data with NUL in its name", lambda: broken.external("w.bin\0.txt"),
-         Reason.EXTERNAL_DATA_MISSING, r"w ('w.bin\x00.txt') lies outside"),
+         Reason.EXTERNAL_DATA_MISSING, r"w ('w.bin\x00.txt') is outside"),
     Case("external data at an offset past 64 bits", lambda: broken.external("w.bin", offset=2**64),
-         Reason.EXTERNAL_DATA_MISSING, "offset '18446744073709551616' is no number of bytes",
+         Reason.EXTERNAL_DATA_MISSING, "offset '18446744073709551616' is not a number of bytes",
          weights),
     Case("external data whose end is past 64 bits", lambda: broken.external(
-        "w.bin", offset=2**63 - 8), Reason.EXTERNAL_DATA_MISSING, "cut short",
+        "w.bin", offset=2**63 - 8), Reason.EXTERNAL_DATA_MISSING, "truncated",
          weights),
     Case("eight gibibytes of external data, of which 64 bytes are read",
          lambda: broken.external("w.bin", offset=8 * GIBIBYTE - 64), None, "1 node",
          lambda path: hostile.sparse_file(path, 8 * GIBIBYTE)),
-    Case("a zip archive", lambda: b"PK\x03\x04" + bytes(999), Reason.INVALID_MODEL, "no ONNX model"),
-    Case("a pickle", hostile.a_pickle, Reason.INVALID_MODEL, "no ONNX model"),
+    Case("a zip archive", lambda: b"PK\x03\x04" + bytes(999), Reason.INVALID_MODEL, "not an ONNX model"),
+    Case("a pickle", hostile.a_pickle, Reason.INVALID_MODEL, "not an ONNX model"),
     Case("a web page", lambda: b"<!DOCTYPE html><html><body>Sign in", Reason.INVALID_MODEL,
-         "no ONNX model"),
+         "not an ONNX model"),
     Case("names of Latin-1", lambda: broken.relu().SerializeToString().replace(b"relu", b"r\xe4lu"),
-         Reason.INVALID_MODEL, r"no UTF-8: b'r\xe4lu'"),
+         Reason.INVALID_MODEL, r"not UTF-8: b'r\xe4lu'"),
 )  # fmt: skip
 
 
@@ -184,7 +184,7 @@ def test_eight_gibibytes(place: Workplace) -> None:
     hostile.sparse_file(folder / "model.onnx", 8 * GIBIBYTE, start)
     outcome = validate(place)
     assert outcome.report.reason is Reason.MODEL_TOO_LARGE
-    assert "has 8.0 GiB; a protobuf ends at 2 GiB" in outcome.message
+    assert "has 8.0 GiB; protobuf's limit is 2 GiB" in outcome.message
 
 
 def test_the_model_is_a_pipe(place: Workplace) -> None:
@@ -192,7 +192,7 @@ def test_the_model_is_a_pipe(place: Workplace) -> None:
     os.mkfifo(place.root / "work/model/model.onnx")
     outcome = validate(place)
     assert outcome.report.reason is Reason.INVALID_MODEL
-    assert "no plain file" in outcome.message
+    assert "not a regular file" in outcome.message
 
 
 def test_a_model_that_takes_all_memory_ends_its_reader_alone(

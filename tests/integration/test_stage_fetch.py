@@ -507,4 +507,4 @@ def test_other_bytes_than_those_that_are_pinned_are_refused(
         web.routes["/samples.npz"] = npz(place, 2.0)
     outcome = place.stage("fetch", task)
     assert (outcome.report.reason, outcome.code) == (Reason.SOURCE_CHANGED, ExitCode.PERMANENT)
-    assert "no longer holds what was fetched from it before" in outcome.message
+    assert "has changed since it was first fetched" in outcome.message

@@ -98,7 +98,7 @@ def wrong_types() -> ModelProto:
 
 
 def cyclic() -> ModelProto:
-    """Return two nodes that wait for each other."""
+    """Return two nodes that depend on each other."""
     return build(
         [
             helper.make_node("Add", ["x", "b"], ["a"], name="first"),

@@ -36,8 +36,8 @@ def test_every_type_and_field(kind: int, raw: bool, tmp_path: Path) -> None:
         tensor = numpy_helper.from_array(numpy_helper.to_array(tensor), "w")
     assert tensor.HasField("raw_data") is raw
     found = summarize(tensor, tmp_path)
-    assert (found.nan, found.above, found.below) == (2, 1, 1)
-    assert (found.least, found.most) == (-2.0, 1.0)
+    assert (found.nan, found.positive_infinities, found.negative_infinities) == (2, 1, 1)
+    assert (found.minimum, found.maximum) == (-2.0, 1.0)
     assert not found.finite
 
 
@@ -70,7 +70,7 @@ def test_holes_are_zeros(tmp_path: Path) -> None:
         writer.seek(size // 2)
         writer.write(np.array([np.nan, 5.0], np.float32).tobytes())
     found = summarize(outside(tmp_path, size), tmp_path)
-    assert (found.nan, found.least, found.most) == (1, 0.0, 5.0)
+    assert (found.nan, found.minimum, found.maximum) == (1, 0.0, 5.0)
 
 
 def test_what_is_not_there_whole_is_unreadable(tmp_path: Path) -> None:

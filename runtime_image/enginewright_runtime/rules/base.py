@@ -1,4 +1,4 @@
-"""What a rule is, and what it is asked about."""
+"""What a rule is, and the model and recipe that it checks."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from onnx import TensorProto
 from enginewright_runtime.rules import contents
 from enginewright_runtime.rules.registry import Registry
 from enginewright_runtime.rules.text import printable
-from enginewright_runtime.rules.view import ModelView, RawNode, held_tensors
+from enginewright_runtime.rules.view import ModelView, RawNode, constant_tensors
 
-MOST_NODES: Final = 100  # kept in a finding
+MAX_NODES: Final = 100  # kept in a finding
 Severity: TypeAlias = Literal["error", "warning"]
 
 
@@ -28,19 +28,19 @@ class Hit:
 
     message: str
     nodes: tuple[str, ...] = ()  # labels of all of them
-    severity: Severity | None = None  # in place of the rule's
+    severity: Severity | None = None  # overrides the rule's
     remedy: str | None = None  # likewise
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One thing that is looked for. `what` completes "this rule finds"."""
+    """One known problem. `what` completes "this rule finds"."""
 
     name: str
     what: str
     remedy: str
-    source: str  # who says that it is wrong, and where
-    check: "Callable[[Subject], Hit | None] | None" = None  # None: seen when the model is loaded
+    source: str  # the document or measurement that the rule rests on
+    check: "Callable[[Subject], Hit | None] | None" = None  # None: found when the model is loaded
     severity: Severity = "error"
     reason: Reason = Reason.INVALID_MODEL
 
@@ -52,27 +52,27 @@ class Rule:
             rule=self.name,
             cause=printable(hit.message.rstrip(". ")),
             remedy=printable(hit.remedy or self.remedy),
-            nodes=hit.nodes[:MOST_NODES],
+            nodes=hit.nodes[:MAX_NODES],
             node_count=len(hit.nodes),
         )
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model and what it is to become."""
+    """A model, and the recipe of the artefact to prepare from it."""
 
     view: ModelView
     folder: Path  # of the model and its external data
     recipe: Recipe
     registry: Registry  # of the operators of the runtime image
-    inputs: tuple[TensorSpec, ...] = ()  # what callers give
+    inputs: tuple[TensorSpec, ...] = ()  # without initializers
     outputs: tuple[TensorSpec, ...] = ()
     profiles: tuple[ShapeProfile, ...] = ()  # of the inputs whose sizes are known
-    converted: bool = False  # `convert` will bring it to another opset or IR version
+    converted: bool = False  # `convert` will change its opset or IR version
 
     @property
     def on_device(self) -> bool:
-        """Tell whether the backend needs a device, so that nothing of it can be tried here."""
+        """Tell whether the backend needs a device, so that it cannot be tried here."""
         return self.recipe.backend in DEVICE_BACKENDS
 
     @property
@@ -82,10 +82,10 @@ class Subject:
 
     @cached_property
     def summaries(self) -> Mapping[int, contents.TensorSummary]:
-        """Return what every floating-point tensor holds, by the `id` of its message.
+        """Return a summary of every floating-point tensor, by the `id` of its message.
 
-        All of the weights are read, once. Tensors that are not whole are left out: other rules
-        find them.
+        All weights are read, once. Tensors whose data is incomplete are left out: other rules find
+        them.
         """
         found: dict[int, contents.TensorSummary] = {}
         for _, tensor in self.tensors:
@@ -97,7 +97,7 @@ class Subject:
         return found
 
     def summary(self, tensor: TensorProto) -> contents.TensorSummary | None:
-        """Return what one tensor holds; None where it is not of floating point, or not whole."""
+        """Return one tensor's summary; None if it is not floating-point, or its data incomplete."""
         if tensor.data_type not in contents.FLOATS:
             return None
         if (known := self.summaries.get(id(tensor))) is not None:
@@ -110,14 +110,14 @@ class Subject:
     @cached_property
     def tensors(self) -> tuple[tuple[str, TensorProto], ...]:
         """Return every constant tensor with its name for messages."""
-        return tuple(held_tensors(self.view))
+        return tuple(constant_tensors(self.view))
 
 
 def named(nodes: Iterable[RawNode]) -> str:
-    """Return the first nodes and a count of the rest, for a message."""
+    """Return the labels of the first nodes and a count of the rest, for a message."""
     return name_nodes([node.label for node in nodes])
 
 
 def labels(nodes: Iterable[RawNode]) -> tuple[str, ...]:
-    """Return what nodes are called in a message."""
+    """Return the nodes' labels, as messages show them."""
     return tuple(node.label for node in nodes)

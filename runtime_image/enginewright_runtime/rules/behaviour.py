@@ -1,4 +1,4 @@
-"""Rules on what a model did when it ran once, at the smallest of its shapes."""
+"""Rules on the model's behaviour in one run, at the smallest of its shapes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ class ObservedRun:
 
     inputs: Mapping[str, Shape]
     outputs: Mapping[str, Shape]
-    numeric: tuple[str, ...]  # outputs of floating point
-    nan: tuple[str, ...]  # of them, those with NaN
+    numeric: tuple[str, ...]  # floating-point outputs
+    nan: tuple[str, ...]  # those of them that have NaN
 
 
 def declared_shapes(
@@ -39,7 +39,7 @@ def declared_shapes(
     """
     sizes = _sizes(inputs, observed.inputs)
     found = [
-        f"'{shown(spec.name)}' is declared {_declared(spec.shape)} and has {list(shape)}"
+        f"'{shown(spec.name)}' is declared as {_declared(spec.shape)} and has shape {list(shape)}"
         for spec in outputs
         if spec.name in ranked
         and (shape := observed.outputs.get(spec.name)) is not None
@@ -52,14 +52,14 @@ def declared_shapes(
 
 
 def nan_answers(observed: ObservedRun, nan_in_weights: str | None) -> Hit | None:
-    """Tell whether weights that are NaN have made every output so."""
+    """Find NaN in every output, if weights have NaN."""
     if nan_in_weights is None or not observed.numeric or observed.nan < observed.numeric:
         return None
     return Hit(f"every output has NaN, since {nan_in_weights}")
 
 
 def _sizes(inputs: Sequence[TensorSpec], shapes: Mapping[str, Shape]) -> dict[str, int]:
-    """Return what named dimensions stand for, where all inputs agree."""
+    """Return the sizes of named dimensions on which all inputs agree."""
     found: dict[str, set[int]] = {}
     for spec in inputs:
         for dimension, size in zip(spec.shape, shapes.get(spec.name, ()), strict=False):

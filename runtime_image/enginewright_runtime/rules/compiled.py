@@ -1,14 +1,14 @@
-"""What an engine, and the provider that is to serve it, does not take, known before anything is built.
+"""What engines, and the providers that serve them, do not support, found before anything is built.
 
 Control flow: ONNX Runtime runs If, Loop and Scan on its CPU and CUDA providers
-(docs/OperatorKernels.md of onnxruntime), so nothing is found there. What OpenVINO does with a
-model's own is seen when it loads the model. TensorRT's parser takes them under conditions
-(docs/operators.md of onnx-tensorrt, for TensorRT 10): If: outputs of both branches of one rank;
-Loop: scan outputs of a fixed length, loop-carried values of one shape. That a model breaks them is
-found where TensorRT-RTX 1.7 was seen to refuse it; it takes branches whose outputs have one name,
-and a Scan over integers, which the page says it does not.
+(docs/OperatorKernels.md of onnxruntime), so nothing is found there. Whether OpenVINO supports a
+model's control flow is found when it loads the model. TensorRT's parser supports it under conditions
+(docs/operators.md of onnx-tensorrt, for TensorRT 10): If: outputs of both branches have the same
+rank; Loop: scan outputs have a fixed length, loop-carried values keep their shape. A model that
+violates them is refused only in the cases in which TensorRT-RTX 1.7 does so; it accepts branches
+whose outputs share a name, and a Scan over integers, which that page excludes.
 
-Models that others have quantised: symmetric types and zero points of 0 alone.
+Models that are already quantised: only symmetric types, and zero points of 0.
 """
 
 from typing import Final
@@ -38,9 +38,9 @@ _INTEGER: Final = (
     *("DynamicQuantizeLinear", "ConvInteger", "MatMulInteger"),
     *("QLinearConv", "QLinearMatMul"),
 )
-_UINT8: Final = int(TensorProto.UINT8)  # the type where a node names none (ONNX, QuantizeLinear)
-# docs/operators.md of onnx-tensorrt for TensorRT 10.15: "N" in column Supported, less those that ONNX
-# defines by other operators, of which engines are built where that helps.
+_UINT8: Final = int(TensorProto.UINT8)  # the default type (ONNX, QuantizeLinear)
+# docs/operators.md of onnx-tensorrt for TensorRT 10.15: "N" in column Supported, except operators
+# with a function body in ONNX, which are expanded for engines where that helps.
 UNKNOWN_TO_TENSORRT: Final = (
     *("BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Col2Im", "Compress"),
     *("ConcatFromSequence", "ConvInteger", "DFT", "Det", "ImageDecoder", "MatMulInteger"),
@@ -60,30 +60,33 @@ def control_flow(subject: Subject) -> Hit | None:
     if not found:
         return None
     message = (
-        f"backend {subject.recipe.backend} takes control flow only under conditions: {named(found)}"
+        f"backend {subject.recipe.backend} supports control flow only under conditions:"
+        f" {named(found)}"
     )
     if refused := [why for node in found if (why := _refused(node)) is not None]:
-        message += f"; not these: {name_nodes(refused)}"
+        message += f"; it refuses {name_nodes(refused)}"
     if constant := sum(_has_constant_condition(subject, node) for node in found):
         message += f"; {counted(constant, 'condition')} of {len(found)} can be folded away"
     return Hit(message, labels(found))
 
 
 def _refused(node: RawNode) -> str | None:
-    """Return what is refused, as far as the model declares it."""
+    """Return a sentence if TensorRT refuses the node, as far as the model's declarations show."""
     graphs = list(bodies(node.proto))
     if node.op == "If" and len(graphs) > 1:
         for first, second in zip(graphs[0].output, graphs[1].output, strict=False):
             one, other = _rank(first), _rank(second)
             if one is not None and other is not None and one != other:
                 return (
-                    f"{node.label}, whose branches give {one} or {other} dimensions, unless its"
-                    " condition is known beforehand"
+                    f"{node.label}, whose branches have outputs of rank {one} and {other}, unless"
+                    " its condition is constant"
                 )
     if node.op == "Loop" and node.bodies and not node.input(1):
-        go_on = node.bodies[0].inputs[1:2]
-        if any(name in go_on for inner in node.bodies[0].nodes for name in inner.inputs):
-            return f"{node.label}, whose body reads the condition that it is not given"
+        condition = node.bodies[0].inputs[1:2]
+        if any(name in condition for inner in node.bodies[0].nodes for name in inner.inputs):
+            return (
+                f"{node.label}, whose body reads the condition although the node has none as input"
+            )
     return None
 
 
@@ -117,7 +120,7 @@ def asymmetric(subject: Subject) -> Hit | None:
 
 
 def integer_operators(subject: Subject) -> Hit | None:
-    """Find operators that compute with integers, which TensorRT has none of."""
+    """Find operators that compute with integers, which TensorRT lacks."""
     if not subject.compiled:
         return None
     found = [node for node in subject.view.nodes if node.is_standard(*_INTEGER)]
@@ -131,7 +134,7 @@ def integer_operators(subject: Subject) -> Hit | None:
 
 
 def _is_bias(subject: Subject, node: RawNode) -> bool:
-    """Tell whether it is a bias of 32-bit integers, which `convert` makes numbers of."""
+    """Tell whether it is a bias of 32-bit integers, which `convert` dequantizes."""
     if node.op != "DequantizeLinear":
         return False
     tensor = subject.view.constant(node.scope, node.input(0))
@@ -141,7 +144,7 @@ def _is_bias(subject: Subject, node: RawNode) -> bool:
 def _is_symmetric(subject: Subject, node: RawNode) -> bool:
     zero_point = subject.view.constant(node.scope, node.input(2)) if node.input(2) else None
     if zero_point is None:
-        # the type is what is asked for, or that of the data
+        # the type is the attribute's, or the data's
         if node.op == "QuantizeLinear":
             return (node.integer("output_dtype") or _UINT8) in _SYMMETRIC
         tensor = subject.view.constant(node.scope, node.input(0))
@@ -150,17 +153,17 @@ def _is_symmetric(subject: Subject, node: RawNode) -> bool:
         return False
     try:
         values = numpy_helper.to_array(zero_point, str(subject.folder))
-    except (OSError, ValueError):  # other rules tell of data that is not whole
+    except (OSError, ValueError):  # other rules find incomplete data
         return True
     return not np.any(values.astype(np.float32))
 
 
 def outside_the_engine(subject: Subject) -> Hit | None:
-    """Find nodes that no engine holds, where the provider loads an engine of the whole model only."""
+    """Find nodes that no engine can contain, where only engines of complete models load."""
     backend = subject.recipe.backend
     limit = whole_only(backend)
     if limit is None or subject.recipe.extensions:
-        return None  # what plug-ins bring only the builder can tell
+        return None  # only the builder knows the plug-ins' operators
     found = [node for node in subject.view.graph.nodes if _stays_outside(subject, node)]
     if not found:
         return None
@@ -170,7 +173,7 @@ def outside_the_engine(subject: Subject) -> Hit | None:
 def unserved_types(subject: Subject) -> Hit | None:
     """Find inputs and outputs of types that the engine's provider refuses."""
     backend = subject.recipe.backend
-    # of what no request or answer carries other rules tell
+    # other rules find types that no request or response can carry
     tensors = [each for each in (*subject.inputs, *subject.outputs) if each.dtype in SERVED]
     found = unserved_tensors(backend, tensors)
     if not found:
@@ -185,5 +188,5 @@ def _stays_outside(subject: Subject, node: RawNode) -> bool:
     if not node.is_standard(*UNKNOWN_TO_TENSORRT) or subject.view.is_local(node):
         return False
     given = [name for name in node.inputs if name]
-    # of constants alone it may be computed beforehand
+    # with constant inputs only, it may be folded
     return any(subject.view.constant(node.scope, name) is None for name in given)

@@ -1,4 +1,4 @@
-"""What constant tensors hold, read a piece at a time: weights may be larger than the memory."""
+"""The values of constant tensors, read piece by piece: weights may be larger than memory."""
 
 import errno
 import os
@@ -24,27 +24,27 @@ _KNOWN_TYPES: Final = frozenset(TensorProto.DataType.values())
 
 
 class UnreadableError(ValueError):
-    """The tensor's data is not there whole; the rules on external data and sizes say so."""
+    """The tensor's data is missing or incomplete; the rules on external data and sizes report it."""
 
 
 @dataclass(frozen=True)
 class TensorSummary:
-    """What a floating-point tensor holds."""
+    """Counts of special values, and the range of the finite ones, of a floating-point tensor."""
 
     nan: int
-    above: int  # +Inf
-    below: int  # -Inf
-    least: float  # of the finite values; 0 where there are none
-    most: float
+    positive_infinities: int
+    negative_infinities: int
+    minimum: float  # of the finite values; 0 if there are none
+    maximum: float
 
     @property
     def finite(self) -> bool:
-        """Tell whether every value is a number."""
-        return not (self.nan or self.above or self.below)
+        """Tell whether every value is finite."""
+        return not (self.nan or self.positive_infinities or self.negative_infinities)
 
 
 def byte_size(tensor: TensorProto) -> int | None:
-    """Return how many bytes the elements take as raw data; None where the type does not say.
+    """Return the size of the elements as raw data, in bytes; None if the type has no fixed size.
 
     Types of less than a byte are packed (onnx.proto, TensorProto.raw_data).
     """
@@ -53,7 +53,7 @@ def byte_size(tensor: TensorProto) -> int | None:
 
 
 def element_bits(data_type: int) -> int | None:
-    """Return the size of one element; None for strings and for types that are not known here."""
+    """Return the size of one element in bits; None for strings and unknown types."""
     name = TensorProto.DataType.Name(data_type) if data_type in _KNOWN_TYPES else ""
     for ending, bits in (("INT4", 4), ("FLOAT4E2M1", 4), ("INT2", 2)):
         if name.endswith(ending):
@@ -64,10 +64,10 @@ def element_bits(data_type: int) -> int | None:
 
 
 def summarize(tensor: TensorProto, folder: Path) -> TensorSummary:
-    """Look at every value of a tensor of one of the types `FLOATS`.
+    """Summarize all values of a tensor of one of the types `FLOATS`.
 
     Raises:
-        UnreadableError: the data is not there, or not whole.
+        UnreadableError: the data is missing or incomplete.
     """
     nan = above = below = 0
     least, most = np.inf, -np.inf
@@ -87,7 +87,7 @@ def summarize(tensor: TensorProto, folder: Path) -> TensorSummary:
 
 
 def integers(tensor: TensorProto, folder: Path, largest: int) -> Array | None:
-    """Return the values of an integer tensor; None for other tensors and large or unreadable ones."""
+    """Return the values of an integer tensor; None if it is too large, unreadable or not integer."""
     if not 0 <= graphs.elements(tensor) <= largest or tensor.data_type in FLOATS:
         return None
     try:
@@ -98,12 +98,13 @@ def integers(tensor: TensorProto, folder: Path, largest: int) -> Array | None:
 
 
 def pieces(tensor: TensorProto, folder: Path) -> Iterator[Array]:
-    """Yield the values, flat, in pieces of at most 4 MiB where they lie as raw bytes.
+    """Yield the values, flat, in pieces of at most 4 MiB if they are stored as raw bytes.
 
-    BFLOAT16 comes as uint16. Holes of a sparse file, which are zeros, come as one zero.
+    BFLOAT16 is returned as uint16. A large hole of a sparse file, which reads as zeros, is returned
+    as a few zeros.
 
     Raises:
-        UnreadableError: the data is not there, or not whole.
+        UnreadableError: the data is missing or incomplete.
     """
     size = byte_size(tensor)
     bits = element_bits(tensor.data_type)
@@ -146,10 +147,10 @@ def _widened(piece: Array, data_type: int) -> Array:
 
 
 def open_regular(path: Path) -> int:
-    """Open a file for reading that is neither a link, a pipe nor a device; raises OSError.
+    """Open a regular file for reading; refuse links, pipes and devices with an OSError.
 
-    What it is is asked of the open file, so nothing changes in between, and opening a pipe does
-    not wait for its other end.
+    The type is checked on the open descriptor, so the file cannot be swapped in between, and
+    opening a pipe does not block.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -168,15 +169,15 @@ def _external(entries: dict[str, str], folder: Path, size: int) -> Iterator[byte
     except (OSError, ValueError) as error:
         raise UnreadableError from error
     try:
-        yield from _stretch(descriptor, offset, size)
+        yield from _read_range(descriptor, offset, size)
     except OSError as error:
         raise UnreadableError from error
     finally:
         os.close(descriptor)
 
 
-def _stretch(descriptor: int, offset: int, size: int) -> Iterator[bytes]:
-    """Yield the bytes from `offset` on; of a hole of at least a piece eight zeros."""
+def _read_range(descriptor: int, offset: int, size: int) -> Iterator[bytes]:
+    """Yield the bytes from `offset` on; eight zero bytes for a hole of at least one piece."""
     if offset < 0 or offset + size > os.fstat(descriptor).st_size:
         raise UnreadableError
     position, end = offset, offset + size
@@ -192,7 +193,7 @@ def _stretch(descriptor: int, offset: int, size: int) -> Iterator[bytes]:
 
 
 def _read(descriptor: int, position: int, size: int) -> bytes:
-    """Return `size` bytes: a file on a network may give fewer at a time."""
+    """Return `size` bytes: a network file system may return fewer per read."""
     chunk = b""
     while len(chunk) < size:
         more = os.pread(descriptor, size - len(chunk), position + len(chunk))
@@ -208,4 +209,4 @@ def _next_data(descriptor: int, position: int, end: int) -> int:
     except OSError as error:
         if error.errno == errno.ENXIO:  # nothing but a hole up to the end
             return end
-        return position  # the file system has no holes to tell of
+        return position  # the file system does not report holes

@@ -1,4 +1,4 @@
-"""Rules on names: empty, given twice, or such that something on the way to a caller trips on them."""
+"""Rules on names: empty, duplicate, or unsafe for terminals, clients or the resource."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -13,15 +13,15 @@ from enginewright_runtime.rules.text import LONGEST_NAME, has_control_characters
 from enginewright_runtime.rules.view import RawNode, RawScope
 
 _FIRST_WITH_CONSTANTS: Final = 4  # IR version since which an initializer need not be an input
-_SINGLE: Final = "Single"  # option of a schema's parameter that may not be left out
+_SINGLE: Final = "Single"  # option of a schema's required parameters
 
 
 def undecodable(model: ModelProto) -> Hit | None:
-    """Find names that are no UTF-8; protobuf gives such as bytes, so they are looked for first."""
+    """Find names that are not UTF-8; protobuf returns them as bytes, so they are checked first."""
     found = next((name for name in _texts(model) if not isinstance(name, str)), None)
     if found is None:
         return None
-    return Hit(f"names are no UTF-8: {found!r:.{LONGEST_NAME}}")
+    return Hit(f"names are not UTF-8: {found!r:.{LONGEST_NAME}}")
 
 
 def _texts(model: ModelProto) -> Iterator[str | bytes]:
@@ -74,7 +74,7 @@ def _texts_of_tensor(tensor: TensorProto) -> Iterator[str | bytes]:
 def duplicate_node_names(subject: Subject) -> Hit | None:
     """Find nodes of one graph with the same name.
 
-    ONNX Runtime makes initializers of Constant nodes before it looks.
+    Constant nodes are excluded: ONNX Runtime turns them into initializers before it checks names.
     """
     found: list[RawNode] = []
     for scope in subject.view.scopes:
@@ -90,11 +90,11 @@ def duplicate_node_names(subject: Subject) -> Hit | None:
 
 
 def duplicate_values(subject: Subject) -> Hit | None:
-    """Find names that more than one input or node of a graph gives a value to."""
+    """Find names that more than one input or node of a graph defines."""
     twice = [
         name
         for scope in subject.view.scopes
-        for name in [*_given_twice(scope), *_hidden_by_body(scope)]
+        for name in [*_defined_twice(scope), *_shadowed_in_bodies(scope)]
     ]
     if not twice:
         return None
@@ -112,7 +112,7 @@ def duplicate_initializers(subject: Subject) -> Hit | None:
     if not twice:
         return None
     return Hit(
-        f"several initializers have the same name, and ONNX Runtime takes the last: {quoted(twice)}"
+        f"several initializers have the same name, and ONNX Runtime uses the last: {quoted(twice)}"
     )
 
 
@@ -123,7 +123,7 @@ def duplicate_outputs(subject: Subject) -> Hit | None:
 
 
 def overridable_initializers(subject: Subject) -> Hit | None:
-    """Find weights that a caller could replace, so that no runtime may fold them."""
+    """Find weights that a caller could override, so that no runtime may fold them."""
     found = subject.view.overridable
     if not found or subject.view.model.ir_version < _FIRST_WITH_CONSTANTS:
         return None
@@ -134,7 +134,7 @@ def overridable_initializers(subject: Subject) -> Hit | None:
 
 
 def empty_names(subject: Subject) -> Hit | None:
-    """Find values without a name where there has to be one."""
+    """Find values without a name where one is required."""
     graph = subject.view.graph
     if "" in graph.inputs or "" in graph.outputs:
         kind = "input" if "" in graph.inputs else "output"
@@ -142,45 +142,45 @@ def empty_names(subject: Subject) -> Hit | None:
     found = [
         node
         for node in ([] if subject.converted else subject.view.nodes)
-        if ("" in node.inputs or "" in node.outputs) and _leaves_out_needed(subject, node)
+        if ("" in node.inputs or "" in node.outputs) and _omits_required(subject, node)
     ]
     if not found:
         return None
-    return Hit(f"these nodes leave out what they cannot do without: {named(found)}", labels(found))
+    return Hit(f"these nodes omit required inputs or outputs: {named(found)}", labels(found))
 
 
 def control_characters(subject: Subject) -> Hit | None:
-    """Find names that would not be shown as they are."""
+    """Find names with characters that terminals or logs would not show as they are."""
     found = [name for name in _all_names(subject) if has_control_characters(name)]
     if not found:
         return None
-    return Hit(f"names have control characters: {quoted(dict.fromkeys(found))}")
+    return Hit(f"names contain control characters: {quoted(dict.fromkeys(found))}")
 
 
-def unwieldy_names(subject: Subject) -> Hit | None:
-    """Find inputs and outputs that cannot be named in the resource."""
+def long_names(subject: Subject) -> Hit | None:
+    """Find inputs and outputs whose names are too long for the resource."""
     found = [name for name in _interface(subject) if len(name) > TEXT_LENGTH]
     if not found:
         return None
     return Hit(
-        f"spec.shapes and spec.parity take names of up to {TEXT_LENGTH} characters:"
+        f"spec.shapes and spec.parity accept names of up to {TEXT_LENGTH} characters:"
         f" {shown(found[0])} has {len(found[0])}"
     )
 
 
 def names_differ_in_case(subject: Subject) -> Hit | None:
-    """Find inputs, or outputs, whose names are equal but for capitals."""
+    """Find inputs, or outputs, whose names differ only in case."""
     for names in ([spec.name for spec in subject.inputs], subject.view.graph.outputs):
         groups: dict[str, set[str]] = defaultdict(set)
         for name in names:
             groups[name.casefold()].add(name)
         for group in groups.values():
             if len(group) > 1:
-                return Hit(f"names differ in capitals alone: {quoted(sorted(group))}")
+                return Hit(f"names differ only in case: {quoted(sorted(group))}")
     return None
 
 
-def _given_twice(scope: RawScope) -> list[str]:
+def _defined_twice(scope: RawScope) -> list[str]:
     produced = [name for node in scope.nodes for name in node.outputs if name]
     given = {*scope.inputs, *scope.initializers}
     return [
@@ -190,11 +190,11 @@ def _given_twice(scope: RawScope) -> list[str]:
     ]
 
 
-def _hidden_by_body(scope: RawScope) -> Iterator[str]:
-    """Yield what a node in a body calls as something before the body's node is called.
+def _shadowed_in_bodies(scope: RawScope) -> Iterator[str]:
+    """Yield names that a node in a body defines although they are defined before the body's node.
 
-    ONNX Runtime takes a body's inputs and initializers that hide outer names, and names that come
-    later (seen with 1.31).
+    ONNX Runtime 1.31 accepts a body's inputs and initializers that shadow outer names, and names
+    that the outer graph defines later.
     """
     before = {name for name in (*scope.inputs, *scope.initializers) if name}
     for node in scope.nodes:
@@ -204,7 +204,7 @@ def _hidden_by_body(scope: RawScope) -> Iterator[str]:
         before.update(name for name in node.outputs if name)
 
 
-def _leaves_out_needed(subject: Subject, node: RawNode) -> bool:
+def _omits_required(subject: Subject, node: RawNode) -> bool:
     if subject.view.is_local(node) or node.opset is None:
         return False
     schema = subject.registry.find(node.domain, node.op, node.opset)
@@ -222,13 +222,13 @@ def _interface(subject: Subject) -> list[str]:
 
 
 def _all_names(subject: Subject) -> Iterator[str]:
-    """Yield every name that may come into a message: of nodes, operators, inputs and outputs."""
+    """Yield every name that a message may show: of nodes, operators, inputs and outputs."""
     yield from _interface(subject)
     for node in subject.view.nodes:
         yield node.proto.name
         yield node.op
         yield node.domain
-        yield from node.outputs  # a node without a name is called by its first output
+        yield from node.outputs  # the label of an unnamed node is its first output
     for scope in subject.view.scopes:
         yield from scope.initializers
 

@@ -1,4 +1,4 @@
-"""Rules on operators: which the runtime image has, of which version they are, and which still train."""
+"""Rules on operators: which the runtime image lacks, their versions, and training modes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,17 +20,17 @@ _DROPOUT_BY_INPUT: Final = 12  # opset since which Dropout has an input training
 
 
 def training_operators(subject: Subject) -> Hit | None:
-    """Find operators that exist to train."""
+    """Find operators of the training domains."""
     found = [node for node in _foreign(subject) if node.domain in _TRAINING]
     if not found:
         return None
-    return Hit(f"the model is one to be trained: {named(found)}", labels(found))
+    return Hit(f"the model was exported for training: {named(found)}", labels(found))
 
 
 def custom_domain(subject: Subject) -> Hit | None:
-    """Find operators of domains that the runtime image knows nothing of."""
+    """Find operators of domains that the runtime image lacks."""
     if subject.recipe.extensions:
-        return None  # what extensions bring only they can tell: loading the model asks them
+        return None  # loading the model shows which operators the extensions have
     found = [
         node
         for node in _foreign(subject)
@@ -52,35 +52,35 @@ def unknown_operator(subject: Subject) -> Hit | None:
 
 
 def missing(nodes: Sequence[RawNode], registry: Registry) -> Hit:
-    """Say that ONNX Runtime has no operator for these; where a newer opset has them, which."""
+    """Return the hit that ONNX Runtime lacks these operators, with the newer opset that has them."""
     message = f"ONNX Runtime has no operator for {named(nodes)}"
     newer = _newer_opset(nodes, registry)
     if newer is None:
         return Hit(message, labels(nodes))
     return Hit(
-        f"{message}: the model imports opset {nodes[0].opset}, which is older than they are",
+        f"{message}: the model imports opset {nodes[0].opset}, which is older than these operators",
         labels(nodes),
         remedy=f"export with {newer} or newer",
     )
 
 
 def _newer_opset(nodes: Sequence[RawNode], registry: Registry) -> str | None:
-    """Return the opset with which the last of the operators came, if all came after the model's."""
+    """Return the first opset with all of the operators, if it is newer than the model's."""
     domains = {node.domain for node in nodes}
     if len(domains) > 1:
         return None
     newest = 0
     for node in nodes:
-        came = registry.first_version(node.domain, node.op)
-        if came is None or node.opset is None or came <= node.opset:
+        first = registry.first_version(node.domain, node.op)
+        if first is None or node.opset is None or first <= node.opset:
             return None
-        newest = max(newest, came)
+        newest = max(newest, first)
     (domain,) = domains
     return f"opset {newest} of {domain}" if domain else f"opset {newest}"
 
 
 def deprecated_operator(subject: Subject) -> Hit | None:
-    """Find operators that the opset of the model has taken away."""
+    """Find operators that the model's opset has deprecated."""
     found = [
         node
         for node in _judged(subject)
@@ -90,7 +90,7 @@ def deprecated_operator(subject: Subject) -> Hit | None:
     ]
     if not found:
         return None
-    message = f"opset {found[0].opset} has these operators no more: {named(found)}"
+    message = f"opset {found[0].opset} no longer has these operators: {named(found)}"
     return _unless_device(subject, Hit(message, labels(found)))
 
 
@@ -122,34 +122,34 @@ def random_operator(subject: Subject) -> Hit | None:
 
 
 def no_import(subject: Subject) -> Hit | None:
-    """Find a model that says nothing of its operators' versions."""
+    """Find a model that imports no operator set."""
     model = subject.view.model
     if model.opset_import or model.ir_version < _FIRST_WITH_IMPORTS:
         return None
-    return Hit("the model imports no operator set, so no operator in it has a meaning")
+    return Hit("the model imports no operator set, so its operators are undefined")
 
 
 def domain_not_imported(subject: Subject) -> Hit | None:
-    """Find nodes of domains that the model has no version of."""
+    """Find nodes of domains that the model does not import."""
     if not subject.view.model.opset_import:
         return None
-    strangers = [
+    undeclared = [
         node
         for node in subject.view.nodes
         if node.opset is None and not subject.view.is_local(node)
     ]
-    if not strangers:
+    if not undeclared:
         return None
-    domains = sorted({node.domain or "ai.onnx" for node in strangers})
+    domains = sorted({node.domain or "ai.onnx" for node in undeclared})
     return Hit(
-        f"the model uses operators of {quoted(domains)} and imports no version of it, so each runtime"
-        " takes the version that it likes",
-        labels(strangers),
+        f"the model uses operators of {quoted(domains)} without importing a version, so each runtime"
+        " chooses its own",
+        labels(undeclared),
     )
 
 
 def imported_twice(subject: Subject) -> Hit | None:
-    """Find a domain with two versions."""
+    """Find a domain that is imported in two versions."""
     versions: dict[str, set[int]] = {}
     for entry in subject.view.model.opset_import:
         versions.setdefault(domain_of(entry.domain), set()).add(int(entry.version))
@@ -161,7 +161,7 @@ def imported_twice(subject: Subject) -> Hit | None:
 
 
 def training_mode(subject: Subject) -> Hit | None:
-    """Find Dropout and BatchNormalization that still train."""
+    """Find Dropout and BatchNormalization in training mode."""
     dropouts = [node for node in subject.view.nodes if _drops(subject, node)]
     norms = [
         node
@@ -172,14 +172,14 @@ def training_mode(subject: Subject) -> Hit | None:
     if not found:
         return None
     what = [
-        *(["Dropout sets values to zero by chance"] if dropouts else []),
+        *(["Dropout zeroes random values"] if dropouts else []),
         *(
-            ["BatchNormalization takes its statistics from the request and keeps them"]
+            ["BatchNormalization computes its statistics from the request and updates them"]
             if norms
             else []
         ),
     ]
-    return Hit(f"{named(found)} still train: {', and '.join(what)}", labels(found))
+    return Hit(f"{named(found)} are in training mode: {', and '.join(what)}", labels(found))
 
 
 def _drops(subject: Subject, node: RawNode) -> bool:
@@ -206,9 +206,9 @@ def _foreign(subject: Subject) -> list[RawNode]:
 
 
 def _judged(subject: Subject) -> list[RawNode]:
-    """Return the nodes of known domains, as they are when the model is loaded.
+    """Return the nodes of known domains that are loaded as they are in the source model.
 
-    A model that will be converted has other ones then.
+    A converted model has different ones.
     """
     if subject.converted or subject.recipe.extensions:
         return []
@@ -228,12 +228,12 @@ def _schema_missing(subject: Subject, node: RawNode) -> bool:
 
 
 def _unless_device(subject: Subject, hit: Hit) -> Hit:
-    """Make a warning of what a backend may have that needs a device, and the reference not."""
+    """Return the hit as a warning where a backend with a device may support what the CPU does not."""
     if not subject.on_device:
         return hit
     backend = subject.recipe.backend
     return replace(
         hit,
-        message=f"{hit.message}; whether backend {backend} can is found out on its device",
+        message=f"{hit.message}; whether backend {backend} supports them is found on its device",
         severity="warning",
     )

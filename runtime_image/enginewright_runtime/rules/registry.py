@@ -1,4 +1,4 @@
-"""Which operators the runtime image's ONNX Runtime has, asked of itself, never of a table."""
+"""The operators of the runtime image's ONNX Runtime, as it reports them itself."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ class Parameter(Protocol):
 
 
 class Schema(Protocol):
-    """An operator as ONNX Runtime registers it; the same as `onnx.defs.OpSchema`."""
+    """An operator as ONNX Runtime registers it, with the fields of `onnx.defs.OpSchema`."""
 
     name: str
     domain: str
@@ -34,16 +34,16 @@ class Registry:
 
     @cached_property
     def domains(self) -> frozenset[str]:
-        """Return the domains that have an operator."""
+        """Return the domains that have operators."""
         return frozenset(domain for domain, _ in self.schemas)
 
     def find(self, domain: str, name: str, version: int) -> Schema | None:
-        """Return the operator as a version of its domain has it."""
+        """Return the operator's schema in a version of its domain; None if it has none."""
         known = self.schemas.get((domain, name), ())
         return next((each for each in reversed(known) if each.since_version <= version), None)
 
     def first_version(self, domain: str, name: str) -> int | None:
-        """Return the version with which the operator came into its domain."""
+        """Return the version of its domain that introduced the operator; None if unknown."""
         known = self.schemas.get((domain, name))
         return known[0].since_version if known else None
 
@@ -63,5 +63,5 @@ def of(schemas: Iterable[Schema]) -> Registry:
 
 @cache
 def of_runtime() -> Registry:
-    """Return what the ONNX Runtime of this process has."""
+    """Return the operators of this process's ONNX Runtime."""
     return of(native.get_all_operator_schema())

@@ -1,4 +1,4 @@
-"""Rules on how a graph hangs together."""
+"""Rules on the structure of graphs: size, functions, cycles and undefined values."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -13,32 +13,32 @@ from enginewright_runtime.rules.text import quoted, shown
 from enginewright_runtime.rules.view import Key, ModelView, RawNode, RawScope
 
 # ONNX Runtime loads 100,000 nodes in 7 s and 380 MB, and some graphs in quadratic time
-MOST_NODES: Final = 500_000
-MOST_PARTS: Final = 10 * MOST_NODES  # nodes, their attributes and names, and tensors
+MAX_NODES: Final = 500_000
+MAX_PARTS: Final = 10 * MAX_NODES  # nodes, their attributes and names, and tensors
 
 
 def oversize(model: ModelProto) -> Hit | None:
-    """Find a model of more nodes, or parts of nodes, than any runtime loads.
+    """Find a model with more nodes, or parts of nodes, than any runtime loads.
 
-    A part of two bytes in the file takes hundreds in memory, so this is asked before anything is
-    made of them.
+    A part of two bytes in the file takes hundreds in memory, so this is checked before any Python
+    objects are created for them.
     """
     nodes, parts = 0, len(model.functions) + _parts(model.graph)
     pending = deque([model.graph.node, *(function.node for function in model.functions)])
-    while pending and nodes <= MOST_NODES and parts <= MOST_PARTS:
+    while pending and nodes <= MAX_NODES and parts <= MAX_PARTS:
         some = pending.popleft()
         nodes += len(some)
-        for node in some if nodes <= MOST_NODES else ():
+        for node in some if nodes <= MAX_NODES else ():
             parts += len(node.attribute) + len(node.input) + len(node.output)
-            if parts > MOST_PARTS:
+            if parts > MAX_PARTS:
                 break
             for body in bodies(node):
                 parts += _parts(body)
                 pending.append(body.node)
-    if nodes > MOST_NODES:
-        return Hit(f"the model has more than {MOST_NODES} nodes")
-    if parts > MOST_PARTS:
-        return Hit(f"the model has more than {MOST_PARTS} tensors, attributes and names")
+    if nodes > MAX_NODES:
+        return Hit(f"the model has more than {MAX_NODES} nodes")
+    if parts > MAX_PARTS:
+        return Hit(f"the model has more than {MAX_PARTS} tensors, attributes and names")
     return None
 
 
@@ -47,39 +47,37 @@ def _parts(graph: GraphProto) -> int:
     return sum(len(field) for field in fields) + len(graph.output)
 
 
-def unfolded_functions(subject: Subject) -> Hit | None:
-    """Find a model whose functions unfold into more nodes than any runtime loads."""
-    if _unfolded(subject.view) <= MOST_NODES:
+def inlined_functions(subject: Subject) -> Hit | None:
+    """Find a model whose functions, once inlined, have more nodes than any runtime loads."""
+    if _inlined_nodes(subject.view) <= MAX_NODES:
         return None
-    return Hit(
-        f"with every call replaced by the function's nodes the model has more than {MOST_NODES} nodes"
-    )
+    return Hit(f"with all functions inlined, the model has more than {MAX_NODES} nodes")
 
 
 def recursive_functions(subject: Subject) -> Hit | None:
     """Find functions that call themselves."""
     if (found := _recursion(subject.view)) is None:
         return None
-    way = " > ".join(shown(name) for _, name, _ in found)
-    return Hit(f"a function of the model calls itself: {way}")
+    calls = " > ".join(shown(name) for _, name, _ in found)
+    return Hit(f"a function of the model calls itself: {calls}")
 
 
 def cycles(subject: Subject) -> Hit | None:
-    """Find nodes that wait for each other."""
+    """Find nodes that depend on each other in a cycle."""
     for scope in subject.view.scopes:
-        if circle := _cycle(scope):
-            return Hit(f"these nodes wait for each other: {named(circle)}", labels(circle))
+        if cycle := _cycle(scope):
+            return Hit(f"these nodes form a cycle: {named(cycle)}", labels(cycle))
     return None
 
 
 def undefined_values(subject: Subject) -> Hit | None:
-    """Find names that are read and that nothing gives a value to."""
+    """Find names that are read and defined nowhere."""
     missing: list[str] = []
     readers: list[RawNode] = []
     for scope in subject.view.scopes:
         for node in scope.nodes:
-            if lacking := [name for name in node.inputs if name and not _visible(scope, name)]:
-                missing += lacking
+            if undefined := [name for name in node.inputs if name and not _visible(scope, name)]:
+                missing += undefined
                 readers.append(node)
         missing += [name for name in scope.outputs if name and not scope.defines(name)]
     if not missing:
@@ -89,8 +87,8 @@ def undefined_values(subject: Subject) -> Hit | None:
 
 
 def no_inputs(subject: Subject) -> Hit | None:
-    """Find a model that nothing can be asked."""
-    return None if subject.inputs else Hit("the model has no inputs, so nothing to serve")
+    """Find a model without inputs."""
+    return None if subject.inputs else Hit("the model has no inputs, so it cannot be served")
 
 
 def _visible(scope: RawScope | None, name: str) -> bool:
@@ -109,7 +107,7 @@ def _nodes_within(scope: RawScope) -> Iterator[RawNode]:
 
 
 def _recursion(view: ModelView) -> list[Key] | None:
-    """Return functions that call each other in a circle, the first one at the end again."""
+    """Return functions that call each other in a cycle, with the first repeated at the end."""
     calls = {
         key: [node.key for node in _nodes_within(scope) if node.key in view.functions]
         for key, scope in view.functions.items()
@@ -126,16 +124,16 @@ def _recursion(view: ModelView) -> list[Key] | None:
                 path.popitem()
                 pending.pop()
             elif called in path:
-                circle = list(path)
-                return [*circle[circle.index(called) :], called]
+                calling = list(path)
+                return [*calling[calling.index(called) :], called]
             elif called not in done:
                 path[called] = None
                 pending.append((called, iter(calls[called])))
     return None
 
 
-def _unfolded(view: ModelView) -> int:
-    """Return how many nodes there are once functions are unfolded, or `MOST_NODES` + 1."""
+def _inlined_nodes(view: ModelView) -> int:
+    """Return the number of nodes after inlining all functions, or `MAX_NODES` + 1 if more."""
     if not view.functions or _recursion(view) is not None:
         return sum(len(scope.nodes) for scope in view.scopes)
     sizes: dict[Key, int] = {}
@@ -147,32 +145,32 @@ def _unfolded(view: ModelView) -> int:
         if missing:
             pending += missing
             continue
-        sizes[key] = min(sum(sizes.get(node.key, 1) for node in inside), MOST_NODES + 1)
+        sizes[key] = min(sum(sizes.get(node.key, 1) for node in inside), MAX_NODES + 1)
         pending.pop()
     return sum(sizes.get(node.key, 1) for node in _nodes_within(view.graph))
 
 
 def _cycle(scope: RawScope) -> list[RawNode]:
-    """Return the nodes of one circle of a graph, in order; [] where there is none."""
+    """Return the nodes of one cycle of a graph, in order; [] if it has none."""
     index = {id(node): number for number, node in enumerate(scope.nodes)}
     needs = [
         [index[id(scope.producers[name])] for name in _read_by(node) if name in scope.producers]
         for node in scope.nodes
     ]
-    stuck = set(range(len(needs))) - set(order(needs))
-    if not stuck:
+    unsorted = set(range(len(needs))) - set(order(needs))
+    if not unsorted:
         return []
     path: dict[int, None] = {}
-    number = min(stuck)
-    while number not in path:  # what stuck nodes wait for, until one comes up again
+    number = min(unsorted)
+    while number not in path:  # follow dependencies until a node repeats
         path[number] = None
-        number = next(needed for needed in needs[number] if needed in stuck)
+        number = next(needed for needed in needs[number] if needed in unsorted)
     steps = list(path)
     return [scope.nodes[each] for each in reversed(steps[steps.index(number) :])]
 
 
 def _read_by(node: RawNode) -> Iterator[str]:
-    """Yield what a node reads, in its bodies too."""
+    """Yield the names that a node reads, in its bodies too."""
     yield from (name for name in node.inputs if name)
     for body in node.bodies:
         for inner in body.nodes:

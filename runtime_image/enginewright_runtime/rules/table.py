@@ -1,7 +1,7 @@
-"""Every rule: what it finds, what to do, and who says so. docs/rules.md shows this table.
+"""Every rule: what it finds, its remedy and its source. docs/rules.md shows this table.
 
 An error stops the model, so it must be certain: what ONNX Runtime itself refuses to load, or what
-cannot be served. Everything else is a warning. The order is that of the report.
+cannot be served. Everything else is a warning. Findings are reported in this order.
 """
 
 from typing import Final
@@ -25,7 +25,7 @@ _IR: Final = "docs/IR.md of onnx"
 _OPERATORS: Final = "docs/Operators.md of onnx"
 _EXTERNAL: Final = "docs/ExternalData.md of onnx"
 _PROTO: Final = "onnx.proto"
-_SEEN: Final = "ONNX Runtime 1.31 refuses it"
+_REFUSED: Final = "ONNX Runtime 1.31 refuses it"
 _TENSORRT: Final = "docs/operators.md of onnx-tensorrt, for TensorRT 10"
 _PROTOCOL: Final = "Open Inference Protocol v2, tensor data types"
 _EXPORT_AGAIN: Final = "export the model again"
@@ -33,15 +33,15 @@ _RENAME: Final = "rename them before exporting, or in the graph with onnx.helper
 
 NOT_A_MODEL: Final = Rule(
     "not-a-model",
-    "a file that is no ONNX model, is cut off, or holds no graph",
+    "a file that is not an ONNX model, is truncated, or holds no graph",
     REMEDIES[Reason.INVALID_MODEL],
     f"{_PROTO}, ModelProto; protobuf's encoding",
 )
 NESTED_TOO_DEEP: Final = Rule(
     "nested-too-deep",
-    "bodies inside bodies beyond what protobuf parsers follow",
-    "export the model with fewer control-flow operators inside each other",
-    "protobuf's limit of 100 nested messages, which is about 31 bodies; ONNX Runtime has it too",
+    "subgraphs nested deeper than protobuf parsers accept",
+    "export the model with fewer nested control-flow operators",
+    "protobuf's limit of 100 nested messages, which is about 31 subgraphs; ONNX Runtime has it too",
 )
 FILE_TOO_LARGE: Final = Rule(
     "file-too-large",
@@ -52,84 +52,84 @@ FILE_TOO_LARGE: Final = Rule(
 )
 TOO_MANY_NODES: Final = Rule(
     "too-many-nodes",
-    f"more than {structure.MOST_NODES} nodes, once the model's functions are unfolded",
+    f"more than {structure.MAX_NODES} nodes, once the model's functions are inlined",
     "export loops as Loop or Scan instead of unrolling them",
     "measured: ONNX Runtime 1.31 loads 100,000 nodes in 7 s, and may take quadratic time",
-    structure.unfolded_functions,
+    structure.inlined_functions,
     reason=Reason.MODEL_TOO_LARGE,
 )
 NOT_TEXT: Final = Rule(
     "not-text",
-    "names that are no UTF-8",
+    "names that are not UTF-8",
     _RENAME,
-    f"{_PROTO}: strings of protobuf are UTF-8; Python cannot ask ONNX Runtime for such names",
+    f"{_PROTO}: protobuf strings are UTF-8; Python cannot read such names from ONNX Runtime",
 )
 OPSET_TOO_NEW: Final = Rule(
     "opset-beyond-runtime",
-    "an opset that the runtime image does not load, and that the model cannot be brought down from",
+    "an opset that the runtime image does not load, where the model cannot be converted to an older one",
     REMEDIES[Reason.OPSET_UNSUPPORTED],
-    "docs/Versioning.md of onnxruntime; the image's own answer",
+    "docs/Versioning.md of onnxruntime; what the image's ONNX Runtime reports",
     reason=Reason.OPSET_UNSUPPORTED,
 )
 IR_TOO_NEW: Final = Rule(
     "ir-version-beyond-runtime",
-    "an IR version that the runtime image does not load, with features that came with it",
+    "an IR version that the runtime image does not load, with features that it introduced",
     REMEDIES[Reason.IR_VERSION_UNSUPPORTED],
-    "docs/Versioning.md of onnxruntime; the image's own answer",
+    "docs/Versioning.md of onnxruntime; what the image's ONNX Runtime reports",
     reason=Reason.IR_VERSION_UNSUPPORTED,
 )
-NO_SHAPES: Final = Rule(
+SHAPES_MISSING: Final = Rule(
     "shapes-missing",
-    "open dimensions, but for the first, that spec.shapes gives no sizes for an engine",
+    "dynamic dimensions, other than the first, whose sizes an engine needs and spec.shapes lacks",
     REMEDIES[Reason.SHAPE_PROFILE_MISSING],
-    "TensorRT's developer guide, Working with Dynamic Shapes; other backends need none",
+    "TensorRT's developer guide, Working with Dynamic Shapes; other backends need no sizes",
     reason=Reason.SHAPE_PROFILE_MISSING,
 )
-BAD_SHAPES: Final = Rule(
+SHAPES_INVALID: Final = Rule(
     "shapes-contradict",
-    "sizes in spec.shapes that do not fit the model",
+    "sizes in spec.shapes that contradict the model",
     REMEDIES[Reason.SHAPE_PROFILE_INVALID],
     "the model's own declaration",
     reason=Reason.SHAPE_PROFILE_INVALID,
 )
 REFUSED_INVALID: Final = Rule(
     "runtime-refuses",
-    "what ONNX Runtime refuses for a reason that no other rule has",
+    "what ONNX Runtime refuses for a reason that no other rule covers",
     REMEDIES[Reason.INVALID_MODEL],
     "ONNX Runtime, loading the model",
 )
 REFUSED_OPERATOR: Final = Rule(
     "operator-not-implemented",
-    "operators that the backend lacks, or lacks for the types at hand",
+    "operators that the backend lacks, or lacks for the element types in use",
     REMEDIES[Reason.UNSUPPORTED_OPERATOR],
     "ONNX Runtime and the backend, loading the model; docs/OperatorKernels.md of onnxruntime",
     reason=Reason.UNSUPPORTED_OPERATOR,
 )
 NO_LOCALE: Final = Rule(
     "locale-missing",
-    "strings changed by the rules of a language that is not installed where the model is loaded",
+    "strings normalized by a locale that is not installed where the model is loaded",
     "export with locale C (skl2onnx: options={TfidfVectorizer: {'locale': 'C'}}), or install the"
-    " locale in a runtime image of your own",
+    " locale in a custom runtime image",
     f"ONNX Runtime, loading the model; {_OPERATORS}, StringNormalizer: the default is en_US",
     reason=Reason.UNSUPPORTED_OPERATOR,
 )
 REFUSED_EXTERNAL: Final = Rule(
     "external-data-refused",
-    "external data that ONNX Runtime cannot use for a reason that no other rule has",
+    "external data that ONNX Runtime cannot use for a reason that no other rule covers",
     REMEDIES[Reason.EXTERNAL_DATA_MISSING],
     "ONNX Runtime, loading the model",
     reason=Reason.EXTERNAL_DATA_MISSING,
 )
 BACKEND_CRASHED: Final = Rule(
     "backend-fails",
-    "a backend that crashes on the model, or cannot be made",
+    "a backend that crashes on the model, or cannot be initialized",
     REMEDIES[Reason.BACKEND_CRASHED],
-    "the backend, loading the model in a process of its own",
+    "the backend, loading the model in a separate process",
     reason=Reason.BACKEND_CRASHED,
 )
-ELSEWHERE: Final = Rule(
+NODES_ELSEWHERE: Final = Rule(
     "nodes-elsewhere",
-    "nodes that the backend leaves to the CPU",
+    "nodes that the backend does not run, so the CPU provider does",
     REMEDIES[Reason.NODE_FALLBACK],
     "the session's own record of which provider runs which node (onnxruntime pull request 26781)",
     severity="warning",
@@ -137,30 +137,30 @@ ELSEWHERE: Final = Rule(
 )
 CHECKER: Final = Rule(
     "onnx-checker",
-    "what onnx.checker, with shape inference, has against a model that ONNX Runtime loads",
-    "nothing has to be done for serving, though other tools may refuse the model",
+    "what onnx.checker, with shape inference, reports of a model that ONNX Runtime loads",
+    "serving needs no change, though other tools may refuse the model",
     "onnx.checker.check_model(full_check=True)",
     severity="warning",
 )
 DECLARED_SHAPES: Final = Rule(
     "declared-output-shape",
-    "outputs of another shape than is declared, when the model runs once at its smallest",
-    "export again with these dimensions open: clients, simplifiers and engine builders trust what is"
-    " declared",
+    "outputs whose shape differs from the declared one, when the model runs once at its smallest sizes",
+    "export again with these dimensions dynamic: clients, simplifiers and engine builders trust the"
+    " declared shape",
     "onnxruntime, execution_frame.cc, VerifyOutputSizes (issue 12284); docs/IR.md of onnx",
     severity="warning",
 )
 SMALLER_BATCH: Final = Rule(
     "smaller-batch",
-    "runs so long or so large that engines are built for fewer rows than the default",
-    "declare the sizes that requests have in spec.shapes",
+    "runs so slow or so large that engines are built for a smaller batch than the default",
+    "declare the sizes of requests in spec.shapes",
     "ONNX Runtime, a run of batch 1 on the CPU: processor time and memory",
     severity="warning",
     reason=Reason.SHAPE_PROFILE_MISSING,
 )
 ONE_SIZE: Final = Rule(
     "one-size",
-    "dimensions that are open, with which the model runs at one size alone",
+    "dynamic dimensions with which the model runs at one size only",
     "export again with these dimensions fixed, or without the operator that needs that size:"
     " requests of other sizes fail",
     "ONNX Runtime, running the model; often a Squeeze, or a Reshape to constants",
@@ -169,29 +169,29 @@ ONE_SIZE: Final = Rule(
 NAN_ANSWERS: Final = Rule(
     "nan-answers",
     "weights that are NaN, and NaN in every output of the run",
-    "train or export again: from such weights no input gets an answer",
+    "train or export again: such weights give NaN for every input",
     "IEEE 754-2019, 6.2: NaN propagates through products and sums",
 )
 CUSTOM_DOMAIN: Final = Rule(
     "custom-domain",
     "operators of domains that neither the runtime image nor the model's functions define",
-    "add the library that has them to spec.extensions, or export without them",
-    f"ONNX Runtime's own list of operators; {_SEEN}; onnx.checker passes it",
+    "add the library that implements them to spec.extensions, or export without them",
+    f"ONNX Runtime's own list of operators; {_REFUSED}; onnx.checker accepts it",
     operators.custom_domain,
     reason=Reason.CUSTOM_DOMAIN_UNSUPPORTED,
 )
 UNKNOWN_OPERATOR: Final = Rule(
     "unknown-operator",
-    "operators that an imported domain does not have (of backends that need a device: a warning)",
+    "operators that an imported domain does not have (a warning for backends that need a device)",
     REMEDIES[Reason.UNSUPPORTED_OPERATOR],
-    f"ONNX Runtime's own list of operators; {_SEEN}",
+    f"ONNX Runtime's own list of operators; {_REFUSED}",
     operators.unknown_operator,
     reason=Reason.UNSUPPORTED_OPERATOR,
 )
 OUTSIDE_THE_ENGINE: Final = Rule(
     "outside-the-engine",
-    "operators that TensorRT has none of, where engines are loaded of whole models only (backend tensorrt)",
-    "name backend tensorrt-rtx, which loads engines in parts, or cuda in spec.backends, or replace"
+    "operators that TensorRT lacks, where only engines of complete models load (backend tensorrt)",
+    "name backend tensorrt-rtx, which loads partial engines, or cuda in spec.backends, or replace"
     " the operators when exporting",
     f"{_TENSORRT}; GetCapability of ONNX Runtime 1.31.1's TensorRT provider",
     compiled.outside_the_engine,
@@ -199,7 +199,7 @@ OUTSIDE_THE_ENGINE: Final = Rule(
 )
 UNSERVED_TYPE: Final = Rule(
     "type-not-served",
-    "inputs and outputs of types that the provider of the engine refuses (backend tensorrt-rtx)",
+    "inputs and outputs of types that the engine's provider refuses (backend tensorrt-rtx)",
     "export these inputs and outputs as float32, int32 or int64, or choose another backend in"
     " spec.backends",
     "IsSupportedInputOutputDataType of NVIDIA/TensorRT-RTX-EP-ABI; the shipped plug-in 0.5.0",
@@ -208,16 +208,16 @@ UNSERVED_TYPE: Final = Rule(
 )
 NO_OUTPUT: Final = Rule(
     "no-servable-output",
-    "models all of whose outputs are sequences, maps or the like",
+    "models whose outputs are all sequences, maps or other non-tensors",
     "export it with tensors as inputs and outputs (of scikit-learn models: options={'zipmap': False})",
     _PROTOCOL,
     types.no_output_served,
 )
 NAN_IN_WEIGHTS: Final = Rule(
     "nan-in-weights",
-    "NaN in weights; tensors that are NaN throughout and not multiplied are fill values",
+    "NaN in weights; tensors that are all NaN and not multiplied are fill values",
     "find out whether training diverged, or the file was damaged",
-    "IEEE 754-2019, 6.2: NaN propagates through products and sums; onnx.checker passes it",
+    "IEEE 754-2019, 6.2: NaN propagates through products and sums; onnx.checker accepts it",
     weights.nan_in_weights,
     severity="warning",
 )
@@ -232,82 +232,82 @@ RULES: Final[tuple[Rule, ...]] = (
         "recursive-function",
         "functions of the model that call themselves",
         _EXPORT_AGAIN,
-        f"{_PROTO}, ModelProto.functions; {_SEEN}",
+        f"{_PROTO}, ModelProto.functions; {_REFUSED}",
         structure.recursive_functions,
     ),
     Rule(
         "cycle",
-        "nodes that wait for each other",
+        "nodes that depend on each other in a cycle",
         _EXPORT_AGAIN,
-        f"{_IR}: a graph MUST be free of cycles; {_SEEN}",
+        f"{_IR}: a graph MUST be free of cycles; {_REFUSED}",
         structure.cycles,
     ),
     Rule(
         "undefined-value",
-        "values that are read, or given out, and defined nowhere",
+        "values that are read, or are outputs, and defined nowhere",
         _EXPORT_AGAIN,
-        f"{_IR}, Names Within a Graph; {_SEEN}",
+        f"{_IR}, Names Within a Graph; {_REFUSED}",
         structure.undefined_values,
     ),
     Rule(
         "no-inputs",
-        "a model that nothing can be asked",
+        "a model without inputs",
         _EXPORT_AGAIN,
-        "a request to the Open Inference Protocol v2 has inputs",
+        "Open Inference Protocol v2: a request has inputs",
         structure.no_inputs,
     ),
     Rule(
         "empty-name",
-        "inputs, outputs and values without a name where they may not be left out",
+        "inputs, outputs and values without a name where they are required",
         _EXPORT_AGAIN,
-        f"{_IR}: an empty name stands for an optional input or output left out; {_SEEN}",
+        f"{_IR}: an empty name stands for an omitted optional input or output; {_REFUSED}",
         names.empty_names,
     ),
     Rule(
         "duplicate-value",
         "values that are defined more than once",
         _RENAME,
-        f"{_IR}: single static assignment; {_SEEN}",
+        f"{_IR}: single static assignment; {_REFUSED}",
         names.duplicate_values,
     ),
     Rule(
         "duplicate-node-name",
         "nodes of one graph with the same name",
         _RENAME,
-        f"{_IR}: names must be unique within a namespace; {_SEEN} (issues 8811 and 10706)",
+        f"{_IR}: names must be unique within a namespace; {_REFUSED} (issues 8811 and 10706)",
         names.duplicate_node_names,
     ),
     Rule(
         "control-character",
-        "control characters in names, which terminals obey and logs break at",
+        "control characters in names, which terminals interpret and which break log lines",
         _RENAME,
         f"{_IR}: names MUST be C90 identifiers; CWE-150 and CWE-117",
         names.control_characters,
     ),
     Rule(
         "tensor-shape",
-        "constant tensors of negative or uncountable size, or of no known type",
+        "constant tensors of negative or overflowing size, or of no known type",
         _EXPORT_AGAIN,
-        f"{_PROTO}, TensorProto; {_SEEN}",
+        f"{_PROTO}, TensorProto; {_REFUSED}",
         tensors.impossible_shapes,
     ),
     Rule(
         "tensor-data",
         "constant tensors with more or less data than their shape needs",
         _EXPORT_AGAIN,
-        f"{_PROTO}, TensorProto.raw_data; {_SEEN}",
+        f"{_PROTO}, TensorProto.raw_data; {_REFUSED}",
         tensors.wrong_amount_of_data,
     ),
     Rule(
         "input-too-large",
-        "inputs of more than 1 TiB at their smallest",
-        "export with dimensions that are meant, or leave them open and give spec.shapes",
-        "no request carries them",
+        "inputs of more than 1 TiB at their smallest sizes",
+        "export with the intended dimensions, or make them dynamic and set spec.shapes",
+        "no request can be that large",
         tensors.enormous_inputs,
     ),
     Rule(
         "input-not-servable",
-        "inputs that are no tensors, or of a type that requests have not",
+        "inputs that are not tensors, or of a type that the protocol lacks",
         "export it with tensors as inputs and outputs",
         _PROTOCOL,
         types.inputs_not_served,
@@ -319,18 +319,18 @@ RULES: Final[tuple[Rule, ...]] = (
     NAN_ANSWERS,
     Rule(
         "external-data-outside",
-        "external data outside the model's folder: .., absolute paths, links that lead out",
+        "external data outside the model's folder: .., absolute paths, links that leave it",
         "save the data in plain files beside the model: huggingface_hub's snapshot_download(local_dir=...)"
-        " makes such, and its cache and mounted ConfigMaps are made of links",
-        f"{_EXTERNAL}; onnx pull request 7717; {_SEEN} (issue 27353)",
+        " does so, while its cache and mounted ConfigMaps consist of links",
+        f"{_EXTERNAL}; onnx pull request 7717; {_REFUSED} (issue 27353)",
         external.outside_folder,
         reason=Reason.EXTERNAL_DATA_MISSING,
     ),
     Rule(
         "external-data-missing",
-        "external data files that are not there",
+        "external data files that do not exist",
         REMEDIES[Reason.EXTERNAL_DATA_MISSING],
-        f"{_EXTERNAL}; {_SEEN}",
+        f"{_EXTERNAL}; {_REFUSED}",
         external.missing_files,
         reason=Reason.EXTERNAL_DATA_MISSING,
     ),
@@ -344,17 +344,17 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "external-data-stretch",
-        "offsets and lengths of external data that cannot be, or do not fit the tensor's shape",
+        "offsets and lengths of external data that are invalid, or do not match the tensor's shape",
         "save the model again with onnx.save_model(save_as_external_data=True)",
-        f"{_EXTERNAL}, offset and length; {_SEEN}; onnx.checker passes it",
-        external.wrong_stretches,
+        f"{_EXTERNAL}, offset and length; {_REFUSED}; onnx.checker accepts it",
+        external.invalid_ranges,
         reason=Reason.EXTERNAL_DATA_MISSING,
     ),
     Rule(
         "external-data-short",
         "external data files that end before their tensors do",
-        "upload the file again, whole",
-        f"{_EXTERNAL}; {_SEEN}; onnx.checker 1.23 passes it",
+        "upload the complete file again",
+        f"{_EXTERNAL}; {_REFUSED}; onnx.checker 1.23 accepts it",
         external.short_files,
         reason=Reason.EXTERNAL_DATA_MISSING,
     ),
@@ -362,8 +362,8 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "no-opset-import",
         "models that import no operator set",
-        "add one: model.opset_import.append(onnx.helper.make_opsetid('', 17)), of the version it was made for",
-        f"{_PROTO}, ModelProto.opset_import: MUST have at least one entry; {_SEEN}",
+        "add the one it was exported for: model.opset_import.append(onnx.helper.make_opsetid('', 17))",
+        f"{_PROTO}, ModelProto.opset_import: MUST have at least one entry; {_REFUSED}",
         operators.no_import,
     ),
     IR_TOO_NEW,
@@ -372,7 +372,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "training-operator",
         "operators of the training domains",
         "export the model for inference, as model.eval() and torch.onnx.export do",
-        "docs/Operators-preview-training.md of onnx; ONNX Runtime's inference builds have none of them",
+        "docs/Operators-preview-training.md of onnx; ONNX Runtime's inference builds lack them",
         operators.training_operators,
         reason=Reason.CUSTOM_DOMAIN_UNSUPPORTED,
     ),
@@ -380,34 +380,35 @@ RULES: Final[tuple[Rule, ...]] = (
     UNKNOWN_OPERATOR,
     Rule(
         "deprecated-operator",
-        "operators that the model's opset has taken away (of backends that need a device: a warning)",
-        "export again with an exporter that knows the opset: Upsample became Resize, Scatter ScatterElements",
-        f"docs/Changelog.md of onnx; {_SEEN}",
+        "operators that the model's opset has deprecated (a warning for backends that need a device)",
+        "export again with an exporter that supports the opset: Upsample became Resize, Scatter"
+        " became ScatterElements",
+        f"docs/Changelog.md of onnx; {_REFUSED}",
         operators.deprecated_operator,
         reason=Reason.UNSUPPORTED_OPERATOR,
     ),
     REFUSED_OPERATOR,
     NO_LOCALE,
     BACKEND_CRASHED,
-    BAD_SHAPES,
-    NO_SHAPES,
+    SHAPES_INVALID,
+    SHAPES_MISSING,
     DECLARED_SHAPES,
     SMALLER_BATCH,
     ONE_SIZE,
     CHECKER,
-    ELSEWHERE,
+    NODES_ELSEWHERE,
     NAN_IN_WEIGHTS,
     Rule(
         "infinity-in-weights",
-        "infinity in what is multiplied; masks and bounds elsewhere are legal",
-        "find out whether training diverged, or a conversion to float16 went past its range",
-        "IEEE 754-2019, 6.1 and 7.2: infinity times zero is NaN; onnx.checker passes it",
+        "infinity in weights that are multiplied; masks and bounds elsewhere are valid",
+        "find out whether training diverged, or a conversion to float16 overflowed",
+        "IEEE 754-2019, 6.1 and 7.2: infinity times zero is NaN; onnx.checker accepts it",
         weights.infinity_in_weights,
         severity="warning",
     ),
     Rule(
         "half-overflow",
-        "constants past 65504 that are cast to float16, and infinity that float16 adds or multiplies",
+        "constants beyond 65504 that are cast to float16, and infinite float16 constants of Add and Mul",
         "keep these nodes in float32 when converting (op_block_list of onnxconverter-common)",
         f"{_OPERATORS}, Cast: out of range becomes infinity; IEEE 754-2019, 4.3",
         weights.half_overflow,
@@ -415,24 +416,24 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "half-range",
-        "weights past 65504, such as variances of BatchNormalization, where spec.precision is FP16",
+        "weights beyond 65504, such as variances of BatchNormalization, where spec.precision is FP16",
         "fold BatchNormalization before converting, or keep these nodes in float32",
-        "IEEE 754-2019, 4.3; measured: a text detector's masks overlap 63% once a variance is cut off",
+        "IEEE 754-2019, 4.3; measured: a text detector's masks overlap 63% once a variance is clipped",
         weights.half_range,
         severity="warning",
         reason=Reason.PRECISION_UNSUPPORTED,
     ),
     Rule(
         "integer-overflow",
-        "integer constants past the range of the type that they are cast to",
+        "integer constants out of the range of the type that they are cast to",
         "export with constants of the smaller type",
-        f"{_OPERATORS}, Cast: what integers out of range become is undefined",
+        f"{_OPERATORS}, Cast: the result for integers out of range is undefined",
         weights.integer_overflow,
         severity="warning",
     ),
     Rule(
         "integer-narrowed",
-        "64-bit integer constants past 32 bits, where backend openvino computes",
+        "64-bit integer constants that do not fit 32 bits, on backend openvino",
         "choose another backend in spec.backends, or export with smaller numbers",
         "OpenVINO, CPU Device, Supported Model Precision: INT32; measured with 2025.4",
         weights.narrowed_integers,
@@ -450,8 +451,8 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "strings",
-        "strings where the backend has none",
-        "do what is done with strings before the model, or serve it on backend cpu",
+        "strings where the backend does not support them",
+        "process strings before the model, or serve it on backend cpu",
         f"docs/OperatorKernels.md of onnxruntime; {_TENSORRT}",
         types.strings,
         severity="warning",
@@ -460,7 +461,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "control-flow",
         "If, Loop and Scan where TensorRT parses the model",
-        "build the engine: it shows whether these are taken, and what is left runs outside of it",
+        "build the engine: it shows whether TensorRT accepts them; nodes that it refuses run outside it",
         f"{_TENSORRT}: If, Loop, Scan; TensorRT's operator page of If; measured with TensorRT-RTX 1.7",
         compiled.control_flow,
         severity="warning",
@@ -496,7 +497,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "training-mode",
-        "Dropout and BatchNormalization that still train: answers differ, or change with every request",
+        "Dropout and BatchNormalization in training mode: answers differ, or change with every request",
         "export in evaluation mode, as model.eval() and torch.onnx.export do",
         f"{_OPERATORS}: Dropout and BatchNormalization, training_mode; measured with ONNX Runtime 1.31",
         operators.training_mode,
@@ -506,8 +507,8 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "random-operator",
         "operators that draw random numbers",
-        "export with the noise as an input, if answers have to be the same",
-        f"{_OPERATORS}: RandomNormal and its like, Bernoulli, Multinomial",
+        "export with the noise as an input, if answers must be reproducible",
+        f"{_OPERATORS}: RandomNormal, RandomUniform, their Like variants, Bernoulli, Multinomial",
         operators.random_operator,
         severity="warning",
         reason=Reason.PARITY_FAILED,
@@ -523,7 +524,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "opset-not-imported",
-        "operators of domains that the model imports no version of",
+        "operators of domains of which the model imports no version",
         "add it: model.opset_import.append(onnx.helper.make_opsetid(domain, version))",
         f"{_IR}: a model MUST name the operator sets that it relies on; onnx.checker refuses it",
         operators.domain_not_imported,
@@ -532,8 +533,8 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "opset-imported-twice",
         "domains of which the model imports two versions",
-        "leave the one that the model was made for",
-        f"{_PROTO}, OperatorSetIdProto; runtimes take either",
+        "keep the one that the model was exported for",
+        f"{_PROTO}, OperatorSetIdProto; runtimes use either",
         operators.imported_twice,
         severity="warning",
     ),
@@ -541,14 +542,14 @@ RULES: Final[tuple[Rule, ...]] = (
         "external-data-linked",
         "external data that is a symbolic link inside the model's folder",
         "save the data in plain files beside the model",
-        "onnx.checker and onnx.load refuse links (onnx pull requests 7686 and 7717); ONNX Runtime takes them",
+        "onnx.checker and onnx.load refuse links (onnx pull requests 7686 and 7717); ONNX Runtime follows them",
         external.linked_files,
         severity="warning",
         reason=Reason.EXTERNAL_DATA_MISSING,
     ),
     Rule(
         "output-left-out",
-        "outputs that no answer can carry, beside others",
+        "outputs that no response can carry, where others can be served",
         "export them as tensors if clients need them",
         _PROTOCOL,
         types.outputs_left_out,
@@ -558,7 +559,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "duplicate-initializer",
         "initializers of the same name",
         _RENAME,
-        f"{_PROTO}, GraphProto.initializer: the name MUST be unique; ONNX Runtime takes the last",
+        f"{_PROTO}, GraphProto.initializer: the name MUST be unique; ONNX Runtime uses the last",
         names.duplicate_initializers,
         severity="warning",
     ),
@@ -566,7 +567,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "duplicate-output",
         "outputs that are listed twice",
         "list each once",
-        f"{_IR}, Names Within a Graph; answers name each output once",
+        f"{_IR}, Names Within a Graph; responses name each output once",
         names.duplicate_outputs,
         severity="warning",
     ),
@@ -580,25 +581,25 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "names-differ-in-case",
-        "inputs, or outputs, whose names are equal but for capitals",
+        "inputs, or outputs, whose names differ only in case",
         _RENAME,
-        "clients that keep names regardless of case confuse them",
+        "case-insensitive clients confuse them",
         names.names_differ_in_case,
         severity="warning",
     ),
     Rule(
         "unwieldy-name",
-        "inputs and outputs with longer names than the resource takes",
+        "inputs and outputs whose names are longer than the resource accepts",
         _RENAME,
         "InferenceModel, spec.shapes and spec.parity: at most 256 characters",
-        names.unwieldy_names,
+        names.long_names,
         severity="warning",
     ),
 )
 
 
 def judge(subject: Subject) -> list[Finding]:
-    """Return what the rules that need no session find, at most one finding a rule."""
+    """Return the findings of the rules that need no session, at most one per rule."""
     return [
         rule.finding(hit)
         for rule in RULES
@@ -607,5 +608,5 @@ def judge(subject: Subject) -> list[Finding]:
 
 
 def finding(rule: Rule, message: str, nodes: tuple[str, ...] = ()) -> Finding:
-    """Return the finding of a rule that was seen while the model was loaded or run."""
+    """Return the finding of a rule for what was observed while the model was loaded or run."""
     return rule.finding(Hit(message, nodes))

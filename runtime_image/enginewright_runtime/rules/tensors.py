@@ -13,10 +13,10 @@ from enginewright_runtime.rules.base import Hit, Subject
 from enginewright_runtime.rules.text import quoted
 from enginewright_runtime.rules.view import ModelView
 
-_MOST_ELEMENTS: Final = 2**63 - 1
-_LARGEST_INPUT: Final = 1 << 40  # bytes: no request carries a tebibyte
-# the field that holds the values of a type where raw_data does not, and how many entries an
-# element takes there (onnx.proto, TensorProto)
+_MAX_ELEMENTS: Final = 2**63 - 1
+_LARGEST_INPUT: Final = 1 << 40  # bytes
+# The field that holds the values of a type if raw_data does not, and its entries per element:
+# TensorProto in onnx.proto.
 _FIELDS: Final[dict[int, tuple[str, int]]] = {
     TensorProto.FLOAT: ("float_data", 1),
     TensorProto.COMPLEX64: ("float_data", 2),
@@ -38,17 +38,15 @@ _FIELDS: Final[dict[int, tuple[str, int]]] = {
 
 
 def impossible_shapes(subject: Subject) -> Hit | None:
-    """Find sizes below zero or past all counting, and types that there are not."""
+    """Find negative and overflowing sizes, and undefined types."""
     known = set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
     found = []
     for name, tensor in subject.tensors:
         if tensor.data_type not in known:
             found.append(f"{name} (type {tensor.data_type})")
-        elif any(size < 0 for size in tensor.dims) or graphs.elements(tensor) > _MOST_ELEMENTS:
+        elif any(size < 0 for size in tensor.dims) or graphs.elements(tensor) > _MAX_ELEMENTS:
             found.append(f"{name} {list(tensor.dims)[:8]}")
-    return (
-        Hit(f"tensors have a shape or type that cannot be: {name_nodes(found)}") if found else None
-    )
+    return Hit(f"tensors have an invalid shape or type: {name_nodes(found)}") if found else None
 
 
 def wrong_amount_of_data(subject: Subject) -> Hit | None:
@@ -62,12 +60,14 @@ def wrong_amount_of_data(subject: Subject) -> Hit | None:
         if have != needed:
             found.append(f"{name} ({have} {unit} of {needed})")
     return (
-        Hit(f"the data of tensors does not fit their shape: {name_nodes(found)}") if found else None
+        Hit(f"the data of tensors does not match their shape: {name_nodes(found)}")
+        if found
+        else None
     )
 
 
 def sparse_tensors(subject: Subject) -> Hit | None:
-    """Find sparse tensors, where the backend has none."""
+    """Find sparse tensors, where the backend does not support them."""
     if not subject.compiled:
         return None
     names = [sparse.values.name for scope in subject.view.scopes for sparse in scope.sparse]
@@ -78,7 +78,7 @@ def sparse_tensors(subject: Subject) -> Hit | None:
     ]
     if not names:
         return None
-    return Hit(f"backend {subject.recipe.backend} takes no sparse tensors: {quoted(names)}")
+    return Hit(f"backend {subject.recipe.backend} does not support sparse tensors: {quoted(names)}")
 
 
 def enormous_inputs(subject: Subject) -> Hit | None:
@@ -88,14 +88,14 @@ def enormous_inputs(subject: Subject) -> Hit | None:
         size = math.prod(profile.min) * _item_size(types[profile.input])
         if size > _LARGEST_INPUT:
             return Hit(
-                f"input {quoted([profile.input])} has {format_bytes(size)} at its smallest, as"
+                f"input {quoted([profile.input])} has {format_bytes(size)} at its smallest shape,"
                 f" {list(profile.min)[:8]}"
             )
     return None
 
 
 def _unread(view: ModelView) -> frozenset[str]:
-    """Return the initializers that nothing reads: ONNX Runtime drops them unseen."""
+    """Return the initializers that nothing reads: ONNX Runtime drops them unchecked."""
     read = {name for node in view.nodes for name in node.inputs}
     read.update(name for scope in view.scopes for name in scope.outputs)
     held = {name for scope in view.scopes for name in scope.initializers}
@@ -103,11 +103,11 @@ def _unread(view: ModelView) -> frozenset[str]:
 
 
 def _amount(tensor: TensorProto) -> tuple[int, int, str] | None:
-    """Return how much data there is, and is needed, in which unit; None where that is not known."""
+    """Return how much data is present, how much is needed, and their unit; None if unknown."""
     count = graphs.elements(tensor)
     if graphs.external_entries(tensor) is not None or tensor.HasField("segment"):
         return None
-    if any(size < 0 for size in tensor.dims) or count > _MOST_ELEMENTS:
+    if any(size < 0 for size in tensor.dims) or count > _MAX_ELEMENTS:
         return None
     if tensor.HasField("raw_data") and (count or tensor.raw_data):
         size = contents.byte_size(tensor)

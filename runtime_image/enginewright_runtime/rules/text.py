@@ -1,4 +1,4 @@
-"""Names out of a model, made safe to show: whoever wrote the model chose every byte of them."""
+"""Names from a model, made safe to show: its author, who is not trusted, chose every byte."""
 
 import re
 from collections.abc import Iterable
@@ -7,17 +7,17 @@ from typing import Final
 from enginewright.contract.report import name_nodes
 
 LONGEST_NAME: Final = 120  # characters of one name in a message
-# C0, DEL and C1, which terminals obey; and the two separators that end a line elsewhere
+# C0, DEL and C1, which terminals interpret; and Unicode's line and paragraph separators
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def has_control_characters(text: str) -> bool:
-    """Tell whether a terminal or a log would not show the text as it is."""
+    """Tell whether a terminal or a log would show the text differently."""
     return _CONTROL.search(text) is not None
 
 
 def printable(text: str) -> str:
-    r"""Return the text with what is not shown, or shown out of place, written out, as \x1b."""
+    r"""Return the text with unprintable characters escaped, for example as \x1b."""
     if text.isprintable():
         return text
     return "".join(

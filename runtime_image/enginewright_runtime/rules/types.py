@@ -1,4 +1,4 @@
-"""Rules on element types that a backend has not, and on inputs and outputs that cannot be served."""
+"""Rules on element types that a backend lacks, and on inputs and outputs that cannot be served."""
 
 from typing import Final
 
@@ -9,15 +9,15 @@ from enginewright_runtime.rules.base import Hit, Subject, labels, named
 from enginewright_runtime.rules.text import quoted
 from enginewright_runtime.rules.view import RawNode
 
-# of the Open Inference Protocol v2, which is what is served (its "Tensor Data Types"); BF16 is
-# Triton's and KServe's addition
+# "Tensor Data Types" of the Open Inference Protocol v2, which the server speaks; BF16 is an addition
+# of Triton's and KServe's
 SERVED: Final = frozenset(
     {
         *("bool", "string", "float16", "float32", "float64", "bfloat16"),
         *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
     }
 )
-# that work on strings alone; TfIdfVectorizer takes integers too, so its inputs decide
+# operators on strings only; TfIdfVectorizer also accepts integers, so its inputs decide
 _STRING_OPERATORS: Final = ("StringNormalizer", "StringConcat", "StringSplit", "RegexFullMatch")
 _DOUBLE: Final = {
     "tensorrt": "casts float64 down to float32",
@@ -35,21 +35,22 @@ def inputs_not_served(subject: Subject) -> Hit | None:
 
 
 def no_output_served(subject: Subject) -> Hit | None:
-    """Find a model with no output that an answer can carry."""
+    """Find a model without any output that a response can carry."""
     found = _outputs_not_served(subject)
     if not found or len(found) < len(subject.outputs):
         return None
     return Hit(
-        f"the model cannot be served: no output is a tensor that answers carry: {name_nodes(found)}"
+        f"the model cannot be served: no output is a tensor that a response can carry:"
+        f" {name_nodes(found)}"
     )
 
 
 def outputs_left_out(subject: Subject) -> Hit | None:
-    """Find outputs that no answer can carry, beside others."""
+    """Find outputs that no response can carry, where others can be served."""
     found = _outputs_not_served(subject)
     if not found or len(found) == len(subject.outputs):
         return None
-    return Hit(f"answers leave out outputs that no tensor can carry: {name_nodes(found)}")
+    return Hit(f"responses omit outputs that the protocol cannot carry: {name_nodes(found)}")
 
 
 def double_precision(subject: Subject) -> Hit | None:
@@ -66,7 +67,7 @@ def double_precision(subject: Subject) -> Hit | None:
 
 
 def strings(subject: Subject) -> Hit | None:
-    """Find strings where the backend has none."""
+    """Find strings where the backend does not support them."""
     if subject.recipe.backend == "cpu":
         return None
     nodes = [node for node in subject.view.nodes if _has_strings(node)]
@@ -75,14 +76,14 @@ def strings(subject: Subject) -> Hit | None:
         return None
     affected = named(nodes) if nodes else quoted(specs)
     return Hit(
-        f"backend {subject.recipe.backend} has no strings, so what takes or gives them runs on the CPU:"
-        f" {affected}",
+        f"backend {subject.recipe.backend} does not support strings, so nodes that read or write"
+        f" them run on the CPU: {affected}",
         labels(nodes),
     )
 
 
 def _outputs_not_served(subject: Subject) -> list[str]:
-    """Return outputs with their types; of one without a type nothing is known."""
+    """Return unservable outputs with their types; outputs without a declared type are skipped."""
     untyped = {
         value.name
         for value in subject.view.model.graph.output

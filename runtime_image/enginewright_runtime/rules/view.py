@@ -1,4 +1,4 @@
-"""A model's graphs, bodies and functions, read once, so that every rule is a short question.
+"""A model's graphs, bodies and functions, read once, so that every rule is a short query.
 
 Values are looked up as ONNX scopes them: a body sees the graphs around it, a function only itself
 (docs/IR.md of onnx, "Names Within a Graph").
@@ -25,11 +25,11 @@ from enginewright_runtime.graph.raw.graphs import bodies, label
 from enginewright_runtime.rules.text import shown
 
 Key = tuple[str, str, str]  # of a function: domain, name, overload
-_FARTHEST: Final = 16  # nodes that a constant is followed through
+_MAX_DEPTH: Final = 16  # nodes through which a constant is traced
 
 
 def domain_of(name: str) -> str:
-    """Return a domain's one name: ai.onnx is called "" as well."""
+    """Return a domain's canonical name: "" for ai.onnx."""
     return "" if name == "ai.onnx" else name
 
 
@@ -52,7 +52,7 @@ class RawNode:
 
     @property
     def key(self) -> Key:
-        """Return the function that the node calls, if there is one of that key."""
+        """Return the key of the function that the node would call."""
         return (self.domain, self.op, self.proto.overload)
 
     @property
@@ -65,22 +65,22 @@ class RawNode:
         return self.domain == "" and self.op in ops
 
     def attribute(self, name: str) -> AttributeProto | None:
-        """Return an attribute; None where the node has none of that name."""
+        """Return an attribute; None if the node lacks it."""
         return next((entry for entry in self.proto.attribute if entry.name == name), None)
 
     def integer(self, name: str) -> int:
-        """Return an integer attribute; 0 where the node has none of that name."""
+        """Return an integer attribute; 0 if the node lacks it."""
         found = self.attribute(name)
         return int(found.i) if found is not None and found.type == AttributeProto.INT else 0
 
     def input(self, index: int) -> str:
-        """Return the name of an input, "" where it is left out."""
+        """Return the name of an input; "" if it is omitted."""
         return self.inputs[index] if index < len(self.inputs) else ""
 
 
 @dataclass(slots=True)
 class RawScope:
-    """A graph, the body of a node, or a function: what names live in."""
+    """A graph, the body of a node, or a function: a scope of names."""
 
     kind: str  # graph | body | function
     inputs: tuple[str, ...]
@@ -95,7 +95,7 @@ class RawScope:
     given: frozenset[str] = frozenset()  # names of inputs and of sparse initializers
 
     def defines(self, name: str) -> bool:
-        """Tell whether the scope itself gives the name a value."""
+        """Tell whether the scope itself defines the name."""
         return name in self.producers or name in self.initializers or name in self.given
 
 
@@ -119,7 +119,7 @@ class ModelView:
 
     @cached_property
     def overridable(self) -> frozenset[str]:
-        """Return initializers that a caller may replace, since they are inputs too."""
+        """Return initializers that a caller may override, since they are inputs too."""
         return frozenset(self.graph.initializers) & frozenset(self.graph.inputs)
 
     def is_local(self, node: RawNode) -> bool:
@@ -127,13 +127,13 @@ class ModelView:
         return node.key in self.functions
 
     def constant(self, scope: RawScope, name: str) -> TensorProto | None:
-        """Return the constant that a name stands for, through Identity nodes; None for data."""
+        """Return the constant that a name refers to, through Identity nodes; None if not constant."""
         return self.origin(scope, name, frozenset({"Identity"}))
 
     def origin(self, scope: RawScope, name: str, through: frozenset[str]) -> TensorProto | None:
-        """Return the constant that a name comes from by the first inputs of such operators."""
+        """Return the constant that a name derives from, through these operators' first inputs."""
         here: RawScope | None = scope
-        for _ in range(_FARTHEST):
+        for _ in range(_MAX_DEPTH):
             here = _holder(here, name)
             if here is None:
                 return None
@@ -199,8 +199,8 @@ class ModelView:
                 node.bodies.append(self._graph(body, "body", scope.opsets, scope))
 
 
-def held_tensors(view: ModelView) -> Iterator[tuple[str, TensorProto]]:
-    """Yield every constant tensor with the name that it is known by: weights and attributes."""
+def constant_tensors(view: ModelView) -> Iterator[tuple[str, TensorProto]]:
+    """Yield every constant tensor, weights and attributes, with its name for messages."""
     for scope in view.scopes:
         for tensor in scope.tensors:
             yield shown(tensor.name), tensor

@@ -1,9 +1,8 @@
-"""Rules on the numbers in weights. They are read once, a piece at a time.
+"""Rules on the values of weights. They are read once, piece by piece.
 
-NaN is no error by itself: it is a fill value in some models. Where it is multiplied and summed it
-makes every answer NaN, and whether it does is seen when the model runs: `nan-answers`. Minus
-infinity masks attention, and infinity bounds a Clip, so neither is looked at but in what is
-multiplied.
+NaN alone is not an error: it is a fill value in some models. Where it is multiplied and summed it
+makes every answer NaN, which is found when the model runs: `nan-answers`. Minus infinity masks
+attention, and infinity bounds a Clip, so infinities are reported only in operands of products.
 """
 
 from collections.abc import Iterator
@@ -25,8 +24,8 @@ _NORMALIZATIONS: Final = {
     "GroupNormalization": (1, 2),
     "RMSNormalization": (1,),
 }
-# Inputs that are multiplied and added into the outputs whatever the other inputs are: operators'
-# definitions in docs/Operators.md of onnx.
+# Inputs that are multiplied and added into the outputs whatever the other inputs are
+# (docs/Operators.md of onnx).
 _LINEAR: Final = _NORMALIZATIONS | {
     "Conv": (1, 2),
     "ConvTranspose": (1, 2),
@@ -36,16 +35,18 @@ _LINEAR: Final = _NORMALIZATIONS | {
     "GRU": (1, 2, 3),
     "RNN": (1, 2, 3),
 }
-_PASSES: Final = frozenset(
+_PASS_THROUGH: Final = frozenset(
     {"Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "DequantizeLinear"}
 )
-_HALF: Final = 65520.0  # the least number that float16 rounds to infinity (IEEE 754-2019, 4.3)
-_LARGEST_LOOKED_AT: Final = 1 << 20  # integers of one constant
+_HALF_OVERFLOW: Final = (
+    65520.0  # the smallest value that float16 rounds to infinity (IEEE 754-2019, 4.3)
+)
+_MAX_INTEGERS: Final = 1 << 20  # elements of one constant; larger ones are not checked
 _SENTINEL: Final = 1 << 62  # "to the end", as exporters write it
 
 
 def nan_in_weights(subject: Subject) -> Hit | None:
-    """Find NaN in weights, and among numbers elsewhere."""
+    """Find NaN in weights that are multiplied, and among numbers in other constants."""
     operands = {id(tensor) for _, _, tensor in _operands(subject)}
     attributes = {id(tensor) for tensor in _of_other_attributes(subject)}
     found = []
@@ -54,19 +55,19 @@ def nan_in_weights(subject: Subject) -> Hit | None:
         if summary is None or not summary.nan or id(tensor) in attributes:
             continue
         count = graphs.elements(tensor)
-        if id(tensor) in operands or summary.nan < count:  # NaN throughout is a fill value
+        if id(tensor) in operands or summary.nan < count:  # all NaN is a fill value
             found.append(f"{name} ({summary.nan} of {count} values)")
     return Hit(f"weights are NaN: {name_nodes(found)}") if found else None
 
 
 def infinity_in_weights(subject: Subject) -> Hit | None:
-    """Find infinity in what is multiplied."""
+    """Find infinity in weights that are multiplied."""
     found: dict[str, None] = {}
     nodes: dict[str, None] = {}
     for node, name, tensor in _operands(subject):
         summary = subject.summary(tensor)
-        if summary is not None and (summary.above or summary.below):
-            infinite = summary.above + summary.below
+        if summary is not None and (summary.positive_infinities or summary.negative_infinities):
+            infinite = summary.positive_infinities + summary.negative_infinities
             found[f"{name} ({infinite} of {graphs.elements(tensor)} values)"] = None
             nodes[node.label] = None
     if not found:
@@ -75,9 +76,9 @@ def infinity_in_weights(subject: Subject) -> Hit | None:
 
 
 def half_overflow(subject: Subject) -> Hit | None:
-    """Find constants that are infinite for being float16.
+    """Find constants that overflowed to infinity in float16, or will when cast to it.
 
-    Negative ones mostly mask attention, where minus infinity does as well.
+    Negative ones mostly mask attention, for which minus infinity works as well.
     """
     found = []
     nodes = []
@@ -88,12 +89,12 @@ def half_overflow(subject: Subject) -> Hit | None:
     for node in _casts(subject, TensorProto.FLOAT16):
         tensor = subject.view.constant(node.scope, node.input(0))
         summary = None if tensor is None else subject.summary(tensor)
-        if summary is not None and summary.most >= _HALF:
-            found.append(f"{summary.most:.6g} before {node.label}")
+        if summary is not None and summary.maximum >= _HALF_OVERFLOW:
+            found.append(f"{summary.maximum:.6g} before {node.label}")
             nodes.append(node.label)
     if not found:
         return None
-    return Hit(f"constants are past the range of float16: {name_nodes(found)}", tuple(nodes))
+    return Hit(f"constants exceed the range of float16: {name_nodes(found)}", tuple(nodes))
 
 
 def _adds_infinity(subject: Subject, node: RawNode) -> bool:
@@ -101,13 +102,13 @@ def _adds_infinity(subject: Subject, node: RawNode) -> bool:
         tensor = subject.view.constant(node.scope, name)
         if tensor is not None and tensor.data_type == TensorProto.FLOAT16:
             summary = subject.summary(tensor)
-            if summary is not None and summary.above:
+            if summary is not None and summary.positive_infinities:
                 return True
     return False
 
 
 def half_range(subject: Subject) -> Hit | None:
-    """Find weights that float16 cannot hold, where it is what the model is to be served in."""
+    """Find weights that float16 cannot represent, if the model is to be served in FP16."""
     if subject.recipe.precision != "FP16":
         return None
     found: dict[str, None] = {}
@@ -116,17 +117,17 @@ def half_range(subject: Subject) -> Hit | None:
         summary = subject.summary(tensor)
         if tensor.data_type == TensorProto.FLOAT16 or summary is None:
             continue
-        largest = max(summary.most, -summary.least)
-        if largest >= _HALF:
+        largest = max(summary.maximum, -summary.minimum)
+        if largest >= _HALF_OVERFLOW:
             found[f"{name} (up to {largest:.6g})"] = None
             nodes[node.label] = None
     if not found:
         return None
-    return Hit(f"float16 cannot hold these weights: {name_nodes(list(found))}", tuple(nodes))
+    return Hit(f"float16 cannot represent these weights: {name_nodes(list(found))}", tuple(nodes))
 
 
 def integer_overflow(subject: Subject) -> Hit | None:
-    """Find integer constants that a Cast cuts off."""
+    """Find integer constants that overflow in a Cast."""
     found = []
     nodes = []
     for node in subject.view.nodes:
@@ -141,7 +142,9 @@ def integer_overflow(subject: Subject) -> Hit | None:
         ):
             found.append(f"{int(outside[0])} to {_INTEGERS[kind]} in {node.label}")
             nodes.append(node.label)
-    return Hit(f"constants are cut off: {name_nodes(found)}", tuple(nodes)) if found else None
+    return (
+        Hit(f"constants overflow in a Cast: {name_nodes(found)}", tuple(nodes)) if found else None
+    )
 
 
 def narrowed_integers(subject: Subject) -> Hit | None:
@@ -153,7 +156,7 @@ def narrowed_integers(subject: Subject) -> Hit | None:
     for name, tensor in subject.tensors:
         if tensor.data_type not in {TensorProto.INT64, TensorProto.UINT64}:
             continue
-        values = contents.integers(tensor, subject.folder, _LARGEST_LOOKED_AT)
+        values = contents.integers(tensor, subject.folder, _MAX_INTEGERS)
         if values is None:
             continue
         large = values[(values > limits.max) | (values < limits.min)]
@@ -178,17 +181,17 @@ _INTEGERS: Final[dict[int, str]] = {
 
 
 def _operands(subject: Subject) -> Iterator[tuple[RawNode, str, TensorProto]]:
-    """Yield what is multiplied and added: the node, and the weight with its name."""
+    """Yield weights that are multiplied and added: the node, the weight's name and the weight."""
     names = {id(tensor): name for name, tensor in subject.tensors}
     for node in subject.view.nodes:
         for index in _LINEAR.get(node.op, ()) if node.domain == "" else ():
-            tensor = subject.view.origin(node.scope, node.input(index), _PASSES)
+            tensor = subject.view.origin(node.scope, node.input(index), _PASS_THROUGH)
             if tensor is not None:
                 yield node, names.get(id(tensor), node.label), tensor
 
 
 def _of_other_attributes(subject: Subject) -> Iterator[TensorProto]:
-    """Yield tensors in attributes that are no weights, where NaN may mean "no value"."""
+    """Yield tensors in attributes that are not weights, in which NaN may mean "no value"."""
     for node in subject.view.nodes:
         if not node.is_standard("Constant"):
             yield from (entry.t for entry in node.proto.attribute if entry.HasField("t"))
@@ -204,4 +207,4 @@ def _constant_integers(subject: Subject, node: RawNode) -> contents.Array | None
     tensor = subject.view.constant(node.scope, node.input(0))
     if tensor is None:
         return None
-    return contents.integers(tensor, subject.folder, _LARGEST_LOOKED_AT)
+    return contents.integers(tensor, subject.folder, _MAX_INTEGERS)

@@ -267,7 +267,7 @@ class _Conversion:
                 f"{len(left)} of {counted(support.nodes, 'node')} do not run on backend {backend}:"
                 f" {name_nodes(list(left))}"
             )
-            self._warnings.append(table.finding(table.ELSEWHERE, message, left))
+            self._warnings.append(table.finding(table.NODES_ELSEWHERE, message, left))
 
     def _named(self, message: str) -> tuple[str, ...]:
         """Return the nodes that the library names."""

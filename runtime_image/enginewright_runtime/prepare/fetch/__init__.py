@@ -1,1 +1,1 @@
-"""Brings the model and what belongs to it into the work folder."""
+"""Fetches the model and its other inputs into the work folder."""

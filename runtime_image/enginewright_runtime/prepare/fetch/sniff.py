@@ -1,16 +1,16 @@
-"""Tells what a file is that is no model: most often a login page or a Git LFS pointer."""
+"""Recognizes files that are not models: most often a login page or a Git LFS pointer."""
 
 from pathlib import Path
 from typing import Final
 
-_LONGEST: Final = 512
-_STARTS: Final = (
-    (b"<!doctype html", "an HTML page; is the address that of a web page, or behind a login?"),
-    (b"<html", "an HTML page; is the address that of a web page, or behind a login?"),
+_READ_BYTES: Final = 512
+_MAGIC: Final = (
+    (b"<!doctype html", "an HTML page; does the address need a login, or name a web page?"),
+    (b"<html", "an HTML page; does the address need a login, or name a web page?"),
     (b"<?xml", "an XML document; object stores answer with one when access is refused"),
     (
         b"version https://git-lfs",
-        "a Git LFS pointer; use the address of the file that it stands for",
+        "a Git LFS pointer; use the address of the file that it points to",
     ),
     (b"pk\x03\x04", "a zip archive, perhaps a PyTorch checkpoint; export it to ONNX"),
     (b"\x1f\x8b", "gzip-compressed; unpack it, or give a .tar.gz"),
@@ -24,24 +24,24 @@ _STARTS: Final = (
     (b"\x80\x04", "a Python pickle; export it to ONNX"),
     (b'{"', "a JSON document"),
 )
-_AT_FOUR: Final = {
+_MAGIC_AT_4: Final = {
     b"ORTM": "in ONNX Runtime's own format; give the .onnx file",
     b"TFL3": "a TensorFlow Lite model; convert it to ONNX",
 }
 
 
 def sniff(path: Path, *, npz: bool = False) -> str | None:
-    """Return what the file looks like, as what follows "it is", or None when it may be a model.
+    """Return what the file looks like, to follow "it is"; None if it may be a model.
 
-    With `npz` it may also be a zip archive, which an .npz file is.
+    With `npz`, a zip archive is accepted too, since an .npz file is one.
     """
     with path.open("rb") as reader:
-        start = reader.read(_LONGEST)
+        start = reader.read(_READ_BYTES)
     if not start:
         return "empty"
-    if kind := _AT_FOUR.get(start[4:8]):
+    if kind := _MAGIC_AT_4.get(start[4:8]):
         return kind
     if npz and start.startswith(b"PK\x03\x04"):
         return None
     lowered = start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    return next((kind for magic, kind in _STARTS if lowered.startswith(magic)), None)
+    return next((kind for magic, kind in _MAGIC if lowered.startswith(magic)), None)

@@ -1,4 +1,4 @@
-"""Brings the model, its external data and all that preparing it needs into the work folder."""
+"""Fetches the model, its external data and all other inputs of preparation into the work folder."""
 
 import logging
 from collections.abc import Iterator
@@ -40,10 +40,10 @@ from enginewright_runtime.sources.fetching import (
 from enginewright_runtime.sources.quota import DiskQuota
 
 _log: Final = logging.getLogger(__name__)
-_MOST_EXTERNAL_FILES: Final = 4096
+_MAX_EXTERNAL_FILES: Final = 4096
 _READING_SECONDS: Final = 300.0
 _GIB: Final = 1 << 30
-_LARGEST_MODEL: Final = 512 * _GIB  # with external data, and with the archive that it comes in
+_LARGEST_MODEL: Final = 512 * _GIB  # with external data, and with the archive that contains it
 _LARGEST_SAMPLES: Final = 8 * _GIB
 _LARGEST_CALIBRATION: Final = 128 * _GIB
 _LARGEST_EXTENSION: Final = 4 * _GIB
@@ -85,44 +85,42 @@ def _model(task: PrepareTask, paths: Paths, facts: dict[str, Any]) -> tuple[Arti
     model = folder / MODEL_NAME
     source = open_source(task.source_uri, paths.source, paths.credentials)
     quota = DiskQuota(folder, "a model", _LARGEST_MODEL, {".onnx": graphs.LARGEST_PROTOBUF})
-    with fetch_one(source, ".onnx", model, quota) as brought:
+    with fetch_one(source, ".onnx", model, quota) as fetched:
         _check_content(model)
-        _check_digest(task, brought)
-        facts["source"] = _pinned(source.shown, source.pin, brought.archive or brought.file)
-        return (_listed(MODEL_NAME, brought.file), *_external_data(brought, model, quota))
+        _check_digest(task, fetched)
+        facts["source"] = _pinned(source.shown, source.pin, fetched.archive or fetched.file)
+        return (_listed(MODEL_NAME, fetched.file), *_external_data(fetched, model, quota))
 
 
 def _check_content(model: Path) -> None:
     if kind := sniff(model):
-        raise StageFailure(
-            Reason.INVALID_MODEL, f"what lies at the source is no model: it is {kind}"
-        )
+        raise StageFailure(Reason.INVALID_MODEL, f"the source is not a model: it is {kind}")
 
 
-def _check_digest(task: PrepareTask, brought: FetchedFile) -> None:
-    """Compare with the digest that the owner gave: of the .onnx file, or of the archive of it."""
-    expected = (task.source_sha256 or brought.file.sha256).lower()
-    found = {copied.sha256 for copied in (brought.file, brought.archive) if copied is not None}
+def _check_digest(task: PrepareTask, fetched: FetchedFile) -> None:
+    """Compare with the digest in spec.source: of the .onnx file, or of its archive."""
+    expected = (task.source_sha256 or fetched.file.sha256).lower()
+    found = {copied.sha256 for copied in (fetched.file, fetched.archive) if copied is not None}
     if expected not in found:
-        packed = f" (and its archive {brought.archive.sha256})" if brought.archive else ""
+        archive = f" (and its archive {fetched.archive.sha256})" if fetched.archive else ""
         raise StageFailure(
             Reason.DIGEST_MISMATCH,
-            f"the source has sha256 {brought.file.sha256}{packed}, spec.source.sha256 is {expected}",
+            f"the source has sha256 {fetched.file.sha256}{archive}, spec.source.sha256 is {expected}",
         )
 
 
 def _check_pin(task: PrepareTask, name: str, found: str, place: str) -> None:
-    """Compare with what the address held when it was first fetched."""
+    """Compare with the digest of the first fetch from this address."""
     expected = task.pinned.get(name, found)
     if expected != found:
         raise StageFailure(
             Reason.SOURCE_CHANGED,
-            f"{place} no longer holds what was fetched from it before, sha256 {expected[:12]}:"
-            f" it holds {found[:12]}",
+            f"the content of {place} has changed since it was first fetched: sha256"
+            f" {expected[:12]} then, {found[:12]} now",
         )
 
 
-def _external_data(brought: FetchedFile, model: Path, quota: DiskQuota) -> list[ArtifactFile]:
+def _external_data(fetched: FetchedFile, model: Path, quota: DiskQuota) -> list[ArtifactFile]:
     files = []
     limits = Limits(seconds=_READING_SECONDS, memory_bytes=memory_of_child())
     reading = Call(external_locations, "reading which files the model needs", limits)
@@ -130,20 +128,21 @@ def _external_data(brought: FetchedFile, model: Path, quota: DiskQuota) -> list[
         target = model.parent / location
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            copied = fetch_sibling(brought, location, target, quota)
+            copied = fetch_sibling(fetched, location, target, quota)
         except Missing as missing:
             raise StageFailure(
                 Reason.EXTERNAL_DATA_MISSING,
-                f"the model names the external data file {location!r}, and {missing}",
+                f"the model refers to the external data file {location!r}, and {missing}",
             ) from None
         files.append(_listed(location, copied))
     return files
 
 
 def external_locations(path: Path) -> list[str]:
-    """Return the files that the model names, in order. Called in a child process.
+    """Return the model's external data files, sorted. Called in a child process.
 
-    Few bytes of a file may be many parsed ones, and its writer chose them. A model that cannot be parsed names none: `validate` says what is wrong with it.
+    A small untrusted file may need much memory when parsed. A model that cannot be parsed has none:
+    `validate` reports why.
 
     Raises:
         StageFailure: ExternalDataMissing, for a location outside the model's folder.
@@ -168,30 +167,30 @@ def external_locations(path: Path) -> list[str]:
     if outside:
         raise StageFailure(
             Reason.EXTERNAL_DATA_MISSING,
-            f"external data of {name_nodes(outside)} lies outside the model's folder",
+            f"external data of {name_nodes(outside)} is outside the model's folder",
         )
-    if len(locations) > _MOST_EXTERNAL_FILES:
+    if len(locations) > _MAX_EXTERNAL_FILES:
         raise StageFailure(
             Reason.INVALID_MODEL,
-            f"the model names {len(locations)} external data files, more than {_MOST_EXTERNAL_FILES}",
+            f"the model has {len(locations)} external data files, more than {_MAX_EXTERNAL_FILES}",
             remedy="save all tensors to one file (onnx.save_model, all_tensors_to_one_file=True)",
         )
     return sorted(locations)
 
 
 def _samples(uri: str, paths: Paths, facts: dict[str, Any]) -> str:
-    """Bring the samples and return their digest."""
+    """Fetch the samples and return their digest."""
     target = paths.work / SAMPLES_FILE
     quota = DiskQuota(paths.work, "samples", _LARGEST_SAMPLES)
     with _about("samples", "see spec.parity.samples"):
         source = open_source(uri, paths.samples, paths.samples_credentials)
-        with fetch_one(source, ".npz", target, quota) as brought:
-            facts["samples"] = _pinned(source.shown, source.pin, brought.file)
-            return brought.file.sha256
+        with fetch_one(source, ".npz", target, quota) as fetched:
+            facts["samples"] = _pinned(source.shown, source.pin, fetched.file)
+            return fetched.file.sha256
 
 
 def _calibration(task: PrepareTask, paths: Paths, facts: dict[str, Any]) -> str | None:
-    """Bring the calibration data and return its digest; None when there is none."""
+    """Fetch the calibration data and return its digest; None if the model has none."""
     quantization = task.recipe.quantization
     if quantization is None or quantization.calibration is None:
         return None
@@ -200,10 +199,10 @@ def _calibration(task: PrepareTask, paths: Paths, facts: dict[str, Any]) -> str 
     with _about("calibration data", "see spec.quantization.calibration"):
         uri = quantization.calibration.uri
         source = open_source(uri, paths.calibration, paths.calibration_credentials)
-        brought = fetch_all(source, folder, quota)
-        if len(brought) == 1 and (kind := sniff(folder / brought[0][0], npz=True)):
-            raise StageFailure(Reason.CALIBRATION_INVALID, f"what lies at {source.shown} is {kind}")
-    files = tuple(_listed(path, copied) for path, copied in brought)
+        fetched = fetch_all(source, folder, quota)
+        if len(fetched) == 1 and (kind := sniff(folder / fetched[0][0], npz=True)):
+            raise StageFailure(Reason.CALIBRATION_INVALID, f"the file at {source.shown} is {kind}")
+    files = tuple(_listed(path, copied) for path, copied in fetched)
     digest = model_digest(files)
     facts["calibration"] = {
         "source": source.shown,
@@ -234,32 +233,32 @@ def _extension(
             paths.extensions / urlsplit(extension.uri).netloc,
             paths.credentials if _same_place(extension.uri, task.source_uri) else _NOWHERE,
         )
-        with fetch_one(source, ".so", target, quota) as brought:
-            if brought.file.sha256 != expected:
+        with fetch_one(source, ".so", target, quota) as fetched:
+            if fetched.file.sha256 != expected:
                 kind = sniff(target)
                 raise StageFailure(
                     Reason.DIGEST_MISMATCH,
-                    f"{source.shown} has sha256 {brought.file.sha256}, spec.extensions says"
+                    f"{source.shown} has sha256 {fetched.file.sha256}, spec.extensions says"
                     f" {expected}{f'; it is {kind}' if kind else ''}",
-                    remedy="set the digest of the library that you mean, or restore that library",
+                    remedy="set the digest of the intended library, or restore that library",
                 )
-            return _pinned(source.shown, source.pin, brought.file)
+            return _pinned(source.shown, source.pin, fetched.file)
 
 
 _NOWHERE: Final = Path("/nonexistent")
 
 
 def _same_place(uri: str, source: str) -> bool:
-    """Tell whether the source's credentials may be shown to the host of another address."""
+    """Tell whether the source's credentials may be sent to the host of another address."""
     first, second = urlsplit(uri), urlsplit(source)
-    # keys of buckets and of the hub are known by their provider, whatever the bucket
-    whole = first.scheme in {"s3", "gs", "az", "hf"}
-    return first.scheme == second.scheme and (whole or first.netloc == second.netloc)
+    # credentials of object stores and of the hub belong to the provider, whatever the bucket
+    provider_wide = first.scheme in {"s3", "gs", "az", "hf"}
+    return first.scheme == second.scheme and (provider_wide or first.netloc == second.netloc)
 
 
 @contextmanager
 def _about(what: str, remedy: str) -> Iterator[None]:
-    """Say of a failure what could not be fetched."""
+    """Name in a failure what could not be fetched."""
     try:
         yield
     except StageFailure as failure:
@@ -267,7 +266,7 @@ def _about(what: str, remedy: str) -> Iterator[None]:
 
 
 def _pinned(shown: str, pin: str | None, copied: Copied) -> dict[str, Any]:
-    """Return what was fetched from where, so that it can be found again."""
+    """Return the source and identity of a fetched file, so that it can be reproduced."""
     return {
         "source": shown,
         "pin": pin or copied.version,

@@ -139,5 +139,5 @@ def unsized(
             f" {sized.cause}",
             remedy=_GIVE_SIZES,
         )
-    update = {"rule": table.NO_SHAPES.name, "cause": printable(found.cause)}
+    update = {"rule": table.SHAPES_MISSING.name, "cause": printable(found.cause)}
     return [found.model_copy(update=update)]

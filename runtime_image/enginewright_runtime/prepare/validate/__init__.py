@@ -1,1 +1,1 @@
-"""Whether the runtime image can run the model, before anything is made of it."""
+"""Checks whether the runtime image can run the model, before it is converted."""

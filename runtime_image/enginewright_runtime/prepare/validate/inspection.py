@@ -1,7 +1,7 @@
-"""Reads a model and judges it by the rules, in a child process: its writer chose every byte of it.
+"""Reads a model and applies the rules, in a child process: the model's author is not trusted.
 
-A parser needs hundreds of bytes for two of the file, and a rule looks at every node and weight, so
-memory and time are the child's, and what it may use of them is limited.
+A parser may need hundreds of bytes for two of the file, and rules visit every node and weight, so
+the child's memory and time are limited.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,19 +27,19 @@ from enginewright_runtime.rules.base import Subject
 from enginewright_runtime.rules.text import printable, shown
 from enginewright_runtime.rules.view import ModelView
 
-_SECONDS: Final = 900.0  # weights of a terabyte are read at some gigabytes a second
+_SECONDS: Final = 900.0  # weights of a terabyte are read at a few gigabytes per second
 _TOO_DEEP: Final = ("MaxDepth", "recursion", "too deep")  # in protobuf's messages
 _NO_MEMORY: Final = "alloc"  # likewise: "Arena alloc failed"
 _BY_REASON: Final = {
     Reason.OPSET_UNSUPPORTED: table.OPSET_TOO_NEW,
     Reason.IR_VERSION_UNSUPPORTED: table.IR_TOO_NEW,
-    Reason.SHAPE_PROFILE_MISSING: table.NO_SHAPES,
-    Reason.SHAPE_PROFILE_INVALID: table.BAD_SHAPES,
+    Reason.SHAPE_PROFILE_MISSING: table.SHAPES_MISSING,
+    Reason.SHAPE_PROFILE_INVALID: table.SHAPES_INVALID,
 }
 
 
 class Inspection(Message):
-    """What was found without loading the model."""
+    """The findings and facts known without loading the model."""
 
     findings: tuple[Finding, ...]
     opset: int = 0
@@ -47,22 +47,22 @@ class Inspection(Message):
     nodes: int = 0
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
-    ranked_outputs: tuple[str, ...] = ()  # that declare a shape
+    ranked_outputs: tuple[str, ...] = ()  # outputs that declare a shape
     profiles: tuple[ShapeProfile, ...] = ()  # of the inputs whose sizes are known
-    unsized: tuple[str, ...] = ()  # inputs with open dimensions
+    unsized: tuple[str, ...] = ()  # inputs with dynamic dimensions of unknown size
     unranked: tuple[str, ...] = ()  # inputs that declare no rank
     switched: bool = False  # whether the graph compares an input's value with constants
-    converted: bool = False  # the runtime does not take the model as it is: `convert` changes it
+    converted: bool = False  # the runtime cannot load the model unchanged: `convert` changes it
 
     @property
     def fit_to_load(self) -> bool:
-        """Tell whether loading the model can teach more: no error but in spec.shapes."""
+        """Tell whether loading the model can find more: it has no errors except in spec.shapes."""
         shapes = {Reason.SHAPE_PROFILE_INVALID, Reason.SHAPE_PROFILE_MISSING}
         return all(each.severity != "error" or each.reason in shapes for each in self.findings)
 
 
 def inspect(path: Path, recipe: Recipe) -> Inspection:
-    """Read and judge the model at `path`.
+    """Read the model at `path` and apply the rules.
 
     Raises:
         StageFailure: OutOfMemory, Timeout or BackendCrashed, when the model cannot be read at all.
@@ -72,7 +72,7 @@ def inspect(path: Path, recipe: Recipe) -> Inspection:
 
 
 def inspect_here(path: Path, recipe: Recipe) -> Inspection:
-    """Read and judge the model. Called in a child process."""
+    """Read the model and apply the rules. Called in a child process."""
     model, finding = read(path)
     if model is None or finding is not None:
         return Inspection(findings=() if finding is None else (finding,))
@@ -80,16 +80,16 @@ def inspect_here(path: Path, recipe: Recipe) -> Inspection:
 
 
 def read(path: Path) -> tuple[ModelProto | None, Finding | None]:
-    """Parse a model without its external data; a finding says why it cannot be judged further.
+    """Parse a model without its external data; a finding says why the rules cannot be applied.
 
     Raises:
-        MemoryError: the parser wants more than the process may have.
+        MemoryError: the parser exceeded the process's limit.
     """
-    if not path.is_file():  # a pipe would be waited for
-        return None, table.finding(table.NOT_A_MODEL, "what is to be read is no plain file")
+    if not path.is_file():  # reading a pipe would block
+        return None, table.finding(table.NOT_A_MODEL, "the model is not a regular file")
     size = path.stat().st_size
     if size > graphs.LARGEST_PROTOBUF:
-        message = f"the .onnx file has {format_bytes(size)}; a protobuf ends at 2 GiB"
+        message = f"the .onnx file has {format_bytes(size)}; protobuf's limit is 2 GiB"
         return None, table.finding(table.FILE_TOO_LARGE, message)
     try:
         model = graphs.parse(path)
@@ -100,10 +100,10 @@ def read(path: Path) -> tuple[ModelProto | None, Finding | None]:
 
 
 def _unfit(model: ModelProto, size: int) -> Finding | None:
-    """Return why the rules cannot be asked about what was parsed."""
+    """Return why the rules cannot be applied to the parsed model; None if they can."""
     if not model.ir_version or not model.HasField("graph") or not model.graph.node:
         lacks = "IR version" if not model.ir_version else "nodes"
-        message = f"the file of {format_bytes(size)} is no ONNX model: it has no {lacks}"
+        message = f"the file of {format_bytes(size)} is not an ONNX model: it has no {lacks}"
         return table.finding(table.NOT_A_MODEL, message)
     if (hit := structure.oversize(model)) is not None:
         return table.TOO_MANY_NODES.finding(hit)
@@ -116,12 +116,12 @@ def _unparsable(size: int, error: str) -> Finding:
     if _NO_MEMORY in error:
         raise MemoryError
     if any(each in error for each in _TOO_DEEP):
-        message = "bodies of nodes lie inside each other deeper than protobuf parsers follow"
+        message = "subgraphs are nested deeper than protobuf parsers accept"
         return table.finding(table.NESTED_TOO_DEEP, message)
     return table.finding(
         table.NOT_A_MODEL,
-        f"the file of {format_bytes(size)} is no ONNX model, or is cut off: its protobuf cannot be"
-        " parsed",
+        f"the file of {format_bytes(size)} is not an ONNX model, or is truncated: its protobuf"
+        " cannot be parsed",
     )
 
 
@@ -162,7 +162,7 @@ def _judge(model: ModelProto, folder: Path, recipe: Recipe) -> Inspection:
 def _conversion(model: ModelProto, recipe: Recipe) -> tuple[list[Finding], bool]:
     """Return why the model cannot be converted, and whether the runtime needs it converted.
 
-    What is asked for by spec.targetOpset alone keeps nobody from loading the source.
+    A conversion for spec.targetOpset only does not prevent loading the source model.
     """
     refusal = planning.plan(model, recipe).refusal
     needed = planning.plan(model, recipe.model_copy(update={"target_opset": None}))
@@ -170,7 +170,7 @@ def _conversion(model: ModelProto, recipe: Recipe) -> tuple[list[Finding], bool]
 
 
 def _of_shapes(findings: Sequence[Finding]) -> list[Finding]:
-    """Return what is wrong with spec.shapes as one finding a reason: several inputs may be."""
+    """Return the findings on spec.shapes, merged to one per reason: several inputs may have one."""
     merged = []
     for reason in dict.fromkeys(finding.reason for finding in findings):
         alike = [finding for finding in findings if finding.reason is reason]
@@ -180,12 +180,12 @@ def _of_shapes(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _ranked(values: Iterable[ValueInfoProto]) -> frozenset[str]:
-    """Return the names of those that declare how many dimensions they have."""
+    """Return the names of the values that declare their rank."""
     return frozenset(value.name for value in values if value.type.tensor_type.HasField("shape"))
 
 
 def _named(finding: Finding) -> Finding:
-    """Give a finding of another module the name of its rule, and make it plain text."""
+    """Return another module's finding with the name of its rule, in printable text."""
     update = {
         "rule": _BY_REASON[finding.reason].name,
         "cause": printable(finding.cause),

@@ -1,7 +1,7 @@
-"""Finds out whether the runtime image can serve the model, and why not, before anything serves.
+"""Checks whether the runtime image can serve the model, and why not, before it is converted.
 
-Everything wrong is collected, not only the first thing: an owner fixes an export once. The rules
-judge the model as it lies (`rules`, docs/rules.md); then it is loaded, and run once.
+All findings are collected, not only the first, so that an owner fixes an export once. The rules are
+applied to the file (`rules`, docs/rules.md); then the model is loaded, and run once.
 """
 
 import logging
@@ -34,8 +34,10 @@ from enginewright_runtime.session.extensions.proving import prove
 
 _log: Final = logging.getLogger(__name__)
 _EMULATED: Final = "validate-emulated.onnx"  # beside the model
-_SECONDS: Final = 1800.0  # of one load: what takes longer serves from no pod that comes and goes
-# the reason that is reported when there are several: what must be mended first
+_SECONDS: Final = (
+    1800.0  # of one load: a model that takes longer cannot serve from pods that restart
+)
+# which reason is reported if there are several: the one to fix first
 _ORDER: Final = (
     Reason.MODEL_TOO_LARGE,
     Reason.INVALID_MODEL,
@@ -49,7 +51,7 @@ _ORDER: Final = (
     Reason.SHAPE_PROFILE_INVALID,
     Reason.SHAPE_PROFILE_MISSING,
 )
-_PLACES: Final = {rule.name: place for place, rule in enumerate(table.RULES)}
+_POSITIONS: Final = {rule.name: position for position, rule in enumerate(table.RULES)}
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
@@ -57,7 +59,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
 
     Raises:
         StageFailure: the most important of the errors found, with all findings; OutOfMemory or
-            Timeout, when the model ran out of either while it was read or loaded.
+            Timeout, if reading or loading the model exceeded a limit.
     """
     fetched = Fetched.pick_up(paths.work)
     path = paths.work / MODEL_FOLDER / MODEL_NAME
@@ -70,18 +72,18 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     sized = Sized()
     if inspected.fit_to_load:
         prove(path, recipe.extensions)
-        if not inspected.converted:  # else `convert` loads what becomes of it
+        if not inspected.converted:  # else `convert` loads the converted model
             found += _load_sessions(path, recipe, inspected, facts)
             sized = _find_sizes(paths.work, recipe, inspected, facts)
             found += _judge_runs(sized, inspected, recipe, facts)
     if not inspected.converted or not inspected.fit_to_load:
         found += unsized(inspected.inputs, inspected.unsized, inspected.unranked, recipe, sized)
-    found = _one_a_rule(found)
+    found = _one_per_rule(found)
     _refuse_errors(found)
     fitted = Fitted(_profiles(sized, inspected, recipe, facts))
     if not inspected.converted:
         fitted = fit(path, recipe, inspected.inputs, fitted.profiles)
-    warnings = tuple(_one_a_rule([*found, *fitted.findings]))
+    warnings = tuple(_one_per_rule([*found, *fitted.findings]))
     Validated(
         opset=inspected.opset,
         ir_version=inspected.ir_version,
@@ -106,27 +108,27 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
 def _load_sessions(
     path: Path, recipe: Recipe, inspected: Inspection, facts: dict[str, Any]
 ) -> list[Finding]:
-    """Load on the reference, in a process of its own.
+    """Load on the reference, in a separate process.
 
-    What the backend that is to serve makes of the model `convert` finds out, since it can mend it.
-    No device is lent to a prepare Job, so a backend that needs one is proven in the engine Job and
-    the pods, and may run operators that the reference does not have.
+    Whether the backend that is to serve loads the model is left to `convert`, which can change it.
+    A prepare Job has no device, so a backend that needs one is proven in the engine Job and the
+    pods, and may run operators that the reference lacks.
     """
     found = _try_session(path, recipe, inspected, facts)
     if recipe.backend in DEVICE_BACKENDS:
-        return [_left_to_device(each, recipe.backend) for each in found]
+        return [_as_device_warning(each, recipe.backend) for each in found]
     return found
 
 
-def _left_to_device(found: Finding, backend: str) -> Finding:
-    """Make of an operator that only the reference lacks a warning."""
+def _as_device_warning(found: Finding, backend: str) -> Finding:
+    """Return the finding as a warning if it is an operator that only the reference may lack."""
     lacks = {Reason.UNSUPPORTED_OPERATOR, Reason.CUSTOM_DOMAIN_UNSUPPORTED}
     if found.severity != "error" or found.reason not in lacks:
         return found
     return found.model_copy(
         update={
             "severity": "warning",
-            "cause": f"{found.cause}; whether backend {backend} can is found out on its device",
+            "cause": f"{found.cause}; whether backend {backend} supports them is found on its device",
         }
     )
 
@@ -166,9 +168,9 @@ def _try_session(
 
 
 def _find_sizes(work: Path, recipe: Recipe, inspected: Inspection, facts: dict[str, Any]) -> Sized:
-    """Find what the model leaves open, where it loads and nothing is wrong with what is given."""
-    wrong = any(each.reason is Reason.SHAPE_PROFILE_INVALID for each in inspected.findings)
-    if wrong or not (inspected.unsized or inspected.switched):
+    """Find sizes of dynamic dimensions, if the model loads and spec.shapes has no error."""
+    invalid = any(each.reason is Reason.SHAPE_PROFILE_INVALID for each in inspected.findings)
+    if invalid or not (inspected.unsized or inspected.switched):
         return Sized()
     path: Path | None = work / MODEL_FOLDER / MODEL_NAME
     if path is not None and facts.get(f"placement_{REFERENCE}") is None:
@@ -205,7 +207,7 @@ def _batched(inspected: Inspection, recipe: Recipe) -> frozenset[str]:
 def _judge_runs(
     sized: Sized, inspected: Inspection, recipe: Recipe, facts: dict[str, Any]
 ) -> list[Finding]:
-    """Judge what the model did when it ran, at which sizes too."""
+    """Return the findings of the model's runs, and of the sizes at which it ran."""
     found = [] if (observed := facts.get("run")) is None else _judge_run(observed, inspected)
     fixed = sized.fixed
     if facts.get("one_batch"):
@@ -214,7 +216,7 @@ def _judge_runs(
         sizes = {each.input: each.min for each in sized.profiles or inspected.profiles}
         ran = ", ".join(f"{name} {list(shape)}" for name, shape in sizes.items())
         message = (
-            f"the model runs with {ran}, and with no other size that was tried of {quoted(fixed)}"
+            f"the model runs with {ran}, and with no other size that was tried for {quoted(fixed)}"
         )
         found.append(table.finding(table.ONE_SIZE, message))
     return found
@@ -237,12 +239,12 @@ def _judge_run(observed: ObservedRun, inspected: Inspection) -> list[Finding]:
     return [rule.finding(hit) for rule, hit in hits if hit is not None]
 
 
-def _one_a_rule(found: list[Finding]) -> list[Finding]:
-    """Return the findings in the table's order; what a rule and the session both find, once."""
+def _one_per_rule(found: list[Finding]) -> list[Finding]:
+    """Return the findings in the table's order, one per rule: the session may repeat a rule's."""
     kept: dict[str, Finding] = {}
     for each in sorted(found, key=lambda each: each.severity != "error"):
         kept.setdefault(each.rule, each)
-    return sorted(kept.values(), key=lambda each: _PLACES[each.rule])
+    return sorted(kept.values(), key=lambda each: _POSITIONS[each.rule])
 
 
 def _refuse_errors(found: list[Finding]) -> None:

@@ -1,6 +1,6 @@
-"""Loads a model on the reference, ONNX Runtime's CPU provider, and tells what that taught.
+"""Loads a model on the reference, ONNX Runtime's CPU provider, and returns what it found.
 
-A child process of `validate` does: native code crashes, hangs and takes memory as the model says.
+It runs in a child process of `validate`: a model can make native code crash, hang or exhaust memory.
 """
 
 import re
@@ -39,18 +39,18 @@ _OPERATOR: Final = re.compile(
 )
 
 _LOCALE: Final = re.compile(r"Failed to construct locale with name:(?P<name>[^\s:]+)")
-_BY_LOCALE: Final = "StringNormalizer"
+_LOCALE_OPERATOR: Final = "StringNormalizer"
 
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What loading and running a model has taught."""
+    """What was found by loading and running a model."""
 
     findings: tuple[Finding, ...]
     shape_nodes: tuple[str, ...]
     placement: SessionPlacement | None = None  # None: it does not load
     run: ObservedRun | None = None
-    one_batch: bool = False  # whether it runs with the least batch alone
+    one_batch: bool = False  # whether it runs with the smallest batch only
 
 
 def load_and_run(
@@ -61,15 +61,15 @@ def load_and_run(
 ) -> LoadResult:
     """Check the model, load it and run it once. Called in a child process.
 
-    `batched` are the inputs whose batch has its default.
+    `batched` are the inputs whose batch size is the default.
 
     Raises:
-        StageFailure: OutOfMemory; as `loading.create` raises it.
+        StageFailure: OutOfMemory; as by `loading.create`.
     """
     found: list[Finding] = []
     if objection := complaint(path, full=True):
-        # what the checker refuses and ONNX Runtime loads is legal in practice, as unsorted nodes
-        found.append(table.finding(table.CHECKER, f"onnx.checker says: {objection}"))
+        # only a warning: ONNX Runtime loads much that the checker refuses, such as unsorted nodes
+        found.append(table.finding(table.CHECKER, f"onnx.checker reports: {objection}"))
     shapes = shape_nodes(graphs.parse(path))
     try:
         loaded = loading.create(REFERENCE, path)
@@ -86,7 +86,7 @@ def load_and_run(
 
 
 def _unservable(loaded: LoadedModel) -> list[Finding]:
-    """Tell of outputs whose types only ONNX Runtime knows, since the model declares none."""
+    """Return a finding for undeclared output types, which only ONNX Runtime infers."""
     try:
         read_signature(loaded.session.get_inputs(), loaded.session.get_outputs(), ())
     except SignatureError as error:
@@ -95,11 +95,11 @@ def _unservable(loaded: LoadedModel) -> list[Finding]:
 
 
 def _refusal(path: Path, text: str) -> Finding:
-    """Return the finding for ONNX Runtime's message."""
+    """Return the finding for ONNX Runtime's error message."""
     error = plain(text)
     if is_out_of_memory(text):
         raise StageFailure(
-            Reason.OUT_OF_MEMORY, f"loading the model on backend {REFERENCE} wants more memory"
+            Reason.OUT_OF_MEMORY, f"loading the model on backend {REFERENCE} ran out of memory"
         )
     cause = f"ONNX Runtime refuses the model: {error}"
     if "Current official support for domain" in text:
@@ -119,9 +119,11 @@ def _refusal(path: Path, text: str) -> Finding:
         )
     if locale := _LOCALE.search(text):
         nodes = [
-            node for node in ModelView(graphs.parse(path)).nodes if node.is_standard(_BY_LOCALE)
+            node
+            for node in ModelView(graphs.parse(path)).nodes
+            if node.is_standard(_LOCALE_OPERATOR)
         ]
-        cause = f"no locale {locale['name']} is installed here, by which {named(nodes)} works"
+        cause = f"locale {locale['name']}, which {named(nodes)} needs, is not installed here"
         return table.finding(table.NO_LOCALE, cause, labels(nodes))
     if "External data" in text or "external data" in text:
         return table.finding(table.REFUSED_EXTERNAL, error)
@@ -129,7 +131,7 @@ def _refusal(path: Path, text: str) -> Finding:
 
 
 def _unknown_operator(model: ModelProto, text: str, error: str) -> Finding:
-    """Name the nodes whose operator ONNX Runtime does not have, with a remedy by their domain."""
+    """Return a finding with the nodes whose operator ONNX Runtime lacks, and a remedy by domain."""
     domains = of_runtime().domains
     view = ModelView(model)
     refused = _OPERATOR.search(text)
