@@ -83,6 +83,7 @@ class World(Simulation):
         self.image_failures: dict[str, str] = {}
         self.silent: set[str] = set()  # pods that have not answered for long
         self.orphaned: set[str] = set()  # engines whose requester needs them no more
+        self.freed_elsewhere: set[str] = set()  # engines to which another model's pods yield
         self.events: list[EventIntent] = []  # about the subject
         self.counted: list[Ended] = []  # Jobs of engines
         self.last: Plan | None = None  # for the subject
@@ -199,6 +200,7 @@ class World(Simulation):
             },
             verdicts={pod: said for pod, said in self.verdicts.items() if self.find("Pod", pod)},
             orphaned_engines=frozenset(self.orphaned),
+            freed_elsewhere=frozenset(self.freed_elsewhere),
             silent=frozenset(self.silent),
         )
 

@@ -7,7 +7,7 @@ from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.routing import ModelKey
 from enginewright.kube.errors import Forbidden, Terminating, Transient
 from enginewright.manifests.labels import ENGINE as ENGINE_LABEL
-from enginewright.manifests.labels import MANAGED_BY, OPERATOR
+from enginewright.manifests.labels import MANAGED_BY, OPERATOR, REQUESTED_BY
 from enginewright.manifests.labels import MODEL as MODEL_LABEL
 from enginewright.observed.pods import JOB_NAME
 from enginewright.plan.types import EventIntent, ObjectRef, Plan
@@ -79,6 +79,38 @@ async def test_pods_that_build_engines_of_the_model_are_in_the_facts(world: Worl
     (facts,) = world.seen
     found = {engine: [pod.name for pod in pods] for engine, pods in facts.engine_pods.items()}
     assert found == {"mine": ["builds-mine"]}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "freed_at", "named", "freed", "orphaned"),
+    [
+        ("Recreate", "2026-01-01T00:00:00Z", "mine", ["mine"], []),
+        ("Surge", "2026-01-01T00:00:00Z", "mine", [], []),
+        ("Recreate", None, "mine", [], []),
+        ("Recreate", "2026-01-01T00:00:00Z", "another", [], ["mine"]),
+    ],
+)
+async def test_what_another_model_does_about_a_shared_engine_is_in_the_facts(
+    world: World,
+    strategy: str,
+    freed_at: str | None,
+    named: str,
+    freed: list[str],
+    orphaned: list[str],
+) -> None:
+    engine = made("InferenceEngine", "mine", NAMESPACE)
+    engine["metadata"]["annotations"] = {REQUESTED_BY: "other"}
+    world.put(engine)
+    own = {"class": "l4", "name": "mine", "freedAt": "2026-01-01T00:00:00Z"}
+    model = world.the("InferenceModel")
+    spec = {**model["spec"], "rollout": {"strategy": strategy}}
+    world.put({**model, "spec": spec, "status": {"engines": [own]}})
+    reference = {"class": "l4", "name": named, "freedAt": freed_at}
+    other = made("InferenceModel", "other", NAMESPACE, spec=spec)
+    world.put({**other, "status": {"engines": [reference]}})
+    await reconcile(world)
+    assert sorted(world.seen[0].freed_elsewhere) == freed
+    assert sorted(world.seen[0].orphaned_engines) == orphaned
 
 
 async def test_deletions_are_carried_out(world: World) -> None:

@@ -76,6 +76,17 @@ def test_a_build_gets_the_device_and_then_the_new_revision() -> None:
     assert world.conditions()["Ready"][0] == "True"
 
 
+# event: Jobs | two models under `Recreate` need one engine, which must build on a device that serves
+#   | the other model; then the new revisions | Ready `CapacityBlocked`, pods of one yield the device
+def test_one_of_two_models_yields_to_the_build_of_the_engine_that_they_share() -> None:
+    world = updating()
+    (engine,) = [each["name"] for each in world.status["engines"]]
+    world.freed_elsewhere = {engine}
+    assert pods(blocked(world)) == 1
+    world.freed_elsewhere = set()
+    assert pods(world.settle()) == 0, "the other model's device was of no use"
+
+
 def test_a_build_that_fails_gives_the_device_back() -> None:
     assert pods(building().job_fails(Reason.BUILD_FAILED, of="engine")) == 1
 

@@ -24,7 +24,7 @@ from enginewright.controller.observe import (
     Viewed,
 )
 from enginewright.controller.parse import parsed
-from enginewright.controller.references import is_orphaned
+from enginewright.controller.references import frees_elsewhere, is_orphaned
 from enginewright.controller.routing import EngineKey
 from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import ACCELERATOR_CLASSES, CLAIMS, INFERENCE_ENGINES, NODES
@@ -65,6 +65,8 @@ def gather(
     pods = of_jobs(jobs, cache.views(POD, cache.of_model(POD.resource, namespace, name)))
     deployments = children(DEPLOYMENT)
     claim = cache.get(CLAIMS, namespace, config.store.claim)
+    recreates = model.spec.rollout.strategy == "Recreate"
+    wanted = [EngineKey(namespace, each.name) for each in model.status.engines]
     return Facts(
         model=model,
         config=config,
@@ -83,12 +85,11 @@ def gather(
         engines=_Engines(cache, namespace),
         engine_pods={
             each.name: cache.views(POD, cache.of_engine(POD.resource, namespace, each.name))
-            for each in model.status.engines
+            for each in wanted
         },
-        orphaned_engines=frozenset(
-            each.name
-            for each in model.status.engines
-            if is_orphaned(cache, EngineKey(namespace, each.name))
+        orphaned_engines=frozenset(each.name for each in wanted if is_orphaned(cache, each)),
+        freed_elsewhere=frozenset(
+            each.name for each in wanted if recreates and frees_elsewhere(cache, each, name)
         ),
         verdicts=verdicts(pods),
         silent=silent(pods),

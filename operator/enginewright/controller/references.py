@@ -27,6 +27,16 @@ def is_orphaned(cache: ObjectCache, engine: EngineKey) -> bool:
     return model is None or not any(_of_model(model, engine.name))
 
 
+def frees_elsewhere(cache: ObjectCache, engine: EngineKey, model: str) -> bool:
+    """Return whether pods of a model other than `model` leave their devices to an engine's build."""
+    return any(
+        each.freed_at
+        for other in cache.all(INFERENCE_MODELS)
+        if other["metadata"]["namespace"] == engine.namespace and other["metadata"]["name"] != model
+        for each in _of_model(other, engine.name)
+    )
+
+
 def _of_model(model: JsonObject, engine: str) -> Iterator[EngineReference]:
     if "deletionTimestamp" in model["metadata"]:
         return

@@ -58,9 +58,8 @@ def engine_reference(
             )
         known = new  # its pod has failed, and the next one may have the device too
     freed_on = _nodes(facts, new.class_name)
-    if known.freed_for_job or not (
-        freed_on and _is_blocked(engine) and matching(accelerator, facts.nodes)
-    ):
+    is_blocked = _is_blocked(engine) and name not in facts.freed_elsewhere
+    if known.freed_for_job or not (freed_on and is_blocked and matching(accelerator, facts.nodes)):
         return known
     now = whole_second(facts.now)
     return new.model_copy(update={"freed_at": now, "freed_for_job": job, "freed_on": freed_on})

@@ -73,6 +73,8 @@ class Facts:
     engine_pods: Mapping[str, tuple[PodView, ...]] = field(default_factory=dict)
     # the model's engines whose requester is deleted or needs another engine by now
     orphaned_engines: frozenset[str] = frozenset()
+    # the model's engines for whose build pods of another model leave their devices
+    freed_elsewhere: frozenset[str] = frozenset()
     # by pod name; absent: not known, as after a restart
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()  # pods whose sidecars have not answered for five minutes
