@@ -86,9 +86,9 @@ def test_up_again_starts_nothing(cluster: Handle) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--nodes", "3"], "was made with other --nodes"),
-        (["--port", "1"], "was made with other --port"),
-        (["--gpus", "1=t4:1"], "was made with other --gpus"),
+        (["--nodes", "3"], "was created with another --nodes"),
+        (["--port", "1"], "was created with another --port"),
+        (["--gpus", "1=t4:1"], "was created with another --gpus"),
         (["--gpus", "1=nosuch:1"], "unknown GPU 'nosuch'"),
     ],
 )
@@ -98,7 +98,7 @@ def test_up_refuses_to_change_a_cluster(cluster: Handle, arguments: list[str], r
 
 def test_a_port_that_is_taken_is_refused(cluster: Handle, crashing: Handle) -> None:
     taken = cluster.run("status").rpartition("127.0.0.1:")[2].split()[0]
-    assert f"port {taken} on 127.0.0.1 is taken" in crashing.run("up", "--port", taken, ok=False)
+    assert f"port {taken} on 127.0.0.1 is in use" in crashing.run("up", "--port", taken, ok=False)
 
 
 def test_pods_reach_pods_services_and_the_api(cluster: Handle, web: str) -> None:
@@ -246,7 +246,7 @@ def test_an_image_that_is_there_is_not_loaded_again(cluster: Handle, probe: Path
     begun = time.monotonic()
     cluster.run("load", probe)
     assert time.monotonic() - begun < 5
-    assert "is no image archive" in cluster.run("load", Path(__file__), ok=False)
+    assert "is not an image archive" in cluster.run("load", Path(__file__), ok=False)
 
 
 def _oci_archive(docker: Path, name: str, folder: Path) -> Path:

@@ -13,7 +13,7 @@ def test_too_little_disk_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(machine, "STATE_ROOT", tmp_path / "not" / "yet")
     monkeypatch.setattr(machine, "MINIMUM_DISK_GIB", 10**6)
     with pytest.raises(ClusterError, match="GiB of disk free, the cluster needs 1000000"):
-        machine.require_room()
+        machine.require_resources()
     assert not (tmp_path / "not").exists()
 
 
@@ -21,7 +21,7 @@ def test_too_little_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "MINIMUM_DISK_GIB", 0)
     monkeypatch.setattr(machine, "MINIMUM_MEMORY_GIB", 10**6)
     with pytest.raises(ClusterError, match="memory are available, the cluster needs 1000000"):
-        machine.require_room()
+        machine.require_resources()
 
 
 def test_a_user_without_rights_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,7 @@ def test_a_taken_port_is_refused_and_a_free_one_found() -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         taken = listener.getsockname()[1]
-        with pytest.raises(ClusterError, match=f"port {taken} on 127.0.0.1 is taken"):
+        with pytest.raises(ClusterError, match=f"port {taken} on 127.0.0.1 is in use"):
             machine.require_port(taken)
         machine.require_port(machine.free_port())
 

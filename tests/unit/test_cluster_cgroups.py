@@ -49,7 +49,7 @@ def test_does_without_a_controller_that_kubelets_do_not_need(
 
 def test_says_what_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _refuse(monkeypatch, "memory")
-    with pytest.raises(ClusterError, match="does not hand the cgroup controller memory on"):
+    with pytest.raises(ClusterError, match="cannot delegate the cgroup controller memory"):
         cgroups.create("ew-x-1")
 
 

@@ -31,9 +31,9 @@ def test_reads_an_offer(text: str, expected: Gpus, resource: str) -> None:
         ("x=l4:1", "NODE=PRODUCT"),
         ("1=l4:many", "NODE=PRODUCT"),
         ("1=l4:-1", "NODE=PRODUCT"),
-        ("1=l4:0", "count of 1 or more"),
+        ("1=l4:0", "set it to 1 or more"),
         ("1=b9000:1", "unknown GPU 'b9000'; choose one of t4"),
-        ("1=l4/1g.10gb:1", "it cannot be sliced"),
+        ("1=l4/1g.10gb:1", "it does not support MIG"),
         ("1=a100-80gb/1g.5gb:1", "choose one of 1g.10gb"),
         ("1=a100-80gb/:1", "unknown MIG profile ''"),
     ],
@@ -55,7 +55,7 @@ def test_a_node_may_offer_several_kinds_of_slice() -> None:
 
 @pytest.mark.parametrize("texts", [["1=l4:1", "1=l4:2"], ["1=l4:1", "1=t4:1"]])
 def test_a_node_has_one_product_named_once(texts: list[str]) -> None:
-    with pytest.raises(ClusterError, match="names node 1 twice"):
+    with pytest.raises(ClusterError, match="refers to node 1 twice"):
         gpus.parse_all(texts)
 
 

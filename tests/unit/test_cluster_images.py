@@ -41,23 +41,23 @@ def test_reads_an_oci_archive(tmp_path: Path) -> None:
 
 def test_refuses_an_archive_without_a_name(tmp_path: Path) -> None:
     archive = _archive(tmp_path / "a.tar", {"index.json": {"manifests": [{"digest": "sha256:1"}]}})
-    with pytest.raises(ClusterError, match="names no image"):
+    with pytest.raises(ClusterError, match="contains no image name"):
         inspect(archive)
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b cut"])
 def test_refuses_what_is_no_archive(tmp_path: Path, content: bytes) -> None:
-    with pytest.raises(ClusterError, match="is no image archive"):
+    with pytest.raises(ClusterError, match="is not an image archive"):
         inspect(_binary(tmp_path / "x.tar", content))
 
 
 def test_refuses_an_archive_of_something_else(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="is no image archive"):
+    with pytest.raises(ClusterError, match="is not an image archive"):
         inspect(_archive(tmp_path / "x.tar", {"readme": {}}))
 
 
 def test_refuses_a_name_without_a_tag(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="names 'localhost:5000/x' without a tag"):
+    with pytest.raises(ClusterError, match="contains 'localhost:5000/x' without a tag"):
         inspect(_oci(tmp_path / "a.tar", "localhost:5000/x", "sha256:1"))
 
 

@@ -83,7 +83,7 @@ def test_says_that_there_is_no_cluster(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["--name", "nosuchcluster", *arguments]) == 1
-    assert "there is no cluster 'nosuchcluster'; run `up` first" in capsys.readouterr().err
+    assert "the cluster 'nosuchcluster' does not exist; run `up` first" in capsys.readouterr().err
 
 
 def test_settings_are_read_as_they_were_written(

@@ -1,4 +1,4 @@
-"""A real Kubernetes out of processes of this machine, without Docker and without a registry.
+"""A real Kubernetes cluster of processes on this machine, without Docker or a registry.
 
-Standard library only: it must run on a fresh machine before anything is installed.
+Standard library only, as it has to run on a fresh machine before anything is installed.
 """

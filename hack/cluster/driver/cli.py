@@ -42,7 +42,7 @@ _TOOLS = ("kubectl", "helm")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb and return the exit code: 0 done, 1 a reason was printed, 2 wrong usage."""
+    """Run one verb and return the exit code: 0 success, 1 failure with a message, 2 wrong usage."""
     given, tool_arguments = split_tool(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(given)
     options.tool_arguments = tool_arguments
@@ -55,12 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"cluster: {error}")
         return 1
     except KeyboardInterrupt:
-        say("cluster: interrupted; `up` goes on from here, `down` removes what there is")
+        say("cluster: interrupted; `up` continues from here, `down` removes everything")
         return 130
 
 
 def split_tool(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate our own arguments from those after the verb `kubectl` or `helm`, which are theirs."""
+    """Separate our own arguments from those passed on to `kubectl` or `helm`."""
     index = 0
     while index < len(arguments) and arguments[index].startswith("-"):
         index += 2 if arguments[index] == "--name" else 1
@@ -72,7 +72,8 @@ def split_tool(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def _require_name(name: str) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9]{0,19}", name):
         raise ClusterError(
-            f"--name {name!r} is not 1 to 20 lower-case letters and digits; choose another"
+            f"--name {name!r} is not a lower-case letter and up to 19 more letters and digits; "
+            "choose another"
         )
 
 
@@ -84,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(root=False)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     add = functools.partial(verbs.add_parser, parents=[named])
-    up = add("up", help="start, or mend, the cluster; a no-op when all runs")
+    up = add("up", help="start the cluster, or restart processes that died")
     up.add_argument("--nodes", type=int, help="number of nodes (default 1)")
     up.add_argument("--port", type=int, help="port of the API on 127.0.0.1")
     up.add_argument(
@@ -94,11 +95,11 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument(
         "--control-plane-only",
         action="store_true",
-        help="API server and etcd, no controllers, no node",
+        help="only API server and etcd: no controllers, no nodes",
     )
     up.set_defaults(verb=_up, root=True)
     add("down", help="remove everything").set_defaults(verb=_down, root=True)
-    add("status", help="tell what runs").set_defaults(verb=_status)
+    add("status", help="list processes").set_defaults(verb=_status)
     add("env", help="print KUBECONFIG and PATH for a shell").set_defaults(verb=_env)
     for name in _TOOLS:
         tool = verbs.add_parser(name, help=f"run {name} against the cluster", add_help=False)
@@ -106,22 +107,24 @@ def _parser() -> argparse.ArgumentParser:
     load = add("load", help="import image archives into every node")
     load.add_argument("archives", nargs="+", type=Path)
     load.set_defaults(verb=_load, root=True)
-    logs = add("logs", help="print a process's log, or name the processes")
+    logs = add("logs", help="print a process's log, or list the processes")
     logs.add_argument("process", nargs="?")
     logs.set_defaults(verb=_logs)
-    kill = add("kill", help="end a process, or a node, as a crash would; `up` mends it")
-    kill.add_argument("process", help="as `status` names it, or node-N")
+    kill = add("kill", help="kill a process or a node, as a crash would; `up` restarts it")
+    kill.add_argument("process", help="name in the output of `status`, or node-N")
     kill.set_defaults(verb=_kill, root=True)
     return parser
 
 
 @contextmanager
 def _locked(cluster: Cluster) -> Iterator[None]:
-    """One `up` or `down` at a time."""
+    """Allow one `up` or `down` at a time."""
     path = Path("/run/lock") / f"{cluster.namespace}.lock"
     with path.open("w") as lock:
         if not _flock(lock.fileno()):
-            raise ClusterError(f"another command changes the cluster {cluster.name!r}; wait for it")
+            raise ClusterError(
+                f"another command is changing the cluster {cluster.name!r}; wait for it"
+            )
         try:
             yield
         finally:
@@ -151,7 +154,9 @@ def _settings(cluster: Cluster, options: argparse.Namespace, binaries: Path) -> 
         nodes = 1 if nodes is None else nodes
         for each in devices:
             if not 1 <= each.node <= nodes:
-                raise ClusterError(f"--gpus names node {each.node}, but there are {nodes} nodes")
+                raise ClusterError(
+                    f"--gpus refers to node {each.node} of a cluster of {nodes} nodes"
+                )
         return Settings(nodes, port, devices, binaries.name)
     for asked, has, flag in (
         (nodes, existing.nodes, "--nodes"),
@@ -160,12 +165,12 @@ def _settings(cluster: Cluster, options: argparse.Namespace, binaries: Path) -> 
     ):
         if asked is not None and asked != has:
             raise ClusterError(
-                f"the cluster {cluster.name!r} was made with other {flag}; run `down` first"
+                f"the cluster {cluster.name!r} was created with another {flag}; run `down` first"
             )
     if existing.build != binaries.name and not _runs(cluster, existing):
         raise ClusterError(
-            f"the cluster {cluster.name!r} was made by another version of these programs, and not "
-            "all of it runs; run `down`, then `up`"
+            f"the cluster {cluster.name!r} was created by another version of these programs, and "
+            "part of it is not running; run `down`, then `up`"
         )
     return existing
 
@@ -180,11 +185,13 @@ def _runs(cluster: Cluster, settings: Settings) -> bool:
 def _up(cluster: Cluster, options: argparse.Namespace) -> int:
     with _locked(cluster):
         if cluster.read_settings() is None:
-            machine.require_room()
+            machine.require_resources()
         binaries = build.binaries()
         settings = _settings(cluster, options, binaries)
         if settings.build != binaries.name:
-            say(f"cluster {cluster.name!r} is up; it was made by another version of these programs")
+            say(
+                f"cluster {cluster.name!r} is up; it was created by another version of these programs"
+            )
             return 0
         machine.install_programs()
         kube = binaries / "kube"
@@ -266,14 +273,14 @@ def _kubectl(cluster: Cluster, *arguments: str) -> str:
 def _require(cluster: Cluster) -> Settings:
     settings = cluster.read_settings()
     if settings is None:
-        raise ClusterError(f"there is no cluster {cluster.name!r}; run `up` first")
+        raise ClusterError(f"the cluster {cluster.name!r} does not exist; run `up` first")
     return settings
 
 
 def _down(cluster: Cluster, _: argparse.Namespace) -> int:
     with _locked(cluster):
         if not cleanup.leftovers(cluster):
-            say(f"there is no cluster {cluster.name!r}")
+            say(f"the cluster {cluster.name!r} does not exist")
             return 0
         with step(f"removing cluster {cluster.name!r}"):
             cleanup.remove(cluster)
@@ -306,7 +313,8 @@ def _tool(cluster: Cluster, options: argparse.Namespace) -> int:
         environment["KUBECONFIG"] = str(cluster.kubeconfig)
     elif options.tool == "kubectl":
         _require(cluster)  # helm can also lint and render without a cluster
-    program = cluster.bin / options.tool  # of a running cluster: no build, should sources differ
+    # of a running cluster: changed sources need no build then
+    program = cluster.bin / options.tool
     command = [program] if program.exists() else [build.binaries() / "kube", options.tool]
     return subprocess.call([*command, *options.tool_arguments], env=environment)
 
@@ -328,7 +336,9 @@ def _known(cluster: Cluster, process: str) -> Processes:
     _require(cluster)
     processes = Processes(cluster)
     if process not in processes.names():
-        raise ClusterError(f"no process {process!r}; there are {', '.join(processes.names())}")
+        raise ClusterError(
+            f"unknown process {process!r}; choose one of {', '.join(processes.names())}"
+        )
     return processes
 
 

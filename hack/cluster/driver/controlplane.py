@@ -18,9 +18,9 @@ from driver.layout import (
 )
 from driver.processes import Processes, run
 
-# Kubernetes' 15 s, and metrics-server's, are for large clusters: here somebody waits for an autoscaler.
+# The default of both is 15 s, meant for large clusters: tests and the demo wait for an autoscaler.
 AUTOSCALER_SYNC_SECONDS = 3
-_METRICS_SECONDS = 10  # the least that metrics-server takes
+_METRICS_SECONDS = 10  # metrics-server's minimum
 
 _SERVER_NAMES = (
     "127.0.0.1",
@@ -36,7 +36,7 @@ _INTERNAL = f"https://{HUB_ADDRESS}:6443"
 
 
 def create_credentials(cluster: Cluster, kube: Path, settings: Settings) -> None:
-    """Write certificates, static tokens and kubeconfigs, unless they are there."""
+    """Write certificates, static tokens and kubeconfigs, unless they exist."""
     tokens = cluster.pki / "tokens.csv"
     if tokens.exists():
         return
@@ -83,10 +83,10 @@ def _write_kubeconfig(cluster: Cluster, path: Path, server: str, user: str, toke
 
 
 def start(cluster: Cluster, kube: Path, settings: Settings, processes: Processes) -> None:
-    """Start what does not run, and wait until the API server is ready.
+    """Start the processes that are not running, and wait until the API server is ready.
 
     Raises:
-        ClusterError: A process ended at once, or nothing answers in time.
+        ClusterError: The API server ended, or is not ready in time.
     """
     pki, enter = cluster.pki, [cluster.enter]
     processes.start(
@@ -120,7 +120,7 @@ def start(cluster: Cluster, kube: Path, settings: Settings, processes: Processes
             "--requestheader-extra-headers-prefix", "X-Remote-Extra-",
             "--proxy-client-cert-file", pki / "front-proxy-client.crt",
             "--proxy-client-key-file", pki / "front-proxy-client.key",
-            # No kube-proxy here: webhooks and aggregated APIs are reached by their endpoints.
+            # The hub has no kube-proxy: webhooks and aggregated APIs are reached at their endpoints.
             "--enable-aggregator-routing",
             "--cert-dir", cluster.folder / "apiserver",
         ],
@@ -176,7 +176,7 @@ def start_controllers(cluster: Cluster, kube: Path, processes: Processes) -> Non
 
 
 def start_metrics(cluster: Cluster, kube: Path, processes: Processes) -> None:
-    """Start metrics-server. The kubelets' certificates are their own: it does not check them."""
+    """Start metrics-server. The kubelets' certificates are self-signed, so it does not verify them."""
     pki, credentials = cluster.pki, cluster.pki / "metrics-server.kubeconfig"
     processes.start(
         "metrics-server",
@@ -193,13 +193,13 @@ def start_metrics(cluster: Cluster, kube: Path, processes: Processes) -> None:
 
 
 def ready(cluster: Cluster, port: int) -> bool:
-    """Tell whether the API server says that it is ready."""
+    """Return whether the API server reports that it is ready."""
     token = json.loads(cluster.kubeconfig.read_text())["users"][0]["user"]["token"]
     context = ssl.create_default_context(cafile=str(cluster.pki / "ca.crt"))
     request = urllib.request.Request(
         f"https://127.0.0.1:{port}/readyz", headers={"Authorization": f"Bearer {token}"}
     )
-    # Never through a proxy of the environment: it is this machine.
+    # Ignore the environment's proxy: the server is on this machine.
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
     )

@@ -1,5 +1,5 @@
-"""The one error that reaches a user: a sentence with the thing, the reason and the remedy."""
+"""The only error shown to the user: its message states the cause and the remedy."""
 
 
 class ClusterError(Exception):
-    """Something that the user can act on."""
+    """A failure that the user can act on."""

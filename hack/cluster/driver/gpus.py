@@ -1,4 +1,4 @@
-"""What a node with GPUs looks like to Kubernetes: resources, and GPU Feature Discovery's labels."""
+"""How Kubernetes sees a node with GPUs: extended resources, GPU Feature Discovery's labels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from driver.errors import ClusterError
 from driver.layout import Gpus
 
-_PARTS_OF_A_CARD = 7
+_COMPUTE_SLICES_PER_GPU = 7
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Product:
-    """One GPU as GPU Feature Discovery describes it, and the MIG profiles it can be cut in."""
+    """One GPU as GPU Feature Discovery describes it, and its MIG profiles."""
 
     label: str  # nvidia.com/gpu.product
     memory_mib: int
@@ -74,18 +74,18 @@ def parse(text: str) -> Gpus:
         raise ClusterError(f"unknown GPU {name!r}; choose one of {', '.join(PRODUCTS)}")
     slices = PRODUCTS[name].slices
     if slash and mig not in slices:
-        known = f"choose one of {', '.join(slices)}" if slices else "it cannot be sliced"
+        known = f"choose one of {', '.join(slices)}" if slices else "it does not support MIG"
         raise ClusterError(f"unknown MIG profile {mig!r} of {name}; {known}")
     if int(count) < 1:
-        raise ClusterError(f"--gpus {text!r} offers nothing; give a count of 1 or more")
+        raise ClusterError(f"--gpus {text!r} has a count of 0; set it to 1 or more")
     return Gpus(int(node), name, mig or None, int(count))
 
 
 def parse_all(texts: Sequence[str]) -> tuple[Gpus, ...]:
-    """Read every `--gpus`; a node has one product, whole or in one kind of slice or several.
+    """Read every `--gpus`; a node has one product, and each MIG profile of it at most once.
 
     Raises:
-        ClusterError: One is malformed, or two of one node do not go together.
+        ClusterError: One is malformed, or two contradict each other.
     """
     parsed = tuple(parse(text) for text in texts)
     for index, one in enumerate(parsed):
@@ -94,8 +94,8 @@ def parse_all(texts: Sequence[str]) -> tuple[Gpus, ...]:
                 continue
             if one.product != other.product or one.mig == other.mig:
                 raise ClusterError(
-                    f"--gpus names node {one.node} twice, with {other.product} and {one.product}; "
-                    "give each node one product, and each kind of slice once"
+                    f"--gpus refers to node {one.node} twice, with {other.product} and "
+                    f"{one.product}; give each node one product, and each MIG profile once"
                 )
     return parsed
 
@@ -105,12 +105,12 @@ def resource(gpus: Gpus) -> str:
     return f"nvidia.com/mig-{gpus.mig}" if gpus.mig else "nvidia.com/gpu"
 
 
-def _cards(gpus: Gpus) -> int:
-    """Return how many whole GPUs a node has; slices of one card have at most seven parts."""
+def _physical_gpus(gpus: Gpus) -> int:
+    """Return the number of physical GPUs of a node: one has at most seven compute slices."""
     if not gpus.mig:
         return gpus.count
-    of_one = _PARTS_OF_A_CARD // PRODUCTS[gpus.product].slices[gpus.mig].slices
-    return -(-gpus.count // of_one)
+    per_gpu = _COMPUTE_SLICES_PER_GPU // PRODUCTS[gpus.product].slices[gpus.mig].slices
+    return -(-gpus.count // per_gpu)
 
 
 def labels(gpus: Gpus) -> dict[str, str]:
@@ -123,7 +123,7 @@ def labels(gpus: Gpus) -> dict[str, str]:
         "nvidia.com/gpu.family": product.family,
         "nvidia.com/gpu.compute.major": str(product.capability[0]),
         "nvidia.com/gpu.compute.minor": str(product.capability[1]),
-        "nvidia.com/gpu.count": str(_cards(gpus)),
+        "nvidia.com/gpu.count": str(_physical_gpus(gpus)),
         "nvidia.com/mig.capable": "true" if product.slices else "false",
     }
     if not gpus.mig:

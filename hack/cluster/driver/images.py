@@ -1,4 +1,4 @@
-"""Container images without a builder: a static binary in one layer, and imports into containerd."""
+"""Images of one static binary, written without a builder; import of archives into containerd."""
 
 import hashlib
 import io
@@ -33,7 +33,7 @@ def archive_binary(binary: Path, reference: str, archive: Path) -> None:
     raw = json.dumps(config, sort_keys=True).encode()
     config_name = f"{hashlib.sha256(raw).hexdigest()}.json"
     manifest = [{"Config": config_name, "RepoTags": [reference], "Layers": ["layer.tar"]}]
-    partial = archive.with_suffix(f".{os.getpid()}")  # another process may write the same one
+    partial = archive.with_suffix(f".{os.getpid()}")  # another process may write the same archive
     with tarfile.open(partial, mode="w") as tar:
         for name, body in (
             (config_name, raw),
@@ -53,17 +53,17 @@ def _architecture() -> str:
 
 @dataclass(frozen=True)
 class Content:
-    """What an image archive holds: the names, and a digest over all that they stand for."""
+    """Names in an image archive, and a digest of its index, which covers all content."""
 
     references: tuple[str, ...]
     digest: str
 
 
 def inspect(archive: Path) -> Content:
-    """Read an oci-archive's or a docker-archive's index, which names its content by digests.
+    """Read the index of an oci-archive or a docker-archive, which refers to its content by digest.
 
     Raises:
-        ClusterError: It is neither, or carries no name.
+        ClusterError: It is neither, or contains no image name or one without a tag.
     """
     try:
         with tarfile.open(archive) as tar:
@@ -73,8 +73,8 @@ def inspect(archive: Path) -> Content:
         index = json.loads(raw)
     except (tarfile.TarError, OSError, EOFError, KeyError, ValueError) as error:
         raise ClusterError(
-            f"{archive} is no image archive ({error}); "
-            "make one with `buildah push NAME oci-archive:FILE:NAME`"
+            f"{archive} is not an image archive ({error}); "
+            "create one with `buildah push NAME oci-archive:FILE:NAME`"
         ) from None
     if docker:
         found = [tag for entry in index for tag in entry.get("RepoTags") or []]
@@ -82,14 +82,18 @@ def inspect(archive: Path) -> Content:
         annotations = [entry.get("annotations", {}) for entry in index.get("manifests", [])]
         found = [each[_NAME_KEY] for each in annotations if _NAME_KEY in each]
     if not found:
-        raise ClusterError(f"{archive} names no image; push it with a name: oci-archive:FILE:NAME")
-    if vague := [name for name in found if ":" not in name.rpartition("/")[2]]:
-        raise ClusterError(f"{archive} names {vague[0]!r} without a tag; push it as {vague[0]}:TAG")
+        raise ClusterError(
+            f"{archive} contains no image name; push it with one: oci-archive:FILE:NAME"
+        )
+    if untagged := [name for name in found if ":" not in name.rpartition("/")[2]]:
+        raise ClusterError(
+            f"{archive} contains {untagged[0]!r} without a tag; push it as {untagged[0]}:TAG"
+        )
     return Content(tuple(found), hashlib.sha256(raw).hexdigest())
 
 
 def canonical(reference: str) -> str:
-    """Return the name under which a kubelet asks for an image: with registry, path and tag."""
+    """Return the fully qualified name that a kubelet requests: with registry, path and tag."""
     first, slash, rest = reference.partition("/")
     if not slash:
         reference = f"docker.io/library/{reference}"
@@ -99,13 +103,13 @@ def canonical(reference: str) -> str:
 
 
 def load(node: Node, archive: Path) -> bool:
-    """Import an archive into a node's containerd, unless its names stand for it there already.
+    """Import an archive into a node's containerd, unless its names already refer to it there.
 
     Returns:
         Whether it was imported.
 
     Raises:
-        ClusterError: It is no archive of a named image, or containerd refused it.
+        ClusterError: It is not an archive of a named image, or containerd rejected it.
     """
     content = inspect(archive)
     record = node.folder / "images.json"
@@ -115,8 +119,8 @@ def load(node: Node, archive: Path) -> bool:
         return False
     _ctr(node, "images", "import", archive)
     _discard_unpacked(node)
-    # containerd takes an oci-archive's names as they are. One that no kubelet would ask for also
-    # hides the same content from those who ask for it by another name: it must not stay.
+    # containerd keeps an oci-archive's names unqualified. No kubelet requests such a name, and it
+    # hides the same content under its qualified name, so it is replaced by that.
     known = _ctr(node, "images", "ls", "--quiet").split()
     for given, name in zip(content.references, names, strict=True):
         if given != name and given in known:
@@ -130,15 +134,15 @@ def load(node: Node, archive: Path) -> bool:
 
 
 def _discard_unpacked(node: Node) -> None:
-    """Remove the layers' archives: pods need what was unpacked, and these are half of the disk.
+    """Remove the layers' archives: pods use the unpacked snapshots, and archives double disk use.
 
-    What containerd's `discard_unpacked_layers` does for images that it pulls.
+    This is what containerd's `discard_unpacked_layers` does for pulled images.
     """
     listed = _ctr(node, "content", "ls").splitlines()
     layers = [line.split()[0] for line in listed if "containerd.io/uncompressed=" in line]
     if layers:
         _ctr(node, "content", "rm", *layers)
-        # what is removed goes with the next collection, and the end of a lease is one
+        # disk space is freed by garbage collection, which deleting a lease synchronously triggers
         lease = _ctr(node, "leases", "create").strip()
         _ctr(node, "leases", "rm", "--sync", lease)
 

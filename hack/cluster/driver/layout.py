@@ -1,4 +1,4 @@
-"""Where a cluster keeps its things: one folder, so that `down` can leave nothing behind."""
+"""Where a cluster keeps its files: in one folder, which `down` removes."""
 
 import json
 import os
@@ -9,7 +9,7 @@ STATE_ROOT = Path("/var/lib/enginewright")
 DEFAULT_NAME = "enginewright"
 DEFAULT_PORT = 16443
 
-HUB_ADDRESS = "192.0.2.1"  # TEST-NET-1: the API server's, inside the cluster only
+HUB_ADDRESS = "192.0.2.1"  # TEST-NET-1: of the API server, only inside the cluster
 SERVICE_RANGE = "198.19.0.0/16"
 POD_RANGE = "198.18.0.0/16"
 API_SERVICE_ADDRESS = "198.19.0.1"
@@ -19,14 +19,14 @@ METRICS_USER = "enginewright:metrics-server"
 
 
 def cache_root() -> Path:
-    """Return the folder of everything that can be made again."""
+    """Return the folder of everything that can be rebuilt."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(base) / "enginewright"
 
 
 @dataclass(frozen=True)
 class Gpus:
-    """Devices that one node offers: product of the table in gpus.py, whole or as MIG slices."""
+    """Devices of one node: a product from the table in gpus.py, as GPUs or as MIG slices."""
 
     node: int
     product: str
@@ -36,24 +36,24 @@ class Gpus:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a cluster was asked to be; kept in its folder, so that a second `up` can compare."""
+    """Requested configuration of a cluster, stored in its folder for comparison by a later `up`."""
 
     nodes: int
     port: int
     gpus: tuple[Gpus, ...] = ()
-    build: str = ""  # of the binaries that it was made with
+    build: str = ""  # digest of the binaries that it was created with
 
 
 @dataclass(frozen=True)
 class Node:
-    """One kubelet with its containerd, in a network namespace of its own."""
+    """One kubelet with its containerd, in its own network namespace."""
 
     cluster: "Cluster"
     index: int  # from 1
 
     @property
     def name(self) -> str:
-        """Name as Kubernetes knows it."""
+        """Name of the Node object."""
         return f"node-{self.index}"
 
     @property
@@ -89,18 +89,18 @@ class Node:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Names and paths that follow from a cluster's name."""
+    """Names and paths derived from a cluster's name."""
 
     name: str
 
     @property
     def folder(self) -> Path:
-        """State: removed as a whole by `down`."""
+        """All state, removed by `down`."""
         return STATE_ROOT / self.name
 
     @property
     def namespace(self) -> str:
-        """Network namespace of the control plane, and prefix of the nodes' ones."""
+        """Network namespace of the control plane, and prefix of the nodes' namespaces."""
         return f"ew-{self.name}"
 
     @property
@@ -110,7 +110,7 @@ class Cluster:
 
     @property
     def cgroup_prefix(self) -> str:
-        """Common beginning of the nodes' cgroups."""
+        """Common prefix of the nodes' cgroups."""
         return f"ew-{self.name}"
 
     @property
@@ -125,7 +125,7 @@ class Cluster:
 
     @property
     def logs(self) -> Path:
-        """One file a process."""
+        """Folder with one file per process."""
         return self.folder / "logs"
 
     @property
@@ -135,7 +135,7 @@ class Cluster:
 
     @property
     def settings_file(self) -> Path:
-        """Where `Settings` are kept."""
+        """File of the `Settings`."""
         return self.folder / "settings.json"
 
     def node(self, index: int) -> Node:
@@ -143,7 +143,7 @@ class Cluster:
         return Node(self, index)
 
     def read_settings(self) -> Settings | None:
-        """Return what the cluster was asked to be; None when there is none."""
+        """Return the cluster's settings; None if it does not exist."""
         try:
             raw = json.loads(self.settings_file.read_text())
         except FileNotFoundError:
@@ -156,5 +156,5 @@ class Cluster:
         )
 
     def write_settings(self, settings: Settings) -> None:
-        """Keep what the cluster is asked to be."""
+        """Store the cluster's settings."""
         self.settings_file.write_text(json.dumps(asdict(settings)))

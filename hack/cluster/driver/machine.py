@@ -1,4 +1,4 @@
-"""What the machine must offer before anything is started, and what is installed when it is missing."""
+"""The machine's prerequisites: checks before anything is started, and packages to install."""
 
 import os
 import platform
@@ -29,7 +29,7 @@ _INSTALL = Path(__file__).resolve().parents[2] / "packages"
 
 
 def require_linux_root() -> None:
-    """Refuse what cannot work.
+    """Fail on a machine or for a user that cannot run the cluster.
 
     Raises:
         ClusterError: Not Linux, or not root.
@@ -37,30 +37,30 @@ def require_linux_root() -> None:
     if platform.system() != "Linux":
         raise ClusterError(
             "the local cluster needs Linux (network namespaces, cgroups); "
-            "use `make demo CONTEXT=<kube context>` with a cluster of yours instead"
+            "use `make demo CONTEXT=<kube context>` with your own cluster instead"
         )
     if os.geteuid() != 0:
         raise ClusterError("the local cluster needs root; run it with sudo")
 
 
-def require_room() -> None:
-    """Refuse to start where the cluster would soon fail.
+def require_resources() -> None:
+    """Fail where free disk or memory would not suffice for the cluster.
 
     Raises:
-        ClusterError: Too little disk or memory.
+        ClusterError: There is not enough disk or memory.
     """
     for folder in (STATE_ROOT, cache_root()):
         free = shutil.disk_usage(_existing(folder)).free / 2**30
         if free < MINIMUM_DISK_GIB:
             raise ClusterError(
                 f"{folder} has {free:.1f} GiB of disk free, the cluster needs {MINIMUM_DISK_GIB}; "
-                "free some"
+                "free disk space"
             )
     available = _available_memory_gib()
     if available < MINIMUM_MEMORY_GIB:
         raise ClusterError(
             f"{available:.1f} GiB of memory are available, the cluster needs {MINIMUM_MEMORY_GIB}; "
-            "end other programs"
+            "stop other programs"
         )
 
 
@@ -76,10 +76,10 @@ def _available_memory_gib() -> float:
 
 
 def require_port(port: int) -> None:
-    """Refuse a port that somebody else listens on.
+    """Fail if another process listens on the port.
 
     Raises:
-        ClusterError: It is taken.
+        ClusterError: The port is in use.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -87,12 +87,12 @@ def require_port(port: int) -> None:
             probe.bind(("127.0.0.1", port))
         except OSError:
             raise ClusterError(
-                f"port {port} on 127.0.0.1 is taken; name another with --port"
+                f"port {port} on 127.0.0.1 is in use; choose another with --port"
             ) from None
 
 
 def free_port() -> int:
-    """Return a port that is free now."""
+    """Return a port that is currently free."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,7 +1,7 @@
-"""Finds a cluster's processes by its own marks alone, whatever started them and whoever lost them.
+"""Finds a cluster's processes by its marks, also those whose pids were not recorded.
 
-The marks: membership of the cluster's cgroups or network namespaces, and, for programs that a
-cluster consists of, an argument that lies in the cluster's folder. Never a name alone.
+The marks: membership of the cluster's cgroups or network namespaces, and, for the programs of a
+cluster, an argument inside the cluster's folder. A program's name alone never suffices.
 """
 
 import os
@@ -17,7 +17,7 @@ _PROGRAMS = {"containerd", "containerd-shim-runc-v2", "kube", "nsenter", "pause"
 
 
 def of_cluster(cluster: Cluster) -> set[int]:
-    """Return the pids of all that belongs to a cluster."""
+    """Return the pids of all processes of a cluster."""
     pids = {pid for path in cgroups.existing(cluster.cgroup_prefix) for pid in cgroups.pids(path)}
     for namespace in network.namespaces(cluster):
         pids |= network.members(namespace)
@@ -25,37 +25,37 @@ def of_cluster(cluster: Cluster) -> set[int]:
 
 
 def of_node(node: Node) -> set[int]:
-    """Return the pids of all that belongs to one node: its programs, its pods."""
+    """Return the pids of all processes of one node: its programs and its pods."""
     pids = {pid for path in cgroups.existing(node.cgroup, exact=True) for pid in cgroups.pids(path)}
     return _others(pids | network.members(node.namespace) | _started_for(node.folder))
 
 
 def end_node(node: Node) -> None:
-    """Cut a node's power: nothing of it has time to say good-bye.
+    """Kill all processes of a node, as a power cut would: none can shut down.
 
     Raises:
-        ClusterError: A process does not end.
+        ClusterError: A process does not exit.
     """
     _end(lambda: of_node(node))
 
 
 def end_cluster(cluster: Cluster) -> None:
-    """End all that belongs to a cluster, at once.
+    """Kill all processes of a cluster.
 
     Raises:
-        ClusterError: A process does not end.
+        ClusterError: A process does not exit.
     """
     _end(lambda: of_cluster(cluster))
 
 
 def _end(find: Callable[[], set[int]]) -> None:
     pids: set[int] = set()
-    for _ in range(20):  # a parent may fork while its children are being ended
+    for _ in range(20):  # a parent may fork while its children are being killed
         pids = find()
         if not pids:
             return
         end(pids, 0)
-    raise ClusterError(f"processes {sorted(pids)} do not end; try again")
+    raise ClusterError(f"processes {sorted(pids)} do not exit; try again")
 
 
 def _others(pids: set[int]) -> set[int]:
@@ -77,7 +77,7 @@ def _started_for(folder: Path) -> set[int]:
 
 
 def is_marked(arguments: list[str], folder: Path) -> bool:
-    """Tell whether a command line is a cluster program's that was started for `folder`."""
+    """Return whether a command line is that of a cluster program started for `folder`."""
     program = os.path.basename(arguments[0])
     if program not in _PROGRAMS or arguments[1:2] in (["kubectl"], ["helm"]):
         return False

@@ -1,10 +1,10 @@
-"""The cluster's own network: namespaces with no route out, so that nothing reaches anything else.
+"""The cluster's own network: namespaces without a route to the outside.
 
     hub namespace (control plane)        node namespaces
       br0 192.0.2.1/24  ---- veth pair ----  eth0 192.0.2.1N/24, pods 198.18.N.0/24
 
-The addresses are TEST-NET-1 and the benchmarking range (RFC 5737, RFC 2544): nobody routes them.
-Every command here can be repeated: an `up` that was cut off half-way goes on where it ended.
+The addresses are TEST-NET-1 and the benchmarking range (RFC 5737, RFC 2544), which are not routed.
+Every command here is idempotent, so that `up` can continue an `up` that was interrupted.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _FORWARD = "echo 1 > /proc/sys/net/ipv4/ip_forward"
 
 
 def namespaces(cluster: Cluster) -> list[str]:
-    """Return the names of the cluster's network namespaces, whole or half made."""
+    """Return the names of the cluster's network namespaces, also of incomplete ones."""
     if not _NETNS.is_dir():
         return []
     prefix = f"{cluster.namespace}-"
@@ -34,7 +34,7 @@ def namespaces(cluster: Cluster) -> list[str]:
 
 
 def _mounted(namespace: str) -> bool:
-    """Tell a namespace from the empty file that `ip netns add` leaves when it is cut off."""
+    """Return False for the empty file that an interrupted `ip netns add` leaves."""
     try:
         return (_NETNS / namespace).stat().st_dev != _NETNS.stat().st_dev
     except FileNotFoundError:
@@ -42,7 +42,7 @@ def _mounted(namespace: str) -> bool:
 
 
 def remove(cluster: Cluster) -> None:
-    """Delete the cluster's namespaces and, with the last of the machine, the mount that held them."""
+    """Delete the cluster's namespaces, and the mount below them if the machine has no others."""
     for namespace in namespaces(cluster):
         if _mounted(namespace):
             run("ip", "netns", "delete", namespace)
@@ -74,7 +74,7 @@ def _create(namespace: str) -> None:
 
 
 def create_hub(cluster: Cluster) -> None:
-    """Make the control plane's namespace with the bridge that carries the API server's address."""
+    """Create the control plane's namespace and the bridge with the API server's address."""
     _create(cluster.namespace)
     _inside(
         cluster.namespace,
@@ -83,7 +83,7 @@ def create_hub(cluster: Cluster) -> None:
             "ip link show br0 >/dev/null 2>&1 || ip link add br0 type bridge",
             f"ip address replace {HUB_ADDRESS}/24 dev br0",
             "ip link set br0 up",
-            # What is not of the cluster is refused at once, instead of after a pod's timeout.
+            # Connections to other networks fail immediately instead of after a pod's timeout.
             "ip route replace unreachable default",
             _FORWARD,
         ],
@@ -91,7 +91,7 @@ def create_hub(cluster: Cluster) -> None:
 
 
 def create_node(node: Node, nodes: int) -> None:
-    """Make a node's namespace, joined to the hub, with routes to the other nodes' pods."""
+    """Create a node's namespace, connected to the hub, with routes to the other nodes' pods."""
     hub, port = node.cluster.namespace, f"node{node.index}"
     pair = f"type veth peer name eth0 netns {node.namespace}"
     _create(node.namespace)
@@ -111,7 +111,7 @@ def create_node(node: Node, nodes: int) -> None:
             f"ip address replace {node.address}/24 dev eth0",
             "ip link set eth0 up",
             f"ip route replace default via {HUB_ADDRESS}",
-            f"ip route replace unreachable {POD_RANGE}",  # addresses of pods that there are not
+            f"ip route replace unreachable {POD_RANGE}",  # addresses that no node has
             *(f"ip route replace {other.pod_range} via {other.address}" for other in others),
             _FORWARD,
         ],
@@ -121,8 +121,8 @@ def create_node(node: Node, nodes: int) -> None:
 def pod_network(node: Node) -> dict[str, object]:
     """Return the CNI configuration of a node.
 
-    Point-to-point rather than a bridge: all traffic is routed, so a Service's answer between two
-    pods of one node passes the same translation as its request, also without br_netfilter.
+    Point-to-point rather than a bridge: all traffic is routed, so a Service's response between two
+    pods of one node passes the same NAT as its request, even without br_netfilter.
     """
     return {
         "cniVersion": "0.4.0",

@@ -1,9 +1,8 @@
-"""One node: containerd, kubelet, kube-proxy and, where asked, a device plugin.
+"""One node: containerd, kubelet, kube-proxy and, with GPUs, a device plugin.
 
-Kubelet, containerd's shims and the CNI plugins write to fixed places such as /var/lib/kubelet. Each
-node has a mount namespace of its own, in which /var is a folder of the node and /run is in memory:
-several nodes share a machine, nothing of the machine is touched, and all mounts go when the node's
-processes do.
+Kubelet, containerd's shims and the CNI plugins write to fixed paths such as /var/lib/kubelet. Each
+node has its own mount namespace, in which /var is a folder of the node and /run a tmpfs, so several
+nodes can share a machine without touching its files, and all mounts end with the node's processes.
 """
 
 import json
@@ -27,8 +26,8 @@ def start_namespace(node: Node, pause: Path, processes: Processes) -> None:
     name = f"namespace-{node.index}"
     if processes.alive(name):
         return
-    # What a crash left in a namespace without its holder can neither be entered nor mended: the
-    # node starts again, as after a power cut, and what lives in memory then is gone.
+    # Without this process, the old mount namespace can neither be entered nor repaired: the node
+    # restarts as after a power cut, which loses its state in memory.
     members.end_node(node)
     for each in _process_names(node):
         processes.stop(each)
@@ -37,7 +36,7 @@ def start_namespace(node: Node, pause: Path, processes: Processes) -> None:
         (node.folder / "var" / folder).mkdir(parents=True, exist_ok=True)
     mounted = node.folder / "mounted"
     mounted.unlink(missing_ok=True)
-    script = "\n".join([*private_places(node), f"touch '{mounted}'", f"exec '{pause}'"])
+    script = "\n".join([*private_mounts(node), f"touch '{mounted}'", f"exec '{pause}'"])
     processes.start(
         name,
         ["unshare", "--mount", "--propagation", "private", "sh", "-ec", script],
@@ -46,11 +45,11 @@ def start_namespace(node: Node, pause: Path, processes: Processes) -> None:
     processes.wait(name, "its mounts", mounted.exists, 10)
 
 
-def private_places(node: Node) -> list[str]:
-    """Return the commands that give a node its own /run and /var; the cluster's folder stays seen.
+def private_mounts(node: Node) -> list[str]:
+    """Return the commands that mount a node's own /run and /var; the cluster's folder stays visible.
 
-    Mounts on folders made for the purpose would not do: whoever removes such a folder, another
-    cluster's `down` for one, unmounts it in every namespace.
+    Mounts at dedicated folders would not work: removing such a folder, as another cluster's `down`
+    might, unmounts it in every namespace.
     """
     cluster = node.cluster.folder
     return [
@@ -71,15 +70,15 @@ def _process_names(node: Node) -> list[str]:
 
 
 def _enter(node: Node, processes: Processes) -> list[str]:
-    holder = processes.pid(f"namespace-{node.index}")
-    return [f"--net=/run/netns/{node.namespace}", f"--mount=/proc/{holder}/ns/mnt"]
+    pid = processes.pid(f"namespace-{node.index}")
+    return [f"--net=/run/netns/{node.namespace}", f"--mount=/proc/{pid}/ns/mnt"]
 
 
 def start_containerd(node: Node, processes: Processes) -> None:
     """Start the node's containerd and wait for its socket.
 
     Raises:
-        ClusterError: It ended, or its socket does not come.
+        ClusterError: It ended, or its socket does not appear in time.
     """
     node.folder.mkdir(parents=True, exist_ok=True)
     cni = node.folder / "cni"
@@ -120,7 +119,7 @@ def start_kubelet(node: Node, kube: Path, devices: Sequence[Gpus], processes: Pr
     """Start kubelet, kube-proxy and the device plugin of a node."""
     cgroups.create(node.cgroup)
     resolver = node.folder / "resolv.conf"
-    resolver.write_text("# pods ask CoreDNS; nothing is asked outside\n")
+    resolver.write_text("# pods use CoreDNS, which forwards no queries\n")
     config = node.folder / "kubelet.json"
     config.write_text(json.dumps(_kubelet_config(node, resolver)))
     pki, enter = node.cluster.pki, _enter(node, processes)
@@ -141,7 +140,7 @@ def start_kubelet(node: Node, kube: Path, devices: Sequence[Gpus], processes: Pr
         [
             kube, "kube-proxy", "--kubeconfig", pki / "proxy.kubeconfig",
             "--hostname-override", node.name, "--proxy-mode", "nftables", "--cluster-cidr", POD_RANGE,
-            # Read-only sysctls of a machine without CAP_SYS_RESOURCE: leave them alone.
+            # Zero means unchanged: these sysctls are read-only without CAP_SYS_RESOURCE.
             "--conntrack-max-per-core", "0", "--conntrack-min", "0",
             "--conntrack-tcp-timeout-established", "0", "--conntrack-tcp-timeout-close-wait", "0",
         ],
@@ -178,7 +177,7 @@ def _kubelet_config(node: Node, resolver: Path) -> dict[str, object]:
         "resolvConf": str(resolver),
         "podLogsDir": str(node.folder / "pod-logs"),
         "failSwapOn": False,
-        # Renewed every 4 s: the controller manager takes a node that was silent for 20 s for lost.
+        # Renewed every 4 s: after 20 s without, the controller manager marks the node NotReady.
         "nodeLeaseDurationSeconds": 16,
         "oomScoreAdj": 0,
         "imageGCHighThresholdPercent": 100,  # images cannot be pulled again

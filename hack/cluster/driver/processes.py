@@ -1,6 +1,6 @@
-"""Long-lived processes: started detached, remembered by pid and start time, ended by those alone.
+"""Long-lived processes: started detached, identified by pid and start time.
 
-A pid without its start time may be somebody else's by now, and a name is nobody's mark.
+A pid without its start time may have been reused, and a name does not identify a process.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from driver.layout import Cluster
 
 
 def start_time(pid: int) -> int | None:
-    """Return a process's start time in clock ticks since boot; None when it is gone or a zombie."""
+    """Return a process's start time in clock ticks since boot; None if it has ended or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -27,10 +27,10 @@ def start_time(pid: int) -> int | None:
 
 
 def run(*command: str | Path, timeout: float = 120, input_text: str | None = None) -> str:
-    """Run a command to its end and return its output.
+    """Run a command to completion and return its output.
 
     Raises:
-        ClusterError: It failed; the message holds the end of what it said.
+        ClusterError: It failed; the message contains the end of its output.
     """
     try:
         done = subprocess.run(
@@ -43,11 +43,11 @@ def run(*command: str | Path, timeout: float = 120, input_text: str | None = Non
         )
     except FileNotFoundError:
         raise ClusterError(
-            f"the program {command[0]} is missing; install it and try again"
+            f"the program {command[0]} was not found; install it and try again"
         ) from None
     except subprocess.TimeoutExpired:
         shown = " ".join(str(part) for part in command)
-        raise ClusterError(f"`{shown}` did not end within {timeout:.0f} s") from None
+        raise ClusterError(f"`{shown}` did not finish within {timeout:.0f} s") from None
     if done.returncode != 0:
         shown = " ".join(str(part) for part in command)
         raise ClusterError(f"`{shown}` failed: {(done.stderr or done.stdout).strip()[-1500:]}")
@@ -62,7 +62,7 @@ class Processes:
         self._folder = cluster.folder / "processes"
 
     def alive(self, name: str) -> bool:
-        """Tell whether the process of this name runs."""
+        """Return whether the process of this name is running."""
         return self._read(name) is not None
 
     def names(self) -> list[str]:
@@ -80,10 +80,10 @@ class Processes:
         *,
         enter: Sequence[str] = (),
     ) -> bool:
-        """Start a process unless it runs; return whether it was started.
+        """Start a process unless it is running; return whether it was started.
 
         `enter` are nsenter's options for the namespaces that it runs in. (`ip netns exec` would
-        hide the cgroups: it mounts its own /sys.)
+        hide the cgroups, as it mounts its own /sys.)
         """
         if self.alive(name):
             return False
@@ -106,7 +106,7 @@ class Processes:
         return True
 
     def check(self, name: str, seconds: float = 1.0) -> None:
-        """Fail when a process ends within its first moments.
+        """Fail if a process ends within its first `seconds`.
 
         Raises:
             ClusterError: With the end of its log.
@@ -114,11 +114,13 @@ class Processes:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if not self.alive(name):
-                raise ClusterError(f"{name} ended at once; the end of its log:\n{self.tail(name)}")
+                raise ClusterError(
+                    f"{name} ended right after its start; the end of its log:\n{self.tail(name)}"
+                )
             time.sleep(0.1)
 
     def wait(self, name: str, what: str, check: Callable[[], bool], seconds: float) -> None:
-        """Poll `check` until it is true, as long as the process `name` runs.
+        """Poll `check` until it is true, as long as the process `name` is running.
 
         Raises:
             ClusterError: The process ended, or `seconds` have passed; with the end of its log.
@@ -126,9 +128,9 @@ class Processes:
         deadline = time.monotonic() + seconds
         while not (alive := self.alive(name)) or not check():
             if not alive or time.monotonic() > deadline:
-                happened = "ended before" if not alive else f"has not, in {seconds:.0f} s, reached"
+                failure = "ended before" if not alive else f"did not, in {seconds:.0f} s, reach"
                 raise ClusterError(
-                    f"{name} {happened} {what}; run `up` again, or `down` first; "
+                    f"{name} {failure} {what}; run `up` again, or `down` first; "
                     f"the end of its log ({self.log(name)}):\n{self.tail(name)}"
                 )
             time.sleep(0.1)
@@ -146,14 +148,14 @@ class Processes:
         return self._read(name)
 
     def stop(self, name: str, seconds: float = 10) -> None:
-        """End a process: politely, then not."""
+        """End a process: SIGTERM, and SIGKILL after `seconds` (0: immediately)."""
         pid = self._read(name)
         if pid is not None:
             end([pid], seconds)
         (self._folder / f"{name}.json").unlink(missing_ok=True)
 
     def kill(self, name: str) -> None:
-        """End a process as a crash would, and forget nothing: the next `up` starts it again."""
+        """Kill a process as a crash would; it stays recorded, so the next `up` restarts it."""
         pid = self._read(name)
         if pid is not None:
             end([pid], 0)
@@ -165,12 +167,12 @@ class Processes:
             return None
         pid = int(mark["pid"])
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)  # ours when `up` itself started it
+            os.waitpid(pid, os.WNOHANG)  # our child if this command started it
         return pid if start_time(pid) == mark["start"] and mark["start"] is not None else None
 
 
 def end(pids: Iterable[int], seconds: float) -> None:
-    """End processes: SIGTERM, and SIGKILL to those that run after `seconds` (0: at once)."""
+    """End processes: SIGTERM, and SIGKILL to those still running after `seconds` (0: immediately)."""
     waiting = {pid: start_time(pid) for pid in pids}
     if seconds > 0:
         _signal(waiting, signal.SIGTERM)

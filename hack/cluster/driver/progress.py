@@ -1,4 +1,4 @@
-"""Tells what is going on: a line for each step, with its seconds, so that nobody stares at nothing."""
+"""Progress output: a line for each step, with its duration."""
 
 import sys
 import time
@@ -9,13 +9,13 @@ from driver.errors import ClusterError
 
 
 def say(text: str) -> None:
-    """Print one line to standard error; standard output belongs to `env` and `status`."""
+    """Print one line to standard error; standard output is for results, such as those of `env`."""
     print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def step(title: str) -> Iterator[None]:
-    """Announce a step that may take long, and its seconds when it is done."""
+    """Print a step's title at its start, and its duration at its end."""
     say(f"… {title}")
     start = time.monotonic()
     yield
@@ -31,5 +31,5 @@ def wait_until(what: str, check: Callable[[], bool], seconds: float, remedy: str
     deadline = time.monotonic() + seconds
     while not check():
         if time.monotonic() > deadline:
-            raise ClusterError(f"{what} did not happen within {seconds:.0f} s; {remedy}")
+            raise ClusterError(f"timed out after {seconds:.0f} s waiting for {what}; {remedy}")
         time.sleep(0.2)
