@@ -42,7 +42,7 @@ def server_metrics() -> str:
 
 def sidecar_metrics() -> str:
     """Return the sidecar's metrics."""
-    return _metrics((each.name, each.kind, each.labels, each.about) for each in FAMILIES)
+    return _metrics((each.name, each.kind, each.labels, each.help) for each in FAMILIES)
 
 
 def _exposed(collectors: Iterable[Any]) -> Iterator[tuple[str, str, Sequence[str], str]]:

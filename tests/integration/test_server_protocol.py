@@ -205,7 +205,7 @@ REFUSED = [
     ({"inputs": [7]}, "every input must be an object with a 'name'"),
     ({"inputs": [{"name": 7}]}, "every input must be an object with a 'name'"),
     ({"inputs": x()["inputs"] * 2}, "input 'x' is given twice"),
-    (x(name="z"), "input 'z' is unknown; the model takes 'x'"),
+    (x(name="z"), "input 'z' is unknown; the model's inputs are 'x'"),
     (x(datatype="FP64"), "input 'x': datatype 'FP64', expected 'FP32'"),
     (x(datatype=None), "input 'x': datatype None, expected 'FP32'"),
     (x(shape=None), "'shape' must be a list"),
@@ -241,8 +241,11 @@ REFUSED = [
         "the inputs have 32 bytes of tensor data, but 0 bytes follow",
     ),
     (x(parameters={"shared_memory_region": "r"}), "shared memory is not supported"),
-    (x() | {"outputs": [{"name": "q"}]}, "output 'q' is unknown; the model gives 'y', 'total'"),
-    (x() | {"outputs": [{"name": "y"}] * 2}, "output 'y' is asked for twice"),
+    (
+        x() | {"outputs": [{"name": "q"}]},
+        "output 'q' is unknown; the model's outputs are 'y', 'total'",
+    ),
+    (x() | {"outputs": [{"name": "y"}] * 2}, "output 'y' is requested twice"),
     (x() | {"outputs": [7]}, "every output must be an object with a 'name'"),
     (x() | {"outputs": "y"}, "'outputs' must be a list"),
     (x() | {"outputs": [{"name": "y", "parameters": {"classification": 3}}]}, "classification"),
@@ -517,11 +520,11 @@ def test_who_only_claims_to_be_the_sidecar_is_counted_and_limited(linear: Server
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("/", "there is nothing at /"),
-        ("/v1/models/m:predict", "there is nothing at"),
+        ("/", "/ does not exist"),
+        ("/v1/models/m:predict", "does not exist"),
         ("/v2/models/other", "model 'other' is not served here; this server has 'm'"),
         ("/v2/models/m/versions/9/ready", "no such version here; it has 'r1'"),
-        ("/v2/models/m/", "there is nothing at"),
+        ("/v2/models/m/", "does not exist"),
         ("/v2/models/m%00/x", "is not served here"),
     ],
 )

@@ -16,8 +16,8 @@ from enginewright_runtime.serve.server.inference_request import InferenceRequest
 from enginewright_runtime.serve.server.run_errors import (
     Fault,
     Rerun,
-    at_once,
-    by_trial,
+    fault_from_error,
+    fault_from_rerun,
     fingerprint,
 )
 from enginewright_runtime.session.samples import GoldenSample
@@ -159,7 +159,7 @@ def test_sizes_that_clash_are_a_400(served: Server, sizes: dict[str, int]) -> No
     for _ in range(2):  # the second time it is known
         answer = served.post({"inputs": clashing_inputs(**sizes)})
         assert answer.status == 400, answer.body
-        assert answer.json()["error"].startswith("the model refuses these inputs: ")
+        assert answer.json()["error"].startswith("the model rejects these inputs: ")
         assert not _PLACE.search(answer.json()["error"])
     assert served.post({"inputs": clashing_inputs()}).status == 200
 
@@ -278,25 +278,25 @@ def failed(text: str) -> Exception:
 @pytest.mark.parametrize("text", LOST)
 def test_a_lost_device_is_known_when_golden_inputs_fail_too(text: str) -> None:
     error = failed(text)
-    assert at_once(error, ran_before=False) is None
-    assert by_trial(error, Rerun(error, error)) is Fault.SERVER
+    assert fault_from_error(error, ran_before=False) is None
+    assert fault_from_rerun(error, Rerun(error, error)) is Fault.SERVER
     # what still serves is not lost, whatever an error repeats of what a client wrote
-    assert by_trial(error, Rerun(None, error)) is Fault.SERVER
+    assert fault_from_rerun(error, Rerun(None, error)) is Fault.SERVER
 
 
 @pytest.mark.parametrize("text", MEMORY)
 def test_memory_is_never_a_lost_device(text: str) -> None:
     error = failed(text)
-    assert by_trial(error, Rerun(error, error)) is Fault.SERVER
-    assert by_trial(error, Rerun(None, error)) is Fault.SERVER
+    assert fault_from_rerun(error, Rerun(error, error)) is Fault.SERVER
+    assert fault_from_rerun(error, Rerun(None, error)) is Fault.SERVER
 
 
 def test_without_words_the_trial_decides() -> None:
-    assert by_trial(CLASH, Rerun(None, CLASH)) is Fault.CLIENT
-    assert by_trial(CLASH, Rerun(None, None)) is Fault.SERVER, "it comes and goes"
-    assert by_trial(CLASH, Rerun(CLASH, CLASH)) is Fault.SERVER, "everything fails"
-    assert at_once(REFUSED, ran_before=False) is Fault.CLIENT
-    assert at_once(REFUSED, ran_before=True) is Fault.SERVER, "the very input ran"
+    assert fault_from_rerun(CLASH, Rerun(None, CLASH)) is Fault.CLIENT
+    assert fault_from_rerun(CLASH, Rerun(None, None)) is Fault.SERVER, "it comes and goes"
+    assert fault_from_rerun(CLASH, Rerun(CLASH, CLASH)) is Fault.SERVER, "everything fails"
+    assert fault_from_error(REFUSED, ran_before=False) is Fault.CLIENT
+    assert fault_from_error(REFUSED, ran_before=True) is Fault.SERVER, "the very input ran"
 
 
 def test_what_may_clash_is_shapes_sizes_and_indices() -> None:

@@ -19,8 +19,8 @@ from enginewright.contract.reasons import ExitCode, Reason
 from enginewright.contract.report import StageReport, read_termination_message
 from enginewright.contract.task import ServeTask, ShapeProfile
 from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.serve.server.baseline import measure
 from enginewright_runtime.serve.server.startup import prepare
-from enginewright_runtime.serve.server.usual import measure
 from enginewright_runtime.session import processor
 from onnx import TensorProto, helper
 
@@ -132,7 +132,7 @@ def test_a_truncated_model_is_a_corrupt_artefact(tmp_path: Path, task: ServeTask
     path.write_bytes(path.read_bytes()[:-20])
     why = refusal(tmp_path, task)
     assert why.reason is Reason.ARTIFACT_CORRUPT
-    assert "model.onnx is not the file that its manifest lists" in why.message
+    assert "model.onnx does not match its digest in the manifest" in why.message
 
 
 def test_a_model_that_onnx_runtime_refuses_is_invalid(tmp_path: Path, task: ServeTask) -> None:

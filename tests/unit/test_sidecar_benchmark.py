@@ -70,8 +70,8 @@ def test_what_is_slower_by_less_than_noise_is_ok() -> None:
     [
         (manifest(), started(9.0), "backend cpu has no engine"),
         (of_engine(), started(9.0), "the engine was built without a device"),
-        (MEASURED, started(9.0, "s0"), "no request of the same shapes"),
-        (MEASURED, None, "no request of the same shapes"),
+        (MEASURED, started(9.0, "s0"), "no run of the same shapes"),
+        (MEASURED, None, "no run of the same shapes"),
     ],
 )
 def test_what_cannot_be_compared_is_unknown_and_says_why(

@@ -258,7 +258,7 @@ def test_a_service_that_refuses_most_of_what_it_is_sent_says_so() -> None:
     assert (share.outcome().state, "refused" in share.outcome().message) == ("ok", False)
     share.add({200: 40.0, 400: 339.0, 499: 100.0}, 10.0)
     assert share.outcome().state == "ok", "it is no error of the server's"
-    assert "more than half are refused for what clients send" in share.outcome().message
+    assert "more than half are refused as invalid" in share.outcome().message
 
 
 # What the server tells of itself.

@@ -1,1 +1,1 @@
-"""What runs in a serving pod: the server, and the sidecar that keeps proving what it serves."""
+"""What runs in a serving pod: the server, and the sidecar that continuously verifies it."""

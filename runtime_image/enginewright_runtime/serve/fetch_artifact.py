@@ -1,4 +1,4 @@
-"""Brings what is to be served from the store into a serving pod, every file checked."""
+"""Copies the artefact to serve from the store into a serving pod and verifies every file."""
 
 from enginewright.contract.report import StageReport
 from enginewright.contract.task import FETCH_ARTIFACT, ServeTask

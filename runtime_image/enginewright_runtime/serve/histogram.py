@@ -1,4 +1,4 @@
-"""Counts of durations, as Prometheus wants them; its client library alone would cost a sidecar 7 MB."""
+"""A Prometheus histogram of durations; its client library alone would cost a sidecar 7 MB."""
 
 from bisect import bisect_left
 

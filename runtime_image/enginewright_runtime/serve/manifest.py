@@ -1,4 +1,4 @@
-"""The manifest of the artefact that a pod serves, as its server and its sidecar read it, and what it lets in."""
+"""Reads the manifest of the artefact that a pod serves, and the request shapes that it admits."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def read_manifest(task: ServeTask, artifact: Path) -> Manifest:
         manifest = Manifest.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         raise StageFailure(
-            Reason.ARTIFACT_MISSING, f"there is no {path}: nothing was fetched"
+            Reason.ARTIFACT_MISSING, f"{path} does not exist: no artefact was fetched"
         ) from None
     except (OSError, ValidationError) as error:
         raise StageFailure(Reason.ARTIFACT_CORRUPT, f"cannot read {path}: {error}") from error
@@ -34,10 +34,10 @@ def read_manifest(task: ServeTask, artifact: Path) -> Manifest:
 
 
 def served_profiles(manifest: Manifest) -> tuple[tuple[ShapeProfile, ...], ...]:
-    """Return the profiles, of which a request has to fit any one; a profile may leave inputs open.
+    """Return the profiles; a request must fit one of them. A profile may leave inputs unconstrained.
 
-    An engine takes no more than its own, declared or not. Elsewhere only what was declared limits,
-    and the range of an input's values was declared for golden inputs, not for requests.
+    An engine accepts only the shapes it was built for. Other backends are limited only by declared
+    shapes; the declared range of an input's values is for golden inputs, not for requests.
     """
     engine = manifest.engine
     if engine is not None and engine.profiles:

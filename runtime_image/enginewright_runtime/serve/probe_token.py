@@ -1,7 +1,7 @@
-"""The secret by which a server knows the golden inferences of its own sidecar.
+"""The secret by which a server recognizes the golden inferences of its own sidecar.
 
-They pass its limits and its counts, so nobody else may claim to be one. Both containers share /tmp,
-an emptyDir that outlives restarts of either; whichever starts first writes the token.
+They bypass its limits and are not counted, so no other client may send one. Both containers share
+/tmp, an emptyDir that outlives restarts of either; whichever starts first writes the token.
 """
 
 import logging
@@ -17,19 +17,21 @@ HEADER: Final = "Enginewright-Probe"
 
 
 def read_or_create(path: Path) -> str:
-    """Return the pod's token; "" where nothing can be shared, so that no request has the lane."""
+    """Return the pod's token; "" if it cannot be shared, and then no request bypasses the limits."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             _create(path)
         return path.read_text()
     except OSError as error:
-        _log.warning("golden inferences have no lane of their own: %s: %s", path, error.strerror)
+        _log.warning(
+            "golden inferences are subject to the request limits: %s: %s", path, error.strerror
+        )
         return ""
 
 
 def _create(path: Path) -> None:
-    """Write a token whole or not at all; the first one stays."""
+    """Create the token file atomically; an existing one is kept."""
     token = secrets.token_hex(_BYTES)
     draft = path.with_name(f"{path.name}.{token[:16]}")
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -192,7 +192,7 @@ class _Judge:
         while trial.take(found):
             found = run()
         for output, fault in trial.faults.items():
-            return f"output {output!r} of sample {sample!r} {fault.in_full}"
+            return f"output {output!r} of sample {sample!r} {fault.full_description}"
         return None
 
 

@@ -150,7 +150,7 @@ class Comparison:
             elif failed := self._compare(total, output, want, have):
                 wrong, severity = failed
                 failures.append(
-                    ParityFailure(output, sample, wrong.figure, wrong.in_full, severity)
+                    ParityFailure(output, sample, wrong.figure, wrong.full_description, severity)
                 )
         if again is not None:
             failures = self._say_unstable(failures, found, again)
@@ -186,7 +186,7 @@ class Comparison:
         for name, runs in trial.runs.items():
             self._totals[name].add_runs(runs)
         return [
-            ParityFailure(name, sample, wrong.figure, wrong.in_full, np.inf)
+            ParityFailure(name, sample, wrong.figure, wrong.full_description, np.inf)
             for name, wrong in trial.faults.items()
         ]
 
@@ -247,7 +247,7 @@ def difference(
     wrong = form_fault(want, have, dtype)
     if wrong is None:
         wrong = fault(measure(want, have, allowed, dtype, largest), allowed)
-    return wrong.in_full if wrong else None
+    return wrong.full_description if wrong else None
 
 
 def varying(once: Outputs, again: Outputs, dtypes: Mapping[str, str]) -> tuple[str, ...]:

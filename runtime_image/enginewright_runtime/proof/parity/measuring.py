@@ -49,7 +49,7 @@ class Mismatch(NamedTuple):
     allowed: str = ""  # what would have been right, where the description does not say it
 
     @property
-    def in_full(self) -> str:
+    def full_description(self) -> str:
         """Return the description, and what would have been right."""
         return f"{self.description}; allowed: {self.allowed}" if self.allowed else self.description
 

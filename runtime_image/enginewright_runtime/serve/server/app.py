@@ -1,4 +1,4 @@
-"""What answers what: the Open Inference Protocol's resources, and ours beside them.
+"""The routes: the Open Inference Protocol's resources, metrics and the execution report.
 
 Runs in the event loop only. Everything that is the same for every request is encoded once.
 """
@@ -27,7 +27,7 @@ from enginewright_runtime.serve.server.health import HealthProblem
 from enginewright_runtime.serve.server.message import HttpRequest, HttpResponse
 from enginewright_runtime.serve.server.run_errors import Fault
 from enginewright_runtime.serve.server.settings import (
-    PROBE_LANES,
+    PROBE_SLOTS,
     RETRY_AFTER_SECONDS,
     ServerSettings,
 )
@@ -57,7 +57,7 @@ class _Resource(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Serving:
-    """A ready model with what serves it."""
+    """A ready model and the objects that serve it."""
 
     model: ServedModel
     worker: InferenceWorker
@@ -75,12 +75,12 @@ class ServerApp(ApplicationBase):
     def __init__(
         self, task: ServeTask, settings: ServerSettings, version: str, probe_token: str = ""
     ) -> None:
-        """Make it; who knows `probe_token` is its sidecar, and nobody where there is none."""
+        """Create it; requests with `probe_token` are the sidecar's, "" disables probes."""
         super().__init__(settings)
         self.metrics = figures.Metrics(task.model, task.revision)
         self._task = task
         self._probe_token = probe_token.encode()
-        self._state = "starting"  # for people, while not ready
+        self._state = "starting"  # shown to users while not ready
         self._serving: _Serving | None = None
         self._body_limit = settings.body_bytes
         self._inflight_limit = settings.inflight_bytes
@@ -92,7 +92,7 @@ class ServerApp(ApplicationBase):
         )
 
     def progress(self, state: str) -> None:
-        """Say what is being done before the model is ready."""
+        """Set the startup state that is shown until the model is ready."""
         self._state = state
 
     def serve_model(self, model: ServedModel) -> None:
@@ -105,7 +105,7 @@ class ServerApp(ApplicationBase):
             self._body_limit, model.signature.largest_request + _JSON_BESIDE_TENSORS
         )
         self._inflight_limit = max(self._inflight_limit, 4 * self._body_limit)
-        watchdog = Watchdog(model.diagnosis.run_known, self.settings)
+        watchdog = Watchdog(model.diagnosis.run_known_valid, self.settings)
         if model.needs_driver:
             watchdog.listen()
         self._serving = _Serving(
@@ -120,7 +120,7 @@ class ServerApp(ApplicationBase):
         )
 
     def stop_long_run(self) -> None:
-        """End the current run if it takes too long; its request is answered, the next one served."""
+        """Terminate the current run if it takes too long; its request fails, the next one runs."""
         if self._serving is not None:
             self._serving.model.stop_run(self._serving.stop_after)
 
@@ -129,7 +129,7 @@ class ServerApp(ApplicationBase):
         self.draining = True
         self._state = "draining"
         if self._serving is not None:
-            self._serving.worker.hurry()
+            self._serving.worker.stop_deferring()
 
     @property
     def has_model(self) -> bool:
@@ -138,21 +138,21 @@ class ServerApp(ApplicationBase):
 
     @property
     def outstanding(self) -> int:
-        """Requests that the model still owes an answer."""
+        """Requests submitted to the model and not yet answered."""
         return self._serving.worker.outstanding if self._serving else 0
 
-    # What `Connection` asks of its application.
+    # `HttpApplication`, called by `Connection`.
 
     def refuse(
         self, status: int, message: str, headers: bytes = b"", *, infer: HttpRequest | None = None
     ) -> HttpResponse:
-        """Build an error answer, and count it if it is to the inference request `infer`."""
+        """Build an error response, and count it if it answers the inference request `infer`."""
         if infer is not None:
             self._count(infer, status)
         return json_response(status, {"error": message}, headers)
 
     def admit(self, request: HttpRequest) -> HttpResponse | None:
-        """Refuse a request whose head alone shows that it cannot be answered."""
+        """Refuse a request that cannot be served, as far as its head shows."""
         resource = self._resources.get(request.target) or self._find(request.target)
         if resource is None:
             return self.refuse(404, self._why_unknown(request.target))
@@ -173,22 +173,22 @@ class ServerApp(ApplicationBase):
         total = request.accounted + size
         if total > self._body_limit:
             return self._refuse_large(
-                request, f"the body is larger than the {self._body_limit} bytes allowed here"
+                request, f"the body exceeds the limit of {self._body_limit} bytes"
             )
         if request.json_length is None and total > self.settings.json_bytes:
             return self._refuse_large(
                 request,
-                f"the JSON is larger than {self.settings.json_bytes} bytes;"
+                f"the JSON exceeds {self.settings.json_bytes} bytes;"
                 " send tensors in binary (see the binary tensor data extension)",
             )
         if self._inflight + size > self._inflight_limit and not request.reserved:
-            return self._refuse_busy(request, "too many bytes of requests are waiting")
+            return self._refuse_busy(request, "too many bytes of requests are in flight")
         self._inflight += size
         request.accounted = total
         return None
 
     def release(self, request: HttpRequest) -> None:
-        """Take the request's body out of the account, and the request out of the probes' lane."""
+        """Release the request's in-flight bytes and its probe slot."""
         self._inflight -= request.accounted
         request.accounted = 0
         if request.reserved:
@@ -196,12 +196,12 @@ class ServerApp(ApplicationBase):
             self._probes -= 1
 
     def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
-        """Answer a request whose body is here; None when the model will."""
+        """Answer a request whose body is complete; None: the model's thread will answer it."""
         try:
             if request.route is _Resource.INFER:
                 return self._infer(connection, request)
             return self._get(request.route)
-        except Exception:  # noqa: BLE001 - a bug of ours costs one request, not the connection
+        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
             infer = request if request.route is _Resource.INFER else None
             return self._unexpected("serving a request", infer=infer)
 
@@ -209,8 +209,8 @@ class ServerApp(ApplicationBase):
 
     def _admit_inference(self, request: HttpRequest) -> HttpResponse | None:
         if (
-            self._is_probe(request) and self._probes < PROBE_LANES
-        ):  # one more is a request like any other
+            self._is_probe(request) and self._probes < PROBE_SLOTS
+        ):  # beyond the limit a probe is treated as an ordinary request
             request.reserved = True
             self._probes += 1
         if self._serving is None:
@@ -221,7 +221,7 @@ class ServerApp(ApplicationBase):
         if request.content_encoding not in {b"", b"identity"}:
             return self.refuse(
                 415,
-                "compressed requests are not taken; send the body as it is",
+                "compressed requests are not supported; send the body uncompressed",
                 b"Accept-Encoding: identity\r\n",
                 infer=request,
             )
@@ -235,7 +235,7 @@ class ServerApp(ApplicationBase):
         serving = self._serving
         if serving is None or (serving.worker.full and not request.reserved):
             return self._refuse_busy(
-                request, f"{self._task.max_queue} requests are waiting already"
+                request, f"the queue is full with {self._task.max_queue} requests"
             )
         body = request.body
         if body is None:
@@ -255,7 +255,7 @@ class ServerApp(ApplicationBase):
             if isinstance(error, OutOfProfileError) and not request.reserved:
                 self.metrics.out_of_profile += 1
             return self.refuse(error.status, error.message, infer=request)
-        request.body = None  # the tensors keep what they need of it
+        request.body = None  # the tensors keep references to the memory they need
         job = Job(connection, request, plan, feeds, time.monotonic())
         if plan.timeout:
             job.timer = asyncio.get_running_loop().call_later(plan.timeout, self._expire, job)
@@ -263,7 +263,7 @@ class ServerApp(ApplicationBase):
         return None
 
     def _expire(self, job: Job) -> None:
-        """Answer a job whose time is up, unless it is being computed."""
+        """Answer a job whose timeout has expired, unless it is running."""
         job.timer = None
         if job.started or job.answered:
             return
@@ -283,15 +283,15 @@ class ServerApp(ApplicationBase):
         )
 
     def _finish(self, job: Job) -> None:
-        """Answer a job that the worker has done with."""
+        """Answer a job that the worker has returned."""
         if job.timer is not None:
             job.timer.cancel()
         if not job.started:
             self._expire_late(job)
             return
         if self._serving is not None:
-            # a client's mistake is one for certain: known inputs ran beside it
-            self._serving.watchdog.note(runs=job.error is None or job.fault is Fault.CLIENT)
+            # a fault of the client was verified: known-valid inputs still ran
+            self._serving.watchdog.record(succeeded=job.error is None or job.fault is Fault.CLIENT)
         if not job.request.reserved:
             self._observe(job)
         if job.request.abandoned:
@@ -313,7 +313,7 @@ class ServerApp(ApplicationBase):
             buckets.add_untimed(job.feeds)
 
     def _expire_late(self, job: Job) -> None:
-        """Handle a job that was not computed: expired, or its client has gone."""
+        """Handle a job that was not run: it expired, or its client disconnected."""
         if job.request.abandoned and not job.answered:
             self._give_up(job)
         else:
@@ -335,7 +335,7 @@ class ServerApp(ApplicationBase):
         except RequestError as error:
             return self.refuse(error.status, error.message, infer=job.request)
         except Exception:  # noqa: BLE001 - likewise
-            return self._unexpected("writing an answer", infer=job.request)
+            return self._unexpected("encoding a response", infer=job.request)
         if job.request.reserved:
             response.headers += _timing(job)
         self._count(job.request, 200)
@@ -344,7 +344,7 @@ class ServerApp(ApplicationBase):
     def _failed(self, request: HttpRequest, error: Exception, fault: Fault | None) -> HttpResponse:
         if fault is Fault.CLIENT:
             return self.refuse(
-                400, f"the model refuses these inputs: {plain(str(error))}", infer=request
+                400, f"the model rejects these inputs: {plain(str(error))}", infer=request
             )
         reference = secrets.token_hex(4)
         _log.error("the model failed on a request (reference %s): %s", reference, error)
@@ -383,7 +383,7 @@ class ServerApp(ApplicationBase):
         if serving is None:
             return None
         if not serving.worker.alive():
-            return HealthProblem("the thread that runs the model has ended", Reason.RUNS_FAIL)
+            return HealthProblem("the inference thread has ended", Reason.RUNS_FAIL)
         if serving.worker.busy_seconds(time.monotonic()) > serving.stuck_after:
             return serving.watchdog.stuck(serving.stuck_after)
         return serving.watchdog.why_not_live()
@@ -394,7 +394,7 @@ class ServerApp(ApplicationBase):
         return self.why_not_live() or self._serving.watchdog.why_not_ready()
 
     def _find(self, target: bytes) -> _Resource | None:
-        """Look up a target that is not written in the plain way."""
+        """Look up a target that has a query, is percent-encoded or is in absolute form."""
         return self._resources.get(_path(target))
 
     def _why_unknown(self, target: bytes) -> str:
@@ -406,7 +406,7 @@ class ServerApp(ApplicationBase):
                 return f"model {parts[3][:100]!r} is not served here; this server has {model!r}"
             if parts[4:5] == ["versions"] and parts[5:6] not in ([revision], ["1"]):
                 return f"model {model!r} has no such version here; it has {revision!r}"
-        return f"there is nothing at {path[:200]}; see /v2/models/{model}"
+        return f"{path[:200]} does not exist; see /v2/models/{model}"
 
     def _count(self, request: HttpRequest, status: int) -> None:
         if not request.reserved:
@@ -422,7 +422,7 @@ class ServerApp(ApplicationBase):
         reference = secrets.token_hex(4)
         _log.exception("unexpected error while %s (reference %s)", doing, reference)
         return self.refuse(
-            500, f"unexpected error; the server's log has it under {reference}", infer=infer
+            500, f"unexpected error; see reference {reference} in the server's log", infer=infer
         )
 
 
@@ -452,7 +452,7 @@ def _path(target: bytes) -> bytes:
 
 
 def _timing(job: Job) -> bytes:
-    """Return where the time went, as `Server-Timing` has it (W3C): milliseconds."""
+    """Return the `Server-Timing` header (W3C), in milliseconds: waiting and running."""
     queue, compute = job.started - job.queued, job.finished - job.started
     return b"Server-Timing: queue;dur=%.4f, compute;dur=%.4f\r\n" % (queue * 1e3, compute * 1e3)
 

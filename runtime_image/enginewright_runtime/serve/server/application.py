@@ -1,4 +1,4 @@
-"""What the server and the sidecar have in common as applications behind HTTP connections."""
+"""What the server and the sidecar share as applications behind HTTP connections."""
 
 import logging
 import socket
@@ -30,18 +30,18 @@ class ApplicationBase:
         self.date = f"Date: {formatdate(usegmt=True)}\r\n".encode()
 
     def connected(self, connection: Connection) -> bool:
-        """Take in a connection; False when even the reserve is used up, by requests."""
+        """Add a connection; False: the reserve is used up too, and no connection is idle."""
         limit = self.settings.connections + self.settings.reserved_connections
         has_capacity = len(self.connections) < limit or close_longest_idle(self.connections)
         self.connections.add(connection)
         return has_capacity
 
     def disconnected(self, connection: Connection) -> None:
-        """Forget a connection."""
+        """Remove a connection."""
         self.connections.discard(connection)
 
     def check_connections(self, now: float) -> None:
-        """Cut off connections whose time is up; `now` is `time.monotonic()`."""
+        """Close connections that exceed their time limits; `now` is `time.monotonic()`."""
         for connection in tuple(self.connections):
             try:
                 connection.check(now)
@@ -53,18 +53,18 @@ class ApplicationBase:
 def json_response(
     status: int, document: dict[str, Any] | bytes, headers: bytes = b""
 ) -> HttpResponse:
-    """Return a response with a JSON document, which may be encoded already."""
+    """Return a response with a JSON document, or one that is already encoded."""
     body = document if isinstance(document, bytes) else orjson.dumps(document)
     return HttpResponse(status, JSON_TYPE + headers, [body], len(body))
 
 
 def listen(port: int) -> socket.socket:
-    """Return a listening socket for IPv4 and IPv6, for IPv4 alone where there is no IPv6."""
+    """Return a listening socket for IPv4 and IPv6, or for IPv4 only where IPv6 is unavailable."""
     if socket.has_dualstack_ipv6():
         try:
             return socket.create_server(
                 ("", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True
             )
         except OSError as error:
-            _log.info("no IPv6: %s", error)
+            _log.info("IPv6 is unavailable: %s", error)
     return socket.create_server(("", port), backlog=_BACKLOG)

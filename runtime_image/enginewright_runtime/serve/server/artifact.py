@@ -1,4 +1,4 @@
-"""The artefact that is to be served, checked as far as files tell, before anything loads it."""
+"""Checks of the artefact to serve that need only its files, before anything loads it."""
 
 from pathlib import Path
 
@@ -15,16 +15,16 @@ from enginewright_runtime.tensorrt.header import check_engine
 
 
 def check_kind(backend: SessionBackend, manifest: Manifest) -> None:
-    """Refuse an engine on a backend that runs none, and a model on one that runs engines only.
+    """Refuse an engine on a backend that cannot run it, and a model on one that runs engines only.
 
     Raises:
         StageFailure: EngineIncompatible.
     """
     engine = manifest.engine
     if backend.compiled and engine is None:
-        what = "serves engines only, and the artefact is a prepared model"
+        what = "serves only engines, but the artefact is a prepared model"
     elif engine is not None and engine.recipe.backend != backend.name:
-        what = f"cannot run this engine, which is one of backend {engine.recipe.backend}"
+        what = f"cannot run this engine, which was built for backend {engine.recipe.backend}"
     else:
         return
     raise StageFailure(Reason.ENGINE_INCOMPATIBLE, f"backend {backend.name} {what}")
@@ -33,7 +33,7 @@ def check_kind(backend: SessionBackend, manifest: Manifest) -> None:
 def check_engine_files(
     task: ServeTask, artifact: Path, manifest: Manifest, engine: EngineInfo, backend: SessionBackend
 ) -> None:
-    """Refuse an engine that cannot run here, by its files alone: an engine is code.
+    """Refuse an engine that cannot run here, before loading it, since an engine is code.
 
     Raises:
         StageFailure: EngineCorrupt, EngineVersionMismatch or EngineIncompatible.
@@ -42,12 +42,12 @@ def check_engine_files(
     check_engine(artifact / engine.file, engine, task.compute_capability, known)
     if damaged := damaged_file(artifact, manifest, but=engine.file):
         raise StageFailure(
-            Reason.ENGINE_CORRUPT, f"{damaged} is not the file that the engine's manifest lists"
+            Reason.ENGINE_CORRUPT, f"{damaged} does not match its digest in the engine's manifest"
         )
 
 
 def check_device(engine: EngineInfo, device: Device) -> None:
-    """Refuse an engine for another device than the one that is here.
+    """Refuse an engine that was built for another device.
 
     Raises:
         StageFailure: EngineIncompatible.
@@ -56,15 +56,16 @@ def check_device(engine: EngineInfo, device: Device) -> None:
     if found is not None and found not in runs_on:
         raise StageFailure(
             Reason.ENGINE_INCOMPATIBLE,
-            f"the engine runs on compute capability {', '.join(runs_on) or 'unknown'}, and the"
-            f" device at hand has {found}",
+            f"the engine runs on compute capability {', '.join(runs_on) or 'unknown'}, but this"
+            f" device has {found}",
         )
 
 
 def check_processor(manifest: Manifest, processor: Processor) -> str | None:
-    """Return why INT8 products are other ones here than where the model was proved; None: they are not.
+    """Return why INT8 products differ here from where the model was verified; None: they do not.
 
-    What relies on exact products is refused. Of a model that came quantised the golden samples decide.
+    A model that relies on exact products is refused. Of one whose source was quantised the golden
+    samples decide.
 
     Raises:
         StageFailure: ProcessorMismatch.
@@ -78,7 +79,7 @@ def check_processor(manifest: Manifest, processor: Processor) -> str | None:
 
 
 def damaged_file(artifact: Path, manifest: Manifest, but: str | None = None) -> str | None:
-    """Return the first file that differs from the manifest, `but` one; None: all are right."""
+    """Return the first file other than `but` that differs from the manifest; None: all match."""
     for file in manifest.files:
         if file.path == but:
             continue

@@ -1,7 +1,7 @@
-"""Time in the model by size of request, so that live figures compare with earlier ones like with like.
+"""Time in the model by size of request, so that live latency is compared for requests of one size.
 
-A mean over all requests moves when clients send larger ones; by size it moves when the model got
-slower. Touched by one thread at a time: the loading one, then the event loop's.
+A mean over all requests changes when clients send larger ones; by size it changes only when the
+model becomes slower. Used by one thread at a time: the loading one, then the event loop's.
 """
 
 from typing import Final
@@ -10,7 +10,7 @@ from enginewright.contract.execution import ComputeBucket, size_class
 
 from enginewright_runtime.serve.server.decode import Feeds
 
-_MOST_SHAPES: Final = 10_000  # that are remembered as run before
+_MOST_SHAPES: Final = 10_000  # remembered as having run before
 
 
 class ComputeBuckets:
@@ -26,15 +26,15 @@ class ComputeBuckets:
         self._shapes: set[tuple[tuple[int, ...], ...]] = set()
 
     def warmed_up(self, feeds: Feeds, seconds: float) -> None:
-        """Count a run at warm-up; the best of a size is what the model can do."""
+        """Count a warm-up run; the fastest of a size is kept."""
         size = _size(feeds)
         self._warmup[size] = min(seconds, self._warmup.get(size, seconds))
         self._shapes.add(_shapes(feeds))
 
     def add(self, feeds: Feeds, seconds: float) -> None:
-        """Count a request that the model has answered.
+        """Count a request that the model answered.
 
-        Not the first of its shape: a backend that compiles for each shape does so in that run.
+        The first of its shape is not timed: backends that compile for each shape do so in that run.
         """
         shapes = _shapes(feeds)
         if shapes not in self._shapes:
@@ -47,12 +47,12 @@ class ComputeBuckets:
         self._seconds[size] = self._seconds.get(size, 0.0) + seconds
 
     def add_untimed(self, feeds: Feeds) -> None:
-        """Count a run whose time says nothing of later ones: clients ask all the same."""
+        """Count a request whose time is not representative; it is traffic nevertheless."""
         size = _size(feeds)
         self._untimed[size] = self._untimed.get(size, 0) + 1
 
     def report(self) -> tuple[ComputeBucket, ...]:
-        """Return the sizes that anything was counted of."""
+        """Return the counts of every size that occurred."""
         return tuple(
             ComputeBucket(
                 elements=size,

@@ -1,4 +1,4 @@
-"""Chunked bodies (RFC 9112, 7.1), strictly: a lenient reading is how requests get smuggled."""
+"""Chunked bodies (RFC 9112, 7.1), strictly: lenient parsing enables request smuggling."""
 
 import enum
 import re
@@ -11,7 +11,7 @@ _TRAILER_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n]*")
 
 
 class ChunkedError(ValueError):
-    """The bytes are not a chunked body; the message says where they stop being one."""
+    """The bytes are not a valid chunked body; the message says why."""
 
 
 class _Expect(enum.Enum):
@@ -22,7 +22,7 @@ class _Expect(enum.Enum):
 
 
 class ChunkedDecoder:
-    """Takes a body in pieces of any size; `data` holds what is decoded, `done` ends it."""
+    """Decodes a body in pieces of any size into `data`; `done` when it is complete."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -36,7 +36,7 @@ class ChunkedDecoder:
         """Decode `piece` and return how many of its bytes belong to this body.
 
         Raises:
-            ChunkedError: the framing is broken, so that nothing after it can be understood.
+            ChunkedError: the framing is invalid, so nothing after it can be parsed.
         """
         at, end = 0, len(piece)
         while at < end and not self.done:
@@ -73,11 +73,13 @@ class ChunkedDecoder:
             self._expect = _Expect.DATA if self._left else _Expect.TRAILER
         elif self._expect is _Expect.DATA_END:
             if line:
-                raise ChunkedError("a chunk is longer than its size says")
+                raise ChunkedError("a chunk is longer than its declared size")
             self._expect = _Expect.SIZE
         elif not line:
             self.done = True
         else:
             self._trailers += 1
             if self._trailers > _TRAILER_LINES or not _TRAILER_LINE.fullmatch(line):
-                raise ChunkedError("the trailer is not a short list of header fields")
+                raise ChunkedError(
+                    f"the trailer is invalid or has more than {_TRAILER_LINES} header fields"
+                )

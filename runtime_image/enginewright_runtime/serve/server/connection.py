@@ -1,9 +1,9 @@
-"""HTTP/1.1 on a socket: framing, limits and times, and nothing of what is asked or answered.
+"""HTTP/1.1 on a socket: framing, limits and timeouts, independent of the application.
 
-A body goes from the socket straight into the memory that the session will read: when a request's
-headers are complete, the buffer that the event loop reads into *is* the body, placed so that the
+A body is read from the socket directly into the memory that the session will read: once a request's
+headers are complete, the buffer that the event loop reads into *is* the body, aligned so that the
 first tensor starts on a 64-byte boundary. Requests of one connection are answered one at a time and
-in order; what a pipelining client sends meanwhile waits, and its socket is no longer read.
+in order; reading from a client that pipelines pauses until then.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from enginewright_runtime.serve.server.message import JOINED_BYTES, Body, HttpRe
 from enginewright_runtime.serve.server.settings import ServerSettings
 
 RECEIVE_BYTES: Final = 256 * 1024
-DRAINED_BODY_BYTES: Final = 64 * 1024  # a refused body of at most this is read, not cut off
+DRAINED_BODY_BYTES: Final = 64 * 1024  # a refused body up to this size is read and discarded
 
 _HEAD_END: Final = b"\r\n\r\n"
 _STATUS_LINES: Final = {
@@ -36,28 +36,28 @@ class HttpApplication(Protocol):
 
     settings: ServerSettings
     draining: bool
-    date: bytes  # header line, renewed by the application
+    date: bytes  # header line, updated by the application
 
     def connected(self, connection: "Connection") -> bool:
-        """Take in a new connection; False: no capacity is left."""
+        """Add a new connection; False: no capacity is left."""
 
     def disconnected(self, connection: "Connection") -> None:
-        """Forget a connection and whatever it still waits for."""
+        """Remove a connection and whatever it still waits for."""
 
     def admit(self, request: HttpRequest) -> HttpResponse | None:
-        """Look at a request's head; a response refuses it before its body is read."""
+        """Check a request's head; a response refuses the request before its body is read."""
 
     def account(self, request: HttpRequest, size: int) -> HttpResponse | None:
-        """Take `size` more bytes of body into the account; a response refuses them."""
+        """Account for `size` more bytes of body; a response refuses them."""
 
     def release(self, request: HttpRequest) -> None:
-        """Give back what `admit` and `account` took, once however often it is called."""
+        """Release what `admit` and `account` reserved; idempotent."""
 
     def serve(self, connection: "Connection", request: HttpRequest) -> HttpResponse | None:
         """Answer; None: `connection.respond` will be called later, and `release` before it."""
 
     def refuse(self, status: int, message: str) -> HttpResponse:
-        """Build the answer to something that is no request."""
+        """Build the response to bytes that are not a valid request."""
 
 
 class _State(enum.Enum):
@@ -65,7 +65,7 @@ class _State(enum.Enum):
     BODY = enum.auto()  # a body of known length
     CHUNKED = enum.auto()
     BUSY = enum.auto()  # the application owes a response
-    CLOSING = enum.auto()  # answered for the last time; what still comes is thrown away
+    CLOSING = enum.auto()  # the last response is sent; further input is discarded
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -92,14 +92,14 @@ class Connection(asyncio.BufferedProtocol):
     )
 
     def __init__(self, app: HttpApplication, heads: HeadParser, buffer: bytearray) -> None:
-        """Serve `app`; parser and receive buffer are shared: no callback leaves anything in them."""
+        """Serve `app`; parser and buffer are shared, since no callback leaves data in them."""
         self._app = app
         self._heads = heads
         self._settings = app.settings
         self._buffer = buffer
         self._view = memoryview(buffer)
         self._state = _State.HEAD
-        self._pending = b""  # part of a head, or requests that came while one is being answered
+        self._pending = b""  # part of a head, or requests that arrived while one is in progress
         self._deadline = _NEVER
         self._filled = 0
         self._started = 0.0
@@ -111,12 +111,12 @@ class Connection(asyncio.BufferedProtocol):
         self._chunked: ChunkedDecoder | None = None
         self._transport: asyncio.Transport | None = None
 
-    # The event loop calls these.
+    # Called by the event loop.
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = stream = cast("asyncio.Transport", transport)
-        stream.set_write_buffer_limits(high=0)  # any byte not taken by the kernel pauses us
+        stream.set_write_buffer_limits(high=0)  # pause as soon as the kernel's buffer is full
         self._opened = time.monotonic()
         self._deadline = self._opened + self._settings.idle_seconds
         if not self._app.connected(self):
@@ -139,7 +139,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @override
     def eof_received(self) -> bool:
-        return False  # a client that closes its side has gone: its request is not worth computing
+        return False  # a client that closes its side is treated as disconnected
 
     @override
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -174,16 +174,16 @@ class Connection(asyncio.BufferedProtocol):
             self._deadline = time.monotonic() + self._settings.idle_seconds
             self._continue()
 
-    # The application calls these.
+    # Called by the application.
 
     def respond(self, response: HttpResponse) -> None:
-        """Answer the request that `Application.serve` took; nothing happens if the client is gone."""
+        """Answer the request that `HttpApplication.serve` accepted; no-op if the client is gone."""
         if self._state is _State.BUSY:
             self._write(response)
             self._continue()
 
     def check(self, now: float) -> None:
-        """Cut the connection off when its time is up; `now` is `time.monotonic()`."""
+        """Close the connection if it exceeds a time limit; `now` is `time.monotonic()`."""
         state = self._state
         if state is _State.BUSY or self._transport is None:
             return
@@ -201,7 +201,7 @@ class Connection(asyncio.BufferedProtocol):
             self._finish(self._app.refuse(408, "the request took too long to arrive"))
 
     def close_idle(self) -> None:
-        """Close if nothing is under way; otherwise the next response is the last."""
+        """Close if no request is in progress."""
         if (
             self._state is _State.HEAD
             and not self._pending
@@ -212,9 +212,9 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def waiting(self) -> tuple[bool, float] | None:
-        """By which the one is found that waits longest for a request; None: one is under way.
+        """Sort key of idle connections, longest idle first; None: a request is in progress.
 
-        Those that have sent no byte of it come first.
+        Connections that have sent no byte of a request come first.
         """
         stream = self._transport
         waits = self._state is _State.HEAD and not self._writing_paused
@@ -223,14 +223,14 @@ class Connection(asyncio.BufferedProtocol):
         return bool(self._pending), self._deadline
 
     def abort(self) -> None:
-        """Cut the connection off now."""
+        """Close the connection immediately."""
         if self._transport is not None:
             self._transport.abort()
 
     # Reading.
 
     def _consume(self, data: bytes | bytearray, view: memoryview, end: int) -> None:
-        """Take `data[:end]`, which begins where the last byte taken left off."""
+        """Process `data[:end]`, which continues the bytes processed before."""
         at = 0
         while at < end:
             if self._state is _State.HEAD and not self._writing_paused:
@@ -264,14 +264,14 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _stash(self, part: memoryview) -> None:
-        """Keep what came too early, and let the rest wait in the kernel."""
+        """Keep bytes that arrived too early, and stop reading: the rest stays in the kernel."""
         self._pending += part
         if not self._reading_paused and self._transport is not None:
             self._reading_paused = True
             self._transport.pause_reading()
 
     def _continue(self) -> None:
-        """Go on after a response with what a pipelining client sent meanwhile."""
+        """Process, after a response, what a pipelining client sent in the meantime."""
         if self._state is not _State.HEAD or self._writing_paused:
             return
         pending, self._pending = self._pending, b""
@@ -281,7 +281,7 @@ class Connection(asyncio.BufferedProtocol):
             self._resume_reading()
 
     def _held_up(self) -> bool:
-        """Whether nothing more can be taken before an answer is written."""
+        """Whether input must wait until a response is written."""
         return self._state is _State.BUSY or self._writing_paused
 
     def _resume_reading(self) -> None:
@@ -290,7 +290,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _take_head(self, head: memoryview, *, followed: bool) -> None:
-        """Parse one whole head; `followed`: bytes of what comes after it are here already."""
+        """Parse one complete head; `followed`: bytes after it have already arrived."""
         if len(head) > self._settings.head_bytes:
             self._finish(self._head_too_large())
             return
@@ -314,7 +314,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._app.account(request, size) if size else None
 
     def _refuse(self, request: HttpRequest, refusal: HttpResponse, *, followed: bool) -> None:
-        """Refuse a well-formed request before its body, without losing the connection if possible."""
+        """Refuse a valid request before its body; keep the connection open if possible."""
         if not request.length and not request.chunked:
             self._write(refusal)
         elif (
@@ -341,7 +341,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(_CONTINUE)
 
     def _take_body(self, part: memoryview) -> int:
-        """Copy what came in one read with the head; all that follows is read in place."""
+        """Copy the part of the body that was read with the head; the rest is read in place."""
         view, request = self._body_view, self._request
         assert view is not None  # noqa: S101 - state BODY says so
         assert request is not None  # noqa: S101 - likewise
@@ -375,7 +375,7 @@ class Connection(asyncio.BufferedProtocol):
         return taken
 
     def _complete(self, request: HttpRequest) -> None:
-        """Have the current request answered, whose last byte has come."""
+        """Have the current request answered, whose body is complete."""
         self._body_view = None
         response = request.refusal
         if response is None:
@@ -387,7 +387,7 @@ class Connection(asyncio.BufferedProtocol):
     # Writing.
 
     def _write(self, response: HttpResponse) -> None:
-        """Answer the current request and make ready for the next, or close."""
+        """Answer the current request, then wait for the next one or close."""
         request, transport = self._request, self._transport
         assert request is not None  # noqa: S101 - only called with one
         if transport is None:
@@ -418,7 +418,7 @@ class Connection(asyncio.BufferedProtocol):
             self._close(transport, now, linger=wanted)
 
     def _finish(self, response: HttpResponse) -> None:
-        """Answer what is no request, or one whose body is not read, and close."""
+        """Answer an invalid request, or one whose body is not read, and close."""
         transport = self._transport
         if transport is None or self._state is _State.CLOSING:
             return
@@ -453,11 +453,11 @@ class Connection(asyncio.BufferedProtocol):
             transport.writelines([head, *parts])
 
     def _close(self, transport: asyncio.Transport, now: float, *, linger: bool) -> None:
-        """Close once all is written.
+        """Close once everything is written.
 
-        Closing a socket with unread bytes in it resets the connection and may destroy the answer
-        before the client has read it. So after an answer that the client does not expect to be the
-        last (`linger`), only our side is closed, and for a while its bytes are read and thrown away.
+        Closing a socket with unread input resets the connection, and the client may lose a response
+        that it has not read yet. So after a response that the client does not expect to be the last
+        (`linger`), only the sending side is closed, and input is read and discarded for a while.
         """
         self._state = _State.CLOSING
         self._pending = b""
@@ -475,9 +475,9 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def close_longest_idle(connections: Iterable[Connection]) -> bool:
-    """Cut off the one that waits longest for a request; False: there is none.
+    """Close the connection that has been idle longest; False: none is idle.
 
-    Else whoever holds many connections and asks nothing would keep kubelet's probes out.
+    Otherwise a client that holds many idle connections would lock out the kubelet's probes.
     """
     waiting = [(rank, each) for each in connections if (rank := each.waiting)]
     if not waiting:

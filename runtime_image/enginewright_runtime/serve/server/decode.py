@@ -1,7 +1,7 @@
-"""Request bodies to what the session is fed; binary tensors without a copy.
+"""Decodes request bodies into the session's feeds; binary tensors without a copy.
 
-In a binary request the body is a JSON header followed by the tensors' bytes, so an input is an
-array *over* the body. Clients send the same header again and again: what it means is remembered.
+In a binary request the body is a JSON header followed by the tensors' bytes, so an input is a view
+of the body. Clients send the same header repeatedly, so parsed headers are cached.
 """
 
 from typing import Any, Final
@@ -19,8 +19,8 @@ from enginewright_runtime.session.datatypes import BOOL
 from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature
 
-_REMEMBERED: Final = 256  # headers,
-_REMEMBERED_BYTES: Final = 4096  # each of at most this length
+_CACHED_HEADERS: Final = 256
+_CACHED_HEADER_BYTES: Final = 4096  # longer headers are not cached
 
 Feeds = dict[str, NDArray[Any]]
 
@@ -34,14 +34,14 @@ class Decoder:
         self._plans: dict[bytes, InferenceRequest] = {}
 
     def decode(self, body: Body, json_length: int | None) -> tuple[InferenceRequest, Feeds]:
-        """Return what `body` asks for and the inputs by name.
+        """Return the parsed request of `body` and its inputs by name.
 
         Args:
-            body: of the request; fixed-size inputs in binary form are views of its memory.
+            body: of the request; binary inputs are views of its memory, except strings.
             json_length: Inference-Header-Content-Length, None when the whole body is JSON.
 
         Raises:
-            RequestError: 400, with what is wrong, for the client.
+            RequestError: 400, with the cause, for the client.
         """
         view = body.view()
         if json_length is None:
@@ -54,7 +54,7 @@ class Decoder:
             raise RequestError(
                 400,
                 f"the inputs have {plan.binary_size} bytes of tensor data, but {left} bytes follow"
-                " the JSON; are binary_data_size and Inference-Header-Content-Length right?",
+                " the JSON; check binary_data_size and Inference-Header-Content-Length",
             )
         feeds = dict(plan.arrays)
         start = body.start + json_length
@@ -68,8 +68,8 @@ class Decoder:
         plan = self._plans.get(header)
         if plan is None:
             plan = read_request(self._signature, header)
-            if not plan.arrays and len(header) <= _REMEMBERED_BYTES:
-                if len(self._plans) >= _REMEMBERED:
+            if not plan.arrays and len(header) <= _CACHED_HEADER_BYTES:
+                if len(self._plans) >= _CACHED_HEADERS:
                     self._plans.clear()
                 self._plans[header] = plan
         return plan
@@ -82,7 +82,7 @@ def _read(item: BinaryInput, memory: NDArray[np.uint8], at: int) -> NDArray[Any]
         return _read_strings(item, memory.data[at : at + item.size])
     array: NDArray[Any] = np.ndarray(item.shape, datatype.dtype, memory, at)
     if not array.flags.aligned:
-        array = array.copy()  # a second input after one of odd size
+        array = array.copy()  # an input that follows one of odd size
     if datatype is BOOL and item.size and array.view(np.uint8).max() > 1:
         raise RequestError(
             400, f"input {item.tensor.name!r}: BOOL elements must be the bytes 0 or 1"
@@ -110,6 +110,6 @@ def _read_strings(item: BinaryInput, view: memoryview) -> NDArray[Any]:
         raise RequestError(
             400,
             f"input {item.tensor.name!r}: its bytes are not {item.count} strings,"
-            " each after its length in 4 bytes",
+            " each preceded by its length in 4 bytes",
         )
     return array.reshape(item.shape)

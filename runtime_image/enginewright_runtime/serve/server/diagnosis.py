@@ -1,8 +1,8 @@
-"""The trial that a failed run is put to: known-good inputs, and the same request once more.
+"""Diagnoses a failed run: reruns known-valid inputs, then the same request.
 
-Runs in the thread that runs the model, after a failure only: what succeeds pays nothing for it.
-The known-good inputs mend the session besides: after sizes that clash OpenVINO 2025.4 goes on
-refusing the shapes that it took before them, until it has run others.
+Runs in the inference thread, only after a failure, so successful requests pay nothing for it.
+Known-valid inputs also repair the session: after a request with incompatible sizes OpenVINO 2025.4
+rejects shapes that it accepted before, until it has run others.
 """
 
 import logging
@@ -18,8 +18,8 @@ from enginewright_runtime.serve.server.inference_request import InferenceRequest
 from enginewright_runtime.serve.server.run_errors import (
     Fault,
     Rerun,
-    at_once,
-    by_trial,
+    fault_from_error,
+    fault_from_rerun,
     fingerprint,
     may_hold_sizes,
     only_shapes_matter,
@@ -27,13 +27,13 @@ from enginewright_runtime.serve.server.run_errors import (
 from enginewright_runtime.serve.server.stopping import StoppedError
 from enginewright_runtime.session.samples import GoldenSample
 
-_REMEMBERED: Final = 256  # requests that were found to be at fault
-_DOUBLED: Final = 8  # inputs that are tried in another shape, one by one
+_CACHED_FAULTS: Final = 256  # requests that were found to be at fault
+_DOUBLED: Final = 8  # inputs that are tried in another shape, one at a time
 _log: Final = logging.getLogger(__name__)
 
 
 class Diagnosis:
-    """Says whose fault a failed run of one session is."""
+    """Decides whether the client or the server caused a failed run of one session."""
 
     def __init__(
         self,
@@ -42,14 +42,14 @@ class Diagnosis:
         samples: Iterable[GoldenSample],
         memory: int | None,
     ) -> None:
-        """Keep what is known to run.
+        """Store inputs that are known to be valid.
 
         Args:
-            run: outputs' names and feeds to outputs.
-            outputs: the model's.
-            samples: golden ones, at least one, all of which have run; the smallest is kept, and
-                the smallest of other shapes.
-            memory: bytes that the backend can have at most; None: unknown.
+            run: takes output names and feeds, returns the outputs.
+            outputs: names of the model's outputs.
+            samples: golden samples that have run, at least one; kept are the smallest, and the
+                smallest with different shapes.
+            memory: most bytes that the backend can allocate; None: unknown.
         """
         self._run = run
         self._outputs = list(outputs)
@@ -63,17 +63,17 @@ class Diagnosis:
         self._found: set[tuple[int, str]] = set()
 
     def judge(self, plan: InferenceRequest, feeds: Feeds, error: Exception) -> Fault:
-        """Return whose fault it is that `feeds` of a request with `plan` raised `error`."""
+        """Return who caused `error`, which running `feeds` of a request with `plan` raised."""
         seen = fingerprint(feeds)
-        ran = bool(plan.answers)  # a request with this very header, so of these shapes
+        ran = bool(plan.answers)  # a request with the same header, so with these shapes
         ran_before = seen in self._known or (ran and only_shapes_matter(feeds))
-        control = self.run_known()
-        if isinstance(error, StoppedError):  # not tried again, for it takes as long
+        control = self.run_known_valid()
+        if isinstance(error, StoppedError):  # not rerun: it would take as long again
             return Fault.CLIENT if control is None and not ran_before else Fault.SERVER
         if control is None:
-            if ran_before and self._attempt(plan.outputs, self._good_values(feeds)) is None:
-                ran_before = False  # in these shapes too: what differs is the request's values
-            fault = at_once(error, ran_before=ran_before)
+            if ran_before and self._attempt(plan.outputs, self._valid_values(feeds)) is None:
+                ran_before = False  # these shapes still run: the request's values are the cause
+            fault = fault_from_error(error, ran_before=ran_before)
             if fault is not None:
                 return fault
         key = (seen, str(error))
@@ -81,18 +81,18 @@ class Diagnosis:
             return Fault.CLIENT
         trial = Rerun(control, self._attempt(plan.outputs, feeds))
         if trial.repeated is not None:
-            self.run_known()
-        fault = by_trial(error, trial, memory=self._memory)
+            self.run_known_valid()
+        fault = fault_from_rerun(error, trial, memory=self._memory)
         if fault is Fault.CLIENT:
-            if len(self._found) >= _REMEMBERED:
+            if len(self._found) >= _CACHED_FAULTS:
                 self._found.clear()
             self._found.add(key)
         elif trial.control is not None:
-            _log.error("a golden input fails too: %s", plain(str(trial.control)))
+            _log.error("a golden sample fails too: %s", plain(str(trial.control)))
         return fault
 
-    def run_known(self) -> Exception | None:
-        """Run what is known to run, after other shapes where it no longer does; return what it raises."""
+    def run_known_valid(self) -> Exception | None:
+        """Run known-valid inputs, retry them after other shapes; return the exception that remains."""
         error = self._attempt(self._outputs, self._control)
         others = [self._other] if self._other else _doubled(self._control)
         for feeds in others if error is not None else ():
@@ -102,8 +102,8 @@ class Diagnosis:
                 break
         return error
 
-    def _good_values(self, feeds: Feeds) -> Feeds:
-        """Return the control's values, repeated, in the shapes of `feeds`; sizes stay those of `feeds`."""
+    def _valid_values(self, feeds: Feeds) -> Feeds:
+        """Return known-valid values in the shapes of `feeds`; tensors that may hold sizes are kept."""
         return {
             name: array if may_hold_sizes(array) else np.resize(self._control[name], array.shape)
             for name, array in feeds.items()
@@ -112,7 +112,7 @@ class Diagnosis:
     def _attempt(self, outputs: list[str], feeds: Feeds) -> Exception | None:
         try:
             self._run(outputs, feeds)
-        except Exception as error:  # noqa: BLE001 - exceptions of ONNX Runtime share no other class
+        except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions have no common class
             return error
         return None
 
@@ -122,7 +122,7 @@ def _shapes(feeds: Feeds) -> set[tuple[str, tuple[int, ...]]]:
 
 
 def _doubled(feeds: Feeds) -> Iterator[Feeds]:
-    """Yield `feeds` in other shapes, a few; whether the model takes them is found by running."""
+    """Yield `feeds` in a few other shapes, which the model may or may not accept."""
     names = [name for name, array in feeds.items() if array.ndim]
     for changed in ([*names], *([name] for name in names[:_DOUBLED])):
         for axis in (0, -1):

@@ -1,4 +1,4 @@
-"""Tensors to response bodies; large ones are handed to the socket as they lie in memory."""
+"""Encodes tensors into response bodies; large ones are written to the socket without a copy."""
 
 import struct
 from typing import Any, Final
@@ -17,12 +17,12 @@ from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature
 
 _LENGTH: Final = struct.Struct("<I")
-_REMEMBERED: Final = 16  # shapes of answers to the same question
-JSON_ELEMENTS: Final = 4_000_000  # of an output: writing them takes about 0.3 s, and the loop waits
+_CACHED_HEADERS: Final = 16  # of responses to requests with the same JSON, by output shapes
+JSON_ELEMENTS: Final = 4_000_000  # of one output: encoding blocks the event loop for about 0.3 s
 
 
 class Encoder:
-    """Encodes the answers of one model."""
+    """Encodes the responses of one model."""
 
     def __init__(self, model: str, version: str, signature: Signature) -> None:
         self._start: dict[str, Any] = {"model_name": model, "model_version": version}
@@ -30,9 +30,9 @@ class Encoder:
         self._strings = {name for name, kind in self._datatypes.items() if kind.is_string}
 
     def encode(self, plan: InferenceRequest, arrays: list[NDArray[Any]]) -> HttpResponse:
-        """Return the answer with `arrays`, which are in the order of `plan.outputs`.
+        """Return the response with `arrays`, which are in the order of `plan.outputs`.
 
-        In JSON, NaN and infinities become null, for JSON has none of them; binary data keeps them.
+        In JSON, NaN and infinities become null, since JSON cannot represent them; binary data can.
 
         Raises:
             RequestError: an output is too large for JSON.
@@ -49,7 +49,7 @@ class Encoder:
     def _binary_header(
         self, plan: InferenceRequest, arrays: list[NDArray[Any]], tensors: list[bytes | memoryview]
     ) -> bytes:
-        """Return the JSON of an answer in binary, remembered unless string sizes are in it."""
+        """Return the JSON of a binary response, cached unless it contains sizes of strings."""
         shapes = tuple([array.shape for array in arrays])
         header = plan.answers.get(shapes)
         if header is None:
@@ -60,12 +60,12 @@ class Encoder:
                     for name, array, tensor in zip(plan.outputs, arrays, tensors, strict=True)
                 ],
             )
-            if len(plan.answers) < _REMEMBERED and self._strings.isdisjoint(plan.outputs):
+            if len(plan.answers) < _CACHED_HEADERS and self._strings.isdisjoint(plan.outputs):
                 plan.answers[shapes] = header
         return header
 
     def _encode_json(self, plan: InferenceRequest, arrays: list[NDArray[Any]]) -> HttpResponse:
-        """Encode an answer with at least one output in JSON."""
+        """Encode a response with at least one output in JSON."""
         tensors: list[bytes | memoryview] = []
         outputs: list[dict[str, Any]] = []
         for name, as_bytes, array in zip(plan.outputs, plan.binary, arrays, strict=True):

@@ -1,4 +1,4 @@
-"""What the server says about how it runs the model, read from the live session at every request."""
+"""The server's report of how it runs the model, read from the live session at every request."""
 
 from importlib import metadata
 from typing import Any
@@ -32,7 +32,7 @@ class ExecutionReport:
         usual: Baseline | None,
         details: dict[str, Any],
     ) -> None:
-        """Read what cannot change while the process lives; `details` are for people."""
+        """Read what is constant for the life of the process; `details` are for users."""
         self._live = LiveSession(loaded.session, loaded.placement)
         self._buckets = buckets
         versions = {"onnxruntime": str(ort.__version__), backend.name: backend.version()}
@@ -62,7 +62,7 @@ class ExecutionReport:
         self._manifest = orjson.Fragment(manifest.model_dump_json())
 
     def document(self) -> bytes:
-        """Return the contract's `Execution` as JSON, and beside it in `details` what people ask."""
+        """Return the contract's `Execution` as JSON, with further `details` for users."""
         running = self._live.read()
         placement = running.placement
         execution = Execution(

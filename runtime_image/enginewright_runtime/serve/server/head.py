@@ -1,7 +1,7 @@
-"""Request heads: httptools reads them, and what could be understood in two ways is refused.
+"""Parses request heads with httptools and refuses ambiguous ones.
 
-Only heads go through httptools. It copies bodies, and its answers about a message are lost when the
-next one begins; a parser costs less than a microsecond, so that every head gets a new one.
+httptools parses only heads, because it copies bodies, and its state of a message is lost when the
+next one begins. Creating a parser takes less than a microsecond, so every head gets a new one.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _DEFER_DIGITS: Final = 7  # milliseconds: hours at most
 
 
 class HeadError(Exception):
-    """A head after which the connection cannot go on; the message is for the client."""
+    """An invalid head, after which the connection must close; the message is for the client."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -26,7 +26,7 @@ class HeadError(Exception):
 
 
 class HeadParser:
-    """Parses one whole head at a time, for any number of connections in one thread."""
+    """Parses one complete head at a time, for any number of connections in one thread."""
 
     __slots__ = ("_parser", "_problem", "_request")
 
@@ -36,20 +36,20 @@ class HeadParser:
         self._problem: HeadError | None = None
 
     def parse(self, head: memoryview) -> HttpRequest | None:
-        """Return the request that `head` begins, None for blank lines before one.
+        """Return the request of `head`; None: it is only blank lines.
 
         Args:
             head: up to and including an empty line.
 
         Raises:
-            HeadError: it is no HTTP request, or none that is answered here.
+            HeadError: it is not a valid HTTP request, or an unsupported one.
         """
         self._forget()
         parser = self._parser = httptools.HttpRequestParser(self)
         try:
             parser.feed_data(head)
         except httptools.HttpParserUpgrade:
-            pass  # none is offered, so the request is served as it stands (RFC 9110, 7.8)
+            pass  # upgrades are not supported: the header is ignored (RFC 9110, 7.8)
         except httptools.HttpParserError as error:
             raise HeadError(400, f"not a valid HTTP request: {error}") from None
         finally:
@@ -64,23 +64,23 @@ class HeadParser:
     def _forget(self) -> None:
         self._request = self._problem = None
 
-    # The parser calls these.
+    # Called by the parser.
 
     def on_url(self, url: bytes) -> None:
         """Begin a request."""
         self._request = HttpRequest(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header field if it concerns us."""
+        """Read a header field if the server uses it."""
         take = _FIELDS.get(name) or _FIELDS.get(name.lower())
         if take is not None and self._request is not None and self._problem is None:
             try:
                 take(self._request, value)
-            except HeadError as problem:  # raised after the parser is done with the head
+            except HeadError as problem:  # raised once the parser has finished
                 self._problem = problem
 
     def on_headers_complete(self) -> None:
-        """Ask the parser what it will have forgotten when the message is complete."""
+        """Read what the parser discards when the message is complete."""
         request, parser = self._request, self._parser
         if request is not None and parser is not None:
             request.method = parser.get_method()
@@ -90,22 +90,22 @@ class HeadParser:
 
 def _check(request: HttpRequest) -> None:
     if not request.method or request.version not in _VERSIONS:  # no method: HTTP/2's preface
-        raise HeadError(505, "only HTTP/1.0 and HTTP/1.1 are spoken here")
+        raise HeadError(505, "only HTTP/1.0 and HTTP/1.1 are supported")
     if request.version == "1.0":
         if request.chunked:
-            raise HeadError(400, "HTTP/1.0 has no Transfer-Encoding")
+            raise HeadError(400, "HTTP/1.0 does not support Transfer-Encoding")
         request.expects_continue = False
     elif not request.has_host:
         raise HeadError(400, "the Host header is missing")
 
 
 def _content_length(request: HttpRequest, value: bytes) -> None:
-    request.length = int(value)  # the parser has checked the digits and refused a second one
+    request.length = int(value)  # the parser validates the digits and rejects duplicates
 
 
 def _transfer_encoding(request: HttpRequest, value: bytes) -> None:
     if request.chunked or value.strip().lower() != b"chunked":
-        raise HeadError(501, "the only transfer coding understood is one single 'chunked'")
+        raise HeadError(501, "the only supported Transfer-Encoding is a single 'chunked'")
     request.chunked = True
 
 
@@ -118,13 +118,13 @@ def _json_length(request: HttpRequest, value: bytes) -> None:
 
 def _expect(request: HttpRequest, value: bytes) -> None:
     if value.strip().lower() != b"100-continue":
-        raise HeadError(417, "the only expectation met is 100-continue")
+        raise HeadError(417, "the only supported Expect is 100-continue")
     request.expects_continue = True
 
 
 def _host(request: HttpRequest, _: bytes) -> None:
     if request.has_host:
-        raise HeadError(400, "there must be one Host header")
+        raise HeadError(400, "there is more than one Host header")
     request.has_host = True
 
 
@@ -153,5 +153,5 @@ _FIELDS: Final[dict[bytes, Callable[[HttpRequest, bytes], None]]] = {
     b"enginewright-probe": _probe,
     b"enginewright-defer": _defer,
 }
-for _name in tuple(_FIELDS):  # the usual spelling too, which spares a call for every field
+for _name in tuple(_FIELDS):  # the common capitalization too, to avoid lower() for every field
     _FIELDS[_name.title()] = _FIELDS[_name]

@@ -1,8 +1,7 @@
-"""Whether runs of the model succeed at all. Pure: the clock is given.
+"""Whether the model still runs. Pure: the clock is given.
 
-A request that fails says little: its input may be at fault. So only an input that has run before
-decides, a golden sample, which is run again after failures; and any run that succeeds, of whatever
-request, ends the problem.
+A failed request alone proves nothing, since its input may be invalid. So after failures a golden
+sample, which ran before, is run again and decides; any run that succeeds ends the problem.
 """
 
 from dataclasses import dataclass
@@ -19,14 +18,14 @@ _NEVER: Final = float("-inf")
 
 @dataclass(frozen=True, slots=True)
 class HealthProblem:
-    """Why the pod should have no requests, or the process should be restarted."""
+    """Why the pod should receive no requests, or the process should be restarted."""
 
     message: str  # does not change while the problem lasts
     reason: Reason | None = None
 
 
 class RunHealth:
-    """What follows from runs that succeed and fail; times are of any clock, in seconds."""
+    """Derives health from runs that succeed or fail; times are of any clock, in seconds."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
@@ -43,26 +42,26 @@ class RunHealth:
         self._problem = None
 
     def failed(self) -> None:
-        """A request's run has failed, for whatever reason."""
+        """A request's run has failed."""
         self._failures += 1
 
     def reported(self, xid: int) -> None:
-        """The driver has reported a critical error, which may be another process's."""
+        """The driver has reported a critical error, possibly of another process."""
         self._xid = xid
         self._suspected = True
 
     def next_test(self, now: float) -> float | None:
-        """Return the seconds until the golden sample is to be run; None: no reason to."""
+        """Return the seconds until the golden sample must run; None: it need not."""
         wanted = self._suspected or self._problem or self._failures >= self._settings.failed_runs
         if not wanted:
             return None
         return max(0.0, self._tested + self._settings.retest_seconds - now)
 
     def tested(self, error: str | None, now: float) -> None:
-        """Take in that the golden sample has been run; `error` is None when it succeeded."""
+        """The golden sample has been run; `error` is None if it succeeded."""
         self._tested = now
         self._suspected = False
-        if error is None:  # the inputs of those requests were at fault
+        if error is None:  # the inputs of the failed requests were the cause
             self._xid = None
             self.succeeded()
             return
@@ -73,11 +72,11 @@ class RunHealth:
             self._problem = found
 
     def why_not_ready(self) -> HealthProblem | None:
-        """Return why no request should come here."""
+        """Return why the pod should receive no requests; None: it should."""
         return self._problem
 
     def why_not_live(self, now: float) -> HealthProblem | None:
-        """Return why only another process may help."""
+        """Return why the process should be restarted; None: it should not."""
         if self._problem is None:
             return None
         settings = self._settings
@@ -86,7 +85,7 @@ class RunHealth:
         return self._problem if now - self._since >= allowed_seconds else None
 
     def stuck(self, seconds: float) -> HealthProblem:
-        """Return the problem that a run has not ended within `seconds`."""
+        """Return the problem of a run that has taken more than `seconds`."""
         message = f"one run of the model has taken more than {seconds:.3g} s"
         if self._xid is not None:
             return HealthProblem(f"{message} after Xid {self._xid}", Reason.DEVICE_LOST)
@@ -99,5 +98,5 @@ class RunHealth:
         if cause is not None:
             return HealthProblem(f"every run fails on the device: {cause}", Reason.DEVICE_LOST)
         return HealthProblem(
-            f"every run fails, also of a golden sample: {plain(error)}", Reason.RUNS_FAIL
+            f"every run fails, including that of a golden sample: {plain(error)}", Reason.RUNS_FAIL
         )

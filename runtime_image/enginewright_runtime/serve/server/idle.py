@@ -1,47 +1,47 @@
-"""When a golden inference may run without a request waiting behind it. Pure: the clock is given.
+"""When a golden inference can run without delaying a request. Pure: the clock is given.
 
-One thread runs the model, so a golden inference that begins just before a request costs that request
-its whole time. The pauses between the last requests say when that is likely: clients that ask at a
-steady rate leave the same pause each time, one that asks again and again leaves hardly any.
+One thread runs the model, so a golden inference that starts just before a request delays it by its
+full duration. The pauses between recent requests predict that: clients with a steady rate leave
+pauses of equal length, a client that sends the next request immediately leaves almost none.
 """
 
 from collections import deque
 from typing import Final
 
-_REMEMBERED: Final = 32  # pauses
-_MARGIN: Final = 1.5  # times the run's last duration that a pause must have to hold it
-_REMEMBERED_SECONDS: Final = 60.0  # older pauses say nothing of what is asked now
+_MOST_PAUSES: Final = 32
+_MARGIN: Final = 1.5  # a run needs a pause of this many times its last duration
+_PAUSE_AGE_SECONDS: Final = 60.0  # older pauses do not describe the present traffic
 
 
 class Pauses:
-    """The worker's latest pauses between requests; times in seconds."""
+    """The worker's recent pauses between requests; times in seconds."""
 
     __slots__ = ("_idle_since", "_pauses")
 
     def __init__(self) -> None:
-        self._pauses: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED)  # begin and length
-        self._idle_since: float | None = None  # None: requests wait or are run
+        self._pauses: deque[tuple[float, float]] = deque(maxlen=_MOST_PAUSES)  # start and length
+        self._idle_since: float | None = None  # None: requests are waiting or running
 
     def begin(self, now: float) -> None:
-        """Nothing waits; a pause that goes on already does so."""
+        """No request is waiting; a pause that has already begun continues."""
         if self._idle_since is None:
             self._idle_since = now
 
     def end(self, now: float) -> None:
-        """The next request has come."""
+        """The next request has arrived."""
         if self._idle_since is not None:
             self._pauses.append((self._idle_since, now - self._idle_since))
             self._idle_since = None
 
     def free_at(self, now: float, seconds: float) -> float:
-        """Return from when on a run of `seconds` probably delays nobody, nothing waiting by then.
+        """Return the time from which a run of `seconds` probably delays no request.
 
-        At once where what is left of every remembered pause would hold the run, which is at its begin if
-        ever; else as soon as this pause is longer than any of them: the clients have stopped asking.
+        That is now, if the run fits into what would remain of the shortest recent pause; otherwise
+        when this pause is longer than all recent ones, since clients have then stopped sending.
         """
         if self._idle_since is None:
             return now
-        while self._pauses and self._pauses[0][0] < now - _REMEMBERED_SECONDS:
+        while self._pauses and self._pauses[0][0] < now - _PAUSE_AGE_SECONDS:
             self._pauses.popleft()
         lengths = [length for _, length in self._pauses]
         needed = seconds * _MARGIN

@@ -1,4 +1,4 @@
-"""The JSON part of an inference request: what it feeds, what it fetches and in which form."""
+"""The JSON part of an inference request: its inputs, the requested outputs and their encoding."""
 
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -31,23 +31,23 @@ class BinaryInput:
 
 @dataclass(frozen=True, slots=True)
 class InferenceRequest:
-    """What a request asks for; valid for every request with the same JSON."""
+    """A parsed request; valid for every request with the same JSON."""
 
     identifier: str | None
     arrays: dict[str, NDArray[Any]]  # inputs given in JSON
     binary_inputs: tuple[BinaryInput, ...]
     binary_size: int  # bytes after the JSON
     outputs: list[str]
-    binary: tuple[bool, ...]  # for each output: as bytes after the answer's JSON
+    binary: tuple[bool, ...]  # for each output: as bytes after the response's JSON
     timeout: float  # seconds; 0: none
-    answers: dict[tuple[tuple[int, ...], ...], bytes] = field(default_factory=dict)  # of `encode`
+    answers: dict[tuple[tuple[int, ...], ...], bytes] = field(default_factory=dict)  # by `encode`
 
 
 def read_request(signature: Signature, text: memoryview | bytes) -> InferenceRequest:
     """Parse and check the JSON part of a request.
 
     Raises:
-        RequestError: 400, with what is wrong, for the client.
+        RequestError: 400, with the cause, for the client.
     """
     document = _parse(text)
     parameters = _parameters(document, "the request")
@@ -131,7 +131,8 @@ def _input(signature: Signature, item: object) -> Tensor:
     if tensor is None:
         raise RequestError(
             400,
-            f"input {_short(name)} is unknown; the model takes {quoted_names(signature.inputs)}",
+            f"input {_short(name)} is unknown; the model's inputs are"
+            f" {quoted_names(signature.inputs)}",
         )
     if item.get("datatype") != tensor.datatype.name:
         raise RequestError(
@@ -158,7 +159,7 @@ def _binary_size(tensor: Tensor, count: int, size: object) -> int:
 def _read_outputs(
     signature: Signature, document: dict[str, Any], parameters: dict[str, Any]
 ) -> tuple[list[str], tuple[bool, ...]]:
-    """Return the names of the outputs to fetch and whether each is to be sent as bytes."""
+    """Return the names of the requested outputs and whether each is sent as bytes."""
     default = _flag(parameters, "binary_data_output", "the request", absent=False)
     items = document.get("outputs") or [{"name": name} for name in signature.outputs]
     if not isinstance(items, list):
@@ -172,10 +173,11 @@ def _read_outputs(
         if name not in signature.outputs:
             raise RequestError(
                 400,
-                f"output {_short(name)} is unknown; the model gives {quoted_names(signature.outputs)}",
+                f"output {_short(name)} is unknown; the model's outputs are"
+                f" {quoted_names(signature.outputs)}",
             )
         if name in names:
-            raise RequestError(400, f"output {name!r} is asked for twice")
+            raise RequestError(400, f"output {name!r} is requested twice")
         where = f"output {name!r}"
         as_bytes = _flag(_parameters(item, where), "binary_data", where, absent=default)
         if signature.outputs[name].datatype is BF16 and not as_bytes:

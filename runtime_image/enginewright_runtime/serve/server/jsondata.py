@@ -1,7 +1,7 @@
-"""Tensor data in JSON to arrays; nothing is converted silently.
+"""Decodes tensor data in JSON into arrays; nothing is converted silently.
 
-What JSON says must be what the model takes: no fraction for an integer, no number for a boolean, no
-value outside the type, no nesting that contradicts the shape.
+The JSON must match the model's input exactly: no fraction for an integer, no number for a boolean,
+no value outside the type's range, no nesting that contradicts the shape.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,13 @@ def read(tensor: Tensor, data: object, shape: tuple[int, ...], count: int) -> ND
     """Return `data` of input `tensor` as an array of `shape`, which has `count` elements.
 
     Raises:
-        RequestError: 400, with what is wrong.
+        RequestError: 400, with the cause.
     """
     return _CONVERTERS[tensor.datatype.dtype.kind](tensor, data, shape, count)
 
 
 def _from_json(tensor: Tensor, data: object, shape: tuple[int, ...], count: int) -> NDArray[Any]:
-    """Return JSON numbers as NumPy understands them, in the shape asked for."""
+    """Return JSON values in the type that NumPy infers, in the requested shape."""
     if not isinstance(data, list):
         raise RequestError(400, f"input {tensor.name!r}: 'data' must be a list")
     try:

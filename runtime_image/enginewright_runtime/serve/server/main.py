@@ -1,7 +1,7 @@
-"""The serving process: opens the port, proves the model, serves it, drains.
+"""The server process: opens the port, verifies the model, serves it, drains.
 
-The port opens before the model is loaded, so that probes are answered with a state from the start.
-As process 1 of a container it installs its own signal handlers and leaves no child behind.
+The port opens before the model is loaded, so that health endpoints answer from the start. As
+process 1 of a container it installs its own signal handlers and leaves no child behind.
 """
 
 import asyncio
@@ -49,9 +49,9 @@ def run(
 
     Args:
         task: what to serve.
-        paths: where artefact and termination log lie; None: the contract's.
+        paths: of artefact and termination log; None: the contract's.
         port: TCP port on all addresses.
-        settings: limits and times; None: the defaults.
+        settings: limits and timeouts; None: the defaults.
 
     Returns:
         0 after a drain; the exit code of the reason when the model must not serve.
@@ -66,7 +66,7 @@ def run(
         _log.error("cannot serve on port %d: %s", port, error)
         return ExitCode.INTERNAL
     if server.threads_run:
-        # A thread inside a native library would crash the interpreter's orderly exit.
+        # A thread inside a native library would crash a regular exit of the interpreter.
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -96,7 +96,7 @@ class _Server:
 
     @property
     def threads_run(self) -> bool:
-        """Whether a thread of ours is, or may be, inside a native library."""
+        """Whether a thread may be inside a native library."""
         return self._loader is not None
 
     async def run(self) -> int:
@@ -106,7 +106,7 @@ class _Server:
             loop.add_signal_handler(number, self._on_signal, number)
         _allow_files(self._settings.connections + self._settings.reserved_connections)
         port = listen(self._port)
-        self._write_crash_report()  # before any probe is answered: who sees us live may rely on it
+        self._write_crash_report()  # before any health endpoint answers
         server = await loop.create_server(
             lambda: Connection(self._app, self._heads, self._buffer), sock=port
         )
@@ -124,15 +124,15 @@ class _Server:
         return self._exit_code
 
     def _write_crash_report(self) -> None:
-        """Leave what is true should native code end the process: it could not tell it itself."""
+        """Write the termination message for a native crash, after which none could be written."""
         crashed = StageFailure(
             Reason.BACKEND_CRASHED,
             f"the process ended while backend {self._task.backend} was loading or proving the model"
-            " (exit code 139: the native library crashed; 137: killed, mostly for memory)",
+            " (exit code 139: the native library crashed; 137: killed, usually out of memory)",
         )
         write_termination_message(self._paths, failed("serve", crashed).termination_message())
 
-    # Loading, in a thread of its own.
+    # Loading, in its own thread.
 
     def _load(self, loop: asyncio.AbstractEventLoop) -> None:
         def report_progress(state: str) -> None:
@@ -151,20 +151,20 @@ class _Server:
             self._report_failure(loop, failure)
         except MemoryError:
             self._report_failure(
-                loop, StageFailure(Reason.OUT_OF_MEMORY, "the model does not fit into the memory")
+                loop, StageFailure(Reason.OUT_OF_MEMORY, "the model does not fit into memory")
             )
-        except Exception as error:  # noqa: BLE001 - the thread's last line of defence: it must tell
+        except Exception as error:  # noqa: BLE001 - whatever ends the thread must be reported
             _log.debug("internal error", exc_info=True)
             self._report_failure(
                 loop,
                 StageFailure(
-                    Reason.INTERNAL_ERROR, f"unexpected {type(error).__name__} at start: {error}"
+                    Reason.INTERNAL_ERROR, f"unexpected {type(error).__name__} at startup: {error}"
                 ),
             )
         else:
             write_termination_message(self._paths, "")
-            memory.settle()
-            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            memory.tune_for_requests()
+            with contextlib.suppress(RuntimeError):  # the loop may have ended
                 loop.call_soon_threadsafe(self._ready, model)
 
     def _report_failure(self, loop: asyncio.AbstractEventLoop, failure: StageFailure) -> None:
@@ -193,14 +193,14 @@ class _Server:
 
     def _on_signal(self, number: int) -> None:
         if self._stop.is_set():
-            _log.warning("second signal %d: leaving at once", number)
+            _log.warning("second signal %d: exiting immediately", number)
             os._exit(128 + number)
         _log.info("signal %d: draining", number)
         self._app.drain()
         self._stop.set()
 
     def _log_why_not_live(self) -> None:
-        """Leave word of why the kubelet ends this process, where that is for its liveness."""
+        """Report why the process is not live, if that is why the kubelet terminates it."""
         problem = self._app.why_not_live()
         if problem is None or problem.reason is None:
             return
@@ -210,7 +210,7 @@ class _Server:
         self._exit_code = exit_code(problem.reason)
 
     async def _drain(self, server: asyncio.Server) -> None:
-        """Serve what comes while endpoints are removed, then what is left, then end."""
+        """Serve new requests while endpoints are removed, then finish the remaining ones."""
         began = time.monotonic()
         settings = self._settings
         if not self._app.has_model:
@@ -223,7 +223,7 @@ class _Server:
         while self._app.connections or self._app.outstanding:
             if time.monotonic() - began > settings.drain_seconds:
                 _log.error(
-                    "%d connections and %d requests were cut off after %.0f s",
+                    "%d connections and %d requests were aborted after %.0f s",
                     len(self._app.connections),
                     self._app.outstanding,
                     settings.drain_seconds,
@@ -235,7 +235,7 @@ class _Server:
         _log.info("drained in %.1f s", time.monotonic() - began)
 
     async def _sweep(self) -> None:
-        """Look at every connection's time, for as long as the server runs."""
+        """Enforce the time limits of runs and connections, for as long as the server runs."""
         while True:
             await asyncio.sleep(self._settings.sweep_seconds)
             self._app.renew_date()
@@ -244,7 +244,7 @@ class _Server:
 
 
 def _allow_files(connections: int) -> None:
-    """Raise the soft limit on open files to what the connections need, as far as allowed."""
+    """Raise the soft limit on open files to what the connections need, up to the hard limit."""
     wanted = connections + _SPARE_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wanted:
@@ -252,5 +252,8 @@ def _allow_files(connections: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
         if limit < wanted:
             _log.warning(
-                "only %d files may be open, %d connections need %d", limit, connections, wanted
+                "the limit on open files is %d, but %d connections need %d",
+                limit,
+                connections,
+                wanted,
             )

@@ -1,7 +1,7 @@
-"""Allocator settings for a process that takes and frees megabytes many times a second.
+"""Allocator settings for a process that allocates and frees megabytes many times a second.
 
-By default glibc returns freed bodies to the kernel at once, and every page of the next one costs a
-fault: at 600 kB a request and 32 connections, two thirds of the server's time.
+By default glibc returns freed bodies to the kernel immediately, and every page of the next one
+costs a page fault: with requests of 600 kB on 32 connections, two thirds of the server's time.
 """
 
 import ctypes
@@ -16,10 +16,10 @@ _KEPT: Final = 128 * MIB  # free memory that stays with the process
 _LARGEST_KEPT: Final = 32 * MIB  # glibc's maximum for the mmap threshold
 
 
-def settle() -> None:
-    """Return what loading has left behind, then keep what requests free.
+def tune_for_requests() -> None:
+    """Return memory that loading left free to the kernel, then keep what requests free.
 
-    The objects that exist now stay until the end: the garbage collector need not visit them again.
+    The objects that exist now are permanent, so the garbage collector skips them from now on.
     Without glibc only that is done.
     """
     gc.collect()

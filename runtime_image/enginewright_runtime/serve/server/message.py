@@ -1,4 +1,4 @@
-"""Requests, their bodies and responses, as the connection and the application pass them."""
+"""Requests, their bodies and responses, as connection and application exchange them."""
 
 from typing import Final
 
@@ -11,12 +11,12 @@ BINARY_TYPE: Final = b"Content-Type: application/octet-stream\r\n"
 
 
 class Body:
-    """Bytes of a request body in memory of their own: `memory[start : start + length]`."""
+    """The bytes of a request body, `memory[start : start + length]`."""
 
     __slots__ = ("length", "memory", "start")
 
     def __init__(self, length: int, aligned_at: int) -> None:
-        """Reserve `length` bytes such that byte `aligned_at` lies on a 64-byte boundary."""
+        """Allocate `length` bytes such that byte `aligned_at` is on a 64-byte boundary."""
         memory = np.empty(length + ALIGNMENT, np.uint8)
         address: int = memory.__array_interface__["data"][0]
         self.memory = memory
@@ -56,25 +56,25 @@ class HttpRequest:
         self.target = target
         self.method = b""
         self.version = "1.1"
-        self.keep_alive = False  # wanted by the client
+        self.keep_alive = False  # requested by the client
         self.length = 0  # Content-Length
         self.chunked = False
         self.json_length: int | None = None  # Inference-Header-Content-Length
         self.content_encoding = b""
         self.expects_continue = False
         self.has_host = False
-        self.probe = b""  # the token that shows that it is the sidecar's
-        self.defer = 0.0  # seconds that it may wait for an idle moment, if it is
-        self.refusal: HttpResponse | None = None  # given already; only the body is still in the way
-        self.route: object = None  # the application's own mark
-        self.reserved = False  # in the lane of probes, past the limits and counted nowhere
-        self.accounted = 0  # bytes of its body in the application's account
+        self.probe = b""  # the sidecar's token
+        self.defer = 0.0  # seconds that a probe may wait for an idle moment
+        self.refusal: HttpResponse | None = None  # sent once the body has been discarded
+        self.route: object = None  # set by the application
+        self.reserved = False  # a probe of the sidecar: bypasses the limits and is not counted
+        self.accounted = 0  # bytes of its body that the application counts as in flight
         self.abandoned = False  # the client is gone
         self.body: Body | None = None
 
 
 class HttpResponse:
-    """Status, header lines and body of an answer."""
+    """Status, header lines and body of a response."""
 
     __slots__ = ("headers", "length", "parts", "status")
 
@@ -82,6 +82,6 @@ class HttpResponse:
         self, status: int, headers: bytes, parts: list[bytes | memoryview], length: int
     ) -> None:
         self.status = status
-        self.headers = headers  # whole lines, each with its CRLF
-        self.parts = parts  # written one after another, large ones without being joined
+        self.headers = headers  # complete lines, each with its CRLF
+        self.parts = parts  # written in order; large ones are not joined
         self.length = length  # bytes of all parts

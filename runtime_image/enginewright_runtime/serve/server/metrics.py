@@ -1,7 +1,7 @@
-"""The server's figures: plain counters on the hot path, `prometheus_client` for the exposition.
+"""The server's metrics: plain counters on the hot path, `prometheus_client` for the exposition.
 
-`prometheus_client`'s own counters lock and look up labels on every increment. These are only
-touched by the event loop's thread, so they need neither.
+`prometheus_client`'s own counters lock and look up labels on every increment. These are used only
+by the event loop's thread, so they need neither.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ from typing_extensions import override
 from enginewright_runtime.serve.histogram import DurationHistogram
 
 CONTENT_TYPE: Final = f"Content-Type: {CONTENT_TYPE_PLAIN_0_0_4}\r\n".encode()
-CLIENT_CLOSED: Final = 499  # nobody to answer; counted under the code that proxies use for it
+CLIENT_CLOSED: Final = 499  # the client disconnected; the code that nginx logs for it
 _BOUNDS: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
@@ -32,13 +32,14 @@ _LABELS: Final = ("model", "revision")
 
 
 class Metrics(Collector):
-    """The figures of one model."""
+    """The metrics of one model."""
 
     def __init__(self, model: str, revision: str) -> None:
         self._labels = (model, revision)
         self.queue = DurationHistogram(_BOUNDS)
         self.compute = DurationHistogram(_BOUNDS)
-        # answers to inference requests by status code; a rate needs a series before the first one
+        # responses to inference requests by status code; series exist before the first response,
+        # since a rate needs that
         self.requests = Counter(dict.fromkeys(_USUAL_CODES, 0))
         self.out_of_profile = 0
         self.depth: Callable[[], int] = lambda: 0
@@ -46,12 +47,12 @@ class Metrics(Collector):
         self._registry.register(self)
 
     def expose(self) -> bytes:
-        """Return the figures in Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     @override
     def collect(self) -> Iterable[Metric]:
-        """Yield the figures as `prometheus_client` wants them."""
+        """Yield the metrics for `prometheus_client`."""
         durations = HistogramMetricFamily(
             "enginewright_request_duration_seconds",
             "Time of inference requests waiting for the model (queue) and in it (compute).",

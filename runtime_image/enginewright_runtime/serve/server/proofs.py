@@ -1,4 +1,4 @@
-"""Runs the model on all that it promises to take before anybody may ask it: numbers and warm-up."""
+"""Runs the model on every golden sample and profile shape before it is ready: parity and warm-up."""
 
 import itertools
 import logging
@@ -25,12 +25,12 @@ from enginewright_runtime.session.samples import GoldenSample, type_name
 from enginewright_runtime.session.signature import Signature
 
 _log: Final = logging.getLogger(__name__)
-_REPEATS: Final = 3  # of every input: the first run of a shape pays for more than the model
-_REPEAT_SECONDS: Final = 2.0  # for all of them; a slow model is measured by its first run
+_REPEATS: Final = 3  # runs of every input: the first of a shape includes initialization
+_REPEAT_SECONDS: Final = 2.0  # for all repeats; a slow model is measured by its first run
 
 
 class StartupProver:
-    """Proves and warms up one session."""
+    """Verifies and warms up one session."""
 
     def __init__(self, runner: Runner, signature: Signature, buckets: ComputeBuckets) -> None:
         self._runner = runner
@@ -44,7 +44,7 @@ class StartupProver:
     def prove(
         self, samples: list[GoldenSample], manifest: Manifest, progress: Callable[[str], None]
     ) -> float:
-        """Run every golden sample and every profile point; return the slowest run in seconds.
+        """Run every golden sample and every profile shape; return the slowest run in seconds.
 
         Raises:
             StageFailure: ParityFailed, DeviceLost.
@@ -53,11 +53,11 @@ class StartupProver:
         tolerances = Tolerances.of(manifest.recipe, manifest.precision)
         comparison = Comparison("prepared", tolerances, self._types, scales, manifest.varying)
         for number, sample in enumerate(samples, 1):
-            progress(f"proving golden sample {number} of {len(samples)}")
+            progress(f"running golden sample {number} of {len(samples)}")
             arrays = self._run(sample.feeds, f"golden sample {sample.name!r}")
             self._compare(sample, dict(zip(self._outputs, arrays, strict=True)), comparison)
         if not comparison.verdict().compared:
-            _log.warning("no output can be compared: every one varies, its distribution unknown")
+            _log.warning("no output can be compared: all vary, and their distribution is unknown")
         points = [(f"golden sample {sample.name!r}", sample.feeds) for sample in samples]
         for label, feeds in _profile_points(samples, served_profiles(manifest)):
             progress(f"warming up {label}")
@@ -71,7 +71,7 @@ class StartupProver:
     def _repeat(self, points: list[tuple[str, Feeds]]) -> None:
         began = time.monotonic()
         for number, (label, feeds) in enumerate(points * (_REPEATS - 1)):
-            # the very first run of a process is never the only one of its shape
+            # the first repeat always runs: the first run of a process is not representative
             if number and time.monotonic() - began > _REPEAT_SECONDS:
                 return
             self._run(feeds, label)
@@ -81,7 +81,7 @@ class StartupProver:
         try:
             arrays = self._runner.run(self._outputs, feeds)
         except Exception as error:
-            # exceptions of ONNX Runtime share no base class but Exception
+            # ONNX Runtime's exceptions have no common base class but Exception
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items())
             lost = lost_device(str(error))
             raise StageFailure(
@@ -110,7 +110,7 @@ class StartupProver:
 def _profile_points(
     samples: list[GoldenSample], profiles: Iterable[Iterable[ShapeProfile]]
 ) -> Iterator[tuple[str, Feeds]]:
-    """Yield inputs for the corners of the shape profiles that no golden sample has.
+    """Yield inputs for the min, opt and max shapes of the profiles that no golden sample has.
 
     Their values are those of the first sample, repeated, so that indices stay valid.
     """

@@ -1,10 +1,10 @@
-"""Whose fault a failed run is: the client's input, or this server's and its device's.
+"""Whether a failed run was caused by the client's input, or by this server or its device.
 
-ONNX Runtime does not say. Sizes that clash in Add, Concat, MatMul or Reshape are FAIL, as a lost
-GPU is; the same clash in Gemm is INVALID_ARGUMENT, and OpenVINO raises FAIL for nearly everything.
-So it is decided by trial: what fails although inputs that are known to be good still run, and fails
-again when it is tried again, fails for what the client sent. Messages decide nothing alone, for
-some repeat what the client wrote. Pure: `diagnosis` makes the trial.
+ONNX Runtime does not distinguish them. Incompatible sizes in Add, Concat, MatMul or Reshape are
+FAIL, as a lost GPU is; in Gemm they are INVALID_ARGUMENT, and OpenVINO raises FAIL for nearly
+everything. So it is tested: a request that fails twice while known-valid inputs still run fails
+because of what the client sent. A message alone never decides, since some quote the client's input.
+Pure: `diagnosis` runs the model.
 """
 
 import re
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from enginewright_runtime.core.ort_messages import is_out_of_memory, status
 
-_LARGEST_OF_SIZES: Final = 16  # elements of a tensor that may give sizes: shapes, scales, pads, k
+_LARGEST_OF_SIZES: Final = 16  # elements of a tensor that may hold sizes: shapes, scales, pads, k
 _OF_THE_DEVICE: Final = re.compile(
     r"CUDA (?:failure|error|driver error) (?!2\b)\d+|cudaError(?!MemoryAllocation)\w+"
     r"|illegal memory access|unspecified launch failure|device-side assert|misaligned address"
@@ -31,27 +31,27 @@ _REQUESTED: Final = re.compile(
 
 
 class Fault(StrEnum):
-    """Whose fault a failed run is."""
+    """Who caused a failed run."""
 
-    CLIENT = "client"  # the model does not take this input: 400
+    CLIENT = "client"  # the model rejects this input: 400
     SERVER = "server"  # 500
 
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """What the session did with inputs that are known to be good, and with the same request again."""
+    """How known-valid inputs, and the same request again, ran after a failure."""
 
     control: Exception | None  # None: they still run
     repeated: Exception | None  # None: the request ran the second time
 
 
-def at_once(error: Exception, *, ran_before: bool) -> Fault | None:
-    """Return whose fault `error` is where it shows although known-good inputs run, else None.
+def fault_from_error(error: Exception, *, ran_before: bool) -> Fault | None:
+    """Return who caused `error` if that is certain without a rerun of the request, else None.
 
     Args:
         error: what the run raised.
-        ran_before: whether an input that cannot be distinguished from this one by sizes or indices has run,
-            and known-good values in these shapes no longer do.
+        ran_before: whether inputs with the same sizes and indices ran before, and known-valid values
+            in these shapes no longer do.
     """
     if ran_before:
         return Fault.SERVER
@@ -61,13 +61,13 @@ def at_once(error: Exception, *, ran_before: bool) -> Fault | None:
     return None
 
 
-def by_trial(error: Exception, trial: Rerun, *, memory: int | None = None) -> Fault:
-    """Return whose fault `error` is.
+def fault_from_rerun(error: Exception, trial: Rerun, *, memory: int | None = None) -> Fault:
+    """Return who caused `error`.
 
     Args:
         error: what the run raised.
-        trial: what was tried after it.
-        memory: bytes that the backend can have at most; None: unknown.
+        trial: the reruns after it.
+        memory: most bytes that the backend can allocate; None: unknown.
     """
     text = str(error)
     if trial.control is not None:
@@ -80,7 +80,7 @@ def by_trial(error: Exception, trial: Rerun, *, memory: int | None = None) -> Fa
 
 
 def fingerprint(feeds: Mapping[str, NDArray[Any]]) -> int:
-    """Return a hash of all by which an operator may find that `feeds` clash.
+    """Return a hash of everything in `feeds` that may make an operator reject them.
 
     That is every shape, and the values of those tensors whose values may be sizes or indices.
     """
@@ -93,12 +93,12 @@ def fingerprint(feeds: Mapping[str, NDArray[Any]]) -> int:
 
 
 def only_shapes_matter(feeds: Mapping[str, NDArray[Any]]) -> bool:
-    """Tell whether no tensor's values may be sizes or indices."""
+    """Return whether no tensor's values may be sizes or indices."""
     return not any(may_hold_sizes(array) for array in feeds.values())
 
 
 def may_hold_sizes(array: NDArray[Any]) -> bool:
-    """Tell whether values may be sizes or indices without a Cast: of 8 or 16 bits they are data."""
+    """Return whether values may be sizes or indices; large 8- or 16-bit integers are data."""
     data = array.dtype != object and (
         np.issubdtype(array.dtype, np.floating)
         or (np.issubdtype(array.dtype, np.integer) and array.dtype.itemsize <= 2)
@@ -111,7 +111,7 @@ def _values(array: NDArray[Any]) -> object:
 
 
 def _names_resources(text: str) -> bool:
-    """Tell whether an error names the device or its memory, neither of which the client sent."""
+    """Return whether an error names the device or its memory, which the client does not control."""
     return is_out_of_memory(text) or _OF_THE_DEVICE.search(text) is not None
 
 

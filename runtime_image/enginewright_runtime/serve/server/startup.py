@@ -1,8 +1,8 @@
-"""Makes a model ready: checks its files, asks the driver, loads it, proves its numbers.
+"""Makes a model ready: checks its files, queries the driver, loads it, verifies its outputs.
 
-In that order, so that what is wrong shows where it is wrong, and without a device as far as
-possible. All of it happens in the process that will serve, so that what was proven is what serves.
-A native crash here therefore ends the server; `main` sees to it that the pod still says why.
+In that order, so that a fault is reported by the step that causes it, without a device if possible.
+All of it happens in the server process, so that the verified session is the one that serves. A
+native crash here therefore ends the server; `main` ensures that the pod still reports why.
 """
 
 import logging
@@ -28,12 +28,12 @@ from enginewright_runtime.serve.server.artifact import (
     check_processor,
     damaged_file,
 )
+from enginewright_runtime.serve.server.baseline import baseline_feeds, measure
 from enginewright_runtime.serve.server.buckets import ComputeBuckets
 from enginewright_runtime.serve.server.diagnosis import Diagnosis
 from enginewright_runtime.serve.server.execution import ExecutionReport
 from enginewright_runtime.serve.server.proofs import StartupProver
 from enginewright_runtime.serve.server.stopping import StoppableSession
-from enginewright_runtime.serve.server.usual import measure, usual_feeds
 from enginewright_runtime.session import loading, processor
 from enginewright_runtime.session.base import SessionBackend
 from enginewright_runtime.session.driver import Device
@@ -53,29 +53,29 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model that has passed every proof."""
+    """A model that has passed all startup checks."""
 
     signature: Signature
     runner: Runner
-    stop_run: Callable[[float], None]  # the current one, if it takes more than so many seconds
+    stop_run: Callable[[float], None]  # terminates the current run if it exceeds these seconds
     diagnosis: Diagnosis
     buckets: ComputeBuckets
     execution: ExecutionReport
     slowest_run: float  # seconds, during warm-up
-    needs_driver: bool  # NVIDIA's, for its backend
+    needs_driver: bool  # of NVIDIA
     summary: str  # one line for the log
 
 
 def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) -> ServedModel:
-    """Check, load, warm up and prove the model or engine of `artifact`.
+    """Check, load, verify and warm up the model or engine of `artifact`.
 
     Args:
         task: which model on which backend, and what was promised about it.
         artifact: the folder with manifest, model and golden samples.
-        progress: called with what is being done, for people.
+        progress: called with the current step, for users.
 
     Raises:
-        StageFailure: it must not serve, and why.
+        StageFailure: why it must not serve.
     """
     began = time.monotonic()
     progress("reading the manifest")
@@ -87,7 +87,7 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
     device = _check(task, artifact, manifest, backend, progress)
     threads = enginewright_runtime.core.limits.threads()
     if manifest.recipe.extensions:
-        progress("trying the libraries of spec.extensions")
+        progress("test-loading the libraries of spec.extensions")
         prove(artifact / manifest.model, manifest.recipe.extensions)
     progress(f"loading the model on backend {task.backend}")
     loaded = _load(task, artifact, manifest, threads, device)
@@ -103,8 +103,8 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
             raise
         cause = f"{failure.cause}; {other_products}"
         raise StageFailure(Reason.PROCESSOR_MISMATCH, cause) from failure
-    shapes, feeds = usual_feeds(samples, manifest.recipe)
-    progress(f"measuring {shapes}")
+    shapes, feeds = baseline_feeds(samples, manifest.recipe)
+    progress(f"measuring the latency of {shapes}")
     usual = measure(partial(runner.run, list(signature.outputs)), shapes, feeds)
     seconds = time.monotonic() - began
     details = {
@@ -126,7 +126,7 @@ def prepare(task: ServeTask, artifact: Path, progress: Callable[[str], None]) ->
         f"{on_provider} of {placement.total} nodes on {placement.provider}, {threads} threads,"
         f" golden samples agree: {len(samples)}, loaded in {loaded_after:.1f} s, ready in {seconds:.1f} s"
     )
-    # what a device may have is not known here
+    # the device's memory limit is not known here
     memory = None if backend.needs_driver else enginewright_runtime.core.limits.memory()
     return ServedModel(
         signature=signature,
@@ -148,14 +148,14 @@ def _check(
     backend: SessionBackend,
     progress: Callable[[str], None],
 ) -> Device:
-    """Check all that can be checked without loading; return what the driver said."""
+    """Check what can be checked without loading; return what the driver reported."""
     check_kind(backend, manifest)
     engine = manifest.engine
     if engine is not None:
         progress("checking the engine's files")
         check_engine_files(task, artifact, manifest, engine, backend)
     if backend.needs_driver:
-        progress("asking the driver")
+        progress("querying the driver")
     device = ask_device(backend)
     if engine is not None:
         check_device(engine, device)
@@ -178,15 +178,15 @@ def _load(
     except SessionError as error:
         if damaged := damaged_file(artifact, manifest):
             raise StageFailure(
-                Reason.ARTIFACT_CORRUPT, f"{damaged} is not the file that its manifest lists"
+                Reason.ARTIFACT_CORRUPT, f"{damaged} does not match its digest in the manifest"
             ) from error
         reason = Reason.INVALID_MODEL if task.backend == "cpu" else Reason.UNSUPPORTED_OPERATOR
         raise StageFailure(
-            reason, f"backend {task.backend} refuses the model: {plain(str(error))}"
+            reason, f"backend {task.backend} cannot load the model: {plain(str(error))}"
         ) from error
     if loaded.cause is not None:
         _log.warning(
-            "FALLBACK, which policy %s allows: %s runs none of the model: %s: %s",
+            "fallback, which policy %s allows: %s runs no node of the model: %s: %s",
             task.promise.policy,
             loaded.placement.provider,
             loaded.cause.reason,

@@ -1,7 +1,7 @@
-"""Ends runs that take too long: one request of a huge size must not have the pod restarted.
+"""Terminates runs that take too long, so that one huge request does not get the pod restarted.
 
-ONNX Runtime looks between two nodes, and between two turns of a loop, whether a run is to end. What
-hangs inside one kernel goes on, and the server is then not live.
+ONNX Runtime checks between nodes, and between iterations of a loop, whether to terminate. A run
+that hangs inside one kernel continues, and the server is then not live.
 """
 
 import time
@@ -12,26 +12,26 @@ import onnxruntime as ort
 
 
 class StoppedError(Exception):
-    """A run was ended because it took too long."""
+    """A run was terminated because it took too long."""
 
 
 class StoppableSession:
-    """A session as `Runner` wants one, which one thread at a time runs and any thread stops."""
+    """A session for `Runner` that one thread at a time runs and any thread can terminate."""
 
     def __init__(self, session: ort.InferenceSession) -> None:
         self._session = session
         self._current: tuple[float, ort.RunOptions] | None = None
 
     def run(self, outputs: list[str], feeds: Any) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
-        """Run, on arrays."""
+        """Run on arrays."""
         return self._run(self._session.run, outputs, feeds)
 
     def run_with_ort_values(self, outputs: list[str], feeds: Any) -> Any:  # noqa: ANN401 - likewise
-        """Run, on ONNX Runtime's own values."""
+        """Run on OrtValues."""
         return self._run(self._session.run_with_ort_values, outputs, feeds)
 
     def stop(self, longer_than: float) -> None:
-        """End the current run if it has taken more than `longer_than` seconds."""
+        """Terminate the current run if it has taken more than `longer_than` seconds."""
         current = self._current
         if current is not None and time.monotonic() - current[0] > longer_than:
             current[1].terminate = True

@@ -1,7 +1,6 @@
-"""Runs a golden sample again when runs fail, in a thread of its own, and says what follows.
+"""Reruns a golden sample when runs fail, in its own thread, to decide readiness and liveness.
 
-Only inputs that are known to be good decide: no client can make a pod unready with inputs that the
-model does not take.
+Only known-valid inputs decide, so that no client can make a pod unready with invalid inputs.
 """
 
 import logging
@@ -15,58 +14,60 @@ from enginewright_runtime.serve.server.health import HealthProblem, RunHealth
 from enginewright_runtime.serve.server.settings import ServerSettings
 
 _log: Final = logging.getLogger(__name__)
-_EVENT_MILLISECONDS: Final = 5000  # a wait for an Xid, after which it is waited for again
+_EVENT_MILLISECONDS: Final = 5000  # timeout of one wait for an Xid
 
 
 class Watchdog:
-    """Whether the session still runs what it has run at start."""
+    """Whether the session still runs what it ran at startup."""
 
-    def __init__(self, run_known: Callable[[], Exception | None], settings: ServerSettings) -> None:
-        """Start to watch.
+    def __init__(
+        self, run_known_valid: Callable[[], Exception | None], settings: ServerSettings
+    ) -> None:
+        """Start the thread.
 
         Args:
-            run_known: runs inputs that are known to be good and returns what that raises; it is
-                called in another thread.
+            run_known_valid: runs known-valid inputs and returns the exception that this raises;
+                called in the watchdog's thread.
             settings: the thresholds.
         """
-        self._run_known = run_known
+        self._run_known_valid = run_known_valid
         self._health = RunHealth(settings)
         self._changed = threading.Condition()  # guards the health
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
-    def note(self, *, runs: bool) -> None:
-        """Take in whether the model runs, as far as a request has shown."""
+    def record(self, *, succeeded: bool) -> None:
+        """Record whether a request's run succeeded."""
         with self._changed:
-            if runs:
+            if succeeded:
                 self._health.succeeded()
                 return
             self._health.failed()
             self._changed.notify()
 
     def listen(self, library: str = nvml.LIBRARY) -> None:
-        """Take in what the driver reports too, where there is one that does."""
+        """Also listen for errors that the driver reports, if it supports that."""
         thread = threading.Thread(target=self._listen, args=(library,), name="xid", daemon=True)
         thread.start()
 
     def why_not_ready(self) -> HealthProblem | None:
-        """Return why no request should come here."""
+        """Return why the pod should receive no requests; None: it should."""
         with self._changed:
             return self._health.why_not_ready()
 
     def why_not_live(self) -> HealthProblem | None:
-        """Return why only another process may help."""
+        """Return why the process should be restarted; None: it should not."""
         with self._changed:
             return self._health.why_not_live(time.monotonic())
 
     def stuck(self, seconds: float) -> HealthProblem:
-        """Return the problem that a run has not ended within `seconds`."""
+        """Return the problem of a run that has taken more than `seconds`."""
         with self._changed:
             return self._health.stuck(seconds)
 
     def _watch(self) -> None:
         while True:
             self._wait()
-            error = self._run_known()
+            error = self._run_known_valid()
             with self._changed:
                 before = self._health.why_not_ready()
                 self._health.tested(None if error is None else str(error), time.monotonic())
@@ -84,7 +85,7 @@ class Watchdog:
     def _listen(self, library: str) -> None:
         events = nvml.XidEvents.open(library)
         if events is None:
-            _log.info("the driver reports no Xid here: runs that fail show a lost device")
+            _log.info("Xid events are unavailable: a lost device is detected by failing runs")
             return
         try:
             while True:
@@ -94,4 +95,4 @@ class Watchdog:
                         self._health.reported(xid)
                         self._changed.notify()
         except OSError as error:
-            _log.warning("the driver reports no more Xid: %s", error)
+            _log.warning("Xid events are no longer available: %s", error)

@@ -1,8 +1,8 @@
-"""One thread that runs the model, a bounded queue before it, and the way back to the loop.
+"""The thread that runs the model, its bounded queue, and the return of results to the event loop.
 
-Golden inferences that may be deferred wait beside the queue for a moment in which nobody else does.
-The event loop must never wait for a model: one run of a few milliseconds inside it starves every
-other connection. Counters that both threads touch are written by one of them only.
+Golden inferences that may be deferred wait outside the queue until no request would be delayed. The
+event loop must never run the model: a few milliseconds inside it stall every other connection.
+Counters that both threads use are written by one of them only.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from enginewright_runtime.serve.server.message import HttpRequest
 from enginewright_runtime.serve.server.run_errors import Fault
 
 _log: Final = logging.getLogger(__name__)
-_LOOK_SECONDS: Final = 1.0  # how often the thread looks whether a deferred job was given up
+_LOOK_SECONDS: Final = 1.0  # interval at which abandoned deferred jobs are looked for
 
 
 class Job:
-    """One request on its way through the worker. Times are of `time.monotonic()`, 0: not yet."""
+    """One request in the worker. Times are of `time.monotonic()`, 0: not yet."""
 
     __slots__ = (
         "answered",
@@ -64,17 +64,17 @@ class Job:
         self.started = 0.0
         self.finished = 0.0
         self.deadline = now + plan.timeout if plan.timeout else 0.0
-        # 0: in its turn; else it waits until then at most for a moment in which it delays nobody
+        # of a deferred job: the time until which it may wait for an idle moment; 0: not deferred
         self.latest = now + request.defer if request.reserved and request.defer else 0.0
         self.timer: asyncio.TimerHandle | None = None
-        self.answered = False  # with 504; whatever the worker still finds is not wanted
+        self.answered = False  # with 504; the worker's result is discarded
         self.arrays: list[NDArray[Any]] | None = None
         self.error: Exception | None = None
-        self.fault: Fault | None = None  # whose `error` is
+        self.fault: Fault | None = None  # who caused `error`
 
 
 class InferenceWorker:
-    """Runs jobs one after another in a thread of its own."""
+    """Runs jobs one at a time in its own thread."""
 
     def __init__(
         self,
@@ -86,9 +86,9 @@ class InferenceWorker:
         """Start the thread.
 
         Args:
-            run: outputs' names and feeds to outputs.
-            judge: whose fault it is that a plan's feeds raised an error; called in the thread.
-            capacity: jobs that may wait, besides the one that runs.
+            run: takes output names and feeds, returns the outputs.
+            judge: returns who caused the error that a request's feeds raised; called in the thread.
+            capacity: jobs that may wait, in addition to the running one.
             done: called in the event loop for every submitted job, in order.
         """
         self._run_model = run
@@ -96,11 +96,11 @@ class InferenceWorker:
         self._capacity = capacity
         self._done = done
         self._loop = asyncio.get_running_loop()
-        self._queue: SimpleQueue[Job | None] = SimpleQueue()  # None: look at the deferred ones
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()  # None: check the deferred jobs
         self._deferred: deque[Job] = deque()
-        self._pauses = Pauses()  # touched by the thread
-        self._deferred_seconds = 0.0  # that the last deferred job took; likewise
-        self._hurried = False
+        self._pauses = Pauses()  # used by the thread
+        self._deferred_seconds = 0.0  # duration of the last deferred job; likewise
+        self._deferring = True
         self._results: deque[Job] = deque()
         self._waking = False
         self._submitted = 0  # written by the loop
@@ -112,12 +112,12 @@ class InferenceWorker:
 
     @property
     def depth(self) -> int:
-        """Jobs that wait in the queue; those given up meanwhile count until their turn comes."""
+        """Jobs that wait in the queue, including abandoned ones that were not yet dequeued."""
         return self._submitted - self._taken - len(self._deferred)
 
     @property
     def full(self) -> bool:
-        """Whether one more job would be one too many: an idle thread has yet to take its next."""
+        """Whether the queue has no capacity; an idle thread may not have dequeued its next job yet."""
         queued_or_running = self.outstanding - len(self._deferred)
         return self.depth >= self._capacity and queued_or_running > self._capacity
 
@@ -135,18 +135,18 @@ class InferenceWorker:
         else:
             self._queue.put(job)
 
-    def hurry(self) -> None:
-        """Defer nothing any more: the server is to end."""
-        self._hurried = True
+    def stop_deferring(self) -> None:
+        """Run deferred jobs without further delay: the server is draining."""
+        self._deferring = False
         self._queue.put(None)
 
     def busy_seconds(self, now: float) -> float:
-        """Return for how long the current run has been going on; 0 when idle."""
+        """Return how long the current run has taken so far; 0 when idle."""
         since = self._busy_since
         return now - since if since else 0.0
 
     def alive(self) -> bool:
-        """Tell whether the thread still takes jobs."""
+        """Return whether the thread is alive."""
         return self._thread.is_alive()
 
     def _work(self) -> None:
@@ -165,11 +165,11 @@ class InferenceWorker:
                 self._waking = True
                 try:
                     self._loop.call_soon_threadsafe(self._drain)
-                except RuntimeError:  # the loop has ended: so has the process, but for us
+                except RuntimeError:  # the loop has ended, the process is exiting
                     return
 
     def _take(self) -> Job:
-        """Wait for the next job: one of the queue, or a deferred one whose moment has come."""
+        """Wait for the next job: from the queue, or a deferred one that may run now."""
         while True:
             now = time.monotonic()
             if self._deferred and self._overdue(self._deferred[0], now):
@@ -186,19 +186,19 @@ class InferenceWorker:
                     return job
 
     def _deferred_in(self, now: float) -> float | None:
-        """Return in how many seconds the idle thread is to look at the deferred jobs; None: there are none."""
+        """Return the seconds until the deferred jobs are checked again; None: there are none."""
         if not self._deferred:
             return None
         free_at = self._pauses.free_at(now, self._deferred_seconds)
         return max(0.0, min(free_at, now + _LOOK_SECONDS, self._deferred[0].latest) - now)
 
     def _overdue(self, job: Job, now: float) -> bool:
-        return self._hurried or job.request.abandoned or job.latest <= now
+        return not self._deferring or job.request.abandoned or job.latest <= now
 
     def _compute(self, job: Job) -> None:
         try:
             job.arrays = self._run_model(job.plan.outputs, job.feeds)
-        except Exception as error:  # noqa: BLE001 - whatever a model does, the next request is served
+        except Exception as error:  # noqa: BLE001 - after any error the next request is served
             job.error = error
         job.finished = time.monotonic()
         if job.error is not None:
@@ -207,18 +207,18 @@ class InferenceWorker:
     def _diagnose(self, job: Job, error: Exception) -> Fault:
         try:
             return self._judge(job.plan, job.feeds, error)
-        except Exception:  # noqa: BLE001 - a bug of ours must not end the thread
-            _log.exception("unexpected error while judging a failed run")
+        except Exception:  # noqa: BLE001 - an internal error must not end the thread
+            _log.exception("unexpected error while diagnosing a failed run")
             return Fault.SERVER
 
     def _drain(self) -> None:
-        self._waking = False  # before looking: what comes later wakes us again
+        self._waking = False  # first, so that later results schedule another call
         results = self._results
         while results:
             job = results.popleft()
             self._returned += 1
             try:
                 self._done(job)
-            except Exception:  # noqa: BLE001 - a bug of ours costs one connection, not those after it
+            except Exception:  # noqa: BLE001 - an internal error ends one connection, not the others
                 _log.exception("unexpected error while answering a request")
                 job.connection.abort()

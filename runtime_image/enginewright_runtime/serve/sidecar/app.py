@@ -1,4 +1,4 @@
-"""What answers what, on the server's own connections: they have the limits and the time-outs."""
+"""The sidecar's HTTP endpoints; the server's connection class enforces limits and timeouts."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from enginewright_runtime.serve.sidecar.metrics import expose
 from enginewright_runtime.serve.sidecar.monitor import Monitor
 from enginewright_runtime.serve.sidecar.pod_state import PodState
 
-_CONNECTIONS: Final = 64  # kubelet, operator, Prometheus, people
+_CONNECTIONS: Final = 64  # kubelet, operator, Prometheus, users
 _SWEEP_SECONDS: Final = 1.0
 _PATHS: Final = ("/readyz", "/healthz", "/verdict", "/metrics")
 
@@ -34,36 +34,36 @@ class SidecarApp(ApplicationBase):
         self._answering: set[asyncio.Task[None]] = set()
 
     async def sweep(self) -> None:
-        """Cut off connections whose time is up, for as long as the sidecar runs."""
+        """Close connections that exceed their time limits, for as long as the sidecar runs."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             self.renew_date()
             self.check_connections(time.monotonic())
 
-    # What `Connection` asks of its application.
+    # `HttpApplication`, called by `Connection`.
 
     def refuse(self, status: int, message: str, headers: bytes = b"") -> HttpResponse:
-        """Build an error answer."""
+        """Build an error response."""
         return json_response(status, {"error": message}, headers)
 
     def admit(self, request: HttpRequest) -> HttpResponse | None:
-        """Refuse a request that is not a GET of something that there is."""
+        """Refuse a request that is not a GET of an existing path."""
         if request.method not in (b"GET", b"HEAD"):
             return self.refuse(405, "use GET", b"Allow: GET, HEAD\r\n")
         if _path(request.target) not in _PATHS:
-            return self.refuse(404, f"there is {', '.join(_PATHS)}")
+            return self.refuse(404, f"not found; the paths are {', '.join(_PATHS)}")
         return None
 
     def account(self, request: HttpRequest, size: int) -> HttpResponse | None:
-        """Refuse every body: no question here has one."""
+        """Refuse every body, since no request here needs one."""
         del request, size
         return self.refuse(413, "send no body")
 
     def release(self, request: HttpRequest) -> None:
-        """Give back what `account` took, which is nothing."""
+        """Do nothing: `account` reserves nothing."""
 
     def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
-        """Answer; metrics later, because the server's are part of them."""
+        """Answer; /metrics later, since the server's metrics must be fetched first."""
         match _path(request.target):
             case "/readyz":
                 return _state("ready", ok=self._pod_state.ready)
@@ -81,7 +81,7 @@ class SidecarApp(ApplicationBase):
         if self._scrape is None or self._scrape.done():
             self._scrape = asyncio.create_task(self._monitor.scrape())
         server = b""
-        with contextlib.suppress(Exception):  # the sidecar's own figures come in any case
+        with contextlib.suppress(Exception):  # the sidecar's own metrics are exposed in any case
             server = await asyncio.shield(self._scrape)
         text = expose(self._pod_state, server)
         connection.respond(HttpResponse(200, CONTENT_TYPE, [text], len(text)))

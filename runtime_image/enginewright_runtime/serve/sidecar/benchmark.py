@@ -1,8 +1,8 @@
-"""Time in the model against the benchmark of the pod's class: a pod may be slow from its start. Pure.
+"""Compares time in the model with the benchmark of the pod's class. Pure.
 
-The pod's own baseline cannot show that: throttled, on another MIG profile or beside other load, it is
-slow and as it always was. Like is compared with like: the same shapes, in the model alone, run after
-run; where the manifest has no such figure the answer is unknown.
+A pod that is slow from its start, for example throttled, on another MIG profile or beside other load,
+does not show against its own baseline. The comparison is for the same shapes and for time in the
+model only; without such a benchmark in the manifest the result is unknown.
 """
 
 from collections.abc import Callable
@@ -22,15 +22,15 @@ def compared(
     current: Callable[[str], float | None],
     settings: SidecarSettings,
 ) -> tuple[str, Slowness] | None:
-    """Return the shapes that come closest to their benchmark, and how they stand; None: not comparable.
+    """Return the shapes that come closest to their benchmark, and by how much; None: not comparable.
 
-    The closest one counts: what was measured beside a neighbour's burst at the start is outdone by what
-    is measured later, and a golden inference on an idle device, whose clocks are low, by the start.
+    The closest one counts, since each of both measurements can be too slow: the one at startup by other
+    load, a later golden inference by the low clocks of an idle device.
 
     Args:
-        manifest: of what is served.
-        usual: what the server measured before it was ready.
-        current: seconds in the model that a golden sample takes now.
+        manifest: of the served artefact.
+        usual: the baseline that the server measured before it was ready.
+        current: returns the seconds in the model that a golden sample takes now.
         settings: the limits.
     """
     engine = manifest.engine
@@ -51,7 +51,7 @@ def compared(
 
 
 def outcome(manifest: Manifest, found: tuple[str, Slowness] | None) -> CheckResult:
-    """Judge what `compared` has found."""
+    """Return the check's result for what `compared` found."""
     if found is None:
         return CheckResult.unknown(_why_not(manifest))
     shapes, slowness = found
@@ -61,7 +61,7 @@ def outcome(manifest: Manifest, found: tuple[str, Slowness] | None) -> CheckResu
     )
     if slowness.exceeds:
         return CheckResult.failed(
-            Reason.SLOWER_THAN_BENCHMARK, f"runs take more than {usual}, in the model alone"
+            Reason.SLOWER_THAN_BENCHMARK, f"runs take more than {usual}, in the model only"
         )
     return CheckResult.ok(f"runs take no more than {usual}")
 
@@ -69,7 +69,7 @@ def outcome(manifest: Manifest, found: tuple[str, Slowness] | None) -> CheckResu
 def _why_not(manifest: Manifest) -> str:
     engine = manifest.engine
     if engine is None:
-        return f"nothing was measured on the class: backend {manifest.recipe.backend} has no engine"
+        return f"the class has no benchmark: backend {manifest.recipe.backend} has no engine"
     if engine.latency is None and not engine.latencies:
-        return "nothing was measured on the class: the engine was built without a device"
-    return "no request of the same shapes was measured here yet"
+        return "the class has no benchmark: the engine was built without a device"
+    return "no run of the same shapes has been measured in this pod yet"

@@ -1,6 +1,6 @@
-"""The last result of every check, and for how long it is valid. Pure.
+"""The last result of every check and its expiry. Pure.
 
-Nothing is ok by default: a check that has not run, or not lately, is unknown.
+No check is ok by default: one that has not run recently is unknown.
 """
 
 from collections import Counter
@@ -23,24 +23,24 @@ class CheckResult:
 
     @classmethod
     def ok(cls, message: str = "") -> Self:
-        """Return that it is as it should be."""
+        """Return the result of a check that passed."""
         return cls("ok", None, message)
 
     @classmethod
     def failed(cls, reason: Reason, message: str) -> Self:
-        """Return that it is not, and why."""
+        """Return the result of a check that failed, and why."""
         return cls("failed", reason, message)
 
     @classmethod
     def unknown(cls, message: str, reason: Reason | None = None) -> Self:
-        """Return that it is not known, and why; `reason`: where it stays so."""
+        """Return an unknown result, and why; `reason`: if it will remain unknown."""
         return cls("unknown", reason, message)
 
 
 @dataclass(slots=True)
 class _Recorded:
     outcome: CheckResult
-    until: float  # it counts up to here
+    until: float  # time at which it expires
 
 
 class CheckBoard:
@@ -48,7 +48,7 @@ class CheckBoard:
 
     def __init__(self) -> None:
         self._entries: dict[Check, _Recorded] = {}
-        self._missed: dict[Check, str] = {}  # why the last run found nothing
+        self._missed: dict[Check, str] = {}  # why the last run had no result
         self.failures: Counter[Check] = Counter(dict.fromkeys(Check, 0))
 
     def record(self, check: Check, outcome: CheckResult, until: float) -> None:
@@ -59,16 +59,16 @@ class CheckBoard:
             self.failures[check] += 1
 
     def miss(self, check: Check, why: str) -> None:
-        """Record why a check had no result; the one before stays valid until it is too old."""
+        """Record why a check had no result; the previous result is valid until it expires."""
         self._missed[check] = why
 
     def forget(self, why: str) -> None:
-        """Drop all results: they were about a process that has ended."""
+        """Discard all results, which were of a process that has ended."""
         self._entries.clear()
         self._missed = dict.fromkeys(Check, why)
 
     def verdict(self, check: Check, now: float) -> CheckVerdict:
-        """Return what is known of `check`."""
+        """Return the verdict of `check`."""
         entry = self._entries.get(check)
         if entry is None or now > entry.until:
             why = self._missed.get(check, _NOT_YET if entry is None else "not checked recently")
@@ -79,5 +79,5 @@ class CheckBoard:
         )
 
     def verdicts(self, now: float) -> tuple[CheckVerdict, ...]:
-        """Return what is known of every check, in the contract's order."""
+        """Return the verdict of every check, in the contract's order."""
         return tuple(self.verdict(check, now) for check in Check)

@@ -1,7 +1,7 @@
-"""HTTP to the server of the pod: one kept-alive connection, nothing waits for ever.
+"""An HTTP client for the pod's server: one keep-alive connection, a timeout for every request.
 
-A sidecar sends some six small requests a second. A whole client library would cost more memory than
-all else here, so httptools, which the server needs anyway, parses the responses.
+A sidecar sends about six small requests a second. A client library would use more memory than the
+rest of the sidecar, so httptools, which the server needs anyway, parses the responses.
 """
 
 import asyncio
@@ -13,18 +13,18 @@ import httptools
 
 _RECEIVE_BYTES: Final = 256 * 1024
 _SEND_BYTES: Final = 1024 * 1024  # of a body at a time
-_ANSWER_BYTES: Final = 256 * 1024 * 1024  # more is no answer to what is asked
+_RESPONSE_BYTES: Final = 256 * 1024 * 1024  # limit of a response, unless outputs are larger
 
 
 _Parts = Sequence[bytes | memoryview]
 
 
 class UnreachableError(Exception):
-    """No response; the message says why, as the end of "the server ..."."""
+    """There was no response; the message continues "the server ..."."""
 
     def __init__(self, message: str, *, unreachable: bool = False, late: bool = False) -> None:
         super().__init__(message)
-        self.unreachable = unreachable  # nothing listens: the process has ended, or just started
+        self.unreachable = unreachable  # connection refused: the process has ended or is starting
         self.late = late  # the request timed out
 
 
@@ -38,20 +38,20 @@ class ServerResponse:
 
 
 class Client:
-    """One connection to a port of this machine; one request at a time."""
+    """One connection to a local port; one request at a time."""
 
-    def __init__(self, port: int, answer_bytes: int = 0) -> None:
-        """Connect to `port` when asked; answers may be 256 MiB long, or `answer_bytes` if more."""
+    def __init__(self, port: int, response_bytes: int = 0) -> None:
+        """Connect to `port` on first use; responses are limited to max(256 MiB, `response_bytes`)."""
         self._port = port
-        self._answer_bytes = max(_ANSWER_BYTES, answer_bytes)
+        self._response_bytes = max(_RESPONSE_BYTES, response_bytes)
         self._lock = asyncio.Lock()
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def get(self, path: str, seconds: float) -> ServerResponse:
-        """GET `path`; at most `seconds` pass.
+        """GET `path` within `seconds`.
 
         Raises:
-            UnreachableError: there was no whole answer.
+            UnreachableError: there was no complete response.
         """
         head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\n\r\n"
         return await self._ask((head.encode(),), seconds)
@@ -59,7 +59,7 @@ class Client:
     async def post(
         self, path: str, headers: str, body: Sequence[bytes | memoryview], seconds: float
     ) -> ServerResponse:
-        """POST a body in parts to `path` with more header lines, each with its line end; likewise."""
+        """POST a body in parts to `path` with extra header lines, each with its CRLF; likewise."""
         head = (
             f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\n{headers}"
             f"Content-Length: {sum(map(len, body))}\r\n\r\n"
@@ -92,7 +92,7 @@ class Client:
                 raise UnreachableError("does not speak HTTP") from None
 
     async def _exchange(self, request: _Parts) -> ServerResponse:
-        """Ask on the open connection, and once more on a new one if that had been closed."""
+        """Send on the open connection; retry on a new one if the server had closed it."""
         if self._streams is not None:
             with contextlib.suppress(_StaleError, ConnectionError):
                 return await self._once(*self._streams, request)
@@ -113,7 +113,7 @@ class Client:
             for at in range(0, len(part), _SEND_BYTES):
                 writer.write(memoryview(part)[at : at + _SEND_BYTES])  # what waits is copied
                 await writer.drain()
-        receiver = _Receiver(self._answer_bytes)
+        receiver = _Receiver(self._response_bytes)
         while not receiver.done:
             data = await reader.read(_RECEIVE_BYTES)
             if data:
@@ -130,11 +130,11 @@ class Client:
 
 
 class _StaleError(Exception):
-    """The connection was closed before a byte of the answer came."""
+    """The connection was closed before the first byte of the response."""
 
 
 class _Receiver:
-    """Takes one answer in; httptools calls back what it has found."""
+    """Collects one response from httptools' callbacks."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -143,26 +143,26 @@ class _Receiver:
         self.done = False
         self.keep_alive = False
         self._headed = False
-        self._body = bytearray()  # grows in place, where a list of parts is copied in the end
+        self._body = bytearray()  # grows in place; joining a list of parts would copy them
         self._parser = httptools.HttpResponseParser(self)
 
     @property
     def ends_with_connection(self) -> bool:
-        """Whether the answer says nothing of its length."""
+        """Whether the response declares no length."""
         headers = self.response.headers
         return self._headed and not (
             b"content-length" in headers or b"transfer-encoding" in headers
         )
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes."""
+        """Parse the next bytes."""
         self.size += len(data)
         if self.size > self._limit:
             raise ConnectionAbortedError("the response is too long")
         self._parser.feed_data(data)
 
     def finish(self) -> ServerResponse:
-        """Return the answer; parser and receiver let go of each other, and of large bodies."""
+        """Return the response; break the cycle with the parser, which would keep large bodies."""
         response, self.response = self.response, ServerResponse()
         del self._parser
         return response
@@ -178,7 +178,7 @@ class _Receiver:
 
     def on_message_complete(self) -> None:
         self.done = True
-        # after this call the parser has forgotten both
+        # after this call the parser discards both
         self.response.status = self._parser.get_status_code()
         self.keep_alive = self._parser.should_keep_alive() and not self.ends_with_connection
         self.response.body, self._body = self._body, bytearray()

@@ -1,4 +1,4 @@
-"""The share of requests that the server fails to answer, from its own counters. Pure."""
+"""The share of requests that fail with 5xx, from the server's own counters. Pure."""
 
 import re
 from collections import deque
@@ -14,37 +14,37 @@ _ANSWERS: Final = re.compile(
     rb'^enginewright_requests_total\{[^}]*code="(\d{3})"[^}]*\} ([0-9.eE+]+)', re.MULTILINE
 )
 
-_REFUSALS: Final = frozenset(range(400, 499))  # 499: the client has gone
-_MANY_REFUSALS: Final = 0.5  # as EnginewrightRequestsRefused has it
+_REFUSALS: Final = frozenset(range(400, 499))  # not 499: the client disconnected
+_MANY_REFUSALS: Final = 0.5  # as in the alert EnginewrightRequestsRefused
 
 
 def response_counts(exposition: bytes | bytearray) -> dict[int, float] | None:
-    """Return answers by status code from the server's metrics; None when it has none such."""
+    """Return responses by status code from the server's metrics; None: they are not counted."""
     found = {int(code): float(count) for code, count in _ANSWERS.findall(exposition)}
     return found or None
 
 
 class ErrorShare:
-    """Answers of the last minute."""
+    """Responses of the last minute."""
 
     def __init__(self, settings: SidecarSettings) -> None:
         self._settings = settings
         self._seen: deque[tuple[float, Mapping[int, float]]] = deque()
 
     def add(self, counts: Mapping[int, float], now: float) -> None:
-        """Take in the counters as they are at `now`."""
+        """Record the counters at `now`."""
         if self._seen:
             last = self._seen[-1][1]
             if any(counts.get(code, 0) < count for code, count in last.items()):
-                self._seen.clear()  # the server has begun to count from zero
+                self._seen.clear()  # the server's counters were reset
         self._seen.append((now, counts))
         while len(self._seen) > 2 and self._seen[1][0] <= now - self._settings.error_window:
             self._seen.popleft()
 
     def outcome(self) -> CheckResult:
-        """Judge the answers of the window."""
+        """Return the check's result for the responses of the window."""
         if not self._seen:
-            return CheckResult.unknown("the server has reported no counts yet")
+            return CheckResult.unknown("the server has not reported its responses yet")
         before, after = self._seen[0][1], self._seen[-1][1]
         delta = {code: count - before.get(code, 0) for code, count in after.items()}
         total = sum(delta.values())
@@ -61,5 +61,5 @@ class ErrorShare:
         refused = sum(count for code, count in delta.items() if code in _REFUSALS)
         reported = f"at most {limit:.0%} of the requests fail"
         if refused > _MANY_REFUSALS * total:
-            reported += "; more than half are refused for what clients send (4xx)"
+            reported += "; more than half are refused as invalid (4xx)"
         return CheckResult.ok(reported)

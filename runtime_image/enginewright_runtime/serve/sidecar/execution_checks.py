@@ -17,28 +17,28 @@ from enginewright_runtime.serve.sidecar.checks import CheckResult
 
 
 def cause(reported: Execution, backend: str, admitted: PlacementFacts | None) -> Finding | None:
-    """Return why the provider of `backend` does not run the model; None where it does.
+    """Return why the provider of `backend` does not run the model; None: it does.
 
-    The checks of provider and placement, the verdict on fallback and what hangs on them (metrics,
-    alerts, conditions, Events) all name this one.
+    The checks of provider and placement, the fallback verdict and everything derived from them
+    (metrics, alerts, conditions, Events) report this one cause.
 
     Args:
         reported: what the server reports.
-        backend: that was promised.
-        admitted: placement when the pod was admitted; None: it was not yet.
+        backend: the promised one.
+        admitted: placement when the pod was admitted; None: it is not admitted yet.
     """
     if reported.session > 1 and admitted is not None and _moved(reported.placement, admitted):
-        message = "ONNX Runtime replaced the session that was admitted"
+        message = "ONNX Runtime replaced the session after the pod was admitted"
         return Finding(reason=Reason.SESSION_REPLACED, cause=message)
     wrong = list(_wrong(reported, backend))
     packages = distribution(reported)
-    if wrong and packages.reason is not None:  # which providers exist is chance
+    if wrong and packages.reason is not None:  # then the available providers are undefined
         wrong.append(Finding(reason=packages.reason, cause=packages.message))
     return causes.first(wrong)
 
 
 def _wrong(reported: Execution, backend: str) -> Iterator[Finding]:
-    """Yield all that is wrong with the provider; consequences of a cause are left out."""
+    """Yield what is wrong with the provider, without consequences of a cause already found."""
     if reported.provider != PROVIDERS[backend]:
         message = (
             f"the server reports {reported.provider} as the provider of backend {backend},"
@@ -62,12 +62,12 @@ def _wrong(reported: Execution, backend: str) -> Iterator[Finding]:
         message = f"the session has {others} instead of {reported.provider}"
         yield Finding(reason=Reason.PROVIDER_MISSING, cause=message)
     elif total and not reported.placement.nodes.get(reported.provider):
-        message = f"{reported.provider} is available and was assigned none of the {total} nodes"
+        message = f"{reported.provider} is available but was assigned none of the {total} nodes"
         yield Finding(reason=Reason.UNSUPPORTED_OPERATOR, cause=message)
 
 
 def provider(reported: Execution, found: Finding | None) -> CheckResult:
-    """Turn what `cause` found into the check's result: was the provider created, is its driver there?"""
+    """Return the result of check provider: the provider was created and its driver is present."""
     if found is None:
         return CheckResult.ok(f"the session has {reported.provider}")
     return CheckResult.failed(found.reason, found.cause)
@@ -76,13 +76,13 @@ def provider(reported: Execution, found: Finding | None) -> CheckResult:
 def fallback(
     reported: Execution, manifest: Manifest, task: ServeTask, found: Finding | None
 ) -> FallbackVerdict:
-    """Judge where the nodes run: `promise.judge`'s verdict, for the reason that `cause` found.
+    """Return `promise.judge`'s verdict on the placement, with the reason that `cause` found.
 
     Args:
         reported: what the server reports.
-        manifest: of what is served.
-        task: with the promise.
-        found: by `cause`.
+        manifest: of the served artefact.
+        task: has the promise.
+        found: the result of `cause`.
     """
     verdict = promise.judge(
         reported.placement,
@@ -97,7 +97,7 @@ def fallback(
 
 
 def placement(found: FallbackVerdict) -> CheckResult:
-    """Turn the verdict on fallback into the check's result."""
+    """Return the result of check placement for the fallback verdict."""
     if found.broken:
         return CheckResult.failed(found.reason or Reason.NODE_FALLBACK, found.message)
     return CheckResult.ok(found.message)
@@ -106,10 +106,10 @@ def placement(found: FallbackVerdict) -> CheckResult:
 def original_nodes(
     facts: PlacementFacts, provider_name: str, found: FallbackVerdict
 ) -> dict[str, int]:
-    """Return compute nodes by provider, engines opened, as the verdict on fallback counted them.
+    """Return compute nodes by provider as the fallback verdict counts them, with those in engines.
 
-    Nodes elsewhere are reported by provider only together with shape arithmetic; where several
-    providers share them, the one with most nodes takes what the others' counts leave over.
+    The server's counts by provider include shape arithmetic, so with several other providers the split
+    of their compute nodes is approximate: the provider with most nodes gets the remainder.
     """
     nodes = {provider_name: found.nodes_total - found.nodes_elsewhere}
     left = found.nodes_elsewhere
@@ -121,7 +121,7 @@ def original_nodes(
 
 
 def distribution(reported: Execution) -> CheckResult:
-    """Judge that one distribution owns the folder `onnxruntime`: of two, the last wins silently."""
+    """Check that one distribution owns the folder `onnxruntime`: the last installed overwrites others."""
     owners = reported.ort_distributions
     if len(owners) == 1:
         return CheckResult.ok(f"ONNX Runtime is installed by {owners[0]}")
@@ -135,7 +135,7 @@ def distribution(reported: Execution) -> CheckResult:
 
 
 def versions(reported: Execution, manifest: Manifest, task: ServeTask) -> CheckResult:
-    """Judge that what runs is what was proven: keys, digests, versions, and the processor where it matters."""
+    """Check that what runs is what was verified: keys, digests, versions, and the processor for INT8."""
     engine = manifest.engine
     recipe = manifest.recipe if engine is None else engine.recipe
     wrong = _difference(
@@ -155,7 +155,7 @@ def versions(reported: Execution, manifest: Manifest, task: ServeTask) -> CheckR
     different = mismatch(
         saturable=manifest.saturable, verified_on=manifest.processor, serving=reported.processor
     )
-    if different and manifest.recipe.int8_products == "exact":  # else golden samples decide
+    if different and manifest.recipe.int8_products == "exact":  # otherwise golden samples decide
         return CheckResult.failed(Reason.PROCESSOR_MISMATCH, different)
     if engine is not None:
         if reported.engine_sha256 is None:

@@ -1,4 +1,4 @@
-"""Prometheus' text format 0.0.4, as much of it as the sidecar writes."""
+"""The part of Prometheus' text format 0.0.4 that the sidecar writes."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -18,27 +18,27 @@ Row = tuple[Mapping[str, str], float]
 
 
 class Family(NamedTuple):
-    """One metric: what its series have in common."""
+    """One metric family: what its series have in common."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
-    about: str
-    labels: tuple[str, ...] = ()  # besides the common ones
+    help: str
+    labels: tuple[str, ...] = ()  # in addition to the common ones
 
     def header(self) -> tuple[str, str]:
-        """Return the lines before its series."""
-        return f"# HELP {self.name} {self.about}", f"# TYPE {self.name} {self.kind}"
+        """Return the HELP and TYPE lines."""
+        return f"# HELP {self.name} {self.help}", f"# TYPE {self.name} {self.kind}"
 
 
 class Exposition:
-    """Text that grows by families; `common` labels come first in every series."""
+    """Builds an exposition; `common` labels come first in every series."""
 
     def __init__(self, common: Mapping[str, str]) -> None:
         self._common = common
         self._lines: list[str] = []
 
     def family(self, family: Family, rows: Iterable[Row]) -> None:
-        """Add one gauge or counter; none without rows."""
+        """Add one gauge or counter; nothing if there are no rows."""
         series = [self._series(family.name, labels, value) for labels, value in rows]
         if series:
             self._lines += [*family.header(), *series]
@@ -56,7 +56,7 @@ class Exposition:
     def text(self, appended: bytes = b"") -> bytes:
         """Return the text, followed by another exposition.
 
-        One line that is none would cost the whole scrape, so such lines of the other are left out.
+        One invalid line would fail the complete scrape, so invalid lines of the other are omitted.
         """
         try:
             other = [line for line in appended.decode().split("\n") if _LINE.fullmatch(line)]

@@ -1,4 +1,4 @@
-"""Golden inferences over the path that requests take: the one proof that needs no report of the server."""
+"""Golden inferences on the path of clients' requests, which do not rely on the server's reports."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -28,10 +28,10 @@ from enginewright_runtime.session.device_errors import lost_device
 from enginewright_runtime.session.samples import GoldenSample, type_name
 
 _LENGTH: Final = b"inference-header-content-length"
-_BUSY: Final = frozenset({408, 429, 503, 504})  # backpressure: says nothing of the numbers
-_ERROR_BYTES: Final = 64 * 1024  # of an error that are read
+_BUSY: Final = frozenset({408, 429, 503, 504})  # backpressure: proves nothing about the outputs
+_ERROR_BYTES: Final = 64 * 1024  # of an error response that are read
 _PIECE: Final = 1 << 18  # elements that are compared at a time
-_FAILS: Final = frozenset({400, 500})  # inputs that have run are refused, or their run fails
+_FAILS: Final = frozenset({400, 500})  # inputs that ran before are rejected, or their run fails
 
 _Arrays = dict[str, NDArray[Any]]
 
@@ -42,21 +42,21 @@ class ProbeResult:
 
     sample: str
     seconds: float  # from the first byte sent to the last one received
-    own_seconds: float  # of this process's CPU, to ask and compare
+    own_seconds: float  # CPU time of the sidecar, to encode and compare
     queued: float = 0.0  # of `seconds`: waiting for the model, as the server reports
-    compute: float | None = None  # of `seconds`: in the model, likewise; None: it does not report
-    wrong: str | None = None  # how the answer differs; None: it is right
-    not_run: str | None = None  # why there was none; `wrong` means nothing then
-    unreachable: bool = False  # nothing listens on the port
-    late: bool = False  # the time was up after `seconds`
-    fails: bool = False  # the model does not run it any more; `unanswered` says how
-    reason: Reason | None = None  # with `fails`, where the server's error says
-    error: float | None = None  # largest absolute error; None: no numbers to compare
-    compared: int = 0  # outputs that were compared, in values or in distribution
+    compute: float | None = None  # of `seconds`: in the model, likewise; None: not reported
+    wrong: str | None = None  # how the outputs differ; None: they agree
+    not_run: str | None = None  # why there are no outputs; `wrong` is then meaningless
+    unreachable: bool = False  # connection refused
+    late: bool = False  # timed out after `seconds`
+    fails: bool = False  # the model no longer runs the sample; `not_run` says why
+    reason: Reason | None = None  # with `fails`, from the server's error
+    error: float | None = None  # largest absolute error; None: there are no numeric outputs
+    compared: int = 0  # outputs that were compared, by value or by distribution
 
     @property
     def cost(self) -> float:
-        """Seconds that it has taken of the server's, waiting excluded."""
+        """Seconds of the server's time that it took, waiting excluded."""
         return max(0.0, self.seconds - self.queued) if self.compute is None else self.compute
 
 
@@ -72,7 +72,7 @@ class GoldenProbe:
         seconds: float,
         token: str = "",
     ) -> None:
-        """Make it; `seconds` is how long an answer may take, `token` opens our server's lane."""
+        """Create it; `seconds` is the timeout, `token` identifies the sidecar to our server."""
         self._client = client
         self._probe = f"{HEADER}: {token}\r\n" if token else ""
         self._path = f"/v2/models/{model}/infer"
@@ -81,7 +81,7 @@ class GoldenProbe:
         self._kinds = {name: type_name(each) for name, each in samples.types.outputs.items()}
         self._scales: dict[str, float] = {}
         if self._tolerances.across_samples:
-            for name in samples.names:  # one at a time, for they may be large
+            for name in samples.names:  # one at a time, since they may be large
                 scales = scales_of({name: samples.read(name).expected}, self._kinds)
                 self._scales |= {
                     output: max(scale, self._scales.get(output, 0.0))
@@ -91,10 +91,10 @@ class GoldenProbe:
         self._varying = VaryingOutputs(
             manifest.varying or (), self._kinds, self._allowed, repeated=True
         )
-        self.binary = True  # whether the server speaks the binary extension
+        self.binary = True  # whether the server supports the binary extension
 
     async def run(self, name: str, defer: float) -> ProbeResult:
-        """Ask a sample and compare its answer; our server defers it for `defer` seconds at most."""
+        """Run a sample and compare its outputs; our server may defer it for `defer` seconds."""
         try:
             sample = self._samples.read(name)
             return await self._compare(sample, defer)
@@ -117,7 +117,7 @@ class GoldenProbe:
         request = encode(sample, self._samples.types, binary=self.binary)
         own_seconds = (
             time.process_time() - began_cpu
-        )  # not while waiting: the other checks run then
+        )  # without waiting, during which other checks run
         began = time.monotonic()
         response = await self._post(request, defer)
         seconds = time.monotonic() - began
@@ -132,15 +132,15 @@ class GoldenProbe:
             differences = {name: self._differs(name, fixed[name], arrays[name]) for name in fixed}
             wrong = _described(differences, sample.name)
             error = _largest_error(fixed, arrays)
-            # one wrong output is enough: requests for the distributions of others load the server
+            # stop at the first wrong output: more runs for distributions would only load the server
             while trial.take(arrays) and wrong is None and not trial.faults:
-                del response, arrays  # one at a time, for they may be large
+                del response, arrays  # one at a time, since they may be large
                 response = await self._post(request, defer)
                 arrays = self._read(response, sample)
-            faults = {name: fault.in_full for name, fault in trial.faults.items()}
+            faults = {name: fault.full_description for name, fault in trial.faults.items()}
             wrong = wrong or _described(faults, sample.name)
         except ResponseError as refusal:
-            wrong = f"the answer to golden sample {sample.name!r} {refusal}"
+            wrong = f"the response to golden sample {sample.name!r} {refusal}"
         return ProbeResult(
             sample.name,
             seconds,
@@ -185,7 +185,7 @@ class GoldenProbe:
 
     def _differs(self, name: str, want: NDArray[Any], have: NDArray[Any]) -> str | None:
         if _equal(want, have):
-            return None  # most backends repeat themselves, and this is twenty times as quick
+            return None  # most backends are deterministic, and this is twenty times faster
         allowed = self._allowed(name, want)
         return difference(want, have, allowed, self._kinds[name], self._scales.get(name, 0.0))
 
@@ -195,7 +195,7 @@ class _UnansweredError(Exception):
 
 
 class _FailsError(Exception):
-    """The server does not run what it has run before."""
+    """The server no longer runs what it ran before."""
 
     def __init__(self, response: ServerResponse) -> None:
         cause = lost_device(response.body[:_ERROR_BYTES].decode(errors="replace"))
@@ -205,7 +205,7 @@ class _FailsError(Exception):
 
 
 def _described(differences: Mapping[str, str | None], sample: str) -> str | None:
-    """Return the first difference, of those by output, for a message; None: there is none."""
+    """Return a message for the first output that differs; None: all agree."""
     found = ((name, differs) for name, differs in differences.items() if differs is not None)
     return next(
         (f"output {name!r} of golden sample {sample!r} {differs}" for name, differs in found),
@@ -216,7 +216,7 @@ def _described(differences: Mapping[str, str | None], sample: str) -> str | None
 def _largest_error(
     expected: Mapping[str, NDArray[Any]], actual: Mapping[str, NDArray[Any]]
 ) -> float | None:
-    """Return the largest absolute error over the outputs that NumPy holds as floats."""
+    """Return the largest absolute error over the outputs that are floats in NumPy."""
     errors = [
         _largest_difference(want, actual[name])
         for name, want in expected.items()
@@ -226,7 +226,7 @@ def _largest_error(
 
 
 def _equal(want: NDArray[Any], have: NDArray[Any]) -> bool:
-    """Tell whether two arrays have the same type, shape and elements; NaN equals nothing."""
+    """Return whether two arrays have the same type, shape and elements; NaN is never equal."""
     if want.dtype != have.dtype or want.shape != have.shape:
         return False
     return all(np.array_equal(first, second) for first, second in _chunks(want, have))
@@ -238,14 +238,14 @@ def _largest_difference(want: NDArray[Any], have: NDArray[Any]) -> float:
     for first, second in _chunks(want, have):
         if np.array_equal(first, second):
             continue
-        with np.errstate(invalid="ignore", over="ignore"):  # of infinities, which others judge
+        with np.errstate(invalid="ignore", over="ignore"):  # infinities are compared elsewhere
             gap = np.abs(first - second)
         largest = max(largest, float(np.max(gap, initial=0.0, where=np.isfinite(gap))))
     return largest
 
 
 def _chunks(want: NDArray[Any], have: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Yield both piece by piece, so that a comparison takes a few megabytes beside them."""
+    """Yield both in pieces, so that a comparison needs only a few megabytes more."""
     first, second = want.reshape(-1), have.reshape(-1)
     for start in range(0, first.size, _PIECE):
         yield first[start : start + _PIECE], second[start : start + _PIECE]

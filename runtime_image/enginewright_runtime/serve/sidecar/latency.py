@@ -1,7 +1,7 @@
-"""Time in the model against the pod's own baseline: of golden inferences, and of requests. Pure.
+"""Compares time in the model with the pod's own baseline, for golden inferences and requests. Pure.
 
-Like is compared with like: a sample with itself, a size of request with that size; waiting is excluded,
-so that a full queue is not taken for a slow model. Medians of measurements, never single ones.
+Each sample and each size of request is compared only with itself. Waiting is excluded, so that a full
+queue is not mistaken for a slow model. Medians are compared, never single measurements.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,16 +23,16 @@ _Key = TypeVar("_Key")
 
 @dataclass(frozen=True, slots=True)
 class Slowness:
-    """How one series stands; times in seconds."""
+    """A latency compared with what is usual; times in seconds."""
 
     now: float
     usual: float
-    limit: float  # of `ratio`,
-    floor: float  # and of what it takes longer: less is noise of the machine
+    limit: float  # of `ratio`
+    floor: float  # of the difference: less is noise
 
     @property
     def ratio(self) -> float:
-        """What is measured now over what is usual."""
+        """The current latency divided by the usual one."""
         return self.now / self.usual
 
     @property
@@ -42,25 +42,25 @@ class Slowness:
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """By which the worst one is found."""
+        """Sort key; the worst is the largest."""
         return self.exceeds, self.ratio / self.limit
 
 
 class _Latency(Generic[_Key]):
-    """Trends by what is measured."""
+    """Trends by key."""
 
     def __init__(self, settings: SidecarSettings) -> None:
         self._settings = settings
         self._trends: dict[_Key, Trend] = {}
 
     def restart(self) -> None:
-        """Forget the last times, not the baselines: a new server process is held to them."""
+        """Discard the measurements but keep the baselines, which apply to a new server process too."""
         for trend in self._trends.values():
             trend.restart()
 
     @property
     def lowered(self) -> int:
-        """How often a baseline has proved too high."""
+        """How often a baseline was lowered because it proved too high."""
         return sum(trend.lowered for trend in self._trends.values())
 
     def _current(self, key: _Key, now: float, age: float) -> float | None:
@@ -69,18 +69,18 @@ class _Latency(Generic[_Key]):
 
 
 class ProbeLatency(_Latency[tuple[str, float]]):
-    """Time of golden inferences by sample: in the model, and until the answer where nothing else waits.
+    """Latency of golden inferences by sample: in the model, and end to end while the pod is idle.
 
-    The first is the server's word, which a queue cannot spoil; the second is measured here, and finds a
-    server whose word is wrong, or one that reports none.
+    The first is reported by the server and not affected by queueing; the second is measured here, and
+    covers a server that reports wrongly or not at all.
     """
 
     def __init__(self, settings: SidecarSettings) -> None:
         super().__init__(settings)  # trends by sample and floor
-        self._reports_compute = False  # the server says how long it was in the model
+        self._reports_compute = False  # whether the server reports time in the model
 
     def add(self, found: ProbeResult, now: float, *, idle: bool) -> None:
-        """Take in a golden inference that was answered rightly, or not in time; `idle`: beside no request."""
+        """Record a golden inference that succeeded or timed out; `idle`: without other requests."""
         settings = self._settings
         if found.compute is not None:
             self._reports_compute = True
@@ -97,23 +97,23 @@ class ProbeLatency(_Latency[tuple[str, float]]):
 
     @property
     def baseline(self) -> float | None:
-        """Seconds of the quickest sample that has a baseline; None: there is none yet."""
+        """Seconds of the fastest sample that has a baseline; None: there is none yet."""
         known = (trend.baseline for trend in self._trends.values())
         return min((each for each in known if each), default=None)
 
     def current(self, sample: str, now: float) -> float | None:
-        """Return the seconds that `sample` takes in the model now; None: too few measurements."""
+        """Return the current seconds in the model of `sample`; None: too few measurements."""
         return self._current((sample, self._settings.latency_floor), now, self._settings.probe_age)
 
     def worst(self, now: float) -> Slowness | None:
-        """Return how the series stands that is furthest above its baseline; None: unknown."""
+        """Return the comparison furthest above its baseline; None: unknown."""
         age = self._settings.probe_age
         return self._worst(
             (each.current(now, age), *key, each) for key, each in self._trends.items()
         )
 
     def undecided(self, now: float) -> bool:
-        """Tell whether more measurements are due soon: no baseline yet, or the last one alone was slow."""
+        """Return whether more measurements are needed soon: no baseline yet, or the last was slow."""
         if self.baseline is None:
             return True
         age = self._settings.probe_age
@@ -130,7 +130,7 @@ class ProbeLatency(_Latency[tuple[str, float]]):
         return max(found, key=lambda each: each.rank, default=None)
 
     def outcome(self, now: float) -> CheckResult:
-        """Judge the last golden inferences."""
+        """Return the check's result for the recent golden inferences."""
         if self.baseline is None:
             return CheckResult.unknown("the baseline is being measured")
         found = self.worst(now)
@@ -145,7 +145,7 @@ class ProbeLatency(_Latency[tuple[str, float]]):
 
 
 class LiveLatency(_Latency[int]):
-    """Time in the model for requests, by size, against the pod's own usual and warm-up's best."""
+    """Time in the model of requests by size, compared with the pod's baseline and its best warm-up run."""
 
     def __init__(self, settings: SidecarSettings) -> None:
         super().__init__(settings)  # trends by size
@@ -159,17 +159,17 @@ class LiveLatency(_Latency[int]):
         super().restart()
 
     def add(self, buckets: Sequence[ComputeBucket], now: float) -> None:
-        """Take in the server's sums as they are at `now`."""
+        """Record the server's totals at `now`."""
         current = {bucket.elements: bucket for bucket in buckets}
         if _fell(self._before, current):
-            self.restart()  # the server has begun to count from zero
+            self.restart()  # the server's counters were reset
         known = bool(self._before)
         for elements, bucket in current.items():
             if bucket.warmup_seconds:
                 self._warmup[elements] = bucket.warmup_seconds
             before = self._before.get(elements)
             if before is None:
-                # what was counted before the first look may lie long back
+                # requests that were counted before the first poll may be old
                 self._before[elements] = ComputeBucket(elements=elements) if known else bucket
                 before = self._before[elements]
             count = bucket.count - before.count
@@ -179,16 +179,16 @@ class LiveLatency(_Latency[int]):
                 self._before[elements] = bucket
 
     def current(self, elements: int, now: float) -> float | None:
-        """Return the seconds that requests of a size take now; None: too few of them lately."""
+        """Return the current seconds of requests of a size; None: too few recent ones."""
         return self._current(elements, now, self._settings.live_age)
 
     def worst(self, now: float) -> Slowness | None:
-        """Return how the size stands that is furthest above what is usual; None: unknown."""
+        """Return the comparison furthest above its limit; None: unknown."""
         found = self._compared(now)
         return found[1] if found else None
 
     def outcome(self, now: float) -> CheckResult:
-        """Judge the requests of the last half minute, or of as long as there were enough."""
+        """Return the check's result for the recent requests."""
         worst = self._compared(now)
         if worst is None:
             return CheckResult.unknown("too few requests of one size recently")
@@ -199,16 +199,16 @@ class LiveLatency(_Latency[int]):
                 f"requests of up to {counted(size, 'element')} spend more than {found.limit:g} times"
                 f" {usual} of {milliseconds(found.usual)} in the model",
             )
-        return CheckResult.ok("requests spend about as long in the model as they usually do")
+        return CheckResult.ok("requests spend about as much time in the model as usual")
 
     def _compared(self, now: float) -> tuple[int, Slowness, str] | None:
-        """Return the comparison that is furthest over its limit: its size, and what with."""
+        """Return the comparison furthest above its limit: size, comparison, what it is compared with."""
         settings = self._settings
         rows: list[tuple[int, Slowness, str]] = []
         for size, trend in self._trends.items():
             current = self.current(size, now)
             for usual, limit, name in (
-                (self._warmup.get(size), settings.warmup_ratio, "warm-up's best"),
+                (self._warmup.get(size), settings.warmup_ratio, "the best warm-up run"),
                 (trend.baseline, settings.latency_ratio, "the pod's own baseline"),
             ):
                 if current is not None and usual:
@@ -226,5 +226,5 @@ def _fell(before: dict[int, ComputeBucket], after: dict[int, ComputeBucket]) -> 
 
 
 def milliseconds(seconds: float) -> str:
-    """Return a time for people."""
+    """Return a time for messages."""
     return f"{seconds * 1000:.3g} ms"

@@ -1,7 +1,7 @@
-"""The sidecar's process: reads what was proven, opens its port, watches until it is received SIGTERM.
+"""The sidecar's process: reads manifest and golden samples, opens its port, monitors until SIGTERM.
 
-It starts before the server and ends after it, being a native sidecar: neither a server that is not
-there yet nor one that drains is a reason to stop.
+As a native sidecar container it starts before the server and ends after it, so it keeps running while
+the server is not there yet or drains.
 """
 
 import asyncio
@@ -38,14 +38,14 @@ def run(
     server_port: int = HTTP_PORT,
     settings: SidecarSettings | None = None,
 ) -> int:
-    """Watch until SIGTERM and return the exit code.
+    """Monitor until SIGTERM and return the exit code.
 
     Args:
         task: what the server serves.
-        paths: where artefact and termination log lie; None: the contract's.
+        paths: of artefact and termination log; None: the contract's.
         port: TCP port on all addresses.
         server_port: of the server, on this machine.
-        settings: times and limits; None: the defaults.
+        settings: timeouts and limits; None: the defaults.
     """
     paths = paths or Paths.from_environment()
     try:
@@ -59,7 +59,7 @@ def run(
     except OSError as error:
         report = failed(
             SIDECAR,
-            StageFailure(Reason.INTERNAL_ERROR, f"cannot answer on port {port}: {error}"),
+            StageFailure(Reason.INTERNAL_ERROR, f"cannot listen on port {port}: {error}"),
         )
         _log.error("%s: %s", report.reason, report.outcome)
         write_termination_message(paths, report.termination_message())
@@ -91,7 +91,7 @@ async def _run(pod_state: PodState, monitor: Monitor, port: int) -> None:
     heads, buffer = HeadParser(), bytearray(RECEIVE_BYTES)
     server = await loop.create_server(lambda: Connection(app, heads, buffer), sock=listen(port))
     task = pod_state.task
-    _log.info("watching model %s, revision %s, port %d open", task.model, task.revision, port)
+    _log.info("monitoring model %s, revision %s, port %d open", task.model, task.revision, port)
     running = [asyncio.create_task(monitor.run()), asyncio.create_task(app.sweep())]
     await asyncio.wait([asyncio.create_task(stop.wait()), *running], return_when="FIRST_COMPLETED")
     server.close()

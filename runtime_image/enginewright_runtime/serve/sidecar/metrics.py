@@ -1,6 +1,6 @@
-"""The sidecar's figures. What is not known is left out: a zero would be a claim.
+"""The sidecar's metrics. Unknown values are omitted, since zero would be a false value.
 
-The names are an interface: alerts and dashboards hang on them (docs/sidecar.md lists them).
+The names are a public interface for alerts and dashboards (docs/sidecar.md lists them).
 """
 
 from collections.abc import Iterator
@@ -123,7 +123,7 @@ _KINDS = ("NodeFallback", "BackendFallback")
 
 
 def expose(pod_state: PodState, server: bytes) -> bytes:
-    """Return the sidecar's figures followed by the server's own exposition."""
+    """Return the sidecar's metrics followed by the server's own exposition."""
     text = Exposition({"model": pod_state.task.model, "revision": pod_state.task.revision})
     _placement(pod_state, text)
     _versions(pod_state, text)

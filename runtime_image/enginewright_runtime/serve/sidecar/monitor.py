@@ -1,7 +1,7 @@
-"""Polls the server, each endpoint at its own interval, and never gives up: a server may be down for long.
+"""Polls the server, each endpoint at its own interval, for as long as the sidecar runs.
 
-One loop for each kind of poll. A loop survives whatever goes wrong in it, and what it has not
-found recently becomes unknown by itself.
+One loop for each kind of poll. An exception does not end a loop, and results that are not renewed
+expire to unknown.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ from enginewright_runtime.serve.sidecar.samples import GoldenSamples
 from enginewright_runtime.serve.sidecar.settings import SidecarSettings
 
 _log: Final = logging.getLogger(__name__)
-_EXPOSITION_BYTES: Final = 8 * 1024 * 1024  # of the server's metrics; more is not passed on
-_HUNG_SECONDS: Final = 60.0  # beyond the longest pause of a loop
+_EXPOSITION_BYTES: Final = 8 * 1024 * 1024  # larger metrics of the server are not passed on
+_HUNG_SECONDS: Final = 60.0  # beyond the longest regular interval of a loop
 
 
 class Monitor:
@@ -90,14 +90,14 @@ class Monitor:
 
     @property
     def alive(self) -> bool:
-        """Whether no loop hangs."""
+        """Whether all loops make progress."""
         settings = self._settings
         deferred = settings.stale_intervals * settings.slowest_interval
         longest = deferred + settings.probe_seconds + _HUNG_SECONDS
         return all(time.monotonic() - beat < longest for beat in self._beats.values())
 
     async def scrape(self) -> bytes:
-        """Return the server's metrics, nothing when it has none or does not respond in time."""
+        """Return the server's metrics; empty if it has none or does not respond in time."""
         with contextlib.suppress(UnreachableError):
             response = await self._scrapes.get("/metrics", self._settings.scrape_seconds)
             plain = response.headers.get(b"content-type", b"").startswith(b"text/plain")
@@ -106,12 +106,12 @@ class Monitor:
         return b""
 
     async def _loop(self, name: str, act: Callable[[], Awaitable[float]]) -> None:
-        """Run `act` for ever; it returns for how long to pause."""
+        """Run `act` until cancelled; it returns the seconds to sleep."""
         while True:
             self._beats[name] = time.monotonic()
             try:
                 pause = await act()
-            except Exception:  # noqa: BLE001 - a fault in one check must not end the others
+            except Exception:  # noqa: BLE001 - an error in one check must not end the others
                 _log.exception("unexpected error while checking: %s", name)
                 pause = self._settings.slowest_interval
             await asyncio.sleep(pause)
@@ -129,10 +129,10 @@ class Monitor:
                 live=live.status == 200, ready=ready.status == 200, reason=reason, why=why
             )
         if not self._pod_state.serving:
-            if self._pod_state.fault is None:  # else golden inferences show when it is over
+            if self._pod_state.fault is None:  # otherwise golden inferences detect the recovery
                 self._serving.clear()
         elif not self._serving.is_set():
-            with contextlib.suppress(UnreachableError):  # asked again next time
+            with contextlib.suppress(UnreachableError):  # retried at the next poll
                 self._probe.binary = await self._supports_binary()
                 self._serving.set()
         self._log_changes()
@@ -148,7 +148,7 @@ class Monitor:
     async def _read_release(self) -> float:
         try:
             annotation = self._release.read_text()
-        except OSError:  # outside a pod there is none
+        except OSError:  # it does not exist outside a pod
             annotation = ""
         self._pod_state.release(seconds_left(annotation, time.time()))
         return self._settings.release_interval
@@ -159,13 +159,13 @@ class Monitor:
         if due:
             succeeded = await self._execution(due)
             for check in due:
-                # what failed is polled again with the most frequent check
+                # after a failure, retry at the shortest interval
                 pause = self._settings.intervals[check if succeeded else Check.PLACEMENT]
                 self._due[check] = began + pause
         return max(0.0, min(self._due.values()) - time.monotonic())
 
     async def _execution(self, due: list[Check]) -> bool:
-        """Poll how the server runs the model; return whether it has reported, or cannot."""
+        """Poll the execution report; return False if it should be retried soon."""
         pod_state = self._pod_state
         try:
             response = await self._get(self._queries, self._execution_path)
@@ -173,9 +173,7 @@ class Monitor:
             pod_state.execution_missed(f"the server {error}", due, foreign=False)
             return False
         if response.status == 404:
-            why = (
-                "the server does not report how it runs the model: it is not Enginewright's server"
-            )
+            why = "the server has no execution report: it is not Enginewright's server"
             pod_state.execution_missed(why, due, foreign=True)
             return True
         if response.status != 200:
@@ -185,7 +183,7 @@ class Monitor:
         try:
             reported = Execution.model_validate_json(response.body)
         except ValidationError as error:
-            where = ".".join(map(str, error.errors()[0]["loc"])) or "the whole"
+            where = ".".join(map(str, error.errors()[0]["loc"])) or "the document"
             why = f"the server's execution report is invalid: {where}"
             pod_state.execution_missed(why, due, foreign=False)
             return False
@@ -202,7 +200,7 @@ class Monitor:
         turn = self._schedule.next(self._pod_state.known, began)
         found = await self._probe.run(turn.sample, turn.defer)
         if found.unreachable:
-            self._serving.clear()  # the loop that polls health resumes it
+            self._serving.clear()  # the health loop sets it again
         interval = self._schedule.interval(found, self._pod_state.known)
         self._pod_state.golden(found, interval)
         return _rest(interval, began)
@@ -225,7 +223,7 @@ class Monitor:
         return await client.get(path, self._settings.request_seconds)
 
     def _log_changes(self) -> None:
-        """Log what has changed."""
+        """Log checks whose state or reason changed."""
         verdict = self._pod_state.verdict()
         for found in verdict.checks:
             before = self._logged.get(found.check)
@@ -239,7 +237,7 @@ class Monitor:
 
 
 def _error_of(response: ServerResponse) -> tuple[Reason | None, str]:
-    """Return what the server reports to be wrong with its runs; (None, "") when that is nothing."""
+    """Return why the server's runs fail, as it reports; (None, ""): they do not."""
     if response.status == 200:
         return None, ""
     try:
@@ -251,5 +249,5 @@ def _error_of(response: ServerResponse) -> tuple[Reason | None, str]:
 
 
 def _rest(interval: float, began: float) -> float:
-    """Return what is left of `interval`, so that the work is part of it."""
+    """Return the rest of `interval` that began at `began`."""
     return max(0.0, interval - (time.monotonic() - began))

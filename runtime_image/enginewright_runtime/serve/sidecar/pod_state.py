@@ -1,4 +1,4 @@
-"""All that the sidecar knows of its pod, and the verdict on it. Pure: no IO, the clock is given."""
+"""Everything the sidecar knows about its pod, and the verdict on it. Pure: the clock is given."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -41,7 +41,7 @@ OF_EXECUTION: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where the nodes run, when that is known."""
+    """Where the nodes run."""
 
     fallback: FallbackVerdict
     nodes: Mapping[str, int]  # compute nodes by provider
@@ -80,12 +80,12 @@ class PodState:
         self._was_ready = False
         self._released_until = float("-inf")
 
-    # What polls and probes found.
+    # Results of polls and golden inferences.
 
     def server(
         self, *, live: bool, ready: bool, reason: Reason | None = None, why: str = ""
     ) -> None:
-        """The server has reported its health; `reason` and `why`: what it reports to be wrong."""
+        """The server reported its health; `reason` and `why`: the problem that it reports."""
         if live and ready:
             self._was_ready = True
             self._record(Check.SERVER, CheckResult.ok("the server is live and ready"))
@@ -98,14 +98,14 @@ class PodState:
         self._decide()
 
     def server_missed(self, why: str, *, unreachable: bool) -> None:
-        """The server has not answered; `unreachable`: its process is not there."""
+        """The server did not respond; `unreachable`: its process is not running."""
         if unreachable:
             self._restart(why)
         self._server_failed(why)
         self._decide()
 
     def execution(self, reported: Execution, due: Iterable[Check]) -> None:
-        """The server has reported how it runs the model; `due`: the checks that are due."""
+        """The server returned its execution report; `due`: the checks to evaluate."""
         self._foreign = False
         self.reported = reported
         self._usual = reported.usual or self._usual
@@ -115,7 +115,7 @@ class PodState:
         self._decide()
 
     def execution_missed(self, why: str, due: Iterable[Check], *, foreign: bool) -> None:
-        """The server has not reported; `foreign`: it has no such endpoint."""
+        """The server returned no execution report; `foreign`: it has no such endpoint."""
         if foreign:
             self._foreign = True
             self.reported = None
@@ -128,7 +128,7 @@ class PodState:
         self._decide()
 
     def golden(self, found: ProbeResult, interval: float) -> None:
-        """A golden inference has ended; the next one is `interval` seconds away."""
+        """A golden inference has ended; the next one starts in `interval` seconds."""
         now = self._clock()
         self._failing = self._failing + 1 if found.fails else 0
         idle = self.known.idle >= self._settings.idle_seconds
@@ -152,29 +152,29 @@ class PodState:
             self.board.miss(Check.GOLDEN, why)
 
     def responses(self, counts: Mapping[int, float]) -> None:
-        """The server has reported its responses by status code."""
+        """The server reported its responses by status code."""
         self._errors.add(counts, self._clock())
         self._record(Check.ERRORS, self._errors.outcome())
 
     def responses_missed(self, why: str) -> None:
-        """The server has reported no such counts."""
+        """The server did not report its responses."""
         self.board.miss(Check.ERRORS, why)
 
     def release(self, seconds: float) -> None:
-        """The operator lets the pod go for a broken promise, for so long from now; 0: no longer."""
+        """The operator releases the pod for a broken promise, for `seconds` from now; 0: it does not."""
         self._released_until = self._clock() + seconds if seconds else float("-inf")
         self._decide()
 
-    # What follows.
+    # Derived state.
 
     @property
     def serving(self) -> bool:
-        """Whether the server is ready, as far as is known."""
+        """Whether the server is known to be ready."""
         return self.board.verdict(Check.SERVER, self._clock()).state == "ok"
 
     @property
     def fault(self) -> Reason | None:
-        """Why the server answers nothing, though it is there: DeviceLost, RunsFail; else None."""
+        """Why every run fails although the server responds: DeviceLost or RunsFail; else None."""
         now = self._clock()
         found = (self.board.verdict(check, now) for check in (Check.SERVER, Check.GOLDEN))
         reasons = (each.reason for each in found if each.reason in NOTHING_RUNS)
@@ -187,7 +187,7 @@ class PodState:
 
     @property
     def admitted(self) -> bool:
-        """Whether the server's process was admitted once."""
+        """Whether the server's process has been admitted."""
         return self._gate.admitted
 
     @property
@@ -202,13 +202,13 @@ class PodState:
 
     @property
     def placed(self) -> Placed | None:
-        """Where the nodes run; None: not known, or not lately."""
+        """Where the nodes run; None: not recently known."""
         state = self.board.verdict(Check.PLACEMENT, self._clock()).state
         return None if state == "unknown" else self._placed
 
     @property
     def baseline(self) -> Baseline | None:
-        """What a run usually takes: of the usual shapes where the server reports them, else of the quickest sample."""
+        """The baseline that the server reports, else that of the fastest golden sample."""
         if self._usual is not None:
             return self._usual
         seconds = self.latency.baseline
@@ -220,10 +220,10 @@ class PodState:
 
     @property
     def usual_latency(self) -> tuple[str, float] | None:
-        """The usual shapes, and seconds that a run takes: the lower of at the start and now; None: unknown.
+        """The baseline's shapes and the seconds of a run: the lower of startup and now; None: unknown.
 
-        By this pods of one class can be compared: a burst at the start is outdone by what is measured
-        later, and an idle device, whose clocks are low, by the start.
+        Pods of one class are compared by it. The lower one counts, since other load slows the
+        measurement at startup, and the low clocks of an idle device slow later ones.
         """
         usual = self._usual
         if usual is None or usual.shapes is None:
@@ -232,7 +232,7 @@ class PodState:
         return usual.shapes, usual.p50 if now is None else min(usual.p50, now)
 
     def latency_ratios(self) -> dict[Check, float]:
-        """Return how much longer it takes than usual, by the check that finds it; what is known."""
+        """Return current latency relative to the usual one, by check; unknown ones are omitted."""
         now = self._clock()
         found = {
             Check.PROBE_LATENCY: self.latency.worst(now),
@@ -244,12 +244,12 @@ class PodState:
 
     @property
     def parity_max_abs_error(self) -> float | None:
-        """Largest absolute error in the samples' last answers, two digits; None: not known."""
+        """Largest absolute error in the samples' last outputs, to two digits; None: unknown."""
         errors = [found.error for found in self._golden.values() if found.error is not None]
         return float(f"{max(errors):.1e}") if errors else None
 
     def verdict(self) -> Verdict:
-        """Return all that is known."""
+        """Return the verdict on the pod."""
         ready = self._decide()
         placed = self.placed
         return Verdict(
@@ -265,7 +265,7 @@ class PodState:
             parity_max_abs_error=self.parity_max_abs_error,
         )
 
-    # Inside.
+    # Internal.
 
     def _record(self, check: Check, outcome: CheckResult, interval: float = 0.0) -> None:
         settings = self._settings
@@ -279,7 +279,7 @@ class PodState:
             self._record(Check.SERVER, CheckResult.unknown(f"{why}; the server was not ready yet"))
 
     def _restart(self, why: str) -> None:
-        """Forget what was found about a process that has gone; the baseline is the pod's."""
+        """Discard results of a process that has ended; the baseline belongs to the pod and stays."""
         if self._gate.admitted:
             _log.warning("the server restarted: it must be admitted again")
         self.board.forget(why)
@@ -333,11 +333,11 @@ class PodState:
         if wrong is not None:
             return CheckResult.failed(Reason.PARITY_FAILED, wrong)
         if len(self._golden) < self._samples:
-            return CheckResult.unknown("not every golden sample has run yet")
+            return CheckResult.unknown("not all golden samples have run yet")
         if not any(each.compared for each in self._golden.values()):
             return CheckResult.unknown(
                 "no output of the golden samples can be compared: every output differs between"
-                " runs of the source model, and the distribution of its values is not known",
+                " runs of the source model, and the distribution of its values is unknown",
                 Reason.NOTHING_COMPARED,
             )
         right = f"{counted(self._samples, 'golden sample')} passed"

@@ -1,9 +1,8 @@
-"""Which golden sample runs next, when, and how long it may wait for an idle moment. Pure.
+"""Which golden sample runs next, when, and how long it may be deferred. Pure.
 
-To be admitted a pod must have passed every sample. Once it serves, a golden inference runs between
-the requests of its users, so it may cost no more than one of theirs: the smallest sample runs, and
-others that take no longer than the requests that are served, at moments in which no request waits;
-larger ones only while the pod is idle.
+To be admitted a pod must pass every sample. Once it serves, golden inferences compete with clients'
+requests, so only the smallest sample and samples that take no longer than an average request run,
+while no request is waiting. Larger samples run only while the pod is idle.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,17 +15,17 @@ from enginewright.contract.verdict import Check
 from enginewright_runtime.serve.sidecar.golden import ProbeResult
 from enginewright_runtime.serve.sidecar.settings import SidecarSettings
 
-_ALIKE: Final = 1.5  # times the smallest sample's cost: as good as that
-_UNDECIDED_EVERY: Final = 4  # times what it takes
-_LARGE_EVERY: Final = 5  # intervals, at most, a larger sample is asked where nobody asks
+_ALIKE: Final = 1.5  # samples up to this many times the smallest one's cost count as small
+_UNDECIDED_EVERY: Final = 4  # interval while undecided, in multiples of the sample's cost
+_LARGE_EVERY: Final = 5  # least intervals between larger samples
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeFacts:
     """What the choice depends on."""
 
-    proven: Collection[str]  # samples whose last answer was right
-    idle: float  # seconds without a request; 0 where that is not known
+    proven: Collection[str]  # samples whose last outputs agreed
+    idle: float  # seconds without a request; 0: unknown
     undecided: bool = False  # there is no baseline yet, or the last golden inference was slow
     served: float = 0.0  # seconds that a request has spent in the model, on average; 0: unknown
 
@@ -36,11 +35,11 @@ class ProbeTurn:
     """What runs next."""
 
     sample: str
-    defer: float  # seconds that it may wait for an idle moment
+    defer: float  # seconds for which the server may defer it
 
 
 class Traffic:
-    """Whether anybody but its sidecar asks the server, from its counts of requests; times in seconds."""
+    """How long clients have sent no request, from the server's counts; times in seconds."""
 
     def __init__(self) -> None:
         self._requests: int | None = None  # None: the server has reported no counts yet
@@ -48,7 +47,7 @@ class Traffic:
         self._changed = 0.0
 
     def add(self, buckets: Sequence[ComputeBucket], now: float) -> None:
-        """Take in the server's counts as they are at `now`."""
+        """Record the server's counts at `now`."""
         timed = sum(bucket.count for bucket in buckets)
         if timed:
             self.served = sum(bucket.seconds for bucket in buckets) / timed
@@ -57,7 +56,7 @@ class Traffic:
             if self._requests is not None or requests:
                 self._changed = now
             elif not requests:
-                self._changed = float("-inf")  # nobody has ever asked
+                self._changed = float("-inf")  # no request so far
             self._requests = requests
 
     def idle(self, now: float) -> float:
@@ -74,11 +73,11 @@ class ProbeSchedule:
         self._turn = 0
         self._last: dict[str, int] = {}  # turn of each
         self._costs: dict[str, float] = {}  # seconds in the model, by sample
-        self._large_at = 0.0  # when a larger one may be asked next
+        self._large_at = 0.0  # when a larger sample may run next
         self._interval = 0.0  # the last one
 
     def next(self, known: ProbeFacts, now: float) -> ProbeTurn:
-        """Return what to run at the time `now`."""
+        """Return the sample to run at `now`."""
         if unproven := [name for name in self._names if name not in known.proven]:
             return ProbeTurn(self._one_of(unproven), 0.0)
         settings = self._settings
@@ -96,7 +95,7 @@ class ProbeSchedule:
         return ProbeTurn(self._one_of(cheap), defer)
 
     def _most(self, known: ProbeFacts) -> float:
-        """Return the seconds in the model that a golden inference beside requests may take."""
+        """Return the most seconds in the model for a golden inference while requests are served."""
         return max(min(self._costs.values(), default=0.0) * _ALIKE, known.served)
 
     def _one_of(self, names: Sequence[str]) -> str:
@@ -105,21 +104,21 @@ class ProbeSchedule:
         return name
 
     def interval(self, found: ProbeResult, known: ProbeFacts) -> float:
-        """Return for how long to pause after `found`, the run itself included."""
+        """Return the interval from the start of the run that returned `found` to the next."""
         settings = self._settings
         if found.not_run is None:
             self._costs[found.sample] = found.cost
         usual = settings.intervals[Check.GOLDEN]
         if found.wrong is not None or found.not_run is not None:
-            self._interval = usual  # looked at again soon
+            self._interval = usual  # retry soon
         elif len({*known.proven, found.sample}) < len(self._names):
             self._interval = settings.admission_interval
         else:
             idle = known.idle >= settings.idle_seconds
             share = settings.idle_share if idle else settings.probe_share
-            cost = min(found.cost, self._most(known))  # larger ones have a pace of their own
+            cost = min(found.cost, self._most(known))  # larger ones have their own interval
             needed = max(cost / share, found.own_seconds / settings.own_share)
             if known.undecided and idle:
-                needed = _UNDECIDED_EVERY * found.cost  # a few more decide
+                needed = _UNDECIDED_EVERY * found.cost  # a few more measurements decide
             self._interval = min(settings.slowest_interval, max(usual, needed))
         return self._interval

@@ -1,7 +1,7 @@
-"""Inference requests and responses of the Open Inference Protocol v2, as its clients write and read them.
+"""The client's side of the Open Inference Protocol v2: encodes requests, decodes responses.
 
-Tensors go in binary (its binary tensor data extension) where the server announces it, else in JSON:
-the sidecar also runs beside servers that are not ours.
+Tensors are binary (binary tensor data extension) if the server announces it, otherwise JSON, since
+the sidecar also runs with other servers.
 """
 
 import math
@@ -26,7 +26,7 @@ _DURATION: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
 
 
 class ResponseError(ValueError):
-    """The server returned 200 with a response that does not fit the request."""
+    """The server returned 200 with a response that does not match the request."""
 
 
 class UnencodableError(ValueError):
@@ -35,17 +35,17 @@ class UnencodableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class EncodedRequest:
-    """The body of a request, in parts: a tensor of many megabytes is not copied to send it."""
+    """The body of a request, in parts, so that large tensors are sent without a copy."""
 
     parts: tuple[bytes | memoryview, ...]
-    json_length: int | None  # None: all of it is JSON
+    json_length: int | None  # None: the complete body is JSON
 
 
 def encode(sample: GoldenSample, types: Types, *, binary: bool) -> EncodedRequest:
-    """Return the request that asks for the outputs that `sample` has.
+    """Return the request for the outputs that `sample` has.
 
     Raises:
-        UnencodableError: JSON has no form for one of the inputs.
+        UnencodableError: JSON cannot represent one of the inputs.
     """
     inputs: list[dict[str, Any]] = []
     parts: list[bytes | memoryview] = []
@@ -74,10 +74,10 @@ def encode(sample: GoldenSample, types: Types, *, binary: bool) -> EncodedReques
 def decode(
     body: bytes | bytearray, json_length: int | None, wanted: Mapping[str, Any], types: Types
 ) -> dict[str, NDArray[Any]]:
-    """Return the outputs `wanted` of an answer, each in the shape that it says it has.
+    """Return the outputs `wanted` of a response, each in its declared shape.
 
     Raises:
-        ResponseError: it is not an answer to what was asked.
+        ResponseError: it does not match the request.
     """
     if json_length is not None and not 0 < json_length <= len(body):
         raise ResponseError(f"declares {json_length} of its {len(body)} bytes as JSON")
@@ -111,7 +111,7 @@ def timing(response: ServerResponse) -> tuple[float, float | None]:
 
 
 def _places(tensors: Mapping[str, Any], at: int) -> dict[str, tuple[int, int]]:
-    """Return begin and end of the binary outputs, which follow each other in the answer's order."""
+    """Return start and end of the binary outputs, which are in the order of the response."""
     found = {}
     for name, tensor in tensors.items():
         parameters = tensor.get("parameters")
@@ -157,7 +157,7 @@ def _read(
 def _from_json(data: object, datatype: Datatype) -> NDArray[Any]:
     if datatype is BF16:
         raise ValueError
-    return np.asarray(data, datatype.dtype).ravel()  # null, JSON's only NaN, becomes one
+    return np.asarray(data, datatype.dtype).ravel()  # null becomes NaN
 
 
 def _json(name: str, array: NDArray[Any], datatype: Datatype) -> list[Any]:
@@ -170,7 +170,7 @@ def _json(name: str, array: NDArray[Any], datatype: Datatype) -> list[Any]:
 
 
 def _bytes(array: NDArray[Any]) -> memoryview:
-    """Return the elements as they lie in memory, or in their file."""
+    """Return the elements' bytes, without a copy where the array is contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 

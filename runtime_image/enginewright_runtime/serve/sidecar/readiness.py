@@ -1,11 +1,11 @@
-"""Whether the pod may have traffic. Pure.
+"""Whether the pod may receive traffic. Pure.
 
-Two rules, because taking a model's last pod away is worse than most of what a check can find: to be
-admitted everything must be proven; once admitted only wrong answers end it at once, and a broken
-promise does when the operator allows it, who sees the other pods.
+There are two rules, because losing a model's last ready pod is worse than most failed checks. To be
+admitted, a pod must pass all checks. Once admitted, only wrong outputs make it unready immediately; a
+broken promise does so when the operator, which sees the other pods, releases it.
 
-It allows it by an annotation of the pod, which the kubelet writes into a file of the downward API,
-within seconds. Only who may write pods can write it, unlike a request to an open port.
+The operator does so with an annotation of the pod, which the kubelet writes into a downward API file
+within seconds. Unlike a request to an open port, this needs write access to pods.
 """
 
 from collections.abc import Mapping
@@ -20,16 +20,16 @@ _SKEW: Final = 60.0  # seconds by which the clocks of operator and node may diff
 
 
 class Gate:
-    """What `/readyz` answers."""
+    """Decides the response of `/readyz`."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self.admitted = False
-        self._wrong = False  # until a right answer has been seen, not until it was long ago
+        self._wrong = False  # reset only by a golden inference that agrees, not by expiry
         self._broken = False  # likewise
 
     def restart(self) -> None:
-        """Start over: the process that was admitted has gone."""
+        """Reset: the admitted process has ended."""
         self.admitted = self._wrong = self._broken = False
 
     def decide(
@@ -38,9 +38,9 @@ class Gate:
         """Return whether the pod is ready.
 
         Args:
-            checks: what is known now.
-            foreign: the server has said that it has no `/execution`.
-            released: the operator lets the pod go for a broken promise.
+            checks: the current verdicts.
+            foreign: the server has no `/execution`.
+            released: the operator releases the pod for a broken promise.
         """
         golden = checks[Check.GOLDEN].state
         if golden != "unknown":
@@ -64,16 +64,16 @@ class Gate:
                 continue
             kept = checks[Check.PLACEMENT].state == "ok"
             if check is Check.PROVIDER and lenient and state == "failed" and kept:
-                continue  # it serves elsewhere, and the policy allows as much as that is
+                continue  # it runs on another provider, within what the policy allows
             return False
         return True
 
 
 def seconds_left(annotation: str, now: float) -> float:
-    """Return for how many seconds from `now` (since 1970) the annotation holds; 0: it does not.
+    """Return for how many seconds from `now` (Unix time) the annotation is valid; 0: it is not.
 
-    One that claims to hold for longer than the operator writes it for is none: a clock is wrong,
-    or somebody else wrote it.
+    One that expires later than the operator sets it is invalid: a clock is wrong, or another client
+    wrote it.
     """
     digits = annotation.strip()
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 12):

@@ -1,7 +1,7 @@
-"""The artefact's golden samples, ready to be asked, without more memory than a sidecar may have.
+"""Reads the artefact's golden samples within a sidecar's memory limit.
 
-Small files are kept in memory. Large ones stay where they are: arrays are views of the file, so that
-sending an input or comparing with an output takes pages that the kernel may drop again.
+Small files are kept in memory. Large ones are memory-mapped, so that sending an input or comparing an
+output uses only page cache, which the kernel can reclaim.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from enginewright_runtime.session.arrays import map_arrays
 from enginewright_runtime.session.datatypes import BF16, BYTES, DATATYPES, Datatype
 from enginewright_runtime.session.samples import GoldenError, GoldenSample, in_memory
 
-_MOST: Final = 8  # asked; of more, as many are taken at equal distances
+_MOST: Final = 8  # samples that are run; of more, this many are selected evenly
 _KEPT_BYTES: Final = 4 * 1024 * 1024
 _BY_NAME: Final = {
     **{each.dtype.name: each for each in DATATYPES if each not in (BF16, BYTES)},
@@ -39,10 +39,10 @@ class GoldenSamples:
     """The golden samples of one artefact."""
 
     def __init__(self, artifact: Path, manifest: Manifest) -> None:
-        """Read which samples there are.
+        """Read the names of the samples.
 
         Raises:
-            OSError, ValueError: a file is missing or no .npz file.
+            OSError, ValueError: a file is missing or not an .npz file.
             GoldenError: the samples do not fit the manifest, or there are none.
         """
         self._inputs = artifact / manifest.golden_inputs
@@ -60,7 +60,7 @@ class GoldenSamples:
         ]
         size = self._inputs.stat().st_size + self._outputs.stat().st_size
         self._kept: dict[str, GoldenSample] | None = {} if size <= _KEPT_BYTES else None
-        # now, so that a fault shows at start
+        # read now, so that invalid samples are found at startup
         samples = [self.read(name) for name in self.names]
         self.largest_outputs = max(_bytes(sample.expected) for sample in samples)
 

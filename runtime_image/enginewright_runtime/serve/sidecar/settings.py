@@ -1,4 +1,4 @@
-"""How often each check runs and what it allows, in one place that docs/sidecar.md repeats."""
+"""Intervals and limits of all checks in one place, which docs/sidecar.md documents."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,50 +25,50 @@ INTERVALS: Final[Mapping[Check, float]] = MappingProxyType(  # seconds
 
 @dataclass(frozen=True, slots=True)
 class SidecarSettings:
-    """Times in seconds, shares and ratios of 1; the defaults are what pods run with."""
+    """Times in seconds, shares and ratios of 1; pods use the defaults."""
 
     intervals: Mapping[Check, float] = field(default_factory=lambda: INTERVALS)
-    stale_intervals: float = 5.0  # after so many of its intervals a finding is unknown again
-    release_interval: float = 1.0  # between two looks at the pod's annotation
+    stale_intervals: float = 5.0  # a check's result expires after this many of its intervals
+    release_interval: float = 1.0  # between reads of the pod's annotation
 
-    request_seconds: float = 2.0  # for the server to answer anything but an inference
-    probe_seconds: float = 30.0  # for a golden inference
-    scrape_seconds: float = 1.0  # for the server's metrics while a scrape waits
+    request_seconds: float = 2.0  # timeout of requests to the server other than inferences
+    probe_seconds: float = 30.0  # timeout of a golden inference
+    scrape_seconds: float = 1.0  # timeout of the server's metrics during a scrape
 
-    golden_failures: int = 2  # golden inferences in a row that fail, until that is a finding
+    golden_failures: int = 2  # consecutive golden inferences that fail until the check fails
 
     probe_share: float = (
-        0.005  # of the server's time that golden inferences may take beside requests,
+        0.005  # of the server's time for golden inferences while there are requests
     )
-    idle_share: float = 0.05  # and where there have been none
-    idle_seconds: float = 60.0  # for so long: then larger samples are asked too;
-    own_share: float = 0.005  # and of a core that comparing their answers may take,
-    slowest_interval: float = 60.0  # but not less often than this
+    idle_share: float = 0.05  # likewise, while the pod is idle
+    idle_seconds: float = 60.0  # without requests until a pod is idle; larger samples run then too
+    own_share: float = 0.005  # of a core for comparing outputs
+    slowest_interval: float = 60.0  # golden inferences run at least this often
 
-    admission_interval: float = 0.05  # between golden inferences until the pod has proven itself
-    baseline_probes: int = 10  # measurements whose halves must agree before they are the baseline,
-    settled_share: float = 0.2  # but for so much;
-    unsettled_most: int = 60  # after so many the lowest quarter is the baseline
-    lowering_least: int = 20  # measurements of which three quarters
-    lowering_share: float = 0.9  # are below so much of the baseline: it has proved too high
+    admission_interval: float = 0.05  # between golden inferences until every sample has passed
+    baseline_probes: int = 10  # measurements for the baseline, the medians of whose halves
+    settled_share: float = 0.2  # may differ by this share
+    unsettled_most: int = 60  # measurements after which their lower quartile is the baseline
+    lowering_least: int = 20  # measurements; if three quarters of them
+    lowering_share: float = 0.9  # are below this share of the baseline, it is lowered
 
-    window_seconds: float = 20.0  # of measurements whose median counts,
-    window_least: int = 5  # or of so many if these are more
-    window_minimum: int = 3  # fewer say nothing
+    window_seconds: float = 20.0  # the current latency is the median of this window
+    window_least: int = 5  # or of this many measurements, if the window has fewer
+    window_minimum: int = 3  # with fewer it is unknown
     latency_ratio: float = (
-        2.2  # of the baseline: a threefold slow-down over a baseline a fifth too high
+        2.2  # of the baseline: finds a slowdown by 3 even if the baseline is 20% too high
     )
-    latency_floor: float = 0.001  # what is slower by less than this is noise of the machine,
-    answer_floor: float = 0.010  # and of the way to the server and back
-    probe_age: float = 300.0  # a golden inference of longer ago says nothing of now
+    latency_floor: float = 0.001  # smaller differences of time in the model are noise
+    answer_floor: float = 0.010  # likewise, of end-to-end time
+    probe_age: float = 300.0  # older golden inferences are ignored
 
-    live_least: int = 3  # requests of one size that make a measurement
-    live_age: float = 90.0  # what was measured longer ago says nothing of now
+    live_least: int = 3  # requests of one size for a measurement
+    live_age: float = 90.0  # older measurements are ignored
     warmup_ratio: float = (
-        3.0  # of the warm-up's best run: run after run, which live requests are not
+        3.0  # of the best warm-up run; warm-up runs follow each other without pause
     )
-    benchmark_ratio: float = 2.0  # of the class's benchmark: run after run there, and alone
+    benchmark_ratio: float = 2.0  # of the class's benchmark, measured without other load
 
     error_window: float = 60.0
     error_least: int = 20  # requests
-    error_share: float = 0.05  # of answers 5xx
+    error_share: float = 0.05  # of responses with 5xx

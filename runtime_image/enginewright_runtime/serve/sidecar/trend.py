@@ -1,8 +1,8 @@
-"""One series of measurements of the same thing: what is usual, and what it takes now. Pure.
+"""One series of latency measurements: its baseline and its current value. Pure.
 
-The usual is taken when the measurements have settled, and taken again when it proves too high: a pod that
-started beside a compiler would otherwise be allowed several times what it takes alone. It is never
-raised: that would forgive what gets slower by degrees.
+The baseline is set when the measurements are stable, and lowered if it proves too high: a pod that
+started under other load would otherwise have a far too high limit. It is never raised, since that
+would hide gradual slowdown.
 """
 
 import logging
@@ -13,24 +13,24 @@ from typing import Final
 from enginewright_runtime.serve.sidecar.settings import SidecarSettings
 
 _log: Final = logging.getLogger(__name__)
-_KEPT: Final = 64  # measurements: a minute of one a second
+_KEPT: Final = 64  # measurements: about a minute at one a second
 
 
 class Trend:
-    """Measurements in seconds, at times of one clock."""
+    """Measurements in seconds, with times of one clock."""
 
     def __init__(self, settings: SidecarSettings, first_runs: int = 0) -> None:
-        """Begin; `first_runs` measurements are left out: they pay for more than the model."""
+        """Create it; the first `first_runs` measurements are ignored: they include initialization."""
         self._settings = settings
         self._first_runs = self._left_out = first_runs
         self._all: deque[tuple[float, float]] = deque(maxlen=_KEPT)
         self._unsettled = 0
-        self._fresh = 0  # measurements since the baseline was taken
+        self._fresh = 0  # measurements since the baseline was set
         self.baseline: float | None = None
-        self.lowered = 0  # times that the baseline has proved too high
+        self.lowered = 0  # how often the baseline was lowered
 
     def add(self, seconds: float, now: float) -> None:
-        """Take in a measurement."""
+        """Record a measurement."""
         if self._left_out:
             self._left_out -= 1
             return
@@ -42,7 +42,7 @@ class Trend:
             self._lower(self.baseline)
 
     def restart(self) -> None:
-        """Forget the measurements, not the baseline."""
+        """Discard the measurements but keep the baseline."""
         self._all.clear()
         self._left_out = self._first_runs
         self._fresh = self._unsettled = 0
@@ -52,9 +52,9 @@ class Trend:
         return self._all[-1][1] if self._all and self._all[-1][0] >= now - oldest else None
 
     def current(self, now: float, oldest: float = float("inf")) -> float | None:
-        """Return the median of the last measurements; None when there are too few.
+        """Return the median of the recent measurements; None: there are too few.
 
-        Of those of the last `window_seconds`, of `window_least` at least, none older than `oldest` seconds.
+        Those of the last `window_seconds`, at least `window_least`, none older than `oldest` seconds.
         """
         settings = self._settings
         valid = [each for each in self._all if each[0] >= now - oldest]
@@ -64,7 +64,7 @@ class Trend:
         return median_low(recent) if len(recent) >= settings.window_minimum else None
 
     def _settle(self) -> None:
-        """Take the baseline when two halves of the last measurements agree, or after too long."""
+        """Set the baseline when both halves of the last measurements agree, or after too many."""
         settings = self._settings
         self._unsettled += 1
         last = [seconds for _, seconds in self._all][-settings.baseline_probes :]
@@ -75,16 +75,16 @@ class Trend:
         if abs(before - after) <= settings.settled_share * min(before, after):
             self._take(median_low(last))
         elif self._unsettled >= settings.unsettled_most:
-            self._take(quantiles(last, n=4)[0])  # what it takes when it is least disturbed
+            self._take(quantiles(last, n=4)[0])  # the least disturbed measurements
 
     def _lower(self, baseline: float) -> None:
-        """Take the baseline again when three quarters of the last measurements are well below it."""
+        """Lower the baseline when three quarters of the last measurements are well below it."""
         last = [seconds for _, seconds in self._all][-self._settings.lowering_least :]
         if quantiles(last, n=4)[2] < self._settings.lowering_share * baseline:
             self.lowered += 1
             self._take(median_low(last))
             _log.info(
-                "the baseline of %.3g ms has proved too high: now %.3g ms",
+                "the baseline of %.3g ms was too high: lowered to %.3g ms",
                 baseline * 1000,
                 (self.baseline or 0.0) * 1000,
             )

@@ -1,4 +1,4 @@
-"""What a run of the usual shapes takes, measured before anybody may ask: p50 and p99 of one shape."""
+"""Measures the pod's baseline before it is ready: latency percentiles of one set of shapes."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,40 +12,40 @@ from enginewright_runtime.proof.latency.figures import is_warm
 from enginewright_runtime.serve.server.decode import Feeds
 from enginewright_runtime.session.samples import GoldenSample
 
-_SECONDS: Final = 2.0  # for all of it,
-_MOST_SECONDS: Final = 5.0  # or for as many runs as p99 needs, where these fit in
+_SECONDS: Final = 2.0  # for warm-up and measurement
+_MOST_SECONDS: Final = 5.0  # instead, if the runs that p99 needs fit into this
 _MOST_RUNS: Final = 200
 _MOST_WARM_UPS: Final = 50
 _LEAST: Final = {
     50: 3,
     90: 20,
     99: 100,
-}  # runs that a percentile needs, so as not to be the slowest one
-_USUAL: Final = "opt"
+}  # fewest runs for a percentile, so that it is not just the slowest run
+_OPT: Final = "opt"
 
 
-def usual_feeds(samples: Sequence[GoldenSample], recipe: Recipe) -> tuple[str, Feeds]:
-    """Return the usual inputs and their shapes' name, as benchmarks name them.
+def baseline_feeds(samples: Sequence[GoldenSample], recipe: Recipe) -> tuple[str, Feeds]:
+    """Return the name of the shapes that are measured, as in benchmarks, and their inputs.
 
-    The golden sample `opt`, else one whose shapes are those, else the middle one by size.
+    The golden sample `opt`, else one with these shapes, else the median one by size.
     """
     wanted = {profile.input: profile.opt for profile in recipe.shapes}
     for sample in samples:
         fits = wanted and all(sample.feeds[name].shape == shape for name, shape in wanted.items())
-        if sample.name == _USUAL or fits:
-            return _USUAL, sample.feeds
+        if sample.name == _OPT or fits:
+            return _OPT, sample.feeds
     ordered = sorted(samples, key=lambda each: sum(array.size for array in each.feeds.values()))
     middle = ordered[len(ordered) // 2]
     return middle.name, middle.feeds
 
 
 def measure(run: Callable[[Feeds], Any], shapes: str, feeds: Feeds) -> Baseline | None:
-    """Run `feeds` until runs take about as long as those before, then measure; None: too few fit in.
+    """Run `feeds` until the time of a run is stable, then measure; None: too few runs fit in.
 
     Args:
         run: runs the model once.
-        shapes: their name.
-        feeds: the usual inputs.
+        shapes: their name, for the baseline.
+        feeds: the inputs to run.
     """
     end = time.monotonic() + _SECONDS
     warming: list[float] = []
@@ -58,12 +58,12 @@ def measure(run: Callable[[Feeds], Any], shapes: str, feeds: Feeds) -> Baseline 
     if times and lacking * float(np.median(times)) <= _MOST_SECONDS - _SECONDS:
         times += [_timed(run, feeds) for _ in range(lacking)]
     if len(times) < _LEAST[50]:
-        times = warming[1:]  # a slow model: what it takes after the first run
+        times = warming[1:]  # a slow model: its warm-up without the first run
     return figures(times, shapes)
 
 
 def figures(times: Sequence[float], shapes: str) -> Baseline | None:
-    """Return the percentiles for which there are enough runs; None: not even for the median."""
+    """Return the percentiles for which there are enough runs; None: too few even for the median."""
     known = {
         percent: float(np.percentile(times, percent)) if len(times) >= least else None
         for percent, least in _LEAST.items()
